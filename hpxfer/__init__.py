@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpxfer.analysis.analyze import analyze as analyze
     from hpxfer.cli.commands import register_command as register_command
     from hpxfer.coordinates.checking import check as check
+    from hpxfer.data.samples import register_sample_source as register_sample_source
     from hpxfer.data.sources import register_data_source as register_data_source
     from hpxfer.driver import run as run
     from hpxfer.errors import HpxferError as HpxferError
@@ -61,6 +62,7 @@ _HOME = {
     "register_logger": "hpxfer.loggers.kinds",
     "register_optimizer": "hpxfer.train.optimizers",
     "register_parameterization": "hpxfer.scaling",
+    "register_sample_source": "hpxfer.data.samples",
     "register_schedule": "hpxfer.train.schedules",
     "register_search": "hpxfer.search.kinds",
     "register_statistic": "hpxfer.analysis",

@@ -12,13 +12,13 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.search.cells import cells_of
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.data import points_with_data
-from hpxfer.spec.vocabulary import vocabulary
+from hpxfer.spec.source_kind import source_row
+from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.store import SHAPE_COLUMNS, Store
 from hpxfer.store.location import local_results
 from hpxfer.store.losses import LOSS_COLUMNS
@@ -92,14 +92,13 @@ class Results:
         data = self.spec.data
         assert data.digest is not None, "load_results checks it"
         stored = self.trials.loc[self.trials["data_digest"] == data.digest, ["tokenizer", "vocab_size"]]
-        if data.source.partition(":")[0] in registry("data source") or stored.empty:
-            tokenizer, vocab_size = vocabulary(data)
+        if data.inputs is not None or source_row(data.source) is not None or stored.empty:
+            sizes = data_sizes(data)
         else:
-            tokenizer, vocab_size = str(stored["tokenizer"].iloc[0]), int(stored["vocab_size"].iloc[0])
+            sizes = {"tokenizer": str(stored["tokenizer"].iloc[0]), "vocab_size": int(stored["vocab_size"].iloc[0])}
         return DataRef(
             digest=data.digest,
-            tokenizer=tokenizer,
-            vocab_size=vocab_size,
+            **sizes,
             validation_digest=data.validation_digest,
             others=tuple((own.source, own.digest or "") for _, _, own in points_with_data(self.spec)),
         )
@@ -128,9 +127,9 @@ class Results:
     def line(self, hp: str | None = None, loss: str | None = None) -> pd.DataFrame:
         """Return the cells that scan `hp` (by default the judged HP), with all other HPs at their base values.
 
-        Columns: axis, scale_name, scale, shape, is_base, parameterization, value (of the HP), seed, loss (nats; null
-        unless finished), status, trial_id, diverged_step (null unless diverged). `loss` is validation or final_window,
-        by default the loss that the sweep judges by.
+        Columns: axis, scale_name, scale, shape, is_base, parameterization, value (of the HP), seed, loss (in its unit;
+        null unless finished), status, trial_id, diverged_step (null unless diverged). `loss` is one of those of
+        `judge.loss`, by default the one that the sweep judges by.
         The table is empty if the search scans no line, see `why_no_line`.
         """
         hp = hp or self.spec.judged_hp
@@ -141,6 +140,11 @@ class Results:
             )
         if loss not in LOSS_COLUMNS:
             raise HpxferError(f"loss: unknown loss {shown(loss)}; {nearest(loss, LOSS_COLUMNS)}")
+        finished = self.trials["status"] == "finished"
+        if finished.any() and self.trials.loc[finished, LOSS_COLUMNS[loss]].isna().all():
+            raise HpxferError(
+                f"{self.folder}: loss: no trial has a {loss}: its data has no such classes; use validation"
+            )
         cells = self.cells
         rows = cells["line"].isin([hp, PRODUCT])
         if self.spec.product and self.why_no_line(hp) is None:

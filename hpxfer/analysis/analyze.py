@@ -14,9 +14,10 @@ from hpxfer.analysis.statistics.answers import answers_of
 from hpxfer.analysis.statistics.reference_arm import chosen_arm
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host.output import json_ready
-from hpxfer.search.verdict_rules import rules_of
+from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.spec.yaml_file import YamlFile, read_yaml
 from hpxfer.store import SWEEP_FILE
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line
 
 if TYPE_CHECKING:
@@ -39,10 +40,11 @@ class Analysis:
 
     sweep: str
     hp: str  # judged
-    loss: str  # judged by: validation | final_window
+    loss: str  # judged by, as in `judge.loss`
     reports: tuple[TransferReport, ...]  # one per HP scanned, the judged HP first
     statistics: Mapping[str, tuple[Any, ...]]  # name -> answers, in the order of the registry
     follow_up: FollowUp
+    judged: JudgedLoss = NATS  # what that loss is
     notes: tuple[str, ...] = ()  # trials without a result; HPs and statistics that cannot be computed, and why
 
     def found(self, name: str) -> tuple[Any, ...]:
@@ -63,6 +65,7 @@ class Analysis:
                 "sweep": self.sweep,
                 "hp": self.hp,
                 "loss": self.loss,
+                "loss_unit": self.judged.data_unit,
                 "reports": [asdict(report) for report in self.reports],
                 **{name: [asdict(answer) for answer in answers] for name, answers in self.statistics.items()},
                 "follow_up": asdict(self.follow_up),
@@ -75,9 +78,9 @@ class Analysis:
 def analyze(results: Results, loss: str | None = None, references: References | None = None) -> Analysis:
     """Return all reports and statistics of a sweep.
 
-    `results` comes from `load_results`, and may be partial: what cannot be computed says why. `loss` is validation or
-    final_window, by default the one that the sweep is judged by. `references` are what the arms are compared with over
-    their whole runs. Raises HpxferError if they name an arm that the sweep does not have.
+    `results` comes from `load_results`, and may be partial: what cannot be computed says why. `loss` is one of
+    those of `judge.loss`, by default the one that the sweep is judged by. `references` are what the arms are compared
+    with over their whole runs. Raises HpxferError if they name an arm that the sweep does not have.
     """
     references = references or References()
     if references.arm is not None:
@@ -100,6 +103,7 @@ def analyze(results: Results, loss: str | None = None, references: References | 
         sweep=results.name,
         hp=inputs.hp,
         loss=loss,
+        judged=judged_by(results.spec, loss),
         reports=reports,
         statistics=statistics,
         follow_up=(
@@ -134,7 +138,7 @@ def _lines(results: Results, loss: str) -> tuple[list[JudgedLine], list[str]]:
             more = "" if why is None else f": {why}"
             notes.append(f"{hp}: no trial lies on a line of it, so nothing can be said about its transfer{more}")
         else:
-            out.append(judge_line(line, sweep=results.name, hp=hp, loss=loss, rules=rules_of(spec)))
+            out.append(judge_line(line, sweep=results.name, hp=hp, loss=judged_by(spec, loss), rules=rules_of(spec)))
     return out, notes
 
 

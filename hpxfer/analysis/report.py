@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpxfer.search.verdict_rules import rules_of
+from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.verdict.report import TransferReport, report_line
 
 if TYPE_CHECKING:
@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 def transfer_report(results: Results, hp: str | None = None, loss: str | None = None) -> TransferReport:
     """Return the report on one HP of a sweep. By default the sweep names the HP, and the loss it is judged by."""
-    hp = hp or results.spec.judged_hp
-    loss = loss or results.spec.judge.loss
-    return report_line(results.line(hp, loss), sweep=results.name, hp=hp, loss=loss, rules=rules_of(results.spec))
+    spec = results.spec
+    hp, judged = hp or spec.judged_hp, judged_by(spec, loss)
+    return report_line(results.line(hp, judged.name), sweep=results.name, hp=hp, loss=judged, rules=rules_of(spec))

@@ -12,7 +12,7 @@ from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.explain import BaseValues
-from hpxfer.scaling.shape import Shape, load_shape
+from hpxfer.scaling.shape import Shape, check_attention, load_shape
 from hpxfer.scaling.table import Column, Conventions
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ class Source:
     note: str | None = None  # what the reader of the values should know
     tensors: tuple[ParameterSpec, ...] = ()  # those of the target, if the options of its model are known
     roles: frozenset[str] | None = None  # those of the model at the base and the target, if its options are known
+
+    def __post_init__(self) -> None:
+        if problem := check_attention(self.base, self.target):
+            raise HpxferError(f"the target {problem}")
 
 
 def read_conventions(given: Iterable[str]) -> dict[str, float | str]:
@@ -87,7 +91,7 @@ def from_sweep(
     from hpxfer.model.cost import train_flops
     from hpxfer.model.families import FAMILIES
     from hpxfer.spec.precision import decided
-    from hpxfer.spec.vocabulary import vocabulary
+    from hpxfer.spec.vocabulary import data_sizes
     from hpxfer.store.sweep_file import load_given
     from hpxfer.trial import DataRef, Expansion, base_hps
 
@@ -96,8 +100,7 @@ def from_sweep(
     given = load_given(path)
     spec = decided(given, cuda=has_cuda(given.resources.device))
     choice = of_sweep(spec, name, conventions)
-    tokenizer, vocab_size = vocabulary(spec.data)
-    expansion = Expansion(spec, DataRef(digest="", tokenizer=tokenizer, vocab_size=vocab_size))
+    expansion = Expansion(spec, DataRef(digest="", **data_sizes(spec.data)))
     spec = expansion.part(variant).spec
     hps, setting = base_hps(spec), expansion.setting
     largest = max(expansion.shapes, key=lambda shape: train_flops(shape, expansion.setting_at(shape)))

@@ -16,7 +16,7 @@ from hpxfer.errors import HpxferError, nearest, shown
 
 _EXAMPLES = Path(hpxfer.__file__).parent / "examples"
 # Folders of examples. What else stands beside them is for clusters, and no sweep.
-_FOLDERS = tuple(_EXAMPLES / name for name in ("", "search", "chain", "full"))
+_FOLDERS = tuple(_EXAMPLES / name for name in ("", "search", "chain", "mlp", "full"))
 
 
 def init(

@@ -16,7 +16,7 @@ from hpxfer.errors import HpxferError
 # Where the report of results on an object store goes.
 OUTPUT = Path("report")
 Hp = Annotated[str | None, typer.Option("--hp", help="The HP to judge; default: the sweep's.")]
-Loss = Annotated[str | None, typer.Option("--loss", help="validation or final_window; default: the sweep's.")]
+Loss = Annotated[str | None, typer.Option("--loss", help="A loss, as in judge.loss; default: the sweep's.")]
 
 
 def report(

@@ -44,6 +44,7 @@ def weights(
       hpxfer weights results/mixtral --trial 3f2a --out w --format safetensors
     """
     from hpxfer.results import load_results
+    from hpxfer.search.verdict_rules import judged_by
     from hpxfer.storage.uri import parse_root
     from hpxfer.weights.choose import chosen_trial
     from hpxfer.weights.files import write_folder
@@ -66,7 +67,8 @@ def weights(
     if as_json:
         say(json.dumps({"trial": found.id, "files": [str(path) for path in files]}))
         return
-    loss = f"validation loss {row['validation_loss_nats']:.4f} nats"
+    judged = judged_by(outcome.spec, "validation")
+    loss = f"{judged.shown} {judged.level_with_unit(row['validation_loss_nats'])}"
     after = loss if step in (None, steps) else f"after {step} of {steps} steps"
     what = f"trial {found.id}: {found.shape.label()}, {after}"
     say(f"{what}\n{written(files)}")

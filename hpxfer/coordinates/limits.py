@@ -9,7 +9,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.host.machine import host_bytes
 from hpxfer.plan.footprint import stack_bytes
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.vocabulary import vocabulary
+from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.trial import DataRef, setting_of
 
 MAX_SEEDS = 1000  # trials of one shape, which train together
@@ -30,8 +30,7 @@ def require_size(steps: int, seeds: int, points: Sequence[float] | None) -> None
 
 def require_memory(case: Case, seeds: int) -> None:
     """Raise HpxferError if a shape of a case, trained with all seeds together, cannot fit into this machine."""
-    tokenizer, vocab_size = vocabulary(case.spec.data)
-    data = DataRef(digest="", tokenizer=tokenizer, vocab_size=vocab_size)
+    data = DataRef(digest="", **data_sizes(case.spec.data))
 
     def needs() -> Iterator[tuple[Shape, int]]:
         for point in case.axis.points:

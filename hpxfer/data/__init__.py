@@ -1,7 +1,19 @@
-"""Data: from the `data` section of a sweep to the batches of token ids that a trainer reads. It needs numpy only."""
+"""Data: from the `data` section of a sweep to the batches of token ids or samples that a trainer reads."""
 
-from hpxfer.data.batches import TokenData, open_data
+from hpxfer.data.batches import Data, TokenData, open_data
 from hpxfer.data.cautions import data_cautions
-from hpxfer.data.reference import check_length, data_ref, point_keys, require_data
+from hpxfer.data.reference import check_length, data_ref, is_here, point_keys, require_data
+from hpxfer.data.samples.batches import SampleData
 
-__all__ = ["TokenData", "check_length", "data_cautions", "data_ref", "open_data", "point_keys", "require_data"]
+__all__ = [
+    "Data",
+    "SampleData",
+    "TokenData",
+    "check_length",
+    "data_cautions",
+    "data_ref",
+    "is_here",
+    "open_data",
+    "point_keys",
+    "require_data",
+]

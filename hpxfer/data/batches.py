@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,13 @@ from numpy.typing import NDArray
 from hpxfer.data.corpus import Corpus, load_corpus
 from hpxfer.data.digest import digest
 from hpxfer.data.reference import require_length, windows_of
+from hpxfer.data.samples.batches import SampleData, open_sample_data
 from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.data.windows import shuffled
 from hpxfer.errors import HpxferError
 from hpxfer.trial import Setting
 
-Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
+Batch = tuple[NDArray[Any], NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,12 +91,19 @@ class TokenData:
         return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
 
 
-def open_data(setting: Setting) -> TokenData:
-    """Return the data of a setting, opened once per process. Text is read into memory, shards are memory-mapped.
+Data = TokenData | SampleData
 
-    Raise HpxferError if the data is not on this machine, has another digest than the sweep's, or is shorter than the
-    run.
+
+def open_data(setting: Setting) -> Data:
+    """Return the data of a setting, opened once per process: samples where a sample has inputs, else tokens.
+
+    Text and samples are read into memory, shards are memory-mapped. Raise HpxferError if the data is not on this
+    machine, has another digest than the sweep's, or is shorter than the run.
     """
+    return open_sample_data(setting) if setting.num_inputs else _open_tokens(setting)
+
+
+def _open_tokens(setting: Setting) -> TokenData:
     corpus = _corpus("source", setting.data_source, setting.data_digest, setting.tokenizer, setting.vocab_size)
     held_out = None
     if setting.validation_digest is not None:

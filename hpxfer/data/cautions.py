@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterator
 
 from hpxfer.data.largest_id import pieces, vocabulary_cautions
+from hpxfer.data.samples import open_samples
 from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.data.sources.dataset import Dataset, spans
 from hpxfer.spec.data_section import DataSpec
+from hpxfer.spec.source_kind import SAMPLES, source_kind
 from hpxfer.storage.uri import is_uri
 
 
@@ -17,6 +19,13 @@ def data_cautions(spec: DataSpec) -> Iterator[str]:
 
     Raise HpxferError for an id that is not in the vocabulary.
     """
+    if source_kind(spec.source) == SAMPLES:
+        if spec.source == spec.validation and (found := open_samples(spec.source)) is not None and not found.num_test:
+            yield (
+                "data.validation: is data.source, which has no test split, so the validation loss is that of samples on"
+                " which the models are trained; hold out other samples"
+            )
+        return
     yield from vocabulary_cautions(spec)
     dataset = open_dataset(spec.source)
     if dataset is None:

@@ -17,6 +17,9 @@ from hpxfer.data.digest import digest
 from hpxfer.data.formats import HEAD_BYTES, PACKED_SUFFIXES, TEXT_SUFFIXES, NoFormat, arrow, is_text
 from hpxfer.data.largest_id import largest_id
 from hpxfer.data.prepared import damage, hashed, missing, unknown
+from hpxfer.data.samples import sample_source_of
+from hpxfer.data.samples.builtin import MAKERS
+from hpxfer.data.samples.info import guessed, sample_facts
 from hpxfer.data.sources import SOURCES, open_dataset, source_of
 from hpxfer.data.sources.bare import pairs_of_uint32
 from hpxfer.data.sources.dataset import Dataset, read_bytes
@@ -25,6 +28,7 @@ from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at
 from hpxfer.scaling.shape import MAX_DIM
 from hpxfer.spec.manifest import Manifest, read_manifest
+from hpxfer.spec.source_kind import SAMPLES, source_kind
 from hpxfer.storage.uri import is_uri
 
 _FORMATS = {
@@ -83,10 +87,18 @@ def info(given: str, open_text: OpenText) -> DataInfo:
     Raise HpxferError if there is nothing, or it is broken.
     """
     kind, _, path = given.partition(":")
-    if kind not in SOURCES or not path or os.path.lexists(given):
+    is_source = bool(path) and not os.path.lexists(given)
+    if is_source and source_kind(given) == SAMPLES:
+        return _of_samples(given)
+    if (name := guessed(given)) is not None:
+        return _of_samples(name)
+    if kind not in SOURCES or not is_source:
         return _of_path(given, open_text)
     if kind == "tokens":
         return _of_path(path, open_text)
+    if (problem := source_of(given).problem(path)) is not None:
+        of_samples = f", or for samples: {', '.join(MAKERS)}" if kind == "builtin" else ""
+        raise HpxferError(f"{given}: {problem}{of_samples}")
     dataset = open_dataset(given)
     if dataset is None:
         raise _nothing(given)
@@ -94,6 +106,16 @@ def info(given: str, open_text: OpenText) -> DataInfo:
         return _of_tokens(given, given, dataset)
     facts = {"files": len(dataset.parts), "bytes": dataset.num_tokens}
     return DataInfo(path=given, what="text, every byte a token", facts=facts, use={"source": _from_root(given)})
+
+
+def _of_samples(name: str) -> DataInfo:
+    if (problem := sample_source_of(name).problem(name.partition(":")[2])) is not None:
+        raise HpxferError(f"{name}: {problem}")
+    facts = sample_facts(name)
+    if facts is None:
+        raise _nothing(name)
+    fix = "a sweep of a family that reads samples states inputs, and classes or targets, only where it has no data"
+    return DataInfo(path=name, what="samples", facts=facts, use={"source": _from_root(name)}, fix=fix)
 
 
 def _of_path(path: str, open_text: OpenText) -> DataInfo:
@@ -236,6 +258,8 @@ def _of_bare(path: str, files: list[str]) -> DataInfo:
 def _from_root(name: str) -> str:
     """Return a source whose path starts at the root, so that it holds in a sweep file of any folder."""
     kind, _, path = name.partition(":")
+    if source_kind(name) == SAMPLES:
+        return f"{kind}:{os.path.abspath(path)}" if sample_source_of(name).is_path else name
     if not source_of(name).is_path or is_uri(path):
         return name
     start = "" if os.path.lexists(path) else glob.escape(os.getcwd())

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from hpxfer.data.digest import digest
 from hpxfer.data.prepared import check_digest, check_tokenizers
+from hpxfer.data.samples import open_samples
+from hpxfer.data.samples.reference import missing, require_alike, require_samples, sample_ref
 from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.check_shapes import AT_BASE, keyed_shapes
 from hpxfer.spec.data import own_data, points_with_data
 from hpxfer.spec.data_section import DataSpec, PointData
+from hpxfer.spec.source_kind import SAMPLES, source_kind
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.spec.yaml_file import KeyPath, spell
 from hpxfer.trial import DataRef
@@ -32,13 +35,15 @@ KEYS = {"source": "digest", "validation": "validation_digest"}
 
 
 def data_ref(spec: DataSpec, points: Iterable[tuple[str, PointData]] = ()) -> DataRef:
-    """Return the identity of a sweep's data: digests (see `hpxfer.data.digest`), tokenizer, size of the vocabulary.
+    """Return the identity of a sweep's data: digests (see `hpxfer.data.digest`), and what a token or a sample is.
 
     Where data is not on this machine, the digest that `spec` gives is taken. Raise HpxferError if there is neither data
     nor digest, or if the data has another digest. `points` are (key, data) of single points of the sweep.
     """
-    tokenizer, vocab_size = vocabulary(spec)
     points = tuple(points)
+    if source_kind(spec.source) == SAMPLES:
+        return sample_ref(spec, points)
+    tokenizer, vocab_size = vocabulary(spec)
     check_tokenizers(spec, points)
     held_out = spec.validation and _digest(
         "data.validation", "data.validation_digest", spec.validation, spec.validation_digest, vocab_size
@@ -86,17 +91,34 @@ def require_data(spec: SweepSpec) -> None:
         _require(f"{at}.source", f"{at}.digest", own.source)
 
 
+def is_here(name: str, key: str = "data.source") -> bool:
+    """Return whether the data of a source is on this machine. Raise HpxferError if it cannot be used."""
+    if source_kind(name) == SAMPLES:
+        return open_samples(name) is not None
+    return open_dataset(name, key) is not None
+
+
 def _require(key: str, digest_key: str, name: str) -> None:
-    if open_dataset(name, key) is None:
-        raise HpxferError(
-            f"{key}: must name data on this machine, got {name}, which no file matches; correct the path "
-            f"(a relative one in a sweep file starts at the file's folder), or give {digest_key} to plan without "
-            "the data"
-        )
+    if is_here(name, key):
+        return
+    if source_kind(name) == SAMPLES:
+        raise missing(key, digest_key, name)
+    raise HpxferError(
+        f"{key}: must name data on this machine, got {name}, which no file matches; correct the path "
+        f"(a relative one in a sweep file starts at the file's folder), or give {digest_key} to plan without "
+        "the data"
+    )
 
 
 def check_length(spec: SweepSpec) -> None:
     """Raise HpxferError if the data is shorter than a run of the sweep. Do nothing if it is not on this machine."""
+    if source_kind(spec.data.source) == SAMPLES:
+        _check_samples(spec)
+    else:
+        _check_tokens(spec)
+
+
+def _check_tokens(spec: SweepSpec) -> None:
     dataset = open_dataset(spec.data.source)
     held_out = spec.data.validation and open_dataset(spec.data.validation, "data.validation")
     if dataset is None or (spec.data.validation is not None and not held_out):
@@ -117,6 +139,35 @@ def check_length(spec: SweepSpec) -> None:
             context=spec.model.context or 1,
             epochs=spec.data.epochs,
             point=None if at == AT_BASE else _point(at, has_data=shape in own),
+        )
+
+
+def _check_samples(spec: SweepSpec) -> None:
+    """Raise HpxferError if the samples are fewer than a run reads. Do nothing if they are not on this machine."""
+    only, name = spec.data.only or (), spec.data.validation
+    first = open_samples(spec.data.source, only)
+    held_out = None if name is None else open_samples(name, only)
+    if first is None or (name is not None and held_out is None):
+        return
+    if name is not None and held_out is not None:
+        require_alike("data.validation", name, held_out, first)
+    own = own_data(spec)
+    for at, shape in keyed_shapes(spec):
+        source = own[shape].source if shape in own else spec.data.source
+        point = None if at == AT_BASE else _point(at, has_data=shape in own)
+        samples = open_samples(source, only)
+        if samples is None:
+            continue
+        require_alike(point.data if point else "data.source", source, samples, first)
+        require_samples(
+            name=source,
+            samples=samples,
+            held_out=held_out,
+            steps=shape.steps,
+            batch_samples=shape.batch_tokens,
+            validation_samples=spec.training.validation,
+            epochs=spec.data.epochs,
+            **({} if point is None else {"data_key": point.data, "steps_key": point.steps, "where": point.where}),
         )
 
 

@@ -34,6 +34,7 @@ from hpxfer.registry import PluginFile
 from hpxfer.rekey import refuse_legacy_ids
 from hpxfer.results import Results, load_results
 from hpxfer.search.rounds import RoundSearch
+from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.plugins import plugin_files
 from hpxfer.storage.lease import Lease, leased
@@ -240,7 +241,12 @@ def _weights(prepared: PreparedSweep) -> Path | Uri:
 def _counts(prepared: PreparedSweep) -> RunCounts:
     """Return the counts of a run that begins, with the best losses of the stored trials."""
     loss = LOSS_COLUMNS[prepared.spec.judge.loss]
-    counts = run_counts(prepared.real, hps=tuple(prepared.spec.grid), loss=lambda result: getattr(result, loss))
+    counts = run_counts(
+        prepared.real,
+        hps=tuple(prepared.spec.grid),
+        loss=lambda result: getattr(result, loss),
+        judged=judged_by(prepared.spec),
+    )
     for trial in known_trials(prepared):
         if (outcome := prepared.known.get(trial.id)) is not None and outcome.status == "finished":
             counts.stored(trial, outcome.loss)

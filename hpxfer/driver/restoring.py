@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpxfer.store import Store
+from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial.result import TrialResult
 
 # What of a trial's row its training determines.
-NUMBERS = ("status", "validation_loss_nats", "final_window_loss_nats", "diverged_step", "last_finite_loss_nats")
+NUMBERS = ("status", *LOSS_COLUMNS.values(), "diverged_step", "last_finite_loss_nats")
 _MOST_NAMED = 8
 
 

@@ -18,6 +18,7 @@ from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, why_none
 from hpxfer.verdict.bases import BaseReading, TunedAt
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 SPREAD = 0.05  # doublings between the marks of two parameterizations, so that their bars can be told apart
 RING = 15  # points, around the recommended base
@@ -33,8 +34,9 @@ class BaseChoiceInfo:
     scale_name: str
     largest: str  # the name of the largest shape
     readings: tuple[BaseReading, ...]  # one per parameterization that has a base
+    judged: JudgedLoss = NATS
     caption: str = (
-        "Left: the loss that the HP tuned at each shape gives up at the largest one, with its 95% interval. A filled "
+        "Left: what the HP tuned at each shape gives up at the largest one, with its 95% interval. A filled "
         "mark says that the HP transfers from there to all larger shapes, and a ring marks the smallest base that is "
         "recommended. Right: the FLOPs of all trials that tune the HP at this shape."
     )
@@ -53,7 +55,9 @@ class BaseChoiceInfo:
         ]
         columns = ["axis", "parameterization", "tuned_at", self.scale_name, f"tuned_{self.hp}", "verdict"]
         columns += ["loss_given_up_nats", "low_nats", "high_nats", "limit_nats", "diverged", "octaves_to_next"]
-        return pd.DataFrame(rows, columns=[*columns, "octaves_low", "octaves_high", "tuning_flops", "recommended"])
+        return pd.DataFrame(
+            rows, columns=[*columns, "octaves_low", "octaves_high", "tuning_flops", "recommended"]
+        ).rename(columns=self.judged.column)
 
 
 def base_choice_info(analysis: Analysis, hp: str, axis: str) -> BaseChoiceInfo | str:
@@ -70,6 +74,7 @@ def base_choice_info(analysis: Analysis, hp: str, axis: str) -> BaseChoiceInfo |
         scale_name=readings[0].scale_name,
         largest=readings[0].name(readings[0].bases[-1]),
         readings=readings,
+        judged=analysis.judged,
     )
 
 
@@ -91,8 +96,8 @@ def draw_base_choice(info: BaseChoiceInfo) -> Figure:
             axes.set_xlabel(f"tuned at {info.scale_name} (log scale)")
         ends = [end for row in rows for end in (row.loss_given_up_nats, row.loss_given_up_low, row.loss_given_up_high)]
         broken = broken_axis([*ends, *(row.limit_nats for row in rows)])
-        draw_broken_axis(losses, broken, strip=any(map(_diverges, rows)))
-        losses.set_title(f"loss given up at {info.largest}")
+        draw_broken_axis(losses, broken, info.judged, strip=any(map(_diverges, rows)))
+        losses.set_title(f"{info.judged.noun} given up at {info.largest}")
         look_of = style.marks([reading.parameterization for reading in info.readings])
         for number, reading in enumerate(info.readings):
             shift = SPREAD * (number - (len(info.readings) - 1) / 2)
@@ -115,7 +120,7 @@ def _draw_losses(axes: Axes, broken: BrokenAxis, reading: BaseReading, color: st
     for row in filter(_diverges, reading.bases):
         axes.plot(_x(row, shift), broken.strip, marker="x", color=color, markersize=7, markeredgewidth=1.8)
     limits = [(_x(row, 0.0), broken.at(row.limit_nats)) for row in reading.bases if row.limit_nats is not None]
-    axes.plot([at for at, _ in limits], [nats for _, nats in limits], color=INK, alpha=FAINT, linestyle=":")
+    axes.plot([at for at, _ in limits], [limit for _, limit in limits], color=INK, alpha=FAINT, linestyle=":")
 
 
 def _draw_costs(axes: Axes, reading: BaseReading, color: str, marker: str, shift: float) -> None:

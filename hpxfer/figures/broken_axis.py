@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 from hpxfer.figures.style import INK, SMALL
+from hpxfer.verdict.loss import JudgedLoss
 
-# Losses, in nats, at which the log axis has a tick.
+# Losses at which the log axis has a tick.
 TICKS = tuple(digit * 10.0**power for power in range(-7, 3) for digit in (1, 2, 5))
 # The log axis starts no lower than this fraction of its top. What lies below, zero included, is under the break.
 LEAST_SHARE = 1e-3
 GAP = 0.22  # from the start of the log axis down to zero, as a fraction of its height
-LEAST_TOP = 0.01  # nats, where nothing above zero is known
+LEAST_TOP = 0.01  # where nothing above zero is known
 STRIP = 0.12  # the height of the strip for what diverged, as a fraction of the log part
 NONE = "none\nmeasured"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokenAxis:
-    """A y-axis that is logarithmic from `low` to `high` nats. Below it, after a break, one height stands for zero."""
+    """A y-axis that is logarithmic from `low` to `high`. Below it, after a break, one height stands for zero."""
 
     low: float
     high: float
@@ -47,27 +48,27 @@ class BrokenAxis:
         """The middle of the strip for what diverged."""
         return math.log10(self.high) + STRIP * self.height / 2
 
-    def at(self, nats: float) -> float:
+    def at(self, lost: float) -> float:
         """Return where a loss is drawn. All that lies below the log part is drawn at zero."""
-        return math.log10(nats) if nats >= self.low else self.zero
+        return math.log10(lost) if lost >= self.low else self.zero
 
 
 def broken_axis(losses: Iterable[float | None]) -> BrokenAxis:
     """Return an axis that shows every loss above zero, down to LEAST_SHARE of the largest. None is not known."""
-    positive = [nats for nats in losses if nats is not None and 0 < nats < math.inf] or [LEAST_TOP]
+    positive = [lost for lost in losses if lost is not None and 0 < lost < math.inf] or [LEAST_TOP]
     high = 1.3 * max(positive)
     return BrokenAxis(low=max(0.8 * min(positive), LEAST_SHARE * high), high=high)
 
 
-def draw_broken_axis(axes: Axes, broken: BrokenAxis, *, strip: bool) -> None:
+def draw_broken_axis(axes: Axes, broken: BrokenAxis, judged: JudgedLoss, *, strip: bool) -> None:
     """Set the y-axis, mark its break, and add a strip for what diverged."""
     top, lane = math.log10(broken.high), STRIP * broken.height
     bottom = broken.zero - 0.06 * broken.height
     axes.set_ylim(bottom, top + (lane if strip else 0.0))
     ticks = [tick for tick in TICKS if broken.low <= tick <= broken.high] or [broken.low, broken.high]
     places = [broken.zero, *map(math.log10, ticks)]
-    axes.set_yticks(places, [NONE, *(f"{tick:.2g}" for tick in ticks)])
-    axes.set_ylabel("loss given up (nats, log scale)")
+    axes.set_yticks(places, [NONE, *map(judged.number, ticks)])
+    axes.set_ylabel(f"{judged.noun} given up ({judged.unit}, log scale)")
     half = 0.018 * broken.height  # of the gap in the spine
     axes.spines["left"].set_bounds(broken.break_at + half, axes.get_ylim()[1])
     on_spine = {"transform": axes.get_yaxis_transform(), "clip_on": False, "color": INK}

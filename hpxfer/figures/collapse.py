@@ -23,6 +23,7 @@ from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, shape_name, why_none
 from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.text import exponent_text
 from hpxfer.verdict.thresholds import COLLAPSE_SHARE
 
@@ -91,7 +92,7 @@ class CollapseInfo:
         return pd.DataFrame(out, columns=[*columns, "from seeds alone"])
 
 
-def collapse_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
+def collapse_info(found: Sequence[Collapse], axis: str, judged: JudgedLoss = NATS) -> CollapseInfo | str:
     """Return what the figure of losses over steps along one axis shows, or why there is none."""
     of_axis = along(found, axis)
     kept = [curves for curves in of_axis if curves.why_not is None and curves.curves]
@@ -108,13 +109,13 @@ def collapse_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
         axis=axis,
         scale_name=kept[0].scale_name,
         x_label="step",
-        y_label="training loss (nats)",
-        spread_label="standard deviation (nats)",
+        y_label=f"training loss ({judged.training_unit})",
+        spread_label=f"standard deviation ({judged.training_unit})",
         rows=tuple(_row(curves) for curves in kept),
     )
 
 
-def normalized_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
+def normalized_info(found: Sequence[Collapse], axis: str, judged: JudgedLoss = NATS) -> CollapseInfo | str:
     """Return what the figure of normalized losses along one axis shows, or why there is none."""
     of_axis = along(found, axis)
     kept = [curves for curves in of_axis if curves.why_not is None and curves.shares and curves.deviation]
@@ -125,7 +126,9 @@ def normalized_info(found: Sequence[Collapse], axis: str) -> CollapseInfo | str:
         + ("unknown (one seed)" if curves.below_noise is None else f"for {curves.below_noise:.0%} of training")
         for curves in kept
     ]
-    floors = dict.fromkeys(f"{curves.floor_nats or 0:.3g} nats ({curves.floor_from or 'none'})" for curves in kept)
+    floors = dict.fromkeys(
+        f"{curves.floor_nats or 0:.3g} {judged.training_unit} ({curves.floor_from or 'none'})" for curves in kept
+    )
     return CollapseInfo(
         title=f"Normalized losses of {_compared(kept[0])} differ by less than seeds do: {listed(phrases)}",
         caption="Compared are the training losses of all shapes at the HP transferred from the base, at the same share "
@@ -270,14 +273,18 @@ def _mark_parting(axes: Axes, row: CollapseRow) -> None:
 COLLAPSE = HPFigure(
     name="collapse",
     question="Do the losses of all shapes follow one curve early in training?",
-    infos=lambda given: {axis: collapse_info(given.analysis.found("collapse"), axis) for axis in given.axes},
+    infos=lambda given: {
+        axis: collapse_info(given.analysis.found("collapse"), axis, given.report.judged) for axis in given.axes
+    },
     draw=draw_collapse,
     judged_only=True,
 )
 NORMALIZED_COLLAPSE = HPFigure(
     name="normalized-collapse",
     question="Do the normalized losses of all shapes follow one curve?",
-    infos=lambda given: {axis: normalized_info(given.analysis.found("collapse"), axis) for axis in given.axes},
+    infos=lambda given: {
+        axis: normalized_info(given.analysis.found("collapse"), axis, given.report.judged) for axis in given.axes
+    },
     draw=draw_collapse,
     judged_only=True,
 )

@@ -12,8 +12,10 @@ from matplotlib.figure import Figure
 from hpxfer.analysis.statistics.experts_size import ExpertsAgainstSize
 from hpxfer.figures import style
 from hpxfer.figures.kinds import SweepFigure
+from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import SMALL
-from hpxfer.figures.text import control_last, listed, why_none, with_interval
+from hpxfer.figures.text import control_last, listed, slope_text, why_none
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 NOTHING = "no two shapes trade experts for expert size"
 
@@ -29,6 +31,7 @@ class ExpertsSizeInfo:
         "more experts, they are smaller (the number beside a point is the expert width). Loss at the transferred HP, "
         "as a mean over seeds with two standard errors."
     )
+    judged: JudgedLoss = NATS
 
     def table(self) -> pd.DataFrame:
         """Return one row per shape."""
@@ -44,17 +47,19 @@ class ExpertsSizeInfo:
         columns = ["parameterization", "width", "depth", "expert_features", "active_features", "num_experts"]
         return pd.DataFrame(
             rows, columns=[*columns, "num_active", "expert_width", "loss_nats", "se_nats", "slope_nats_per_doubling"]
-        )
+        ).rename(columns=self.judged.column)
 
 
-def experts_size_info(found: Sequence[ExpertsAgainstSize]) -> ExpertsSizeInfo | str:
+def experts_size_info(found: Sequence[ExpertsAgainstSize], judged: JudgedLoss = NATS) -> ExpertsSizeInfo | str:
     """Return what the figure shows, or why there is none."""
     kept = sorted((lines for lines in found if lines.groups), key=lambda lines: control_last(lines.parameterization))
     if not kept:
         return why_none((lines.why_not for lines in found), NOTHING)
-    slopes = [text for lines in kept if (text := _slopes(lines))]
+    slopes = [text for lines in kept if (text := _slopes(lines, judged))]
     return ExpertsSizeInfo(
-        title=f"Nats per doubling of experts at equal parameters: {listed(slopes) or 'unknown'}",
+        title=f"{judged.signed_unit.capitalize()} per doubling of experts at equal parameters: "
+        f"{listed(slopes) or 'unknown'}",
+        judged=judged,
         panels=tuple(
             replace(lines, groups=tuple(sorted(lines.groups, key=lambda of: (of.expert_features, of.width, of.depth))))
             for lines in kept
@@ -62,10 +67,10 @@ def experts_size_info(found: Sequence[ExpertsAgainstSize]) -> ExpertsSizeInfo | 
     )
 
 
-def _slopes(lines: ExpertsAgainstSize) -> str | None:
+def _slopes(lines: ExpertsAgainstSize, judged: JudgedLoss) -> str | None:
     """Return the slopes of a parameterization's lines as text, or None if no line has a slope."""
     slopes = [
-        with_interval(group.slope, group.low, group.high, "+.3f") for group in lines.groups if group.slope is not None
+        slope_text(group.slope, group.low, group.high, judged) for group in lines.groups if group.slope is not None
     ]
     return f"{lines.parameterization} {listed(slopes, 2)}" if slopes else None
 
@@ -76,6 +81,7 @@ def draw_experts_size(info: ExpertsSizeInfo) -> Figure:
         figure, grid = style.panels(info.title, len(info.panels), height=3.2)
         for axes, panel in zip(grid, info.panels, strict=True):
             _draw_panel(axes, panel)
+            loss_axis(axes, info.judged)
     return figure
 
 
@@ -101,13 +107,12 @@ def _draw_panel(axes: Axes, panel: ExpertsAgainstSize) -> None:
     axes.minorticks_off()
     axes.margins(x=0.12, y=0.15)
     axes.set_xlabel("experts (log scale)")
-    axes.set_ylabel("loss (nats)")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17))
 
 
 EXPERTS_SIZE = SweepFigure(
     name="experts-size",
     question="Many small experts or few large ones?",
-    infos=lambda results, analysis: {"": experts_size_info(analysis.found("experts_size"))},
+    infos=lambda results, analysis: {"": experts_size_info(analysis.found("experts_size"), analysis.judged)},
     draw=draw_experts_size,
 )

@@ -14,11 +14,12 @@ from matplotlib.patches import Patch, Rectangle
 
 from hpxfer.figures import style
 from hpxfer.figures.style import FAINT, INK, SMALL
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 GAP = 0.03  # between cells, as a fraction of a cell's side
 # A rise at this quantile or above it gets the lightest color: a few losses far up would make all others look alike.
 RISE_QUANTILE = 0.75
-MIN_RISE = 1e-3  # nats
+MIN_RISE = 1e-3  # of a loss or an error
 MOST_TICKS = 5  # per side: of as many cells each has its tick
 
 
@@ -35,9 +36,15 @@ class CellLook:
 
 
 def top_rise(rises: Iterable[float]) -> float:
-    """Return the rise over the best loss, in nats, that gets the lightest color."""
+    """Return the rise over the best loss that gets the lightest color."""
     known = list(rises)
     return max(float(np.quantile(known, RISE_QUANTILE)) if known else 0.0, MIN_RISE)
+
+
+def above_best(rise: float, judged: JudgedLoss) -> str:
+    """Return the label of the lightest color, e.g. `0.1 nats above, or more`."""
+    side = "below" if judged.is_error else "above"
+    return f"{judged.amount(rise)} {side}, or more"
 
 
 def cell_edges(centers: Sequence[float]) -> list[float]:
@@ -96,11 +103,13 @@ _STAR = {
 }
 
 
-def cell_handles(top_nats: float, *, star: str | None, diverged: bool, missing: bool) -> list[Artist]:
+def cell_handles(
+    top_nats: float, *, star: str | None, diverged: bool, missing: bool, judged: JudgedLoss = NATS
+) -> list[Artist]:
     """Return the legend of the cells and marks that appear in a figure. `star` is the label of the star."""
     out: list[Artist] = [
         Patch(facecolor=style.cell_color(0.0), label="best"),
-        Patch(facecolor=style.cell_color(1.0), label=f"{top_nats:.2g} nats above, or more"),
+        Patch(facecolor=style.cell_color(1.0), label=above_best(top_nats, judged)),
     ]
     if star is not None:
         out.append(Line2D([], [], label=star, **_STAR))  # type: ignore[arg-type]

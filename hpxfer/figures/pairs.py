@@ -14,6 +14,7 @@ from hpxfer.figures.heatmap import cell_handles, top_rise
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.surface import NOTHING, cell_rises, draw_surface_cells
 from hpxfer.figures.text import control_last, octaves_of, why_none
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 MOST_CELLS_WITH_NUMBERS = 10  # per side: in more cells the numbers do not fit
 
@@ -27,11 +28,16 @@ class PairsInfo:
     title: str
     top_nats: float
     panels: tuple[Surface, ...]
-    caption: str = (
-        "Mean loss over seeds above the best cell of the panel, in nats, at the base shape. All other HPs stay at "
-        "their base values, or in a sweep of the base alone at those of the best point. A cross means that a seed "
-        "diverged."
-    )
+    judged: JudgedLoss = NATS
+
+    @property
+    def caption(self) -> str:
+        """How to read the figure."""
+        return (
+            f"Mean loss over seeds above the best cell of the panel, in {self.judged.signed_unit}, at the base shape. "
+            "All other HPs stay at their base values, or in a sweep of the base alone at those of the best point. A "
+            "cross means that a seed diverged."
+        )
 
     def table(self) -> pd.DataFrame:
         """Return one row per cell."""
@@ -41,10 +47,10 @@ class PairsInfo:
             for c, rise in zip(pair.cells, cell_rises(pair), strict=True)
         ]
         columns = ["parameterization", "shape", "first", "second", "log2_first", "log2_second"]
-        return pd.DataFrame(rows, columns=[*columns, "loss_nats", "rise_nats"])
+        return pd.DataFrame(rows, columns=[*columns, "loss_nats", "rise_nats"]).rename(columns=self.judged.column)
 
 
-def pairs_info(found: Sequence[Surface], parameterization: str) -> PairsInfo | str:
+def pairs_info(found: Sequence[Surface], parameterization: str, judged: JudgedLoss = NATS) -> PairsInfo | str:
     """Return what the heatmaps of one parameterization show, or why there are none."""
     at_base = [surface for surface in found if surface.parameterization == parameterization and surface.is_base]
     kept = {
@@ -64,6 +70,7 @@ def pairs_info(found: Sequence[Surface], parameterization: str) -> PairsInfo | s
         title=f"{parameterization} at the base is best at {'; '.join(best[:3])}",
         top_nats=top_rise(rise for pair in panels for rise in cell_rises(pair) if rise is not None),
         panels=panels,
+        judged=judged,
     )
 
 
@@ -80,13 +87,14 @@ def draw_pairs(info: PairsInfo) -> Figure:
         figure, grid = style.panels(info.title, len(info.panels), columns=columns, height=height, foot=0.6)
         for axes, pair in zip(grid, info.panels, strict=True):
             sides = [len({getattr(c, name) for c in pair.cells}) for name in ("log2_first", "log2_second")]
-            draw_surface_cells(axes, pair, info.top_nats, numbers=max(sides) <= MOST_CELLS_WITH_NUMBERS)
+            draw_surface_cells(axes, pair, info.top_nats, info.judged, numbers=max(sides) <= MOST_CELLS_WITH_NUMBERS)
             if len(info.panels) <= FEW_PANELS:  # more are too narrow for it, and the axes name both
                 axes.set_title(f"{pair.first} and {pair.second}")
             axes.set_xlabel(octaves_of(pair.first))
             axes.set_ylabel(octaves_of(pair.second))
         diverged = any(cell.loss is None for pair in info.panels for cell in pair.cells)
-        style.legend_below(figure, cell_handles(info.top_nats, star=None, diverged=diverged, missing=False), columns=4)
+        handles = cell_handles(info.top_nats, star=None, diverged=diverged, missing=False, judged=info.judged)
+        style.legend_below(figure, handles, columns=4)
     return figure
 
 
@@ -94,7 +102,8 @@ PAIRS = SweepFigure(
     name="pairs",
     question="Which values of two HPs are best together at the base?",
     infos=lambda results, analysis: {
-        name: pairs_info(analysis.found("surfaces"), name) for name in pair_names(analysis.found("surfaces"))
+        name: pairs_info(analysis.found("surfaces"), name, analysis.judged)
+        for name in pair_names(analysis.found("surfaces"))
     },
     draw=draw_pairs,
 )

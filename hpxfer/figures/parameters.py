@@ -15,8 +15,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from hpxfer.analysis.statistics.scaling_fit import COUNTS, Count, LossFit, PowerLaw
 from hpxfer.figures import style
 from hpxfer.figures.kinds import SweepFigure
+from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import control_last, listed, why_none, with_interval
+from hpxfer.figures.text import control_last, listed, slope_text, why_none
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 NOTHING = "no shape has a result at a transferred HP"
 TITLE_COUNT: Count = "active"  # the count that the title is about, where there is one
@@ -38,6 +40,7 @@ class ParametersInfo:
 
     title: str
     panels: tuple[ParametersPanel, ...]
+    judged: JudgedLoss = NATS
     caption: str = (
         "Loss at the HP transferred from the base, as a mean over seeds with two standard errors, against the "
         "logarithm of the parameters. Dashed: the least-squares line over all shapes. Dotted: the power law that "
@@ -57,17 +60,21 @@ class ParametersInfo:
                     where = (panel.count, fit.parameterization, point.axis, point.shape, point.params)
                     rows.append((*where, point.loss, point.se, line, power, fit.r2))
         columns = ["count", "parameterization", "axis", "shape", "params", "loss_nats", "se_nats"]
-        return pd.DataFrame(rows, columns=[*columns, "line_nats", "power_law_nats", "r2"])
+        return pd.DataFrame(rows, columns=[*columns, "line_nats", "power_law_nats", "r2"]).rename(
+            columns=self.judged.column
+        )
 
 
 def fitted(fit: LossFit, params: float) -> float | None:
-    """Return the loss in nats on the line of a fit, or None if there is no line."""
+    """Return the loss on the line of a fit, or None if there is no line."""
     if fit.slope is None or fit.intercept is None:
         return None
     return fit.intercept + fit.slope * float(np.log2(params))
 
 
-def parameters_info(fits: Sequence[LossFit], laws: Sequence[PowerLaw]) -> ParametersInfo | str:
+def parameters_info(
+    fits: Sequence[LossFit], laws: Sequence[PowerLaw], judged: JudgedLoss = NATS
+) -> ParametersInfo | str:
     """Return what the figure shows, or why there is none."""
     panels = []
     for count in COUNTS:
@@ -81,13 +88,13 @@ def parameters_info(fits: Sequence[LossFit], laws: Sequence[PowerLaw]) -> Parame
         return why_none((fit.why_not for fit in fits), NOTHING)
     first = next((panel for panel in with_slope if panel.count == TITLE_COUNT), with_slope[0])
     slopes = [
-        f"{fit.parameterization} {with_interval(fit.slope, fit.slope_low, fit.slope_high, '+.3f')}"
+        f"{fit.parameterization} {slope_text(fit.slope, fit.slope_low, fit.slope_high, judged)}"
         + ("" if fit.r2 is None else f" (R2\u00a0{fit.r2:.2f})")
         for fit in first.fits
         if fit.slope is not None
     ]
-    title = f"Nats per doubling of {first.count} parameters: {listed(slopes)}"
-    return ParametersInfo(title=title, panels=tuple(panels))
+    title = f"{judged.signed_unit.capitalize()} per doubling of {first.count} parameters: {listed(slopes)}"
+    return ParametersInfo(title=title, panels=tuple(panels), judged=judged)
 
 
 def draw_parameters(info: ParametersInfo) -> Figure:
@@ -98,6 +105,7 @@ def draw_parameters(info: ParametersInfo) -> Figure:
         look_of = style.marks(sorted(set(names), key=control_last))
         for axes, panel in zip(grid, info.panels, strict=True):
             _draw_panel(axes, panel, look_of)
+            loss_axis(axes, info.judged)
         handles = [
             Line2D([], [], color=color, marker=marker, linestyle="none", label=name)
             for name, (color, marker) in look_of.items()
@@ -126,7 +134,6 @@ def _draw_panel(axes: Axes, panel: ParametersPanel, look_of: dict[str, tuple[str
     r2 = [f"{fit.parameterization} R2 {fit.r2:.2f}" for fit in panel.fits if fit.r2 is not None]
     axes.set_title(style.wrapped(listed(r2, 3), 46))
     parameter_axis(axes, params, f"parameters, {panel.count} (log scale)")
-    axes.set_ylabel("loss (nats)")
 
 
 def _range(fit: LossFit | PowerLaw) -> tuple[float, float]:
@@ -158,6 +165,8 @@ def short(number: float) -> str:
 LOSS_PARAMETERS = SweepFigure(
     name="loss-parameters",
     question="How does the loss fall with the number of parameters?",
-    infos=lambda results, analysis: {"": parameters_info(analysis.found("loss_fits"), analysis.found("power_laws"))},
+    infos=lambda results, analysis: {
+        "": parameters_info(analysis.found("loss_fits"), analysis.found("power_laws"), analysis.judged)
+    },
     draw=draw_parameters,
 )

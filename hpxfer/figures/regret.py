@@ -16,6 +16,7 @@ from hpxfer.figures.broken_axis import BrokenAxis, broken_axis, draw_broken_axis
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.thresholds import NUM_SE, REGRET_SHARE
 
 SPREAD = 0.05  # doublings between the marks of two parameterizations, so that their bars can be told apart
@@ -31,6 +32,7 @@ class RegretInfo:
     axis: str
     scale_name: str
     findings: tuple[Finding, ...]  # those with an HP to transfer, one per parameterization
+    judged: JudgedLoss = NATS
 
     @property
     def shapes(self) -> list[ShapeFinding]:
@@ -43,14 +45,16 @@ class RegretInfo:
             (
                 *(self.axis, finding.parameterization, finding.base_value, shape.scale, _finite(shape.regret_nats)),
                 *(shape.regret_se_nats, *(_interval(shape) or (None, None)), _finite(shape.regret_percent)),
-                *(shape.regret_octave_share, _limit(shape), _diverges(shape)),
+                *(shape.regret_octave_share, _limit(shape, self.judged), _diverges(shape)),
             )
             for finding in self.findings
             for shape in finding.shapes
         ]
         columns = ["axis", "parameterization", f"transferred_{self.hp}", self.scale_name, "regret_nats", "se_nats"]
         shares = ["percent_of_loss", "share_of_octave_cost", "limit_nats", "diverged"]
-        return pd.DataFrame(rows, columns=[*columns, "low_nats", "high_nats", *shares])
+        return pd.DataFrame(rows, columns=[*columns, "low_nats", "high_nats", *shares]).rename(
+            columns=self.judged.column
+        )
 
 
 def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:
@@ -62,24 +66,29 @@ def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:
     if all(shape.regret_nats is None for finding in known for shape in finding.shapes):
         return f"no shape along {axis} has a result at a transferred {report.hp}"
     growths = [
-        f"With {finding.parameterization}, the loss given up grows per doubling by {trend.share_of_gain:.0%} of "
-        "what the doubling gains."
+        f"With {finding.parameterization}, the {report.judged.noun} given up grows per doubling by "
+        f"{trend.share_of_gain:.0%} of what the doubling gains."
         for finding in known
         if (trend := finding.regret_trend) is not None and trend.share_of_gain is not None and trend.share_of_gain > 0
     ]
     caption = (
-        "Loss at the HP transferred from the base minus the best loss of the shape. The bar is the 95% interval. Below "
-        "the break of the axis no loss was measured; at the base, both are the same grid cell."
+        f"{report.judged.difference} at the HP transferred from the base minus the best one of the shape. The bar is "
+        "the 95% interval. Below the break of the axis nothing was measured; at the base, both are the same grid cell."
     )
     largest = listed([f"{finding.parameterization} {_largest(finding)}" for finding in known])
     return RegretInfo(
-        title=f"Loss given up by the {report.hp} tuned at the base, along {axis}: {largest}",
+        title=f"{_given_up(report)} by the {report.hp} tuned at the base, along {axis}: {largest}",
         caption=" ".join([caption, *growths]),
         hp=report.hp,
         axis=axis,
         scale_name=findings[0].scale_name,
         findings=known,
+        judged=report.judged,
     )
+
+
+def _given_up(report: TransferReport) -> str:
+    return f"{report.judged.noun.capitalize()} given up"
 
 
 def _finite(value: float | None) -> float | None:
@@ -90,32 +99,32 @@ def _diverges(shape: ShapeFinding) -> bool:
     return shape.regret_nats == math.inf
 
 
-def _limit(shape: ShapeFinding) -> float | None:
-    """Return the largest regret that counts as none, in nats."""
+def _limit(shape: ShapeFinding, judged: JudgedLoss) -> float | None:
+    """Return the largest regret that counts as none."""
     if shape.limit_nats is not None or shape.best_loss is None:
         return shape.limit_nats
-    return REGRET_SHARE * shape.best_loss
+    return REGRET_SHARE * judged.basin_depth(shape.best_loss)
 
 
 def _interval(shape: ShapeFinding) -> tuple[float, float] | None:
     """Return the 95% interval of a regret; None without an error."""
     if shape.regret_low_nats is not None and shape.regret_high_nats is not None:
         return shape.regret_low_nats, shape.regret_high_nats
-    nats = _finite(shape.regret_nats)
-    if nats is None or not shape.regret_se_nats:
+    lost = _finite(shape.regret_nats)
+    if lost is None or not shape.regret_se_nats:
         return None
-    return nats - NUM_SE * shape.regret_se_nats, nats + NUM_SE * shape.regret_se_nats
+    return lost - NUM_SE * shape.regret_se_nats, lost + NUM_SE * shape.regret_se_nats
 
 
 def _largest(finding: Finding) -> str:
     if any(map(_diverges, finding.shapes)):
         return "diverges"
     regrets = [
-        nats for shape in finding.shapes if (nats := _finite(shape.regret_nats)) is not None and not shape.is_base
+        lost for shape in finding.shapes if (lost := _finite(shape.regret_nats)) is not None and not shape.is_base
     ]
     if not regrets:
         return "unknown"
-    return f"up to {max(regrets):.2g} nats" if max(regrets) > 0 else "none measured"
+    return f"up to {finding.judged.amount(max(regrets))}" if max(regrets) > 0 else "none measured"
 
 
 def draw_regret(info: RegretInfo) -> Figure:
@@ -125,7 +134,7 @@ def draw_regret(info: RegretInfo) -> Figure:
         style.log2_scale_axis(axes, [shape.scale for shape in info.shapes], info.scale_name)
         broken = _axis_of(info)
         strip = any(map(_diverges, info.shapes))
-        draw_broken_axis(axes, broken, strip=strip)
+        draw_broken_axis(axes, broken, info.judged, strip=strip)
         look_of = style.marks([finding.parameterization for finding in info.findings])
         for number, finding in enumerate(info.findings):
             color, marker = look_of[finding.parameterization]
@@ -140,7 +149,7 @@ def _axis_of(info: RegretInfo) -> BrokenAxis:
     """Return an axis that shows every regret, interval and limit above zero."""
     found = [_finite(shape.regret_nats) for shape in info.shapes]
     found += [end for shape in info.shapes for end in _interval(shape) or ()]
-    return broken_axis([*found, *(_limit(shape) for shape in info.shapes)])
+    return broken_axis([*found, *(_limit(shape, info.judged) for shape in info.shapes)])
 
 
 def _draw_line(axes: Axes, broken: BrokenAxis, finding: Finding, color: str, marker: str, shift: float) -> None:
@@ -160,7 +169,7 @@ def _draw_line(axes: Axes, broken: BrokenAxis, finding: Finding, color: str, mar
 def _draw_limit(axes: Axes, broken: BrokenAxis, info: RegretInfo) -> None:
     limits: dict[float, float] = {}
     for shape in info.shapes:
-        if (limit := _limit(shape)) is not None:
+        if (limit := _limit(shape, info.judged)) is not None:
             limits[shape.scale] = max(limit, limits.get(shape.scale, 0.0))
     if limits:
         x = [float(np.log2(scale)) for scale in sorted(limits)]

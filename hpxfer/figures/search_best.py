@@ -18,10 +18,12 @@ from hpxfer.analysis.statistics.search_best import ArmBest
 from hpxfer.analysis.statistics.search_progress import ArmProgress, search_progress
 from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
+from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed
 from hpxfer.results import Results
 from hpxfer.search.kinds import kind_of
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 MOST_PANELS = 6
 SHOWN_QUANTILE = 0.8  # of the losses: those above are not drawn, as the first points of a search may lie far up
@@ -39,7 +41,7 @@ class ShapePanel:
 
 
 def _traces(arm: ArmProgress) -> list[tuple[int, float | None, float | None]]:
-    """Return (trials, loss, lowest loss so far) in nats for each point. A loss is None if a seed diverged."""
+    """Return (trials, loss, lowest loss so far) for each point. A loss is None if a seed diverged."""
     return [
         (point.num_trials, point.mean if math.isfinite(point.mean) else None, None if best is None else best.mean)
         for point, best in zip(arm.points, arm.best_so_far, strict=True)
@@ -53,6 +55,7 @@ class SearchBestInfo:
     title: str
     caption: str
     panels: tuple[ShapePanel, ...]
+    judged: JudgedLoss = NATS
 
     def table(self) -> pd.DataFrame:
         """Return one row per point, in the order in which the points ended."""
@@ -62,10 +65,14 @@ class SearchBestInfo:
             for arm in panel.arms
             for row in _traces(arm)
         ]
-        return pd.DataFrame(rows, columns=["shape", "parameterization", "num_trials", "loss_nats", "best_nats"])
+        return pd.DataFrame(rows, columns=["shape", "parameterization", "num_trials", "loss_nats", "best_nats"]).rename(
+            columns=self.judged.column
+        )
 
 
-def search_best_info(arms: Sequence[ArmProgress], found: Sequence[ArmBest], kind: str) -> SearchBestInfo | str:
+def search_best_info(
+    arms: Sequence[ArmProgress], found: Sequence[ArmBest], kind: str, judged: JudgedLoss = NATS
+) -> SearchBestInfo | str:
     """Return what the figure of a search of this kind shows, or why there is none."""
     shapes = dict.fromkeys(arm.shape for arm in arms if arm.points)
     if not shapes:
@@ -73,12 +80,13 @@ def search_best_info(arms: Sequence[ArmProgress], found: Sequence[ArmBest], kind
     panels = tuple(_panel([arm for arm in arms if arm.shape == shape]) for shape in shapes)
     left_out = len(panels) - MOST_PANELS
     return SearchBestInfo(
-        title=f"{kind}: {listed([_leader(shape, found) for shape in shapes], 2)}",
+        title=f"{kind}: {listed([_leader(shape, found, judged) for shape in shapes], 2)}",
         caption="A dot is a point's mean loss over seeds, and the line is the lowest loss so far, both over the trials "
         "that had ended. A cross at the top is a point with a diverged seed. Arms of a shape are compared over as many "
         "trials as each of them has had; a dotted line marks this number where an arm has had more. The lowest loss of "
         "many is partly luck." + (f" {left_out} more shapes are in the data." if left_out > 0 else ""),
         panels=panels,
+        judged=judged,
     )
 
 
@@ -91,7 +99,7 @@ def _panel(arms: Sequence[ArmProgress]) -> ShapePanel:
     )
 
 
-def _leader(shape: str, found: Sequence[ArmBest]) -> str:
+def _leader(shape: str, found: Sequence[ArmBest], judged: JudgedLoss) -> str:
     """Return in words which arm of a shape is ahead."""
     known = [arm for arm in found if arm.shape == shape and arm.best_nats is not None]
     known.sort(key=lambda arm: arm.best_nats or 0.0)
@@ -99,12 +107,14 @@ def _leader(shape: str, found: Sequence[ArmBest]) -> str:
         return f"nothing finished at {shape}"
     first = known[0]
     if len(known) == 1:
-        return f"at {shape} {first.best_nats:.4f} nats after {first.num_trials} trials, at {first.at}"
+        best = judged.level_with_unit(first.best_nats or 0.0)
+        return f"at {shape} {best} after {first.num_trials} trials, at {first.at}"
     behind, se = known[1].behind_nats or 0.0, known[1].behind_se_nats
     sure = se is not None and behind > STANDARD_ERRORS * se
-    error = "" if se is None else f" +- {se:.2g}"
+    error = "" if se is None else f" +- {judged.number(se)}"
     ahead = "is ahead of" if sure else "is not surely ahead of"
-    return f"at {shape} {first.parameterization} {ahead} {known[1].parameterization} ({behind:.2g}{error} nats)"
+    by = f"{judged.number(behind)}{error} {judged.unit}"
+    return f"at {shape} {first.parameterization} {ahead} {known[1].parameterization} ({by})"
 
 
 def draw_search_best(info: SearchBestInfo) -> Figure:
@@ -125,7 +135,7 @@ def draw_search_best(info: SearchBestInfo) -> Figure:
             axes.set_ylim(low, top)
             axes.xaxis.set_major_locator(MaxNLocator(style.TICKS, integer=True))
             axes.set_xlabel("trials of the arm")
-            axes.set_ylabel("loss (nats)")
+            loss_axis(axes, info.judged)
         style.legend_below(figure, [handles[name] for name in names if name in handles], columns=3)
     return figure
 
@@ -163,8 +173,8 @@ def _draw_arm(axes: Axes, arm: ArmProgress, mark: tuple[str, str], top: float) -
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     if kind_of(results.spec).lists_trials:  # a grid chooses nothing
         return {}
-    arms = search_progress(results)
-    return {"": search_best_info(arms, analysis.found("search_best"), results.spec.search.kind)} if arms else {}
+    arms, found = search_progress(results), analysis.found("search_best")
+    return {"": search_best_info(arms, found, results.spec.search.kind, analysis.judged)} if arms else {}
 
 
 SEARCH_BEST = SweepFigure(

@@ -16,12 +16,13 @@ from matplotlib.ticker import MaxNLocator
 from hpxfer.analysis import Analysis
 from hpxfer.analysis.statistics.joint_optimum import JointOptimum, JointPoint
 from hpxfer.figures import style
-from hpxfer.figures.heatmap import draw_star, top_rise
+from hpxfer.figures.heatmap import above_best, draw_star, top_rise
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed, octaves_of, why_none
 from hpxfer.results import Results
 from hpxfer.search.quadratic import Floats
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 MOST_PANELS = 6
 SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the regret limit: the rises over the lowest fitted loss that get a contour
@@ -41,6 +42,7 @@ class ContoursInfo:
     second: str
     top_nats: float  # the rise over an arm's best point that gets the lightest color
     panels: tuple[JointOptimum, ...]
+    judged: JudgedLoss = NATS
 
     def table(self) -> pd.DataFrame:
         """Return one row per point, with the fitted loss beside the measured one."""
@@ -50,7 +52,7 @@ class ContoursInfo:
             for point, fit in zip(panel.points, _fitted(panel), strict=True)
         ]
         names = ["parameterization", "shape", "round", f"log2_{self.first}", f"log2_{self.second}"]
-        return pd.DataFrame(rows, columns=[*names, "loss_nats", "fitted_nats"])
+        return pd.DataFrame(rows, columns=[*names, "loss_nats", "fitted_nats"]).rename(columns=self.judged.column)
 
 
 def _fitted(panel: JointOptimum) -> list[float | None]:
@@ -83,6 +85,7 @@ def contours_info(found: Sequence[JointOptimum]) -> ContoursInfo | str:
         second=kept[0].second,
         top_nats=top_rise(rise for one in kept for rise in _rises(one) if rise is not None),
         panels=tuple(kept),
+        judged=kept[0].judged,
     )
 
 
@@ -116,7 +119,7 @@ def draw_contour_panels(figure: FigureBase, grid: Sequence[Axes], info: Contours
         _draw_panel(axes, panel, info.top_nats)
         axes.set_xlabel(octaves_of(info.first))
         axes.set_ylabel(octaves_of(info.second))
-    style.legend_below(figure, list(_handles(shown, info.top_nats)), columns=4)
+    style.legend_below(figure, list(_handles(shown, info.top_nats, info.judged)), columns=4)
 
 
 def _draw_panel(axes: Axes, panel: JointOptimum, top_nats: float) -> None:
@@ -169,10 +172,10 @@ def _ellipse(panel: JointOptimum) -> Floats | None:
     return edge
 
 
-def _handles(panels: Sequence[JointOptimum], top_nats: float) -> Iterator[Artist]:
+def _handles(panels: Sequence[JointOptimum], top_nats: float, judged: JudgedLoss) -> Iterator[Artist]:
     dot = {"marker": "o", "linestyle": "none", "markeredgecolor": INK, "markeredgewidth": 0.5}
     yield Line2D([], [], color=style.cell_color(0.0), label="best", **dot)  # type: ignore[arg-type]
-    yield Line2D([], [], color=style.cell_color(1.0), label=f"{top_nats:.2g} nats above, or more", **dot)  # type: ignore[arg-type]
+    yield Line2D([], [], color=style.cell_color(1.0), label=above_best(top_nats, judged), **dot)  # type: ignore[arg-type]
     if any(point.loss is None for panel in panels for point in panel.points):
         yield Line2D([], [], marker="x", color=INK, linestyle="none", label="diverged")
     if any(panel.surface is not None for panel in panels):

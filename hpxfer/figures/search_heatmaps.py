@@ -23,6 +23,7 @@ from hpxfer.search.heatmaps import Heatmap, heatmaps
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.replay import replayed
 from hpxfer.search.staged_grid import STAGES
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 # White within black, so that the square shows on cells of any color and around a star.
 _SQUARES = (("#000000", 3.2), ("#ffffff", 1.6))
@@ -44,6 +45,7 @@ class HeatmapsInfo:
     top_nats: float  # the rise over the best that gets the lightest color
     view: View
     panels: tuple[Heatmap, ...]
+    judged: JudgedLoss = NATS
 
     def table(self) -> pd.DataFrame:
         """Return one row per cell. A loss is missing where everything diverged."""
@@ -54,7 +56,7 @@ class HeatmapsInfo:
             for j, y in enumerate(pair.y_values)
         ]
         columns = ["arm", "stage", "x", "y", "x_value", "y_value", "lowest_nats", "through_best_nats", "at_center_nats"]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(rows, columns=columns).rename(columns=self.judged.column)
 
 
 def _losses(pair: Heatmap) -> tuple[tuple[tuple[float, ...], ...], ...]:
@@ -65,7 +67,7 @@ def _finite(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
 
 
-def heatmaps_info(found: Sequence[Heatmap], view: View = "lowest") -> HeatmapsInfo | str:
+def heatmaps_info(found: Sequence[Heatmap], view: View = "lowest", judged: JudgedLoss = NATS) -> HeatmapsInfo | str:
     """Return what a figure of one stage of one arm shows, or why there is none."""
     if not found:
         return "the stage has one dimension, or is not over yet"
@@ -75,12 +77,13 @@ def heatmaps_info(found: Sequence[Heatmap], view: View = "lowest") -> HeatmapsIn
     cost = worst.cost_nats
     first = found[0]
     values = dict.fromkeys((name, _best_value(pair, name)) for pair in found for name in (pair.x, pair.y))
-    at_most = f"at most {cost:.2g} nats ({cost / abs(best):.1%}; {worst.x} with {worst.y})" if cost > 0 else "nothing"
+    share = f"{cost / depth:.1%}; " if (depth := judged.basin_depth(best)) else ""
+    at_most = f"at most {judged.amount(cost)} ({share}{worst.x} with {worst.y})" if cost > 0 else "nothing"
     planes = ", planes through its best point" if view == "through_best" else ""
     return HeatmapsInfo(
         title=f"{first.arm}, {first.stage} grid{planes}: best at "
         + ", ".join(f"{name} {value:.3g}" for name, value in values)
-        + f" ({best:.4f} nats); a pair tuned by itself costs {at_most}",
+        + f" ({judged.level_with_unit(best)}); a pair tuned by itself costs {at_most}",
         caption=f"Color: {_COLORS[view]} Star: the best point of the whole grid. Square: the best point with all other "
         "dimensions at the grid's center, where the stage before ended, which is where tuning the pair alone would "
         "end. Its cost is how far the lowest loss at the square lies above the best. A cost within the noise of seeds "
@@ -88,6 +91,7 @@ def heatmaps_info(found: Sequence[Heatmap], view: View = "lowest") -> HeatmapsIn
         view=view,
         top_nats=top_rise(loss - best for loss in colored),
         panels=tuple(found),
+        judged=judged,
     )
 
 
@@ -103,7 +107,9 @@ def draw_heatmaps(info: HeatmapsInfo) -> Figure:
         for axes, pair in zip(grid, info.panels, strict=True):
             _draw(axes, pair, info)
         diverged = any(math.isinf(loss) for pair in info.panels for row in getattr(pair, info.view) for loss in row)
-        handles: list[Artist] = cell_handles(info.top_nats, star="best of all", diverged=diverged, missing=False)
+        handles: list[Artist] = cell_handles(
+            info.top_nats, star="best of all", diverged=diverged, missing=False, judged=info.judged
+        )
         square = {"marker": "s", "markersize": 9, "markerfacecolor": "none", "markeredgecolor": style.INK}
         handles.append(Line2D([], [], label="best of the pair alone", linestyle="none", **square))  # type: ignore[arg-type]
         style.legend_below(figure, handles, columns=5)
@@ -136,9 +142,10 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
         found = list(heatmaps(played))
         for stage in STAGES:
             of_stage = [pair for pair in found if pair.stage == stage]
-            out[f"{played.strategy.arm.name}-{stage}"] = heatmaps_info(of_stage)
+            name = f"{played.strategy.arm.name}-{stage}"
+            out[name] = heatmaps_info(of_stage, judged=analysis.judged)
             if len(of_stage) > 1:  # with two dimensions there is one plane, and it is all there is
-                out[f"{played.strategy.arm.name}-{stage}-planes"] = heatmaps_info(of_stage, "through_best")
+                out[f"{name}-planes"] = heatmaps_info(of_stage, "through_best", analysis.judged)
     return out
 
 

@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from hpxfer.analysis import Analysis
 from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
+from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed, octaves_of
 from hpxfer.results import Results
@@ -22,6 +23,7 @@ from hpxfer.search.kinds import kind_of
 from hpxfer.search.replay import replayed
 from hpxfer.search.rounds import ArmHistory, mean
 from hpxfer.search.values import exponent_of
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 MOST_PANELS = 6
 SHOWN_RISE = 4.0  # times the rise of the highest point after round 1: the first line may reach far up
@@ -52,6 +54,7 @@ class RefineInfo:
     caption: str
     hp: str
     panels: tuple[RefinePanel, ...]
+    judged: JudgedLoss = NATS
 
     def table(self) -> pd.DataFrame:
         """Return one row per point, with the interval after its round."""
@@ -61,14 +64,16 @@ class RefineInfo:
             for number, asked in enumerate(panel.rounds, start=1)
             for x, loss in asked.points
         ]
-        return pd.DataFrame(rows, columns=["arm", "round", f"log2_{self.hp}", "loss_nats", "log2_low", "log2_high"])
+        return pd.DataFrame(
+            rows, columns=["arm", "round", f"log2_{self.hp}", "loss_nats", "log2_low", "log2_high"]
+        ).rename(columns=self.judged.column)
 
 
 def _ends(bracket: Bracket | None) -> tuple[float | None, float | None]:
     return (None, None) if bracket is None else (bracket.low, bracket.high)
 
 
-def refine_info(played: Sequence[ArmHistory], hp: str) -> RefineInfo | str:
+def refine_info(played: Sequence[ArmHistory], hp: str, judged: JudgedLoss = NATS) -> RefineInfo | str:
     """Return what the figure of one HP shows, or why there is none."""
     panels = tuple(
         _panel(history, hp) for history in played if history.strategy.name == f"refine {hp}" and history.rounds
@@ -84,6 +89,7 @@ def refine_info(played: Sequence[ArmHistory], hp: str) -> RefineInfo | str:
         "means that a seed diverged." + (f" {left_out} more arms are in the data." if left_out > 0 else ""),
         hp=hp,
         panels=panels,
+        judged=judged,
     )
 
 
@@ -118,7 +124,7 @@ def draw_refine(info: RefineInfo) -> Figure:
             axes.set_title(style.wrapped(panel.arm, 46))
             _draw_panel(axes, panel, colors)
             axes.set_xlabel(octaves_of(info.hp))
-            axes.set_ylabel("loss (nats)")
+            loss_axis(axes, info.judged)
         style.legend_below(figure, list(_handles(colors)), columns=6)
     return figure
 
@@ -172,7 +178,7 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     if kind_of(results.spec).shows != "brackets":
         return {}
     played = replayed(results)
-    return {hp: refine_info(played, hp) for hp in results.spec.grid}
+    return {hp: refine_info(played, hp, analysis.judged) for hp in results.spec.grid}
 
 
 SEARCH_REFINE = SweepFigure(

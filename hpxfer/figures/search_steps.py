@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from hpxfer.analysis import Analysis
 from hpxfer.analysis.statistics.search_steps import CoordinateStep
@@ -18,6 +18,7 @@ from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed
 from hpxfer.results import Results
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 ROW_INCHES = 0.3
 MOST_BELOW = 1.5  # how far down the axis reaches, in widths of the bars: losses far below would hide the gains
@@ -32,11 +33,14 @@ class SearchStepsInfo:
     caption: str
     parameterization: str
     steps: tuple[Step, ...]
+    judged: JudgedLoss = NATS
 
     def table(self) -> pd.DataFrame:
         """Return one row per ratio that was tried."""
         names = ["step", "multiplier", "ratio", "gain_nats", "se_nats", "needed", "diverged", "kept"]
-        return pd.DataFrame([{name: getattr(ratio, name) for name in names} for step in self.steps for ratio in step])
+        return pd.DataFrame(
+            [{name: getattr(ratio, name) for name in names} for step in self.steps for ratio in step]
+        ).rename(columns=self.judged.column)
 
 
 def steps_names(found: Sequence[CoordinateStep]) -> tuple[tuple[str, str], ...]:
@@ -44,7 +48,9 @@ def steps_names(found: Sequence[CoordinateStep]) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys((ratio.parameterization, ratio.shape) for ratio in found))
 
 
-def search_steps_info(found: Sequence[CoordinateStep], parameterization: str, shape: str) -> SearchStepsInfo | str:
+def search_steps_info(
+    found: Sequence[CoordinateStep], parameterization: str, shape: str, judged: JudgedLoss = NATS
+) -> SearchStepsInfo | str:
     """Return what the figure of one arm shows, or why there is none."""
     of_arm = [ratio for ratio in found if (ratio.parameterization, ratio.shape) == (parameterization, shape)]
     if not of_arm:
@@ -53,15 +59,16 @@ def search_steps_info(found: Sequence[CoordinateStep], parameterization: str, sh
     steps = tuple(tuple(ratio for ratio in of_arm if ratio.step == number) for number in numbers)
     kept = [ratio for ratio in of_arm if ratio.kept]
     gained = sum(ratio.gain_nats or 0.0 for ratio in kept)
-    changes = f", {gained:.2g} nats in all: {listed([f'{r.multiplier} x {r.ratio:.4g}' for r in kept])}"
+    changes = f", {judged.amount(gained)} in all: {listed([f'{r.multiplier} x {r.ratio:.4g}' for r in kept])}"
     return SearchStepsInfo(
         title=f"{parameterization} at {shape}: {len(kept)} of {len(steps)} changes won by more than the noise"
         + (changes if kept else ""),
-        caption="Gain in nats of the best ratio of each multiplier over what was kept before, with "
+        caption=f"Gain in {judged.unit} of the best ratio of each multiplier over what was kept before, with "
         f"{of_arm[0].needed:g} standard errors of the paired difference over seeds. Small dots are the other ratios. A "
         "change is kept where its whole bar lies above zero.",
         parameterization=parameterization,
         steps=steps,
+        judged=judged,
     )
 
 
@@ -77,7 +84,9 @@ def draw_search_steps(info: SearchStepsInfo) -> Figure:
         axes.yaxis.set_major_locator(FixedLocator(range(len(info.steps))))
         axes.set_yticklabels([_label(step) for step in info.steps])
         axes.set_xlim(*_limits(info.steps))
-        axes.set_xlabel("gain (nats)")
+        axes.set_xlabel(f"gain ({info.judged.unit})")
+        if info.judged.is_error:
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda gain, _: info.judged.number(gain, "{:.3g}")))
         style.legend_below(figure, list(_handles(color)), columns=3)
     return figure
 
@@ -130,7 +139,10 @@ def _handles(color: str) -> Iterator[Line2D]:
 
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     found = analysis.found("search_steps")
-    return {f"{label}-{shape}": search_steps_info(found, label, shape) for label, shape in steps_names(found)}
+    return {
+        f"{label}-{shape}": search_steps_info(found, label, shape, analysis.judged)
+        for label, shape in steps_names(found)
+    }
 
 
 SEARCH_STEPS = SweepFigure(

@@ -17,12 +17,13 @@ from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.text import along, listed, octaves_of, why_none
 from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 NOTHING = "no trial has a result"
 
 
 def rises(cells: StabilityMap) -> list[list[float | None]]:
-    """Return the loss of each cell over the best of its scale, in nats. It is None without a loss."""
+    """Return the loss of each cell over the best of its scale. It is None without a loss."""
     best_of = [min((loss for loss in row if loss is not None), default=0.0) for row in cells.losses]
     return [
         [None if loss is None else loss - best for loss in row] for row, best in zip(cells.losses, best_of, strict=True)
@@ -44,6 +45,7 @@ class StabilityInfo:
         "share of seeds that diverged (a cross: at least half). The star is the optimum. That the edge of divergence "
         "stays put does not show that the optimum does."
     )
+    judged: JudgedLoss = NATS
 
     def table(self) -> pd.DataFrame:
         """Return one row per cell."""
@@ -56,10 +58,10 @@ class StabilityInfo:
             for value, rise, share in zip(cells.values, row, shares, strict=True)
         ]
         columns = ["axis", "parameterization", self.scale_name, f"log2_{self.hp}", "rise_nats", "diverged_share"]
-        return pd.DataFrame(rows, columns=[*columns, "optimum_log2"])
+        return pd.DataFrame(rows, columns=[*columns, "optimum_log2"]).rename(columns=self.judged.column)
 
 
-def stability_info(found: Sequence[StabilityMap], axis: str, hp: str) -> StabilityInfo | str:
+def stability_info(found: Sequence[StabilityMap], axis: str, hp: str, judged: JudgedLoss = NATS) -> StabilityInfo | str:
     """Return what the figure of one HP along one axis shows, or why there is none."""
     of_axis = along([cells for cells in found if cells.hp == hp], axis)
     kept = [cells for cells in of_axis if cells.why_not is None and cells.scales]
@@ -78,6 +80,7 @@ def stability_info(found: Sequence[StabilityMap], axis: str, hp: str) -> Stabili
         scale_name=kept[0].scale_name,
         top_nats=top_rise(rise for panel in panels for row in rises(panel) for rise in row if rise is not None),
         panels=panels,
+        judged=judged,
     )
 
 
@@ -144,6 +147,7 @@ def _handles(info: StabilityInfo) -> list[Artist]:
         star="optimum" if any(optimum is not None for panel in info.panels for optimum in panel.optima_log2) else None,
         diverged=any(share is not None and share >= 0.5 for share in shares),
         missing=any(share is None for share in shares),
+        judged=info.judged,
     )
 
 
@@ -151,7 +155,8 @@ STABILITY = HPFigure(
     name="stability",
     question="How far is the optimum from divergence?",
     infos=lambda given: {
-        axis: stability_info(given.analysis.found("stability"), axis, given.report.hp) for axis in given.axes
+        axis: stability_info(given.analysis.found("stability"), axis, given.report.hp, given.report.judged)
+        for axis in given.axes
     },
     draw=draw_stability,
 )

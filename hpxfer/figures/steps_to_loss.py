@@ -22,6 +22,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import INK, SMALL
 from hpxfer.figures.text import along, listed, why_none
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 NOTHING = "no two arms to compare"
 SHOWN = 10  # x starts at this part of the longest run: before it all arms look alike
@@ -64,6 +65,7 @@ class SameLossInfo:
     other_data: frozenset[str]  # the arms that train on other data than their references
     unit: Unit
     panels: tuple[SameLossPanel, ...]
+    judged: JudgedLoss = NATS
 
     def table(self) -> pd.DataFrame:
         """Return one row per point."""
@@ -74,7 +76,7 @@ class SameLossInfo:
             for point in zip(positions(curve, self.unit), curve.mean, curve.low, curve.high, strict=True)
         ]
         columns = ["axis", "parameterization", "curve", "kind", self.unit, "mean_nats", "min_nats", "max_nats"]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(rows, columns=columns).rename(columns=self.judged.training_column)
 
 
 def positions(curve: LossCurve, unit: Unit) -> tuple[float, ...]:
@@ -82,7 +84,7 @@ def positions(curve: LossCurve, unit: Unit) -> tuple[float, ...]:
     return curve.steps if unit == "steps" else curve.tokens
 
 
-def steps_to_loss_info(found: Sequence[StepsToLoss], axis: str) -> SameLossInfo | str:
+def steps_to_loss_info(found: Sequence[StepsToLoss], axis: str, judged: JudgedLoss = NATS) -> SameLossInfo | str:
     """Return what the figure of one axis shows, or why there is none."""
     of_axis = along(found, axis)
     kept = [answer for answer in of_axis if answer.why_not is None and answer.curves]
@@ -110,6 +112,7 @@ def steps_to_loss_info(found: Sequence[StepsToLoss], axis: str) -> SameLossInfo 
         other_data=frozenset(uncompared),
         unit=unit,
         panels=tuple(_panel(answer, unit) for answer in kept),
+        judged=judged,
     )
 
 
@@ -231,7 +234,7 @@ def _draw_panel(axes: Axes, info: SameLossInfo, panel: SameLossPanel, color_of: 
     )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(f"{info.unit} (log scale)")
-    axes.set_ylabel("training loss (nats)")
+    axes.set_ylabel(f"training loss ({info.judged.training_unit})")
 
 
 def _draw_arrow(axes: Axes, arrow: Arrow, color: str, place: int) -> None:
@@ -259,7 +262,10 @@ def _draw_arrow(axes: Axes, arrow: Arrow, color: str, place: int) -> None:
 STEPS_TO_LOSS = HPFigure(
     name="steps-to-loss",
     question="After how many steps does each arm have the loss that its reference ends at?",
-    infos=lambda given: {axis: steps_to_loss_info(given.analysis.found("steps_to_loss"), axis) for axis in given.axes},
+    infos=lambda given: {
+        axis: steps_to_loss_info(given.analysis.found("steps_to_loss"), axis, given.report.judged)
+        for axis in given.axes
+    },
     draw=draw_steps_to_loss,
     judged_only=True,
 )

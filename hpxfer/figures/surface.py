@@ -22,6 +22,7 @@ from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.text import control_last, listed, octaves_of, why_none, with_interval
 from hpxfer.results import Results
 from hpxfer.search.kinds import kind_of
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 NOTHING = "no two HPs are scanned together (product: true)"
 MOST_PANELS = 6  # per figure
@@ -40,6 +41,7 @@ class SurfaceInfo:
     top_nats: float  # the rise over a panel's best cell that gets the lightest color
     panels: tuple[Surface, ...]
     titles: tuple[str, ...]
+    judged: JudgedLoss = NATS
 
     def table(self) -> pd.DataFrame:
         """Return one row per cell, with the fitted loss beside the measured one."""
@@ -52,10 +54,10 @@ class SurfaceInfo:
             for cell in panel.cells
         ]
         columns = ["parameterization", "shape", f"log2_{self.first}", f"log2_{self.second}", "loss_nats", "fitted_nats"]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(rows, columns=columns).rename(columns=self.judged.column)
 
 
-def surface_info(found: Sequence[Surface], first: str, second: str) -> SurfaceInfo | str:
+def surface_info(found: Sequence[Surface], first: str, second: str, judged: JudgedLoss = NATS) -> SurfaceInfo | str:
     """Return what the figure of a pair of HPs shows, or why there is none. The base's surfaces come first."""
     of_pair = [surface for surface in found if (surface.first, surface.second) == (first, second)]
     kept = [surface for surface in of_pair if any(cell.loss is not None for cell in surface.cells)]
@@ -79,6 +81,7 @@ def surface_info(found: Sequence[Surface], first: str, second: str) -> SurfaceIn
         top_nats=top_rise(rise for surface in kept for rise in cell_rises(surface) if rise is not None),
         panels=panels,
         titles=tuple(_title(surface) for surface in panels),
+        judged=judged,
     )
 
 
@@ -110,21 +113,25 @@ def draw_surface(info: SurfaceInfo) -> Figure:
         figure, grid = style.panels(info.title, len(info.panels), height=3.2, foot=0.6)
         for axes, surface, title in zip(grid, info.panels, info.titles, strict=True):
             axes.set_title(style.wrapped(title, 46))
-            draw_surface_cells(axes, surface, info.top_nats)
-            _draw_contours(axes, surface)
+            draw_surface_cells(axes, surface, info.top_nats, info.judged)
+            _draw_contours(axes, surface, info.judged)
             if surface.log2_values is not None:
                 draw_star(axes, *surface.log2_values)
             axes.set_xlabel(octaves_of(info.first))
             axes.set_ylabel(octaves_of(info.second))
         diverged = any(cell.loss is None for surface in info.panels for cell in surface.cells)
-        handles: list[Artist] = cell_handles(info.top_nats, star="lowest point", diverged=diverged, missing=False)
+        handles: list[Artist] = cell_handles(
+            info.top_nats, star="lowest point", diverged=diverged, missing=False, judged=info.judged
+        )
         halo = [patheffects.Stroke(linewidth=2.6, foreground="#000000"), patheffects.Normal()]
         handles.append(Line2D([], [], color="#ffffff", linewidth=1.2, path_effects=halo, label="fitted surface"))
         style.legend_below(figure, handles, columns=4)
     return figure
 
 
-def draw_surface_cells(axes: Axes, surface: Surface, top_nats: float, *, numbers: bool = False) -> None:
+def draw_surface_cells(
+    axes: Axes, surface: Surface, top_nats: float, judged: JudgedLoss, *, numbers: bool = False
+) -> None:
     """Draw the cells of a surface. With `numbers`, each cell says how far it lies above the best."""
     xs = sorted({cell.log2_first for cell in surface.cells})
     ys = sorted({cell.log2_second for cell in surface.cells})
@@ -136,19 +143,19 @@ def draw_surface_cells(axes: Axes, surface: Surface, top_nats: float, *, numbers
         if (xs[i], ys[j]) not in rise_of:
             return None
         rise = rise_of[xs[i], ys[j]]
-        text = "" if rise is None or not numbers else f"{rise:.2g}" if rise else "best"
+        text = "" if rise is None or not numbers else judged.number(rise) if rise else "best"
         return CellLook(fraction=None if rise is None else rise / top_nats, text=text)
 
     draw_cells(axes, xs, ys, look)
     style.whole_octaves(axes)
 
 
-def _draw_contours(axes: Axes, surface: Surface) -> None:
+def _draw_contours(axes: Axes, surface: Surface, judged: JudgedLoss) -> None:
     if surface.loss is None:
         return
     x, y = (np.linspace(*limits, GRID) for limits in (axes.get_xlim(), axes.get_ylim()))
     fitted = np.array([[surface.at(float(a), float(b)) or 0.0 for a in x] for b in y])
-    levels = [surface.loss + share * abs(surface.loss) for share in CONTOURS]
+    levels = [surface.loss + share * judged.basin_depth(surface.loss) for share in CONTOURS]
     for color, width in (("#000000", 2.6), ("#ffffff", 1.2)):
         axes.contour(x, y, fitted, levels=levels, colors=[color], linewidths=width)
 
@@ -160,7 +167,7 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     pairs = dict.fromkeys((surface.first, surface.second) for surface in found)
     if not pairs:
         return {"": "the sweep scans fewer than two HPs"}
-    return {f"{first}-{second}": surface_info(found, first, second) for first, second in pairs}
+    return {f"{first}-{second}": surface_info(found, first, second, analysis.judged) for first, second in pairs}
 
 
 SURFACE = SweepFigure(name="surface", question="Do two HPs have to be tuned together?", infos=_infos, draw=draw_surface)

@@ -21,6 +21,7 @@ from hpxfer.figures.text import along, listed, shape_name
 from hpxfer.results import Results
 from hpxfer.spec.data import own_data
 from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 METRIC = "train_loss_nats"
 TAIL = 0.02  # fraction of the run: curves are shown as means over windows of so many steps
@@ -66,6 +67,7 @@ class TrainingInfo:
         "Training loss at the HP of the grid that is best at each shape, as means over seeds and over windows of 2% of "
         "the steps. The band is the range of seeds, and a cross is a divergence."
     )
+    judged: JudgedLoss = NATS
 
     def table(self) -> pd.DataFrame:
         """Return one row per point."""
@@ -76,7 +78,7 @@ class TrainingInfo:
             for point in zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
         ]
         columns = ["axis", "parameterization", self.scale_name, self.hp, "step", "mean_nats", "min_nats", "max_nats"]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(rows, columns=columns).rename(columns=self.judged.training_column)
 
 
 Floats = NDArray[np.float64]
@@ -130,6 +132,7 @@ def training_info(
         y_low=low - 0.04 * (high - low),
         y_high=max(low + HEADROOM * (high - low), end),
         panels=panels,
+        judged=report.judged,
     )
 
 
@@ -206,7 +209,7 @@ def _draw_panel(axes: Axes, info: TrainingInfo, panel: TrainingPanel, color_of: 
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(info.y_low, info.y_high)
     axes.set_xlabel("step (log scale)")
-    axes.set_ylabel("training loss (nats)")
+    axes.set_ylabel(f"training loss ({info.judged.training_unit})")
     axes.legend(title=f"{info.scale_name}, {info.hp}", loc="best", alignment="left")
 
 

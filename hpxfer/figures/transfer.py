@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from hpxfer.analysis import Finding, TransferReport
+from hpxfer.figures.loss_axis import axis_note
 from hpxfer.figures.text import misfits, octaves_of, shape_name
 from hpxfer.verdict.findings import Verdict
-from hpxfer.verdict.labels import loss_name
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
 from hpxfer.verdict.optimum import Kind
 from hpxfer.verdict.text import has_transferred, verdict_line
@@ -24,7 +25,7 @@ HEADROOM = 1.4
 OCTAVES_SHOWN = 2.0
 # A large regret may stretch the row to at most this many typical rises, or the basins would look flat.
 MAX_STRETCH = 3.0
-MIN_HEIGHT = 1e-3  # nats, the height of a row without any rise
+MIN_HEIGHT = 1e-3  # the height of a row without any rise
 X_MARGIN = 0.4  # octaves
 STARS: tuple[Kind, ...] = ("interior", "at_divergence")  # the kinds of optima that are drawn as a star
 MARGIN = 0.06  # below the lowest point, as a fraction of the height
@@ -36,7 +37,7 @@ class Mark:
     """An optimum: the point, whether it is an estimate or a bound, and its 95% interval. None is an open end."""
 
     x: float  # log2 HP
-    y: float  # nats
+    y: float  # loss
     kind: Kind
     x_low: float | None
     x_high: float | None
@@ -44,7 +45,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The basin of one shape. `x` is log2 HP, `y_*` are nats over seeds. HPs that diverged are in `censored` alone."""
+    """The basin of one shape: `x` is log2 HP, `y_*` are losses over seeds. HPs that diverged are only in `censored`."""
 
     name: str
     scale: float
@@ -54,8 +55,8 @@ class Series:
     y_max: tuple[float, ...]  # over the seeds that did not diverge
     censored: tuple[float, ...]
     optimum: Mark | None
-    curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, nats) of the fit, only where it gives the optimum
-    lowest: tuple[float, float] | None = None  # (log2 HP, nats) of the lowest measured mean
+    curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, loss) of the fit, only where it gives the optimum
+    lowest: tuple[float, float] | None = None  # (log2 HP, loss) of the lowest measured mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +83,9 @@ class TransferInfo:
 
     title: str
     x_label: str
-    y_label: str
     panels: tuple[Panel, ...]
     caption: str
+    judged: JudgedLoss = NATS
 
     @property
     def rows(self) -> tuple[tuple[Panel, ...], ...]:
@@ -101,7 +102,9 @@ class TransferInfo:
                 rows += [(*start, *point, False) for point in points]
                 rows += [(*start, x, math.nan, math.nan, math.nan, True) for x in shape.censored]
         columns = ["axis", "parameterization", "scale_name", "scale", "log2_hp"]
-        return pd.DataFrame(rows, columns=[*columns, "mean_nats", "min_nats", "max_nats", "diverged"])
+        return pd.DataFrame(rows, columns=[*columns, "mean_nats", "min_nats", "max_nats", "diverged"]).rename(
+            columns=self.judged.column
+        )
 
 
 def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
@@ -120,20 +123,22 @@ def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
     return TransferInfo(
         title=f"{report.sweep}: {_conclusion(report)}",
         x_label=octaves_of(report.hp),
-        y_label=f"{loss_name(report.loss)} (nats)",
+        judged=report.judged,
         panels=tuple(panels),
-        caption=_caption(report.findings, panels),
+        caption=_caption(report.findings, panels, report.judged) + axis_note(report.judged),
     )
 
 
-def _caption(findings: Sequence[Finding], panels: Sequence[Panel]) -> str:
+def _caption(findings: Sequence[Finding], panels: Sequence[Panel], judged: JudgedLoss) -> str:
     """Return how to read the figure, and by how much errors were misfits."""
     shapes = [shape for panel in panels for shape in panel.series]
-    parts = ["Loss against the HP at each shape: dots are means over seeds, the band is their range."]
+    parts = [
+        f"{judged.noun.capitalize()} against the HP at each shape: dots are means over seeds, the band is their range."
+    ]
     if any(shape.curve for shape in shapes):
-        parts.append("The curve is the fit, and a star is its lowest point with the 95% interval.")
+        parts.append(f"The curve is the fit, and a star is its {judged.extreme} point with the 95% interval.")
     if any(shape.lowest for shape in shapes):
-        parts.append("A ring is the lowest measured mean.")
+        parts.append(f"A ring is the {judged.extreme} measured mean.")
     parts.append("Where the optima lie above one another, the HP transfers.")
     return " ".join([*parts, misfits(findings)]).rstrip()
 
@@ -218,7 +223,7 @@ def _panels(findings: Sequence[Finding], series: Sequence[tuple[Series, ...]]) -
     every = [shape for column in series for shape in column]
     xs = [x for shape in every for x in (*shape.x, *shape.censored)] or [0.0]
     regrets = [shape.regret_nats for finding in findings for shape in finding.shapes]
-    y_low, y_top = _y_limits(every, [nats for nats in regrets if nats is not None and math.isfinite(nats)])
+    y_low, y_top = _y_limits(every, [lost for lost in regrets if lost is not None and math.isfinite(lost)])
     num_lanes = max((len(column) for column in series if any(shape.censored for shape in column)), default=0)
     return [
         Panel(

@@ -18,6 +18,7 @@ from matplotlib.transforms import Bbox, TransformedBbox
 from hpxfer.errors import HpxferError
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
+from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import FAINT, INK, SMALL
 from hpxfer.figures.transfer import STARS, X_MARGIN, Mark, Panel, Series, TransferInfo, axis_transfer_info
 from hpxfer.host.files import write_files
@@ -57,10 +58,12 @@ def draw_rows(figure: FigureBase, grid: Sequence[Axes], info: TransferInfo) -> N
         for axes in line[len(row) :]:
             axes.remove()
         for axes, panel in zip(line, row, strict=False):
-            _draw_panel(axes, panel)
+            _draw_panel(axes, panel, off_scale="v" if info.judged.is_error else "^")
+            loss_axis(axes, info.judged, info.judged.shown)
             axes.set_xlabel(info.x_label)
             axes.tick_params(labelleft=axes is line[0])
-        line[0].set_ylabel(info.y_label)
+            if axes is not line[0]:
+                axes.set_ylabel("")
         _scale_legend(line[len(row) - 1], row)
     if handles := _mark_handles(info):
         style.legend_below(figure, handles, columns=3)
@@ -91,7 +94,7 @@ def _write_png(figure: Figure, file: IO[bytes]) -> None:
     file.write(style.to_png(figure))
 
 
-def _draw_panel(axes: Axes, panel: Panel) -> None:
+def _draw_panel(axes: Axes, panel: Panel, off_scale: str) -> None:
     axes.set_title(style.wrapped(panel.title, TITLE_CHARACTERS))
     axes.set_xlim(panel.x_low, panel.x_high)
     axes.set_ylim(panel.y_low, panel.y_high)
@@ -112,7 +115,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
             artist.set_clip_box(inside)
         for x, y in zip(shape.x, shape.y, strict=True):
             if y > panel.y_top:
-                _draw_symbol(axes, x, panel.y_top, "^", color)
+                _draw_symbol(axes, x, panel.y_top, off_scale, color)
         for x in shape.censored:
             _draw_symbol(axes, x, panel.y_top + (i + 0.5) * lane, "x", color)
         if shape.lowest is not None:
@@ -179,7 +182,7 @@ def _mark_handles(info: TransferInfo) -> list[Artist]:
     if kinds & {"lower_edge", "upper_edge"}:
         out.append(_key(">", "at the grid's edge: optimum beyond", 8, edge=True))
     if any(shape.lowest for _, shape in shapes):
-        out.append(_key("o", "lowest measured mean", 9, edge=True))
+        out.append(_key("o", f"{info.judged.extreme} measured mean", 9, edge=True))
     if any(shape.curve for _, shape in shapes):
         out.append(Line2D([], [], color=INK, linewidth=1.8, label="fitted curve"))
     if any(panel.transferred_log2 is not None for panel in info.panels):
@@ -190,7 +193,7 @@ def _mark_handles(info: TransferInfo) -> list[Artist]:
     if any(shape.censored for _, shape in shapes):
         out.append(_key("x", "diverged", 6))
     if any(y > panel.y_top for panel, shape in shapes for y in shape.y):
-        out.append(_key("^", "off scale", 6))
+        out.append(_key("v" if info.judged.is_error else "^", "off scale", 6))
     return out
 
 

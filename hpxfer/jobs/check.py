@@ -20,8 +20,7 @@ from hpxfer.executors.ray_session import ray_errors, session  # before ray, whos
 import ray
 
 import hpxfer
-from hpxfer.data import data_ref
-from hpxfer.data.sources import open_dataset
+from hpxfer.data import data_ref, is_here
 from hpxfer.errors import HpxferError, last_line
 from hpxfer.executors.ray_cluster import on_node, require_plugins
 from hpxfer.jobs.request import Request, where
@@ -134,7 +133,7 @@ def _node_answer(data: dict[str, Any], triton: bool, points: Sequence[dict[str, 
     spec, others = DataSpec.model_validate(data), [PointData.model_validate(point) for point in points]
     try:
         names = [spec.source, *([] if spec.validation is None else [spec.validation]), *(own.source for own in others)]
-        has_data = all(open_dataset(name) is not None for name in names)
+        has_data = all(map(is_here, names))
         return {**versions(), "digest": data_ref(spec, [("data", own) for own in others]).digests if has_data else None}
     except HpxferError as error:
         return {**versions(), "error": str(error)}

@@ -17,7 +17,7 @@ _SHAPES = (
     Column(name="diverged"),
     Column(name="stopped early"),
     Column(name="failed"),
-    Column(name="best loss so far, nats", form="{:.4f}", kept=True),
+    Column(name="best so far", kept=True),
     Column(name="at"),
 )
 _STACKS = (
@@ -26,7 +26,7 @@ _STACKS = (
     Column(name="diverged"),
     Column(name="step"),
     Column(name="of"),
-    Column(name="training loss, nats", form="{:.4f}", kept=True),
+    Column(name="training loss", form="{:.4f}", kept=True),
     Column(name="for"),
     Column(name="on"),
 )
@@ -53,7 +53,7 @@ def _shape(shape: ShapeProgress) -> tuple[Cell, ...]:
         shape.diverged,
         shape.stopped or None,
         shape.failed,
-        shape.best_loss_nats,
+        shape.best_text or None,
         shape.best or None,
     )
 

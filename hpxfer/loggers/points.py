@@ -10,7 +10,10 @@ from hpxfer.loggers.logger import Final, StepValues
 from hpxfer.trial.result import Curve, TrialResult
 
 # The fields of a result that are shown beside its status.
-_FINAL = ("validation_loss_nats", "final_window_loss_nats", "last_finite_loss_nats", "diverged_step")
+_FINAL = (
+    *("validation_loss_nats", "final_window_loss_nats", "validation_error", "validation_top5_error"),
+    *("last_finite_loss_nats", "diverged_step"),
+)
 
 
 def metric_of(curve: Curve) -> str:

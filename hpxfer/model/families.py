@@ -110,6 +110,8 @@ class Family:
     """What every hidden size must be a multiple of."""
     precisions: tuple[str, ...] = ("float32", "bfloat16")
     """The precisions of compute that the model has."""
+    regularizes: bool = True
+    """Whether the model has losses of its router, weighted by the HPs aux_weight and z_weight."""
     compiles: bool = True
     """Whether torch may compile the forward pass on CUDA."""
     forward_roles: tuple[str, ...] = tuple(ROLES)

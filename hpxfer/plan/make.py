@@ -100,6 +100,7 @@ def make_plan(
         shapes = tuple(row if row.is_measured else replace(row, trial_s=row.trial_s * ratio) for row in shapes)
     plan = Plan(
         sweep=spec.name,
+        reads=registry("family").get(spec.model.family).data,
         search=spec.search.kind,
         budget=budget_text(spec),
         shapes=shapes,

@@ -83,6 +83,7 @@ class Plan:
     shapes: tuple[ShapePlan, ...]
     workers: int
     rate_from: str  # where the rate of the time estimate comes from
+    reads: str = "tokens"  # what the models read, of which `tokens` are so many
     device: Device = CPU
     fills_gpus: bool = False  # whether each GPU holds as many stacks as fit; each of `workers` then stands for a GPU
     hardware: str = "cpu"

@@ -12,12 +12,12 @@ from hpxfer.search.kinds import SEARCHES
 
 # The text names the parts of a stack's memory that are at least this share of it. The JSON has all.
 _SHOWN_SHARE = 0.01
-_HEADINGS = ("shape", "trials", "done", "stacks", "params", "active", "tokens", "FLOPs", "memory", "worker time")
+_COUNTS, _SIZES = ("shape", "trials", "done", "stacks", "params", "active"), ("FLOPs", "memory", "worker time")
 
 
 def plan_text(plan: Plan) -> str:
     """Return the plan as an aligned table, then lines of totals, time, memory and price."""
-    rows = aligned([_HEADINGS, *(_cells(plan, row) for row in plan.shapes)], right_from=1)
+    rows = aligned([(*_COUNTS, plan.reads, *_SIZES), *(_cells(plan, row) for row in plan.shapes)], right_from=1)
     schedules = [f"schedule of {line}" for line in plan.schedules]
     data = [f"data of {line}" for line in plan.data]
     said = (*plan.recipe, *plan.preset, *plan.balance, *schedules, *data)
@@ -55,7 +55,7 @@ def _totals(plan: Plan) -> Iterator[str]:
     yield (
         f"{at_most}{plan.num_trials} trials, {plan.num_done} done, {plan.num_left} to run in {stacks} stacks"
         f"{' counted round by round' if at_most else ''}: "
-        f"{tokens} tokens, {flops:.2g} FLOPs"
+        f"{tokens} {plan.reads}, {flops:.2g} FLOPs"
     )
     yield (
         f"about {spell_time(plan.wall_s)} of training on {plan.workers} {'GPU' if plan.fills_gpus else 'worker'}"
@@ -89,7 +89,7 @@ def _device(plan: Plan) -> str:
         return f"{plan.hardware}, {each}"
     tokens = plan.device.step_tokens
     assumed = ", assumed" if tokens == GPU_STEP_TOKENS else ""
-    return f"{plan.hardware}, stacks of {each}; {tokens:,} tokens a step fill one{assumed}"
+    return f"{plan.hardware}, stacks of {each}; {tokens:,} {plan.reads} a step fill one{assumed}"
 
 
 def _if_full(plan: Plan) -> str:

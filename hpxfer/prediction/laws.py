@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -53,14 +53,14 @@ class LawShare:
 
     law: Law
     weight: float
-    loss: float  # nats, the median
+    loss: float  # the median
     low: float
     high: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """The loss of one run at a scale, in nats. `low` and `high` hold it with a chance of `level`."""
+    """The loss of one run at a scale, in the unit of the losses. `low` and `high` hold it with a chance of `level`."""
 
     loss: float  # the median
     low: float
@@ -69,9 +69,20 @@ class Forecast:
     mean_high: float
     level: float
     laws: tuple[LawShare, ...]
-    gain: float  # nats per doubling, as measured between neighbors: root mean square
+    gain: float  # per doubling, as measured between neighbors: root mean square
     wander: float  # the share of the gain by which it wanders in one octave: the mean of what the losses leave possible
-    noise: float  # of one seed, nats
+    noise: float  # of one seed
+
+
+def within(found: Forecast, most: float) -> Forecast:
+    """Return a forecast whose losses lie between 0 and `most`, as errors do."""
+    ends = ("loss", "low", "high", "mean_low", "mean_high")
+    cut = {name: min(max(float(value), 0.0), most) for name, value in vars(found).items() if name in ends}
+    laws = tuple(
+        replace(law, **{name: min(max(value, 0.0), most) for name, value in vars(law).items() if name in ends})
+        for law in found.laws
+    )
+    return replace(found, **cut, laws=laws)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpxfer.analysis.statistics.scaling_fit import pooled_noise
-from hpxfer.prediction.laws import Forecast, forecast
+from hpxfer.prediction.laws import Forecast, forecast, within
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.labels import scale_text, shape_label
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
 from hpxfer.verdict.text import exponent_text
 from hpxfer.verdict.thresholds import PREDICT_REACH, PREDICT_SHAPES, PREDICTED
@@ -27,7 +28,7 @@ class MeasuredShape:
 
     shape: str
     scale: float
-    loss: float  # nats, mean over seeds
+    loss: float  # mean over seeds
     num_seeds: int
 
 
@@ -56,7 +57,12 @@ class LossAnswer:
 
 
 def loss_at(
-    rows: Sequence[ShapeLosses], hp: str, value: float, scale: float, verdict: Verdict | None = None
+    rows: Sequence[ShapeLosses],
+    hp: str,
+    value: float,
+    scale: float,
+    verdict: Verdict | None = None,
+    judged: JudgedLoss = NATS,
 ) -> LossAnswer:
     """Return the loss that the shapes of one axis, at one HP value, let expect at `scale`."""
     known = [(row, cell) for row in rows if (cell := row.cell(value)) is not None and cell.losses]
@@ -74,6 +80,7 @@ def loss_at(
     if why := _why_not(blank, at, noise):
         return replace(blank, why_not=why)
     assert noise is not None
+    noise = max(noise, max(math.sqrt(judged.binomial(shape.loss)) for shape in shapes))  # of the held-out samples
     found = forecast(
         [math.log2(shape.scale) for shape in shapes],
         [shape.loss for shape in shapes],
@@ -83,7 +90,7 @@ def loss_at(
         at=math.log2(scale),
         level=PREDICTED,
     )
-    return replace(blank, forecast=found)
+    return replace(blank, forecast=within(found, 1.0) if judged.is_error else found)
 
 
 def _diverged(row: ShapeLosses, cell: SeedLosses) -> str:

@@ -21,6 +21,8 @@ from hpxfer.recipe import Recipe, recipe_from_results, recipe_of
 from hpxfer.recipe.from_sweep import arm_of
 from hpxfer.recipe.recipe import Target, as_shape
 from hpxfer.scaling.shape import Shape, check_shape
+from hpxfer.search.verdict_rules import judged_by
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
 
 if TYPE_CHECKING:
@@ -39,12 +41,13 @@ class Prediction:
     optimizer: str
     hp: str  # judged
     value: float  # of it: the best at the base, transferred
-    loss_kind: str  # validation | final_window
+    loss_kind: str  # as in `judge.loss`
     base: Shape
     target: Shape  # with batch and steps
     hps: TargetHPs
     loss: LossAnswer | None  # None if the target lies on no axis
     why_no_loss: str | None  # None if the loss can be said
+    judged: JudgedLoss = NATS  # what that loss is
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data. None stands for what cannot be said; `why_no_loss` and `hps.why_not` say why."""
@@ -52,6 +55,7 @@ class Prediction:
             {
                 **{name: getattr(self, name) for name in ("sweep", "parameterization", "optimizer", "hp", "value")},
                 "loss_kind": self.loss_kind,
+                "loss_unit": self.judged.data_unit,
                 "base": self.base.dims(),
                 "target": self.target.dims(),
                 "tokens": self.target.tokens,
@@ -99,6 +103,7 @@ def predict(
         hp=results.spec.judged_hp,
         value=recipe.hps.get(results.spec.judged_hp),
         loss_kind=results.spec.judge.loss,
+        judged=judged_by(results.spec),
         base=base,
         target=whole,
         hps=target_hps(recipe, whole, part.setting),
@@ -148,7 +153,7 @@ def _loss(
     rows = _rows(results, label)
     verdicts = {finding.axis: finding.verdict for finding in report.findings if finding.parameterization == label}
     answers = [
-        loss_at(rows[place.axis.name], report.hp, value, place.scale, verdicts.get(place.axis.name))
+        loss_at(rows[place.axis.name], report.hp, value, place.scale, verdicts.get(place.axis.name), report.judged)
         for place in found
         if rows.get(place.axis.name)
     ]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from hpxfer.host.output import aligned
 from hpxfer.prediction.laws import Forecast
 from hpxfer.recipe.explain import tensor_lines
-from hpxfer.verdict.labels import loss_name, scale_text, shape_label
+from hpxfer.verdict.labels import scale_text, shape_label
+from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import hp_text
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def prediction_text(found: Prediction) -> str:
     """Return the whole text."""
-    parts = [[_sentence(found)], list(_hps(found)), list(_basis(found.loss))]
+    parts = [[_sentence(found)], list(_hps(found)), list(_basis(found.loss, found.judged))]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
@@ -26,21 +27,22 @@ def _sentence(found: Prediction) -> str:
     target = found.target
     what = f"{target.label()} trained on {target.tokens} tokens"
     by = f"with {found.parameterization} and {found.hp} {hp_text(found.value) if found.value > 0 else '0'}"
-    loss, kind = found.loss, loss_name(found.loss_kind)
+    loss, judged = found.loss, found.judged
+    kind = judged.shown
     if loss is None or loss.forecast is None:
         return f"The {kind} of {what} {by} cannot be said: {found.why_no_loss}."
     ahead, near = loss.forecast, loss.nearest
-    digits = _digits(ahead)
-    spelled = (
-        f"{ahead.loss:.{digits}f} nats ({ahead.level:.0%} of runs: {ahead.low:.{digits}f} to {ahead.high:.{digits}f})"
-    )
+    form = f"{{:.{_digits(ahead)}f}}"
+    ends = sorted((judged.level(ahead.low, form), judged.level(ahead.high, form)), key=float)
+    spelled = f"{judged.level_with_unit(ahead.loss, form)} ({ahead.level:.0%} of runs: {' to '.join(ends)})"
     if near.scale == loss.scale:
-        against = f"Measured there: {near.loss:.{digits}f} nats, mean of {near.num_seeds} seeds."
+        against = f"Measured there: {judged.level_with_unit(near.loss, form)}, mean of {near.num_seeds} seeds."
     else:
         change = ahead.loss - near.loss
-        side = "below" if change <= 0 else "above"
-        measured = f"{near.loss:.{digits}f} measured at {_scale(loss, near.scale)}"
-        against = f"That is {abs(change):.{digits}f} {side} the {measured}."
+        side = "below" if (change <= 0) != judged.is_error else "above"
+        measured = f"{judged.level(near.loss, form)} measured at {_scale(loss, near.scale)}"
+        apart = judged.amount(abs(change)) if judged.is_error else form.format(abs(change))
+        against = f"That is {apart} {side} the {measured}."
     return f"Expect a {kind} of {spelled} for {what}, {by}. {against}"
 
 
@@ -79,13 +81,18 @@ def _hps(found: Prediction) -> Iterator[str]:
     yield from (f"By hand: {sentence}" for sentence in hps.by_hand)
 
 
-def _basis(loss: LossAnswer | None) -> Iterator[str]:
+def _basis(loss: LossAnswer | None, judged: JudgedLoss) -> Iterator[str]:
     """Yield what the loss rests on: the measured shapes, and the laws that they leave possible."""
     if loss is None or not loss.shapes:
         return
     yield f"Measured along {loss.axis} at this HP"
     rows = [
-        (shape.shape, _scale(loss, shape.scale), f"{shape.loss:.4f}", f"{shape.num_seeds} seeds")
+        (
+            shape.shape,
+            _scale(loss, shape.scale),
+            judged.level_with_unit(shape.loss) if judged.is_error else f"{shape.loss:.4f}",
+            f"{shape.num_seeds} seeds",
+        )
         for shape in loss.shapes
     ]
     yield from (f"  {line}" for line in aligned(rows))
@@ -93,13 +100,15 @@ def _basis(loss: LossAnswer | None) -> Iterator[str]:
     if ahead is None:
         return
     yield (
-        f"  gain per doubling {ahead.gain:.2g} nats (root mean square over neighbors), "
-        f"noise of one seed {ahead.noise:.2g} nats"
+        f"  gain per doubling {judged.amount(ahead.gain)} (root mean square over neighbors), "
+        f"noise of one seed {judged.amount(ahead.noise)}"
     )
     yield ""
-    yield f"The loss at {loss.name} by each law of the gain, with the interval of {ahead.level:.0%} of runs"
-    laws = [("law", "weight", "loss", "interval")]
-    laws += [(law.law, f"{law.weight:.0%}", f"{law.loss:.4f}", f"{law.low:.4f}..{law.high:.4f}") for law in ahead.laws]
+    yield f"The {judged.noun} at {loss.name} by each law of the gain, with the interval of {ahead.level:.0%} of runs"
+    laws = [("law", "weight", judged.noun, "interval")]
+    for law in ahead.laws:
+        ends = sorted((judged.level(law.low), judged.level(law.high)), key=float)
+        laws.append((law.law, f"{law.weight:.0%}", judged.level(law.loss), "..".join(ends)))
     yield from (f"  {line}" for line in aligned(laws))
     yield f"  about its law the gain may wander by {ahead.wander:.0%} of itself per doubling"
     ends = [scale_text(shape.scale) for shape in (loss.shapes[0], loss.shapes[-1])]

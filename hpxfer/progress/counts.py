@@ -18,6 +18,7 @@ from hpxfer.trial import Trial
 from hpxfer.trial.events import Event, Progress, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 MOST_NOTES = 8
 MOST_ERRORS = 8
@@ -51,9 +52,11 @@ class RunCounts:
     """What a run has done. Made by `run_counts`. Call `add` with every event, and `run_status` to read the counts."""
 
     sweep: str
+    reads: str = "tokens"  # what the models read
     at_most: bool = False
     hps: tuple[str, ...] = ("lr",)  # the HPs that name the best trial of a shape
     loss: Loss = lambda result: result.validation_loss_nats
+    judged: JudgedLoss = NATS  # what that loss is
     clock: Callable[[], float] = time.monotonic
     notes: list[str] = field(default_factory=list)  # the last decisions of the search
     num_notes: int = 0
@@ -101,6 +104,7 @@ class RunCounts:
             now, shapes = self.clock(), self._shapes.values()
             return RunStatus(
                 sweep=self.sweep,
+                reads=self.reads,
                 at_most=self.at_most,
                 elapsed_s=now - self._began,
                 num_left=sum(max(row.num_trials - row.num_stored, row.ended) for row in shapes),
@@ -124,8 +128,10 @@ class RunCounts:
     def _note_loss(self, trial: Trial, loss: float | None) -> None:
         """Note a loss of a trial's shape. The lowest finite loss is the best."""
         row = self._of(trial.shape)
-        if loss is not None and math.isfinite(loss) and (row.best_loss_nats is None or loss < row.best_loss_nats):
-            self._shapes[trial.shape] = replace(row, best_loss_nats=loss, best=_named(trial, self.hps))
+        if loss is not None and math.isfinite(loss) and (row.best_loss is None or loss < row.best_loss):
+            self._shapes[trial.shape] = replace(
+                row, best_loss=loss, best_text=self.judged.level_with_unit(loss), best=_named(trial, self.hps)
+            )
 
     def _start(self, stack: Stack, event: Started, now: float) -> _Running:
         running = _Running(stack=stack, host=event.host, pid=event.pid, started=now, alive=len(stack.trials))
@@ -208,18 +214,21 @@ def run_counts(
     *,
     hps: tuple[str, ...] = ("lr",),
     loss: Loss = lambda result: result.validation_loss_nats,
+    judged: JudgedLoss = NATS,
     clock: Callable[[], float] = time.monotonic,
 ) -> RunCounts:
     """Return the counts of a run that begins now. `hps` name the best trial of a shape; `loss` is the loss it is judged
-    by.
+    by, and `judged` says what that is.
 
     Add the losses of stored trials with `RunCounts.stored`.
     """
     return RunCounts(
         sweep=plan.sweep,
+        reads=plan.reads,
         at_most=plan.at_most,
         hps=hps,
         loss=loss,
+        judged=judged,
         clock=clock,
         _shapes={
             row.shape: ShapeProgress(label=plan.label(row.shape), num_trials=row.num_trials, num_stored=row.num_done)

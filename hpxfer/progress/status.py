@@ -10,7 +10,7 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.host.output import json_ready
 
 # Raise it with every change of a field. A reader refuses another version and does not guess.
-STATUS_VERSION = 1
+STATUS_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class RunningStack:
     steps: int
     running_s: float
     alive: int  # trials that have not diverged
-    loss_nats: float | None  # the lowest of its trials' last training losses
+    loss_nats: float | None  # the lowest of its trials' last training losses; a squared error if they train with it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,8 @@ class ShapeProgress:
     stopped: int = 0  # early, by the sweep's early stopping
     failed: int = 0
     running: int = 0
-    best_loss_nats: float | None = None
+    best_loss: float | None = None  # by which the sweep is judged, in its unit
+    best_text: str = ""  # as pages show it, e.g. `3.1415 nats`, or the accuracy `62.30%`
     best: str = ""  # which trial reached it, e.g. `lr 2^-6 completep-moe`
 
     @property
@@ -76,6 +77,7 @@ class RunStatus:
     eta_s: float | None
     running: tuple[RunningStack, ...]
     shapes: tuple[ShapeProgress, ...]
+    reads: str = "tokens"  # what `tokens` counts
     num_notes: int = 0  # decisions of the search so far
     notes: tuple[str, ...] = ()  # the last few of them
     errors: tuple[str, ...] = ()

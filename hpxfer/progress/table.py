@@ -29,7 +29,7 @@ def status_text(run_status: RunStatus) -> str:
     if run_status.tokens_per_s is None:
         waits = "starting workers" if not run_status.running else "waiting for the first report"
         return trials if over else f"{trials} | {waits}"
-    line = f"{trials} | {run_status.tokens_per_s:,.0f} tokens/s"
+    line = f"{trials} | {run_status.tokens_per_s:,.0f} {run_status.reads}/s"
     if over or run_status.eta_s is None:
         return line
     return f"{line} | ETA {most}{spell_time(run_status.eta_s)}"
@@ -61,7 +61,7 @@ def _shapes(shapes: tuple[ShapeProgress, ...], most: int, width: int) -> list[Re
     order = sorted(range(len(shapes)), key=lambda k: (not shapes[k].running, not shapes[k].num_left))
     for k in sorted(order[:most]):
         shape = shapes[k]
-        best = "-" if shape.best_loss_nats is None else f"{shape.best_loss_nats:.4f}"
+        best = shape.best_text or "-"
         cells = [shape.label, f"{shape.num_done}/{shape.num_trials}", str(shape.diverged), str(shape.failed)]
         cells += [str(shape.running), best, shape.best] if width >= NARROW else [best]
         table.add_row(*(Text(cell) for cell in cells))

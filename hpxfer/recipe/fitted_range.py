@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hpxfer.errors import HpxferError, shown
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.shape import check_attention
 from hpxfer.scaling.table import Column
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def check_covered(rule: Rule, fitted: FittedPart | None, target: Shape) -> None:
 
     A sweep may measure changes that its table's source does not cover. `out_of_range` warns about these.
     """
+    if problem := check_attention(rule.base, target):
+        raise HpxferError(f"target_shape: {problem}")
     changes, _ = rule.not_covered(target)
     if changes and not _was_measured(rule.base, fitted, target):
         choice, base = rule.choice, rule.base

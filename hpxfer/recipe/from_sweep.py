@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import hpxfer
 from hpxfer.errors import HpxferError, nearest, shown
@@ -16,6 +16,7 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.tuned import tuned, tunes_points
+from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.recipe_file import (
@@ -24,6 +25,7 @@ from hpxfer.spec.recipe_file import (
     FittedPart,
     HPsPart,
     InitPart,
+    LossName,
     ModelPart,
     ProvenancePart,
     RecipeFile,
@@ -37,6 +39,7 @@ from hpxfer.trial import base_hps
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding, Optimum, ShapeFinding, TransferReport
     from hpxfer.results import Results
+    from hpxfer.verdict.loss import JudgedLoss
 
 
 def recipe_of(results: Results, parameterization: str | None = None, variant: str | None = None) -> Recipe:
@@ -93,7 +96,7 @@ def _recipe_of_point(results: Results, label: str) -> Recipe:
         optimum_of_seeds=None,
         open_because=f"it is the best of the points that {spec.search.kind} tried, not the bottom of a fitted line",
         loss=spec.judge.loss,
-        loss_nats=statistics.median(found.losses),
+        **_loss(judged_by(spec), statistics.median(found.losses)),
         axes={},
     )
     provenance = _provenance(results).model_copy(update={"search": search})
@@ -103,7 +106,7 @@ def _recipe_of_point(results: Results, label: str) -> Recipe:
 def _recipe(
     spec: SweepSpec, choice: Parameterization, hps: HPs, fitted: FittedPart, provenance: ProvenancePart
 ) -> Recipe:
-    init = spec.model.base_init()
+    init = spec.model.base_init(spec.data.inputs)
     assert spec.precision != "auto", "a stored sweep names the precision of its trials"
     return Recipe(
         RecipeFile(
@@ -169,10 +172,17 @@ def _fitted(
         optimum=None if estimate is None else 2.0**estimate,
         optimum_of_seeds=_of_seeds(optimum),
         open_because=optimum.open_because,
-        loss="validation" if report.loss == "validation" else "final_window",
-        loss_nats=base.best_loss,
+        loss=cast(LossName, report.loss),
+        **_loss(report.judged, base.best_loss),
         axes={finding.axis: _axis(spec, finding) for finding in findings},
     )
+
+
+def _loss(judged: JudgedLoss, loss: float) -> dict[str, Any]:
+    """Return a loss in the fields of its unit."""
+    if judged.data_unit == "nats":
+        return {"loss_nats": loss}
+    return {"loss_nats": None, "unit": judged.data_unit, "loss_value": loss}
 
 
 def _of_seeds(optimum: Optimum) -> tuple[float, float] | None:
@@ -194,13 +204,17 @@ def _axis(spec: SweepSpec, finding: Finding) -> AxisPart:
     ]
     ends = {name: [pick(dim(shape, name) for shape in shapes) for pick in (min, max)] for name in DIMS}
     worst = finding.worst.regret_nats if finding.worst else None
+    largest: float | Literal["diverges"] | None = "diverges" if worst == math.inf else worst
+    in_nats = finding.judged.data_unit == "nats"
     return AxisPart(
         scale_name=finding.scale_name,
         range=(min(shape.scale for shape in measured), max(shape.scale for shape in measured)),
         dims={name: (low, high) for name, (low, high) in ends.items() if low != high},
         verdict=finding.verdict,
-        largest_regret_nats="diverges" if worst == math.inf else worst,
-        noise_nats=finding.noise_nats,
+        largest_regret_nats=largest if in_nats else None,
+        noise_nats=finding.noise_nats if in_nats else None,
+        largest_regret=None if in_nats else largest,
+        noise=None if in_nats else finding.noise_nats,
     )
 
 

@@ -146,7 +146,8 @@ class Resolved:
         """Key -> absolute forward multiplier, in the order of the sites."""
         sites = self.base.sites()
         known = {key: self.values[key].forward for key in sites if key in self.values}
-        known["attn_logits"] = attention_scale(self.base.file.model.attention_scale, self.target.head_dim)
+        if self.target.head_dim:  # a family without attention has no heads
+            known["attn_logits"] = attention_scale(self.base.file.model.attention_scale, self.target.head_dim)
         if "route_scale" in sites and self.target.num_experts:
             known["route_scale"] = self.globals.route_scale
         return {key: known[key] for key in sites if key in known}

@@ -18,6 +18,7 @@ KINDS = {
     "family": "hpxfer.model.families:FAMILIES",
     "gate": "hpxfer.model.gates:GATES",
     "data source": "hpxfer.data.sources:SOURCES",
+    "sample source": "hpxfer.data.samples:SAMPLE_SOURCES",
     "optimizer": "hpxfer.train.optimizers:OPTIMIZERS",
     "schedule": "hpxfer.train.schedules:SCHEDULES",
     "search": "hpxfer.search.kinds:SEARCHES",

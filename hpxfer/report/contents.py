@@ -26,7 +26,7 @@ from hpxfer.results import Results
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.storage.uri import spelled
 from hpxfer.verdict.headline import headline
-from hpxfer.verdict.labels import loss_name
+from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import (
     chance_text,
     conclusion,
@@ -38,7 +38,7 @@ from hpxfer.verdict.text import (
     misfit_text,
     move_text,
     optimum_text,
-    regret_nats_text,
+    regret_number_text,
     verdict_line,
     verdict_text,
 )
@@ -190,7 +190,7 @@ def _headline(analysis: Analysis, spec: SweepSpec, judged: Sequence[TransferRepo
     if joint:
         return joint_headline(joint)
     if asks_for_points(spec):
-        return points_headline(analysis.found("search_best"))
+        return points_headline(analysis.found("search_best"), analysis.judged)
     return headline(analysis.hp, judged[0].findings if judged else (), is_running=is_running)
 
 
@@ -203,10 +203,10 @@ def _no_verdict(results: Results, judged: Sequence[TransferReport]) -> str:
 
 def _question(analysis: Analysis, spec: SweepSpec) -> str:
     if joint := analysis.found("joint_optima"):
-        return joint_question(joint, analysis.loss)
+        return joint_question(joint)
     if asks_for_points(spec):
-        return points_question(analysis.loss)
-    return f"Does {analysis.hp} transfer? Judged by {loss_name(analysis.loss)}."
+        return points_question(analysis.judged)
+    return f"Does {analysis.hp} transfer? Judged by {analysis.judged.shown}."
 
 
 def _cards(reports: Sequence[TransferReport], analysis: Analysis) -> tuple[Card, ...]:
@@ -233,53 +233,56 @@ def _facts(hp: str, finding: Finding) -> Iterator[tuple[str, str]]:
     yield DRIFT, drift_text(finding)
     if has_transferred(finding) and finding.base_value is not None:
         yield f"transferred {hp}", hp_text(finding.base_value)
-    yield "noise of a seed", "unknown" if finding.noise_nats is None else f"{finding.noise_nats:.2g} nats"
+    yield "noise of a seed", "unknown" if finding.noise_nats is None else finding.judged.amount(finding.noise_nats)
     misfits = [f"{finding.name(shape)} {text}" for shape in finding.shapes if (text := misfit_text(shape.optimum))]
     if misfits:
         yield "scatter about the fit", f"more than seeds, which widens intervals: {', '.join(misfits)}"
 
 
-_SHAPE_COLUMNS = (
-    Column(name="shape"),
-    Column(name="scale", form="{:.9g}"),
-    Column(name="best loss, nats", form="{:.4f}"),
-    Column(name="loss given up +- standard error, nats", kept=True),
-    Column(name="share of the loss, %", form="{:.2f}"),
-    Column(name="in units of seed noise", form="{:.1f}"),
-    Column(name="share of what one octave costs, %", form="{:.0f}"),
-    Column(name="limit, nats", form="{:.2g}"),
-    Column(name="optimum"),
-    Column(name="95% interval"),
-    Column(name="scatter about the fit over that of seeds"),
-    Column(name="lowest measured loss, nats"),
-    Column(name="from the optimum to divergence, octaves", form="{:.1f}"),
-    Column(name="seeds"),
-    Column(name="diverged"),
-    Column(name="missing"),
-)
+def _shape_columns(judged: JudgedLoss) -> tuple[Column, ...]:
+    return (
+        Column(name="shape"),
+        Column(name="scale", form="{:.9g}"),
+        Column(name=judged.best, form="{:.2f}" if judged.is_error else "{:.4f}"),
+        Column(name=f"{judged.noun} given up +- standard error, {judged.unit}", kept=True),
+        Column(name=f"share of the {judged.whole}, %", form="{:.2f}"),
+        Column(name="in units of seed noise", form="{:.1f}"),
+        Column(name="share of what one octave costs, %", form="{:.0f}"),
+        Column(name=f"limit, {judged.unit}", form="{:.2g}"),
+        Column(name="optimum"),
+        Column(name="95% interval"),
+        Column(name="scatter about the fit over that of seeds"),
+        Column(name=judged.measured_best),
+        Column(name="from the optimum to divergence, octaves", form="{:.1f}"),
+        Column(name="seeds"),
+        Column(name="diverged"),
+        Column(name="missing"),
+    )
 
 
 def _shapes(finding: Finding) -> Table:
     title = f"{finding.axis}, {finding.parameterization}: shape by shape"
-    rows = tuple(_shape(shape) for shape in finding.shapes)
-    return Table(title=title, columns=_SHAPE_COLUMNS, rows=rows).without_empty_columns()
+    rows = tuple(_shape(shape, finding.judged) for shape in finding.shapes)
+    return Table(title=title, columns=_shape_columns(finding.judged), rows=rows).without_empty_columns()
 
 
-def _shape(shape: ShapeFinding) -> tuple[Cell, ...]:
+def _shape(shape: ShapeFinding, judged: JudgedLoss) -> tuple[Cell, ...]:
     share = None if shape.regret_octave_share is None else 100 * shape.regret_octave_share
     return (
         shape.shape + (" (base)" if shape.is_base else ""),
         shape.scale,
-        shape.best_loss,
-        regret_nats_text(shape),
+        None if shape.best_loss is None else judged.percent(shape.best_loss) if judged.is_error else shape.best_loss,
+        regret_number_text(shape, judged),
         _positive(shape.regret_percent),
         _positive(shape.regret_noise_units),
         _positive(share),
-        shape.limit_nats,
+        None if shape.limit_nats is None else judged.scaled(shape.limit_nats),
         optimum_text(shape.optimum),
         interval_text(shape.optimum),
         misfit_text(shape.optimum) or None,
-        None if shape.lowest_loss is None else f"{shape.lowest_loss:.4f} at {exponent_text(shape.lowest_value)}",
+        None
+        if shape.lowest_loss is None
+        else f"{judged.level(shape.lowest_loss)} at {exponent_text(shape.lowest_value)}",
         shape.edge_octaves,
         shape.num_seeds,
         shape.num_diverged,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from hpxfer.analysis.statistics.joint_optimum import JointOptimum
 from hpxfer.host.output import aligned
 from hpxfer.results import Results
-from hpxfer.verdict.labels import loss_name
 from hpxfer.verdict.text import NOTHING
 
 
@@ -21,7 +20,7 @@ def joint_headline(optima: Sequence[JointOptimum]) -> str:
     """Return what the search found at the base, and what the base's best point costs at each other shape."""
     parts = [f"At the base, {one.sentence}." for one in optima if one.is_base]
     costs = [
-        f"{_nats(one)} nats with {one.parameterization} at {one.shape}" for one in optima if one.regret_nats is not None
+        f"{one.given_up()} with {one.parameterization} at {one.shape}" for one in optima if one.regret_nats is not None
     ]
     if costs:
         parts.append(f"The base's best point gives up {', '.join(costs)}.")
@@ -30,25 +29,27 @@ def joint_headline(optima: Sequence[JointOptimum]) -> str:
     return " ".join(parts) or ". ".join(one.sentence for one in optima)
 
 
-def joint_question(optima: Sequence[JointOptimum], loss: str, sweep: str = "") -> str:
+def joint_question(optima: Sequence[JointOptimum], sweep: str = "") -> str:
     """Return the question that the search answers, and by which loss. `sweep` is named where it is given."""
     of = f"Sweep {sweep}, judged" if sweep else "Judged"
-    return f"Where is the optimum of {optima[0].first} and {optima[0].second} together? {of} by {loss_name(loss)}."
+    return (
+        f"Where is the optimum of {optima[0].first} and {optima[0].second} together? {of} by {optima[0].judged.shown}."
+    )
 
 
 def joint_text(optima: Sequence[JointOptimum], results: Results) -> str:
     """Return the headline, why there is no verdict, and what was found in each arm, as text for a terminal."""
     lines = [joint_headline(optima), no_verdict(results) or ""]
-    lines.append(joint_question(optima, results.spec.judge.loss, results.name))
+    lines.append(joint_question(optima, results.name))
     lines += [f"  {one.sentence}" for one in optima]
     return "\n".join(line for line in lines if line) + "\n"
 
 
 def joint_table(optima: Sequence[JointOptimum]) -> list[str]:
     """Return the optima as aligned text, one line per arm below a heading."""
-    first, second = optima[0].first, optima[0].second
+    first, second, judged = optima[0].first, optima[0].second, optima[0].judged
     optimum = (f"optimum log2 {first}, 95%", f"optimum log2 {second}, 95%")
-    best = (f"best {first}", f"best {second}", "loss, nats", "loss given up, nats")
+    best = (f"best {first}", f"best {second}", f"{judged.noun}, {judged.level_unit}", judged.given_up)
     head = ("shape", "parameterization", *optimum, *best)
     return aligned([head, *(_row(one) for one in optima)])
 
@@ -61,8 +62,8 @@ def _row(one: JointOptimum) -> tuple[str, ...]:
         _ends(one.log2_second, one.half_second),
         _number(one.best_first, ".4g"),
         _number(one.best_second, ".4g"),
-        _number(one.best_nats, ".4f"),
-        NOTHING if one.regret_nats is None else _nats(one, " +- "),
+        NOTHING if one.best_nats is None else one.judged.level(one.best_nats),
+        NOTHING if one.regret_nats is None else one.given_up(" +- ", unit=False),
     )
 
 
@@ -72,9 +73,3 @@ def _ends(log2: float | None, half: float | None) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return NOTHING if value is None else f"{value:{form}}"
-
-
-def _nats(one: JointOptimum, sign: str = " ± ") -> str:
-    """Return what the base's best point gives up in an arm, with one standard error."""
-    error = "" if one.regret_se_nats is None else f"{sign}{one.regret_se_nats:.2g}"
-    return f"{one.regret_nats or 0.0:.2g}{error}"

@@ -31,7 +31,7 @@ from hpxfer.verdict.text import (
     interval_text,
     move_interval,
     optimum_text,
-    regret_nats_text,
+    regret_number_text,
 )
 
 WIDTH, HEIGHT = 8.27, 11.69  # inches, A4
@@ -176,7 +176,7 @@ def _draw_table(part: SubFigure, lines: Sequence[str], cards: Sequence[Card], po
 def _table(cards: Sequence[Card]) -> list[str]:
     """Return the verdicts as aligned text, with the intervals of the optima and of their move."""
     titles = ("axis", "parameterization", "verdict", "base: optimum, 95%", "largest: optimum, 95%")
-    head = (*titles, "move, octaves, 95%", "loss given up, nats", "probability")
+    head = (*titles, "move, octaves, 95%", cards[0].finding.judged.given_up if cards else "", "probability")
     rows = [head, *(_row(card.finding) for card in cards[:MOST_CARDS])]
     more = [f"and {len(cards) - MOST_CARDS} more verdicts"] if len(cards) > MOST_CARDS else []
     return _indented([*aligned(rows), *more])
@@ -198,7 +198,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
         finding.verdict,
         *optima,
         move_interval(finding) or NOTHING,
-        NOTHING if worst is None else regret_nats_text(worst),
+        NOTHING if worst is None else regret_number_text(worst, finding.judged),
         chance_text(finding) or NOTHING,
     )
 

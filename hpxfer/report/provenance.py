@@ -17,7 +17,7 @@ from hpxfer.scaling.coverage import control_notes
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.variants import given_hps
-from hpxfer.verdict.labels import loss_name, scale_text
+from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import STATUSES
 from hpxfer.verdict.rules import Rules
 from hpxfer.verdict.thresholds import CONTROL, MOVE_OCTAVES
@@ -154,7 +154,7 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
     yield from _of_control(results)
     for report in reports[:1]:
         yield (
-            f"The verdict is about the {loss_name(report.loss)} and {report.hp}. HPs that were not scanned stayed at "
+            f"The verdict is about the {report.judged.shown} and {report.hp}. HPs that were not scanned stayed at "
             "their base values; the optimum may move with them."
         )
     if results.spec.early_stopping.asha is not None:
@@ -165,8 +165,10 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
     if len(results.trials):
         largest = results.trials.nlargest(1, "params_total").iloc[0]
         tokens = int(largest["batch_tokens"]) * int(largest["steps"])
+        family = results.spec.model.family
+        reads = registry("family").get(family).data if family in registry("family") else "tokens"
         yield (
-            f"The largest model has {int(largest['params_total']):,} parameters and was trained on {tokens:,} tokens. "
+            f"The largest model has {int(largest['params_total']):,} parameters and was trained on {tokens:,} {reads}. "
             "The report does not cover longer training or other data."
         )
 

@@ -17,14 +17,16 @@ import pandas as pd
 
 from hpxfer.registry import registry
 from hpxfer.results import MISSING, Results
+from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.check_shapes import keyed_shapes
+from hpxfer.store.losses import LOSSES
 
 DIGITS = 7  # of losses and rates. HPs are written in full
 ERROR_CHARACTERS = 2000
 BASE = "any (base)"  # the parameterization of trials at the base, where all parameterizations agree
 NOT_IN_SWEEP = "not in sweep.yaml"
-MEASURED = ("validation_loss_nats", "final_window_loss_nats", "last_finite_loss_nats", "tokens_per_s", "wall_s")
+MEASURED = ("last_finite_loss_nats", "tokens_per_s", "wall_s")
 COUNTS = ("params_total", "params_active", "diverged_step", "stack_size", "trainer_version", "batch_tokens", "steps")
 # Columns that the page shows for a single trial.
 NAMES = ("parameterization", "optimizer", "precision", "device", "determinism", "backend", "finished_at")
@@ -72,11 +74,30 @@ def _columns(results: Results) -> dict[str, Any]:
     columns: dict[str, Any] = {"trial_id": rows["trial_id"].tolist()}
     columns |= {name: _distinct(rows[name]) for name in ("label", "axes", "shape", "status", *NAMES)}
     columns |= {name: _distinct(rows[name]) for name in (*results.spec.grid, "seed", *COUNTS)}
+    losses = _losses(results, rows)
+    columns |= {name: _rounded(values) for name, (_, values) in losses.items()}
     columns |= {name: _rounded(rows[name]) for name in MEASURED}
     columns["error"] = _distinct(rows["error"].map(_cut, na_action="ignore"))
     shared = {name: _parsed(rows[name]) for name in SHARED}
     shared["resolved"] = _of_model(shared["resolved"], _roles(results))
-    return {"grid": list(results.spec.grid), "columns": columns, "shared": shared}
+    shown = [[heading, name] for name, (heading, _) in losses.items()]
+    return {"grid": list(results.spec.grid), "losses": shown, "columns": columns, "shared": shared}
+
+
+def _losses(results: Results, rows: pd.DataFrame) -> dict[str, tuple[str, pd.Series]]:
+    """Return the losses that trials have: key -> heading, and what the page shows, which is accuracy for an error."""
+    out = {}
+    for row in LOSSES:
+        judged = judged_by(results.spec, row.name)
+        if judged.is_error and rows[row.column].isna().all():
+            continue
+        values = rows[row.column].astype(float)
+        heading = f"{row.heading}, {judged.level_unit}"
+        if judged.is_error:
+            out[f"{row.column.replace('error', 'accuracy')}_percent"] = (heading, values.map(judged.percent))
+        else:
+            out[judged.column(row.column)] = (heading, values)
+    return out
 
 
 def _roles(results: Results) -> frozenset[str] | None:

@@ -167,9 +167,7 @@ def _axes(choice: Parameterization, base: Shape, target: Shape, optimizer: Colum
 
 def _heads(choice: Parameterization, base: Shape, target: Shape) -> Iterator[str]:
     """Yield a warning where the heads do not follow the width, or those of keys and values not the heads."""
-    if not base.head_dim or not target.head_dim:  # a model without attention
-        return
-    old, new = (shape.query_heads // shape.key_heads for shape in (base, target))
+    old, new = (shape.query_heads // max(1, shape.key_heads) for shape in (base, target))
     if old != new:
         yield (
             f"{choice.table.name} does not cover kv_heads that do not follow the heads: a group goes from {old} heads "

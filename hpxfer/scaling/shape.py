@@ -167,6 +167,15 @@ def tokens_problem(steps: int, batch_tokens: int) -> str | None:
     return None
 
 
+def check_attention(base: Shape, target: Shape) -> str | None:
+    """Return why nothing leads from `base` to `target`, or None: a shape with attention and one without it."""
+    if bool(base.head_dim) == bool(target.head_dim):
+        return None
+    if base.head_dim:
+        return f"must give head_dim, as the base does ({base.head_dim}), got none: a shape without attention"
+    return f"must give no head_dim, as the base does not, got {target.head_dim}; take it out"
+
+
 def _check_experts(shape: Shape) -> str | None:
     given = [name for name in EXPERT_DIMS if getattr(shape, name)]
     if given and len(given) < len(EXPERT_DIMS):

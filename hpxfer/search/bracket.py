@@ -14,6 +14,7 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.search.compare import gain, pooled
 from hpxfer.search.rounds import SeedLosses, mean
 from hpxfer.search.values import at_exponent, exponent_of
+from hpxfer.verdict.tied import lowest_of
 
 NOISE = 2.0  # standard errors
 NUM_NEAR = 4  # points whose standard errors are pooled
@@ -39,9 +40,9 @@ class MeasuredLine:
         return self.start.with_value(self.hp, at_exponent(exponent) if spelled is None else spelled)
 
     def best(self) -> int | None:
-        """Return the index of the lowest mean loss, or None if nothing finished."""
+        """Return the index of the lowest mean loss, of equal ones the middle one, or None if nothing finished."""
         means = [mean(losses) for _, losses in self.losses]
-        best = min(range(len(means)), key=means.__getitem__)
+        best = lowest_of(means, [exponent for exponent, _ in self.losses])
         return None if means[best] == math.inf else best
 
 

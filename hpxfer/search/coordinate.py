@@ -27,11 +27,14 @@ from hpxfer.search.compare import Gain, gain, pooled
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.rounds import ArmHistory, End, Losses, OutOfBudget, Round, RoundSearch, Strategy, search_each_arm
 from hpxfer.search.values import names_in, scaled
+from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.fields import Count, GridValues, Section, Seq, Values
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.trial import Expansion, base_hps
+from hpxfer.verdict.loss import JudgedLoss
+from hpxfer.verdict.tied import lowest_of
 
 FIXED = ("ones", "zeros")  # inits that no multiplier changes
 LR_MOVES = 2  # how often the line of lr may move when its best value lies on its edge
@@ -78,15 +81,18 @@ class Decision:
 
     @property
     def best(self) -> int | None:
-        """The index of the largest gain, or None if everything diverged."""
+        """The index of the largest gain, of equal ones the middle ratio; None if everything diverged."""
         known = [index for index, found in enumerate(self.gains) if not math.isnan(found.mean)]
-        return max(known, key=lambda index: self.gains[index].mean, default=None)
+        if not known:
+            return None
+        places = [math.log2(self.ratios[index]) for index in known]
+        return known[lowest_of([-self.gains[index].mean for index in known], places)]
 
-    def text(self) -> str:
+    def text(self, judged: JudgedLoss) -> str:
         if self.best is None:
             return f"{self.entry}: everything diverged, kept as it was"
         best, ratio = self.gains[self.best], self.ratios[self.best]
-        won = f"the best ratio {ratio:g} gains {best.mean:.4g} +- {best.error:.2g} nats"
+        won = f"the best ratio {ratio:g} gains {judged.number(best.mean, '{:.4g}')} +- {judged.amount(best.error)}"
         return f"{self.entry}: {won}: {'kept' if self.kept is not None else 'not more than the noise, rejected'}"
 
 
@@ -126,7 +132,7 @@ def coordinate(spec: SweepSpec) -> Strategy:
                 spelled = ", ".join(f"{ratio:g}" for ratio in asked.ratios)
                 losses = yield Round(points=points, why=f"{why}{entry} times {spelled}", about=asked)
                 decision = decide(asked, points, losses, settings.noise)
-                why = f"{decision.text()}; "
+                why = f"{decision.text(judged_by(spec))}; "
                 kept = kept if decision.kept is None else points[1 + decision.kept]
             if kept == before:
                 break  # another pass would try the same again

@@ -13,8 +13,9 @@ from hpxfer.search.rounds import ArmHistory, Losses, mean
 from hpxfer.search.staged_grid import Stage
 from hpxfer.search.values import GridAround, names_in
 from hpxfer.verdict.loss_grid import Floats
+from hpxfer.verdict.tied import equal_lowest
 
-Cells = tuple[tuple[float, ...], ...]  # nats, [y][x]; +inf where every point diverged
+Cells = tuple[tuple[float, ...], ...]  # losses, [y][x]; +inf where every point diverged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def heatmaps(history: ArmHistory) -> Iterator[Heatmap]:
 
 def _nearest_lowest(means: Floats, middle: int) -> tuple[int, ...]:
     """Return the indices of the lowest loss, and of equal ones those of the fewest steps from the center."""
-    lowest = np.argwhere(means == means.min())
+    lowest = np.stack(np.unravel_index(equal_lowest(means.ravel().tolist()), means.shape), axis=1)
     return tuple(lowest[np.abs(lowest - middle).sum(1).argmin()].tolist())
 
 
@@ -77,7 +78,7 @@ def _heatmap(
     others = tuple(at for at in range(means.ndim) if at not in pair)
     planes = means.transpose(*pair, *others)  # [x, y, ...]
     center_XY = _plane(planes, [middle for _ in others])
-    in_plane = np.unravel_index(int(center_XY.argmin()), center_XY.shape)
+    in_plane = _nearest_lowest(center_XY, middle)
     x, y = (grid.entries[at] for at in pair)
     return Heatmap(
         arm=arm.name,
@@ -92,7 +93,7 @@ def _heatmap(
         through_best=_cells(_plane(planes, [best[at] for at in others])),
         at_center=_cells(center_XY),
         best=(best[pair[0]], best[pair[1]]),
-        in_plane=(int(in_plane[0]), int(in_plane[1])),
+        in_plane=(in_plane[0], in_plane[1]),
     )
 
 

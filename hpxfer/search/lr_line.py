@@ -10,6 +10,7 @@ from hpxfer.search.rounds import End, Losses, Round, mean
 from hpxfer.search.values import at_exponent, bound_text, exponent_of
 from hpxfer.spec import SweepSpec
 from hpxfer.trial import base_hps
+from hpxfer.verdict.tied import lowest_of
 
 ABOUT = "lr"  # of its rounds
 
@@ -30,7 +31,8 @@ def best_lr(spec: SweepSpec, moves: int) -> Generator[Round, Losses, End]:
         losses = yield Round(points=points, why=why, about=ABOUT)
         known.update(zip(new, map(mean, losses), strict=True))
         low, high = min(known), max(known)
-        best = min(sorted(known), key=known.__getitem__)
+        places = sorted(known)
+        best = places[lowest_of([known[exponent] for exponent in places], places)]
         lost = known[best] == float("inf")
         edge = "lowest" if lost or best == low else "highest" if best == high else None
         text = "every lr diverged" if lost else f"the best lr 2^{best:g}"

@@ -26,6 +26,7 @@ from hpxfer.search.random_search import best_in_words, box_without_lines
 from hpxfer.search.rounds import End, Round, RoundSearch, SeedLosses, Strategy, lowest_point, mean, search_each_arm
 from hpxfer.search.samplers import sampler_name, sampler_problems
 from hpxfer.search.stored import is_in_box, stored_trials
+from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import CountOrNone, Section
 from hpxfer.spec.problem import Problem, WhyNot
@@ -122,7 +123,7 @@ def _known_in_words(spec: SweepSpec, known: Sequence[tuple[HPs, SeedLosses]]) ->
     if best is None:
         return f"of {len(known)} before, none finished" if known else "the first"
     at = ", ".join(f"{name} {best.get(name):.4g}" for name in spec.grid)
-    return f"of {len(known)} before, the best is {at} with {mean(dict(known)[best]):.4f} nats"
+    return f"of {len(known)} before, the best is {at} with {judged_by(spec).level_with_unit(mean(dict(known)[best]))}"
 
 
 def _points_in_box(expansion: Expansion, trials: pd.DataFrame) -> dict[Arm, list[HPs]]:
@@ -155,7 +156,7 @@ def _rules(expansion: Expansion) -> Rules:
         sampler=name,
         arguments={**ARGUMENTS.get(name, {}), **settings.sampler_args},
         seed=settings.seed,
-        ceiling=math.log(expansion.data.vocab_size),
+        ceiling=1.0 if judged_by(spec).is_error else math.log(expansion.data.vocab_size),
     )
 
 

@@ -16,6 +16,7 @@ from hpxfer.search.lr_line import end_steps
 from hpxfer.search.quadratic import Quadratic, fit_quadratic
 from hpxfer.search.rounds import EndedRound, SeedLosses, mean
 from hpxfer.search.values import at_exponent, exponent_of
+from hpxfer.verdict.tied import equal_lowest, most_central
 
 Point = tuple[float, float]
 NUM_NEAR = 4  # points whose standard errors are pooled
@@ -78,8 +79,11 @@ class Plane:
         return fit_quadratic(x, np.array([losses for _, losses in found], dtype=float)) if found else None
 
     def lowest(self) -> Point | None:
-        """Return the point of the lowest mean loss, or None if nothing finished."""
-        return min(self.finished, key=lambda pair: mean(pair[1]), default=(None, ()))[0]
+        """Return the point of the lowest mean loss, of equal ones the middle one, or None if nothing finished."""
+        if not self.finished:
+            return None
+        tied = equal_lowest([mean(losses) for _, losses in self.finished])
+        return self.finished[tied[most_central([self.finished[i][0] for i in tied])]][0]
 
     def best(self, surface: Quadratic | None) -> Point | None:
         """Return the point of the lowest fitted loss among those that are no worse than the lowest measured one.

@@ -14,14 +14,16 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.arms import Arm, arms_of
 from hpxfer.search.protocol import Outcome, Progress
 from hpxfer.spec.budget import arm_budget
 from hpxfer.trial import Expansion, Trial
+from hpxfer.verdict.tied import equal_lowest, most_central
 
 SeedLosses = tuple[float, ...]  # of one point, in the order of the sweep's seeds; +inf diverged
+ZERO_OCTAVES = -64.0  # where an HP of 0 lies among equal points: below all others
 Losses = Sequence[SeedLosses]  # of a round's points, in their order
 
 
@@ -292,6 +294,14 @@ def mean(losses: SeedLosses) -> float:
 
 
 def lowest_point(pairs: Sequence[tuple[HPs, SeedLosses]]) -> HPs | None:
-    """Return the first point of the lowest mean loss, or None if no point finished with every seed."""
-    best = min(pairs, key=lambda pair: mean(pair[1]), default=None)
-    return None if best is None or mean(best[1]) == math.inf else best[0]
+    """Return the point of the lowest mean loss, of equal ones the middle one; None if none finished with every seed."""
+    means = [mean(losses) for _, losses in pairs]
+    if min(means, default=math.inf) == math.inf:
+        return None
+    tied = [pairs[i][0] for i in equal_lowest(means)]
+    names = [*SCALARS, *sorted({name for hps in tied for name, _ in hps.multipliers})]
+    return tied[most_central([[_octaves(hps.get(name)) for name in names] for hps in tied])]
+
+
+def _octaves(value: float) -> float:
+    return math.log2(value) if value > 0 else ZERO_OCTAVES

@@ -20,11 +20,14 @@ from hpxfer.search.checks import above_zero, buys, multiplier_problems, only_lr,
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.rounds import End, Losses, OutOfBudget, Round, RoundSearch, Strategy, mean, search_each_arm
 from hpxfer.search.values import GridAround, bound_text, names_in, scaled
+from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import CountOrNone, Section, Seq
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.trial import Expansion
+from hpxfer.verdict.loss import JudgedLoss
+from hpxfer.verdict.tied import equal_lowest
 
 STAGES = ("broad", "fine")
 MAX_POINTS = 10_000_000  # of a grid of multipliers. More is a typing error
@@ -90,7 +93,7 @@ def staged_grid(spec: SweepSpec) -> Strategy:
             except OutOfBudget:
                 why = f"{found_so_far}: ends before the {name} grid{' moves' if move else ''}"
                 return End(why=why, best=best, bounds=bounds)
-            found = _best(around, losses)
+            found = _best(around, losses, judged_by(spec))
             if found is None:
                 why = f"{found_so_far}: every point of the {name} grid diverged"
                 return End(why=why, best=best, bounds=bounds)
@@ -108,14 +111,12 @@ def staged_grid(spec: SweepSpec) -> Strategy:
     return End(why=found_so_far, best=best, bounds=bounds)
 
 
-def _best(grid: GridAround, losses: Losses) -> _Found | None:
+def _best(grid: GridAround, losses: Losses, judged: JudgedLoss) -> _Found | None:
     means = [mean(of_seeds) for of_seeds in losses]
-    lowest = min(means)
-    if lowest == float("inf"):
+    if min(means) == math.inf:
         return None
     # Of equal points the one closest to the center counts: a dimension without effect is no reason to move.
-    equal = [at for at, value in enumerate(means) if value == lowest]
-    at = min(equal, key=lambda index: sum(map(abs, grid.steps(index))))
+    at = min(equal_lowest(means), key=lambda index: sum(map(abs, grid.steps(index))))
     steps, hps = grid.steps(at), grid[at]
     edges = tuple(entry for entry, step in zip(grid.entries, steps, strict=True) if abs(step) == grid.points // 2)
     bounds = tuple(
@@ -125,7 +126,8 @@ def _best(grid: GridAround, losses: Losses) -> _Found | None:
         if entry in edges
     )
     values = ", ".join(f"{entry} {hps.get(names_in(entry)[0]):.4g}" for entry in grid.entries)
-    return _Found(hps=hps, edges=edges, bounds=bounds, why=f"best at {values} ({means[at]:.4f} nats)")
+    why = f"best at {values} ({judged.level_with_unit(means[at])})"
+    return _Found(hps=hps, edges=edges, bounds=bounds, why=why)
 
 
 def _moved(grid: GridAround, found: _Found) -> HPs:

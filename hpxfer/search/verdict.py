@@ -27,7 +27,7 @@ from hpxfer.search.verdict_doubts import MIN_SEEDS
 from hpxfer.search.verdict_lines import lines_of_grid
 from hpxfer.search.verdict_plan import LARGEST_FIRST
 from hpxfer.search.verdict_rounds import MAX_ROUNDS, Look, Rounds
-from hpxfer.search.verdict_rules import rules_of
+from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.fields import Section
@@ -52,7 +52,9 @@ class VerdictSearch:
         spec = expansion.spec
         settings = spec.search.settings(VerdictSettings)
         self.expansion = expansion
-        self.rounds = Rounds(lines_of_grid(expansion), arm_budget(spec), rules_of(spec), settings.hours)
+        self.rounds = Rounds(
+            lines_of_grid(expansion), arm_budget(spec), rules_of(spec), settings.hours, judged_by(spec)
+        )
         self._known: Mapping[str, Outcome] = {}
         self._num_known = 0
         self._start()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpxfer.verdict.findings import Finding, Verdict
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.rules import Rules
 from hpxfer.verdict.transfer import find
@@ -41,6 +42,7 @@ class Doubt:
         return self.verdict != "undecided" and self.size <= error
 
 
-def doubts(grids: Sequence[LossGrid], rules: Rules) -> tuple[Doubt, ...]:
-    """Return the doubt about each line, judged by these rules."""
-    return tuple(Doubt(finding=finding) for finding in find(grids, rules))
+def doubts(grids: Sequence[LossGrid], rules: Rules, judged: JudgedLoss = NATS) -> tuple[Doubt, ...]:
+    """Return the doubt about each line, judged by these rules and by this loss."""
+    own = [replace(grid, judged=judged) for grid in grids]
+    return tuple(Doubt(finding=finding) for finding in find(own, rules))

@@ -20,6 +20,7 @@ from hpxfer.search.verdict_lines import ArmKey, LineShape, VerdictLine, arm_of
 from hpxfer.trial import Trial
 from hpxfer.verdict.findings import ShapeFinding
 from hpxfer.verdict.thresholds import NUM_SE
+from hpxfer.verdict.tied import lowest_of
 
 COARSE_OCTAVES = 1.0  # between the values of the first round, and around the best value of the second
 NEAR_OCTAVES = 1.5  # how far from an optimum a trial still tells where it lies
@@ -84,14 +85,20 @@ def around_the_best(line: VerdictLine, outcomes: Mapping[str, Outcome], purse: P
 
 
 def lowest(shape: LineShape, outcomes: Mapping[str, Outcome], purse: Purse) -> float | None:
-    """Return the value with the lowest mean loss at a shape, or None if every value diverged or none was measured."""
+    """Return the value with the lowest mean loss at a shape, of equal ones the middle one.
+
+    It is None if every value diverged or none was measured.
+    """
     means = {}
     for value, trials in shape.trials.items():
         known = [outcomes[trial.id].value for trial in trials if trial.id in purse.asked and trial.id in outcomes]
         if known:
             means[value] = math.fsum(known) / len(known)
-    best = min(means, key=means.__getitem__, default=None)
-    return None if best is None or means[best] == math.inf else best
+    if not means:
+        return None
+    values = list(means)
+    best = values[lowest_of([means[value] for value in values], [math.log2(value) for value in values])]
+    return None if means[best] == math.inf else best
 
 
 def _window(values: tuple[float, ...], best: float) -> tuple[float, ...]:

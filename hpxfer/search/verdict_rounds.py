@@ -13,6 +13,7 @@ from hpxfer.search.verdict_lines import VerdictLine
 from hpxfer.search.verdict_plan import Purse, around_the_best, first_line, lowest, more_trials
 from hpxfer.search.verdict_time import affordable
 from hpxfer.trial import Trial
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 
 LOOKS = 10  # at a line, until all its trials are trained
@@ -73,6 +74,7 @@ class Rounds:
     budget: int  # trials per arm
     rules: Rules = DEFAULT_RULES
     hours: float | None = None
+    judged: JudgedLoss = NATS
     purse: Purse = field(init=False)
     states: list[_State] = field(init=False)
 
@@ -122,7 +124,7 @@ class Rounds:
             if not states:
                 continue
             grids = [state.line.grid(outcomes, self.purse.asked) for state in states]
-            for state, doubt in zip(states, doubts(grids, self.rules), strict=True):
+            for state, doubt in zip(states, doubts(grids, self.rules, self.judged), strict=True):
                 share = state.line.spent(self.purse.asked)
                 state.first_share = state.first_share or share
                 is_said = self._is_said(state, doubt, share)

@@ -1,4 +1,4 @@
-"""The rules that a sweep is judged by. A search that stops at a verdict and the report on it share them."""
+"""The rules and the loss that a sweep is judged by. A search that stops at a verdict and its report share them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
+from hpxfer.store.losses import judged_loss
+from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.rules import Rules
 
 
@@ -14,3 +16,14 @@ def rules_of(spec: SweepSpec) -> Rules:
     limit, error = spec.judge.regret_limit, kind_of(spec).error(spec)
     rules = Rules(loss=limit.loss, octaves=limit.octaves)
     return rules if error is None else replace(rules, error=error)
+
+
+def judged_by(spec: SweepSpec, loss: str | None = None) -> JudgedLoss:
+    """Return what a loss of a sweep is, by default the one that it is judged by."""
+    squared = spec.model.mlp is not None and spec.model.mlp.loss == "squared_error"
+    return judged_loss(
+        loss or spec.judge.loss,
+        classes=spec.data.classes,
+        num_samples=spec.training.validation,
+        trained="squared error" if squared else "cross entropy",
+    )

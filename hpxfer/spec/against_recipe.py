@@ -90,7 +90,7 @@ def _hps(spec: SweepSpec, recipe: RecipeFile) -> Pairs:
 
 
 def _init(spec: SweepSpec, recipe: RecipeFile) -> Pairs:
-    own = vars(spec.model.base_init())
+    own = vars(spec.model.base_init(spec.data.inputs))
     pairs = {name: (own[name], getattr(recipe.init, name)) for name in InitPart.model_fields}
     if spec.model.positions != "learned":
         del pairs["position_std"]

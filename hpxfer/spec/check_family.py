@@ -45,9 +45,15 @@ def family_problems(spec: SweepSpec) -> Iterator[Problem]:
             yield ("model", "context"), "must be given"
         if spec.model.base.head_dim is None:
             yield ("model", "base", "head_dim"), "must be given"
+    base = spec.model.base
+    if family.base_keys is not None and "dense_width" not in family.base_keys and base.num_experts is None:
+        yield ("model", "base"), "must give num_experts, num_active and expert_width or expert_ratio"
     yield from _unread(spec, family)
     if spec.precision != "auto" and spec.precision not in family.precisions:
-        yield ("precision",), f"must be {' or '.join(family.precisions)} in the family {family.name}"
+        yield (
+            ("precision",),
+            f"must be {' or '.join(family.precisions)} in the family {family.name}, got {spec.precision}",
+        )
 
 
 def _points(spec: SweepSpec) -> Iterator[tuple[KeyPath, ShapeChange]]:

@@ -15,6 +15,7 @@ from hpxfer.scaling.roles import ROLES
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.check_family import family_problems
+from hpxfer.spec.check_judge import judge_problems
 from hpxfer.spec.check_model import model_problems
 from hpxfer.spec.check_search import search_problems
 from hpxfer.spec.check_shapes import (
@@ -30,6 +31,7 @@ from hpxfer.spec.check_shapes import (
 from hpxfer.spec.check_size import length_problems, size_problems
 from hpxfer.spec.data import data_problems
 from hpxfer.spec.fields import GridValues, power_of_two
+from hpxfer.spec.mlp import LEARNED
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sweep import HPsSpec, SweepSpec
@@ -60,6 +62,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from model_problems(spec, shapes)
     yield from registry("family").get(spec.model.family).problems(spec, shapes)
     yield from data_problems(spec)
+    yield from judge_problems(spec)
     yield from _training(spec)
     yield from _micro_batch(spec)
     yield from _ranks(spec)
@@ -247,7 +250,11 @@ def without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | 
 
 def _unused_balance(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
     """Return why an HP of the experts' balance is not read, or None."""
-    balance = spec.model.balance
+    balance, mlp = spec.model.balance, spec.model.mlp
+    if name in ("aux_weight", "z_weight") and not registry("family").get(spec.model.family).regularizes:
+        return f"{name} has no effect: the family {spec.model.family} has no loss of its routers; take it out"
+    if name == "router_bias.lr_mult" and mlp is not None and mlp.router_bias in LEARNED:
+        return None
     of_variants = [variant.balance for variant in (spec.variants or {}).values() if variant.balance is not None]
     if name in ("aux_weight", "z_weight") and roles and "router" not in roles:
         return f"{name} has no effect: no shape of this sweep has experts; take it out"

@@ -17,6 +17,8 @@ from hpxfer.spec.axes import entries, shape_at
 from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.manifest import read_manifest
 from hpxfer.spec.problem import Problem
+from hpxfer.spec.sample_rules import sample_problems, stated_by_samples, token_problems
+from hpxfer.spec.source_kind import KIND_OF, SAMPLES, TOKENS, source_kind, source_row
 from hpxfer.spec.sweep import ShapeChange, SweepSpec
 from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.spec.yaml_file import KeyPath
@@ -25,20 +27,22 @@ from hpxfer.storage.uri import is_uri
 
 def data_problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every broken rule of the section. No rule touches the data."""
-    data = spec.data
-    broken = list(_source_problems(("data", "source"), data.source))
+    data, family = spec.data, spec.model.family
+    reads = registry("family").get(family).data
+    broken = list(_source_problems(("data", "source"), data.source, family, reads))
     if data.validation is not None:
-        broken += _source_problems(("data", "validation"), data.validation)
+        broken += _source_problems(("data", "validation"), data.validation, family, reads)
     yield from broken
-    if not broken:
-        broken = list(_vocabulary_problems(data))
-        yield from broken
-    if not broken and data.eos_id is not None and data.eos_id >= (num_ids := vocabulary(data)[1]):
-        yield ("data", "eos_id"), f"must be an id of the vocabulary, at most {num_ids - 1}, got {data.eos_id}"
+    if reads == "samples":
+        yield from () if broken else sample_problems(data, family)
+    else:
+        yield from token_problems(data, family)
+        yield from () if broken else _id_problems(data)
+        yield from _document_problems(data)
     for at, _, own in points_with_data(spec):
-        yield from _source_problems((*at, "data", "source"), own.source)
+        yield from _source_problems((*at, "data", "source"), own.source, family, reads)
         if data.validation is None:
-            rule = "needs data.validation, so that the losses of all shapes are those of the same tokens, got none"
+            rule = f"needs data.validation, so that the losses of all shapes are those of the same {reads}, got none"
             yield (*at, "data"), rule
         if (own.digest is None) != (data.digest is None):
             yield (*at, "data", "digest"), "must be given with data.digest: all digests stand in for data, or none does"
@@ -47,6 +51,16 @@ def data_problems(spec: SweepSpec) -> Iterator[Problem]:
     if (data.digest is None) != (data.validation_digest is None) and data.validation is not None:
         missing = "validation_digest" if data.validation_digest is None else "digest"
         yield ("data", missing), "must be given with the other digest: both stand in for data, or none does"
+
+
+def _id_problems(data: DataSpec) -> Iterator[Problem]:
+    broken = list(_vocabulary_problems(data))
+    yield from broken
+    if not broken and data.eos_id is not None and data.eos_id >= (num_ids := vocabulary(data)[1]):
+        yield ("data", "eos_id"), f"must be an id of the vocabulary, at most {num_ids - 1}, got {data.eos_id}"
+
+
+def _document_problems(data: DataSpec) -> Iterator[Problem]:
     if data.documents == "masked" and data.eos_id is None:
         yield (
             ("data", "eos_id"),
@@ -57,10 +71,14 @@ def data_problems(spec: SweepSpec) -> Iterator[Problem]:
         yield ("data", "eos_id"), "goes with documents: masked, got joined; take one of the two out"
 
 
-def _source_problems(at: KeyPath, name: str) -> Iterator[Problem]:
-    sources = registry("data source")
+def _source_problems(at: KeyPath, name: str, family: str, reads: str) -> Iterator[Problem]:
+    sources = registry(KIND_OF[reads])
     kind, colon, rest = name.partition(":")
-    if kind not in sources or not colon:
+    if rest and (found := source_kind(name)) != KIND_OF[reads] and kind in registry(found):
+        *usages, last = (source.usage for source in sources.rows())
+        legal = f"{', '.join(usages)} or {last}"
+        yield at, f"must name {reads}, which the family {family} reads, got {shown(name)}; legal: {legal}"
+    elif kind not in sources or not colon:
         *usages, last = (source.usage for source in sources.rows())
         yield at, f"must be {', '.join(usages)} or {last}, got {shown(name)}"
     elif not rest:
@@ -143,17 +161,20 @@ def absolute(spec: SweepSpec, folder: Path) -> SweepSpec:
 def from_folder(name: str, folder: Path) -> str:
     """Return a source whose relative path starts at `folder`. A source that is no path, and a URI, stay."""
     kind, _, rest = name.partition(":")
-    sources = registry("data source")
-    if kind not in sources or not sources.get(kind).is_path or Path(rest).is_absolute() or is_uri(rest):
+    row = source_row(name)
+    if row is None or not row.is_path or Path(rest).is_absolute() or is_uri(rest):
         return name
-    return f"{kind}:{Path(glob.escape(str(folder))) / rest}"
+    is_glob = source_kind(name) == TOKENS  # a path of samples is no glob
+    return f"{kind}:{Path(glob.escape(str(folder)) if is_glob else folder) / rest}"
 
 
 def stated(data: DataSpec, folder: Path) -> dict[str, Any]:
-    """Return what the manifest of the prepared folder that is the source states, of the keys that are not given.
+    """Return what samples, or the manifest of a prepared folder, state of the keys that are not given.
 
-    A relative source starts at `folder`. The result is empty if the source is no prepared folder on this machine.
+    A relative source starts at `folder`. The result is empty if the source is something else, or not on this machine.
     """
+    if source_kind(data.source) == SAMPLES:
+        return stated_by_samples(data, folder)
     kind, _, rest = data.source.partition(":")
     root = folder_at(str(folder / rest)) if kind == "tokens" and rest and "\0" not in rest else None
     manifest = None if root is None else read_manifest(root)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hpxfer.spec.fields import Count, CountOrNone, Section
+from hpxfer.spec.fields import Count, CountOrNone, Section, Seq
 
 
 class PointData(Section):
@@ -17,11 +17,14 @@ class PointData(Section):
 
 
 class DataSpec(Section):
-    """Where the tokens come from. A relative path starts at the folder of the sweep file."""
+    """Where the tokens or samples come from. A relative path starts at the folder of the sweep file."""
 
     source: str
     """`builtin:stdlib`, `text:PATH`, `tokens:PATH`, `uint16:PATH` or `uint32:PATH`. A path may be a glob such as
-    `data/*.bin`. `tokens:` also reads a folder that `hpxfer data prepare` or `datasets` made."""
+    `data/*.bin`. `tokens:` also reads a folder that `hpxfer data prepare` or `datasets` made.
+
+    For a family that reads samples: `builtin:shapes`, `builtin:teacher/polynomial`, `builtin:teacher/network`,
+    `idx:FOLDER`, `cifar:FOLDER`, `npz:FILE` or `images:FOLDER`."""
     tokenizer: str | None = None
     """The vocabulary: ascii (128 ids), bytes (256) or gpt2 (50257, padded to 50304).
 
@@ -36,7 +39,8 @@ class DataSpec(Section):
     """The digest of the data. It stands in for data that is not on this machine, and is compared with data that is."""
     validation: str | None = None
     """The held-out data, named as in `source` and with the same vocabulary. Its first validation_tokens are read. The
-    default is the validation split of a folder that `hpxfer data prepare` made, else the end of `source`."""
+    default is the validation split of a folder that `hpxfer data prepare` made, else the end of `source`. Of samples it
+    is the test split of `source`, else the end."""
     validation_digest: str | None = None
     """The digest of `validation`, as `digest` is that of `source`."""
     epochs: Count = 1
@@ -47,3 +51,12 @@ class DataSpec(Section):
     eos_id: CountOrNone | None = None
     """The id of the token that ends a document. Goes with documents `masked`. A folder that `hpxfer data prepare` made
     states it."""
+    inputs: Count | None = None
+    """Samples only: the features of a sample. Samples on this machine state it, as they state classes and targets."""
+    classes: Count | None = None
+    """Samples only: the number of classes, where the target of a sample is its class."""
+    targets: Count | None = None
+    """Samples only: the real targets of a sample, where it has no class."""
+    only: Seq[CountOrNone] | None = None
+    """Samples only: the classes that are read, as numbers from 0. They are numbered anew in this order. The default is
+    all."""

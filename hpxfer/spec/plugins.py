@@ -12,12 +12,16 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import PluginFile, Registry, load_plugin, read_plugin, registry
+from hpxfer.spec.source_kind import source_kind
 from hpxfer.spec.sweep import PluginSpec, SweepSpec
 from hpxfer.spec.yaml_file import YamlFile
 
 Names = dict[str, set[str]]  # kind -> the names of its rows
 # The kinds of rows that a sweep file names.
-NAMED = ("parameterization", "family", "gate", "optimizer", "schedule", "data source", "search", "executor", "logger")
+NAMED = (
+    *("parameterization", "family", "gate", "optimizer", "schedule"),
+    *("data source", "sample source", "search", "executor", "logger"),
+)
 
 
 def import_plugin(name: str, folder: Path) -> PluginSpec:
@@ -91,6 +95,6 @@ def rows_without_plugin(spec: SweepSpec) -> list[str]:
     listed = stored_names(spec.plugins or ())
     return [
         f"{kind} {name}"
-        for kind, name in (*used_rows(spec), ("data source", spec.data.source.partition(":")[0]))
+        for kind, name in (*used_rows(spec), (source_kind(spec.data.source), spec.data.source.partition(":")[0]))
         if registry(kind).module(name) is not None and name not in listed.get(kind, ())
     ]

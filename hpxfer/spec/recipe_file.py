@@ -44,6 +44,7 @@ Range = Annotated[
     AfterValidator(_ascending),
 ]
 Verdict = Literal["transfers", "drifts", "undecided"]
+LossName = Literal["validation", "final_window", "validation_error", "validation_top5_error"]
 
 
 def _spelled_optimizer(name: str) -> str:
@@ -120,8 +121,11 @@ class AxisPart(Section):
     range: Range  # of the scale, over the base and the shapes with a result at the transferred HP
     dims: dict[str, Range]  # the dimensions that differ between these shapes
     verdict: Verdict
-    largest_regret_nats: float | Literal["diverges"] | None  # at shapes beyond the base, null if none could be measured
-    noise_nats: NotNegative | None  # standard deviation of one seed's loss
+    # At shapes beyond the base. Null if none could be measured, and for a loss in another unit than nats.
+    largest_regret_nats: float | Literal["diverges"] | None
+    noise_nats: NotNegative | None  # standard deviation of one seed's loss; null for a loss in another unit
+    largest_regret: float | Literal["diverges"] | None = None  # in the unit of `fitted`; left out for nats
+    noise: NotNegative | None = None
 
 
 class FittedPart(Section):
@@ -132,8 +136,10 @@ class FittedPart(Section):
     optimum: float | None  # estimate between the values of the grid, null if the grid gives none
     optimum_of_seeds: Range | None  # lowest and highest optimum of single seeds, null with fewer than two
     open_because: str | None  # why a better value may lie where nothing was measured, null if it does not
-    loss: Literal["validation", "final_window"]
-    loss_nats: float  # at the base, median over the seeds
+    loss: LossName
+    loss_nats: float | None  # at the base, median over the seeds; null for a loss in another unit
+    unit: Literal["squared error", "share"] | None = None  # of the three numbers below; left out for nats
+    loss_value: float | None = None  # in place of loss_nats
     axes: dict[str, AxisPart]
 
 
@@ -156,7 +162,7 @@ class ProvenancePart(Section):
     sweep: str | None
     data_digest: str | None
     tokenizer: str | None
-    vocab_size: Count | None
+    vocab_size: CountOrNone | None
     num_trials: Count | None  # of the whole sweep, finished or diverged
     seeds: Annotated[Seq[Seed], Field(min_length=1)] | None
     measured: str | None  # UTC date of the last trial
@@ -224,6 +230,11 @@ def dump_recipe(recipe: RecipeFile) -> str:
     for name in ("search", "recipe", "plugins"):
         if not data["provenance"][name]:
             del data["provenance"][name]
+    if recipe.fitted is not None and recipe.fitted.unit is None:
+        for name in ("unit", "loss_value"):
+            del data["fitted"][name]
+        for axis in data["fitted"]["axes"].values():
+            del axis["largest_regret"], axis["noise"]
     data["model"] = {
         name: value for name, value in data["model"].items() if value is not None or name not in OPTIONAL_OF_MODEL
     }
@@ -264,8 +275,11 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     """Yield each broken rule that the types of the fields do not check."""
     yield from _provenance_problems(recipe)
     yield from _unknown_names(recipe)
+    yield from _unit_problems(recipe)
     try:
-        shape_from_mapping(recipe.base_shape, "the base")
+        base = shape_from_mapping(recipe.base_shape, "the base")
+        if not base.head_dim and registry("family").get(recipe.family).data == "tokens":
+            yield ("base_shape",), "the base: must give head_dim"
     except HpxferError as error:
         yield ("base_shape",), str(error)
     for path, name, value in _hp_values(recipe):
@@ -281,6 +295,17 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     for name in recipe.hps.multipliers:
         if "." not in name:
             yield ("hps", "multipliers", name), "must be a dotted name, e.g. router.lr_mult"
+
+
+def _unit_problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the loss of the base where it is given in two units, or in none."""
+    fitted = recipe.fitted
+    if fitted is None:
+        return
+    if (fitted.loss_nats is None) != (fitted.unit is not None):
+        yield ("fitted", "loss_nats"), "must be given, or null beside a unit that is not nats"
+    if (fitted.loss_value is None) != (fitted.unit is None):
+        yield ("fitted", "loss_value"), "must be given beside a unit, and nowhere else"
 
 
 def _hp_values(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str, float]]:

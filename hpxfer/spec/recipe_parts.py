@@ -34,7 +34,7 @@ INIT = {
     "scale_of": "init_scale_of",
 }
 # Keys of a sweep's `model` that a recipe has in other sections, or under other names.
-_ELSEWHERE = ("family", "like", "base", "balance", *INIT.values())
+_ELSEWHERE = ("family", "like", "base", "balance", "mlp", *INIT.values())
 # Fields of a recipe's model that say less than the key of the same name in a sweep.
 _COARSER = ("biases", "qk_norm")
 
@@ -64,9 +64,10 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
         }
     alike = [name for name in facts if name not in _COARSER]
     options = {name: getattr(model, name) for name in ModelSpec.model_fields if name not in (*_ELSEWHERE, *alike)}
+    own = {} if model.mlp is None else {f"mlp.{name}": value for name, value in vars(model.mlp).items()}
     return {
         **facts,
-        "options": {**options, "ties": ties_at(spec, choice, shape), "balance.load": model.balance.load},
+        "options": {**options, **own, "ties": ties_at(spec, choice, shape), "balance.load": model.balance.load},
     }
 
 

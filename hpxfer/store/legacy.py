@@ -31,7 +31,7 @@ _SETTING = (
 _INIT = ("matrices", "matrix_std", "embedding_std", "position_std")
 _SCALARS = ("lr", "init_scale", "residual_scale", "weight_decay", "eps", "beta1", "beta2", "router_bias_lr")
 # Conventions that tables got later. A legacy id holds every convention that its table had.
-_LATER_CONVENTIONS = ("expert_out_init",)
+_LATER_CONVENTIONS = ("expert_out_init", "lr_exponent")
 # The dimensions of a shape with the values that were left out.
 _SHAPE = {
     "width": None,

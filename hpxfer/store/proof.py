@@ -12,6 +12,7 @@ from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.balance import Balance
+from hpxfer.spec.mlp import MLP
 from hpxfer.store.rows import SETTING_COLUMNS
 from hpxfer.store.schema import SHAPE_COLUMNS
 from hpxfer.trial import FIRST_STORED_VERSION, Setting
@@ -54,5 +55,10 @@ def identity_of_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
 def _setting(row: Mapping[str, Any]) -> Setting:
     columns = {name: row[name] for name in SETTING_COLUMNS}
     given: dict[str, Any] = {**json.loads(row["setting"]), **columns, "data_source": ""}
-    parts = {"init": BaseInit(**given["init"]), "balance": Balance(**given.get("balance", {}))}
+    parts = {
+        "init": BaseInit(**given["init"]),
+        "balance": Balance(**given.get("balance", {})),
+        "mlp": MLP(**given.get("mlp", {})),
+        "only_classes": tuple(given.get("only_classes", ())),  # JSON has no tuple
+    }
     return Setting(**{**given, **parts})

@@ -1,7 +1,7 @@
 """The schema: every column of the tables `trials` and `curves`, with its unit. A missing value is null, never 0.
 
 The metadata of each field holds its unit and a description, so every file has them. The unit `1` is a pure number,
-`text` a name, `JSON` canonical JSON. Losses are cross entropy.
+`text` a name, `JSON` canonical JSON. Losses are cross entropy in nats, or the squared error that a sweep trains with.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hpxfer.scaling.shape import Shape
 # Raise it with every change of a column. A file of a newer version is refused. In a file of an older version from
 # OLDEST on, missing columns (see `added`) read as their default, or else as null. A file of a version before OLDEST is
 # passed over.
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 OLDEST_VERSION = 2
 VERSION_KEY = b"hpxfer.schema"
 # The metadata key for the version that added a column, for columns that are not in the oldest version.
@@ -117,6 +117,8 @@ TRIALS = _schema(
     _field("status", _TEXT, "text", "finished, diverged (a result too), stopped early, or failed (it runs again)"),
     _field("final_window_loss_nats", _FLOAT, "nats", "mean training loss over the last window of steps", null=True),
     _field("validation_loss_nats", _FLOAT, "nats", "loss on the held-out tokens after the last step", null=True),
+    _field("validation_error", _FLOAT, "1", "share of the held-out samples: wrong class", null=True, since=7),
+    _field("validation_top5_error", _FLOAT, "1", "share of them: class not among the first five", null=True, since=7),
     _field("diverged_step", _INT, "1", "first step whose loss was not finite or blew up", null=True),
     _field("last_finite_loss_nats", _FLOAT, "nats", "training loss of the step before that", null=True),
     _field("error", _TEXT, "text", "what stopped a failed trial", null=True),

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpxfer.data import TokenData
+from hpxfer.data import Data
 from hpxfer.model.draws import NOISE_STEPS, fixed_bias, router_noise
 from hpxfer.trial import Trial
 
@@ -35,9 +35,7 @@ class _Chunk:
 class BatchLoader:
     """The batches and the router noise of the trials of a stack, by step."""
 
-    def __init__(
-        self, data: TokenData, trials: Sequence[Trial], device: torch.device, moe_blocks: Sequence[int]
-    ) -> None:
+    def __init__(self, data: Data, trials: Sequence[Trial], device: torch.device, moe_blocks: Sequence[int]) -> None:
         self._data, self._device, self._moe_blocks = data, device, tuple(moe_blocks)
         self._steps = trials[0].setting.steps
         self._num_experts = trials[0].shape.num_experts

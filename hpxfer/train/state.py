@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpxfer.data import TokenData, open_data
+from hpxfer.data import Data, open_data
 from hpxfer.data.batches import Batch
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.model.draws import draw
@@ -44,7 +44,7 @@ class TrainState:
         self,
         stack: Stack,
         device: torch.device,
-        data: TokenData | None = None,
+        data: Data | None = None,
         *,
         backend: Backend = TORCH,
         compiled: bool = False,

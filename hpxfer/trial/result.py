@@ -1,4 +1,7 @@
-"""TrialResult: what a finished training run reports. Missing is None, never 0. Losses are in nats."""
+"""TrialResult: what a finished training run reports. Missing is None, never 0. Losses are in nats.
+
+A loss of the family `mlp` under a squared error is that error, under the same names.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,8 @@ class TrialResult:
     status: Status
     final_window_loss_nats: float | None = None  # the mean training loss over the last window of steps
     validation_loss_nats: float | None = None
+    validation_error: float | None = None  # share of the held-out samples; None for tokens and for real targets
+    validation_top5_error: float | None = None  # None for five classes or fewer, too
     diverged_step: int | None = None  # the first step whose loss was not finite or blew up
     last_finite_loss_nats: float | None = None  # of the step before that
     error: str | None = None  # message or traceback of a failed trial

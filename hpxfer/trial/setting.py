@@ -88,6 +88,7 @@ class Setting:
     document_eos: int | None = None  # the id after which attention and positions start again; None: they do not
     num_inputs: int = 0  # features of a sample; 0: the data are tokens
     num_targets: int = 0  # real targets of a sample; 0: its target is a class
+    only_classes: tuple[int, ...] = ()  # the classes of the source that are read; none: all
 
     def __post_init__(self) -> None:
         if self.precision == AUTO:
@@ -171,6 +172,7 @@ def setting_of(
         "vocab_size": data.vocab_size,
         "num_inputs": data.num_inputs,
         "num_targets": data.num_targets,
+        "only_classes": spec.data.only or (),
         "validation_source": spec.data.validation,
         "validation_digest": data.validation_digest,
         "epochs": spec.data.epochs,

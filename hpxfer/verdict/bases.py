@@ -119,7 +119,7 @@ def from_base(grids: Sequence[LossGrid], shape: str) -> tuple[LossGrid, ...]:
         scale = next((row.scale for row in grid.rows if row.shape == shape), None)
         if scale is not None:
             kept = [replace(row, is_base=row.shape == shape) for row in grid.rows if row.scale >= scale]
-            out.append(LossGrid(rows=tuple(kept)))
+            out.append(replace(grid, rows=tuple(kept)))
     return tuple(out)
 
 

@@ -17,6 +17,8 @@ BESIDE = 0.5  # octaves by which a curve goes beyond the fitted cells
 def basin_width(estimates: Estimates, i: int, share: float) -> float | None:
     """Return over how many octaves the loss of row `i` exceeds its minimum by at most `share` of it.
 
+    A share of an error is one of the basin depth.
+
     The basin is the mean of the draws. None without draws, and if the basin is wider than the cells fitted: a width
     is never extrapolated.
     """
@@ -25,14 +27,15 @@ def basin_width(estimates: Estimates, i: int, share: float) -> float | None:
     x = _cells(estimates, i)
     fine = np.linspace(x[0], x[-1], STEPS)
     loss = estimates.curve(i, fine)
-    inside = np.flatnonzero(loss <= loss.min() + share * abs(loss.min()))
+    least = float(loss.min())
+    inside = np.flatnonzero(loss <= least + share * estimates.grid.judged.basin_depth(least))
     if inside[0] == 0 or inside[-1] == STEPS - 1:
         return None
     return float(fine[inside[-1]] - fine[inside[0]])
 
 
 def curve_of(estimates: Estimates, i: int) -> tuple[tuple[float, float], ...]:
-    """Return (log2 HP, loss in nats) of the mean of the drawn basins of row `i`, around the fitted cells."""
+    """Return (log2 HP, loss) of the mean of the drawn basins of row `i`, around the fitted cells."""
     if not estimates.known(i):
         return ()
     measured, x = estimates.measured(i), _cells(estimates, i)

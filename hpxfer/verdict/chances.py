@@ -26,7 +26,7 @@ class Chances:
     transfers: float  # every regret is within its limit, and no two optima differ by MOVE_OCTAVES
     moved: float  # of the two shapes for which it is the most probable: their optima differ by MOVE_OCTAVES
     over_I: Floats  # the regret exceeds its limit
-    regret_BI: Floats  # draws of the regrets of the HP that is transferred, nats
+    regret_BI: Floats  # draws of the regrets of the HP that is transferred
 
 
 def chances(estimates: Estimates, base: int, cell: int, limits: Sequence[float | None]) -> Chances | None:
@@ -45,7 +45,7 @@ def chances(estimates: Estimates, base: int, cell: int, limits: Sequence[float |
     for i in rows:
         at_BN = losses_BN if i == base else _losses_at(estimates, i, measured.x_K[cells_N])
         for regret_BI, loss_B in zip(regrets, (at_BN[:, chosen], at_BN[draws, chosen_B]), strict=True):
-            regret_BI[:, i] = np.maximum(loss_B - estimates.lowest_BI[:, i], 0.0)
+            regret_BI[:, i] = np.maximum(estimates.bounded(loss_B) - estimates.lowest_BI[:, i], 0.0)
     apart_BII = np.abs(estimates.optimum_BI[:, rows, None] - estimates.optimum_BI[:, None, rows]) >= MOVE_OCTAVES
     # Where no basin is seen, the prior alone says where the optimum is. That shows no move.
     bending = np.array([estimates.optima[i].kind != "none" for i in rows])

@@ -15,17 +15,18 @@ from scipy import stats
 
 from hpxfer.verdict.basins import Ints, rise_of_each
 from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, half_width
+from hpxfer.verdict.loss import NATS
 from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
 from hpxfer.verdict.measured import Measured, measure
 from hpxfer.verdict.noise import SeedNoise, seed_noise
 from hpxfer.verdict.optimum import Optimum, kind_at, measured_optimum, open_because, range_of
 from hpxfer.verdict.posterior import Posterior, posterior
 from hpxfer.verdict.thresholds import FLAT_CHANCE, NUM_SE
+from hpxfer.verdict.tied import ROUNDING, lowest_of
 
 FLAT = "the loss does not bend by more than seeds differ: a wider grid or more seeds are needed"
 # With one seed, the noise is taken to be this share of the measured rises. It places the optimum, and no more.
 NOMINAL_NOISE = 0.05
-ROUNDING = 1e-12  # nats: means that differ by less are equal
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,12 +61,18 @@ class Estimates:
         return self.posterior.known(int(self.index_I[i]))
 
     def cell_losses(self, i: int) -> Floats:
-        """Return draws of the mean losses of the cells of a row, (B, K), in nats."""
+        """Return draws of the mean losses of the cells of a row, (B, K)."""
         return self.posterior.cell_losses(int(self.index_I[i]))
 
     def curve(self, i: int, x: Floats) -> Floats:
-        """Return the mean of the drawn basins of a row at log2 HPs, in nats."""
-        return self.posterior.mean_curve(int(self.index_I[i]), x)
+        """Return the mean of the drawn basins of a row at log2 HPs."""
+        return self.bounded(self.posterior.mean_curve(int(self.index_I[i]), x))
+
+    def bounded(self, losses: Floats) -> Floats:
+        """Return drawn losses within their bounds: an error lies between 0 and 1, +inf stays."""
+        if not self.grid.judged.is_error:
+            return losses
+        return np.where(np.isposinf(losses), losses, np.clip(losses, 0.0, 1.0))
 
     def drawn(self, shapes: Sequence[int]) -> DrawnOptima:
         """Return draws of the optima of some rows, with the range that was measured at each."""
@@ -78,13 +85,13 @@ class Estimates:
 
     @cached_property
     def lowest_BI(self) -> Floats:
-        """Draws of the lowest loss of each row, in nats: that of the basin, or of a measured cell that lies lower."""
+        """Draws of the lowest loss of each row: that of the basin, or of a measured cell that lies lower."""
         out = np.full_like(self.optimum_BI, np.nan)
         for i in range(len(self.grid.rows)):
             if self.known(i):
                 cells_BN = self.cell_losses(i)[:, self.measured(i).cells_N]
                 out[:, i] = np.minimum(self.posterior.level_BI[:, self.index_I[i]], cells_BN.min(axis=1))
-        return out
+        return self.bounded(out)
 
 
 def estimate_all(grids: Sequence[LossGrid]) -> tuple[Estimates, ...]:
@@ -93,7 +100,8 @@ def estimate_all(grids: Sequence[LossGrid]) -> tuple[Estimates, ...]:
     for grid in grids:
         for row in grid.rows:
             distinct.setdefault(_key(row), row)
-    measured = dict(zip(distinct, measure(distinct.values()), strict=True))
+    judged = grids[0].judged if grids else NATS
+    measured = dict(zip(distinct, measure(distinct.values(), judged), strict=True))
     noise = seed_noise(list(measured.values()))
     arms: dict[str, list[tuple[object, ...]]] = {}
     for key, row in distinct.items():
@@ -142,16 +150,15 @@ def best_cell(estimates: Estimates, i: int) -> int | None:
     """
     measured = estimates.measured(i)
     lowest, cells_N = measured.lowest, measured.cells_N
-    if lowest is None or not estimates.known(i):
+    if lowest is None or measured.flat is not None or not estimates.known(i):
         return lowest
     expected_N = estimates.cell_losses(i)[:, cells_N].mean(axis=0)
     noise = estimates.posterior.noise
     for n, cell in enumerate(cells_N):
-        octaves = float(measured.x_K[cell] - measured.x_K[lowest])
-        error = noise.difference_se(float(measured.num_K[cell]), float(measured.num_K[lowest]), octaves)
+        error = noise.cells_se(measured, int(cell), lowest)
         if measured.mean_K[cell] - measured.mean_K[lowest] > NUM_SE * error:
             expected_N[n] = math.inf
-    return int(cells_N[np.argmin(expected_N)])
+    return int(cells_N[lowest_of(expected_N.tolist(), measured.x_K[cells_N].tolist())])
 
 
 def _optimum(estimates: Estimates, i: int) -> Optimum:
@@ -190,22 +197,30 @@ def _optimum(estimates: Estimates, i: int) -> Optimum:
 def bends(estimates: Estimates, i: int) -> bool:
     """Return whether the mean losses of a row differ by more than seeds explain (F test)."""
     measured, noise = estimates.measured(i), estimates.posterior.noise
-    y, num = measured.mean_K[measured.cells_N], measured.num_K[measured.cells_N]
+    at = measured.bending_N
+    y, precision = measured.mean_K[at], 1 / noise.of_mean(measured.num_K[at], measured.binomial_K[at])
     if y.size < 2:
         return False
-    if measured.low > -math.inf or measured.high < math.inf:
-        return True  # training diverges on one side, which no noise explains
-    squares = float(num @ (y - float(num @ y) / float(num.sum())) ** 2) / noise.variance
+    if measured.diverges_beside:
+        return True  # which no noise explains
+    squares = float(precision @ (y - float(precision @ y) / float(precision.sum())) ** 2)
     return bool(stats.f.sf(squares / (y.size - 1), y.size - 1, noise.freedom) < FLAT_CHANCE)
 
 
 def octave_cost(estimates: Estimates, i: int, octaves: float = 1.0) -> float | None:
-    """Return what so many octaves from the optimum cost, in nats: the median over draws of the mean of both sides."""
-    if not estimates.known(i):
+    """Return what so many octaves from the optimum cost: the median over draws of the mean of both sides.
+
+    It is not known where no error is left at several cells: any of them may be the optimum.
+    """
+    if not estimates.known(i) or estimates.measured(i).flat is not None:
         return None
     at, found = int(estimates.index_I[i]), estimates.posterior
     below_B, above_B = (_rise(found, at, away) for away in (-octaves, octaves))
-    return float(np.median((below_B + above_B) / 2))
+    cost = float(np.median((below_B + above_B) / 2))
+    measured = estimates.measured(i)
+    if measured.judged.guess is None or measured.lowest is None:
+        return cost
+    return min(cost, measured.judged.basin_depth(float(measured.mean_K[measured.lowest])))  # nothing costs more
 
 
 def _rise(found: Posterior, at: int, octaves: float) -> Floats:

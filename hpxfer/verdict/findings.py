@@ -7,6 +7,7 @@ from typing import Literal
 
 from hpxfer.verdict.drift import Drift, Move
 from hpxfer.verdict.labels import is_control, shape_label, variant_of
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.regret import RegretTrend
 
@@ -16,7 +17,11 @@ Transferred = Literal["measured", "diverged", "missing"]
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeFinding:
-    """One shape: its own optimum, and the regret of the HP transferred from the base. Losses are in nats."""
+    """One shape: its own optimum, and the regret of the HP transferred from the base.
+
+    Losses are in the unit of the finding's `judged` loss. The names of most numbers end in the usual one, nats. An
+    error and its differences are shares of the held-out samples.
+    """
 
     shape: str
     scale: float
@@ -27,7 +32,7 @@ class ShapeFinding:
     transferred: Transferred  # how the transferred HP did; `missing` also if the base has no HP to transfer
     transferred_loss: float | None  # +inf if it diverged
     regret_nats: float | None  # +inf if it diverged
-    regret_percent: float | None  # of best_loss
+    regret_percent: float | None  # of best_loss or, for an error, of how far that lies below guessing
     regret_noise_units: float | None  # in standard deviations of one seed
     regret_se_nats: float | None  # of the difference of two cell means, also where both are one cell
     num_seeds: int
@@ -47,7 +52,8 @@ class ShapeFinding:
     regret_octave_share: float | None = None  # the regret as a share of that
     lowest_value: float | None = None  # the HP with the lowest measured mean
     lowest_loss: float | None = None  # that mean
-    curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, fitted loss in nats), empty without a fit
+    curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, fitted loss), empty without a fit
+    samples_se: float = 0.0  # the part of regret_se_nats that more seeds do not lower, but more held-out samples do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +97,7 @@ class Finding:
     move: Move | None = None  # None with fewer than two shapes whose optimum is known at all
     move_chance: float | None = None  # the probability that two optima differ by MOVE_OCTAVES or more
     transfer_chance: float | None = None  # the probability that the HP transfers; None without a noise floor
+    judged: JudgedLoss = NATS
 
     @property
     def key(self) -> tuple[str, str]:

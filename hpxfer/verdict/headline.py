@@ -12,7 +12,7 @@ from itertools import groupby
 
 from hpxfer.verdict.findings import Finding, Verdict
 from hpxfer.verdict.labels import scale_text
-from hpxfer.verdict.text import chance_text, exponent_text, has_transferred, most_lost, move_text
+from hpxfer.verdict.text import chance_text, exponent_text, has_transferred, most_lost, most_text, move_text
 
 
 def headline(hp: str, findings: Sequence[Finding], *, is_running: bool = False) -> str:
@@ -40,8 +40,8 @@ def _use(hp: str, findings: Sequence[Finding]) -> list[str]:
     out = []
     for value in dict.fromkeys(finding.base_value for finding in found):
         members = [finding for finding in found if finding.base_value == value]
-        most = [nats for finding in members for shape in finding.shapes if (nats := most_lost(shape)) is not None]
-        lost = f"at most {max(most):.2g} nats lost" if most and max(most) > 0 else "no loss measured"
+        most = [loss for finding in members for shape in finding.shapes if (loss := most_lost(shape)) is not None]
+        lost = most_text(max(most, default=0.0), members[0].judged)
         reach = _listed([_largest(finding) for finding in members])
         out.append(
             f"Use {hp} {exponent_text(value)} tuned at {_base(members)} with {_name(members[0])} up to {reach}: {lost}."
@@ -59,14 +59,14 @@ def _tune(hp: str, findings: Sequence[Finding]) -> list[str]:
 
 
 def _cost(found: Sequence[Finding], subject: str) -> str:
-    """Return what an HP that drifts costs: it diverges, it loses so many nats, or its optimum moves."""
+    """Return what an HP that drifts costs: it diverges, it loses so much, or its optimum moves."""
     worst = [(shape.regret_nats or 0.0, finding.name(shape)) for finding in found if (shape := finding.worst)]
-    nats, where = max(worst, default=(0.0, ""))
-    if nats == math.inf:
+    lost, where = max(worst, default=(0.0, ""))
+    if lost == math.inf:
         return f"{subject} diverges at {where}"
-    if nats > 0:
-        up_to = "up to " if len(found) > 1 else ""
-        return f"{subject} would lose {up_to}{nats:.2g} nats at {where}"
+    if lost > 0:
+        up_to, judged = "up to " if len(found) > 1 else "", found[0].judged
+        return f"{subject} would lose {up_to}{judged.amount(lost)} {judged.of_noun}at {where}"
     moves = [text for finding in found if (text := move_text(finding))]
     return moves[0] if moves else "its optimum moves"
 

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Verdict
+from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.text import move_text, regret_text
+from hpxfer.verdict.text import NOTHING, move_text, regret_text
 from hpxfer.verdict.thresholds import CONTROL, MOVE_OCTAVES, NUM_SE
 
 NO_NOISE = "one seed: no noise floor, add seeds"
@@ -56,8 +57,8 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     if doubts or finding.worst is None:
         return "undecided", tuple(doubts)
     worst = finding.worst
-    limit = "" if worst.limit_nats is None else f", within the limit of {worst.limit_nats:.2g}"
-    why = f"worst shape {finding.name(worst)}: {regret_text(worst)}{limit}"
+    limit = "" if worst.limit_nats is None else f", within the limit of {_limit(finding, worst)}"
+    why = f"worst shape {finding.name(worst)}: {regret_text(worst, finding.judged)}{limit}"
     still = (f"{text}: less than {MOVE_OCTAVES:g} octave",) if (text := move_text(finding)) else ()
     return "transfers", (why, *still, *_caveats(finding, others))
 
@@ -69,8 +70,12 @@ def _why_drifts(finding: Finding, shape: ShapeFinding, rules: Rules) -> str | No
         return None
     if (shape.regret_nats or 0.0) <= NUM_SE * (shape.regret_se_nats or 0.0):
         return None  # what was measured does not show it
-    limit = f"over the limit of {shape.limit_nats:.2g} ({_sure(shape.over_chance)})"
-    return f"{finding.name(shape)}: {regret_text(shape)}, {limit}"
+    limit = f"over the limit of {_limit(finding, shape)} ({_sure(shape.over_chance)})"
+    return f"{finding.name(shape)}: {regret_text(shape, finding.judged)}, {limit}"
+
+
+def _limit(finding: Finding, shape: ShapeFinding) -> str:
+    return NOTHING if shape.limit_nats is None else finding.judged.number(shape.limit_nats)
 
 
 def _moved(finding: Finding) -> str:
@@ -89,12 +94,28 @@ def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
         return [f"{finding.name(shape)}: no results"]
     if shape.regret_nats is None:
         return [f"{finding.name(shape)}: no result at the transferred HP"]
-    if shape.limit_nats is None or shape.regret_se_nats is None or NUM_SE * shape.regret_se_nats <= shape.limit_nats:
+    if not finding.judged.has_learned(shape.best_loss):
+        return [f"{finding.name(shape)}: no HP value learns anything: the best error is that of guessing"]
+    if shape.limit_nats is None:
+        return [f"{finding.name(shape)}: the limit is not known, as octaves from its optimum cost nothing measured"]
+    if shape.regret_se_nats is None or NUM_SE * shape.regret_se_nats <= shape.limit_nats:
         return []
-    # The error falls with the root of the number of seeds.
-    needed = math.ceil(shape.num_seeds * (NUM_SE * shape.regret_se_nats / shape.limit_nats) ** 2)
-    error = f"{NUM_SE:g} standard errors of the loss given up are {NUM_SE * shape.regret_se_nats:.2g} nats"
-    return [f"{finding.name(shape)}: {error}, over the limit of {shape.limit_nats:.2g}: about {needed} seeds decide"]
+    judged = finding.judged
+    error = (
+        f"{NUM_SE:g} standard errors of the {judged.noun} given up are {judged.amount(NUM_SE * shape.regret_se_nats)}"
+    )
+    limit = f"over the limit of {judged.number(shape.limit_nats)}"
+    return [f"{finding.name(shape)}: {error}, {limit}: about {what_decides(shape, judged)} decide"]
+
+
+def what_decides(shape: ShapeFinding, judged: JudgedLoss) -> str:
+    """Return how many seeds lower the error of a regret to its limit or, if no number does, how many samples."""
+    assert shape.regret_se_nats is not None
+    assert shape.limit_nats is not None
+    least, allowed = shape.samples_se**2, (shape.limit_nats / NUM_SE) ** 2
+    if least < allowed:  # the rest of the error falls with the root of the number of seeds
+        return f"{math.ceil(shape.num_seeds * (shape.regret_se_nats**2 - least) / (allowed - least))} seeds"
+    return f"{math.ceil((judged.num_samples or 0) * 2 * least / allowed)} held-out samples"
 
 
 def _uncertain(finding: Finding, others: Sequence[ShapeFinding], rules: Rules) -> list[str]:
@@ -108,7 +129,8 @@ def _uncertain(finding: Finding, others: Sequence[ShapeFinding], rules: Rules) -
         moved = move_text(finding) or "the move is not bounded"
         out.append(f"{moved}: perhaps more than {MOVE_OCTAVES:g} octave")
     out += [
-        f"{finding.name(shape)}: {regret_text(shape)}, perhaps over the limit of {shape.limit_nats:.2g}"
+        f"{finding.name(shape)}: {regret_text(shape, finding.judged)}, "
+        f"perhaps over the limit of {_limit(finding, shape)}"
         for shape in others
         if shape.over_chance is not None and shape.over_chance > rules.error / 2
     ]
@@ -164,4 +186,5 @@ def _control_reason(finding: Finding, control: Finding) -> str:
         return f"control {control.parameterization}: no regret could be measured"
     too = ": this axis does not tell them apart" if finding.verdict == control.verdict == "transfers" else ""
     did = "is undecided" if control.verdict == "undecided" else control.verdict
-    return f"control {control.parameterization} {did} (worst shape {control.name(worst)}: {regret_text(worst)}){too}"
+    at_worst = f"worst shape {control.name(worst)}: {regret_text(worst, control.judged)}"
+    return f"control {control.parameterization} {did} ({at_worst}){too}"

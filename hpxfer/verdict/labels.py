@@ -1,10 +1,9 @@
-"""How scales and losses are written, in reports, tables and figures alike."""
+"""How scales and arms are written, in reports, tables and figures alike."""
 
 from __future__ import annotations
 
 from hpxfer.verdict.thresholds import CONTROL
 
-LOSS_NAMES = {"validation": "validation loss", "final_window": "training loss over the last steps"}
 LARGEST_IN_FULL = 1e12
 
 
@@ -26,8 +25,3 @@ def variant_of(label: str) -> str:
 def is_control(label: str) -> bool:
     """Return whether the label is that of the table that all others of its variant are compared with."""
     return label.partition(" (")[0] == CONTROL
-
-
-def loss_name(loss: str) -> str:
-    """Return a loss in words, e.g. `validation loss` for `validation`."""
-    return LOSS_NAMES.get(loss, loss)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.verdict.labels import shape_label
+from hpxfer.verdict.loss import NATS, JudgedLoss
 
 COLUMNS = ("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status")
 TRIAL = "trial_id"  # a further column, which results have and a line written by hand may lack
@@ -30,7 +31,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class SeedLosses:
-    """The losses of one shape at one HP value, in nats: one per seed that has a result, +inf where it diverged."""
+    """The losses of one shape at one HP value: one per seed that has a result, +inf where it diverged."""
 
     value: float
     seeds: tuple[int, ...]
@@ -121,6 +122,7 @@ class LossGrid:
     """The losses of one parameterization along one axis, a row per shape. Rows may also come from several axes."""
 
     rows: tuple[ShapeLosses, ...]
+    judged: JudgedLoss = NATS
 
     @property
     def axis(self) -> str:
@@ -145,7 +147,7 @@ class LossGrid:
         return tuple(sorted({cell.value for row in self.rows for cell in row.cells}))
 
 
-def loss_grids(line: pd.DataFrame) -> tuple[LossGrid, ...]:
+def loss_grids(line: pd.DataFrame, judged: JudgedLoss = NATS) -> tuple[LossGrid, ...]:
     """Return the losses of a line, by axis and parameterization. The order of the frame's rows does not matter."""
     if absent := [name for name in COLUMNS if name not in line.columns]:
         raise HpxferError(f"line: must have the columns {', '.join(COLUMNS)}; missing: {', '.join(absent)}")
@@ -157,7 +159,7 @@ def loss_grids(line: pd.DataFrame) -> tuple[LossGrid, ...]:
         key = (row["axis"], row["parameterization"], float(row["scale"]), row["shape"])
         rows_of[key].append({str(name): value for name, value in row.items()})
     groups = groupby(sorted(rows_of), key=lambda key: key[:2])
-    return tuple(LossGrid(rows=tuple(_shape(rows_of[key]) for key in keys)) for _, keys in groups)
+    return tuple(LossGrid(rows=tuple(_shape(rows_of[key]) for key in keys), judged=judged) for _, keys in groups)
 
 
 def _shape(trials: list[dict[str, Any]]) -> ShapeLosses:

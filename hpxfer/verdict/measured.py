@@ -1,5 +1,8 @@
 """Measured: the losses of one shape as arrays, without spikes, and which of its cells tell where the optimum is.
 
+An error is bounded by that of guessing. A cell in the upper half of the way there is saturated: the loss no longer
+rises as that of a basin does, and a fit through it would be wrong. It says that the optimum lies on this side of it.
+
 Array letters: K HP values ascending, S seeds, N fitted cells, which are some of the K.
 """
 
@@ -7,22 +10,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from hpxfer.verdict.basins import Ints
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
 from hpxfer.verdict.thresholds import (
     BLOWN_NATS,
     BLOWN_RATIO,
     LOCAL_OCTAVES,
     LOCAL_POINTS,
+    SATURATED_SE,
+    SATURATED_SHARE,
     SPIKE_NOISES,
     SPIKE_SHARE,
     WALL_RATIO,
 )
+from hpxfer.verdict.tied import ROUNDING, lowest_of
 
 # The median of the range of so many normal numbers, in standard deviations. With more seeds, that of five is close.
 RANGES = {2: 0.954, 3: 1.588, 4: 1.978, 5: 2.257}
@@ -31,7 +38,7 @@ TINY = 1e-9  # octaves
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
-    """The losses of one shape in nats, K planned HP values by S seeds: NaN without a result, +inf where one diverged.
+    """The losses of one shape, K planned HP values by S seeds: NaN without a result, +inf where one diverged.
 
     Spikes are NaN: trials that ended far above the other seeds of their cell.
     """
@@ -40,6 +47,7 @@ class Measured:
     x_K: Floats  # log2 of the HP values
     loss_KS: Floats
     num_spikes: int = 0
+    judged: JudgedLoss = NATS
 
     @cached_property
     def num_K(self) -> Ints:
@@ -85,8 +93,32 @@ class Measured:
 
     @cached_property
     def lowest(self) -> int | None:
-        """The cell with the lowest mean of those where no seed diverged; of equal ones, that with the smallest HP."""
-        return int(np.argmin(np.where(self.stable_K, self.mean_K, np.inf))) if self.stable_K.any() else None
+        """The cell with the lowest mean of those where no seed diverged; of equal ones, that in the middle."""
+        if not self.stable_K.any():
+            return None
+        return lowest_of(np.where(self.stable_K, self.mean_K, np.inf).tolist(), self.x_K.tolist())
+
+    @cached_property
+    def binomial_K(self) -> Floats:
+        """The binomial variance of the mean of each cell, however many seeds share the held-out samples."""
+        known_K = np.nan_to_num(self.mean_K, nan=1.0)
+        return np.where(self.num_K > 0, self.judged.binomial(known_K), 0.0)
+
+    @cached_property
+    def saturation_K(self) -> Floats:
+        """How far each cell of an error is on the way to saturation: 0 at the lowest cell, 1 for a saturated one."""
+        guess = self.judged.guess
+        if guess is None or self.lowest is None:
+            return np.zeros(len(self.x_K))
+        best = float(self.mean_K[self.lowest])
+        chance = SATURATED_SE * math.sqrt(2 * self.judged.binomial(guess))
+        rise_K = np.where(self.stable_K, self.mean_K - best, 0.0)
+        return np.clip(rise_K / max(SATURATED_SHARE * (guess - best), chance), 0.0, 1.0)
+
+    @cached_property
+    def saturated_K(self) -> Bools:
+        """True for the cells of an error that are closer to guessing than to the lowest one, by more than chance."""
+        return np.asarray(self.saturation_K >= 1)
 
     @cached_property
     def has_result_K(self) -> Bools:
@@ -95,9 +127,9 @@ class Measured:
 
     @cached_property
     def _ends(self) -> tuple[int | None, int | None]:
-        """The closest unstable cell below the lowest one, and above."""
+        """The closest cell below the lowest one that is unstable or saturated, and above."""
         assert self.lowest is not None
-        bad = np.flatnonzero(np.isinf(self.loss_KS).any(axis=1))
+        bad = np.flatnonzero(np.isinf(self.loss_KS).any(axis=1) | self.saturated_K)
         below, above = bad[bad < self.lowest], bad[bad > self.lowest]
         return (int(below[-1]) if below.size else None), (int(above[0]) if above.size else None)
 
@@ -116,22 +148,57 @@ class Measured:
     def cells_N(self) -> Ints:
         """The cells that are fitted: the stable ones around the lowest one, within LOCAL_OCTAVES or LOCAL_POINTS of it.
 
-        Further out the loss says little about the minimum, and real basins have walls.
+        Further out the loss says little about the minimum, and real basins have walls. A saturated cell is fitted where
+        its side has no other.
         """
         if self.lowest is None:
             return np.zeros(0, dtype=np.int64)
         start, stop = self._ends
         cells = np.flatnonzero(self.stable_K & ~self._blown_K)
-        cells = cells[(cells > (-1 if start is None else start)) & (cells < (len(self.x_K) if stop is None else stop))]
+        inner = cells[(cells > (-1 if start is None else start)) & (cells < (len(self.x_K) if stop is None else stop))]
+        alone = [start if inner[0] == self.lowest else None, stop if inner[-1] == self.lowest else None]
+        beside = [end for end in alone if end is not None and self.saturated_K[end]]
+        cells = np.union1d(inner, np.array(beside, dtype=np.int64))
         at = int(np.flatnonzero(cells == self.lowest)[0])
         keep = np.abs(self.x_K[cells] - self.x_K[self.lowest]) <= LOCAL_OCTAVES + TINY
         keep[max(at - LOCAL_POINTS, 0) : at + LOCAL_POINTS + 1] = True
         kept: Ints = cells[keep]
         return kept
 
+    @cached_property
+    def flat(self) -> tuple[float, float] | None:
+        """The range of log2 HPs in which no error is left, if at least two cells have none; otherwise None.
+
+        It ends halfway to the next cell. At the edge of the grid it may go on, as far again as it was seen.
+        """
+        if not self.judged.is_error or self.lowest is None or self.mean_K[self.lowest] > ROUNDING:
+            return None
+        known = np.flatnonzero(self.has_result_K)
+        none = np.flatnonzero(self.stable_K & (self.mean_K <= ROUNDING))
+        if none.size < 2:
+            return None
+        first, last = float(self.x_K[none[0]]), float(self.x_K[none[-1]])
+        below, above = known[known < none[0]], known[known > none[-1]]
+        low = (first + float(self.x_K[below[-1]])) / 2 if below.size else 2 * first - last
+        high = (last + float(self.x_K[above[0]])) / 2 if above.size else 2 * last - first
+        return low, high
+
+    @property
+    def diverges_beside(self) -> bool:
+        """Whether the optimum is bounded by an HP at which training diverges."""
+        return self.lowest is not None and any(end is not None and not self.saturated_K[end] for end in self._ends)
+
+    @cached_property
+    def bending_N(self) -> Ints:
+        """The cells that tell whether the loss bends: the fitted ones, and the closest saturated ones."""
+        ends = (
+            [end for end in self._ends if end is not None and self.saturated_K[end]] if self.lowest is not None else []
+        )
+        return np.union1d(self.cells_N, np.array(ends, dtype=np.int64))
+
     @property
     def low(self) -> float:
-        """The lowest log2 HP at which the optimum may be: an HP that diverges. Without one, -inf."""
+        """The lowest log2 HP at which the optimum may be: one that diverges or is saturated. Without one, -inf."""
         return -math.inf if self._ends[0] is None else float(self.x_K[self._ends[0]])
 
     @property
@@ -157,21 +224,21 @@ class Measured:
         return None
 
 
-def measure(rows: Iterable[ShapeLosses]) -> tuple[Measured, ...]:
+def measure(rows: Iterable[ShapeLosses], judged: JudgedLoss = NATS) -> tuple[Measured, ...]:
     """Return what was measured at each shape. What counts as a spike rests on the noise of seeds of all of them."""
-    plain = [_plain(row) for row in rows]
+    plain = [_plain(row, judged) for row in rows]
     noise = _typical_noise(plain)
     return tuple(plain) if noise is None else tuple(_without_spikes(measured, noise) for measured in plain)
 
 
-def _plain(row: ShapeLosses) -> Measured:
+def _plain(row: ShapeLosses, judged: JudgedLoss) -> Measured:
     seeds = row.seeds
     loss_KS = np.full((len(row.cells), len(seeds)), np.nan)
     for k, cell in enumerate(row.cells):
         for seed, loss in zip(cell.seeds, cell.losses, strict=True):
             loss_KS[k, seeds.index(seed)] = loss
     x_K = np.log2(np.array([cell.value for cell in row.cells], dtype=float))
-    return Measured(row=row, x_K=np.asarray(x_K), loss_KS=loss_KS)
+    return Measured(row=row, x_K=np.asarray(x_K), loss_KS=loss_KS, judged=judged)
 
 
 def _leveled(measured: Measured) -> Floats:
@@ -209,8 +276,9 @@ def _without_spikes(measured: Measured, noise: float) -> Measured:
     rise_K = measured.mean_K - measured.mean_K[measured.lowest]
     medians = np.array([_median(cell) for cell in leveled_KS])
     rise_K = np.minimum(rise_K, medians - np.nanmin(medians))
-    far_KS = leveled_KS - lowest_K > np.maximum(SPIKE_NOISES * noise, SPIKE_SHARE * rise_K[:, None])
+    noise_K = np.maximum(noise, np.sqrt(measured.binomial_K))
+    far_KS = leveled_KS - lowest_K > np.maximum(SPIKE_NOISES * noise_K, SPIKE_SHARE * rise_K)[:, None]
     if not far_KS.any():
         return measured
     kept = np.where(far_KS, np.nan, measured.loss_KS)
-    return Measured(row=measured.row, x_K=measured.x_K, loss_KS=kept, num_spikes=int(far_KS.sum()))
+    return replace(measured, loss_KS=kept, num_spikes=int(far_KS.sum()))

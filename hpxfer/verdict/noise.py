@@ -9,6 +9,13 @@ optimum, and by noise of its own in every trial:
 The variances of the slope and of the noise follow from the likelihood that knows neither means nor levels (REML;
 Patterson and Thompson 1971, Biometrika 58, 545). They are averaged over a few ratios of the two, by their likelihood.
 The noise is pooled over all shapes and parameterizations of a line.
+
+An error has a further part, that of the held-out samples (`JudgedLoss.binomial`). All trials share them. Samples that
+are hard for every model raise all errors alike, and no difference sees them. Samples on which seeds disagree are part
+of the noise that seeds show, and more seeds average them. What is left are samples that are easy for all seeds of one
+HP and hard for those of another. Shares alone do not tell how many there are. So the rule is a floor: no trial is known
+better than its binomial variance, and what of that seeds do not show counts for each cell, however many seeds it has.
+This overstates it where cells fail on the same samples.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpxfer.verdict.basins import Ints
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured
 
@@ -41,10 +49,30 @@ class SeedNoise:
     def sd(self) -> float:
         return math.sqrt(self.variance)
 
-    def difference_se(self, num_a: float, num_b: float, octaves: float) -> float:
-        """Return the standard error of the difference of two cell means with so many seeds, so many octaves apart."""
+    def of_mean(self, num: Floats | Ints, binomial: Floats) -> Floats:
+        """Return the variances of cell means with so many seeds and such binomial variances, without their levels."""
+        return np.asarray(self.variance / np.maximum(num, 1) + self.hidden(binomial))
+
+    def hidden(self, binomial: Floats) -> Floats:
+        """Return what of binomial variances no number of seeds lowers."""
+        return np.asarray(np.maximum(binomial - self.variance, 0.0))
+
+    def difference_se(self, num_a: float, num_b: float, octaves: float, hidden: float = 0.0) -> float:
+        """Return the standard error of the difference of two cell means with so many seeds, so many octaves apart.
+
+        `hidden` is the sum of what no number of seeds lowers.
+        """
         shared = self.slope_variance * octaves**2 / max(min(num_a, num_b), 1)
-        return math.sqrt(self.variance * (1 / max(num_a, 1) + 1 / max(num_b, 1)) + shared)
+        return math.sqrt(self.variance * (1 / max(num_a, 1) + 1 / max(num_b, 1)) + shared + hidden)
+
+    def cells_se(self, measured: Measured, a: int, b: int) -> float:
+        """Return the standard error of the difference of the means of two cells of a shape."""
+        octaves, hidden = float(measured.x_K[a] - measured.x_K[b]), self.samples_se(measured, a, b) ** 2
+        return self.difference_se(float(measured.num_K[a]), float(measured.num_K[b]), octaves, hidden)
+
+    def samples_se(self, measured: Measured, a: int, b: int) -> float:
+        """Return the part of that standard error that only more held-out samples lower."""
+        return math.sqrt(float(self.hidden(measured.binomial_K[[a, b]]).sum()))
 
 
 def seed_noise(rows: Sequence[Measured]) -> SeedNoise | None:

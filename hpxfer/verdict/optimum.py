@@ -12,6 +12,7 @@ import numpy as np
 from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.thresholds import MIN_POINTS
+from hpxfer.verdict.tied import lowest_of
 
 Kind = Literal["interior", "lower_edge", "upper_edge", "at_divergence", "none"]
 
@@ -93,12 +94,18 @@ def open_because(kind: Kind, measured: Measured, best: int) -> str | None:
 
 
 def _lowest(measured: Measured, seed: int) -> float | None:
-    """Return the optimum of one seed: the vertex of the parabola through its lowest loss and the two beside it."""
+    """Return the optimum of one seed: the vertex of the parabola through its lowest loss and the two beside it.
+
+    Of equal lowest losses it is the middle.
+    """
     loss_K = measured.loss_KS[:, seed]
     at = np.flatnonzero(~np.isnan(loss_K))
     if np.isfinite(loss_K[at]).sum() < MIN_POINTS:
         return None
-    best = int(np.argmin(loss_K[at]))
+    best = lowest_of(loss_K[at].tolist(), measured.x_K[at].tolist())
+    tied = measured.x_K[at[loss_K[at] == loss_K[at[best]]]]
+    if tied.size > 1:
+        return float(tied[0] + tied[-1]) / 2
     if best in (0, at.size - 1) or not np.isfinite(loss_K[at[best - 1 : best + 2]]).all():
         return float(measured.x_K[at[best]])
     return vertex(measured.x_K[at[best - 1 : best + 2]].tolist(), loss_K[at[best - 1 : best + 2]].tolist())
@@ -107,7 +114,7 @@ def _lowest(measured: Measured, seed: int) -> float | None:
 def vertex(x: Sequence[float], y: Sequence[float]) -> float:
     """Return the x at which the parabola through three points is lowest. The middle point is the lowest one.
 
-    The first point is strictly higher. The parabola therefore opens upward, and its vertex lies between the midpoints
+    The two others are strictly higher. The parabola therefore opens upward, and its vertex lies between the midpoints
     of the two intervals: there is nothing to clip.
     """
     before, after = x[1] - x[0], x[2] - x[1]

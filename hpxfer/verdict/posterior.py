@@ -54,8 +54,9 @@ class Posterior:
     rows: tuple[Measured, ...]
     noise: SeedNoise
     optimum_BI: Floats  # log2 HP
-    level_BI: Floats  # the loss at the optimum, nats
-    curvature_BI: Floats  # nats per octave squared, at the optimum
+    center_BI: Floats  # where the drawn basins lie, log2 HP: the optima, but where no error is left at several cells
+    level_BI: Floats  # the loss at the optimum
+    curvature_BI: Floats  # loss per octave squared, at the optimum
     form_BI: Ints
     tolerance_B: Floats
     misfit_I: Floats  # the factor by which cells scatter about the best basin more than seeds do; 1 within chance
@@ -65,14 +66,14 @@ class Posterior:
         return not bool(np.isnan(self.optimum_BI[0, i]))
 
     def curves(self, i: int, x: Floats) -> Floats:
-        """Return the losses of the drawn basins of shape `i` at log2 HPs, (B, len(x)), in nats."""
-        rise = rise_of_each(x[None, :] - self.optimum_BI[:, i, None], self.form_BI[:, i])
+        """Return the losses of the drawn basins of shape `i` at log2 HPs, (B, len(x))."""
+        rise = rise_of_each(x[None, :] - self.center_BI[:, i, None], self.form_BI[:, i])
         return np.asarray(self.level_BI[:, i, None] + self.curvature_BI[:, i, None] * rise)
 
     def mean_curve(self, i: int, x: Floats) -> Floats:
-        """Return the mean loss over drawn basins of shape `i` at log2 HPs, (len(x),), in nats."""
+        """Return the mean loss over drawn basins of shape `i` at log2 HPs, (len(x),)."""
         some = slice(None, None, THINNED)
-        rise = rise_of_each(x[None, :] - self.optimum_BI[some, i, None], self.form_BI[some, i])
+        rise = rise_of_each(x[None, :] - self.center_BI[some, i, None], self.form_BI[some, i])
         return np.asarray((self.level_BI[some, i, None] + self.curvature_BI[some, i, None] * rise).mean(axis=0))
 
     @cached_property
@@ -89,8 +90,8 @@ class Posterior:
             measured = self.rows[i]
             drawn = self.curves(i, measured.x_K)
             y_K = np.where(measured.stable_K, measured.mean_K, 0.0)
-            spread = self.tolerance_B[:, None] * slack(measured, measured.x_K, y_K)
-            variance_K = self.noise.variance / np.maximum(measured.num_K, 1)
+            spread = self.tolerance_B[:, None] * slack(measured)
+            variance_K = self.noise.of_mean(measured.num_K, measured.binomial_K)
             share = spread**2 / (spread**2 + variance_K)
             rng = np.random.default_rng([RANDOM_SEED, 7, i])
             noise = np.sqrt(share * variance_K) * rng.standard_normal(drawn.shape)
@@ -110,13 +111,28 @@ def posterior(rows: Sequence[Measured], noise: SeedNoise) -> Posterior:
     return Posterior(
         rows=tuple(rows),
         noise=noise,
-        optimum_BI=optimum,
+        optimum_BI=_over_flats(rows, optimum),
+        center_BI=optimum,
         level_BI=level,
         curvature_BI=curvature,
         form_BI=form.astype(np.int64),
         tolerance_B=tolerance,
         misfit_I=parts[0][5],
     )
+
+
+def _over_flats(rows: Sequence[Measured], center_BI: Floats) -> Floats:
+    """Return draws of optima: those of basins, but any place where no error is left is as good as another.
+
+    No form of the library is as flat as an error at its bound, so that fits would place such an optimum by the forms of
+    other shapes.
+    """
+    out = center_BI.copy()
+    for i, measured in enumerate(rows):
+        if measured.flat is not None and not np.isnan(center_BI[0, i]):
+            rng = np.random.default_rng([RANDOM_SEED, 8, i])
+            out[:, i] = rng.uniform(*measured.flat, size=len(out))
+    return out
 
 
 def _draw(rows: Sequence[Measured], fitted: Sequence[int], noise: SeedNoise, *, walls: bool, num: int) -> list[Floats]:
@@ -208,7 +224,7 @@ def _misfit(cells: Cells, noise: SeedNoise, forms: Ints, weight: Weights) -> flo
     free = cells.y_N.size - 3
     if free < 1:
         return 1.0
-    log_TM, root_N = weight.log_HTM[0], np.sqrt(cells.num_N / noise.variance)
+    log_TM, root_N = weight.log_HTM[0], 1 / np.sqrt(noise.of_mean(cells.num_N, cells.binomial_N))
     ratios = []
     for form in np.argsort(log_TM.max(axis=1))[-LIKELIEST:]:
         u_2N = cells.x_N - weight.m_M[log_TM[form].argmax()] + np.array([[-0.5], [0.5]]) * weight.step

@@ -14,6 +14,7 @@ from hpxfer.verdict.estimate import Estimates, estimate_all
 from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.headline import headline
 from hpxfer.verdict.judge import with_control
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import loss_grids
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
@@ -32,8 +33,9 @@ class TransferReport:
 
     sweep: str
     hp: str
-    loss: str  # the loss it is judged by: validation | final_window
+    loss: str  # the loss it is judged by, as in `judge.loss`
     findings: tuple[Finding, ...]
+    judged: JudgedLoss = NATS  # what that loss is
 
     @property
     def headline(self) -> str:
@@ -47,11 +49,11 @@ class TransferReport:
 
     def summary(self) -> str:
         """Return the verdicts as plain text of at most twelve lines. The first one is the headline."""
-        return summary_text(self.sweep, self.hp, self.loss, self.findings)
+        return summary_text(self.sweep, self.hp, self.judged, self.findings)
 
     def to_text(self) -> str:
         """Return the whole report as plain text: each finding with its reasons and a table of its shapes."""
-        return full_text(self.sweep, self.hp, self.loss, self.findings)
+        return full_text(self.sweep, self.hp, self.judged, self.findings)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per axis, parameterization and shape, in the order of the findings.
@@ -59,7 +61,7 @@ class TransferReport:
         - `hp`, `axis`, `parameterization`, `scale_name`, `verdict`: what was judged, and how.
         - `transferred_value`: the HP value that is transferred from the base.
         - `shape`, `scale`, `is_base` and the other columns of `ShapeFinding`: best HP and loss, the loss and the regret
-          of the transferred HP with its standard error (nats), seeds and trials.
+          of the transferred HP with its standard error (in the unit of the loss), seeds and trials.
         - `status`: what the optimum is: interior, lower_edge, upper_edge, at_divergence or none.
         - `on_edge`: whether it is at an edge of the grid or next to divergence, and so a bound.
         - `log2_value`, `low_log2`, `high_log2`, `se_log2` and the other columns of `Optimum`: log2 of the optimum, its
@@ -98,16 +100,20 @@ class JudgedLine:
         return {estimates.grid.key: estimates for estimates in self.estimates}
 
 
-def judge_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str, rules: Rules = DEFAULT_RULES) -> JudgedLine:
+def judge_line(
+    line: pd.DataFrame, *, sweep: str, hp: str, loss: JudgedLoss = NATS, rules: Rules = DEFAULT_RULES
+) -> JudgedLine:
     """Return the report on a line, with its estimates. The noise of seeds is pooled over the whole line."""
-    estimates = estimate_all(loss_grids(line))
+    estimates = estimate_all(loss_grids(line, loss))
     findings = [finding_of(found, rules) for found in estimates]
     findings.sort(key=lambda finding: (finding.axis, finding.is_control, finding.parameterization))
     compared = tuple(with_control(finding, findings) for finding in findings)
-    report = TransferReport(sweep=sweep, hp=hp, loss=loss, findings=compared)
+    report = TransferReport(sweep=sweep, hp=hp, loss=loss.name, judged=loss, findings=compared)
     return JudgedLine(report=report, estimates=estimates)
 
 
-def report_line(line: pd.DataFrame, *, sweep: str, hp: str, loss: str, rules: Rules = DEFAULT_RULES) -> TransferReport:
+def report_line(
+    line: pd.DataFrame, *, sweep: str, hp: str, loss: JudgedLoss = NATS, rules: Rules = DEFAULT_RULES
+) -> TransferReport:
     """Return the report on a line, a frame as `Results.line` gives it."""
     return judge_line(line, sweep=sweep, hp=hp, loss=loss, rules=rules).report

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hpxfer.verdict.findings import Finding, ShapeFinding
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
 from hpxfer.verdict.thresholds import NUM_SE
+from hpxfer.verdict.tied import lowest_of
 
 SAME_SHARE = 1e-12  # losses with a smaller relative difference count as exactly equal
 MISFIT = 3.0  # a scatter of cells about every basin that is this many times that of seeds is no noise
@@ -32,8 +34,9 @@ class Row:
     name: str
     shape: ShapeFinding
     cells: tuple[SeedLosses, ...]
-    noise: float | None  # standard deviation of one seed's loss, in nats
+    noise: float | None  # standard deviation of one seed's loss
     transferred: float | None  # the HP
+    judged: JudgedLoss = NATS
 
     @classmethod
     def of(cls, finding: Finding, shape: ShapeFinding, row: ShapeLosses) -> Row:
@@ -44,6 +47,7 @@ class Row:
             cells=row.cells,
             noise=finding.noise_nats,
             transferred=finding.base_value,
+            judged=finding.judged,
         )
 
     @property
@@ -64,7 +68,10 @@ class Row:
     @cached_property
     def lowest(self) -> int | None:
         """The index of the cell with the lowest loss; None without a finite loss."""
-        return min(self.finite, key=self.loss, default=None)
+        if not self.finite:
+            return None
+        at = lowest_of([self.loss(i) for i in self.finite], [self.exponents[i] for i in self.finite])
+        return self.finite[at]
 
     @property
     def is_constant(self) -> bool:
@@ -109,7 +116,9 @@ class Row:
         """Return the standard error of the loss of a cell minus the lowest one; 0 without a noise floor."""
         if self.noise is None or self.lowest is None:
             return 0.0
-        return self.noise * math.sqrt(sum(1 / len(self.cells[i].finite) for i in (index, self.lowest)))
+        own = self.noise**2
+        hidden = sum(max(self.judged.binomial(self.loss(i)) - own, 0.0) for i in (index, self.lowest))
+        return math.sqrt(sum(own / len(self.cells[i].finite) for i in (index, self.lowest)) + hidden)
 
     def has(self, value: float) -> bool:
         """Return whether an HP value is planned."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from hpxfer.host.output import aligned
 from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.headline import compared, headline
-from hpxfer.verdict.labels import loss_name, scale_text
+from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import (
     NOTHING,
     chance_text,
@@ -19,32 +20,35 @@ from hpxfer.verdict.text import (
     move_text,
     number_text,
     optimum_text,
-    regret_nats_text,
+    regret_number_text,
     verdict_line,
 )
 
 MAX_VERDICTS = 9  # lines of a summary; with the headline, the question and the rest in one line that makes twelve
 MAX_MOVES = 4  # verdicts that are few enough for the move of each
-# The two lines of each heading.
-COLUMNS = (
-    ("shape", ""),
-    ("scale", ""),
-    ("optimum", ""),
-    ("95% interval", ""),
-    ("scatter over", "that of seeds"),
-    ("best loss,", "nats"),
-    ("loss given up,", "nats"),
-    ("share of", "the loss"),
-    ("in units of", "seed noise"),
-    ("share of what one", "octave costs"),
-    ("limit,", "nats"),
-    ("seeds", ""),
-    ("diverged", ""),
-    ("missing", ""),
-)
 
 
-def summary_text(sweep: str, hp: str, loss: str, findings: Sequence[Finding]) -> str:
+def _columns(judged: JudgedLoss) -> tuple[tuple[str, str], ...]:
+    """Return the two lines of each heading."""
+    return (
+        ("shape", ""),
+        ("scale", ""),
+        ("optimum", ""),
+        ("95% interval", ""),
+        ("scatter over", "that of seeds"),
+        (f"best {judged.noun},", judged.level_unit),
+        (f"{judged.noun} given up,", judged.unit),
+        ("share of", f"the {judged.whole}"),
+        ("in units of", "seed noise"),
+        ("share of what one", "octave costs"),
+        ("limit,", judged.unit),
+        ("seeds", ""),
+        ("diverged", ""),
+        ("missing", ""),
+    )
+
+
+def summary_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding]) -> str:
     """Return the verdicts in at most twelve lines. The first one is the headline."""
     shown = compared(findings)
     lines = [headline(hp, findings), _question(sweep, hp, loss)]
@@ -58,20 +62,29 @@ def summary_text(sweep: str, hp: str, loss: str, findings: Sequence[Finding]) ->
     return "\n".join(lines) + "\n"
 
 
-def full_text(sweep: str, hp: str, loss: str, findings: Sequence[Finding]) -> str:
+def full_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding]) -> str:
     """Return the headline, and every finding with its reasons and a table of its shapes."""
     lines = [
         headline(hp, findings),
         _question(sweep, hp, loss),
-        f"Loss given up: loss at the base's best {hp} minus the best loss of the shape, with its standard error.",
+        _meaning(hp, loss),
     ]
     for finding in findings:
         lines += ["", *_section(finding, hp)]
     return "\n".join(lines) + "\n"
 
 
-def _question(sweep: str, hp: str, loss: str) -> str:
-    return f"Does {hp} transfer? Sweep {sweep}, judged by {loss_name(loss)}."
+def _question(sweep: str, hp: str, loss: JudgedLoss) -> str:
+    return f"Does {hp} transfer? Sweep {sweep}, judged by {loss.shown}."
+
+
+def _meaning(hp: str, loss: JudgedLoss) -> str:
+    noun = loss.noun
+    if loss.is_error:
+        return (
+            f"{noun.capitalize()} given up: the best {noun} of the shape minus that at the base's best {hp}, in points."
+        )
+    return f"Loss given up: loss at the base's best {hp} minus the best loss of the shape, with its standard error."
 
 
 def _verdicts(findings: Sequence[Finding]) -> list[str]:
@@ -86,12 +99,13 @@ def _beside_control(finding: Finding) -> str:
 
 
 def _section(finding: Finding, hp: str) -> list[str]:
-    noise = "unknown" if finding.noise_nats is None else f"{finding.noise_nats:.2g} nats"
+    noise = "unknown" if finding.noise_nats is None else finding.judged.amount(finding.noise_nats)
     transferred = hp_text(finding.base_value) if has_transferred(finding) and finding.base_value else "none"
     chance = chance_text(finding)
-    rows = [_row(shape) for shape in finding.shapes]
-    kept = [i for i in range(len(COLUMNS)) if any(row[i] not in ("", NOTHING) for row in rows)]
-    headings = [tuple(COLUMNS[i][line] for i in kept) for line in (0, 1)]
+    rows = [_row(shape, finding.judged) for shape in finding.shapes]
+    columns = _columns(finding.judged)
+    kept = [i for i in range(len(columns)) if any(row[i] not in ("", NOTHING) for row in rows)]
+    headings = [tuple(columns[i][line] for i in kept) for line in (0, 1)]
     table = aligned([*headings, *(tuple(row[i] for i in kept) for row in rows)], right_from=1)
     return [
         f"{finding.axis} | {verdict_line(finding)}",
@@ -103,7 +117,7 @@ def _section(finding: Finding, hp: str) -> list[str]:
     ]
 
 
-def _row(shape: ShapeFinding) -> tuple[str, ...]:
+def _row(shape: ShapeFinding, judged: JudgedLoss) -> tuple[str, ...]:
     share = None if shape.regret_octave_share is None else 100 * shape.regret_octave_share
     return (
         shape.shape + (" (base)" if shape.is_base else ""),
@@ -111,12 +125,12 @@ def _row(shape: ShapeFinding) -> tuple[str, ...]:
         optimum_text(shape.optimum),
         interval_text(shape.optimum),
         misfit_text(shape.optimum) or NOTHING,
-        number_text(shape.best_loss, "{:.4f}"),
-        regret_nats_text(shape),
+        NOTHING if shape.best_loss is None else judged.level(shape.best_loss),
+        regret_number_text(shape, judged),
         _positive(shape.regret_percent, "{:.2f}%"),
         _positive(shape.regret_noise_units, "{:.1f}"),
         _positive(share, "{:.0f}%"),
-        number_text(shape.limit_nats, "{:.2g}"),
+        NOTHING if shape.limit_nats is None else judged.number(shape.limit_nats),
         str(shape.num_seeds),
         str(shape.num_diverged),
         str(shape.num_missing),

@@ -9,6 +9,7 @@ import math
 
 from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.thresholds import CONFIDENCE, NUM_SE
 
@@ -49,8 +50,8 @@ def misfit_text(optimum: Optimum) -> str:
     return f"{optimum.misfit:.2g} times" if optimum.misfit is not None and optimum.misfit >= MISFIT else ""
 
 
-def regret_nats_text(shape: ShapeFinding) -> str:
-    """Return a regret in nats with its standard error: `0.017 +- 0.004`, `none +- 0.01`, or `diverges`.
+def regret_number_text(shape: ShapeFinding, judged: JudgedLoss) -> str:
+    """Return a regret without its unit, with its standard error: `0.017 +- 0.004`, `none +- 0.01`, or `diverges`.
 
     At the base, where the HP was chosen, nothing is compared: `same grid cell`.
     """
@@ -60,26 +61,28 @@ def regret_nats_text(shape: ShapeFinding) -> str:
         return "diverges"
     if shape.regret_nats <= 0 and shape.is_base:
         return SAME_CELL
-    value = f"{shape.regret_nats:.2g}" if shape.regret_nats > 0 else "none"
-    return value + (f" +- {shape.regret_se_nats:.2g}" if shape.regret_se_nats else "")
+    value = judged.number(shape.regret_nats) if shape.regret_nats > 0 else "none"
+    return value + (f" +- {judged.number(shape.regret_se_nats)}" if shape.regret_se_nats else "")
 
 
-def regret_text(shape: ShapeFinding) -> str:
+def regret_text(shape: ShapeFinding, judged: JudgedLoss) -> str:
     """Return a regret in words, e.g. `loss given up 0.017 +- 0.004 nats (0.51% of the loss)`."""
     if shape.regret_nats is None:
-        return "loss given up unknown"
+        return f"{judged.noun} given up unknown"
     if shape.regret_nats == math.inf:
         return "diverges at the transferred HP"
     if shape.regret_nats <= 0:
-        error = f"+- {shape.regret_se_nats:.2g} nats" if shape.regret_se_nats else ""
+        error = f"+- {judged.amount(shape.regret_se_nats)}" if shape.regret_se_nats else ""
         notes = [note for note in (SAME_CELL if _is_same_cell(shape) else "", error) if note]
-        return "loss given up: none measured" + (f" ({', '.join(notes)})" if notes else "")
+        return f"{judged.noun} given up: none measured" + (f" ({', '.join(notes)})" if notes else "")
     shares = []
     if shape.regret_percent is not None:
-        shares.append(f"{shape.regret_percent:.2g}% of the loss")
+        shares.append(f"{shape.regret_percent:.2g}% of the {judged.whole}")
     if shape.regret_octave_share is not None:
         shares.append(f"{_share_text(shape.regret_octave_share)} what one octave costs")
-    return f"loss given up {regret_nats_text(shape)} nats" + (f" ({', '.join(shares)})" if shares else "")
+    return f"{judged.noun} given up {regret_number_text(shape, judged)} {judged.unit}" + (
+        f" ({', '.join(shares)})" if shares else ""
+    )
 
 
 def _share_text(share: float) -> str:
@@ -91,7 +94,7 @@ def _is_same_cell(shape: ShapeFinding) -> bool:
 
 
 def most_lost(shape: ShapeFinding) -> float | None:
-    """Return the upper end of the 95% interval of a regret in nats, at least 0; None if the regret is not known."""
+    """Return the upper end of the 95% interval of a regret, at least 0; None if the regret is not known."""
     if shape.regret_nats is None:
         return None
     high = shape.regret_high_nats
@@ -105,7 +108,14 @@ def lost_text(finding: Finding) -> str | None:
     most = [nats for shape in finding.shapes if not shape.is_base and (nats := most_lost(shape)) is not None]
     if not most or math.isinf(max(most)):
         return None
-    return f"at most {max(most):.2g} nats lost" if max(most) > 0 else "no loss measured"
+    return most_text(max(most), finding.judged)
+
+
+def most_text(most: float, judged: JudgedLoss) -> str:
+    """Return in words that no more is lost, e.g. `at most 0.02 nats lost`."""
+    if most <= 0:
+        return f"no {judged.noun} measured as lost" if judged.is_error else "no loss measured"
+    return f"at most {judged.amount(most)} {judged.of_noun}lost"
 
 
 def move_text(finding: Finding) -> str | None:
@@ -210,9 +220,10 @@ def conclusion(finding: Finding) -> str | None:
         return None
     if worst.regret_nats == math.inf:
         return f"diverges at {finding.name(worst)}"
-    return (
-        f"{regret_nats_text(worst)} nats lost at {finding.name(worst)}" if worst.regret_nats > 0 else move_text(finding)
-    )
+    if worst.regret_nats <= 0:
+        return move_text(finding)
+    lost = f"{regret_number_text(worst, finding.judged)} {finding.judged.unit} {finding.judged.of_noun}lost"
+    return f"{lost} at {finding.name(worst)}"
 
 
 def _open_question(finding: Finding) -> str | None:
@@ -230,7 +241,8 @@ def _open_question(finding: Finding) -> str | None:
     for shape in finding.shapes:
         error = NUM_SE * (shape.regret_se_nats or 0.0)
         if not shape.is_base and shape.limit_nats is not None and error > shape.limit_nats:
-            return f"loss given up known to +- {error:.2g} nats, limit {shape.limit_nats:.2g}"
+            judged = finding.judged
+            return f"{judged.noun} given up known to +- {judged.amount(error)}, limit {judged.number(shape.limit_nats)}"
     return None if finding.drift or finding.move else "drift unknown"
 
 

@@ -54,6 +54,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         noise_nats=None if noise is None else noise.sd,
         verdict="undecided",
         reasons=(),
+        judged=grid.judged,
         regret_trend=regret_trend(
             [shape.scale for shape in shapes],
             [shape.best_loss for shape in shapes],
@@ -101,11 +102,11 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
     moved_loss = _loss(measured, cells.moved)
     regret = _regret(best_loss, moved_loss)
     finite = regret if regret is not None and math.isfinite(regret) else None
-    se = None
+    se, samples_se, judged = None, 0.0, measured.judged
     if finite is not None and estimates.noise is not None and cells.best is not None and cells.moved is not None:
-        octaves = float(measured.x_K[cells.moved] - measured.x_K[cells.best])
-        moved, best = float(measured.num_K[cells.moved]), float(measured.num_K[cells.best])
-        se = estimates.noise.difference_se(moved, best, octaves)
+        se = estimates.noise.cells_se(measured, cells.moved, cells.best)
+        samples_se = estimates.noise.samples_se(measured, cells.moved, cells.best)
+    depth = None if best_loss is None else judged.basin_depth(best_loss)
     sd = None if estimates.noise is None else estimates.noise.sd
     edge, at = stability_edge(row), optimum.log2_value
     octave = octave_cost(estimates, i)
@@ -119,9 +120,10 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
         transferred=_transferred(moved_loss),
         transferred_loss=moved_loss,
         regret_nats=regret,
-        regret_percent=100 * finite / abs(best_loss) if finite is not None and best_loss else None,
+        regret_percent=100 * finite / depth if finite is not None and depth else None,
         regret_noise_units=finite / sd if finite is not None and sd else None,
         regret_se_nats=se,
+        samples_se=samples_se,
         num_seeds=len(row.seeds),
         num_diverged=row.num_diverged,
         num_missing=row.num_missing,
@@ -141,9 +143,12 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
 
 
 def _limit(estimates: Estimates, i: int, best_loss: float | None, rules: Rules) -> float | None:
-    """Return the largest regret in nats that counts as none."""
+    """Return the largest regret that counts as none; None at a shape that learned nothing."""
+    judged = estimates.grid.judged
+    if best_loss is None or not judged.has_learned(best_loss):
+        return None
     if rules.loss is not None:
-        return None if best_loss is None else rules.loss * abs(best_loss)
+        return rules.loss * judged.basin_depth(best_loss)
     return octave_cost(estimates, i, rules.octaves or 0.0)
 
 
@@ -173,7 +178,7 @@ def _loss(measured: Measured, cell: int | None) -> float | None:
 
 
 def _regret(best_loss: float | None, moved_loss: float | None) -> float | None:
-    """Return the regret in nats: +inf if the transferred HP diverges, even if every other HP does too."""
+    """Return the regret: +inf if the transferred HP diverges, even if every other HP does too."""
     if moved_loss is None or moved_loss == math.inf:
         return moved_loss
     return None if best_loss is None else moved_loss - best_loss

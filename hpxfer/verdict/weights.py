@@ -19,6 +19,7 @@ from hpxfer.verdict.basins import PRIOR_T, Ints, rise_of_all
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import SeedNoise
+from hpxfer.verdict.thresholds import SATURATED_TOLERANCE
 
 TOLERANCES = np.array([0.02, 0.06, 0.2])  # of the rise
 NEAR = 1.5  # octaves from the lowest cell up to which the tolerance is that share; beyond, it grows with the square
@@ -29,7 +30,7 @@ COARSE, FINE = 0.25, 0.06  # octaves between positions in the search, and after 
 FEWEST, MOST = 48, 160  # positions after the search
 ENOUGH, REFINED = 24, 4  # of these that matter: with fewer, they are spaced more closely, so many times at most
 NEGLIGIBLE = 10.0  # a position whose log weight is this far below the largest one is left out after the search
-ROUNDING = 1e-14  # nats squared
+ROUNDING = 1e-14  # loss squared
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,7 +40,8 @@ class Cells:
     x_N: Floats
     y_N: Floats  # means, above the lowest
     num_N: Floats
-    slack_N: Floats  # the tolerance of a share of one, nats
+    binomial_N: Floats  # variance that the held-out samples leave open
+    slack_N: Floats  # the tolerance of a share of one
     low: float
     high: float
     octaves_N: Floats  # from the lowest cell
@@ -71,19 +73,21 @@ def fitted_cells(measured: Measured, *, walls: bool) -> Cells:
         x_N=x_N,
         y_N=y_N - y_N.min(),
         num_N=measured.num_K[at].astype(float),
-        slack_N=slack(measured, x_N, y_N),
+        binomial_N=measured.binomial_K[at],
+        slack_N=slack(measured)[at],
         low=measured.low,
         high=high,
         octaves_N=x_N - measured.x_K[measured.lowest],
     )
 
 
-def slack(measured: Measured, x: Floats, y: Floats) -> Floats:
-    """Return the tolerance of cells in nats if it is a share of one."""
+def slack(measured: Measured) -> Floats:
+    """Return the tolerance of each cell of a shape if it is a share of one, (K,); 0 for one that is not stable."""
     assert measured.lowest is not None
-    distance = np.abs(x - measured.x_K[measured.lowest]) / NEAR
-    rise = np.maximum(y - float(measured.mean_K[measured.lowest]), 0.0)
-    return np.asarray(rise * np.maximum(1.0, distance) ** 2)
+    distance_K = np.abs(measured.x_K - measured.x_K[measured.lowest]) / NEAR
+    rise_K = np.where(measured.stable_K, measured.mean_K - measured.mean_K[measured.lowest], 0.0)
+    wide_K = 1 + (SATURATED_TOLERANCE - 1) * measured.saturation_K**2
+    return np.asarray(wide_K * np.maximum(rise_K, 0.0) * np.maximum(1.0, distance_K) ** 2)
 
 
 def usual_curvature(cells: Sequence[Cells]) -> float:
@@ -157,7 +161,7 @@ def _evidence(
     """
     shared = noise.slope_variance * np.outer(cells.octaves_N, cells.octaves_N) / cells.num_N.mean()
     flank_N = 2 * usual * (np.abs(cells.octaves_N) + 0.5) * step
-    own = noise.variance / cells.num_N + (tolerance * cells.slack_N) ** 2 + flank_N**2 / 12 + ROUNDING
+    own = noise.of_mean(cells.num_N, cells.binomial_N) + (tolerance * cells.slack_N) ** 2 + flank_N**2 / 12 + ROUNDING
     root_NN = np.linalg.cholesky(np.linalg.inv(shared + np.diag(own)))
     y_N, ones_N = cells.y_N @ root_NN, root_NN.sum(axis=0)
     ones, mean = float(ones_N @ ones_N), float(ones_N @ y_N)

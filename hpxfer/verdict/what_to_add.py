@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from scipy import stats
 
 from hpxfer.verdict.findings import Addition, Finding, ShapeFinding
+from hpxfer.verdict.judge import what_decides
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.row import Lack, Row
@@ -90,13 +91,19 @@ def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[A
     # What is likely to drift is decided by a regret far over its limit, and needs no small error.
     if factor <= 1 or (finding.transfer_chance or 0.0) < rules.error:
         return []
-    needed = math.ceil(SEED_MARGIN * now * factor**2)
+    needed, judged = math.ceil(SEED_MARGIN * now * factor**2), finding.judged
+    wanting = [
+        shape for shape in _others(finding) if shape.limit_nats and NUM_SE * shape.samples_se >= shape.limit_nats
+    ]
+    if wanting:
+        return [_nothing(f"about {what_decides(wanting[0], judged)} decide, as all seeds share those of the sweep")]
     if needed > HOPELESS_SEEDS:
         limit = min(shape.limit_nats for shape in _others(finding) if shape.limit_nats)
+        held_out = "held-out samples" if judged.is_error else "validation tokens"
         return [
             _nothing(
-                f"about {needed} seeds decide, as the noise of one is {finding.noise_nats:.2g} nats and the "
-                f"limit {limit:.2g}; a longer run or more validation tokens lower the noise"
+                f"about {needed} seeds decide, as the noise of one is {judged.amount(finding.noise_nats or 0.0)} "
+                f"and the limit {judged.number(limit)}; a longer run or more {held_out} lower the noise"
             )
         ]
     return [*_base_tie(rows), *_more_seeds(now, min(needed, MAX_GROWTH * now))]

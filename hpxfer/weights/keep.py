@@ -57,10 +57,10 @@ class Keeper:
             self._warned = True
 
 
-def losses_of(numbers: Mapping[Any, Any]) -> dict[str, float | None]:
-    """Return the losses of a result or of a stored row. What is missing is None."""
+def losses_of(numbers: Mapping[Any, Any]) -> dict[str, float]:
+    """Return the losses that a result or a stored row has, by column."""
     found = {column: numbers.get(column) for column in LOSS_COLUMNS.values()}
-    return {name: None if loss is None or math.isnan(loss) else float(loss) for name, loss in found.items()}
+    return {name: float(loss) for name, loss in found.items() if loss is not None and not math.isnan(loss)}
 
 
 def weights_from(

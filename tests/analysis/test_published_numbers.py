@@ -22,7 +22,7 @@ def finding(optima: Mapping[float, float], noise: float = 1e-4) -> Finding:
         return math.log2(optima[scales[0] * 2.0**doublings])
 
     frame = line({"sp": log2_optimum}, scales=scales, grid=range(-14, -5), noise=noise, seeds=3)
-    return report_line(frame, sweep="published", hp="lr", loss="validation").findings[0]
+    return report_line(frame, sweep="published", hp="lr").findings[0]
 
 
 @pytest.mark.parametrize(("optima", "slope"), [(STEP_AT_THE_END, 0.20), (TWO_OCTAVES_DOWN, -0.67)])

@@ -28,7 +28,7 @@ QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart.yaml"
 
 
 def report(frame: pd.DataFrame) -> TransferReport:
-    return report_line(frame, sweep="planted", hp="lr", loss="validation")
+    return report_line(frame, sweep="planted", hp="lr")
 
 
 def messy() -> pd.DataFrame:

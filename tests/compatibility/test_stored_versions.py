@@ -1,6 +1,7 @@
 """The promise of docs/compatibility.md: folders, sweeps and recipes that earlier versions wrote are read.
 
-The archives hold the trials, the sweep and the recipe of the quickstart as versions 2 and 3 of the store wrote them.
+The archives hold the trials, the sweep and the recipe of the quickstart as versions 2 and 3 of the store wrote them,
+and made-up results of version 7.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ STORED = {
     4: (LEGACY, None, None),
     5: (PUBLISHED, 180, {"completep-moe": "transfers", "sp": "drifts"}),
     6: (PUBLISHED.parent / "init_matrices_300", 72, {"completep-moe": "undecided"}),
+    7: (HERE / "schema-7.tar.xz", None, None),
 }
 
 

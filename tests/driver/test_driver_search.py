@@ -63,7 +63,7 @@ def test_a_search_that_goes_on_shows_the_best_that_it_had(tmp_path: Path) -> Non
     best: list[list[float | None]] = []
 
     def look(_: Stack, __: object, counts: RunCounts) -> None:
-        best.append([row.best_loss_nats for row in counts.run_status().shapes])
+        best.append([row.best_loss for row in counts.run_status().shapes])
 
     for points in (3, 5):
         best.clear()

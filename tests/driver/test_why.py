@@ -14,11 +14,14 @@ from sweep_text import edited
 
 from hpxfer.driver.why import Difference, Why, explain_trial, flat, identity_of, why_text
 from hpxfer.errors import HpxferError
-from hpxfer.spec import SweepSpec, parse_sweep
+from hpxfer.spec import SweepSpec, load_sweep, parse_sweep
+from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.store import Store
 from hpxfer.store.proof import proven_identity
 from hpxfer.store.rows import trials_table
-from hpxfer.trial import Expansion, Trial
+from hpxfer.trial import DataRef, Expansion, Trial
+
+ROOT = Path(__file__).resolve().parents[2]
 
 LR = "lr: [0.005, 0.01, 0.02]"
 
@@ -68,6 +71,19 @@ def test_a_stored_row_gives_the_identity_that_its_id_is_the_hash_of(edits: tuple
     assert len(found) == len(by_id) > 0
     for row in found:
         assert proven_identity(row) == identity_of(by_id[row["trial_id"]], expansion)
+
+
+def test_a_stored_row_of_samples_gives_its_identity() -> None:
+    """What JSON does not keep comes back: the tuple of chosen classes, and the options of the family mlp."""
+    options = "model.mlp={inverse_temperature: 2.0}"
+    spec = load_sweep(ROOT / "sweeps" / "mlp" / "first.yaml", overrides=("data.only=[6, 5, 4, 3, 2, 1]", options))
+    expansion = Expansion(spec, DataRef(digest="0" * 32, **data_sizes(spec.data)))
+    for trial in islice(expansion.trials(), 4):
+        (row,) = trials_table([made(trial)]).to_pylist()
+        found = identity_of(trial, expansion)
+        assert proven_identity(row) == found
+        assert found["setting"]["only_classes"] == (6, 5, 4, 3, 2, 1)
+        assert found["setting"]["mlp"]["inverse_temperature"] == 2.0
 
 
 @given(spec=sweeps())

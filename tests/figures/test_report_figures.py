@@ -26,7 +26,7 @@ def line(drift: float, *, seed: int = 0, kind: Planted = KIND, name: str = "comp
 
 
 def report(*lines: pd.DataFrame) -> TransferReport:
-    return report_line(pd.concat(lines), sweep="planted", hp="lr", loss="validation")
+    return report_line(pd.concat(lines), sweep="planted", hp="lr")
 
 
 BOTH = report(line(0.0), line(0.5, name="sp"))

@@ -15,6 +15,7 @@ import pytest
 
 from hpxfer.analysis import report_line
 from hpxfer.figures import Panel, TransferInfo, draw_transfer, save_transfer, transfer_info
+from hpxfer.figures.loss_axis import loss_label
 
 WIDTHS = (32.0, 64.0, 128.0)
 
@@ -47,7 +48,7 @@ def planted(axes: tuple[str, ...] = ("width",), labels: tuple[str, ...] = ("comp
 
 
 def info_of(frame: pd.DataFrame) -> TransferInfo:
-    return transfer_info(report_line(frame, sweep="planted", hp="lr", loss="validation"), frame)
+    return transfer_info(report_line(frame, sweep="planted", hp="lr"), frame)
 
 
 def panel_of(frame: pd.DataFrame, label: str) -> Panel:
@@ -60,7 +61,7 @@ def test_one_panel_a_parameterization_one_row_an_axis() -> None:
         [("depth", "completep-moe"), ("depth", "sp")],
         [("width", "completep-moe"), ("width", "sp")],
     ]
-    assert (info.x_label, info.y_label) == ("log2 lr (octaves)", "validation loss (nats)")
+    assert (info.x_label, loss_label(info.judged, info.judged.shown)) == ("log2 lr (octaves)", "validation loss (nats)")
 
 
 def test_the_conclusion_is_the_title() -> None:
@@ -109,7 +110,7 @@ def test_optima_are_marked_and_bounds_are_marked_as_bounds() -> None:
     assert [mark.kind for mark in marks] == ["interior"] * 3
     assert all(mark.x_low is not None for mark in marks)
     top = panel_of(frame, "sp").series[-1]
-    found = report_line(frame, sweep="planted", hp="lr", loss="validation").findings[0].shapes[-1].optimum
+    found = report_line(frame, sweep="planted", hp="lr").findings[0].shapes[-1].optimum
     assert top.optimum is not None
     assert (top.optimum.x, top.optimum.x_low, top.optimum.x_high) == (
         found.log2_value,
@@ -125,7 +126,7 @@ def test_optima_are_marked_and_bounds_are_marked_as_bounds() -> None:
 
 def fitted(frame: pd.DataFrame) -> TransferInfo:
     """Return the figure of findings that have a fitted curve and a lowest measured mean at every shape."""
-    found = report_line(frame, sweep="planted", hp="lr", loss="validation")
+    found = report_line(frame, sweep="planted", hp="lr")
     curve = ((-7.0, 3.1), (-6.0, 2.7), (-5.0, 3.3))
     filled = [
         replace(

@@ -64,7 +64,7 @@ def shape_progress(label: str = "w16 d1", **changed: object) -> ShapeProgress:
         "stopped": 0,
         "failed": 0,
         "running": 0,
-        "best_loss_nats": None,
+        "best_loss": None,
         "best": "",
     }
     return ShapeProgress(**{**data, **changed})  # type: ignore[arg-type]

@@ -37,7 +37,15 @@ def text_of(view: RunView | None, **given: str) -> str:
 def test_a_running_run_shows_its_shapes_its_stacks_and_what_is_missing(tmp_path: Path) -> None:
     shapes = (
         shape_progress(
-            "w16 d1", num_stored=2, finished=3, diverged=1, failed=1, running=2, best_loss_nats=2.5, best="lr 2^-6"
+            "w16 d1",
+            num_stored=2,
+            finished=3,
+            diverged=1,
+            failed=1,
+            running=2,
+            best_loss=2.5,
+            best_text="2.5000 nats",
+            best="lr 2^-6",
         ),
         shape_progress("w32 d1"),
     )
@@ -52,9 +60,9 @@ def test_a_running_run_shows_its_shapes_its_stacks_and_what_is_missing(tmp_path:
     table = shapes_table(shapes)
     names = [column.name for column in table.columns]
     assert names == [
-        *("shape", "trials", "done", "running", "missing", "diverged", "failed", "best loss so far, nats", "at"),
+        *("shape", "trials", "done", "running", "missing", "diverged", "failed", "best so far", "at"),
     ]
-    assert table.rows[0] == ("w16 d1", 10, 6, 2, 4, 1, 1, 2.5, "lr 2^-6")
+    assert table.rows[0] == ("w16 d1", 10, 6, 2, 4, 1, 1, "2.5000 nats", "lr 2^-6")
     assert table.rows[1] == ("w32 d1", 10, 0, 0, 10, 0, 0, None, None)
 
 
@@ -97,7 +105,7 @@ def test_a_driver_that_is_gone_and_one_that_has_said_nothing(tmp_path: Path) -> 
 
 def test_what_a_driver_writes_is_text_and_nothing_else(tmp_path: Path) -> None:
     stack = running_stack(EVIL, host=EVIL)
-    shapes = (shape_progress(EVIL, best=EVIL, best_loss_nats=1.0),)
+    shapes = (shape_progress(EVIL, best=EVIL, best_loss=1.0),)
     html = text_of(
         seen(tmp_path, running=(stack,), shapes=shapes, notes=(EVIL,), num_notes=1, errors=(EVIL,)),
         problem=EVIL,

@@ -57,21 +57,21 @@ def test_a_run_is_counted_from_its_events() -> None:
     assert (found.running, found.errors, found.tokens) == ((), ("broken",), 2 * 3 * 64)
     base, joint = found.shapes
     assert (base.num_trials, base.num_done, base.num_left, base.failed, base.running) == (4, 3, 1, 1, 0)
-    assert (joint.num_trials, joint.num_done, joint.best_loss_nats) == (2, 0, None)
+    assert (joint.num_trials, joint.num_done, joint.best_loss) == (2, 0, None)
 
 
 def test_a_trial_that_was_stopped_early_is_done_and_never_the_best() -> None:
     counts, stack = run_counts(planned({BASE: (2, 0)})), stack_of(BASE, 1)
     counts.add(stack, Ended(results=tuple(replace(result, status="stopped") for result in results(stack, "finished"))))  # type: ignore[arg-type]
     (shape,) = counts.run_status().shapes
-    assert (counts.run_status().ended, shape.stopped, shape.num_done, shape.best_loss_nats) == (1, 1, 1, None)
+    assert (counts.run_status().ended, shape.stopped, shape.num_done, shape.best_loss) == (1, 1, 1, None)
 
 
 def test_the_best_of_a_shape_is_named_and_stored_trials_count() -> None:
     counts = run_counts(planned({BASE: (4, 1)}))
     stack = stack_of(BASE, 2, lr=2.0**-5)
     counts.add(stack, Ended(results=results(stack, "finished", "diverged", loss=2.0)))
-    assert (counts.run_status().shapes[0].best_loss_nats, counts.run_status().shapes[0].best) == (2.0, "lr 2^-5 sp")
+    assert (counts.run_status().shapes[0].best_loss, counts.run_status().shapes[0].best) == (2.0, "lr 2^-5 sp")
     for loss, best in ((math.nan, "lr 2^-5 sp"), (3.0, "lr 2^-5 sp"), (1.0, "lr 0.3 sp"), (None, "lr 0.3 sp")):
         counts.stored(stack_of(BASE, 1, lr=0.3).trials[0], loss)
         assert counts.run_status().shapes[0].best == best
@@ -220,8 +220,8 @@ def test_a_pace_falls_while_nothing_comes() -> None:
     [
         ({"version": 99}, "must have version"),
         ([], "something else"),
-        ({"version": 1, "running": []}, "must hold the progress of a run"),
-        ({"version": 1, "running": [{}], "shapes": [], "notes": [], "errors": []}, "must hold the progress of a run"),
+        ({"version": 2, "running": []}, "must hold the progress of a run"),
+        ({"version": 2, "running": [{}], "shapes": [], "notes": [], "errors": []}, "must hold the progress of a run"),
     ],
 )
 def test_what_is_no_snapshot_is_refused(data: object, said: str) -> None:

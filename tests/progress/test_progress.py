@@ -48,7 +48,13 @@ def test_times(seconds: float, text: str) -> None:
 
 def test_the_tables_say_what_runs_and_what_is_best() -> None:
     best = shape_progress(
-        "w32 d2 E4A1 h32", num_stored=4, finished=2, best_loss_nats=1.23456, best="lr 2^-6 sp", running=8
+        "w32 d2 E4A1 h32",
+        num_stored=4,
+        finished=2,
+        best_loss=1.23456,
+        best_text="1.2346 nats",
+        best="lr 2^-6 sp",
+        running=8,
     )
     stacks = (running_stack("w32 d2 E4A1 h32", alive=5), running_stack("w64 d2", alive=0, loss_nats=None, step=100))
     text = "\n".join(drawn(progress_table(run_status(shapes=(best,), running=stacks), width=120, height=40), 120))
@@ -63,7 +69,10 @@ def test_the_picture_fits_any_terminal(
     label = "w2048 d64 E128A16 h8192 S2x4096 G8 D16384" if long else "w16 d1"
     loss = None if nan else 2.5
     shown = run_status(
-        shapes=tuple(shape_progress(f"{label} {k}", best_loss_nats=loss, best="lr 2^-6 x" * 9) for k in range(shapes)),
+        shapes=tuple(
+            shape_progress(f"{label} {k}", best_loss=loss, best_text="2.5000 nats", best="lr 2^-6 x" * 9)
+            for k in range(shapes)
+        ),
         running=tuple(running_stack(f"{label} {k}", loss_nats=loss) for k in range(stacks)),
     )
     lines = drawn(progress_table(shown, width=width, height=height), width)

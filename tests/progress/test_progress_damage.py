@@ -26,8 +26,8 @@ DATA = {
 }
 ODD: list[Any] = [{"values": 1}, [1], "text", 1e300, -1, True, 10**400, float("nan"), float("inf")]
 # Fields of numbers that may be negative, and of texts.
-OF_NUMBER = ("elapsed_s", "tokens_per_s", "eta_s", "best_loss_nats", "loss_nats", "running_s")
-OF_TEXT = ("sweep", "id", "label", "host", "best")
+OF_NUMBER = ("elapsed_s", "tokens_per_s", "eta_s", "best_loss", "loss_nats", "running_s")
+OF_TEXT = ("best_text", "sweep", "reads", "id", "label", "host", "best")
 
 
 def check_refused(folder: Path, data: Any) -> None:

@@ -79,7 +79,11 @@ def test_the_trainer_wants_whole_units_and_a_users_own_model_need_not_have_them(
         ({**LEGAL, "widht": 3}, "here: widht: unknown key; did you mean 'width'?"),
         ({**LEGAL, "width": 128.0}, "here: width: must be a whole number, got 128.0"),
         ({**LEGAL, "depth": True}, "here: depth: must be a whole number, got True"),
-        ({"width": 128, "depth": 2}, "here: must give head_dim"),
+        ({"width": 128}, "here: must give depth"),
+        (
+            {**{key: value for key, value in LEGAL.items() if key != "head_dim"}, "num_heads": 2},
+            "here: head_dim must be given with num_heads and kv_heads, got none; give it, or take these out",
+        ),
         ({**LEGAL, "depth": 0}, "here: depth must be at least 1, got 0"),
         (
             {**LEGAL, "steps": 9},
@@ -109,7 +113,7 @@ def test_load_shape(tmp_path: Path) -> None:
         ('{"width": 64, "depth": 2, "width": 128}', "not a JSON file: the key 'width' stands twice; keep one"),
         ("{", "not a JSON file: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
         ("[1]", "must hold one JSON object of dimensions, got list"),
-        ('{"width": 8}', "must give depth, head_dim"),
+        ('{"width": 8}', "must give depth"),
     ],
 )
 def test_load_shape_refuses(tmp_path: Path, text: str, problem: str) -> None:

@@ -12,6 +12,7 @@ from hpxfer.scaling.monomial import expert_ratio, width
 from hpxfer.scaling.resolve import BaseInit, resolve
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
@@ -218,3 +219,13 @@ def test_defaults_of_conventions_are_legal(name: str) -> None:
         assert convention.allows(convention.default)
         assert not convention.allows("nonsense")
         assert not convention.allows(True)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_the_global_exponent_of_sp_multiplies_every_lr_and_nothing_else(optimizer: Column) -> None:
+    plain = evaluate(parameterization("sp"), BASE, JOINT, optimizer)
+    for c, factor in ((0.5, 0.5), (-1.0, 4.0), (0.0, 1.0)):  # of 4 times the width
+        found = evaluate(parameterization("sp", {"lr_exponent": c}), BASE, JOINT, optimizer)
+        assert found == {role: dataclasses.replace(numbers, lr=numbers.lr * factor) for role, numbers in plain.items()}
+    at_base = evaluate(parameterization("sp", {"lr_exponent": 2.0}), BASE, BASE, optimizer)
+    assert all(numbers.lr == 1.0 for numbers in at_base.values())

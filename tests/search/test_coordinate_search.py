@@ -14,6 +14,7 @@ from hpxfer.search import Outcome
 from hpxfer.search.coordinate import Asked, coordinate_entries, coordinate_search, decide, decisions_of
 from hpxfer.search.kinds import no_trials
 from hpxfer.search.rounds import RoundSearch
+from hpxfer.verdict.loss import NATS
 
 ORDER = "multipliers: [attn_q.lr_mult + attn_k.lr_mult, router.lr_mult, attn_v.init_mult]"
 
@@ -93,7 +94,7 @@ def test_divergence_never_wins_and_loses_to_anything() -> None:
     assert decide(asked, points, [fine, lost, lost], noise=2.0).kept is None
     assert decide(asked, points, [lost, lost, fine], noise=2.0).kept == 1
     assert decide(asked, points, [lost, lost, lost], noise=2.0).kept is None
-    assert "everything diverged" in decide(asked, points, [lost, lost, lost], noise=2.0).text()
+    assert "everything diverged" in decide(asked, points, [lost, lost, lost], noise=2.0).text(NATS)
 
 
 def test_another_pass_goes_on_from_the_last_and_stops_when_nothing_changes() -> None:

@@ -123,7 +123,8 @@ def test_derived_values() -> None:
         ),
         (
             ("  source: builtin:stdlib", "  source: builtin:stdlib\n  qqq: 1"),
-            "s.yaml:8: data.qqq: unknown key; legal: digest, documents, eos_id, epochs, source, tokenizer, "
+            "s.yaml:8: data.qqq: unknown key; legal: classes, digest, documents, eos_id, epochs, "
+            "inputs, only, source, targets, tokenizer, "
             "validation, validation_digest, vocab_size",
         ),
         (  # an axis may have the name of a key
@@ -190,7 +191,7 @@ def test_derived_values() -> None:
             ("router_bias_lr: 0.01", "router_bias_lr: {log2: true}"),
             "s.yaml:18: hps.router_bias_lr: must be a valid number, got {'log2': True}",
         ),
-        (("family: gpt", "family: llama"), "s.yaml:3: model.family: unknown family 'llama'; legal: gpt"),
+        (("family: gpt", "family: llama"), "s.yaml:3: model.family: unknown family 'llama'; legal: gpt, mlp"),
         (
             ("context: 64", "context: 64\n  gate: relu"),
             "s.yaml:6: model.gate: unknown gate 'relu'; "
@@ -215,7 +216,7 @@ def test_every_fault_is_named_at_once() -> None:
 
 def test_a_long_value_is_cut() -> None:
     line = message_of(edited(("family: gpt", "family: " + "x" * 500)))
-    assert line == "s.yaml:3: model.family: unknown family '" + "x" * 76 + "...; legal: gpt"
+    assert line == "s.yaml:3: model.family: unknown family '" + "x" * 76 + "...; legal: gpt, mlp"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ _LATER_SETTING = (
     *("ties", "init_draw", "balance", "top_groups", "route_scale", "learned_router_bias", "shared_expert_gate"),
     *("qkv_biases", "attention_gate", "positions", "rope_theta", "rope_share", "norm", "norm_eps", "qk_norm"),
     *("qk_norm_kind", "accumulation_tokens", "accumulation_lanes", "validation_source", "validation_digest"),
-    *("epochs", "document_eos"),
+    *("epochs", "document_eos", "mlp", "num_inputs", "num_targets", "only_classes"),
 )
 _LATER_HPS = ("momentum", "aux_weight", "z_weight")
 
@@ -41,7 +41,8 @@ def first_format(trial: Trial) -> str:
         if dims["num_groups"] == 1:
             del dims["num_groups"]
     conventions = {} if choice is None else dict(choice.conventions)
-    conventions.pop("expert_out_init", None)
+    for name in ("expert_out_init", "lr_exponent"):
+        conventions.pop(name, None)
     chosen = None if choice is None else {"name": choice.name, "conventions": conventions, "base": base}
     identity = {
         "trainer_version": TRAINER_VERSION,

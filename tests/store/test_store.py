@@ -116,7 +116,7 @@ def test_every_column_in_a_file_has_a_unit_and_a_description(tmp_path: Path) -> 
     for name, schema in (("trials-000001.parquet", TRIALS), ("curves-000001.parquet", CURVES)):
         found = pq.read_schema(tmp_path / name)
         assert found.names == schema.names
-        assert found.metadata[b"hpxfer.schema"] == b"6"
+        assert found.metadata[b"hpxfer.schema"] == b"7"
         for field in found:
             assert field.metadata[b"unit"]
             assert field.metadata[b"description"]

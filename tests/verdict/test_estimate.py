@@ -22,7 +22,7 @@ from hpxfer.verdict.transfer import find
 
 
 def optima(*args: object, **kwargs: object) -> list[Optimum]:
-    report = report_line(line(*args, **kwargs), sweep="planted", hp="lr", loss="validation")  # type: ignore[arg-type]
+    report = report_line(line(*args, **kwargs), sweep="planted", hp="lr")  # type: ignore[arg-type]
     return [shape.optimum for shape in report.findings[0].shapes]
 
 
@@ -138,8 +138,7 @@ def test_a_missing_seed_changes_an_optimum_little() -> None:
     frame["loss"] += 0.3 * frame["seed"]  # levels of seeds differ by far more than the basin is deep
     holes = with_status(frame, "failed", scale=64.0, value=2.0**-7, seed=0)
     whole, with_hole = (
-        report_line(given, sweep="planted", hp="lr", loss="validation").findings[0].shapes[1].optimum
-        for given in (frame, holes)
+        report_line(given, sweep="planted", hp="lr").findings[0].shapes[1].optimum for given in (frame, holes)
     )
     assert with_hole.log2_value == pytest.approx(whole.log2_value, abs=0.05)
 
@@ -149,13 +148,12 @@ def test_widths_and_edges() -> None:
         line({**STAYS, **MOVES}, noise=1e-4, curvature=0.0075, diverges_above=1.9),
         sweep="x",
         hp="lr",
-        loss="validation",
     )
     shape = report.findings[0].shapes[0]
     assert shape.width_quarter_octaves == pytest.approx(2 * math.sqrt(0.0025 * 3.0 / 0.0075), rel=0.05)
     assert shape.width_one_octaves is None  # four octaves: more than lie on both sides
     assert shape.edge_log2 == -5.0
     assert shape.edge_octaves == pytest.approx(1.2, abs=0.05)
-    stable = report_line(line(STAYS), sweep="x", hp="lr", loss="validation").findings[0].shapes[0]
+    stable = report_line(line(STAYS), sweep="x", hp="lr").findings[0].shapes[0]
     assert (stable.edge_log2, stable.edge_octaves) == (None, None)
     assert len(GRID) == 6

@@ -24,9 +24,10 @@ from world_truth import truth_of
 from hpxfer.results import load_results
 from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.findings import Finding, ShapeFinding
+from hpxfer.verdict.loss import NATS
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.report import report_line
-from hpxfer.verdict.text import regret_nats_text, regret_text
+from hpxfer.verdict.text import regret_number_text, regret_text
 from hpxfer.verdict.transfer import find
 
 ROOT = Path(__file__).parents[2]
@@ -328,14 +329,14 @@ def test_no_regret_is_negative_and_that_of_the_base_is_that_of_one_cell(luck: in
         assert shape.regret_se_nats > 0.2 * noise  # the error of the comparison, also where both are one cell
     base = found.shapes[0]
     assert base.same_cell
-    assert regret_nats_text(base) == "same grid cell"
-    assert "-0" not in regret_text(base)
+    assert regret_number_text(base, NATS) == "same grid cell"
+    assert "-0" not in regret_text(base, NATS)
 
 
 def test_nothing_to_transfer_names_no_transferred_hp() -> None:
     for optimum, transferred in ((-10.0, "transferred lr: none"), (-6.2, "transferred lr: 0.01562 (2^-6)")):
         frame = line({"sp": lambda _, at=optimum: at})  # type: ignore[misc]
-        text = report_line(frame, sweep="planted", hp="lr", loss="validation").to_text()
+        text = report_line(frame, sweep="planted", hp="lr").to_text()
         assert transferred in text
         assert ("nothing to transfer" in text) == (transferred == "transferred lr: none")
 
@@ -389,7 +390,7 @@ def published(low: float, high: float) -> Finding:
     results = load_results(ROOT / "results" / "published" / "transfer")
     whole = results.line("init_scale", "validation")
     cut = whole[(whole["axis"] == "width") & whole["value"].between(2.0**low * 0.99, 2.0**high * 1.01)]
-    report = report_line(cut, sweep="transfer", hp="init_scale", loss="validation")
+    report = report_line(cut, sweep="transfer", hp="init_scale")
     return next(found for found in report.findings if not found.is_control)
 
 

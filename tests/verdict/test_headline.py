@@ -11,6 +11,7 @@ import pytest
 from hpxfer.verdict.drift import Drift, Step
 from hpxfer.verdict.findings import Addition, Control, Finding, Move, ShapeFinding, Verdict
 from hpxfer.verdict.headline import headline
+from hpxfer.verdict.loss import NATS
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.text import (
     chance_text,
@@ -19,7 +20,7 @@ from hpxfer.verdict.text import (
     has_transferred,
     misfit_text,
     move_text,
-    regret_nats_text,
+    regret_number_text,
     regret_text,
     verdict_line,
 )
@@ -171,12 +172,12 @@ def test_findings_without_the_new_numbers_have_a_headline() -> None:
     ],
 )
 def test_a_regret_is_a_loss_given_up_and_never_negative(found: ShapeFinding, nats: str, words: str) -> None:
-    assert (regret_nats_text(found), regret_text(found)) == (nats, words)
+    assert (regret_number_text(found, NATS), regret_text(found, NATS)) == (nats, words)
 
 
 def test_a_regret_is_compared_with_what_one_octave_costs() -> None:
-    assert "20% of what one octave costs" in regret_text(shape(128.0, 0.01, regret_octave_share=0.2))
-    assert "3.4 times what one octave costs" in regret_text(shape(128.0, 0.1, regret_octave_share=3.43))
+    assert "20% of what one octave costs" in regret_text(shape(128.0, 0.01, regret_octave_share=0.2), NATS)
+    assert "3.4 times what one octave costs" in regret_text(shape(128.0, 0.1, regret_octave_share=3.43), NATS)
 
 
 def test_a_move_names_its_ends_octaves_and_confidence() -> None:

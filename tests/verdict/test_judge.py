@@ -19,7 +19,7 @@ from hpxfer.verdict.transfer import find
 
 
 def finding(frame: pd.DataFrame, label: str = "completep-moe") -> Finding:
-    report = report_line(frame, sweep="planted", hp="lr", loss="validation")
+    report = report_line(frame, sweep="planted", hp="lr")
     return next(found for found in report.findings if found.parameterization == label)
 
 
@@ -103,14 +103,14 @@ def test_each_variant_of_a_sweep_has_its_own_control() -> None:
     assert "this axis does not tell them apart" in reasons(tuned)
     assert "this axis does not tell them apart" not in reasons(plain)
     assert [finding(frame, name).is_control for name in ("sp", "sp (tuned)")] == [True, True]
-    report = report_line(frame, sweep="planted", hp="lr", loss="validation")
+    report = report_line(frame, sweep="planted", hp="lr")
     assert "With sp you would lose" in report.headline
     assert "With sp (tuned) it transfers too" in report.headline
 
 
 def test_axes_are_judged_apart() -> None:
     both = pd.concat([line({**STAYS, **MOVES}), line({**STAYS, "sp": STAYS["completep-moe"]}, axis="depth")])
-    report = report_line(both, sweep="planted", hp="lr", loss="validation")
+    report = report_line(both, sweep="planted", hp="lr")
     assert [(found.axis, found.parameterization, found.verdict) for found in report.findings] == [
         ("depth", "completep-moe", "transfers"),
         ("depth", "sp", "transfers"),

@@ -44,7 +44,7 @@ def line() -> pd.DataFrame:
 
 
 def test_one_seed_is_undecided_and_says_why() -> None:
-    (finding,) = report_line(line(), sweep="marin", hp="lr", loss="validation").findings
+    (finding,) = report_line(line(), sweep="marin", hp="lr").findings
     assert finding.verdict == "undecided"
     assert NO_NOISE in finding.reasons
     assert finding.transfer_chance is None
@@ -53,7 +53,7 @@ def test_one_seed_is_undecided_and_says_why() -> None:
 
 
 def test_one_seed_places_the_optima_without_an_interval() -> None:
-    (finding,) = report_line(line(), sweep="marin", hp="lr", loss="validation").findings
+    (finding,) = report_line(line(), sweep="marin", hp="lr").findings
     for shape in finding.shapes:
         assert shape.optimum.kind == "interior"
         assert shape.optimum.log2_value == pytest.approx(0.0, abs=0.35)

@@ -12,6 +12,7 @@ from planted_lines import grid_of
 
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured, measure
+from hpxfer.verdict.tied import ROUNDING
 
 NAN, INF = math.nan, math.inf
 X = np.arange(-9.0, -2.0)
@@ -202,7 +203,7 @@ def test_the_laws_of_what_was_measured(losses: list[list[float]]) -> None:
     assert set(found.cells_N) <= set(stable)
     if found.lowest is not None:
         assert found.lowest in found.cells_N
-        assert found.mean_K[found.lowest] == min(found.mean_K[stable])
+        assert found.mean_K[found.lowest] <= min(found.mean_K[stable]) + ROUNDING
         assert found.low < found.x_K[found.lowest] < found.high
         assert found.wall is None or found.cells_N[found.wall] > found.lowest
     given_KS = np.array(losses)[:, ~np.isnan(losses).all(axis=0)]  # a seed without a result is none

@@ -13,7 +13,7 @@ from hpxfer.verdict.headline import headline
 
 
 def report(frame: pd.DataFrame) -> TransferReport:
-    return report_line(frame, sweep="planted", hp="lr", loss="validation")
+    return report_line(frame, sweep="planted", hp="lr")
 
 
 def many(num_axes: int, labels: dict[str, str]) -> TransferReport:

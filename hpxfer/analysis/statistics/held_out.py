@@ -50,7 +50,7 @@ class HeldOut:
 
 def without_largest(grid: LossGrid) -> LossGrid | None:
     """Return all shapes of a grid but the largest; None if there is only one."""
-    return LossGrid(rows=grid.rows[:-1]) if len(grid.rows) > 1 else None
+    return replace(grid, rows=grid.rows[:-1]) if len(grid.rows) > 1 else None
 
 
 def held_out(whole: Estimates, rest: Estimates | None, value: float | None, hp: str) -> HeldOut:

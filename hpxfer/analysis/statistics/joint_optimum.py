@@ -20,7 +20,8 @@ from hpxfer.search.quadratic import Floats, Quadratic
 from hpxfer.search.refine_product import plane_of, strategy_name
 from hpxfer.search.replay import replayed
 from hpxfer.search.rounds import ArmHistory, mean
-from hpxfer.search.verdict_rules import rules_of
+from hpxfer.search.verdict_rules import judged_by, rules_of
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.rules import Rules
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class JointOptimum:
     has_ended: bool = False
     surface: JointSurface | None = None
     points: tuple[JointPoint, ...] = ()
+    judged: JudgedLoss = NATS
     why_not: str | None = None
 
     @property
@@ -106,11 +108,13 @@ class JointOptimum:
         if self.best_first is None or self.best_second is None:
             return self.finding
         best = f"best measured {self.first} {self.best_first:.4g}, {self.second} {self.best_second:.4g}"
-        error = "" if self.regret_se_nats is None else f" ± {self.regret_se_nats:.2g}"
-        regret = (
-            "" if self.regret_nats is None else f"; the base's best point gives up {self.regret_nats:.2g}{error} nats"
-        )
+        regret = "" if self.regret_nats is None else f"; the base's best point gives up {self.given_up()}"
         return f"{self.finding}; {best}{regret}{'' if self.has_ended else '; the search has not ended'}"
+
+    def given_up(self, sign: str = " ± ", *, unit: bool = True) -> str:
+        """Return what the base's best point gives up here, with one standard error."""
+        error = "" if self.regret_se_nats is None else f"{sign}{self.judged.number(self.regret_se_nats)}"
+        return f"{self.judged.number(self.regret_nats or 0.0)}{error}" + (f" {self.judged.unit}" if unit else "")
 
     def _found(self) -> str:
         if self.form == "ridge":
@@ -124,7 +128,14 @@ class JointOptimum:
         return "optimum " + ", ".join(f"{name} 2^({at:.2f} ± {half:.2f})" for name, at, half in parts)
 
 
-def joint_optimum(played: ArmHistory, start: Plane, rules: Rules, shape: str, moved: ArmHistory | None) -> JointOptimum:
+def joint_optimum(
+    played: ArmHistory,
+    start: Plane,
+    rules: Rules,
+    shape: str,
+    moved: ArmHistory | None,
+    judged: JudgedLoss = NATS,
+) -> JointOptimum:
     """Return the optimum of one arm from its rounds. `moved` holds the base's best point here."""
     plane = start.with_rounds(played.rounds)
     points = tuple(_points(played, start))
@@ -138,6 +149,7 @@ def joint_optimum(played: ArmHistory, start: Plane, rules: Rules, shape: str, mo
         num_diverged=sum(point.loss is None for point in points),
         has_ended=played.end is not None,
         points=points,
+        judged=judged,
     )
     look = Look.at(plane)
     if look.best is None:
@@ -153,7 +165,7 @@ def joint_optimum(played: ArmHistory, start: Plane, rules: Rules, shape: str, mo
     )
     if look.surface is None or look.bowl is None:
         return replace(found, why_not=NOT_KNOWN)
-    return replace(found, **_of_surface(look, look.surface, look.bowl, rules))
+    return replace(found, **_of_surface(look, look.surface, look.bowl, rules, judged))
 
 
 def _points(played: ArmHistory, plane: Plane) -> Iterator[JointPoint]:
@@ -178,8 +190,8 @@ def _regret(plane: Plane, best: Point, moved: ArmHistory | None) -> dict[str, An
     }
 
 
-def _of_surface(look: Look, surface: Quadratic, bowl: Bowl, rules: Rules) -> dict[str, Any]:
-    limit = _limit(surface, bowl, rules)
+def _of_surface(look: Look, surface: Quadratic, bowl: Bowl, rules: Rules, judged: JudgedLoss) -> dict[str, Any]:
+    limit = _limit(surface, bowl, rules, judged)
     out: dict[str, Any] = {
         "form": bowl.form,
         "bound": ", ".join(f"{look.plane.hps[side]} {'below' if sign < 0 else 'above'}" for side, sign in look.sides),
@@ -196,10 +208,10 @@ def _of_surface(look: Look, surface: Quadratic, bowl: Bowl, rules: Rules) -> dic
     return out
 
 
-def _limit(surface: Quadratic, bowl: Bowl, rules: Rules) -> float:
+def _limit(surface: Quadratic, bowl: Bowl, rules: Rules, judged: JudgedLoss) -> float:
     """Return the regret that counts as none: a share of the loss, or the cost of octaves across the flat direction."""
     if rules.loss is not None:
-        return rules.loss * abs(surface.lowest_nats)
+        return rules.loss * judged.basin_depth(surface.lowest_nats)
     assert rules.octaves is not None
     return bowl.curvatures[0] * rules.octaves**2 / 2
 
@@ -283,6 +295,7 @@ def joint_optima(results: Results) -> list[JointOptimum]:
             rules_of(spec),
             names[history.strategy.arm.shape],
             moved.get(history.strategy.arm),
+            judged_by(spec),
         )
         for history in own
     ]

@@ -13,9 +13,10 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.search.arms import Arm, arms_of
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.replay import replayed
-from hpxfer.search.rounds import End, mean
+from hpxfer.search.rounds import End, lowest_point, mean
 from hpxfer.search.stored import outcomes_of, stored_trials
 from hpxfer.search.tuned import tunes_points
+from hpxfer.verdict.tied import equal_lowest
 
 if TYPE_CHECKING:
     from hpxfer.results import Results
@@ -76,10 +77,13 @@ class ArmProgress:
         return lowest if lowest is None else self._as_said(lowest, num_trials)
 
     def _as_said(self, lowest: Tried, num_trials: int) -> Tried:
-        """Return of equally low points that which the search ended with, where it is one of them."""
-        said = None if self.end is None else self.end.best
-        equal = (point for point in self.points if point.mean == lowest.mean and point.num_trials <= num_trials)
-        return next((point for point in equal if point.hps == said), lowest)
+        """Return of equally low points that which the search ended with, or else the middle one, as the recipe does."""
+        known = [point for point in self.points if point.num_trials <= num_trials]
+        equal = {known[i].hps: known[i] for i in equal_lowest([point.mean for point in known])}
+        said = self.end.best if self.end is not None else None
+        if said is None or said not in equal:
+            said = lowest_point([(hps, point.losses) for hps, point in equal.items()])
+        return lowest if said is None else equal[said]
 
 
 def search_progress(results: Results) -> tuple[ArmProgress, ...]:

@@ -40,7 +40,6 @@ class Options:
     input_activation: Activation = "linear"
     router_bias: RouterBias = "none"
     num_active: int | None = None  # top-k; None: that of the shape
-    lr_exponent: float = 0.0  # the LR of all roles grows as width to this power; it is -c of the papers' `sp`
     inputs: int = 32  # features of a sample
     samples: int = 4
 
@@ -51,7 +50,6 @@ class Options:
             experts="two" if self.expert_matrices == 2 else "one",
             gate="sigmoid" if self.gate == "sigmoid" else "softmax",
             activation=self.activation,
-            lr_exponent=self.lr_exponent,
             has_bias=self.router_bias != "none",
         )
 
@@ -147,7 +145,7 @@ def own_trials(
         ties="random" if choice.zero_router(optimizer) and shape.num_active < shape.num_experts else "index",
     )
     hps = HPs(
-        lr=training.lr * shape.width**options.lr_exponent,
+        lr=training.lr,
         eps=training.eps,
         router_bias_lr=0.0,
         multipliers=(("readout.init_mult", 0.5**0.5), ("readout.lr_mult", 0.5)),

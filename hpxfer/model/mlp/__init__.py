@@ -43,5 +43,6 @@ FAMILY = Family(
     row_multiple=1,
     precisions=("float32",),
     compiles=False,
+    regularizes=False,
     forward_roles=FORWARD_ROLES,
 )

@@ -45,13 +45,15 @@ def activate(kind: Activation, x: Tensor) -> Tensor:
 
 
 def activate_backward(kind: Activation, grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return the gradient by x of y = activation(x), given the one by y."""
+    """Return the gradient by x of y = activation(x), given the one by y, whose memory it may take."""
     match kind:
         case "relu":
             return torch.where(x > 0, grad, 0.0)
         case "gelu":
+            if grad[0].numel() % WHOLE == 0 and grad.is_contiguous() and x.is_contiguous():
+                return _aten.gelu_backward.grad_input(grad, x, grad_input=grad)  # type: ignore[no-any-return]
             return padded(_aten.gelu_backward, grad, x)
         case "tanh":
-            return grad * (1 - y * y)
+            return grad.mul_(1 - y * y)
         case _:
             return grad

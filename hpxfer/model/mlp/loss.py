@@ -25,12 +25,12 @@ def losses(kind: SampleLoss, f_KBC: Tensor, targets: Tensor) -> tuple[Tensor, Te
 
 
 def loss_backward(kind: SampleLoss, kept: Tensor, targets: Tensor, grad_KB: Tensor) -> Tensor:
-    """Return the gradient by the outputs, [K, B, C]."""
+    """Return the gradient by the outputs, [K, B, C]. It takes the memory of what was kept."""
     if kind == "cross_entropy":
-        p = kept.exp()
+        p = kept.exp_()
         p.scatter_add_(-1, targets.unsqueeze(-1), torch.full_like(p[..., :1], -1.0))
         return p.mul_(grad_KB.unsqueeze(-1))
-    return kept * (2 * grad_KB.unsqueeze(-1))
+    return kept.mul_(2 * grad_KB.unsqueeze(-1))
 
 
 def wanted(targets: Tensor, num_outputs: int) -> Tensor:
@@ -46,11 +46,11 @@ def wanted(targets: Tensor, num_outputs: int) -> Tensor:
 
 
 def ranks(f_KBC: Tensor, targets_KB: Tensor) -> Tensor:
-    """Return [K, B] int64: how many other classes have an output at least as large as the right one.
+    """Return [K, B] int64: how many other classes have an output that is not below the right one.
 
-    A sample is right if this is 0, and among the first five if it is below 5. So equal outputs count as wrong.
+    A sample is right if this is 0, and among the first five if it is below 5. So equal outputs and NaN count as wrong.
     """
     if f_KBC.shape[-1] == 1:
-        return (f_KBC.squeeze(-1) * (1.0 - 2.0 * targets_KB) <= 0).long()
+        return (~(f_KBC.squeeze(-1) * (1.0 - 2.0 * targets_KB) > 0)).long()
     own = f_KBC.gather(-1, targets_KB.unsqueeze(-1))
-    return (f_KBC >= own).sum(-1) - 1
+    return (~(f_KBC < own)).sum(-1) - 1

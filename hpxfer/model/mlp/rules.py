@@ -33,6 +33,11 @@ def problems(spec: SweepSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Iterat
         yield from _aggregation(options, registry("gate").get(model.gate).sums_to_one_over is not None, model.gate)
     if model.balance.aux != "none":
         yield ("model", "balance", "aux"), f"must be none in the family mlp, got {model.balance.aux}"
+    if model.balance.bias != "none" and shapes and all(shape.num_active == shape.num_experts for _, shape in shapes):
+        yield (
+            ("model", "balance", "bias"),
+            f"has no effect where all experts are active, got {model.balance.bias}; take it out",
+        )
     if options.router_bias in LEARNED and model.balance.bias != "none":
         yield (
             ("model", "balance", "bias"),
@@ -56,13 +61,18 @@ def _aggregation(options: MLPSpec, sums_to_one: bool, gate: str) -> Iterator[Pro
             f"must be none with the gate {gate}, whose weights sum to one already, got {given}; take it out",
         )
     elif not sums_to_one and given == "none":
-        yield (*AT, "aggregation"), f"must be 1/K or 1/M with the gate {gate}, whose weights sum to no fixed number"
+        yield (
+            (*AT, "aggregation"),
+            (f"must be 1/K or 1/M with the gate {gate}, whose weights sum to no fixed number, got none"),
+        )
 
 
 def _shapes(options: MLPSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Iterator[Problem]:
     for at, shape in shapes:
         if not shape.num_experts:
             yield at, "must have experts: num_experts, num_active and expert_width or expert_ratio, got none"
+        elif shape.num_shared or shape.num_groups > 1:
+            yield at, "must have no shared experts and no groups, which the family mlp has not; take them out"
         elif options.expert_matrices == 1 and shape.expert_width != shape.width:
             yield (
                 at,

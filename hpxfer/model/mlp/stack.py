@@ -20,6 +20,7 @@ from hpxfer.model.flat import Weights
 from hpxfer.model.mlp.elementwise import activate, activate_backward
 from hpxfer.model.mlp.gate import Gated, gate, gate_backward
 from hpxfer.model.mlp.loss import loss_backward, losses, ranks
+from hpxfer.model.mlp.products import product
 from hpxfer.model.output import Output, Tap
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting, Trial
@@ -165,14 +166,14 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: _Run, inputs: Tensor, targets: Tensor, *leaves: Tensor) -> Tensor:
         weights, options = run.named(leaves), run.model.setting.mlp
-        x = torch.bmm(inputs, weights["input"][0]) * run.scale("embedding")
+        x = product(inputs, weights["input"][0]).mul_(run.scale("embedding"))
         h = activate(options.input_activation, x)
         run.show("input", 0, inputs, x)
         run.inner = x, h
         for block in range(run.model.shape.depth):
             out = _block(run, run.local(weights, block), block, h)
             h = h + out if options.residual else out
-        run.outputs = torch.bmm(h, weights["readout"][0]) * run.scale("readout")
+        run.outputs = product(h, weights["readout"][0]).mul_(run.scale("readout"))
         run.show("readout", 0, h, run.outputs)
         losses_KB, run.kept = losses(options.loss, run.outputs, targets)
         ctx.run, ctx.last = run, h
@@ -186,8 +187,8 @@ class _Pass(torch.autograd.Function):
         weights, options = run.named(leaves), run.model.setting.mlp
         by_f = loss_backward(options.loss, run.kept, targets, grads[0]).mul_(run.scale("readout"))
         out: dict[str, list[Tensor | None]] = {name: [None] * count for name, count in run.names}
-        out["readout"][0] = torch.bmm(ctx.last.transpose(1, 2), by_f)
-        by_h = torch.bmm(by_f, weights["readout"][0].transpose(1, 2))
+        out["readout"][0] = product(ctx.last.transpose(1, 2), by_f)
+        by_h = product(by_f, weights["readout"][0].transpose(1, 2))
         for block in reversed(range(run.model.shape.depth)):
             passed = by_h if options.residual else None
             by_h, of_block = _block_backward(run, run.local(weights, block), run.blocks[block], by_h)
@@ -195,15 +196,15 @@ class _Pass(torch.autograd.Function):
                 by_h += passed
             for name, gradient in of_block.items():
                 out[name][block] = gradient
-        by_x = activate_backward(options.input_activation, by_h, *run.inner) * run.scale("embedding")
-        out["input"][0] = torch.bmm(inputs.transpose(1, 2), by_x)
+        by_x = activate_backward(options.input_activation, by_h, *run.inner).mul_(run.scale("embedding"))
+        out["input"][0] = product(inputs.transpose(1, 2), by_x)
         return (None, None, None, *(gradient for copies in out.values() for gradient in copies))
 
 
 def _block(run: _Run, own: _Local, block: int, h: Tensor) -> Tensor:
     """Return the output of a block [K, B, N], and remember what its backward pass needs."""
     model, options = run.model, run.model.setting.mlp
-    logits = torch.bmm(h, own.router).mul_(run.scale("router"))
+    logits = product(h, own.router).mul_(run.scale("router"))
     run.show("router", block, h, logits)
     if own.router_logit_bias is not None:
         logits += own.router_logit_bias.unsqueeze(1)
@@ -217,18 +218,24 @@ def _block(run: _Run, own: _Local, block: int, h: Tensor) -> Tensor:
     weights = (gated.weights * run.scale("expert_out")).unsqueeze(-1)
     num_trials, width = len(h), h.shape[-1]
     if own.expert_in is None:
-        z = torch.matmul(h.unsqueeze(1), own.expert_out)  # [K, E, B, N]
+        z = _by_expert(h.unsqueeze(1).expand(-1, own.expert_out.shape[1], -1, -1), own.expert_out)  # [K, E, B, N]
         a = activate(options.activation, z)
         out = (a * weights.transpose(1, 2)).sum(1)
     else:
         w2, w3 = own.expert_in.view(num_trials, -1, width), own.expert_out.view(num_trials, -1, width)
-        z = torch.bmm(h, w2.transpose(1, 2))
+        z = product(h, w2.transpose(1, 2))
         run.show("expert_in", block, h, z)
         a = activate(options.activation, z)
-        out = torch.bmm(_weighted(a, weights), w3)
+        out = product(_weighted(a, weights), w3)
     run.show("expert_out", block, a, out)
     run.blocks.append(_Block(h=h, gated=gated, weights=weights, z=z, a=a))
     return out
+
+
+def _by_expert(a_KEXY: Tensor, b_KEYZ: Tensor) -> Tensor:
+    """Return a @ b of every expert of every trial, [K, E, X, Z]."""
+    out = product(a_KEXY.flatten(0, 1), b_KEYZ.flatten(0, 1))
+    return out.view(*a_KEXY.shape[:2], *out.shape[1:])
 
 
 def _weighted(a_KBX: Tensor, weights_KBE1: Tensor) -> Tensor:
@@ -247,17 +254,17 @@ def _block_backward(run: _Run, own: _Local, kept: _Block, by_out: Tensor) -> tup
         by_weight = (kept.a * by_out.unsqueeze(1)).sum(-1).transpose(1, 2)
         by_a = by_out.unsqueeze(1) * kept.weights.transpose(1, 2)
         by_z = activate_backward(options.activation, by_a, kept.z, kept.a)
-        out["expert_out"] = torch.matmul(kept.h.unsqueeze(1).transpose(2, 3), by_z)
-        by_h = torch.matmul(by_z, own.expert_out.transpose(2, 3)).sum(1)
+        out["expert_out"] = _by_expert(kept.h.transpose(1, 2).unsqueeze(1).expand(-1, experts, -1, -1), by_z)
+        by_h = _by_expert(by_z, own.expert_out.transpose(2, 3)).sum(1)
     else:
         w2, w3 = own.expert_in.view(num_trials, -1, width), own.expert_out.view(num_trials, -1, width)
-        by_weighted = torch.bmm(by_out, w3.transpose(1, 2))
-        out["expert_out"] = torch.bmm(_weighted(kept.a, kept.weights).transpose(1, 2), by_out)
+        by_weighted = product(by_out, w3.transpose(1, 2))
+        out["expert_out"] = product(_weighted(kept.a, kept.weights).transpose(1, 2), by_out)
         by_weight = (by_weighted * kept.a).view(num_trials, batch, experts, -1).sum(-1)
-        by_a = _weighted(by_weighted, kept.weights)
+        by_a = by_weighted.view(num_trials, batch, experts, -1).mul_(kept.weights).view(by_weighted.shape)
         by_z = activate_backward(options.activation, by_a, kept.z, kept.a)
-        out["expert_in"] = torch.bmm(by_z.transpose(1, 2), kept.h).view(own.expert_in.shape)
-        by_h = torch.bmm(by_z, w2)
+        out["expert_in"] = product(by_z.transpose(1, 2), kept.h).view(own.expert_in.shape)
+        by_h = product(by_z, w2)
     by_gate = by_weight * run.scale("expert_out")
     by_logits = gate_backward(model.setting.gate, kept.gated, model.route_scale.view(-1, 1, 1), by_gate)
     if options.inverse_temperature != 1.0:
@@ -265,7 +272,7 @@ def _block_backward(run: _Run, own: _Local, kept: _Block, by_out: Tensor) -> tup
     if own.router_logit_bias is not None:
         out["router_logit_bias"] = by_logits.sum(1)
     by_product = by_logits * run.scale("router")
-    out["router"] = torch.bmm(kept.h.transpose(1, 2), by_product)
-    by_h += torch.bmm(by_product, own.router.transpose(1, 2))
+    out["router"] = product(kept.h.transpose(1, 2), by_product)
+    by_h += product(by_product, own.router.transpose(1, 2))
     out["expert_out"] = out["expert_out"].view(own.expert_out.shape)
     return by_h, out

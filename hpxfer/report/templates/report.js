@@ -4,7 +4,6 @@
   const FILTER_FROM_ROWS = 8;
   const PAPER_COLUMNS = 16;
   const NOTHING = "-";
-  const KEPT = "validation_loss_nats"; // the column of the trials that a narrow screen keeps in view
   const make = (name, text, properties) => {
     const element = document.createElement(name);
     if (text !== undefined && text !== null) element.textContent = text;
@@ -134,11 +133,11 @@
 
   const trialTable = (container, data) => {
     const { columns } = data;
+    const kept = data.losses[0][1]; // the column that a narrow screen keeps in view
     const shown = [
       ["trial", "trial_id"], ["parameterization", "label"], ["shape", "shape"], ["axes", "axes"],
       ...data.grid.map((name) => [name, name]), ["seed", "seed"], ["status", "status"],
-      ["validation loss, nats", "validation_loss_nats"], ["final loss, nats", "final_window_loss_nats"],
-      ["diverged at step", "diverged_step"],
+      ...data.losses, ["diverged at step", "diverged_step"],
     ];
     const count = columns.trial_id.length;
     const texts = Array.from({ length: count }, (_, row) => shown.map(([, name]) => written(cellOf(columns[name], row))).join(" ").toLowerCase());
@@ -159,7 +158,7 @@
     const head = table.createTHead().insertRow();
     const values = (name) => (Array.isArray(columns[name]) ? columns[name] : columns[name]?.values ?? []);
     const numeric = (name) => values(name).every((value) => value === null || typeof value === "number");
-    const kinds = (name) => [numeric(name) && "number", name === KEPT && "kept"].filter(Boolean).join(" ");
+    const kinds = (name) => [numeric(name) && "number", name === kept && "kept"].filter(Boolean).join(" ");
     for (const [title, name] of shown) head.append(make("th", title, { scope: "col", className: kinds(name) }));
     const body = table.createTBody();
     const wide = make("div", null, { className: "wide", tabIndex: 0 });

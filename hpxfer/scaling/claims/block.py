@@ -42,7 +42,6 @@ class Block:
     gate: Literal["sigmoid", "softmax"] = "sigmoid"
     activation: Literal["linear", "relu", "gelu", "tanh"] = "linear"  # of the hidden features, or of the one matrix
     has_bias: bool = False  # the model adds a router bias, whatever the table says
-    lr_exponent: float = 0.0  # the LR of all roles grows as width to this power; it is -c of the papers' `sp`
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -61,8 +60,6 @@ def claims(choice: Parameterization, optimizer: Column, block: Block, *, soft: b
         return ()
     if table.is_control:
         found = tuple(_from_rows(table.rows, table.source, first=1))
-    elif block.lr_exponent:
-        return ()
     elif block.experts == "one":
         found = tuple(_with_one_matrix(table, choice, optimizer, block, soft=soft))
     elif block.gate == "sigmoid" and soft:

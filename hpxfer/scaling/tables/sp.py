@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hpxfer.scaling.claims import BlockClaims
 from hpxfer.scaling.claims.block_width import FLAT
 from hpxfer.scaling.claims.gpt import FLAT as CONTROL
 from hpxfer.scaling.claims.gpt import flat
 from hpxfer.scaling.monomial import ZERO, dense_width, expert_width, shared_width, width
-from hpxfer.scaling.table import Conventions, Row, Table
+from hpxfer.scaling.table import Convention, Conventions, Row, Table
 
 FAN_IN = "fan-in init, one LR, one eps"
+LR_EXPONENT = Convention(
+    default=0.0,
+    legal=("between", -2.0, 2.0),
+    doc="the papers' c (Why Routers Freeze, MSSP): the LR of every role, and the rate of the balancing rule, "
+    "is width^-c; 0: one LR at every width",
+)
 
 
 def _rows(conventions: Conventions) -> tuple[Row, ...]:
-    return (
+    lr = width ** -float(conventions["lr_exponent"])
+    rows = (
         Row(role="embedding", source=FAN_IN),
         Row(role="position", weight_decay=ZERO, source=FAN_IN),
         Row(role="norm", weight_decay=ZERO, source=FAN_IN),
@@ -36,6 +45,7 @@ def _rows(conventions: Conventions) -> tuple[Row, ...]:
         Row(role="shared_out", init_std=shared_width**-0.5, source=FAN_IN),
         Row(role="readout", init_std=width**-0.5, source=FAN_IN),
     )
+    return tuple(replace(row, lr=lr) for row in rows)
 
 
 SP = Table(
@@ -46,7 +56,7 @@ SP = Table(
         *("batch", "duration"),
     ),
     rows={"adam": _rows, "sgd": _rows},
-    conventions={},
+    conventions={"lr_exponent": LR_EXPONENT},
     doc="Standard parameterization: no factor but the fan-in of the initialization. The control.",
     claims=flat,
     block_claims=BlockClaims(rows=FLAT, source=CONTROL, readout="any", one_matrix="rows", is_control=True),

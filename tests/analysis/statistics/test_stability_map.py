@@ -12,7 +12,7 @@ from hpxfer.verdict.loss_grid import loss_grids
 
 
 def made(frame: pd.DataFrame) -> StabilityMap:
-    report = report_line(frame, sweep="planted", hp="lr", loss="validation")
+    report = report_line(frame, sweep="planted", hp="lr")
     return stability_map(*loss_grids(frame), report.findings[0], "lr")
 
 

@@ -37,11 +37,10 @@ def run(
 @pytest.mark.parametrize("num_active", [4, 2])
 def test_sp_diverges_in_one_step(optimizer: str, lr_exponent: float, effective: float, num_active: int) -> None:
     """Prop. 2, Remarks 17, 18: features move by order 1, logits by width^1/2 through W0, and by more through dW."""
-    choice = parameterization("sp")
+    choice = parameterization("sp", {"lr_exponent": -lr_exponent})
     path = path_of(choice, WIDTHS, num_active=num_active)
-    options = replace(SOFTMAX, lr_exponent=lr_exponent)
     training = Training(lr=0.1, eps=1e-8)
-    found = observe(choice, optimizer, path, seeds=range(24), steps=1, options=options, training=training)  # type: ignore[arg-type]
+    found = observe(choice, optimizer, path, seeds=range(24), steps=1, options=SOFTMAX, training=training)  # type: ignore[arg-type]
     at = [ratios(path[0], shape) for shape in path]
     claims = divergence(optimizer, lr_exponent)  # type: ignore[arg-type]
     lines = fit(found, predict(claims, [float(width) for width in WIDTHS], at))
@@ -54,9 +53,8 @@ def test_sp_diverges_in_one_step(optimizer: str, lr_exponent: float, effective: 
 
 def test_a_stable_lr_under_sp_is_lazy() -> None:
     """Derived: with an LR ~ 1/width the logits stay, and features move by width^-3/2 (SGD)."""
-    choice = parameterization("sp")
-    options = replace(SOFTMAX, lr_exponent=-1.0)
-    lines = lines_of(choice, "sgd", path_of(choice, WIDTHS), options=options, steps=1)
+    choice = parameterization("sp", {"lr_exponent": 1.0})
+    lines = lines_of(choice, "sgd", path_of(choice, WIDTHS), options=SOFTMAX, steps=1)
     assert abs(slope(lines, "embedding", "change", 1) + 1.5) < 0.15
     assert abs(slope(lines, "router", "effective", 1)) < 0.15
 

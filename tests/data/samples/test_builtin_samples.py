@@ -1,0 +1,106 @@
+"""Built-in samples: the bits of the first ones are pinned, and they are what their page says."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from hpxfer.data.samples import open_samples, shapes, teacher
+from hpxfer.data.samples.builtin import MAKERS
+
+# Of the first 300 samples of seed 0. Another digest needs another VERSION, because stored results rely on the samples.
+PINNED = {
+    "shapes": "c7dc8dc7397d4e36d3a697b66760e59c",
+    "teacher/polynomial": "c6814ae05cfe463819e7791833086928",
+    "teacher/network": "7b3d268d1b8a1dbe9fda7baed266f91d",
+}
+EVERY = tuple(range(100))
+
+
+def hashed(name: str, stream: str = "train 0", begin: int = 0, end: int = 300) -> str:
+    facts = MAKERS[name].facts
+    found = MAKERS[name].draw(stream, begin, end, tuple(range(facts.num_classes)))
+    little = (np.ascontiguousarray(array, array.dtype.newbyteorder("<")) for array in found)
+    return hashlib.blake2b(b"".join(array.tobytes() for array in little), digest_size=16).hexdigest()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_first_samples_have_these_bits(name: str) -> None:
+    assert hashed(name) == PINNED[name]
+    assert hashed(name, "train 1") != PINNED[name]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_sample_is_a_function_of_its_number(name: str) -> None:
+    classes = tuple(range(MAKERS[name].facts.num_classes))
+    whole = MAKERS[name].draw("train 5", 0, 40, classes)
+    for begin, end in ((0, 1), (7, 40), (39, 40)):
+        for one, other in zip(whole, MAKERS[name].draw("train 5", begin, end, classes), strict=True):
+            assert np.array_equal(one[begin:end], other)
+
+
+def test_images_are_normalized_to_about_mean_zero_and_variance_one() -> None:
+    x, y = shapes.draw("train 0", 0, 20_000, EVERY)
+    assert abs(x.mean() - shapes.MEAN) < 1
+    assert abs(x.std() - shapes.STD) < 1
+    counts = np.bincount(y, minlength=100)
+    assert counts.min() > 200 - 6 * 200**0.5  # six standard deviations of a class
+    assert counts.max() < 200 + 6 * 200**0.5
+
+
+def test_a_class_looks_like_itself() -> None:
+    """The mean images of two halves of a class are closer than those of two classes."""
+    x, y = shapes.draw("train 0", 0, 20_000, EVERY)
+    means = np.array([[x[y == c][half::2].mean(axis=0) for half in (0, 1)] for c in EVERY])
+    distance = ((means[:, None, 0] - means[None, :, 1]) ** 2).sum(axis=-1)
+    assert (distance.argmin(axis=1) == np.arange(100)).sum() >= 95  # a few classes are alike
+
+
+def test_chosen_classes_keep_their_look() -> None:
+    x, y = shapes.draw("train 0", 0, 4000, (7, 3))
+    every_x, every_y = shapes.draw("train 0", 0, 20_000, EVERY)
+    for place, label in enumerate((7, 3)):
+        near = ((x[y == place].mean(axis=0) - every_x[every_y == label].mean(axis=0)) ** 2).mean()
+        far = ((x[y == place].mean(axis=0) - every_x[every_y == 50].mean(axis=0)) ** 2).mean()
+        assert near < far / 4
+
+
+def test_inputs_of_teachers_are_gaussian() -> None:
+    x, _ = teacher.polynomial("train 0", 0, 20_000, ())
+    assert np.allclose(x.mean(axis=0), 0, atol=0.05)
+    assert np.allclose(np.cov(x.T), np.eye(20), atol=0.06)
+    kurtosis = (x.astype(np.float64) ** 4).mean()
+    assert kurtosis == pytest.approx(2.9, abs=0.05)  # of twelve uniform numbers; 3 of a Gaussian one
+    assert abs(x).max() < 6
+
+
+def test_the_polynomial_is_that_of_its_page() -> None:
+    x, y = teacher.polynomial("train 0", 0, 20_000, ())
+    index = np.arange(16)
+    u = [x[:, :16] @ [(-1) ** bin(row & k).count("1") for k in index] / 4 for row in (3, 5, 9, 14)]
+    expected = (u[0] + u[0] * u[1] + u[0] * u[1] * u[2] + u[0] * u[1] * u[2] * u[3]) / 2
+    assert np.allclose(y[:, 0], expected, atol=0.02, rtol=0.02)  # directions are rounded to 2^-10
+    assert y.dtype == np.float32
+    assert y.mean() == pytest.approx(0, abs=0.05)
+    assert y.var() == pytest.approx(1, abs=0.15)
+
+
+def test_every_class_of_the_network_occurs() -> None:
+    _, y = teacher.network("train 0", 0, 20_000, EVERY)
+    counts = np.bincount(y, minlength=100)
+    assert counts.min() >= 50
+    assert counts.max() <= 800
+    _, chosen = teacher.network("train 0", 0, 20_000, (4, 9))
+    assert np.array_equal(chosen[y == 9], np.ones(counts[9]))
+    assert np.array_equal(chosen[y == 4], np.zeros(counts[4]))
+
+
+def test_the_identity_is_the_name_and_the_version() -> None:
+    digests = {open_samples(f"builtin:{name}").digest() for name in MAKERS}  # type: ignore[union-attr]
+    assert len(digests) == len(MAKERS)
+    found = open_samples("builtin:shapes", only=(1, 2))
+    assert found is not None
+    assert found.digest() in digests
+    assert found.facts.num_classes == 2

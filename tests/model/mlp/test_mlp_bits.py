@@ -1,0 +1,85 @@
+"""A trial of the MLP mixture has the same bits in every stack, on one thread in float32."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from mlp_cases import Case, random_case, setting
+from torch import Tensor
+
+from hpxfer.model.mlp import elementwise, products
+from hpxfer.scaling.shape import Shape
+
+TRIALS = 16
+STACKS = [*([k] for k in (0, 1, 6, 15)), [0, 1, 2], [5, 2, 9], [13, 14, 15]]
+# Samples, experts, width of an expert, inputs and classes. 50 samples are no multiple of a vector.
+SIZES = {
+    "50 samples, 8 experts": (50, 8, 16, 16, 100),
+    "odd sizes": (7, 5, 3, 13, 7),
+    "one sample": (1, 4, 8, 16, 10),
+    "one expert": (33, 1, 5, 9, 2),
+}
+WIDTHS = (27, 32, 48, 128)
+KINDS: dict[str, dict[str, Any]] = {
+    "sigmoid, gelu": {"gate": "sigmoid", "activation": "gelu", "input_activation": "gelu", "residual": True},
+    "softmax, tanh": {"gate": "softmax", "activation": "tanh", "input_activation": "relu", "router_bias": "learned"},
+    "top-k, relu": {"gate": "normalized_softmax", "activation": "relu", "input_activation": "tanh", "top": 2},
+    "one matrix, gelu": {"gate": "sigmoid", "activation": "gelu", "input_activation": "linear", "expert_matrices": 1},
+    "one matrix, top-k": {"gate": "softmax", "activation": "linear", "expert_matrices": 1, "top": 2},
+}
+
+
+def case_of(width: int, size: str, kind: str, loss: str = "cross_entropy") -> Case:
+    batch, experts, hidden, inputs, classes = SIZES[size]
+    options = dict(KINDS[kind])
+    active = min(options.pop("top", experts), experts)
+    expert_width = width if options.get("expert_matrices") == 1 else hidden
+    shape = Shape(width=width, depth=2, num_experts=experts, num_active=active, expert_width=expert_width)
+    given = setting(batch=batch, inputs=inputs, classes=classes, inverse_temperature=1.5, loss=loss, **options)
+    return random_case(shape, given, TRIALS, std=0.2)
+
+
+def bits(case: Case) -> list[Tensor]:
+    """Return the losses, their means, the scores and all gradients of the mean losses, [K, ...] each."""
+    output = case.output()
+    losses = output.losses_KT
+    grads = torch.autograd.grad(losses, case.leaves, torch.full_like(losses, 1 / losses.shape[1]))
+    return [losses.detach(), losses.detach().mean(1), *output.scores, *grads]
+
+
+def differs(case: Case) -> bool:
+    """Return whether a number of a trial depends on the stack that the trial is in."""
+    whole = bits(case.rows(range(TRIALS)))
+    return any(
+        not torch.equal(alone, together[rows])
+        for rows in STACKS
+        for alone, together in zip(bits(case.rows(rows)), whole, strict=True)
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_bits_of_a_trial_are_those_in_every_stack(width: int, size: str) -> None:
+    for kind in KINDS:
+        assert not differs(case_of(width, size, kind)), kind
+
+
+@pytest.mark.parametrize("kind", ["sigmoid, gelu", "top-k, relu"])
+def test_the_bits_of_squared_errors(kind: str) -> None:
+    for width, size in itertools.product((27, 32), SIZES):
+        assert not differs(case_of(width, size, kind, "squared_error")), (width, size)
+
+
+def test_without_padding_the_bits_of_functions_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elementwise, "WHOLE", 1)
+    if not any(differs(case_of(width, size, "sigmoid, gelu")) for width in (27, 128) for size in SIZES):
+        pytest.skip("this machine computes the last numbers of a tensor as the others")
+
+
+def test_without_padding_the_bits_of_products_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "ALIGNED", 1)
+    if not any(differs(case_of(width, size, "top-k, relu")) for width in (27, 32) for size in SIZES):
+        pytest.skip("this machine computes a product by the same code at every address")
