@@ -144,7 +144,7 @@ def test_where_no_power_law_follows_the_reason_is_given(
 
 def test_an_unknown_gate_and_tied_embeddings_have_reasons() -> None:
     assert derived(SP, gate_sums_over="unknown")["gates", "activation"].source == GATE
-    tied = derived(replace(SP, conventions={"embeddings": EMBEDDINGS}), tied_embeddings=True)
+    tied = derived(replace(SP, conventions={**SP.conventions, "embeddings": EMBEDDINGS}), tied_embeddings=True)
     assert tied["embedding", "gradient"].source == TIED
     assert ("readout", "gradient") not in tied
 
