@@ -173,7 +173,7 @@ def test_mlp_needs_claims(register: Register) -> None:
 
 
 def test_a_row_that_the_model_needs_is_asked_for(register: Register) -> None:
-    rows = tuple(row for row in SP.rows["adam"]({}) if row.role not in ("attn_k", "norm"))
+    rows = tuple(row for row in SP.rows["adam"]({"lr_exponent": 0.0}) if row.role not in ("attn_k", "norm"))
     register(replace(SP, name="mine", rows={"adam": lambda conventions: rows}))
     with pytest.raises(HpxferError) as caught:
         check("mine", axes=["width"])
@@ -220,7 +220,7 @@ def test_the_rows_of_every_convention_are_looked_at(register: Register) -> None:
 
     def rows(conventions: Conventions) -> tuple[Row, ...]:
         lr = ONE if conventions["bad"] == "no" else ratio("height")
-        return tuple(replace(row, lr=lr) for row in SP.rows["adam"]({}))
+        return tuple(replace(row, lr=lr) for row in SP.rows["adam"]({"lr_exponent": 0.0}))
 
     with pytest.raises(HpxferError, match="mine, adam, bad=yes: embedding: lr: unknown ratio 'height'"):
         register(replace(SP, name="mine", rows={"adam": rows}, conventions={"bad": bad}))

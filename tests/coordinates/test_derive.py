@@ -65,7 +65,9 @@ def changed(role: str, **fields: Monomial) -> Table:
     """Return sp with other factors in one row."""
 
     def rows(conventions: object) -> tuple[Row, ...]:
-        return tuple(replace(row, **fields) if row.role == role else row for row in SP.rows["adam"]({}))
+        return tuple(
+            replace(row, **fields) if row.role == role else row for row in SP.rows["adam"]({"lr_exponent": 0.0})
+        )
 
     return replace(SP, rows={"adam": rows})
 
@@ -142,7 +144,7 @@ def test_where_no_power_law_follows_the_reason_is_given(
 
 def test_an_unknown_gate_and_tied_embeddings_have_reasons() -> None:
     assert derived(SP, gate_sums_over="unknown")["gates", "activation"].source == GATE
-    tied = derived(replace(SP, conventions={"embeddings": EMBEDDINGS}), tied_embeddings=True)
+    tied = derived(replace(SP, conventions={**SP.conventions, "embeddings": EMBEDDINGS}), tied_embeddings=True)
     assert tied["embedding", "gradient"].source == TIED
     assert ("readout", "gradient") not in tied
 
@@ -161,7 +163,8 @@ def test_zeros_are_exact() -> None:
 
 def test_a_stream_that_starts_at_zero_has_no_inverse() -> None:
     rows = tuple(
-        replace(row, init_std=ZERO) if row.role in ("embedding", "position") else row for row in SP.rows["adam"]({})
+        replace(row, init_std=ZERO) if row.role in ("embedding", "position") else row
+        for row in SP.rows["adam"]({"lr_exponent": 0.0})
     )
     found = derived(replace(SP, rows={"adam": lambda conventions: rows}))
     assert found["embedding", "activation"].zero
@@ -170,7 +173,7 @@ def test_a_stream_that_starts_at_zero_has_no_inverse() -> None:
 
 
 def test_a_row_that_is_absent_is_named() -> None:
-    rows = tuple(row for row in SP.rows["adam"]({}) if row.role != "attn_k")
+    rows = tuple(row for row in SP.rows["adam"]({"lr_exponent": 0.0}) if row.role != "attn_k")
     found = derived(replace(SP, rows={"adam": lambda conventions: rows}))
     assert found["attn_k", "activation"].source == "the table has no row for attn_k"
     assert found["attn_out", "activation"].source == "the table has no row for attn_k"

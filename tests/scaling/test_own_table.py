@@ -29,7 +29,7 @@ SHY = Convention(default=0.5, legal=(0.5, 1.0), doc="the power of the width in e
 
 def rows(conventions: Conventions) -> tuple[Row, ...]:
     by = width ** -float(conventions["shy"])
-    plain = SP.rows["adam"]({})
+    plain = SP.rows["adam"]({"lr_exponent": 0.0})
     return tuple(replace(row, source="mine", lr=ONE if row.role == "router_bias" else by) for row in plain)
 
 
