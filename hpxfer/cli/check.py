@@ -26,7 +26,21 @@ def check(
     points: Annotated[str | None, typer.Option(help="Values along one axis, e.g. 32,64,128,256.")] = None,
     steps: Annotated[int | None, typer.Option(help="Number of optimizer steps; default: 6.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds, trained together; default: 6.")] = None,
-    architecture: Annotated[str, typer.Option(help="gpt, or block: the minimal MLP block of the papers.")] = "gpt",
+    architecture: Annotated[
+        str | None, typer.Option(help="gpt, or mlp: the MLP mixture of the papers; default: the sweep's, or gpt.")
+    ] = None,
+    gate: Annotated[
+        str | None, typer.Option(help="Of mlp: sigmoid, softmax or normalized_softmax; default: sigmoid.")
+    ] = None,
+    activation: Annotated[
+        str | None, typer.Option(help="Of mlp's experts: linear, relu, gelu or tanh; default: linear.")
+    ] = None,
+    matrices: Annotated[int | None, typer.Option(help="Of an expert of mlp: 1 or 2; default: 2.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Active experts of mlp at every shape; default: all.")] = None,
+    bias: Annotated[
+        str | None,
+        typer.Option(help="Of mlp's router: none, fixed, schedule, learned or learned_sgd; default: none."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Write figures, check.txt and check.json to this folder.")] = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
@@ -46,14 +60,16 @@ def check(
       hpxfer check --parameterization completep-moe --axis width
       hpxfer check --sweep sweeps/quickstart.yaml --points 32,64,128,256
       hpxfer check --plugin ./mine.py --parameterization mine
+      hpxfer check --parameterization mssp-ii --architecture mlp --convention readout_init=zero --seeds 12
     """
     from hpxfer.cli.check_source import check as run_check
+    from hpxfer.cli.check_source import mlp_options
     from hpxfer.cli.explain_source import read_conventions
 
     load_plugins(plugin)
     found, files = run_check(
         *(parameterization, read_conventions(convention or ()), axis, column(optimizer), sweep, points),
-        *(steps, seeds, architecture, output),
+        *(steps, seeds, architecture, mlp_options(gate, activation, matrices, top_k, bias), output),
     )
     if as_json:
         say(json.dumps({**found.to_dict(), "files": [str(file) for file in files]}))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, get_args
 
 from rich.console import Console
 
 from hpxfer.cli.explain_source import of_sweep
 from hpxfer.coordinates import checking
+from hpxfer.coordinates.mlp import Options
+from hpxfer.coordinates.mlp.own import Gate
 from hpxfer.coordinates.report import CheckReport
 from hpxfer.coordinates.write import make_folder, write_check
-from hpxfer.errors import HpxferError, shown
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Column, Conventions
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.mlp import Activation, RouterBias
 from hpxfer.store.sweep_file import load_given
 
 
@@ -27,7 +31,8 @@ def check(
     points: str | None,
     steps: int | None,
     seeds: int | None,
-    architecture: str,
+    architecture: str | None,
+    options: Options | None,
     output: Path | None,
 ) -> tuple[CheckReport, list[Path]]:
     """Return the report and the files written to `output`. Show on stderr what is being trained."""
@@ -45,6 +50,7 @@ def check(
             steps=checking.STEPS if steps is None else steps,
             seeds=checking.SEEDS if seeds is None else seeds,
             architecture=architecture,
+            options=options,
             on_shape=status.update,
         )
     return found, [] if output is None else write_check(found, output)
@@ -57,6 +63,27 @@ def chosen(name: str | None, conventions: Conventions, sweep: SweepSpec | None) 
     if name is None:
         raise HpxferError("check needs --parameterization or --sweep; hpxfer explain --list shows the names")
     return parameterization(name, conventions)
+
+
+def mlp_options(
+    gate: str | None, activation: str | None, matrices: int | None, top_k: int | None, bias: str | None
+) -> Options | None:
+    """Return the options of the check's own MLP mixture, or None if none is given."""
+    named = (("gate", gate, Gate), ("activation", activation, Activation), ("bias", bias, RouterBias))
+    for name, given, legal in named:
+        if given is not None and given not in get_args(legal):
+            raise HpxferError(f"--{name}: unknown {name} {shown(given)}; {nearest(given, get_args(legal))}")
+    if matrices is not None and matrices not in (1, 2):
+        raise HpxferError(f"--matrices: must be 1 or 2, got {matrices}")
+    given_all: dict[str, Any] = {
+        "gate": gate,
+        "activation": activation,
+        "expert_matrices": matrices,
+        "num_active": top_k,
+        "router_bias": bias,
+    }
+    chosen = {name: value for name, value in given_all.items() if value is not None}
+    return Options(**chosen) if chosen else None
 
 
 def numbers(text: str | None) -> tuple[float, ...] | None:

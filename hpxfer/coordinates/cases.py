@@ -50,11 +50,11 @@ DENSE_BASES = {
     "depth": "{width: 32, depth: 4, dense_ratio: 2, head_dim: 16}",
     "dense_ratio": BASES["dense_ratio"],
 }
-# Base shapes of the MLP block. Many small experts show whether a sum has independent or common parts.
-BLOCK_BASES = {
-    "regime-i": Shape(width=64, depth=1, num_experts=4, num_active=4, expert_width=64, head_dim=1),
-    "regime-ii": Shape(width=64, depth=1, num_experts=32, num_active=32, expert_width=4, head_dim=1),
-    "regime-iii": Shape(width=48, depth=1, num_experts=6, num_active=6, expert_width=24, head_dim=1),
+# Base shapes of the check's own MLP mixture. Many small experts show whether a sum has independent or common parts.
+MLP_BASES = {
+    "regime-i": Shape(width=64, depth=1, num_experts=4, num_active=4, expert_width=64),
+    "regime-ii": Shape(width=64, depth=1, num_experts=32, num_active=32, expert_width=4),
+    "regime-iii": Shape(width=48, depth=1, num_experts=6, num_active=6, expert_width=24),
 }
 # LRs at the base. For Adam they are the change per entry and step; for SGD they multiply the gradients.
 LR = {"adam": 2.0**-8, "sgd": 0.25}
@@ -141,7 +141,7 @@ def sweep_case(spec: SweepSpec, axis: str, points: Sequence[float] | None) -> Ca
 def own_axes(choice: Parameterization, optimizer: Column, architecture: str = "gpt") -> tuple[str, ...]:
     """Return the axes of a table that change the model's shape, without those that other axes imply."""
     table = choice.table
-    if architecture == "block":
+    if architecture == "mlp":
         return (f"regime-{(table.regime or 'I').lower()}",)
     if table.regime:
         return (f"regime-{table.regime.lower()}", *(("depth",) if table.covers("depth", optimizer) else ()))
@@ -208,11 +208,11 @@ def _regime(base: Shape, regime: str, factor: float) -> dict[str, Any]:
     return changed
 
 
-def block_path(axis: str, points: Sequence[float] | None) -> tuple[Shape, ...]:
-    """Return the shapes of the minimal MLP block along a regime, at the sizes of the check. `points` are widths."""
-    if axis not in BLOCK_BASES:
-        raise HpxferError(f"--axis: the block is checked along a regime, got {axis!r}; {nearest(axis, BLOCK_BASES)}")
-    base = BLOCK_BASES[axis]
+def mlp_path(axis: str, points: Sequence[float] | None) -> tuple[Shape, ...]:
+    """Return the shapes of the check's own MLP mixture along a regime. `points` are widths."""
+    if axis not in MLP_BASES:
+        raise HpxferError(f"--axis: mlp is checked along a regime, got {axis!r}; {nearest(axis, MLP_BASES)}")
+    base = MLP_BASES[axis]
     factors = FACTORS if points is None else [width / base.width for width in points]
     if len(set(factors)) < len(FACTORS):
         raise HpxferError(f"--points: a slope needs at least {len(FACTORS)} widths, got {len(set(factors))}")

@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from hpxfer.coordinates import block, gpt
-from hpxfer.coordinates.cases import Case, block_path, own_axes, own_case, sweep_axes, sweep_case
+from hpxfer.coordinates import gpt, mlp
+from hpxfer.coordinates.cases import Case, mlp_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.coordinates.derive import NOT_DERIVED, derive
-from hpxfer.coordinates.limits import require_block_memory, require_memory, require_size
+from hpxfer.coordinates.limits import require_memory, require_mlp_memory, require_size
 from hpxfer.coordinates.measure import TOLERANCE, Fit, Observation, Prediction, fit, over_layers
-from hpxfer.coordinates.not_tested import BLOCK, not_tested
+from hpxfer.coordinates.mlp.axes import MLPAxis, own_axis, sweep_axis
+from hpxfer.coordinates.not_tested import MLP, not_tested
 from hpxfer.coordinates.optimizer import decays, gradients_over_eps
 from hpxfer.coordinates.optimizer_rules import decay_rule, eps_as_gradients, eps_rule
 from hpxfer.coordinates.path_facts import PathFacts, path_facts
@@ -41,7 +42,7 @@ from hpxfer.spec.precision import decided
 from hpxfer.train.device import one_thread
 from hpxfer.trial import DataRef, Trial, setting_of
 
-Architecture = Literal["gpt", "block"]
+Architecture = Literal["gpt", "mlp"]
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 
 MAX_POINT = 1e6  # no axis counts so far, and no ratio may be larger
@@ -71,8 +72,7 @@ class _Check:
     def gpt(self, axis: str, case: Case) -> AxisReport:
         """Return the report of one axis in the built-in GPT."""
         points, base, model = case.axis.points, case.spec.base_shape, case.spec.model
-        if self.steps >= (most := min(point.shape.steps for point in points)):
-            raise HpxferError(f"--steps: must be below the {most} steps that the data is held for, got {self.steps}")
+        self._require_steps(case)
         self._require_rows(case)
         data = data_ref(case.spec.data)
         observations: list[Observation] = []
@@ -111,20 +111,34 @@ class _Check:
             ),
         )
 
-    def block(self, axis: str, path: Sequence[Shape]) -> AxisReport:
-        """Return the report of one regime in the minimal MLP block."""
-        self.on_shape(f"{axis}: the MLP block")
-        observations = block.observe(
-            self.choice, self.optimizer, path, seeds=tuple(range(self.seeds)), steps=self.steps
-        )
+    def mlp(self, axis: str, path: MLPAxis) -> AxisReport:
+        """Return the report of one axis in the family mlp."""
+        observations: list[Observation] = []
+        whole: list[Observation] = []
+        for scale, shape in zip(path.scales, path.shapes, strict=True):
+            self.on_shape(f"{axis}: {shape.label()}")
+            found = list(mlp.of_trials(path.trials(shape), scale=scale, steps=self.steps, data=path.data))
+            whole += [*(seen for seen in found if seen.layer is None), *over_layers(found)]
+            observations += found
+        seen = [*whole, *_everywhere(observations, len(path.shapes))]
+        facts = ModelFacts(gate=path.gate, tied_embeddings=False)
         return AxisReport(
             axis=axis,
-            scale_name="width",
-            scales=tuple(float(shape.width) for shape in path),
-            shapes=tuple(shape.label() for shape in path),
-            warnings=self._warnings(path[0], path, ModelFacts(gate="sigmoid", tied_embeddings=False)),
-            fits=fit(observations, block.predictions(self.choice, self.optimizer, path), self.tolerance),
-            not_tested=BLOCK,
+            scale_name=path.scale_name,
+            scales=path.scales,
+            shapes=tuple(shape.label() for shape in path.shapes),
+            warnings=(*self._warnings(path.shapes[0], path.shapes, facts), *path.notes),
+            fits=fit(seen, path.predictions, self.tolerance),
+            not_tested=MLP,
+        )
+
+    def of_sweep(self, axis: str, case: Case) -> AxisReport:
+        """Return the report of one axis of a sweep of the family mlp."""
+        self._require_rows(case)
+        self._require_steps(case)
+        data = data_ref(case.spec.data)
+        return self.mlp(
+            axis, sweep_axis(self.choice, self.optimizer, case, lambda shape: self._trials(case, data, shape))
         )
 
     @property
@@ -168,6 +182,10 @@ class _Check:
         )
         asked = [seen for seen in observations if any(expected.is_about(seen) for expected in good)]
         return fit(asked, good, self.tolerance)
+
+    def _require_steps(self, case: Case) -> None:
+        if self.steps >= (most := min(point.shape.steps for point in case.axis.points)):
+            raise HpxferError(f"--steps: must be below the {most} steps that the data is held for, got {self.steps}")
 
     def _require_rows(self, case: Case) -> None:
         """Raise HpxferError unless the table has a row for every role of the model.
@@ -215,7 +233,8 @@ def check(
     steps: int = STEPS,
     seeds: int = SEEDS,
     tolerance: float = TOLERANCE,
-    architecture: str = "gpt",
+    architecture: str | None = None,
+    options: mlp.Options | None = None,
     claims: Sequence[Claim] | None = None,
     on_shape: Callable[[str], None] = lambda name: None,
 ) -> CheckReport:
@@ -233,7 +252,8 @@ def check(
         steps: optimizer updates, at a constant LR from the first one on.
         seeds: trials per shape, trained together.
         tolerance: by how much an exponent may differ.
-        architecture: `gpt`, or `block` for the minimal MLP block of the papers.
+        architecture: `gpt`, or `mlp` for the MLP mixture of the papers; by default the sweep's family, or `gpt`.
+        options: of the check's own MLP mixture. A sweep has its own.
         claims: replace those of the table, in the GPT.
         on_shape: is called with the name of each shape before it is trained.
 
@@ -241,6 +261,8 @@ def check(
         HpxferError: no model can follow an axis, or the table lacks a row that the model needs.
     """
     choice = by_name(parameterization) if isinstance(parameterization, str) else parameterization
+    family = sweep.model.family if sweep else "gpt"
+    architecture = architecture or (family if family in ARCHITECTURES else "gpt")
     first: Column = next(iter(choice.table.rows))
     column = optimizer or (_column(sweep) if sweep else first)
     asked = _Check(
@@ -253,18 +275,23 @@ def check(
         claims=claims,
     )
     named = tuple(dict.fromkeys(axes or (sweep_axes(sweep) if sweep else own_axes(choice, column, architecture))))
-    _require(asked, named, sweep, points, architecture)
+    _require(asked, named, sweep, points, architecture, options)
     with one_thread():
-        if architecture == "block":
-            regimes = {axis: block_path(axis, points) for axis in named}  # all are refused before one is trained
+        if architecture == "mlp" and sweep is None:
+            regimes = {axis: mlp_path(axis, points) for axis in named}
             for path in regimes.values():
-                require_block_memory(path, seeds)
-            reports = [asked.block(axis, path) for axis, path in regimes.items()]
+                require_mlp_memory(path, seeds)
+            chosen = options or mlp.Options()
+            paths = {
+                axis: own_axis(choice, column, path, chosen, seeds=seeds, steps=steps) for axis, path in regimes.items()
+            }
+            reports = [asked.mlp(axis, path) for axis, path in paths.items()]
         else:
             cases = {axis: _case(asked, sweep, axis, points) for axis in named}
             for case in cases.values():
                 require_memory(case, seeds)
-            reports = [asked.gpt(axis, case) for axis, case in cases.items()]
+            report = asked.of_sweep if architecture == "mlp" else asked.gpt
+            reports = [report(axis, case) for axis, case in cases.items()]
     return CheckReport(
         parameterization=choice.label(),
         source=choice.table.source,
@@ -278,7 +305,12 @@ def check(
 
 
 def _require(
-    asked: _Check, axes: Sequence[str], sweep: SweepSpec | None, points: Sequence[float] | None, architecture: str
+    asked: _Check,
+    axes: Sequence[str],
+    sweep: SweepSpec | None,
+    points: Sequence[float] | None,
+    architecture: str,
+    options: mlp.Options | None,
 ) -> None:
     """Raise HpxferError unless what was asked goes together."""
     require_size(asked.steps, asked.seeds, points)
@@ -289,14 +321,20 @@ def _require(
     if sweep and asked.optimizer != _column(sweep):
         got = f"--optimizer {asked.optimizer}"
         raise HpxferError(f"{got}: the sweep trains with {sweep.training.optimizer}; leave one out")
-    if sweep and architecture == "block":
-        raise HpxferError("--architecture block: has a model and data of its own; leave --sweep out")
+    if sweep and architecture != sweep.model.family:
+        raise HpxferError(
+            f"--architecture {architecture}: the model of the sweep is of the family {sweep.model.family}; leave it out"
+        )
+    if options is not None and (sweep or architecture != "mlp"):
+        got = "a sweep" if sweep else f"--architecture {architecture}"
+        raise HpxferError(
+            f"--gate, --activation, --matrices, --top-k and --bias: are of the check's own model of the family mlp, "
+            f"got {got}; give --architecture mlp and no sweep, or leave them out"
+        )
     if not axes:
         raise HpxferError(f"{asked.choice.name}: its axes change no shape; name one to check with --axis")
-    if architecture == "block" and asked.is_registered and asked.choice.table.block_claims is None:
-        raise HpxferError(
-            f"--architecture block: {asked.choice.name} has no block_claims to compare with; leave it out"
-        )
+    if architecture == "mlp" and asked.is_registered and asked.choice.table.block_claims is None:
+        raise HpxferError(f"--architecture mlp: {asked.choice.name} has no block_claims to compare with; leave it out")
     if points is not None and len(axes) != 1:
         raise HpxferError(f"--points: must be values of one axis, got {', '.join(axes)}; name one with --axis")
     if wrong := [point for point in points or () if not 0 < point <= MAX_POINT]:

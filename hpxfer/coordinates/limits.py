@@ -15,8 +15,8 @@ from hpxfer.trial import DataRef, setting_of
 MAX_SEEDS = 1000  # trials of one shape, which train together
 MAX_POINTS = 100
 MAX_STEPS = 10**6
-# Weights, gradient, two moments, the first weights, and the update.
-_COPIES = 6
+# Weights, gradient, two moments, the first weights, what training added to them, and the update.
+_COPIES = 7
 
 
 def require_size(steps: int, seeds: int, points: Sequence[float] | None) -> None:
@@ -29,7 +29,7 @@ def require_size(steps: int, seeds: int, points: Sequence[float] | None) -> None
 
 
 def require_memory(case: Case, seeds: int) -> None:
-    """Raise HpxferError if a shape of the GPT, trained with all seeds together, cannot fit into this machine."""
+    """Raise HpxferError if a shape of a case, trained with all seeds together, cannot fit into this machine."""
     data = DataRef(digest="", **data_sizes(case.spec.data))
 
     def needs() -> Iterator[tuple[Shape, int]]:
@@ -39,8 +39,8 @@ def require_memory(case: Case, seeds: int) -> None:
     _require(needs(), seeds)
 
 
-def require_block_memory(path: Sequence[Shape], seeds: int) -> None:
-    """Raise HpxferError if a shape of the MLP block, trained with all seeds together, cannot fit into this machine."""
+def require_mlp_memory(path: Sequence[Shape], seeds: int) -> None:
+    """Raise HpxferError if a shape of the own MLP mixture, trained with all seeds together, cannot fit into memory."""
 
     def needs() -> Iterator[tuple[Shape, int]]:
         for shape in path:

@@ -34,10 +34,10 @@ NOISY = "the slope is too noisy to tell; give more --seeds"
 ABSENT = "the model of this check has no such tensor"
 BALANCING = "the balancing rule moves it, and not the optimizer"
 SCHEDULE = "betas, and the factors of batch and duration: no shape shows them"
-# The minimal MLP block has no more than inputs, a router, experts and a readout.
-BLOCK = (
-    "eps and weight decay: the block shows gradients, and has no decay; check them with --architecture gpt",
-    "roles of a transformer that the block lacks: positions, attention, gains, biases, shared experts and dense FFNs",
+# The family mlp has no more than inputs, a router, experts and a readout.
+MLP = (
+    "eps and weight decay: the check of mlp shows gradients, and no decay; check them with --architecture gpt",
+    "roles of a transformer that mlp lacks: positions, attention, gains, biases, shared experts and dense FFNs",
 )
 
 

@@ -202,7 +202,7 @@ def _summary(results: Results, report: TransferReport) -> str:
 def _full_text(source: Source, report: TransferReport) -> str:
     """Return the whole report on the judged HP, the reports on other HPs, the statistics, and what is not known.
 
-    Of a sweep without a line it starts as the summary does.
+    Of a sweep without a line, or of the base alone, it starts as the summary does.
     """
     from hpxfer.report.analyses import analysis_tables, unknown
 
@@ -210,7 +210,8 @@ def _full_text(source: Source, report: TransferReport) -> str:
     tables = [table.to_text() for table in analysis_tables(source.analysis)]
     reasons = [f"- {why}" for why in (*source.analysis.notes, *unknown(source.analysis))]
     missing = ["\n".join(["Not known:", *reasons]) + "\n"] if reasons else []
-    judged = report.to_text() if report.findings else _summary(source.results, report)
+    has_verdict = bool(report.findings) and not asks_for_points(source.results.spec)
+    judged = report.to_text() if has_verdict else _summary(source.results, report)
     return "\n".join([judged, *(other.to_text() for other in others), *tables, *missing])
 
 

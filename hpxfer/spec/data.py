@@ -74,7 +74,9 @@ def _document_problems(data: DataSpec) -> Iterator[Problem]:
 def _source_problems(at: KeyPath, name: str, family: str, reads: str) -> Iterator[Problem]:
     sources = registry(KIND_OF[reads])
     kind, colon, rest = name.partition(":")
-    if rest and (found := source_kind(name)) != KIND_OF[reads] and kind in registry(found):
+    of_other = rest and (found := source_kind(name)) != KIND_OF[reads] and kind in registry(found)
+    # A name that no kind knows, e.g. builtin:shape, is a slip in one of the family's own kind.
+    if of_other and (kind not in sources or registry(found).get(kind).problem(rest) is None):
         *usages, last = (source.usage for source in sources.rows())
         legal = f"{', '.join(usages)} or {last}"
         yield at, f"must name {reads}, which the family {family} reads, got {shown(name)}; legal: {legal}"

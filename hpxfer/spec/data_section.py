@@ -38,9 +38,10 @@ class DataSpec(Section):
     digest: str | None = None
     """The digest of the data. It stands in for data that is not on this machine, and is compared with data that is."""
     validation: str | None = None
-    """The held-out data, named as in `source` and with the same vocabulary. Its first validation_tokens are read. The
-    default is the validation split of a folder that `hpxfer data prepare` made, else the end of `source`. Of samples it
-    is the test split of `source`, else the end."""
+    """The held-out data, named as in `source`, with the same vocabulary or the same form of samples. Its first
+    validation_tokens or validation_samples are read. The default for tokens is the validation split of a folder that
+    `hpxfer data prepare` made, else the end of `source`. For samples it is the test split of `source`, else the end of
+    the training split."""
     validation_digest: str | None = None
     """The digest of `validation`, as `digest` is that of `source`."""
     epochs: Count = 1

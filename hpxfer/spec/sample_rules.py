@@ -22,7 +22,10 @@ def sample_problems(data: DataSpec, family: str) -> Iterator[Problem]:
             yield ("data", key), f"goes with tokens, and the family {family} reads samples, got {given}; take it out"
     if data.documents != "joined":
         yield ("data", "documents"), f"goes with tokens, and the family {family} reads samples; take it out"
-    if data.inputs is None:
+    # Classes that are filled in are those of data.only, so a broken data.only is the one thing to mend.
+    if broken := list(_only_problems(data)):
+        yield from broken
+    elif data.inputs is None:
         yield (
             ("data", "inputs"),
             f"must be given where the samples are not on this machine, and {data.source} names none here; correct the "
@@ -31,9 +34,8 @@ def sample_problems(data: DataSpec, family: str) -> Iterator[Problem]:
     elif (data.classes is None) == (data.targets is None):
         got = "neither" if data.classes is None else "both"
         yield ("data", "classes"), f"a sample has either one of several classes or real targets, got {got}; give one"
-    elif data.classes is not None and data.classes < 2 and data.only is None:
+    elif data.classes is not None and data.classes < 2:
         yield ("data", "classes"), f"must be at least 2, got {data.classes}; name samples of several classes"
-    yield from _only_problems(data)
 
 
 def _only_problems(data: DataSpec) -> Iterator[Problem]:
@@ -64,7 +66,8 @@ def stated_by_samples(data: DataSpec, folder: Path) -> dict[str, Any]:
     A relative source starts at `folder`. The result is empty if the source names no samples on this machine. Raise
     HpxferError if their files cannot be read.
     """
-    if source_kind(data.source) != SAMPLES or data.inputs is not None:
+    has_targets = data.classes is not None or data.targets is not None
+    if source_kind(data.source) != SAMPLES or (data.inputs is not None and has_targets):
         return {}
     prefix, _, rest = data.source.partition(":")
     row = registry(SAMPLES).get(prefix)
@@ -74,6 +77,8 @@ def stated_by_samples(data: DataSpec, folder: Path) -> dict[str, Any]:
     if samples is None:
         return {}
     facts = samples.facts
-    classes = len(data.only) if data.only and facts.num_classes else facts.num_classes
-    found = {"inputs": facts.num_inputs, "classes": classes, "targets": facts.num_targets}
+    found = {"inputs": facts.num_inputs}
+    if not has_targets:  # beside those that are given, the others would only look like a second choice
+        classes = len(data.only) if data.only and facts.num_classes else facts.num_classes
+        found |= {"classes": classes, "targets": facts.num_targets}
     return {key: number for key, number in found.items() if number and getattr(data, key) is None}

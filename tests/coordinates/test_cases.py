@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpxfer.coordinates.cases import block_path, own_axes, own_case, sweep_axes, sweep_case
+from hpxfer.coordinates.cases import mlp_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import parameterization, ratios
 from hpxfer.scaling.regimes import follows
@@ -51,8 +51,8 @@ def test_axes_are_those_of_the_model_s_shape() -> None:
     assert axes("mssp-ii", "sgd") == ("regime-ii",)
     assert axes("ntp", "sgd") == ("width",)
     assert "batch" not in axes("complete-mue")
-    assert own_axes(parameterization("completep-moe"), "adam", "block") == ("regime-i",)
-    assert own_axes(parameterization("mup-iii"), "sgd", "block") == ("regime-iii",)
+    assert own_axes(parameterization("completep-moe"), "adam", "mlp") == ("regime-i",)
+    assert own_axes(parameterization("mup-iii"), "sgd", "mlp") == ("regime-iii",)
 
 
 def test_the_model_is_the_one_that_the_table_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,17 +119,17 @@ def test_a_sweep_brings_its_own_model(smoke: SweepSpec) -> None:
         sweep_case(smoke, "width", None)
 
 
-def test_the_block_has_paths_of_its_own() -> None:
+def test_mlp_has_paths_of_its_own() -> None:
     for axis in ("regime-i", "regime-ii", "regime-iii"):
-        found = block_path(axis, None)
+        found = mlp_path(axis, None)
         assert all(follows(axis.removeprefix("regime-").upper(), ratios(found[0], shape)) for shape in found)
-    assert [shape.width for shape in block_path("regime-i", (512.0, 64.0, 128.0, 256.0))] == [64, 128, 256, 512]
+    assert [shape.width for shape in mlp_path("regime-i", (512.0, 64.0, 128.0, 256.0))] == [64, 128, 256, 512]
     with pytest.raises(HpxferError, match="along a regime, got 'width'"):
-        block_path("width", None)
+        mlp_path("width", None)
     with pytest.raises(HpxferError, match="at least 4 widths, got 1"):
-        block_path("regime-i", (64.0,))
+        mlp_path("regime-i", (64.0,))
     with pytest.raises(HpxferError, match="width must be a whole number"):
-        block_path("regime-i", (64.5, 65.0, 66.0, 67.0))
+        mlp_path("regime-i", (64.5, 65.0, 66.0, 67.0))
 
 
 def test_every_base_is_where_its_path_starts() -> None:

@@ -31,7 +31,7 @@ def test_what_is_refused(asked: dict[str, object], message: str, monkeypatch: py
 def test_the_block_has_a_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "host_bytes", lambda: 16 * 2**30)
     with pytest.raises(HpxferError, match=r"--points: w1000000 .* with 6 seeds needs about .* GiB, got 16 GiB"):
-        check("mssp-i", axes=["regime-i"], architecture="block", points=(32, 64, 128, 10**6))
+        check("mssp-i", axes=["regime-i"], architecture="mlp", points=(32, 64, 128, 10**6))
 
 
 def test_nothing_is_refused_where_the_memory_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,10 +166,10 @@ def test_a_table_of_the_package_passes_by_its_source_alone() -> None:
     assert (found.follows, found.stable, found.passed) == (True, False, True)
 
 
-def test_the_block_needs_claims(register: Register) -> None:
+def test_mlp_needs_claims(register: Register) -> None:
     register(replace(COMPLETEP_MOE, name="mine", block_claims=None))
-    with pytest.raises(HpxferError, match="--architecture block: mine has no block_claims to compare with"):
-        check("mine", architecture="block")
+    with pytest.raises(HpxferError, match="--architecture mlp: mine has no block_claims to compare with"):
+        check("mine", architecture="mlp")
 
 
 def test_a_row_that_the_model_needs_is_asked_for(register: Register) -> None:

@@ -242,11 +242,11 @@ def test_a_sweep_is_checked_with_its_model(smoke: SweepSpec) -> None:
     assert report.optimizer == "adam"
 
 
-def test_the_block_is_checked_by_name() -> None:
-    report = check("mssp-ii", architecture="block", optimizer="sgd", seeds=4, steps=2)
-    assert report.architecture == "block"
+def test_mlp_is_checked_by_name() -> None:
+    report = check("mssp-ii", architecture="mlp", optimizer="sgd", seeds=4, steps=2)
+    assert report.architecture == "mlp"
     assert report.passed, missed(report.axes[0])
-    other = check("mup-i", architecture="block", optimizer="sgd", axes=["regime-iii"], seeds=4, steps=2)
+    other = check("mup-i", architecture="mlp", optimizer="sgd", axes=["regime-iii"], seeds=4, steps=2)
     assert not other.passed
 
 
@@ -255,11 +255,11 @@ def test_the_block_is_checked_by_name() -> None:
     [
         ({"steps": 0}, "must be from 1 to"),
         ({"seeds": 0}, "must be from 1 to"),
-        ({"architecture": "mlp"}, "unknown architecture 'mlp'"),
+        ({"architecture": "block"}, "unknown architecture 'block'"),
         ({"points": (32.0, 64.0)}, "must be values of one axis, got width, depth, experts, expert_ratio"),
         ({"optimizer": "sgd"}, "has no sgd column"),
         ({"axes": ["width"], "steps": 100}, "must be below the 100 steps"),
-        ({"axes": ["width"], "architecture": "block"}, "along a regime"),
+        ({"axes": ["width"], "architecture": "mlp"}, "along a regime"),
     ],
 )
 def test_bad_questions_are_refused(asked: dict[str, Any], says: str) -> None:
@@ -270,8 +270,8 @@ def test_bad_questions_are_refused(asked: dict[str, Any], says: str) -> None:
 def test_what_a_sweep_excludes_is_refused(smoke: SweepSpec) -> None:
     with pytest.raises(HpxferError, match="the sweep trains with adamw"):
         check("mup-moe", sweep=smoke, optimizer="sgd")
-    with pytest.raises(HpxferError, match="leave --sweep out"):
-        check("mup-i", sweep=smoke, architecture="block")
+    with pytest.raises(HpxferError, match="the model of the sweep is of the family gpt"):
+        check("mup-i", sweep=smoke, architecture="mlp")
     with pytest.raises(HpxferError, match="unknown parameterization 'mupp'"):
         check("mupp")
 

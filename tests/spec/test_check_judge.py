@@ -27,7 +27,6 @@ def text_of(loss: str, classes: int | None) -> str:
         ("validation_top5_error", None, "needs samples with classes"),
         ("validation_top5_error", 4, "needs more than 5 classes, and the data has 4; use validation_error"),
         ("validation_top5_error", 5, "needs more than 5 classes, and the data has 5"),
-        ("validation_error", 1, "needs more than 1 classes, and the data has 1; use validation"),
     ],
 )
 def test_an_error_without_such_classes_is_refused_at_load(loss: str, classes: int | None, why: str) -> None:
@@ -42,3 +41,24 @@ def test_a_sweep_judged_by_an_error_loads_and_dumps(loss: str, classes: int) -> 
     spec = load_sweep(FIRST, overrides=(only, f"judge.loss={loss}"))
     assert (spec.judge.loss, spec.data.classes) == (loss, classes)
     assert parse_sweep(dump_sweep(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ("source: builtin:shape", r"data\.source: unknown built-in samples 'shape'; did you mean 'shapes'\?"),
+        ("source: builtin:shapes\n  only: [3]", r"data\.only: must name at least two different classes, got \[3\]"),
+        (
+            "source: idx:elsewhere\n  inputs: 4\n  classes: 2\n  only: [1, 1]",
+            r"data\.only: must name at least two different classes",
+        ),
+        ("source: idx:elsewhere\n  inputs: 4\n  classes: 1", r"data\.classes: must be at least 2, got 1"),
+        ("source: idx:elsewhere", r"data\.inputs: must be given where the samples are not on this machine"),
+    ],
+)
+def test_the_judge_is_not_blamed_for_broken_samples(data: str, why: str) -> None:
+    text = edited(("source: builtin:shapes", data), text=SAMPLES)
+    with pytest.raises(HpxferError, match=why) as caught:
+        parse_sweep(f"{text}judge: {{loss: validation_top5_error}}\n")
+    assert str(caught.value).count("\n") == 0
+    assert "judge" not in str(caught.value)

@@ -6,7 +6,7 @@ from hpxfer.data.samples import shapes, teacher
 from hpxfer.data.samples.endless import EndlessSamples, Maker
 from hpxfer.data.samples.facts import Facts
 from hpxfer.data.samples.row import SampleSource
-from hpxfer.errors import shown
+from hpxfer.errors import nearest, shown
 
 MAKERS = {
     "shapes": Maker(
@@ -29,7 +29,9 @@ MAKERS = {
 
 
 def _problem(name: str) -> str | None:
-    return None if name in MAKERS else f"unknown built-in samples {shown(name)}; legal: {', '.join(MAKERS)}"
+    if name in MAKERS:
+        return None
+    return f"unknown built-in samples {shown(name)}; {nearest(name, MAKERS)}"
 
 
 BUILTIN = SampleSource(

@@ -56,7 +56,8 @@ def _counts(samples: Samples) -> str:
     of = f" in the first {num} of seed 0" if samples.num_train is None else ""
     if len(counts) <= _MOST_COUNTS:
         return ", ".join(map(str, counts)) + of
-    return f"{min(counts)} to {max(counts)}{of}"
+    least, most = min(counts), max(counts)
+    return (str(least) if least == most else f"{least} to {most}") + of
 
 
 def guessed(path: str) -> str | None:

@@ -60,7 +60,8 @@ def missing(key: str, digest_key: str, name: str) -> HpxferError:
 def _require_stated(key: str, name: str, facts: Facts, spec: DataSpec) -> None:
     """Raise HpxferError unless samples are what the sweep says, e.g. have as many classes."""
     found = {"inputs": facts.num_inputs, "classes": facts.num_classes, "targets": facts.num_targets}
-    for what, number in found.items():
+    # Keys that the sweep gives come first, so that "remove the key" names one that is there.
+    for what, number in sorted(found.items(), key=lambda item: getattr(spec, item[0]) is None):
         given = getattr(spec, what) or 0
         if given != number:
             at = f"data.{what}" if key == "data.source" else key

@@ -25,6 +25,8 @@ class Split:
     name: str
     inputs: NDArray[Any]
     targets: NDArray[Any]
+    first: int = 0
+    """The label that a file gives class 0."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,13 +86,19 @@ class StoredSamples:
 
     @cached_property
     def splits(self) -> Splits:
-        """The samples. Raise HpxferError if a class has no training sample."""
+        """The samples.
+
+        Raise HpxferError if a class has no training sample, or if all inputs are equal.
+        """
         found = self.files.splits
         if self.classes:
             test = None if found.test is None else _of_classes(found.test, self.classes)
             found = Splits(train=_of_classes(found.train, self.classes), test=test)
+        elif self.facts.num_classes and found.test is not None:
+            _require_known(found.test, found.train)
         if self.facts.num_classes:
             _require_classes(found.train, self.classes or tuple(range(self.facts.num_classes)))
+        _require_varied(found.train)
         return found
 
     @property
@@ -130,7 +138,7 @@ class StoredSamples:
         pixels = self.splits.train.inputs.reshape(-1)
         counts = sum((np.bincount(pixels[k : k + 2**20], minlength=256) for k in range(0, len(pixels), 2**20)), _NONE)
         num, first, second = (int((counts * np.arange(256) ** power).sum()) for power in (0, 1, 2))
-        return first / num, math.sqrt(max(num * second - first * first, 1)) / num
+        return first / num, math.sqrt(num * second - first * first) / num
 
 
 _NONE = np.zeros(256, np.int64)
@@ -161,6 +169,23 @@ def _of_classes(split: Split, classes: tuple[int, ...]) -> Split:
     place[list(classes)] = np.arange(len(classes))
     found = place[split.targets]
     return Split(name=split.name, inputs=split.inputs[found >= 0], targets=found[found >= 0])
+
+
+def _require_known(test: Split, train: Split) -> None:
+    """Raise HpxferError for a test label below or above all training labels."""
+    low, high = int(train.targets.min()), int(train.targets.max())
+    wrong = np.flatnonzero((test.targets < low) | (test.targets > high))
+    if wrong.size:
+        rule = f"labels must be from {low + train.first} to {high + train.first} as in {train.name}"
+        got = f"{int(test.targets[wrong[0]]) + test.first} at position {wrong[0]}"
+        raise HpxferError(f"{test.name}: {rule}, got {got}; mend the labels, or name the classes to read in data.only")
+
+
+def _require_varied(split: Split) -> None:
+    """Raise HpxferError if all inputs are equal: they have no standard deviation, and no model can learn from them."""
+    if split.inputs.size and split.inputs.min() == split.inputs.max():
+        rule = "all inputs of these training samples are equal, and a model learns nothing from them"
+        raise HpxferError(f"{split.name}: {rule}, got {split.inputs.flat[0]} everywhere; mend the inputs")
 
 
 def _require_classes(split: Split, classes: tuple[int, ...]) -> None:

@@ -33,18 +33,15 @@ BY_FIRST_READOUT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A minimal block: a linear embedding, a router, experts and a linear readout, without residual stream and norm.
+    """What claims depend on of a block of the family `mlp`: a router and experts between an input layer and a readout.
 
     With two matrices per expert it is the block of MSSP (1.2), with a single matrix that of Why Routers Freeze (1.1).
     """
 
     experts: Literal["two", "one"] = "two"  # matrices per expert
     gate: Literal["sigmoid", "softmax"] = "sigmoid"
-    activation: Literal["linear", "gelu"] = "linear"  # between the two matrices
-    router_bias: Literal["schedule", "fixed"] = "schedule"  # for tables with a router bias: b_t, or always b_0
-    lr_exponent: float = 0.0  # the LR of all roles grows as width to this power; it is -c of the papers' `sp`
-    inputs: int = 32  # features of a sample
-    samples: int = 4
+    activation: Literal["linear", "relu", "gelu", "tanh"] = "linear"  # of the hidden features, or of the one matrix
+    has_bias: bool = False  # the model adds a router bias, whatever the table says
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -63,8 +60,6 @@ def claims(choice: Parameterization, optimizer: Column, block: Block, *, soft: b
         return ()
     if table.is_control:
         found = tuple(_from_rows(table.rows, table.source, first=1))
-    elif block.lr_exponent:
-        return ()
     elif block.experts == "one":
         found = tuple(_with_one_matrix(table, choice, optimizer, block, soft=soft))
     elif block.gate == "sigmoid" and soft:
@@ -127,7 +122,7 @@ def _with_one_matrix(
         zero_readout=conventions.get("readout_init") == "zero",
         benign=optimizer == "adam" and conventions.get("router_eps_exponent") == 0.5,
     )
-    if choice.structure().router_bias_std:
+    if choice.structure().router_bias_std or block.has_bias:
         rows = {**rows, "router": {"logits": "0 0 0"}}
     elif not (soft and block.gate == "softmax"):
         source = "Why Routers Freeze, Props. 4, 19: a sigmoid gate and top-k learn"

@@ -175,6 +175,12 @@ def two_sizes(folder: Path) -> str:
     return f"images:{folder}"
 
 
+def letters(folder: Path) -> str:
+    write_idx(folder, "train", numbered(3), [1, 2, 3])
+    write_idx(folder, "test", numbered(2), [1, 4])
+    return f"idx:{folder}"
+
+
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 FORTY = idx_bytes((40, HEIGHT, WIDTH), numbered(40).tobytes())
 BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
@@ -194,6 +200,19 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
     "idx labels as images": (spoiled(IMAGES, idx_bytes((40,), bytes(40))), "must hold images, got the dimensions"),
     "idx broken gz": (spoiled(f"{IMAGES}", gzip.compress(FORTY)), r"ending \.gz if packed"),
     "idx empty folder": (lambda folder: f"idx:{folder}", "or such a file, plain or .gz, got none in"),
+    "idx test labels alone": (
+        spoiled("t10k-images-idx3-ubyte", None),
+        "t10k-labels-idx1-ubyte: must have its images beside it in t10k-images-idx3-ubyte .*both files",
+    ),
+    "idx test images alone": (
+        spoiled("t10k-labels-idx1-ubyte", None),
+        "t10k-images-idx3-ubyte: must have its labels beside it in t10k-labels-idx1-ubyte",
+    ),
+    "idx test label": (
+        spoiled("t10k-labels-idx1-ubyte", idx_bytes((12,), bytes([0, 1, 2, 3, 9, *[0] * 7]))),
+        "t10k-labels-idx1-ubyte: labels must be from 0 to 3 as in .*train-labels-idx1-ubyte, got 9 at position 4",
+    ),
+    "idx test label of letters": (letters, "test-labels-idx1-ubyte: labels must be from 1 to 3 .* got 4 at position 1"),
     "cifar part of a record": (
         one("cifar", "data_batch_1.bin", bytes(3072)),
         "must be records of 3073 bytes, got 3072",
@@ -221,6 +240,26 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
     "npz test of another form": (
         one("npz", "a.npz", npz(x_train=numbered(2), y_train=[0, 1], x_test=numbered(2, 4), y_test=[0, 1])),
         "the test split must have inputs and targets of the same form",
+    ),
+    "npz two pairs": (
+        one("npz", "a.npz", npz(x_train=numbered(2), y_train=[0, 1], x=numbered(2), y=[0, 1])),
+        "must hold one pair of training arrays, got x_train and y_train and also x and y; save one pair",
+    ),
+    "npz half a test split": (
+        one("npz", "a.npz", npz(x_train=numbered(2), y_train=[0, 1], y_test=[0, 1])),
+        "the test split must have both x_test and y_test, got y_test alone",
+    ),
+    "npz test label": (
+        one("npz", "a.npz", npz(x=numbered(5), y=np.arange(5), x_test=numbered(2), y_test=[0, 9])),
+        "y_test: labels must be from 0 to 4 as in .*: y, got 9 at position 1",
+    ),
+    "npz constant pixels": (
+        one("npz", "a.npz", npz(x=np.full((4, 3), 7, np.uint8), y=[0, 1, 0, 1])),
+        "all inputs of these training samples are equal, .* got 7 everywhere",
+    ),
+    "npz constant numbers": (
+        one("npz", "a.npz", npz(x=np.ones((4, 3)), y=[0, 1, 0, 1])),
+        r"all inputs of these training samples are equal, .* got 1\.0 everywhere",
     ),
     "npz no archive": (one("npz", "a.npz", b"PK no archive"), "must be a whole file of `numpy.savez`"),
     "npz empty": (one("npz", "a.npz", npz(x=np.zeros((0, 3)), y=np.zeros(0, int))), "must hold at least one sample"),

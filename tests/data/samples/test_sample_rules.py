@@ -62,6 +62,9 @@ def test_samples_state_what_they_are(tmp_path: Path) -> None:
     assert stated(DataSpec(source="idx:."), tmp_path) == {"inputs": 15, "classes": 4}
     assert stated(DataSpec(source="idx:.", only=(0, 2)), tmp_path) == {"inputs": 15, "classes": 2}
     assert stated(DataSpec(source="idx:.", inputs=15, classes=9), tmp_path) == {}
+    assert stated(DataSpec(source="idx:.", inputs=10), tmp_path) == {"classes": 4}
+    assert stated(DataSpec(source="idx:.", targets=2), tmp_path) == {"inputs": 15}
+    assert stated(DataSpec(source="builtin:teacher/polynomial", only=(0, 1)), tmp_path) == {"inputs": 20, "targets": 1}
     assert stated(DataSpec(source="idx:nowhere"), tmp_path) == {}
     assert stated(DataSpec(source="builtin:shapes"), tmp_path) == {"inputs": 256, "classes": 100}
     assert stated(DataSpec(source="builtin:teacher/polynomial"), tmp_path) == {"inputs": 20, "targets": 1}
@@ -83,7 +86,8 @@ def test_a_path_of_samples_starts_at_the_folder_and_is_no_glob(tmp_path: Path, m
             "data.source: must name samples, which the family reader reads, got 'text:a'; legal: bui",
         ),
         ({"source": "builtin:stdlib"}, "data.source: must name samples, which the family reader reads"),
-        ({"source": "builtin:nothing"}, "data.source: must name samples, which the family reader reads"),
+        ({"source": "builtin:nothing"}, "data.source: unknown built-in samples 'nothing'; legal: shapes, "),
+        ({"source": "builtin:shape"}, "unknown built-in samples 'shape'; did you mean 'shapes'?"),
         ({"source": "nothing"}, "data.source: must be builtin:shapes or "),
         ({"source": "npz:s3://bucket/a.npz"}, "must name samples on a disk, got the URI s3://bucket/a.npz"),
         (
@@ -94,7 +98,10 @@ def test_a_path_of_samples_starts_at_the_folder_and_is_no_glob(tmp_path: Path, m
         ({"vocab_size": 9}, "data.vocab_size: goes with tokens"),
         ({"documents": "masked"}, "data.documents: goes with tokens"),
         ({"eos_id": 0}, "data.eos_id: goes with tokens"),
-        ({"targets": 2}, "data.classes: a sample has either one of several classes or real targets, got both"),
+        (
+            {"targets": 2, "classes": 4},
+            "data.classes: a sample has either one of several classes or real targets, got both",
+        ),
         ({"only": (1,)}, "data.only: must name at least two different classes, got [1]"),
         ({"only": (1, 1)}, "data.only: must name at least two different classes"),
         ({"only": (1, 2), "classes": 4}, "data.classes: must be the 2 classes of data.only, got 4"),
@@ -110,6 +117,13 @@ def test_what_a_family_of_samples_refuses(make_sweep: Make, reader: str, given: 
     data = filled(**{"source": "builtin:shapes", **given})
     spec = of_family(make_sweep("builtin:shapes"), reader).model_copy(update={"data": data})
     assert any(line.startswith(message) or message in line for line in broken(spec)), broken(spec)
+
+
+def test_one_fault_of_the_classes_is_one_message(make_sweep: Make, reader: str) -> None:
+    for source, only in (("builtin:shapes", (3,)), ("builtin:teacher/polynomial", (0, 1))):
+        data = filled(source, only=only)
+        (line,) = broken(of_family(make_sweep("x"), reader).model_copy(update={"data": data}))
+        assert line.startswith("data.only: ")
 
 
 def test_a_family_of_samples_takes_them(make_sweep: Make, reader: str) -> None:
@@ -167,6 +181,8 @@ def test_the_identity_has_sizes_and_digests(tmp_path: Path, make_sweep: Make) ->
     [
         ({"classes": 9, "inputs": 15}, "data.classes: must be as in the samples of .*, 4, got 9; remove the key"),
         ({"classes": 4, "inputs": 16}, "data.inputs: must be as in the samples of .*, 15, got 16"),
+        ({"inputs": 10}, "data.inputs: must be as in the samples of .*, 15, got 10; remove the key"),
+        ({"targets": 2}, "data.targets: must be as in the samples of .*, none, got 2; remove the key"),
         ({"digest": "ab"}, "data.digest: must be the digest of the samples of .*, got ab"),
         ({"validation": "builtin:shapes"}, "data.validation: must be as in the samples of builtin:shapes, 256, got 15"),
         ({"only": (0, 4)}, "data.only: must name classes from 0 .*, got 4 of 4 classes"),
@@ -210,6 +226,12 @@ def test_held_out_samples_that_are_trained_on_are_a_caution(tmp_path: Path) -> N
 
 def no_text(path: str, field: str) -> Any:
     raise HpxferError(f"{path}: no text")
+
+
+def test_info_says_one_number_where_many_classes_have_as_many_samples(tmp_path: Path) -> None:
+    for train, counts in ((300, "10"), (301, "10 to 11")):
+        source = mnist(tmp_path, train=train, classes=30)
+        assert info(source, no_text).facts["training samples per class"] == counts
 
 
 def test_info_says_what_samples_are(tmp_path: Path) -> None:

@@ -52,13 +52,23 @@ def _pairs(images: str) -> tuple[str, ...]:
     files = [images, _labels(folder, name)]
     if "train-images" in name:
         for test in ("t10k", "test"):
-            if found := either(os.path.join(folder, name.replace("train-images", f"{test}-images"))):
-                return (*files, found, _labels(folder, os.path.basename(found).removesuffix(".gz")))
+            of_test = name.replace("train-images", f"{test}-images")
+            if found := either(os.path.join(folder, of_test)):
+                return (*files, found, _labels(folder, of_test))
+            if lone := either(os.path.join(folder, _labels_name(of_test))):
+                raise HpxferError(
+                    f"{lone}: must have its images beside it in {of_test} or {of_test}.gz, got no such file; fetch "
+                    "both files of the test split, or remove this one to hold out the last training samples"
+                )
     return tuple(files)
 
 
+def _labels_name(images: str) -> str:
+    return images.replace("images", "labels").replace("idx3", "idx1")
+
+
 def _labels(folder: str, images: str) -> str:
-    name = images.replace("images", "labels").replace("idx3", "idx1")
+    name = _labels_name(images)
     found = either(os.path.join(folder, name)) if name != images else None
     if found is None:
         raise HpxferError(
@@ -107,7 +117,7 @@ def _splits(files: tuple[str, ...]) -> Splits:
         raise HpxferError(f"{files[2]}: must hold images of the size of {files[0]}, got {got}; name files of one set")
     first, _ = num_classes(*labels)
     train, *test = (
-        Split(name=name, inputs=found.reshape(len(found), -1), targets=own - first)
+        Split(name=name, inputs=found.reshape(len(found), -1), targets=own - first, first=first)
         for name, found, own in zip(files[1::2], images, labels, strict=True)
     )
     return Splits(train=train, test=test[0] if test else None)

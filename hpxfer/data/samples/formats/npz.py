@@ -102,9 +102,16 @@ class _Archive:
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return the names of inputs and targets, of the training split and of the test split if there is one."""
-        for x, y, test_x, test_y in NAMES:
-            if {x, y} <= self.names:
-                return [(x, y), *([(test_x, test_y)] if {test_x, test_y} <= self.names else [])]
+        found = [row for row in NAMES if {*row[:2]} <= self.names]
+        if len(found) > 1:
+            got = " and also ".join(f"{row[0]} and {row[1]}" for row in found)
+            raise HpxferError(f"{self.path}: must hold one pair of training arrays, got {got}; save one pair of them")
+        for x, y, *test in found:
+            lone = [name for name in test if name in self.names]
+            if len(lone) == 1:
+                rule = f"the test split must have both {test[0]} and {test[1]}"
+                raise HpxferError(f"{self.path}: {rule}, got {lone[0]} alone; save both, or neither")
+            return [(x, y), *([(test[0], test[1])] if lone else [])]
         legal = "; ".join(f"{row[0]} and {row[1]}" for row in NAMES)
         got = cut(", ".join(sorted(self.names)), 200) or "none"
         raise HpxferError(f"{self.path}: must hold arrays with the names {legal}, got {got}; save them by these names")
@@ -141,13 +148,15 @@ def _splits(files: tuple[str, ...]) -> Splits:
             rule = "the test split must have inputs and targets of the same form as the training split"
             raise HpxferError(f"{archive.path}: {rule}, got {got}; save them alike")
         inputs = [_inputs(archive, x) for x, _ in pairs]
+        first = 0
         if headers[0][1].dtype.kind in _REAL:
             targets = [_finite(archive, y).reshape(len(archive.array(y)), -1) for _, y in pairs]
         else:
             labels = [_labels(archive, y) for _, y in pairs]
-            targets = [each - num_classes(*labels)[0] for each in labels]
+            first, _ = num_classes(*labels)
+            targets = [each - first for each in labels]
         train, *test = (
-            Split(name=f"{archive.path}: {y}", inputs=each, targets=own)
+            Split(name=f"{archive.path}: {y}", inputs=each, targets=own, first=first)
             for (_, y), each, own in zip(pairs, inputs, targets, strict=True)
         )
         return Splits(train=train, test=test[0] if test else None)

@@ -1,4 +1,4 @@
-"""The claims on the block, as exponents along a path."""
+"""The claims on the blocks of the family `mlp`, as exponents along a path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpxfer.scaling.table import Column
 def predictions(
     choice: Parameterization, optimizer: Column, path: Sequence[Shape], block: Block | None = None
 ) -> tuple[Prediction, ...]:
-    """Return what is predicted of the block along `path`, as powers of the width."""
+    """Return what is predicted of a block along `path`, as powers of the width."""
     soft = all(shape.num_active == shape.num_experts for shape in path)
     scales = [float(shape.width) for shape in path]
     return predict(

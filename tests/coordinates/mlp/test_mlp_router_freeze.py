@@ -1,4 +1,4 @@
-"""What Why Routers Freeze measures and proves of routers, in its block of one matrix an expert.
+"""What Why Routers Freeze measures and proves of routers, in blocks of one matrix an expert.
 
 Propositions and remarks are the paper's; what it leaves to the reader says `derived`. Tolerances are 0.1 to 0.15.
 """
@@ -6,39 +6,41 @@ Propositions and remarks are the paper's; what it leaves to the reader says `der
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
-from block_runs import line, lines_of, misses, path_of, report, slope
+from mlp_runs import line, lines_of, misses, path_of, report, slope
 
-from hpxfer.coordinates.block import Block, Training, observe
 from hpxfer.coordinates.measure import Fit, fit
+from hpxfer.coordinates.mlp import Options, Training, observe
 from hpxfer.coordinates.predict import predict
 from hpxfer.scaling.claims.block import SETTLES, divergence
 from hpxfer.scaling.evaluate import parameterization, ratios
 
 WIDTHS = (64, 128, 256, 512)
-SOFTMAX = Block(experts="one", gate="softmax")
-SIGMOID = Block(experts="one", gate="sigmoid")
+SOFTMAX = Options(expert_matrices=1, gate="normalized_softmax")
+SIGMOID = Options(expert_matrices=1)
 FAITHFUL = Training(lr=0.1, eps=0.1)
 TINY_EPS = Training(lr=0.1, eps=1e-8)
 ZERO_BOTH = {"router_init": "zero", "readout_init": "zero"}
 
 
-def run(block: Block, optimizer: str, conventions: dict[str, object] | None = None, **more: object) -> tuple[Fit, ...]:
+def run(
+    options: Options, optimizer: str, conventions: dict[str, object] | None = None, **more: object
+) -> tuple[Fit, ...]:
     choice = parameterization("mup-moe", conventions)  # type: ignore[arg-type]
     path = path_of(choice, WIDTHS, num_active=more.pop("num_active", 0))  # type: ignore[arg-type]
-    return lines_of(choice, optimizer, path, block=block, **more)  # type: ignore[arg-type]
+    return lines_of(choice, optimizer, path, options=options, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("optimizer", "lr_exponent", "effective"), [("sgd", 0.5, 1.5), ("adam", 0.0, 1.0)])
 @pytest.mark.parametrize("num_active", [4, 2])
 def test_sp_diverges_in_one_step(optimizer: str, lr_exponent: float, effective: float, num_active: int) -> None:
     """Prop. 2, Remarks 17, 18: features move by order 1, logits by width^1/2 through W0, and by more through dW."""
-    choice = parameterization("sp")
+    choice = parameterization("sp", {"lr_exponent": -lr_exponent})
     path = path_of(choice, WIDTHS, num_active=num_active)
-    block = Block(experts="one", gate="softmax", lr_exponent=lr_exponent)
     training = Training(lr=0.1, eps=1e-8)
-    found = observe(choice, optimizer, path, seeds=range(24), steps=1, block=block, training=training)  # type: ignore[arg-type]
+    found = observe(choice, optimizer, path, seeds=range(24), steps=1, options=SOFTMAX, training=training)  # type: ignore[arg-type]
     at = [ratios(path[0], shape) for shape in path]
     claims = divergence(optimizer, lr_exponent)  # type: ignore[arg-type]
     lines = fit(found, predict(claims, [float(width) for width in WIDTHS], at))
@@ -51,9 +53,8 @@ def test_sp_diverges_in_one_step(optimizer: str, lr_exponent: float, effective: 
 
 def test_a_stable_lr_under_sp_is_lazy() -> None:
     """Derived: with an LR ~ 1/width the logits stay, and features move by width^-3/2 (SGD)."""
-    choice = parameterization("sp")
-    block = Block(experts="one", gate="softmax", lr_exponent=-1.0)
-    lines = lines_of(choice, "sgd", path_of(choice, WIDTHS), block=block, steps=1)
+    choice = parameterization("sp", {"lr_exponent": 1.0})
+    lines = lines_of(choice, "sgd", path_of(choice, WIDTHS), options=SOFTMAX, steps=1)
     assert abs(slope(lines, "embedding", "change", 1) + 1.5) < 0.15
     assert abs(slope(lines, "router", "effective", 1)) < 0.15
 
@@ -71,7 +72,7 @@ def test_soft_softmax_freezes(optimizer: str) -> None:
 
 def test_zero_router_and_readout_freeze_as_well() -> None:
     """Remark 26: updates of the router's weights ~ width^-3/2; exactly none before the readout has moved."""
-    lines = run(SOFTMAX, "sgd", ZERO_BOTH, steps=5)
+    lines = run(SOFTMAX, "sgd", ZERO_BOTH, steps=5, num_seeds=24)
     assert not misses(lines), report(misses(lines))
     assert line(lines, "router", "logits", 0).verdict == line(lines, "router", "effective", 1).verdict == "zero"
     assert abs(slope(lines, "router", "weight change", 5) + 1.5) < 0.15
@@ -118,13 +119,14 @@ def test_router_bias_is_the_same_at_every_width() -> None:
     assert start.magnitudes[0] > 0.5
     later = line(lines, "router", "logits", 1).magnitudes
     assert not math.isclose(later[0], start.magnitudes[0], rel_tol=0.01)  # another draw at every step
-    fixed = run(Block(experts="one", gate="softmax", router_bias="fixed"), "sgd", conventions, steps=1)
+    fixed = run(replace(SOFTMAX, router_bias="fixed"), "sgd", {"router_init": "zero"}, steps=1)
+    assert line(fixed, "router", "logits", 0).magnitudes == start.magnitudes
     assert line(fixed, "router", "logits", 1).magnitudes[-1] == pytest.approx(start.magnitudes[0], rel=0.05)
 
 
 def test_ntp_is_lazy() -> None:
     choice = parameterization("ntp")
-    lines = lines_of(choice, "sgd", path_of(choice, WIDTHS), block=SOFTMAX, num_seeds=24)
+    lines = lines_of(choice, "sgd", path_of(choice, WIDTHS), options=SOFTMAX, num_seeds=24)
     assert not misses(lines), report(misses(lines))
     assert abs(slope(lines, "embedding", "change", 1) + 0.5) < 0.1
     assert abs(slope(lines, "router", "effective", 1)) < 0.15

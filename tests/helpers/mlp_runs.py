@@ -1,4 +1,4 @@
-"""Runs of the minimal block that several tests look at, and what to ask of their lines."""
+"""Checks of the family mlp on its own samples that several tests look at, and what to ask of their lines."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from hpxfer.coordinates.block import observe, predictions
-from hpxfer.coordinates.cases import block_path
+from hpxfer.coordinates.cases import mlp_path
 from hpxfer.coordinates.measure import Fit, fit
-from hpxfer.scaling.claims.block import Block
+from hpxfer.coordinates.mlp import Options, observe, predictions
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
 
@@ -23,7 +20,7 @@ NARROW = (32, 64, 128, 256)
 def path_of(choice: Parameterization | str, widths: Sequence[int] = (), num_active: int = 0) -> tuple[Shape, ...]:
     """Return the path of the table's own regime, as the command takes it; of regime I where it has none."""
     choice = parameterization(choice) if isinstance(choice, str) else choice
-    path = block_path(f"regime-{(choice.table.regime or 'I').lower()}", widths or None)
+    path = mlp_path(f"regime-{(choice.table.regime or 'I').lower()}", widths or None)
     return tuple(replace(shape, num_active=num_active or shape.num_active) for shape in path)
 
 
@@ -32,23 +29,17 @@ def lines_of(
     optimizer: Any,
     path: Sequence[Shape] = (),
     *,
-    block: Block | None = None,
+    options: Options | None = None,
     num_seeds: int = 12,
     steps: int = 2,
     **more: Any,
 ) -> tuple[Fit, ...]:
-    """Return the lines of a float32 run along `path`, by default that of the table's own regime."""
+    """Return the lines of a run along `path`, by default that of the table's own regime."""
     choice = parameterization(choice) if isinstance(choice, str) else choice
     path = path or path_of(choice)
-    found = observe(
-        *(choice, optimizer, path),
-        seeds=range(num_seeds),
-        steps=steps,
-        block=block,
-        dtype=torch.float32,
-        **more,
-    )
-    return fit(found, predictions(choice, optimizer, path, block))
+    options = options or Options()
+    found = observe(choice, optimizer, path, seeds=range(num_seeds), steps=steps, options=options, **more)
+    return fit(found, predictions(choice, optimizer, path, options.block))
 
 
 def line(lines: Sequence[Fit], role: str, quantity: str, step: int) -> Fit:

@@ -1,4 +1,4 @@
-"""The exponents of MSSP's tables (3.5 to 3.7) in its minimal block, and runs that must leave them."""
+"""The exponents of MSSP's tables (3.5 to 3.7) in the family mlp, and runs that must leave them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from block_runs import NARROW, ZERO_READOUT, line, lines_of, misses, path_of, report, slope
+from mlp_runs import NARROW, ZERO_READOUT, line, lines_of, misses, path_of, report, slope
 
-from hpxfer.coordinates.block import Block, Training
 from hpxfer.coordinates.measure import Fit
+from hpxfer.coordinates.mlp import Options, Training
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.monomial import experts
 from hpxfer.scaling.table import Conventions, Row
@@ -21,7 +21,7 @@ NOISY = ("cross", "h3: D", "dW3 dW4", "A5.2", "A6.2", "E.", "dQ")
 ONE_NUMBER = (("readout", "init"), ("readout", "effective0"))
 NOISY_TOLERANCE = 0.25
 # Pieces by the random readout average over samples.
-EIGHT_SAMPLES: dict[str, Any] = {"block": Block(samples=8), "training": Training(lr=4.0, eps=0.1)}
+EIGHT_SAMPLES: dict[str, Any] = {"options": Options(samples=8), "training": Training(lr=4.0, eps=0.1)}
 
 
 def is_noisy(found: Fit) -> bool:
@@ -58,7 +58,9 @@ def test_mup_iii() -> None:
 
 @pytest.mark.parametrize(("name", "at_least"), [("mssp-i", 75), ("mssp-ii", 95), ("mssp-iii", 85)])
 def test_mssp_under_sgd(name: str, at_least: int) -> None:
-    lines = lines_of(parameterization(name, ZERO_READOUT), "sgd", num_seeds=16 if name == "mssp-iii" else 12)
+    # From one draw of all experts, a narrow model that happens to map one of four samples far decides a seed.
+    more: dict[str, Any] = {"options": Options(samples=8), "training": Training(lr=2.0), "num_seeds": 16}
+    lines = lines_of(parameterization(name, ZERO_READOUT), "sgd", **(more if name == "mssp-iii" else {}))
     check(lines, at_least=at_least)
     for quantity in ("h3: A1", "h3: A2.1", "h3: A2.2", "h3: A3"):
         assert line(lines, "expert_out", quantity, 2).verdict == "ok", report(lines)
@@ -84,7 +86,7 @@ def test_random_readout(name: str) -> None:
 
 def test_nonlinear_experts_keep_the_exponents() -> None:
     choice = parameterization("mssp-ii", ZERO_READOUT)
-    lines = lines_of(choice, "sgd", path_of(choice, NARROW), block=Block(activation="gelu"), num_seeds=32)
+    lines = lines_of(choice, "sgd", path_of(choice, NARROW), options=Options(activation="gelu"), num_seeds=32)
     assert not misses(lines), report(misses(lines))
     assert line(lines, "expert_out", "h3: A3", 2).verdict == "ok"
     assert abs(slope(lines, "expert_out", "propagating", 2) - 0.5) < 0.15
