@@ -189,8 +189,8 @@ def test_bad_options(options: tuple[str, ...], message: str, explain: Explain) -
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ({"width": 32, "depth": 2}, "must give head_dim"),
-        ({}, "must give width, depth, head_dim"),
+        ({"width": 32}, "must give depth"),
+        ({}, "must give width, depth"),
         ({**MOE, "widht": 32}, "widht: unknown key; did you mean 'width'?"),
         ({**MOE, "width": 32.0}, "width: must be a whole number, got 32.0"),
         ({**MOE, "width": True}, "width: must be a whole number, got True"),

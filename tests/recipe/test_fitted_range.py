@@ -144,5 +144,5 @@ def test_batch_and_duration_move_the_numbers_of_a_table_that_covers_them() -> No
 def test_a_target_without_attention_is_refused() -> None:
     bare = {name: value for name, value in TARGET.items() if name != "head_dim"}
     for call in (recipe().multipliers, recipe().describe):
-        with pytest.raises(HpxferError, match=r"^target_shape: must give head_dim, as the base does \(32\), got none"):
+        with pytest.raises(HpxferError, match=r"^target_shape: must give head_dim, as the base does \(16\), got none"):
             call(bare)

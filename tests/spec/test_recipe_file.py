@@ -149,7 +149,7 @@ def test_the_recipe_with_every_number_is_legal() -> None:
     [
         ({"training__batch_tokens": 0}, "training.batch_tokens: must be greater than or equal to 1, got 0"),
         ({"training__steps": 10**9 + 1}, "training.steps: must be less than or equal to 1000000000"),
-        ({"provenance__vocab_size": -1}, "provenance.vocab_size: must be greater than or equal to 1, got -1"),
+        ({"provenance__vocab_size": -1}, "provenance.vocab_size: must be greater than or equal to 0, got -1"),
         ({"provenance__num_trials": 0}, "provenance.num_trials: must be greater than or equal to 1, got 0"),
         ({"provenance__seeds": [-1]}, "provenance.seeds[0]: must be greater than or equal to 0, got -1"),
         ({"provenance__seeds": []}, "provenance.seeds: "),
