@@ -189,8 +189,8 @@ def test_bad_options(options: tuple[str, ...], message: str, explain: Explain) -
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ({"width": 32, "depth": 2}, "must give head_dim"),
-        ({}, "must give width, depth, head_dim"),
+        ({"width": 32}, "must give depth"),
+        ({}, "must give width, depth"),
         ({**MOE, "widht": 32}, "widht: unknown key; did you mean 'width'?"),
         ({**MOE, "width": 32.0}, "width: must be a whole number, got 32.0"),
         ({**MOE, "width": True}, "width: must be a whole number, got True"),
@@ -299,3 +299,15 @@ def test_a_sweep_shows_the_roles_that_its_model_has(explain: Explain) -> None:
     assert roles["plain"] - roles["modern"] == {"position", "router_bias"}
     assert {"router", "expert_in", "embedding"} <= roles["modern"]
     assert not {"dense_in", "shared_in"} & roles["plain"]
+
+
+def test_a_shape_without_attention_and_one_with_it_are_no_base_and_target(explain: Explain) -> None:
+    bare = {name: value for name, value in MOE.items() if name != "head_dim"}
+    code, _, err = explain("--parameterization", "mup", base=MOE, target=bare)
+    assert (code, err) == (
+        2,
+        "hpxfer: the target must give head_dim, as the base does (32), got none: a shape without attention\n",
+    )
+    code, _, err = explain("--parameterization", "mup", base=bare, target=MOE)
+    assert (code, err) == (2, "hpxfer: the target must give no head_dim, as the base does not, got 32; take it out\n")
+    assert explain("--parameterization", "mup", base=bare, target=bare)[0] == 0

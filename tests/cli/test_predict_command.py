@@ -53,7 +53,7 @@ def test_options_choose_the_arm_and_the_base(predict: Predict) -> None:
         ("{bad", "shape.json: not a JSON file"),
         ([1], "must hold one JSON object of dimensions, got list"),
         ({"dpeth": 2}, "dpeth: unknown key; did you mean 'depth'?"),
-        ({"width": 512}, "must give depth, head_dim"),
+        ({"width": 512}, "must give depth"),
         ({**WIDE, "width": -512}, "width must be at least 1, got -512"),
         ({**WIDE, "width": 512.5}, "width: must be a whole number, got 512.5"),
         ({**WIDE, "steps": 300}, "batch_tokens and steps belong together"),

@@ -139,3 +139,10 @@ def test_batch_and_duration_move_the_numbers_of_a_table_that_covers_them() -> No
     (group, *_) = made.param_groups(model, ROLES, {**base, "steps": 40})
     assert group["betas"] == pytest.approx((1 - 0.1 / 4, 1 - 0.05 / 4))
     assert made.multipliers({**base, "steps": 40})["embedding"].lr == pytest.approx(0.05)
+
+
+def test_a_target_without_attention_is_refused() -> None:
+    bare = {name: value for name, value in TARGET.items() if name != "head_dim"}
+    for call in (recipe().multipliers, recipe().describe):
+        with pytest.raises(HpxferError, match=r"^target_shape: must give head_dim, as the base does \(16\), got none"):
+            call(bare)

@@ -71,6 +71,7 @@ def test_an_unequal_recipe_is_unequal() -> None:
             "parameterization: parameterization completep: depth_alpha must be a number from 0.5 to 1",
         ),
         ({"base_shape": {"width": 32}}, "base_shape: the base: must give depth"),
+        ({"base_shape": {name: BASE[name] for name in BASE if name != "head_dim"}}, "the base: must give head_dim"),
         ({"base_shape__wdith": 3}, "base_shape: the base: wdith: unknown key; did you mean 'width'?"),
         ({"base_shape__width": 32.5}, "base_shape.width: must be a valid integer, got 32.5"),
         ({"hps__lr": -1.0}, "hps.lr: lr must be > 0, got -1"),
@@ -148,7 +149,7 @@ def test_the_recipe_with_every_number_is_legal() -> None:
     [
         ({"training__batch_tokens": 0}, "training.batch_tokens: must be greater than or equal to 1, got 0"),
         ({"training__steps": 10**9 + 1}, "training.steps: must be less than or equal to 1000000000"),
-        ({"provenance__vocab_size": -1}, "provenance.vocab_size: must be greater than or equal to 1, got -1"),
+        ({"provenance__vocab_size": -1}, "provenance.vocab_size: must be greater than or equal to 0, got -1"),
         ({"provenance__num_trials": 0}, "provenance.num_trials: must be greater than or equal to 1, got 0"),
         ({"provenance__seeds": [-1]}, "provenance.seeds[0]: must be greater than or equal to 0, got -1"),
         ({"provenance__seeds": []}, "provenance.seeds: "),

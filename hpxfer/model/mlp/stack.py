@@ -9,7 +9,7 @@ Letters: K trials, B samples, D inputs, N width, E experts, H hidden features of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from hpxfer.model.draws import tie_keys
 from hpxfer.model.flat import Weights
+from hpxfer.model.mlp.block import Run, block_backward, block_forward
 from hpxfer.model.mlp.elementwise import activate, activate_backward
-from hpxfer.model.mlp.gate import Gated, gate, gate_backward
 from hpxfer.model.mlp.loss import loss_backward, losses, ranks
 from hpxfer.model.mlp.products import product
 from hpxfer.model.output import Output, Tap
@@ -53,7 +53,7 @@ class MLPStack:
         """Return the losses [K, B] of samples [K, B, D] with classes [K, B] or real targets [K, B, C]."""
         names = tuple((name, len(copies)) for name, copies in weights.items())
         leaves = [copy for copies in weights.values() for copy in copies]
-        run = _Run(self, names, router_bias_LKE, noise_LKE)
+        run = Run(self, names, router_bias_LKE, noise_LKE)
         losses_KB: Tensor = _Pass.apply(run, inputs_KBS, targets_KBS, *leaves)  # type: ignore[no-untyped-call]
         return _output(run, losses_KB, targets_KBS)
 
@@ -69,7 +69,7 @@ class MLPStack:
         noise_LKE: Tensor | None = None,
     ) -> tuple[Output, Weights]:
         """Return the same output, and the gradients of sum(losses * grad) by the weights, without autograd."""
-        run = _Run(self, (), router_bias_LKE, noise_LKE)
+        run = Run(self, (), router_bias_LKE, noise_LKE)
         losses_KB = _forward(run, weights, inputs_KBS, targets_KBS)
         return _output(run, losses_KB, targets_KBS), _backward(run, weights, inputs_KBS, targets_KBS, grad_KB)
 
@@ -122,59 +122,7 @@ def build_mlp(trials: Sequence[Trial], device: torch.device) -> MLPStack:
     return MLPStack(shape=shape, setting=setting, forward=factors, route_scale=scales, ties=ties)
 
 
-@dataclass(kw_only=True)
-class _Block:
-    """What the backward pass of a block needs."""
-
-    h: Tensor  # [K, B, N], its input
-    gated: Gated
-    weights: Tensor  # [K, B, E, 1]: of the experts, times the factor of the branch
-    z: Tensor  # [K, B, E*H] or, of experts with one matrix, [K, E, B, N]: before the activation
-    a: Tensor  # after it
-    weighted: Tensor | None  # [K, B, E*H], times the weights of the experts
-
-
-@dataclass(kw_only=True)
-class _Local:
-    """The parameters of one block."""
-
-    router: Tensor
-    expert_out: Tensor
-    expert_in: Tensor | None = None
-    router_logit_bias: Tensor | None = None
-
-
-@dataclass
-class _Run:
-    """One forward pass, and what it leaves for the backward pass and for the output."""
-
-    model: MLPStack
-    names: tuple[tuple[str, int], ...]
-    balance: Tensor
-    noise: Tensor | None
-    blocks: list[_Block] = field(default_factory=list)
-    inner: tuple[Tensor, ...] = ()  # the input layer before and after its activation
-    last: Any = None  # [K, B, N], what the readout reads
-    outputs: Any = None  # [K, B, C]
-    kept: Any = None  # by the loss
-
-    def named(self, leaves: Sequence[Tensor]) -> dict[str, tuple[Tensor, ...]]:
-        parts = iter(leaves)
-        return {name: tuple(next(parts) for _ in range(count)) for name, count in self.names}
-
-    def local(self, weights: Mapping[str, tuple[Tensor, ...]], block: int) -> _Local:
-        of_blocks = ("router", "expert_in", "expert_out", "router_logit_bias")
-        return _Local(**{name: weights[name][block] for name in of_blocks if name in weights})
-
-    def scale(self, role: str) -> Tensor:
-        return self.model.forward[role].view(-1, 1, 1)
-
-    def show(self, name: str, block: int, x: Tensor, y: Tensor) -> None:
-        if self.model.tap is not None:
-            self.model.tap(name, block, x.detach(), y.detach())
-
-
-def _output(run: _Run, losses_KB: Tensor, targets: Tensor) -> Output:
+def _output(run: Run, losses_KB: Tensor, targets: Tensor) -> Output:
     return Output(
         losses_KT=losses_KB,
         load_LKE=torch.stack([block.gated.load for block in run.blocks]),
@@ -187,7 +135,7 @@ class _Pass(torch.autograd.Function):
     """The pass for autograd. A training step calls its two halves by themselves (`MLPStack.with_gradients`)."""
 
     @staticmethod
-    def forward(ctx: Any, run: _Run, inputs: Tensor, targets: Tensor, *leaves: Tensor) -> Tensor:
+    def forward(ctx: Any, run: Run, inputs: Tensor, targets: Tensor, *leaves: Tensor) -> Tensor:
         ctx.run = run
         ctx.save_for_backward(inputs, targets, *leaves)
         return _forward(run, run.named(leaves), inputs, targets)
@@ -199,7 +147,7 @@ class _Pass(torch.autograd.Function):
         return (None, None, None, *(gradient for copies in out.values() for gradient in copies))
 
 
-def _forward(run: _Run, weights: Weights, inputs: Tensor, targets: Tensor) -> Tensor:
+def _forward(run: Run, weights: Weights, inputs: Tensor, targets: Tensor) -> Tensor:
     """Return the losses [K, B], and leave in `run` what the backward pass needs."""
     options = run.model.setting.mlp
     x = product(inputs, weights["input"][0]).mul_(run.scale("embedding"))
@@ -207,7 +155,7 @@ def _forward(run: _Run, weights: Weights, inputs: Tensor, targets: Tensor) -> Te
     run.show("input", 0, inputs, x)
     run.inner = x, h
     for block in range(run.model.shape.depth):
-        out = _block(run, run.local(weights, block), block, h)
+        out = block_forward(run, run.local(weights, block), block, h)
         h = h + out if options.residual else out
     run.last = h
     run.outputs = product(h, weights["readout"][0]).mul_(run.scale("readout"))
@@ -216,7 +164,7 @@ def _forward(run: _Run, weights: Weights, inputs: Tensor, targets: Tensor) -> Te
     return losses_KB
 
 
-def _backward(run: _Run, weights: Weights, inputs: Tensor, targets: Tensor, by_loss_KB: Tensor) -> Weights:
+def _backward(run: Run, weights: Weights, inputs: Tensor, targets: Tensor, by_loss_KB: Tensor) -> Weights:
     """Return the gradients by the weights, given those by the losses. It uses up what `run` holds."""
     options = run.model.setting.mlp
     by_f = loss_backward(options.loss, run.kept, targets, by_loss_KB).mul_(run.scale("readout"))
@@ -225,7 +173,7 @@ def _backward(run: _Run, weights: Weights, inputs: Tensor, targets: Tensor, by_l
     by_h = product(by_f, weights["readout"][0].transpose(1, 2))
     for block in reversed(range(run.model.shape.depth)):
         passed = by_h if options.residual else None
-        by_h, of_block = _block_backward(run, run.local(weights, block), run.blocks[block], by_h)
+        by_h, of_block = block_backward(run, run.local(weights, block), run.blocks[block], by_h)
         if passed is not None:
             by_h += passed
         for name, gradient in of_block.items():
@@ -233,83 +181,3 @@ def _backward(run: _Run, weights: Weights, inputs: Tensor, targets: Tensor, by_l
     by_x = activate_backward(options.input_activation, by_h, *run.inner).mul_(run.scale("embedding"))
     out["input"][0] = product(inputs.transpose(1, 2), by_x)
     return {name: tuple(copies) for name, copies in out.items()}
-
-
-def _block(run: _Run, own: _Local, block: int, h: Tensor) -> Tensor:
-    """Return the output of a block [K, B, N], and remember what its backward pass needs."""
-    model, options = run.model, run.model.setting.mlp
-    logits = product(h, own.router).mul_(run.scale("router"))
-    run.show("router", block, h, logits)
-    if own.router_logit_bias is not None:
-        logits += own.router_logit_bias.unsqueeze(1)
-    if run.noise is not None:
-        logits += run.noise[block].unsqueeze(1)
-    if options.inverse_temperature != 1.0:
-        logits *= options.inverse_temperature
-    ties = None if model.ties is None else model.ties[block]
-    scale = model.route_scale.view(-1, 1, 1)
-    gated = gate(model.setting.gate, logits, scale, model.shape.num_active, run.balance[block], ties)
-    weights = (gated.weights * run.scale("expert_out")).unsqueeze(-1)
-    num_trials, width = len(h), h.shape[-1]
-    if own.expert_in is None:
-        z = _by_expert(h.unsqueeze(1).expand(-1, own.expert_out.shape[1], -1, -1), own.expert_out)  # [K, E, B, N]
-        a = activate(options.activation, z)
-        weighted = None
-        out = (a * weights.transpose(1, 2)).sum(1)
-    else:
-        w2, w3 = own.expert_in.view(num_trials, -1, width), own.expert_out.view(num_trials, -1, width)
-        z = product(h, w2.transpose(1, 2))
-        run.show("expert_in", block, h, z)
-        a = activate(options.activation, z)
-        weighted = _weighted(a, weights)
-        out = product(weighted, w3)
-    run.show("expert_out", block, a, out)
-    run.blocks.append(_Block(h=h, gated=gated, weights=weights, z=z, a=a, weighted=weighted))
-    return out
-
-
-def _by_expert(a_KEXY: Tensor, b_KEYZ: Tensor) -> Tensor:
-    """Return a @ b of every expert of every trial, [K, E, X, Z]."""
-    out = product(a_KEXY.flatten(0, 1), b_KEYZ.flatten(0, 1))
-    return out.view(*a_KEXY.shape[:2], *out.shape[1:])
-
-
-def _weighted(a_KBX: Tensor, weights_KBE1: Tensor) -> Tensor:
-    """Return [K, B, E*H]: the features of every expert times its weight."""
-    num_trials, batch, _ = a_KBX.shape
-    return (a_KBX.view(num_trials, batch, weights_KBE1.shape[2], -1) * weights_KBE1).view(a_KBX.shape)
-
-
-def _block_backward(run: _Run, own: _Local, kept: _Block, by_out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the gradient by the block's input, and those by its parameters."""
-    model, options = run.model, run.model.setting.mlp
-    num_trials, batch, width = by_out.shape
-    experts = model.shape.num_experts
-    out: dict[str, Tensor] = {}
-    if own.expert_in is None:
-        by_weight = (kept.a * by_out.unsqueeze(1)).sum(-1).transpose(1, 2)
-        by_a = by_out.unsqueeze(1) * kept.weights.transpose(1, 2)
-        by_z = activate_backward(options.activation, by_a, kept.z, kept.a)
-        out["expert_out"] = _by_expert(kept.h.transpose(1, 2).unsqueeze(1).expand(-1, experts, -1, -1), by_z)
-        by_h = _by_expert(by_z, own.expert_out.transpose(2, 3)).sum(1)
-    else:
-        w2, w3 = own.expert_in.view(num_trials, -1, width), own.expert_out.view(num_trials, -1, width)
-        by_weighted = product(by_out, w3.transpose(1, 2))
-        assert kept.weighted is not None
-        out["expert_out"] = product(kept.weighted.transpose(1, 2), by_out)
-        by_weight = (by_weighted * kept.a).view(num_trials, batch, experts, -1).sum(-1)
-        by_a = by_weighted.view(num_trials, batch, experts, -1).mul_(kept.weights).view(by_weighted.shape)
-        by_z = activate_backward(options.activation, by_a, kept.z, kept.a)
-        out["expert_in"] = product(by_z.transpose(1, 2), kept.h).view(own.expert_in.shape)
-        by_h = product(by_z, w2)
-    by_gate = by_weight * run.scale("expert_out")
-    by_logits = gate_backward(model.setting.gate, kept.gated, model.route_scale.view(-1, 1, 1), by_gate)
-    if options.inverse_temperature != 1.0:
-        by_logits = by_logits * options.inverse_temperature
-    if own.router_logit_bias is not None:
-        out["router_logit_bias"] = by_logits.sum(1)
-    by_product = by_logits * run.scale("router")
-    out["router"] = product(kept.h.transpose(1, 2), by_product)
-    by_h += product(by_product, own.router.transpose(1, 2))
-    out["expert_out"] = out["expert_out"].view(own.expert_out.shape)
-    return by_h, out
