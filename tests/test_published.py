@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpxfer.analysis import transfer_report
+from hpxfer.analysis import analyze, transfer_report
 from hpxfer.results import load_results
 from hpxfer.spec import load_sweep
 
@@ -20,6 +20,11 @@ INIT = {
 }
 # Sweep -> the axes along which the LR drifts under sp.
 MODELS = {"mixtral": {"width", "joint"}, "mixtral_complete_mue": {"width", "joint"}, "qwen3_moe": {"width"}}
+# Sweep of the family mlp -> entropy of the gates at the end over log M, at widths 64 and 1024, by table.
+ROUTERS = {
+    "routers-freeze-soft": {"mup-moe": (0.87, 0.97), "sp": (0.87, 0.06)},
+    "routers-freeze-top2": {"mup-moe": (0.69, 0.62), "sp": (0.69, 0.02)},
+}
 SWEEPS = (
     "quickstart",
     "transfer",
@@ -33,6 +38,7 @@ SWEEPS = (
     "init_lr_const",
     "init_lr_small",
     "init_lr_wide",
+    *ROUTERS,
 )
 
 
@@ -45,10 +51,27 @@ def test_every_cell_of_a_published_sweep_has_its_result(name: str) -> None:
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_published_sweep_is_the_committed_sweep_file(name: str) -> None:
-    ours, theirs = load_sweep(ROOT / "sweeps" / f"{name}.yaml"), load_results(PUBLISHED / name).spec
+    ours, theirs = load_sweep(_file(name)), load_results(PUBLISHED / name).spec
     where = {"resources": ours.resources, "data": ours.data}  # where it ran; the data, with its digest now
     assert theirs.data.source == ours.data.source
     assert theirs.model_copy(update=where) == ours
+
+
+def _file(name: str) -> Path:
+    found = list((ROOT / "sweeps").rglob(f"{name.replace('-', '_')}.yaml"))
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_the_log_says_what_routers_of_the_published_sweeps_do(name: str) -> None:
+    lines = analyze(load_results(PUBLISHED / name)).found("routers")
+    ends = {
+        line.parameterization: line.means for line in lines if (line.metric, line.when) == ("entropy / log M", "end")
+    }
+    assert {table: (means[0], means[-1]) for table, means in ends.items()} == {
+        table: pytest.approx(expected, abs=0.006) for table, expected in ROUTERS[name].items()
+    }
 
 
 def test_the_log_says_what_the_published_transfer_sweep_shows() -> None:

@@ -80,9 +80,12 @@ def sweep_axis(
     claimed = () if why else predictions(choice, optimizer, shapes, block)
     if not claimed:
         why = why or "no source derives it for this gate, top-k and number of matrices"
+    # The sources count in powers of the width, whatever else grows with it.
+    widths = tuple(float(shape.width) for shape in shapes)
+    by_width = len(set(widths)) == len(widths)
     return MLPAxis(
-        scale_name=case.axis.scale_name,
-        scales=tuple(point.scale for point in points),
+        scale_name="width" if by_width else case.axis.scale_name,
+        scales=widths if by_width else tuple(point.scale for point in points),
         shapes=shapes,
         gate=model.gate,
         trials=trials,

@@ -7,9 +7,9 @@
 W = W0 + dW and an input x = x0 + dx has four pieces: W0 x0 (init), W0 dx (propagating), dW x0 (effective) and dW dx
 (cross). All are products. So what has not moved is exactly zero, and a small piece keeps its digits beside a large one.
 
-The weights are those of the trainer, in float32, and dW is the difference of two of them. It is exact, and what an
-update lost when it was rounded into a weight is at most 2^-25 of that weight. This is independent from entry to entry,
-while an update is not. So it hides no exponent at sizes like these.
+The weights are those of the trainer, in float32, and dW is the difference of two of them. It is exact. What an update
+lost when it was rounded into a weight is about 2^-25 of that weight. So `observe` refuses updates that are not far
+larger (`LEAST_CHANGE`).
 
 Letters: K trials, P samples of the probe, D inputs, N width, E experts, H hidden features of an expert, C outputs.
 """

@@ -38,6 +38,8 @@ from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack
 
 PROBE_SAMPLES = 64
+# RMS of what training added to a weight, in units of the weight's own. Rounding to float32 is 5% of this.
+LEAST_CHANGE = 2.0**-21
 # Yielded by a look at the trials: quantity, role, block (None outside the blocks), values [K, ...].
 Measured = tuple[str, str, int | None, Tensor]
 
@@ -120,7 +122,10 @@ def of_trials(
     seed, count = (0, state.setting.batch_tokens) if data else (PROBE_SEED, PROBE_SAMPLES)
     parts = state.data.train_batches(seed, 0, 1)
     probe = state.for_all((parts[0][0][:count], parts[1][0][:count]))
+    pulled: set[str] = set()  # parameters that had a gradient
     for moment in moments(state, steps, probe):
+        _require_digits(moment, state.roles, trials[0], pulled)
+        pulled |= {name for name, copies in moment.gradients.items() if any(copy.any() for copy in copies)}
         for quantity, role, layer, values in measured(moment, state.roles):
             rms_K = values.flatten(1).square().mean(1).sqrt()
             yield Observation(
@@ -131,6 +136,21 @@ def of_trials(
                 scale=scale,
                 values=tuple(rms_K.tolist()),
             )
+
+
+def _require_digits(moment: Moment, roles: dict[str, str], trial: Trial, pulled: set[str]) -> None:
+    """Raise HpxferError if a weight has moved by so little that rounding decides by how much."""
+    rates = trial.resolved()
+    for name, copies in moment.weights.change.items():
+        is_pulled = name in pulled and rates[roles[name]].lr > 0
+        for change, start in zip(copies, moment.weights.initial[name], strict=True):
+            moved, size = float(change.square().mean().sqrt()), float(start.square().mean().sqrt())
+            if moved < LEAST_CHANGE * size and (moved or is_pulled):
+                raise HpxferError(
+                    f"{trial.shape.label()}: after {moment.step} updates {roles[name]} must have moved by "
+                    f"{LEAST_CHANGE:.1g} of its size or more, got {moved / size:.1g}, which float32 rounds; take a "
+                    "larger lr, or fewer blocks"
+                )
 
 
 def observe(

@@ -7,7 +7,7 @@ names its rows in `block_claims`; the rows themselves are in `block_mssp` and `b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -20,6 +20,7 @@ from hpxfer.scaling.table import Column
 ROLES = ("embedding", "router", "expert_in", "expert_out", "readout")
 CROSSOVER = "two parts; at widths that can be trained the one that vanishes is still the larger (MSSP Q.6)"
 FOR_SGD = "derived for SGD"
+OF_STABLE_INPUT = ("router", "expert_in")  # what they read has size 1 under every table with claims
 SETTLES = 20  # updates after which a router that starts at a fluctuation is measured to follow what it has learned
 # Sizes that two updates or more make: with a random readout their scalar products start at a fluctuation.
 BY_UPDATES = ("cross", "h3: D", "dW3 dW4", "A5.2", "A6.2", "E.", "dQ")
@@ -68,7 +69,12 @@ def claims(choice: Parameterization, optimizer: Column, block: Block, *, soft: b
         return ()
     absent = ("h3: A2.1", "h3: A2.2") if block.activation != "linear" or block.experts == "one" else ()
     present = [claim for claim in found if claim.role in block.roles and claim.quantity not in absent]
-    return tuple(_in_form(claim, choice, optimizer) for claim in present)
+    by_input = (
+        replace(claim, quantity="effective / input")
+        for claim in present
+        if claim.quantity == "effective" and claim.role in OF_STABLE_INPUT and not table.is_control
+    )
+    return (*(_in_form(claim, choice, optimizer) for claim in present), *by_input)
 
 
 def divergence(optimizer: Column, lr_exponent: float) -> tuple[Claim, ...]:
