@@ -137,7 +137,7 @@ def test_every_spelling_of_a_choice_is_the_same_choice() -> None:
             "unknown parameterization 'xyz'; legal: complete-mue, completep, completep-moe, mssp-i, mssp-ii, mssp-iii, "
             "mup, mup-i, mup-ii, mup-iii, mup-moe, ntp, sp",
         ),
-        ("sp", {"depth_alpha": 1}, "parameterization sp: unknown convention 'depth_alpha'; it has none"),
+        ("sp", {"depth_alpha": 1}, "parameterization sp: unknown convention 'depth_alpha'; legal: lr_exponent"),
         (
             "completep-moe",
             {"router_init": 1},

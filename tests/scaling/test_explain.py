@@ -266,7 +266,7 @@ def test_list_names_everything_about_every_table() -> None:
         "  conventions: depth_alpha=1.0, depth_lr=block, readout=forward, embeddings=untied, weight_decay=source, "
         "eps=per_role, router_init_exponent=1.0, expert_out_init=source",
     ]
-    assert tables[0].splitlines()[-1] == "  conventions: none"
+    assert tables[0].splitlines()[-1] == "  conventions: lr_exponent=0.0"
     assert "  axes:        width, experts, active; for adamw also depth" in list_parameterizations().splitlines()
     for table in PARAMETERIZATIONS.rows():
         block = next(block for block in tables if block.startswith(f"{table.name} ("))
@@ -296,7 +296,7 @@ def test_list_as_json() -> None:
     assert moe["conventions"]["router_init_exponent"]["legal"] == [0.5, 1.0, "inf"]
     assert moe["conventions"]["depth_alpha"]["legal"] == {"between": [0.5, 1.0]}
     assert {key: convention["default"] for key, convention in moe["conventions"].items()} == dict(MOE.conventions)
-    assert got["sp"]["conventions"] == {}
+    assert got["sp"]["conventions"]["lr_exponent"]["legal"] == {"between": [-2.0, 2.0]}
 
 
 def test_it_says_that_init_scale_multiplies_embeddings_too() -> None:

@@ -158,7 +158,7 @@ def test_a_batch_must_not_have_a_tail() -> None:
         ("[completp]", "parameterizations[0]: unknown parameterization 'completp'; did you mean 'completep'?"),
         (
             "[sp, {name: sp, conventions: {x: 1}}]",
-            "parameterizations[1]: parameterization sp: unknown convention 'x'; it has none",
+            "parameterizations[1]: parameterization sp: unknown convention 'x'; legal: lr_exponent",
         ),
         (
             "[{name: completep-moe, conventions: {router_init_exponent: 2}}]",

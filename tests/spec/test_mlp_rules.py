@@ -98,7 +98,7 @@ def test_legal_sweeps(edits: tuple[Edit, ...]) -> None:
         (((GATE, GATE + "  context: 32\n"),), f"model.context: {UNREAD}"),
         (((GATE, GATE + "  ffn: swiglu\n"),), f"model.ffn: {UNREAD}"),
         (
-            (("num_experts: 4, num_active: 4, expert_width: 16", "dense_width: 16"),),
+            (("expert_width: 16}", "expert_width: 16, dense_width: 16}"),),
             f"model.base.dense_width: {UNREAD}",
         ),
         (
@@ -116,7 +116,10 @@ def test_legal_sweeps(edits: tuple[Edit, ...]) -> None:
             "got none",
         ),
         (
-            ((OPTIONS, "mlp: {router_bias: learned}\n  balance: {bias: sign}"),),
+            (
+                (OPTIONS, "mlp: {router_bias: learned}\n  balance: {bias: sign}"),
+                ("num_active: 4", "num_active: 2"),
+            ),
             "model.balance.bias: must be none with a learned router bias, got sign: both would move one bias",
         ),
         (

@@ -21,7 +21,8 @@ LR_EXPONENT = Convention(
 
 
 def _rows(conventions: Conventions) -> tuple[Row, ...]:
-    lr = width ** -float(conventions["lr_exponent"])
+    # A table of a user's own may take these rows without this convention.
+    lr = width ** -float(conventions.get("lr_exponent", LR_EXPONENT.default))
     rows = (
         Row(role="embedding", source=FAN_IN),
         Row(role="position", weight_decay=ZERO, source=FAN_IN),
