@@ -30,7 +30,7 @@ from hpxfer.analysis.statistics.power_law_fit import fit_power
 from hpxfer.analysis.statistics.scaling_fit import pooled_noise
 from hpxfer.prediction import loss_at
 from hpxfer.results import load_results
-from hpxfer.search.verdict_rules import rules_of
+from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.report import judge_line
 from hpxfer.verdict.thresholds import PREDICT_SHAPES, PREDICTED
@@ -156,7 +156,7 @@ def held_out_sizes(folder: Path = PUBLISHED) -> Iterator[HeldOutSize]:
             if len(scales) < 4:
                 continue
             kept, hp = of_axis[of_axis["scale"] < scales[-1]], results.spec.judged_hp
-            judged = judge_line(kept, sweep="", hp=hp, loss=results.spec.judge.loss, rules=rules_of(results.spec))
+            judged = judge_line(kept, sweep="", hp=hp, loss=judged_by(results.spec), rules=rules_of(results.spec))
             (finding,) = judged.report.findings
             value = finding.base_value
             held = of_axis[(of_axis["scale"] == scales[-1]) & (of_axis["value"] == value)]
