@@ -49,11 +49,10 @@ def family_problems(spec: SweepSpec) -> Iterator[Problem]:
     if family.base_keys is not None and "dense_width" not in family.base_keys and base.num_experts is None:
         yield ("model", "base"), "must give num_experts, num_active and expert_width or expert_ratio"
     yield from _unread(spec, family)
-    if spec.precision != "auto" and spec.precision not in family.precisions:
-        yield (
-            ("precision",),
-            f"must be {' or '.join(family.precisions)} in the family {family.name}, got {spec.precision}",
-        )
+    # `auto` may stand for either precision, by the device that will train.
+    legal = (*family.precisions, *(("auto",) if len(family.precisions) > 1 else ()))
+    if spec.precision not in legal:
+        yield ("precision",), f"must be {' or '.join(legal)} in the family {family.name}, got {spec.precision}"
 
 
 def _points(spec: SweepSpec) -> Iterator[tuple[KeyPath, ShapeChange]]:

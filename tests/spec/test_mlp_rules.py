@@ -145,6 +145,10 @@ def test_legal_sweeps(edits: tuple[Edit, ...]) -> None:
             "precision: must be float32 in the family mlp, got bfloat16",
         ),
         (
+            (("name: small", "name: small\nprecision: auto"),),
+            "precision: must be float32 in the family mlp, got auto",
+        ),
+        (
             ((TABLES, "[{name: sp, conventions: {lr_exponent: 3}}]"),),
             "parameterizations[0]: parameterization sp: lr_exponent must be a number from -2 to 2, got 3.0",
         ),

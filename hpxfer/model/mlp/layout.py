@@ -72,8 +72,12 @@ def memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
     features, gates = 4 * batch * width, 4 * batch * shape.num_experts
     experts = 4 * batch * hidden
     return Memory(
-        parts={"inputs of blocks": shape.depth * features, "gates": shape.depth * 4 * gates, "experts": 4 * experts},
-        passing=3 * experts + 2 * features,
+        parts={
+            "inputs of blocks": shape.depth * features,
+            "gates": shape.depth * 4 * gates,
+            "experts": shape.depth * 3 * experts,  # before and after the activation, and times the gates
+        },
+        passing=4 * experts + 2 * features,
         ends=4 * batch * (2 * setting.num_inputs + 2 * width) + 3 * 4 * batch * outputs_of(setting),
         head_passing=2 * features,
         first=0,
