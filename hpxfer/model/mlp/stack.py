@@ -148,11 +148,12 @@ def build_mlp(trials: Sequence[Trial], device: torch.device) -> MLPStack:
 
 
 def _output(run: Run, losses_KB: Tensor, targets: Tensor) -> Output:
+    outputs = run.outputs  # not the run, which holds all that the backward pass needs
     return Output(
         losses_KT=losses_KB,
         load_LKE=torch.stack([block.gated.load for block in run.blocks]),
         scores=tuple(block.gated.scores for block in run.blocks),
-        ranks=None if targets.is_floating_point() else lambda: ranks(run.outputs, targets),
+        ranks=None if targets.is_floating_point() else lambda: ranks(outputs, targets),
     )
 
 
