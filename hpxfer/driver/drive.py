@@ -154,6 +154,7 @@ def _train(
         plugins=plugins,
         keep=keep,
         points=bool(resources.loggers),
+        curves=resources.curves == "all" or bool(resources.loggers or prepared.restoring),
     )
     dispatcher = Dispatcher(
         prepared,

@@ -77,6 +77,7 @@ class TrainStack:
     plugins: tuple[PluginFile, ...] = ()  # imported before the training, once per process
     keep: KeepSpec | None = None  # where weights are stored
     points: bool = False  # whether progress carries the new points of curves
+    curves: bool = True  # whether the results have curves
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         from hpxfer.train.trainer import train
@@ -96,6 +97,7 @@ class TrainStack:
             keep=None if self.keep is None else Keeper(self.keep, stack),
             keep_at=() if self.keep is None else self.keep.early_steps(stack.setting.steps),
             team=MEMBER.team,
+            curves=self.curves,
         )
 
 

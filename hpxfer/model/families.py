@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from hpxfer.model.parameters import Memory, ParameterSpec
 from hpxfer.registry import Registry
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hpxfer.kernels.backend import Backend
     from hpxfer.model.flat import Weights
     from hpxfer.model.output import Output, Tap
+    from hpxfer.model.router_measures import RouterView
 
 
 class StackedModel(Protocol):
@@ -70,6 +71,21 @@ class StackedModel(Protocol):
 
     def numbers(self) -> Mapping[str, torch.Tensor]:
         """Return the numbers of the trials by name, [K, ...] on the device. A captured step reads them in place."""
+
+
+@runtime_checkable
+class ShowsRouters(Protocol):
+    """A stacked model that shows its routers. Its trials measure them (`hpxfer.train.measures`)."""
+
+    def router_views(
+        self,
+        weights: Weights,
+        router_bias_LKE: torch.Tensor,
+        inputs_KBS: torch.Tensor,
+        *,
+        noise_LKE: torch.Tensor | None = None,
+    ) -> tuple[RouterView, ...]:
+        """Return what the router of every MoE layer does on a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+# Samples on which trials measure their routers, at most: `hpxfer.train.measures`.
+PROBE_SAMPLES = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterSpec:
@@ -48,3 +51,7 @@ class Memory:
     """What the block keeps that keeps most, as a part of `parts`. 0 where the family cannot compute blocks again."""
     between: int = 0
     """What is kept of all blocks where the backward pass computes each block again."""
+    measured: int = 0
+    """What a trial that measures its routers keeps over its whole training."""
+    measuring: int = 0
+    """What the measures hold for a moment beside that."""

@@ -107,6 +107,8 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool, wa
     # HPs are not known here. A stack of SGD in which no trial has momentum keeps no moments.
     shard = floats if way.ranks == 1 else max(floats // way.ranks, largest)  # whole matrices
     state = {"parameters": floats, "moments": rule.moments_of(True) * shard}
+    if memory.measured:
+        state["measures of routers"] = num_trials * memory.measured
     all_gradients, late = floats, readout
     if setting.num_pieces > 1:
         # The sum over the pieces, and that over a lane. A gradient is added to it and let go, but that of a table that
@@ -121,6 +123,8 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool, wa
     # A copy of the parameters, for which the sum of a lane has room. The sums of squares are float64: a copy of the
     # largest parameter, and its squares.
     probe = (floats if setting.accumulation_lanes == 1 else 0) + 4 * largest
+    # Measures of routers hold nothing of it. Where a run goes on, they draw the parameters of its start once more.
+    probe = max(probe, num_trials * memory.measuring + (floats if memory.measuring else 0))
     first = 0 if setting.num_pieces > 1 else rows * memory.first
     recomputed = {"a block computed again": rows * again} if again else {}
     exchange = {}

@@ -87,8 +87,11 @@ class Checkpointer:
         self._warned = False
         self._due_at = time.monotonic() + (spec.every_s if spec else 0.0)
 
-    def last(self) -> Checkpoint | None:
-        """Return the furthest usable checkpoint that holds these trials, and possibly others; None if there is none."""
+    def last(self, *, with_curves: bool = True) -> Checkpoint | None:
+        """Return the furthest usable checkpoint that holds these trials, and possibly others; None if there is none.
+
+        Results `with_curves` cannot begin in one of a run that measured nothing for them.
+        """
         if self._spec is None or not self._ranks.all(self._spec.is_here()):
             return None
         own = {trial.id for trial in self._stack.trials}
@@ -101,7 +104,11 @@ class Checkpointer:
         for name in self._ranks.names(candidates):
             checkpoint = self._read(folder, name)
             # A checkpoint in which all of them have diverged saves nothing: they diverge again soon.
-            usable = checkpoint is not None and own & {checkpoint.trials[index] for index in checkpoint.live}
+            usable = (
+                checkpoint is not None
+                and own & {checkpoint.trials[index] for index in checkpoint.live}
+                and (checkpoint.series or not with_curves)
+            )
             if self._ranks.all(bool(usable)):
                 return checkpoint
         return None

@@ -155,6 +155,32 @@ class StackOptimizer:
             g = grads[block.name][block.layer].flatten(1)
             self._update_block(block, g, *of_roles[self._role_index[block.name]], dead)
 
+    def eps(self) -> dict[str, Tensor]:
+        """Return role -> eps [K] float32, nothing where the rule reads none."""
+        if "eps" not in self._rule.hps:
+            return {}
+        return {role: self._eps[row].squeeze(-1) for row, role in enumerate(self._roles)}
+
+    def below_eps(self) -> dict[str, Tensor]:
+        """Return role -> the share [K] float64 of its elements whose gradients are below eps, after a step.
+
+        It is that of all parameters in one process, and nothing where the rule reads no eps.
+        """
+        if self._rule.below_eps is None:
+            return {}
+        numbers = self._rule.numbers(self._lr, self._betas, self._powers)
+        numbers = {name: value.float().unsqueeze(-1) for name, value in numbers.items()}
+        counts = dict.fromkeys(self._roles, 0)
+        below = {role: torch.zeros_like(self.alive, dtype=torch.int64) for role in self._roles}
+        moments = [self._layout.weights(moment) for moment in self._moments]
+        for spec in self._layout.parameters:
+            at = self._numbers_at(numbers, self._role_index[spec.name])
+            counts[spec.role] += spec.numel * spec.layers
+            for copy in range(spec.layers):
+                of_copy = tuple(moment[spec.name][copy].flatten(1) for moment in moments)
+                below[spec.role] += self._rule.below_eps(of_copy, at).sum(1)
+        return {role: below[role].double() / counts[role] for role in self._roles}
+
     def _numbers_at(self, numbers: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
         """Return the numbers of one role, [K, 1] float32 each."""
         beta1, beta2 = self._beta_columns

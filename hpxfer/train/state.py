@@ -112,6 +112,11 @@ class TrainState:
         self._loader = BatchLoader(self.data, stack.trials, self.device, self.moe_blocks)
 
     @property
+    def plain_roles(self) -> tuple[str, ...]:
+        """The roles that plain SGD trains, whatever the optimizer is."""
+        return ("router_bias",) if self._has_plain_bias else ()
+
+    @property
     def _has_plain_bias(self) -> bool:
         return self.setting.mlp.router_bias == "learned_sgd"
 

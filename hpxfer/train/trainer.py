@@ -7,7 +7,7 @@ read, diverged trials leave the stack if that saves more time than it costs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.train.compaction import fits_memory, saves_time
 from hpxfer.train.device import Setup, setup_for, switched
 from hpxfer.train.log import MetricLog, balance_steps, error_steps, loss_curve, probe_steps, rms_by_role
+from hpxfer.train.measures import Measured, Measures
 from hpxfer.train.monitor import mean_losses
 from hpxfer.train.provenance import provenance
 from hpxfer.train.ranks import ALONE, Ranks, joined
@@ -57,6 +58,7 @@ def train(
     keep: Callable[[Moment], object] | None = None,
     keep_at: Collection[int] = (),
     team: Team | None = None,
+    curves: bool = True,
 ) -> Iterator[Report]:
     """Yield progress about every second and after the steps `report_at`, then the results of all trials of the stack.
     With `points`, progress carries the points of curves that are new.
@@ -71,6 +73,8 @@ def train(
     `kernels` is auto, torch or triton. `checkpoints` says where checkpoints are written and read. torch's global
     settings change for the length of the run.
 
+    Without `curves` the results have none, and nothing is measured for them.
+
     `team` is the place of this process among those that train the stack together. All of them call this function with
     the same arguments. Rank 0 asks `stop`, writes checkpoints and calls `keep`. All have the same results.
     """
@@ -79,7 +83,7 @@ def train(
         try:
             ranks = joined(team, setup.device, {"hpxfer": __version__, **how(setup)})
             checkpointer = Checkpointer(checkpoints, stack, setup, ranks)
-            run = _Run(stack, setup, checkpointer.last(), ranks)
+            run = _Run(stack, setup, checkpointer.last(with_curves=curves), ranks, curves=curves)
             yield from _events(run, checkpointer, report_at, points, stop, keep, keep_at)
         except BaseException:
             _steps.clear()
@@ -132,15 +136,25 @@ class _Run:
     `live` are the positions in the stack of those trials that the step still trains.
     """
 
-    def __init__(self, stack: Stack, setup: Setup, past: Checkpoint | None = None, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        setup: Setup,
+        past: Checkpoint | None = None,
+        ranks: Ranks = ALONE,
+        *,
+        curves: bool = True,
+    ) -> None:
         self.stack, self.setup, self.setting, self.ranks = stack, setup, stack.setting, ranks
         self.num_trials = len(stack.trials)
         self.started = time.monotonic()
         if setup.cuda:
             torch.cuda.reset_peak_memory_stats(setup.device)
-        steps = self.setting.steps
-        self.balance_at, self.probe_at = balance_steps(steps), probe_steps(steps)
-        self.error_at = error_steps(steps, self.setting.final_window_steps)
+        steps, self.has_curves = self.setting.steps, curves
+        self.balance_at = balance_steps(steps) if curves else set()
+        self.probe_at = probe_steps(steps) if curves else set()
+        self.error_at = error_steps(steps, self.setting.final_window_steps) if curves else set()
+        self.measures: Measures | None = None  # of the trials of this size of the stack
         self.log = MetricLog(self.num_trials)
         self.losses = np.full((self.setting.steps, self.num_trials), np.nan)
         self.ended = np.full(self.num_trials, self.setting.steps + 1)  # [K] the step of divergence, or a larger number
@@ -198,6 +212,8 @@ class _Run:
 
     def _curves(self, k: int, first: int = 0) -> tuple[Curve, ...]:
         """Return the curves of a trial from step `first` on, as far as they are read. They end where it diverged."""
+        if not self.has_curves:
+            return ()
         diverged = self._diverged(k)
         loss = loss_curve(self.losses[:, k], self.steps_read if diverged is None else diverged, first)
         return (*((loss,) if loss else ()), *self.log.curves(k, diverged, first))
@@ -246,7 +262,7 @@ class _Run:
 
     def _continue(self, live: list[int], snapshot: Snapshot, rows: list[int]) -> None:
         """Continue with these trials alone. They are the `rows` of a snapshot."""
-        self.live = live
+        self.live, self.measures = live, None
         stack = replace(self.stack, trials=tuple(self.stack.trials[k] for k in live))
         self.train_step = _steps.step_for(stack, self.setup, reset=False, ranks=self.ranks)
         self.train_step.resume(snapshot, rows)
@@ -300,25 +316,42 @@ class _Run:
             self.log.add(step, "router_entropy_nats", entropies[layer], self.live, layer=block)
 
     def _probed_update(self, step: int, output: Output, grads: Weights) -> None:
-        """Update, and log the RMS of the gradient before clipping and of the update, by role."""
+        """Update, and log the RMS of the gradient before clipping and of the update, by role, and the measures."""
         state = self.train_step.state
+        grad_rms = self._log_rms(step, "grad_rms", grads)
+        if self.measures is None and Measures.are_of(state):
+            self.measures = Measures(state, step, one_by_one=self._sums_one_by_one)
+        if self.measures is not None:
+            self._log_measures(step, self.measures.before(step, grad_rms))
         before = state.copied()
-        self._log_rms(step, "grad_rms", grads)
         self.train_step.update(output, grads)
         before -= state.flat  # in place: the sign does not matter, a third copy of the parameters would
         self._log_rms(step, "update_rms", state.own(before))
+        if self.measures is not None:
+            self._log_measures(step, self.measures.after())
 
-    def _log_rms(self, step: int, metric: str, weights: Weights) -> None:
+    def _log_measures(self, step: int, measured: Iterable[Measured]) -> None:
+        for metric, values, layer, role in measured:
+            self.log.add(step, metric, values, self.live, layer=layer, role=role)
+
+    def _log_rms(self, step: int, metric: str, weights: Weights) -> dict[str, Tensor]:
+        """Log and return role -> RMS [K]."""
         state = self.train_step.state
         counts = {spec.name: spec.numel * spec.layers for spec in state.layout.parameters}
-        for role, values in rms_by_role(self._squares(weights), counts, state.roles).items():
+        found = rms_by_role(self._squares(weights), counts, state.roles)
+        for role, values in found.items():
             self.log.add(step, metric, values, self.live, role=role)
+        return found
+
+    @property
+    def _sums_one_by_one(self) -> bool:
+        """Whether trials are summed each for itself: a GPU orders the additions of a row by the number of rows."""
+        return self.setup.cuda and self.setup.determinism == "strict"
 
     def _squares(self, weights: Weights) -> dict[str, Tensor]:
         """Return name -> [K] float64: the sum of squares of every trial's parameter."""
-        if not (self.setup.cuda and self.setup.determinism == "strict"):
+        if not self._sums_one_by_one:
             return sums_of_squares(weights, torch.float64, self.ranks)
-        # A GPU orders the additions of a row by the number of rows, so this sums one trial at a time.
         trials = (
             {name: tuple(copy[k : k + 1] for copy in copies) for name, copies in weights.items()}
             for k in range(len(self.live))

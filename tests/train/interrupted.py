@@ -41,7 +41,12 @@ def often() -> Iterator[None]:
 
 
 def run(
-    trials: Sequence[Trial], spec: CheckpointSpec | None, until: int | None = None, *, points: bool = False
+    trials: Sequence[Trial],
+    spec: CheckpointSpec | None,
+    until: int | None = None,
+    *,
+    points: bool = False,
+    curves: bool = True,
 ) -> tuple[list[int], list[Progress], tuple[TrialResult, ...]]:
     """Return the steps taken, the progress and the results. There are none if `until` cuts the training off."""
     taken: list[int] = []
@@ -56,7 +61,8 @@ def run(
     progress: list[Progress] = []
     with mock.patch.object(TrainStep, "gradients", counted), often():
         try:
-            for event in train(Stack(trials=tuple(trials)), "cpu", checkpoints=spec, points=points):
+            stack = Stack(trials=tuple(trials))
+            for event in train(stack, "cpu", checkpoints=spec, points=points, curves=curves):
                 if isinstance(event, Ended):
                     return taken, progress, event.results
                 assert isinstance(event, Progress)

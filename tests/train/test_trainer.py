@@ -146,6 +146,8 @@ def test_curves_of_routing_are_named_after_their_block(setting: Setting) -> None
     (result,) = trained(trial(replace(setting, moe_every=2), shape))
     for metric in ("load_deviation", "router_entropy_nats"):
         assert sorted(member.layer for member in result.curves if member.metric == metric) == [1, 3]
+    logged = {"train_loss_nats", "grad_rms", "update_rms", "load_deviation", "router_entropy_nats"}
+    assert {member.metric for member in result.curves} == logged, "only a family that shows its routers measures more"
     dense = Shape(width=16, depth=2, head_dim=8, dense_width=24)
     (result,) = trained(trial(setting, dense, "completep"))
     assert result.status == "finished"

@@ -49,6 +49,7 @@ class Run:
     names: tuple[tuple[str, int], ...]
     balance: Tensor
     noise: Tensor | None
+    logits: list[Tensor] | None = None  # where they are asked for: [K, B, E] of every block, as its gate gets them
     blocks: list[Kept] = field(default_factory=list)
     inner: tuple[Tensor, ...] = ()  # the input layer before and after its activation
     last: Any = None  # [K, B, N], what the readout reads
@@ -71,8 +72,8 @@ class Run:
             self.model.tap(name, block, x.detach(), y.detach())
 
 
-def block_forward(run: Run, own: Local, block: int, h: Tensor) -> Tensor:
-    """Return the output of a block [K, B, N], and remember what its backward pass needs."""
+def route(run: Run, own: Local, block: int, h: Tensor) -> Gated:
+    """Return what the gate of a block gives for its input [K, B, N]."""
     model, options = run.model, run.model.setting.mlp
     logits = product(h, own.router).mul_(run.scale("router"))
     run.show("router", block, h, logits)
@@ -80,11 +81,18 @@ def block_forward(run: Run, own: Local, block: int, h: Tensor) -> Tensor:
         logits += own.router_logit_bias.unsqueeze(1)
     if run.noise is not None:
         logits += run.noise[block].unsqueeze(1)
+    if run.logits is not None:
+        run.logits.append(logits.clone())
     if options.inverse_temperature != 1.0:
         logits *= options.inverse_temperature
     ties = None if model.ties is None else model.ties[block]
     scale = model.route_scale.view(-1, 1, 1)
-    gated = gate(model.setting.gate, logits, scale, model.shape.num_active, run.balance[block], ties)
+    return gate(model.setting.gate, logits, scale, model.shape.num_active, run.balance[block], ties)
+
+
+def block_forward(run: Run, own: Local, block: int, h: Tensor) -> Tensor:
+    """Return the output of a block [K, B, N], and remember what its backward pass needs."""
+    options, gated = run.model.setting.mlp, route(run, own, block, h)
     weights = (gated.weights * run.scale("expert_out")).unsqueeze(-1)
     num_trials, width = len(h), h.shape[-1]
     if own.expert_in is None:

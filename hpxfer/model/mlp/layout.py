@@ -6,7 +6,7 @@ hidden matrix of an expert is [experts, out, in], so that all experts of a block
 
 from __future__ import annotations
 
-from hpxfer.model.parameters import Memory, ParameterSpec
+from hpxfer.model.parameters import PROBE_SAMPLES, Memory, ParameterSpec
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import Options
 from hpxfer.spec.mlp import LEARNED, num_outputs
@@ -71,6 +71,13 @@ def memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
     hidden = shape.num_experts * shape.expert_width
     features, gates = 4 * batch * width, 4 * batch * shape.num_experts
     experts = 4 * batch * hidden
+    probe = min(batch, PROBE_SAMPLES)
+    views = (4 + 8 + 4 + 1) * probe * shape.num_experts * shape.depth  # logits, weights in float64, scores, active
+    routers = 4 * width * shape.num_experts * shape.depth
+    # A block computed on the fixed samples, or a few float64 tensors of the size of its gates or of one expert, or the
+    # routers in float64 with what they moved by.
+    passing = 4 * probe * (2 * width + 3 * hidden * (shape.depth > 1))
+    measuring = max(passing, 8 * 8 * probe * shape.num_experts, 4 * 8 * shape.expert_width * width, 6 * routers)
     return Memory(
         parts={
             "inputs of blocks": shape.depth * features,
@@ -81,4 +88,6 @@ def memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
         ends=4 * batch * (2 * setting.num_inputs + 2 * width) + 3 * 4 * batch * outputs_of(setting),
         head_passing=2 * features,
         first=0,
+        measured=4 * probe * (setting.num_inputs + 2 * max(1, setting.num_targets)) + views + routers,
+        measuring=views + measuring,
     )

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from hpxfer.model.draws import tie_keys
 from hpxfer.model.flat import Weights
-from hpxfer.model.mlp.block import Run, block_backward, block_forward
+from hpxfer.model.mlp.block import Run, block_backward, block_forward, route
 from hpxfer.model.mlp.elementwise import activate, activate_backward
 from hpxfer.model.mlp.loss import loss_backward, losses, ranks
 from hpxfer.model.mlp.products import product
 from hpxfer.model.output import Output, Tap
+from hpxfer.model.router_measures import RouterView
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting, Trial
 
@@ -86,6 +87,30 @@ class MLPStack:
         targets = torch.zeros(inputs_KBS.shape[:2], dtype=torch.int64, device=inputs_KBS.device)
         return self(weights, router_bias_LKE, inputs_KBS, targets, noise_LKE=noise_LKE).load_LKE
 
+    @torch.no_grad()
+    def router_views(
+        self, weights: Weights, router_bias_LKE: Tensor, inputs_KBS: Tensor, *, noise_LKE: Tensor | None = None
+    ) -> tuple[RouterView, ...]:
+        """Return what the router of every block does on samples. The experts of the last block are not computed."""
+        run = Run(self, (), router_bias_LKE, noise_LKE, logits=[])
+        h, gated = _input(run, weights, inputs_KBS), []
+        for block in range(self.shape.depth - 1):
+            h = _through(run, weights, block, h)
+            gated.append(run.blocks.pop().gated)  # and no more of what a backward pass needs
+        last = self.shape.depth - 1
+        gated.append(route(run, run.local(weights, last), last, h))
+        scale = 1.0 if self.setting.gate == "sigmoid" else self.route_scale.double().view(-1, 1, 1)
+        return tuple(
+            RouterView(
+                logits_KPE=logits,
+                weights_KPE=each.weights.double() / scale,
+                scores_KPE=each.scores,
+                active_KPE=each.active,
+                num_active=self.shape.num_active,
+            )
+            for logits, each in zip(run.logits or (), gated, strict=True)
+        )
+
     def with_recomputation(self) -> MLPStack:
         """Return this model: its memory has no block to compute again, so nothing asks for it."""
         return self
@@ -123,11 +148,12 @@ def build_mlp(trials: Sequence[Trial], device: torch.device) -> MLPStack:
 
 
 def _output(run: Run, losses_KB: Tensor, targets: Tensor) -> Output:
+    outputs = run.outputs  # not the run, which holds all that the backward pass needs
     return Output(
         losses_KT=losses_KB,
         load_LKE=torch.stack([block.gated.load for block in run.blocks]),
         scores=tuple(block.gated.scores for block in run.blocks),
-        ranks=None if targets.is_floating_point() else lambda: ranks(run.outputs, targets),
+        ranks=None if targets.is_floating_point() else lambda: ranks(outputs, targets),
     )
 
 
@@ -149,19 +175,29 @@ class _Pass(torch.autograd.Function):
 
 def _forward(run: Run, weights: Weights, inputs: Tensor, targets: Tensor) -> Tensor:
     """Return the losses [K, B], and leave in `run` what the backward pass needs."""
-    options = run.model.setting.mlp
-    x = product(inputs, weights["input"][0]).mul_(run.scale("embedding"))
-    h = activate(options.input_activation, x)
-    run.show("input", 0, inputs, x)
-    run.inner = x, h
+    h = _input(run, weights, inputs)
     for block in range(run.model.shape.depth):
-        out = block_forward(run, run.local(weights, block), block, h)
-        h = h + out if options.residual else out
+        h = _through(run, weights, block, h)
     run.last = h
     run.outputs = product(h, weights["readout"][0]).mul_(run.scale("readout"))
     run.show("readout", 0, h, run.outputs)
-    losses_KB, run.kept = losses(options.loss, run.outputs, targets)
+    losses_KB, run.kept = losses(run.model.setting.mlp.loss, run.outputs, targets)
     return losses_KB
+
+
+def _input(run: Run, weights: Weights, inputs: Tensor) -> Tensor:
+    """Return what the input layer gives, [K, B, N]."""
+    x = product(inputs, weights["input"][0]).mul_(run.scale("embedding"))
+    h = activate(run.model.setting.mlp.input_activation, x)
+    run.show("input", 0, inputs, x)
+    run.inner = x, h
+    return h
+
+
+def _through(run: Run, weights: Weights, block: int, h: Tensor) -> Tensor:
+    """Return what a block makes of its input."""
+    out = block_forward(run, run.local(weights, block), block, h)
+    return h + out if run.model.setting.mlp.residual else out
 
 
 def _backward(run: Run, weights: Weights, inputs: Tensor, targets: Tensor, by_loss_KB: Tensor) -> Weights:

@@ -34,6 +34,10 @@ def _update(g: Tensor, moments: tuple[Tensor, ...], at: Numbers, out: Tensor) ->
     torch.div(m, out, out=out).mul_(at["lr"])
 
 
+def _below_eps(moments: tuple[Tensor, ...], at: Numbers) -> Tensor:
+    return moments[1].sqrt().mul_(at["scale"]) < at["eps"]
+
+
 def _kernel(p: Tensor, g: Tensor, moments: tuple[Tensor, ...], at: Numbers, keep_K: Tensor, alive_K: Tensor) -> None:
     """Take the step of `alive` trials in place. `keep` is what weight decay leaves of a parameter."""
     from hpxfer.kernels.adamw import adamw_
@@ -60,4 +64,5 @@ ADAMW = Optimizer(
     numbers=_numbers,
     update=_update,
     kernel=_kernel,
+    below_eps=_below_eps,
 )

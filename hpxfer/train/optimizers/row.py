@@ -41,6 +41,9 @@ class Optimizer:
     kernel: Callable[[Tensor, Tensor, tuple[Tensor, ...], Numbers, Tensor, Tensor], None] | None = None
     """The whole step as one Triton kernel: (parameters [K, N], gradient, moments, numbers, what weight decay keeps [K],
     alive [K]), in place, see `hpxfer.train.optimizers.adamw`. It may be None. Then `update` runs on CUDA too."""
+    below_eps: Callable[[tuple[Tensor, ...], Numbers], Tensor] | None = None
+    """(moments [K, N], numbers [K, 1] float32 of the last step) -> bool [K, N]: the elements whose gradients, by their
+    root mean square over time, are smaller than eps. It goes with a rule that reads eps."""
     momentum_moments: int = 0
     """Further vectors, which a stack keeps only if one of its trials has momentum. They come last in `moments`."""
 
