@@ -88,7 +88,9 @@ def as_text(measures: Iterable[ByScale], scale_name: str) -> list[str]:
     head = ("role", "measure", "step", *(f"{scale:g}" for scale in scales), "slope", "95% interval")
     roles = list(dict.fromkeys(role for role, _ in groups))
     ordered = sorted(groups.values(), key=lambda group: roles.index(group[0].role))
-    shown = (found for group in ordered for found in dict.fromkeys((group[0], group[-1])))
+    # Over all experts two entropies are one number.
+    distinct = {tuple((found.role, found.step, found.values) for found in group): group for group in reversed(ordered)}
+    shown = (found for group in reversed(distinct.values()) for found in dict.fromkeys((group[0], group[-1])))
     return [
         f"routers and the probe, at each {scale_name} (means over seeds and blocks; sizes: RMS, with a slope)",
         *aligned([head, *map(_row, shown)]),

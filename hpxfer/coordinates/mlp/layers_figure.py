@@ -15,14 +15,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from hpxfer.coordinates.look import GRAY, MISS, step_colors, verdict_title
+from hpxfer.coordinates.look import GRAY, MISS, PREDICTED, legend_below, log_sizes, set_up, step_colors, verdict_title
 from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.report import AxisReport, CheckReport
 
 PANEL_INCHES = (2.75, 2.6)
-MIN_DECADES = 1.0  # so that noise of a few percent looks flat
+MIN_RATIO = 10.0  # of the limits of a panel, so that noise of a few percent looks flat
 # Title -> role, quantity of the change, quantity of the activation.
 LAYERS = {
     "input features h1": ("embedding", "change", "activation"),
@@ -43,8 +43,6 @@ class LayerPanel:
     missed: bool
     lines: dict[int, tuple[tuple[float, ...], tuple[float, ...]]]  # step -> scales, sizes
     guide: tuple[tuple[float, float], tuple[float, float]] | None  # the ends of the predicted slope
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,23 +79,19 @@ def shown_steps(last: int) -> tuple[int, ...]:
 
 def _panel(name: str, fits: Sequence[Fit], role: str, quantity: str, steps: Sequence[int]) -> LayerPanel:
     own = {fit.step: fit for fit in fits if (fit.role, fit.quantity) == (role, quantity)}
-    lines = {}
+    lines: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {}
     for step in steps:
         points = [] if step not in own else list(zip(own[step].scales, own[step].magnitudes, strict=True))
         known = [(scale, size) for scale, size in points if size > 0 and math.isfinite(size)]
         if known:
-            lines[step] = tuple(zip(*known, strict=True))
+            lines[step] = tuple(scale for scale, _ in known), tuple(size for _, size in known)
     last = own.get(steps[-1])
-    heights = [size for _, sizes in lines.values() for size in sizes] or [1.0]
-    spare = max(0.0, MIN_DECADES - math.log10(max(heights) / min(heights))) / 2 + 0.1
     return LayerPanel(
         title=name,
         slope=_slope(last),
         missed=last is not None and last.verdict == "miss",
         lines=lines,
         guide=_guide(last),
-        low=min(heights) * 10**-spare,
-        high=max(heights) * 10**spare,
     )
 
 
@@ -136,30 +130,23 @@ def draw_layers(info: LayersInfo) -> Figure:
     handles = [
         Line2D([], [], color=color, marker="o", markersize=3, label=f"{step}") for step, color in info.steps.items()
     ]
-    handles.append(Line2D([], [], color=GRAY, linestyle="--", label="predicted slope"))
-    figure.legend(
-        handles=handles, title="updates", loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8
-    )
+    handles.append(Line2D([], [], **PREDICTED, label="predicted slope at the last step"))
+    legend_below(figure, handles, "updates")
     return figure
 
 
 def _draw_panel(axes: Axes, info: LayersInfo, panel: LayerPanel) -> None:
     axes.set_title(f"{panel.title}\n{panel.slope}", fontsize=8.5, color=MISS if panel.missed else "black")
+    set_up(axes)
     axes.set_xscale("log")
-    axes.set_yscale("log")
     axes.xaxis.set_major_locator(FixedLocator(list(info.scales)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_locator(LogLocator(10))
-    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlim(info.scales[0] / 1.15, info.scales[-1] * 1.15)
-    axes.set_ylim(panel.low, panel.high)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=7)
+    log_sizes(axes, [size for _, sizes in panel.lines.values() for size in sizes], MIN_RATIO)
     for step, (scales, sizes) in panel.lines.items():
         axes.plot(scales, sizes, color=info.steps[step], linewidth=1.3, marker="o", markersize=3)
     if panel.guide:
-        axes.plot(*panel.guide, color=GRAY, linestyle="--", linewidth=1.3, zorder=4)
+        axes.plot(*panel.guide, **PREDICTED)
     if not panel.lines:
         axes.text(0.5, 0.5, panel.slope, transform=axes.transAxes, ha="center", va="center", fontsize=8, color=GRAY)

@@ -1,4 +1,4 @@
-"""The figure of a check in the layout of MSSP, Figures Q.18 to Q.43: three rows of panels against the number of updates.
+"""The figure of a check in the layout of MSSP, Figures Q.18 to Q.43: three rows of panels against the updates.
 
 Row 1 has the loss, the accuracy, what the last features moved by, and the router's logits, one line per scale. Row 2
 has the exponents of propagating and effective updates, and row 3 those of the pieces of both passes and of gradients,
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from hpxfer.coordinates.by_scale import ByScale
-from hpxfer.coordinates.look import GRAY, scale_colors, verdict_title
+from hpxfer.coordinates.look import GRAY, PREDICTED, legend_below, log_sizes, scale_colors, set_up, verdict_title
 from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.mlp.measures import ACCURACY, LOSS, PROBE
 from hpxfer.coordinates.report import AxisReport, CheckReport
@@ -27,8 +28,9 @@ from hpxfer.coordinates.report import AxisReport, CheckReport
 PANEL_INCHES = (3.5, 2.7)
 COLUMNS = 4
 MIN_SPAN = 1.0  # of an exponent, so that noise of a few hundredths looks flat
+MIN_RATIO = 3.0  # of the limits of a size, so that noise of a few percent looks flat
 MOST_EXPONENT = 4.0  # a noisy slope beyond this would flatten all others
-CLOSE = 1.5  # a ratio of the largest to the smallest number below which an axis is linear
+HEADROOM = 0.35  # of a panel of exponents, above its lines: there the legend covers nothing
 ENTROPY = "entropy_of_all"
 ROLES = {
     "embedding": ("#999933", "input"),
@@ -62,8 +64,7 @@ class Panel:
 
     title: str
     lines: tuple[Line, ...]
-    is_exponent: bool = False
-    is_log: bool = False
+    kind: Literal["number", "share", "size", "exponent"] = "number"
     predicted: tuple[tuple[float, int, int], ...] = ()
 
 
@@ -88,7 +89,7 @@ def papers_info(report: CheckReport, axis: AxisReport) -> PapersInfo:
     rows = (
         (
             _numbers("training loss (probe)", measures, LOSS, PROBE, colors),
-            _numbers("accuracy (probe)", measures, ACCURACY, PROBE, colors),
+            _numbers("accuracy (probe)", measures, ACCURACY, PROBE, colors, kind="share"),
             _sizes("RMS of the change of the last features", last, "expert_out", "h3: change", colors),
             _sizes("RMS of the router's logits", whole, "router", "logits", colors),
         ),
@@ -115,7 +116,12 @@ def papers_info(report: CheckReport, axis: AxisReport) -> PapersInfo:
 
 
 def _numbers(
-    title: str, measures: Sequence[ByScale], name: str, role: str, colors: Mapping[float, str]
+    title: str,
+    measures: Sequence[ByScale],
+    name: str,
+    role: str,
+    colors: Mapping[float, str],
+    kind: Literal["number", "share"] = "number",
 ) -> Panel:
     """Return the panel of a measure: one line per scale."""
     found = [each for each in measures if (each.measure, each.role) == (name, role)]
@@ -123,7 +129,7 @@ def _numbers(
     for each in found:
         for scale, value in zip(each.scales, each.values, strict=True):
             series[scale][each.step] = value
-    return Panel(title=title, lines=tuple(_lines_by_scale(series, colors)))
+    return Panel(title=title, lines=tuple(_lines_by_scale(series, colors)), kind=kind)
 
 
 def _sizes(title: str, fits: Sequence[Fit], role: str, quantity: str, colors: Mapping[float, str]) -> Panel:
@@ -134,14 +140,10 @@ def _sizes(title: str, fits: Sequence[Fit], role: str, quantity: str, colors: Ma
             for scale, size in zip(fit.scales, fit.magnitudes, strict=True):
                 if size:
                     series[scale][fit.step] = size
-    lines = tuple(_lines_by_scale(series, colors))
-    heights = [height for line in lines for height in line.heights]
-    return Panel(title=title, lines=lines, is_log=bool(heights) and max(heights) > CLOSE * min(heights))
+    return Panel(title=title, lines=tuple(_lines_by_scale(series, colors)), kind="size")
 
 
-def _lines_by_scale(
-    series: Mapping[float, Mapping[int, float]], colors: Mapping[float, str]
-) -> Iterator[Line]:
+def _lines_by_scale(series: Mapping[float, Mapping[int, float]], colors: Mapping[float, str]) -> Iterator[Line]:
     for scale, by_step in series.items():
         known = {step: value for step, value in sorted(by_step.items()) if math.isfinite(value)}
         if known:
@@ -198,7 +200,7 @@ def _exponents(title: str, groups: Sequence[tuple[str, str, str, Sequence[Fit]]]
     return Panel(
         title=f"exponent: {title}",
         lines=tuple(lines),
-        is_exponent=True,
+        kind="exponent",
         predicted=tuple((height, min(at), max(at)) for height, at in sorted(expected.items())),
     )
 
@@ -216,23 +218,22 @@ def draw_papers(info: PapersInfo) -> Figure:
         for axes, panel in zip(axes_row, row, strict=False):
             _draw_panel(axes, panel, info)
     handles = [Line2D([], [], color=color, marker="o", markersize=3, label=name) for name, color in info.scales.items()]
-    handles.append(Line2D([], [], color=GRAY, linestyle="--", label="predicted exponent"))
-    figure.legend(
-        handles=handles, title=info.scale_name, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8
-    )
+    handles.append(Line2D([], [], **PREDICTED, label="predicted exponent, where it is not 0"))
+    legend_below(figure, handles, info.scale_name)
     return figure
 
 
 def _draw_panel(axes: Axes, panel: Panel, info: PapersInfo) -> None:
     axes.set_title(panel.title, fontsize=9)
     axes.set_xlabel("updates", fontsize=8)
-    axes.set_xlim(-0.02 * info.steps, 1.02 * info.steps)
+    beyond = max(0.3, 0.03 * info.steps)
+    axes.set_xlim(-1.2 * beyond, info.steps + 1.2 * beyond)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=7)
-    if panel.is_log:
-        axes.set_yscale("log")
+    set_up(axes)
+    if panel.kind == "size":
+        log_sizes(axes, [height for line in panel.lines for height in line.heights], MIN_RATIO)
+    if panel.kind == "share":
+        axes.set_ylim(-0.04, 1.04)
     marker = "o" if info.steps <= 10 else ""
     for line in panel.lines:
         axes.plot(
@@ -246,17 +247,18 @@ def _draw_panel(axes: Axes, panel: Panel, info: PapersInfo) -> None:
         )
         if line.low:
             axes.fill_between(line.steps, line.low, line.high, color=line.color, alpha=0.1, linewidth=0)
-    if panel.is_exponent:
-        _finish_exponents(axes, panel)
+    if panel.kind == "exponent":
+        _finish_exponents(axes, panel, beyond)
 
 
-def _finish_exponents(axes: Axes, panel: Panel) -> None:
+def _finish_exponents(axes: Axes, panel: Panel, beyond: float) -> None:
     heights = [height for line in panel.lines for height in line.heights if abs(height) <= MOST_EXPONENT]
     heights += [height for height, *_ in panel.predicted] + [0.0]
     low, high = min(heights), max(heights)
     spare = max(0.0, MIN_SPAN - (high - low)) / 2 + 0.15
-    axes.set_ylim(low - spare, high + spare)
+    low, high = low - spare, high + spare
+    axes.set_ylim(low, high + HEADROOM * (high - low))
     axes.axhline(0.0, color=GRAY, linewidth=0.7, zorder=1)
     for height, first, last in panel.predicted:
-        axes.plot([first, last], [height, height], color=GRAY, linestyle="--", linewidth=1.2, zorder=4)
-    axes.legend(fontsize=6.5, frameon=False, loc="best", ncols=2 if len(panel.lines) > 3 else 1, handlelength=1.4)
+        axes.plot([first - beyond, last + beyond], [height, height], **PREDICTED)
+    axes.legend(fontsize=7, frameon=False, loc="upper center", ncols=4, handlelength=1.4, columnspacing=1.0)
