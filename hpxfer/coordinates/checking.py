@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hpxfer.coordinates import gpt, mlp
+from hpxfer.coordinates.by_scale import by_scale, over_blocks
 from hpxfer.coordinates.cases import Case, mlp_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.coordinates.derive import NOT_DERIVED, derive
 from hpxfer.coordinates.limits import require_memory, require_mlp_memory, require_size
@@ -115,20 +116,33 @@ class _Check:
         """Return the report of one axis in the family mlp."""
         observations: list[Observation] = []
         whole: list[Observation] = []
+        measures: list[Observation] = []
         for scale, shape in zip(path.scales, path.shapes, strict=True):
             self.on_shape(f"{axis}: {shape.label()}")
-            found = list(mlp.of_trials(path.trials(shape), scale=scale, steps=self.steps, data=path.data))
-            whole += [*(seen for seen in found if seen.layer is None), *over_layers(found)]
+            trials = path.trials(shape)
+            seen = list(mlp.of_trials(trials, scale=scale, steps=self.steps, data=path.data))
+            found = [each for each in seen if each.quantity not in mlp.KINDS]
+            measures += [each for each in seen if each.quantity in mlp.KINDS]
+            whole += [*(each for each in found if each.layer is None), *over_layers(found)]
+            roles = dict.fromkeys(each.role for each in found if each.quantity == "gradient")
+            whole += decays(trials[0], (role for role in roles if role != "router_bias"), scale)
             observations += found
-        seen = [*whole, *_everywhere(observations, len(path.shapes))]
         facts = ModelFacts(gate=path.gate, tied_embeddings=False)
+        expected = (*path.predictions, *self._mlp_decay(path)) if path.predictions else ()
+        one_block = all(each.layer is None for each in measures)
         return AxisReport(
             axis=axis,
             scale_name=path.scale_name,
             scales=path.scales,
             shapes=tuple(shape.label() for shape in path.shapes),
             warnings=(*self._warnings(path.shapes[0], path.shapes, facts), *path.notes),
-            fits=fit(seen, path.predictions, self.tolerance),
+            fits=fit([*whole, *_everywhere(observations, len(path.shapes))], expected, self.tolerance),
+            measures=by_scale(
+                measures
+                if one_block
+                else [*over_blocks(measures, mlp.KINDS), *_everywhere(measures, len(path.shapes))],
+                mlp.KINDS,
+            ),
             not_tested=MLP,
         )
 
@@ -140,6 +154,14 @@ class _Check:
         return self.mlp(
             axis, sweep_axis(self.choice, self.optimizer, case, lambda shape: self._trials(case, data, shape))
         )
+
+    def _mlp_decay(self, path: MLPAxis) -> Iterator[Prediction]:
+        """Yield what weight decay should take from each role in one step, as in the GPT."""
+        base = path.shapes[0]
+        facts = path_facts(
+            base, path.shapes, path.scales, gate=path.gate, gated=False, tied_embeddings=False, decays=False
+        )
+        return decay_rule(self.choice, self.optimizer, facts)
 
     @property
     def _watched(self) -> Collection[str]:

@@ -20,9 +20,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hpxfer.coordinates.measure import Prediction
-from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS, SPARSE, TIED
+from hpxfer.coordinates.optimizer_rules import DECAY, SPARSE, TIED
 from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.coordinates.sizes import SAME, ZERO, Size, grows, largest, led_by, power_of, product, sum_of
+from hpxfer.scaling.claims import GRADIENT_OVER_EPS
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.roles import ROLES, fan_in_dim
 from hpxfer.scaling.table import Column, Row

@@ -6,26 +6,19 @@ Predicted slopes are dashed. `check_info` decides everything that is shown and i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
-from pathlib import Path
-from typing import IO
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from hpxfer.coordinates.look import GRAY, MISS, verdict_title
 from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.report import AxisReport, CheckReport
-from hpxfer.errors import HpxferError
-from hpxfer.host.files import write_files
 
 PANEL_INCHES = (3.1, 2.3)
 COLUMNS = 5
-PNG_DPI = 130
-MISS, GRAY = "#c1121f", "0.45"
 # The palettes of Okabe and Ito, and of Tol, which color-blind readers can distinguish. Quantities without prediction
 # are drawn thin.
 COLORS = {
@@ -96,12 +89,8 @@ def check_info(report: CheckReport, axis: AxisReport) -> CheckInfo:
     heights = [*(height for series in every for height in series.slopes), *known] or [0.0]
     low, high = min(heights), max(heights)
     spare = max(0.0, MIN_SPAN - (high - low)) / 2
-    verdict = "passed" if axis.passed else "FAILED"
-    if axis.must_be_stable and axis.follows and not axis.stable:
-        verdict = "FAILED, features do not keep their size"
-    counts = f"{axis.count('ok')} ok, {axis.count('miss')} missed, {axis.count('unclear')} unclear"
     return CheckInfo(
-        title=f"{report.parameterization} along {axis.axis}, {report.optimizer}: {verdict} ({counts})",
+        title=verdict_title(report, axis),
         x_label="updates",
         y_label=f"exponent of {axis.scale_name}",
         panels=tuple(panel for panel in panels if panel.series),
@@ -132,28 +121,6 @@ def draw_check(info: CheckInfo) -> Figure:
         handles = _handles(info)
         figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
     return figure
-
-
-def save_check(report: CheckReport, folder: Path) -> list[Path]:
-    """Write a PNG and a SVG per axis, and return their paths. Equal reports give equal bytes."""
-    writers = {}
-    for axis in report.axes:
-        figure = draw_check(check_info(report, axis))
-        for kind in ("png", "svg"):
-            writers[folder / f"check-{axis.axis}.{kind}"] = partial(_save, figure, kind)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_files(writers)
-    except OSError as error:
-        raise HpxferError(
-            f"{folder}: the figure cannot be written: {error.strerror}; choose another folder with --output"
-        ) from None
-    return list(writers)
-
-
-def _save(figure: Figure, kind: str, file: IO[bytes]) -> None:
-    with matplotlib.rc_context({"svg.hashsalt": "hpxfer"}):
-        figure.savefig(file, format=kind, dpi=PNG_DPI, metadata={"Date": None} if kind == "svg" else {})
 
 
 def _series(quantity: str, fits: list[Fit]) -> Series:

@@ -4,10 +4,13 @@ A verdict is about size ~ scale^exponent over at least three scales:
 
     ok             the slope is within the tolerance of the prediction, and so is half the width of its interval
     miss           the whole interval is farther away than the tolerance; or the size is not finite somewhere; or it is
-                   exactly zero and should not be, or should be zero and is not
-    unclear        neither: noise leaves the question open, so it counts neither as passed nor as failed
+                   exactly zero at a scale and should not be, or should be zero and is not
+    unclear        neither: noise leaves the question open, so it counts neither as passed nor as failed; or a seed is
+                   exactly zero at a scale, and the slope over the other scales is within the tolerance
     zero           exactly zero at every scale, and no prediction says otherwise
     no prediction  nothing is predicted, so it passes nothing
+
+A scale at which a seed is exactly zero is left out of the slope, and `dropped` names it. At least three must remain.
 
 A prediction may also be an upper or a lower bound. Then a slope below or above it is ok as well. This module knows no
 torch.
@@ -70,8 +73,8 @@ class Prediction:
 class Fit:
     """The slope of a quantity at one step: of log size on log scale, with its interval and the prediction.
 
-    `slope`, `low` and `high` are None where a size is zero or not finite. `magnitudes` holds the RMS over seeds at each
-    of the ascending `scales`.
+    `slope`, `low` and `high` are None where a size is not finite, or fewer than three scales are free of exact zeros.
+    `magnitudes` holds the RMS over seeds at each of the ascending `scales`, and `dropped` the scales without the slope.
     """
 
     quantity: str
@@ -86,6 +89,7 @@ class Fit:
     scales: tuple[float, ...]
     magnitudes: tuple[float, ...]
     source: str | None = None  # of the prediction, or the reason why there is none
+    dropped: tuple[float, ...] = ()
 
 
 def fit(
@@ -143,6 +147,22 @@ def slope_of(scales: Sequence[float], values: Sequence[Sequence[float]]) -> Slop
     return Slope(value=slope, low=slope - half, high=slope + half)
 
 
+def slope_without_zeros(
+    scales: Sequence[float], values: Sequence[Sequence[float]]
+) -> tuple[Slope | None, tuple[float, ...]]:
+    """Return the slope over the scales at which no seed is exactly zero, and the scales that were left out.
+
+    The slope is None where fewer than three scales remain, or a number is negative or not finite.
+    """
+    if any(not math.isfinite(size) or size < 0 for of_scale in values for size in of_scale):
+        return None, ()
+    kept = [at for at, of_scale in enumerate(values) if all(of_scale)]
+    if len(kept) < MIN_SCALES:
+        return None, ()
+    dropped = tuple(scale for at, scale in enumerate(scales) if at not in kept)
+    return slope_of([scales[at] for at in kept], [values[at] for at in kept]), dropped
+
+
 def judge(slope: Slope, predicted: float, tolerance: float, bound: Bound = "equal") -> Verdict:
     """Return the verdict on a slope, as the docstring of the module defines it."""
     low, high = predicted - tolerance, predicted + tolerance
@@ -177,9 +197,7 @@ def over_layers(observations: Iterable[Observation]) -> list[Observation]:
 def _fit(members: Sequence[Observation], found: Prediction | None, tolerance: float) -> Fit:
     values = [seen.values for seen in members]
     magnitudes = tuple(_rms(of_scale) for of_scale in values)
-    slope = None
-    if len(members) >= MIN_SCALES and all(_has_log(size) for of_scale in values for size in of_scale):
-        slope = slope_of([seen.scale for seen in members], values)
+    slope, dropped = slope_without_zeros([seen.scale for seen in members], values)
     first = members[0]
     return Fit(
         quantity=first.quantity,
@@ -190,21 +208,31 @@ def _fit(members: Sequence[Observation], found: Prediction | None, tolerance: fl
         low=slope.low if slope else None,
         high=slope.high if slope else None,
         predicted=found.exponent if found else None,
-        verdict=_verdict(slope, magnitudes, found, tolerance),
+        verdict=_verdict(slope, dropped, magnitudes, found, tolerance),
         scales=tuple(seen.scale for seen in members),
         magnitudes=magnitudes,
         source=found.source if found else None,
+        dropped=dropped,
     )
 
 
-def _verdict(slope: Slope | None, magnitudes: Sequence[float], found: Prediction | None, tolerance: float) -> Verdict:
+def _verdict(
+    slope: Slope | None,
+    dropped: Sequence[float],
+    magnitudes: Sequence[float],
+    found: Prediction | None,
+    tolerance: float,
+) -> Verdict:
     nothing = not any(magnitudes)
     if found is None or (found.exponent is None and not found.zero):
         return "zero" if nothing else "no prediction"
     if found.zero:
         return "zero" if nothing else "miss"
+    if not all(magnitudes) and found.bound != "at most":
+        return "miss"  # no power of the scale is zero
     if slope is not None and found.exponent is not None:
-        return judge(slope, found.exponent, tolerance, found.bound)
+        verdict = judge(slope, found.exponent, tolerance, found.bound)
+        return "unclear" if dropped and verdict == "ok" else verdict
     if nothing and found.bound == "at most":
         return "zero"
     return "unclear" if all(_has_log(size) for size in magnitudes) else "miss"

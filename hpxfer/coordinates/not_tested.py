@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from hpxfer.coordinates.measure import Fit
-from hpxfer.coordinates.optimizer_rules import DECAY, GRADIENT_OVER_EPS, NOT_TOO_LARGE
+from hpxfer.coordinates.optimizer_rules import DECAY, NOT_TOO_LARGE
 from hpxfer.coordinates.stability import MAXIMAL, NO_BLOW_UP, SLOW_WITH_SGD
+from hpxfer.scaling.claims import GRADIENT_OVER_EPS
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO
 from hpxfer.scaling.roles import ROLES
@@ -36,7 +37,7 @@ BALANCING = "the balancing rule moves it, and not the optimizer"
 SCHEDULE = "betas, and the factors of batch and duration: no shape shows them"
 # The family mlp has no more than inputs, a router, experts and a readout.
 MLP = (
-    "eps and weight decay: the check of mlp shows gradients, and no decay; check them with --architecture gpt",
+    SCHEDULE,
     "roles of a transformer that mlp lacks: positions, attention, gains, biases, shared experts and dense FFNs",
 )
 

@@ -14,16 +14,16 @@ from dataclasses import replace
 from hpxfer.coordinates.measure import Bound, Prediction
 from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.coordinates.sizes import ZERO
+from hpxfer.scaling.claims import GRADIENT_OVER_EPS, ONE_EPS
 from hpxfer.scaling.claims.gpt import BIASES
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import SYMBOLS, WIDTHS
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.table import Column, Row
 
-GRADIENT_OVER_EPS = "gradient / eps"
 DECAY = "decay"
+BELOW_EPS = "sqrt(v) < eps"
 KEEPS_STEP = "eps scales as the gradient"
-ONE_EPS = "the convention eps=global asks for one factor for all roles"
 TAKES_AS_MUCH = "LR times weight decay stays"
 SAME_NUMBER = "weight decay stays one number"
 NO_DECAY = "the table has no weight decay here"

@@ -59,7 +59,8 @@ def path_facts(
     """Return the facts of a path of shapes at `scales`."""
     at = [ratios(base, shape) for shape in path]
     symbols = {name: exponent_of([point[name] for point in at], scales) for name in at[0]}
-    symbols["attention_width"] = exponent_of([shape.attention_width for shape in path], scales)
+    attention = [shape.attention_width for shape in path]  # 0 in a model without attention
+    symbols["attention_width"] = exponent_of(attention, scales) if all(attention) else 0.0
     symbols["shared"] = exponent_of([max(shape.num_shared, 1) for shape in path], scales)
     kappa = [point["active"] / point["experts"] for point in at]
     return PathFacts(

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from hpxfer.coordinates.by_scale import ByScale, as_data, as_text, without
 from hpxfer.coordinates.measure import Fit, Verdict
 from hpxfer.host.output import aligned, json_ready
 
@@ -76,6 +77,7 @@ class AxisReport:
     stability: tuple[Fit, ...] = ()  # the same sizes, compared with those of a good table
     must_be_stable: bool = False  # the table passes only if features keep their size
     not_tested: tuple[str, ...] = ()  # what this axis is silent on, one sentence each
+    measures: tuple[ByScale, ...] = ()  # numbers that are shown at every scale, and of which nothing is predicted
 
     @cached_property
     def judged(self) -> tuple[Judged, ...]:
@@ -112,6 +114,7 @@ class AxisReport:
         out: dict[str, Any] = {name: getattr(self, name) for name in names}
         out["judged"] = [judged.to_dict() for judged in self.judged]
         out["stability"] = [judged.to_dict() for judged in self.judged_stability]
+        out["measures"] = as_data([found for found in self.measures if lines or found.layer is None])
         return {**out, "lines": json_ready([asdict(fit) for fit in self.fits])} if lines else out
 
 
@@ -192,6 +195,8 @@ def _axis_text(report: AxisReport) -> str:
     reasons = _reasons(report.judged)
     if reasons:
         out += ["no prediction, because", *(f"  {roles}: {why}" for why, roles in reasons)]
+    if measures := as_text(report.measures, report.scale_name):
+        out += ["", *measures, ""]
     out += [f"not tested: {what}" for what in report.not_tested]
     return "\n".join(out)
 
@@ -201,7 +206,7 @@ def _row(judged: Judged) -> tuple[str, ...]:
     if fit.slope is None or fit.low is None or fit.high is None:
         slope, interval = _no_slope(fit.magnitudes), ""
     else:
-        slope, interval = f"{fit.slope:+.2f}", f"{fit.low:+.2f} .. {fit.high:+.2f}"
+        slope, interval = f"{fit.slope:+.2f}{without(fit.dropped)}", f"{fit.low:+.2f} .. {fit.high:+.2f}"
     predicted = "" if fit.predicted is None else f"{fit.predicted:+.2f}"
     when = f" (step {judged.step})" if judged.verdict in ("miss", "unclear") and judged.step != fit.step else ""
     sizes = (f"{size:.2g}" for size in (fit.magnitudes[0], fit.magnitudes[-1]))

@@ -12,8 +12,8 @@ from typing import IO, Any
 import torch
 
 import hpxfer
-from hpxfer.coordinates.figure import save_check
 from hpxfer.coordinates.report import CheckReport
+from hpxfer.coordinates.save import save_check
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import write_files
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from made_fits import FIT, report
 
-from hpxfer.coordinates.figure import COLORS, check_info, draw_check, save_check
+from hpxfer.coordinates.figure import COLORS, check_info, draw_check
 from hpxfer.coordinates.report import CheckReport
+from hpxfer.coordinates.save import save_check
 from hpxfer.errors import HpxferError
 
 START = replace(FIT, quantity="activation", step=0, slope=-0.5, predicted=-0.5)

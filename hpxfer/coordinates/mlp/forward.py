@@ -96,6 +96,7 @@ class BlockForward:
     psi: Pieces  # [K, P, E], without a bias
     logits: Tensor  # [K, P, E], as the gate gets them but for the inverse temperature
     gated: Gated
+    phi_change: Tensor  # of the gates since the start, [K, P, E]
     hidden: Pieces | None  # z_i [K, P, E, H]; None with a single matrix per expert
     read: Moved  # what W3 reads: a_i [K, P, E, H], or h1 [K, P, 1, N]
     expert: Pieces  # W3_i a_i, or W3_i h1 before its activation, [K, P, E, N]
@@ -201,6 +202,7 @@ def _block(
         psi=psi,
         logits=logits,
         gated=gated,
+        phi_change=torch.zeros_like(gated.weights) if first is None else gated.weights - first.gated.weights,
         hidden=hidden,
         read=read,
         expert=expert,

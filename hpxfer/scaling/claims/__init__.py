@@ -6,10 +6,13 @@ A claim holds for the architecture that it was derived for. A quantity without a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from hpxfer.scaling.monomial import Monomial
+
+GRADIENT_OVER_EPS = "gradient / eps"
+ONE_EPS = "the convention eps=global asks for one factor for all roles"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,4 +49,6 @@ class BlockClaims:
     sgd_only: bool = False  # derived for SGD; under Adam only the sizes before training are claimed
     # With one matrix per expert: the same rows, those of Why Routers Freeze, or no claim.
     one_matrix: Literal["rows", "why routers freeze"] | None = None
+    # Role -> exponent of the eps that the source's Adam has; it should be that of the gradient.
+    eps: Mapping[str, str] = field(default_factory=dict)
     is_control: bool = False  # held to flat features, which it must miss, in every block

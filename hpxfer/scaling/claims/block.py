@@ -6,12 +6,12 @@ names its rows in `block_claims`; the rows themselves are in `block_mssp` and `b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from hpxfer.scaling.claims import BlockClaims, BlockRows, Claim
+from hpxfer.scaling.claims import GRADIENT_OVER_EPS, ONE_EPS, BlockClaims, BlockRows, Claim
 from hpxfer.scaling.claims.block_width import one_matrix
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, width
@@ -74,7 +74,28 @@ def claims(choice: Parameterization, optimizer: Column, block: Block, *, soft: b
         for claim in present
         if claim.quantity == "effective" and claim.role in OF_STABLE_INPUT and not table.is_control
     )
-    return (*(_in_form(claim, choice, optimizer) for claim in present), *by_input)
+    by_eps = _over_eps(table, choice, present) if optimizer == "adam" else ()
+    return (*(_in_form(claim, choice, optimizer) for claim in present), *by_input, *by_eps)
+
+
+def _over_eps(table: BlockClaims, choice: Parameterization, found: Iterable[Claim]) -> Iterator[Claim]:
+    """Yield for each claim on a gradient how large it is beside the eps of the source.
+
+    The two scale alike, except where the gradient starts at a fluctuation that eps does not follow. A forward
+    multiplier changes both alike. The rows of the table itself are not read, so that a wrong eps misses.
+    """
+    conventions = dict(choice.conventions)
+    for claim in found:
+        if claim.quantity != "gradient" or claim.role not in table.eps:
+            continue
+        if conventions.get("eps") == "global":
+            yield replace(claim, quantity=GRADIENT_OVER_EPS, size=None, source=ONE_EPS)
+            continue
+        power = float(Fraction(table.eps[claim.role]))
+        if claim.role == "router":
+            power -= float(conventions.get("router_eps_exponent", 0.0))
+        size = None if claim.size is None else claim.size * width**-power
+        yield replace(claim, quantity=GRADIENT_OVER_EPS, size=size)
 
 
 def divergence(optimizer: Column, lr_exponent: float) -> tuple[Claim, ...]:

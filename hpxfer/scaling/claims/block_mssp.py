@@ -11,7 +11,16 @@ trained, so that the measured exponent lies between the two (the paper warns of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hpxfer.scaling.claims import BlockRows
+
+# Adam's eps in each regime (Table B.1, G.1 and G.2). Those of regime I are also in Why Routers Freeze, Table 2.
+EPS: Mapping[str, Mapping[str, str]] = {
+    "I": {"embedding": "-1", "router": "0", "expert_in": "-1", "expert_out": "-1", "readout": "0"},
+    "II": {"embedding": "-1", "router": "-1", "expert_in": "-1", "expert_out": "-2", "readout": "0"},
+    "III": {"embedding": "-1", "router": "-1", "expert_in": "-2", "expert_out": "-2", "readout": "0"},
+}
 
 MUP_II: BlockRows = {
     "embedding": {

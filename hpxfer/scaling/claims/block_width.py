@@ -178,4 +178,6 @@ def one_matrix(*, soft_softmax: bool, zero_router: bool, zero_readout: bool, ben
     first = "zero zero -1/2" if zero_readout else "zero -1/2 -1/2"
     router["init"] = "zero zero zero" if zero_router else "-1/2 -1/2 -1/2"
     router["propagating"] = "zero zero zero" if zero_router else first if soft_softmax else first[:-4] + "?"
+    if soft_softmax and not benign:
+        router["change"] = router["effective"]  # both of its parts are the fluctuation
     return {**(ONE_ZERO_READOUT if zero_readout else ONE), "router": router}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hpxfer.scaling.claims import BlockClaims, Claim, block_width
+from hpxfer.scaling.claims import BlockClaims, Claim, block_mssp, block_width
 from hpxfer.scaling.claims.gpt import SMALL, Stable, of_experts, stable
 from hpxfer.scaling.monomial import ONE, ZERO, active, depth, expert_ratio, experts, width
 from hpxfer.scaling.table import Column, Convention, Conventions, Row, Table
@@ -100,5 +100,5 @@ COMPLETEP_MOE = Table(
     route_scale=active,  # the source's gate is a sigmoid; a gate that sums to one needs no average
     doc="CompleteP with MoE layers: width, depth, expert count at fixed kappa, expert size.",
     claims=_claims,
-    block_claims=BlockClaims(rows=block_width.MUP_I, source="MSSP Table B.1, App. C"),
+    block_claims=BlockClaims(rows=block_width.MUP_I, source="MSSP Table B.1, App. C", eps=block_mssp.EPS["I"]),
 )

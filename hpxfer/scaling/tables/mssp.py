@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from hpxfer.scaling.claims import BlockClaims, block_mssp, block_width
+from hpxfer.scaling.claims.block_mssp import EPS as EPS_OF
 from hpxfer.scaling.claims.gpt import SMALL, Stable, of_experts, stable
 from hpxfer.scaling.conventions import (
     EMBEDDINGS,
@@ -170,15 +171,21 @@ MSSP_CLAIMS = {
     "III": _III,
 }
 MUP_BLOCK = {
-    "I": BlockClaims(rows=block_width.MUP_I, source="MSSP Table B.1, App. C", one_matrix="why routers freeze"),
-    "II": BlockClaims(rows=block_mssp.MUP_II, source="MSSP J.3.2, Q.4", sgd_only=True),
-    "III": BlockClaims(rows=block_mssp.MUP_III, source="MSSP J.4.3, Q.4", sgd_only=True),
+    "I": BlockClaims(
+        rows=block_width.MUP_I, source="MSSP Table B.1, App. C", one_matrix="why routers freeze", eps=EPS_OF["I"]
+    ),
+    "II": BlockClaims(rows=block_mssp.MUP_II, source="MSSP J.3.2, Q.4", sgd_only=True, eps=EPS_OF["II"]),
+    "III": BlockClaims(rows=block_mssp.MUP_III, source="MSSP J.4.3, Q.4", sgd_only=True, eps=EPS_OF["III"]),
 }
 # Regime I has no signal-propagation table: its sizes are the desiderata, its gradients the eps of Table B.1.
 MSSP_BLOCK = {
-    "I": BlockClaims(rows=block_width.MSSP_I, source="MSSP I.3, Table B.1", readout="zero", one_draw=True),
-    "II": BlockClaims(rows=block_mssp.MSSP_II, source="MSSP J.3.4, Q.4", readout="zero"),
-    "III": BlockClaims(rows=block_mssp.MSSP_III, source="MSSP J.4.5, Q.4", readout="zero", one_draw=True),
+    "I": BlockClaims(
+        rows=block_width.MSSP_I, source="MSSP I.3, Table B.1", readout="zero", one_draw=True, eps=EPS_OF["I"]
+    ),
+    "II": BlockClaims(rows=block_mssp.MSSP_II, source="MSSP J.3.4, Q.4", readout="zero", eps=EPS_OF["II"]),
+    "III": BlockClaims(
+        rows=block_mssp.MSSP_III, source="MSSP J.4.5, Q.4", readout="zero", one_draw=True, eps=EPS_OF["III"]
+    ),
 }
 
 MUP_I, MUP_II, MUP_III = (_table(regime, mssp=False) for regime in REGIME_AXES)

@@ -9,7 +9,7 @@ The source does not cover a growing number of experts.
 
 from __future__ import annotations
 
-from hpxfer.scaling.claims import BlockClaims, block_width
+from hpxfer.scaling.claims import BlockClaims, block_mssp, block_width
 from hpxfer.scaling.claims.gpt import RATIOS, SMALL, Stable, of_experts, stable
 from hpxfer.scaling.conventions import (
     EMBEDDINGS,
@@ -106,5 +106,10 @@ MUP = Table(
     },
     doc="muP by the shape of every matrix: width and expert width. The readout's convention holds for the router too.",
     claims=stable(CLAIMS),
-    block_claims=BlockClaims(rows=block_width.MUP_I, source="MSSP Table B.1, App. C", one_matrix="why routers freeze"),
+    block_claims=BlockClaims(
+        rows=block_width.MUP_I,
+        source="MSSP Table B.1, App. C",
+        one_matrix="why routers freeze",
+        eps=block_mssp.EPS["I"],
+    ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpxfer.scaling.claims import BlockClaims, block_width
+from hpxfer.scaling.claims import BlockClaims, block_mssp, block_width
 from hpxfer.scaling.claims.gpt import SMALL, Stable, of_experts, stable
 from hpxfer.scaling.conventions import (
     EMBEDDINGS,
@@ -115,5 +115,10 @@ MUP_MOE = Table(
     constant_decay=True,
     doc="muP for MoE models: width at a fixed number of experts; its variants are conventions.",
     claims=stable(CLAIMS),
-    block_claims=BlockClaims(rows=block_width.MUP_I, source="MSSP Table B.1, App. C", one_matrix="why routers freeze"),
+    block_claims=BlockClaims(
+        rows=block_width.MUP_I,
+        source="MSSP Table B.1, App. C",
+        one_matrix="why routers freeze",
+        eps=block_mssp.EPS["I"],
+    ),
 )

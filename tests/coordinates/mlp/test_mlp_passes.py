@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hpxfer.coordinates.mlp import Options, Training, observe, own_trials, predictions
 from hpxfer.coordinates.mlp.backward import direction, total
-from hpxfer.coordinates.mlp.observe import Moment, moments
+from hpxfer.coordinates.mlp.moments import Moment, moments
 from hpxfer.coordinates.mlp.own import OwnData
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import parameterization
