@@ -101,8 +101,17 @@ def test_one_seed_is_judged_by_its_residuals() -> None:
 def test_zeros_and_divergence(sizes: list[list[float]], exponent: float | None, zero: bool, verdict: str) -> None:
     out = line(sizes, exponent, zero=zero)
     assert out.verdict == verdict
-    if verdict in ("zero", "miss"):
+    if verdict in ("zero", "miss") and not all(of_scale == [1.0, 1.0] for of_scale in sizes[1:]):
         assert out.slope is None
+
+
+def test_exact_zeros_are_left_out_of_the_slope_and_named() -> None:
+    sizes = [[0.0, 1.0], [2.0, 2.0], [4.0, 4.0], [8.0, 8.0]]  # one seed is zero at the first scale
+    out = line(sizes, 1.0)
+    assert (out.slope, out.dropped) == (pytest.approx(1.0), (SCALES[0],))
+    assert out.verdict == "unclear"  # three scales agree, and a seed does not
+    assert line(sizes, 0.0).verdict == "miss"
+    assert line([[0.0, 0.0], [0.0, 0.0], [4.0, 4.0], [8.0, 8.0]], 1.0).slope is None  # two scales give no slope
 
 
 def test_the_rule_of_a_verdict() -> None:

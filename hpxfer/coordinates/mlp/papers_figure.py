@@ -261,4 +261,4 @@ def _finish_exponents(axes: Axes, panel: Panel, beyond: float) -> None:
     axes.axhline(0.0, color=GRAY, linewidth=0.7, zorder=1)
     for height, first, last in panel.predicted:
         axes.plot([first - beyond, last + beyond], [height, height], **PREDICTED)
-    axes.legend(fontsize=7, frameon=False, loc="upper center", ncols=4, handlelength=1.4, columnspacing=1.0)
+    axes.legend(fontsize=6.5, frameon=False, loc="upper center", ncols=5, handlelength=1.0, columnspacing=0.7)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpxfer.coordinates.checking import check
@@ -9,6 +11,7 @@ from hpxfer.coordinates.mlp import Options
 from hpxfer.coordinates.report import AxisReport
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import parse_sweep
 
 SWEEP = """\
@@ -48,12 +51,32 @@ def test_mssp_passes_in_its_regime(depth: int, residual: str) -> None:
     assert init.verdict == "ok"
 
 
-def test_the_twin_held_to_the_claims_of_mssp_misses() -> None:
-    """Without the larger start of the experts' output, the sum of the experts fades as width^-1/2."""
+def test_a_sum_of_independent_experts_fades_as_mup_says() -> None:
     found = report_on("mup-ii", zero=False)
     (start,) = (fit for fit in found.fits if (fit.role, fit.quantity, fit.step) == ("expert_out", "h3: A1", 0))
     assert start.slope == pytest.approx(-0.5, abs=0.1)
-    assert start.verdict == "ok"  # as mup-ii says; mssp-ii says 0
+    assert start.verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("trained", "claimed", "missed"),
+    [("mup-ii", "mssp-ii", ("h3: A1", 0)), ("mssp-ii", "mup-ii", ("h3: A1", 0)), ("mup-iii", "mssp-ii", ("h3: A1", 0))],
+)
+def test_a_table_held_to_the_claims_of_another_misses(
+    trained: str, claimed: str, missed: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows that are trained are those of one table, and the claims are those of the other."""
+    table = PARAMETERIZATIONS.get(trained)
+    monkeypatch.setitem(
+        PARAMETERIZATIONS._rows,
+        claimed,
+        replace(PARAMETERIZATIONS.get(claimed), rows=table.rows, tied_experts=table.tied_experts),
+    )
+    found = report_on(claimed, zero=claimed.startswith("mssp"))
+    misses = {(fit.quantity, fit.step) for fit in found.fits if fit.verdict == "miss"}
+    assert missed in misses
+    assert not found.passed
+    assert len({step for _, step in misses}) >= 2  # and not at the start alone
 
 
 def test_a_stack_from_a_random_readout_has_no_predictions() -> None:
