@@ -9,6 +9,7 @@ import pytest
 from hpxfer.analysis import analyze, transfer_report
 from hpxfer.results import load_results
 from hpxfer.spec import load_sweep
+from hpxfer.spec.ties import as_stored
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"
@@ -25,6 +26,13 @@ ROUTERS = {
     "routers-freeze-soft": {"mup-moe": (0.87, 0.97), "sp": (0.87, 0.06)},
     "routers-freeze-top2": {"mup-moe": (0.69, 0.62), "sp": (0.69, 0.02)},
 }
+# Sweep of the family mlp -> its verdict on the LR along its regime, by table.
+REGIMES = {
+    "regime-i": {**dict.fromkeys(("mup-i", "mssp-i", "mup-moe", "mup", "sp"), "transfers"), "ntp": "drifts"},
+    "regime-ii": {"mup-ii": "drifts", "mssp-ii": "transfers"},
+    "regime-iii": {"mup-iii": "transfers", "mssp-iii": "transfers"},
+    "softmax-collapse": {"mup-i": "undecided", "sp": "drifts"},
+}
 SWEEPS = (
     "quickstart",
     "transfer",
@@ -39,6 +47,7 @@ SWEEPS = (
     "init_lr_small",
     "init_lr_wide",
     *ROUTERS,
+    *REGIMES,
 )
 
 
@@ -51,7 +60,8 @@ def test_every_cell_of_a_published_sweep_has_its_result(name: str) -> None:
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_published_sweep_is_the_committed_sweep_file(name: str) -> None:
-    ours, theirs = load_sweep(_file(name)), load_results(PUBLISHED / name).spec
+    # A results folder that says nothing of ties is read as `index`; no published sweep has a choice of ties to make.
+    ours, theirs = as_stored(load_sweep(_file(name))), load_results(PUBLISHED / name).spec
     where = {"resources": ours.resources, "data": ours.data}  # where it ran; the data, with its digest now
     assert theirs.data.source == ours.data.source
     assert theirs.model_copy(update=where) == ours
@@ -72,6 +82,36 @@ def test_the_log_says_what_routers_of_the_published_sweeps_do(name: str) -> None
     assert {table: (means[0], means[-1]) for table, means in ends.items()} == {
         table: pytest.approx(expected, abs=0.006) for table, expected in ROUTERS[name].items()
     }
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_the_log_says_what_the_regimes_of_the_mlp_mixture_show(name: str) -> None:
+    found = transfer_report(load_results(PUBLISHED / name)).findings
+    assert {one.parameterization: one.verdict for one in found} == REGIMES[name]
+
+
+def test_the_log_says_how_regime_ii_tells_the_two_tables_apart() -> None:
+    """The optimum under mup-ii surely rises with the width and its gains shrink; mssp-ii gains more at every step."""
+    found = {one.parameterization: one for one in transfer_report(load_results(PUBLISHED / "regime-ii")).findings}
+    mup, mssp = found["mup-ii"], found["mssp-ii"]
+    assert mup.move is not None
+    assert mssp.move is not None
+    assert (mup.move.low, mup.move.high) == pytest.approx((0.63, 0.83), abs=0.01)
+    assert (mssp.move.low, mssp.move.high) == pytest.approx((0.05, 0.27), abs=0.01)
+    errors = {name: [shape.lowest_loss for shape in one.shapes] for name, one in found.items()}
+    assert errors["mup-ii"] == pytest.approx([0.274, 0.246, 0.230, 0.223], abs=0.001)
+    assert errors["mssp-ii"] == pytest.approx([0.274, 0.236, 0.203, 0.180], abs=0.001)
+
+
+def test_three_tables_are_one_in_regime_i() -> None:
+    """With SGD, mup-moe and mup give the bits of mup-i."""
+    trials = load_results(PUBLISHED / "regime-i").trials
+    losses = trials.pivot_table(
+        index=["width", "lr", "seed"], columns="parameterization", values="validation_loss_nats", observed=True
+    ).dropna(subset=["mup-i"])
+    assert len(losses) > 100
+    assert (losses["mup-moe"] == losses["mup-i"]).all()
+    assert (losses["mup"] == losses["mup-i"]).all()
 
 
 def test_the_log_says_what_the_published_transfer_sweep_shows() -> None:

@@ -172,12 +172,16 @@ def held_out_sizes(folder: Path = PUBLISHED) -> Iterator[HeldOutSize]:
 
 
 def of_published(sizes: Iterable[HeldOutSize], method: Method) -> list[Asked]:
-    """Return the answers of a method to held-out sizes. hpxfer says nothing where the HP drifts, nor do the others."""
+    """Return the answers of a method to held-out sizes. hpxfer says nothing where the HP drifts, nor do the others.
+
+    Where a run diverged nothing is said, and there is no gain to compare with.
+    """
     out = []
     for size in sizes:
         last, before = (np.mean(row.cell(size.value).losses) for row in (size.rows[-1], size.rows[-2]))  # type: ignore[union-attr]
-        interval = None if size.verdict == "drifts" else method(size.rows, size.value, size.scale)
-        gain = float(before - last) / math.log2(size.rows[-1].scale / size.rows[-2].scale)
+        told = size.verdict != "drifts" and np.isfinite(last) and np.isfinite(before)
+        interval = method(size.rows, size.value, size.scale) if told else None
+        gain = float(before - last) / math.log2(size.rows[-1].scale / size.rows[-2].scale) if told else math.nan
         out.append(Asked(group="published", truth=None, runs=size.losses, gain=gain, interval=interval))
     return out
 

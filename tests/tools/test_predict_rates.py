@@ -89,6 +89,13 @@ def test_the_largest_published_shapes_lie_where_the_others_say() -> None:
     assert ours["said"] < ours["asked"]  # sp drifts, so that nothing is said of it
 
 
+def test_nothing_is_said_of_a_published_line_that_diverges() -> None:
+    sizes = [size for size in held_out_sizes() if size.name == "softmax-collapse: width, mup-i"]
+    (asked,) = of_published(sizes, METHODS[OURS])
+    assert asked.interval is None
+    assert math.isnan(asked.gain)
+
+
 def test_an_interval_counts_where_the_loss_lies() -> None:
     asked = [
         Asked(group="", truth=1.0, runs=(1.1, 2.0), gain=-0.5, interval=(0.9, 1.4)),
