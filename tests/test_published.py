@@ -46,6 +46,7 @@ SWEEPS = (
     "init_lr_const",
     "init_lr_small",
     "init_lr_wide",
+    "mlp-search",
     *ROUTERS,
     *REGIMES,
 )

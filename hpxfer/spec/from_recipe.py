@@ -183,9 +183,10 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
     yield ("model", "family"), recipe.family
     if not isinstance(data.get("model"), dict) or "base" not in data["model"]:  # it was compared
         yield ("model", "base"), {key: value for key, value in recipe.base_shape.items() if key not in _OF_SHAPE}
+    read = registry("family").get(recipe.family).model_keys
     for name, key in INIT.items():
         value = getattr(recipe.init, name)
-        if name != "matrix_std" or recipe.init.matrices == "constant":
+        if (read is None or key in read) and (name != "matrix_std" or recipe.init.matrices == "constant"):
             yield ("model", key), value
     yield ("training", "optimizer"), recipe.optimizer
     for name in _TRAINING:

@@ -10,13 +10,16 @@ from hpxfer.coordinates.measure import Prediction
 from hpxfer.coordinates.mlp.own import Options, OwnData, default_training, own_trials
 from hpxfer.coordinates.mlp.predictions import predictions
 from hpxfer.scaling.claims.block import Block
-from hpxfer.scaling.evaluate import Parameterization, ratios
+from hpxfer.scaling.evaluate import Parameterization, parameterization, ratios
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.regimes import follows
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.trial import Trial
 
 NO_CLAIM = "nothing is predicted"
+# Role -> the convention of a table under which it starts at zero.
+ZERO_STARTS = {"readout": "readout_init", "router": "router_init"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +79,11 @@ def sweep_axis(
         activation=model.mlp.activation,
         has_bias=model.mlp.router_bias != "none",
     )
-    why = _unclaimed(choice, shapes, residual=model.mlp.residual)
-    claimed = () if why else predictions(choice, optimizer, shapes, block)
+    started, why = _as_it_starts(choice, optimizer, case.hps)
+    why = why or _unclaimed(started, shapes, residual=model.mlp.residual)
+    claimed = () if why else predictions(started, optimizer, shapes, block)
     if not claimed:
-        why = why or "no source derives it for this gate, top-k and number of matrices"
+        why = why or f"no source derives it of {started.label()} for this gate, top-k and number of matrices"
     # The sources count in powers of the width, whatever else grows with it.
     widths = tuple(float(shape.width) for shape in shapes)
     by_width = len(set(widths)) == len(widths)
@@ -93,6 +97,24 @@ def sweep_axis(
         predictions=claimed,
         notes=(*case.notes, *([f"{NO_CLAIM}: {why}"] if why else ())),
     )
+
+
+def _as_it_starts(choice: Parameterization, optimizer: Column, hps: HPs) -> tuple[Parameterization, str | None]:
+    """Return the table under whose claims a sweep falls, or why it falls under none.
+
+    Multipliers of zero make the readout or the router start at zero, as the table's own conventions for that do. Of a
+    control nothing is claimed but that it must miss.
+    """
+    table, chosen = choice.table, dict(choice.conventions)
+    if table.block_claims is None or table.block_claims.is_control:
+        return choice, None
+    for role, convention in ZERO_STARTS.items():
+        if dict(hps.multipliers).get(f"{role}.init_mult") != 0 or (role == "router" and choice.zero_router(optimizer)):
+            continue
+        if convention not in table.conventions:
+            return choice, f"the sweep starts the {role} at zero, which the source of {choice.name} does not treat"
+        chosen[convention] = "zero"
+    return parameterization(choice.name, chosen), None
 
 
 def _unclaimed(choice: Parameterization, shapes: Sequence[Shape], *, residual: bool) -> str | None:

@@ -85,6 +85,28 @@ def test_a_stack_from_a_random_readout_has_no_predictions() -> None:
     assert not found.count("ok")
 
 
+@pytest.mark.parametrize(
+    ("name", "says"), [("mssp-ii", None), ("mup-ii", "no source derives it of mup-ii[readout_init=zero]")]
+)
+def test_a_multiplier_of_zero_is_a_zero_readout(name: str, says: str | None) -> None:
+    """As most published sweeps write it. The claims on a random readout would call a right table wrong."""
+    text = SWEEP.format(depth=1, residual="false", lr=4.0) + "hps: {multipliers: {readout.init_mult: 0}}\n"
+    (found,) = check(parameterization(name), sweep=parse_sweep(text, "a test"), seeds=6, steps=2).axes
+    assert not found.count("miss")
+    if says is None:
+        assert found.passed
+    else:
+        assert any(says in warning for warning in found.warnings)
+
+
+def test_a_zero_router_that_no_source_treats_has_no_predictions() -> None:
+    text = SWEEP.format(depth=1, residual="false", lr=4.0) + "hps: {multipliers: {router.init_mult: 0}}\n"
+    (found,) = check(parameterization("mssp-ii"), sweep=parse_sweep(text, "a test"), seeds=2, steps=2).axes
+    assert any(
+        "starts the router at zero, which the source of mssp-ii does not treat" in each for each in found.warnings
+    )
+
+
 def test_updates_that_float32_rounds_are_refused() -> None:
     with pytest.raises(HpxferError, match="which float32 rounds; take a larger lr"):
         report_on("mssp-ii", lr=1e-5)
