@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ SWEEPS = (
     "init_lr_small",
     "init_lr_wide",
     "mlp-search",
+    "mlp-search-onwards",
     *ROUTERS,
     *REGIMES,
 )
@@ -102,6 +104,27 @@ def test_the_log_says_how_regime_ii_tells_the_two_tables_apart() -> None:
     errors = {name: [shape.lowest_loss for shape in one.shapes] for name, one in found.items()}
     assert errors["mup-ii"] == pytest.approx([0.274, 0.246, 0.230, 0.223], abs=0.001)
     assert errors["mssp-ii"] == pytest.approx([0.274, 0.236, 0.203, 0.180], abs=0.001)
+
+
+def test_the_log_says_what_the_search_of_six_hps_found() -> None:
+    """And four other seeds at its best point: the best of 15,625 is lucky too."""
+    trials = load_results(PUBLISHED / "mlp-search").trials
+    assert (len(trials), (trials["status"] == "diverged").sum()) == (16361, 6645)
+    best = trials.loc[trials["validation_top5_error"].idxmin()]
+    assert (best["lr"], best["init_scale"]) == (0.5, 1.0)
+    assert best["validation_top5_error"] == pytest.approx(0.207, abs=5e-4)
+    multipliers = json.loads(best["multipliers"])
+    assert multipliers == {
+        "embedding.lr_mult": 0.25,
+        "expert_in.lr_mult": 0.25,
+        "readout.init_mult": 0.0,
+        "readout.lr_mult": 16.0,
+        "router.lr_mult": 256.0,
+    }
+    onwards = load_results(PUBLISHED / "mlp-search-onwards").trials
+    again = onwards[(onwards["width"] == 128) & (onwards["lr"] == 0.5)]
+    assert again["validation_top5_error"].mean() == pytest.approx(0.220, abs=5e-4)
+    assert {json.loads(each).get("router.lr_mult") for each in onwards["multipliers"]} == {256.0}
 
 
 def test_three_tables_are_one_in_regime_i() -> None:
