@@ -11,7 +11,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hpxfer.analysis.statistics.routers import ENTROPY, GRADIENT, LOAD, RELATIVE, UPDATE, RouterLine
+from hpxfer.analysis.statistics.routers import (
+    BY_NOW,
+    CHANGED,
+    ENTROPY,
+    GRADIENT,
+    LOAD,
+    LOGITS,
+    MARGIN,
+    MOVED,
+    RELATIVE,
+    SPREAD,
+    UPDATE,
+    RouterLine,
+)
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
@@ -26,6 +39,12 @@ PANELS = {
     RELATIVE: "update RMS (stds at init)",
     UPDATE: "update RMS",
     GRADIENT: "gradient RMS",
+    BY_NOW: "update RMS / RMS now",
+    MOVED: "moved (stds at init)",
+    LOGITS: "RMS of the logits",
+    SPREAD: "RMS of logits less their mean",
+    MARGIN: "top-K margin, median",
+    CHANGED: "share with changed experts",
 }
 # What the title says of a quantity, the first one that was logged.
 TITLES = {

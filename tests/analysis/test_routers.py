@@ -7,10 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hpxfer.analysis import analyze
-from hpxfer.analysis.statistics.routers import ENTROPY, GRADIENT, OF_ACTIVE, RELATIVE, UPDATE, RouterLine
+from hpxfer.analysis.statistics.routers import (
+    BY_NOW,
+    CHANGED,
+    ENTROPY,
+    GRADIENT,
+    LOGITS,
+    MARGIN,
+    OF_ACTIVE,
+    RELATIVE,
+    UPDATE,
+    RouterLine,
+)
 from hpxfer.analysis.statistics.wider_slope import wider_slope
 from hpxfer.results import Results, load_results
 
@@ -61,6 +73,24 @@ def test_the_first_update_of_adam_is_its_learning_rate(published: Lines) -> None
             assert line.exponent_high is not None
             assert line.exponent_low <= line.exponent <= line.exponent_high
     assert published["sp", GRADIENT, "end"].exponent == pytest.approx(-0.8, abs=0.3)
+
+
+def test_measures_of_a_family_that_shows_its_routers() -> None:
+    """Planted beside the updates of a published sweep: weights twice as large, logits of width^-1/2."""
+    results = load_results(TRANSFER)
+    planted = of_seeds(results, 3)
+    curves, width_of = results.curves, results.trials.set_index("trial_id")["width"].to_dict()
+    updates = curves[(curves["metric"] == "update_rms") & (curves["role"] == "router")].astype({"metric": str})
+    weights = updates.assign(metric="weight_rms", value=2 * updates["value"])
+    at = updates["trial_id"].astype(str).map(width_of).astype(float)
+    logits = updates.assign(metric="router_logit_rms", role=None, layer=0, value=at**-0.5)
+    moved = logits.assign(metric="router_changed_share", value=0.25)
+    planted.__dict__["curves"] = pd.concat([curves.astype({"metric": str, "role": object}), weights, logits, moved])
+    found = lines_of(planted)
+    assert found["sp", BY_NOW, "end"].means == pytest.approx([0.5] * 4)
+    assert found["sp", LOGITS, "end"].exponent == pytest.approx(-0.5)
+    assert found["sp", CHANGED, "end"].means == pytest.approx([0.25] * 4)
+    assert ("sp", MARGIN, "end") not in found, "nothing was logged of it"
 
 
 def test_it_says_why_there_is_nothing() -> None:

@@ -33,6 +33,7 @@ class RouterMetric:
     when: When  # the first logged step, the first one after an update, or the last one
     unit: str
     is_power: bool = False  # whether a power law of the scale is claimed, so that it has an exponent
+    over: str | None = None  # another curve, by whose value at the same step it is divided
 
 
 ENTROPY = "entropy / log M"
@@ -41,6 +42,12 @@ LOAD = "load deviation"
 RELATIVE = "relative update"
 UPDATE = "update"
 GRADIENT = "gradient"
+BY_NOW = "update / now"
+MOVED = "distance from the start"
+LOGITS = "logits"
+SPREAD = "logit spread"
+MARGIN = "top-K margin"
+CHANGED = "changed experts"
 # An update is measured at the step that makes it, so that of the first step is logged at the start.
 METRICS = (
     RouterMetric(name=ENTROPY, curve="router_entropy_nats", when="start", unit="1"),
@@ -54,6 +61,16 @@ METRICS = (
     RouterMetric(name=UPDATE, curve="update_rms", when="end", unit="1", is_power=True),
     RouterMetric(name=GRADIENT, curve="grad_rms", when="start", unit="1", is_power=True),
     RouterMetric(name=GRADIENT, curve="grad_rms", when="end", unit="1", is_power=True),
+    # The trials of a family that shows its routers have these too (`hpxfer.train.measures`).
+    RouterMetric(name=BY_NOW, curve="update_rms", when="end", unit="RMS now", is_power=True, over="weight_rms"),
+    RouterMetric(name=MOVED, curve="moved_rms", when="end", unit="init std", is_power=True),
+    RouterMetric(name=LOGITS, curve="router_logit_rms", when="start", unit="1", is_power=True),
+    RouterMetric(name=LOGITS, curve="router_logit_rms", when="end", unit="1", is_power=True),
+    RouterMetric(name=SPREAD, curve="router_logit_spread", when="start", unit="1", is_power=True),
+    RouterMetric(name=SPREAD, curve="router_logit_spread", when="end", unit="1", is_power=True),
+    RouterMetric(name=MARGIN, curve="router_margin_median", when="start", unit="1"),
+    RouterMetric(name=MARGIN, curve="router_margin_median", when="end", unit="1"),
+    RouterMetric(name=CHANGED, curve="router_changed_share", when="end", unit="1"),
 )
 
 
@@ -137,8 +154,9 @@ def _line(
                 continue
             steps, value_LN = logged[metric.curve, trial]
             at = {"start": 0, "after": 1, "end": -1}[metric.when]
-            if len(steps) > at:
-                step, values[seed] = steps[at], value_LN[:, at] / unit
+            if len(steps) <= at or (by := _divisor(metric, trial, steps[at], logged)) is None:
+                continue
+            step, values[seed] = steps[at], value_LN[:, at] / (unit * by)
         if values:
             points.append(_point(trained, step, list(values.values()), diverged))
             by_seed.append((trained.row.scale, {seed: float(of.mean()) for seed, of in values.items()}))
@@ -159,6 +177,17 @@ def _line(
     )
 
 
+def _divisor(metric: RouterMetric, trial: str, step: int, logged: Mapping[tuple[str, str], Logged]) -> Floats | None:
+    """Return what the metric's other curve has at a step, or ones without such a curve; None where it has nothing."""
+    if metric.over is None:
+        return np.ones(1)
+    steps, value_LN = logged.get((metric.over, trial), ((), np.empty((0, 0))))
+    if step not in steps:
+        return None
+    by_L: Floats = value_LN[:, steps.index(step)]
+    return by_L if by_L.all() else None
+
+
 def _unit(metric: RouterMetric, shape: Shape, init_std: float | None) -> float | None:
     """Return what a logged value is divided by; None if there is nothing to divide by."""
     match metric.name:
@@ -168,7 +197,7 @@ def _unit(metric: RouterMetric, shape: Shape, init_std: float | None) -> float |
             return math.log(shape.num_active) or None
         case "load deviation":
             return shape.kappa
-        case "relative update":
+        case "relative update" | "distance from the start":
             return init_std or None  # a router that starts at zero has no size at first: its plain update is given
         case _:
             return 1.0
@@ -192,7 +221,7 @@ def _point(trained: TrainedShape, step: int, values: Sequence[Floats], diverged:
 
 def _logged(curves: pd.DataFrame, trials: set[str]) -> dict[tuple[str, str], Logged]:
     """Return (curve, trial id) -> what was logged of routers."""
-    names = {metric.curve for metric in METRICS}
+    names = {name for metric in METRICS for name in (metric.curve, metric.over) if name}
     of_role = curves["role"].isna() | (curves["role"] == ROLE)
     kept = curves[curves["metric"].isin(names) & curves["trial_id"].isin(trials) & of_role]
     out = {}
@@ -222,7 +251,10 @@ ROUTERS = Statistic(
     note="At the transferred HP, mean over seeds and layers. The entropy of the normalized gates of all M experts is "
     "given as a share of log M and of log K (K active experts). start is the first step, before any update; after is "
     "the next step that was logged; end is the last one. A relative update is the RMS of the update of that step over "
-    "the std that the table draws the router with. An exponent is the slope of log2 value over log2 scale, with the "
-    "wider of two 95% intervals: from seeds, and from the scatter of shapes about the line.",
+    "the std that the table draws the router with, and so is the distance from the start. update / now is over the RMS "
+    "of the weights at that step. Logits, their spread over experts, the margin between the last chosen expert and the "
+    "next, and the share of samples whose experts changed since the start are those of a fixed batch. An exponent is "
+    "the slope of log2 value over log2 scale, with the wider of two 95% intervals: from seeds, and from the scatter of "
+    "shapes about the line.",
     compute=router_lines,
 )
