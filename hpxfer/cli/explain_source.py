@@ -143,6 +143,7 @@ def from_recipe(
 ) -> Source:
     """Return the source that a recipe gives. By default the target is its own base shape."""
     from hpxfer.recipe import Recipe
+    from hpxfer.spec.recipe_parts import own_roles
 
     _refuse_base(base, "--recipe")
     _refuse_facts(facts, "--recipe")
@@ -160,6 +161,7 @@ def from_recipe(
         values=BaseValues(hps=recipe.hps, init=recipe.init),
         facts=ModelFacts(gate=model.gate, tied_embeddings=model.tied_embeddings),
         note=_tuned_on(recipe),
+        roles=own_roles(recipe.file),
     )
 
 

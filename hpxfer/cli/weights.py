@@ -19,11 +19,13 @@ def weights(
     trial: Annotated[str | None, typer.Option("--trial", help="The trial's id, or how it begins.")] = None,
     best: Annotated[bool, typer.Option("--best", help="The trial of lowest judged loss, over all shapes.")] = False,
     form: Annotated[
-        Literal["transformers", "safetensors"],
+        Literal["transformers", "safetensors"] | None,
         typer.Option(
-            "--format", help="transformers: AutoModelForCausalLM loads it. safetensors: any model, our names."
+            "--format",
+            help="transformers: AutoModelForCausalLM loads it. safetensors: any model, our names; default: "
+            "transformers, or safetensors where the family reads no tokens.",
         ),
-    ] = "transformers",
+    ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where a trial is trained again.")
     ] = "auto",
@@ -43,6 +45,7 @@ def weights(
       hpxfer weights results/mixtral --best --out mixtral-toy
       hpxfer weights results/mixtral --trial 3f2a --out w --format safetensors
     """
+    from hpxfer.registry import registry
     from hpxfer.results import load_results
     from hpxfer.search.verdict_rules import judged_by
     from hpxfer.storage.uri import parse_root
@@ -57,6 +60,7 @@ def weights(
     warn(outcome.problems)
     found, row = chosen_trial(outcome, trial, best=best)
     steps = found.setting.steps
+    form = form or ("transformers" if registry("family").get(found.setting.family).data == "tokens" else "safetensors")
     files = write_folder(
         lambda: weights_from(parse_root(results) / FOLDER, found, row, device, step),
         found,

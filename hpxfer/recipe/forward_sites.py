@@ -37,6 +37,20 @@ def forward_sites(gate: str) -> dict[str, str]:
     return sites
 
 
+def mlp_sites(expert_out: str, *, averages_all: bool) -> dict[str, str]:
+    """Return the sites of a mixture of MLPs. `expert_out` is the text of that of a transformer.
+
+    Where the model `averages_all` experts, its number is still that of an average over the active ones.
+    """
+    averaged = "; and that sum by num_active / num_experts, which the number does not contain"
+    return {
+        "embedding": "what the input layer gives, before its activation",
+        "router": "the router's logits, before any bias",
+        "expert_out": expert_out.replace(BRANCH, "before a residual is added") + (averaged if averages_all else ""),
+        "readout": "the outputs",
+    }
+
+
 def attention_scale(rule: str, head_dim: int) -> float:
     """Return the factor on q.k under the base model's rule."""
     return 1.0 / head_dim if rule == "1/d_head" else float(head_dim**-0.5)

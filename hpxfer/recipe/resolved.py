@@ -9,7 +9,7 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.assign import BALANCED
 from hpxfer.recipe.fitted_range import Rule
-from hpxfer.recipe.forward_sites import attention_scale, forward_sites
+from hpxfer.recipe.forward_sites import attention_scale, forward_sites, mlp_sites
 from hpxfer.recipe.own_factors import Own
 from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts
@@ -21,7 +21,7 @@ from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column
 from hpxfer.spec.recipe_file import RecipeFile
-from hpxfer.spec.recipe_parts import base_model
+from hpxfer.spec.recipe_parts import base_model, own_roles
 
 # Layers that some models lack: the start of their roles' names -> the dimension that a model with them has.
 OPTIONAL = {"dense": "dense_width", "shared": "num_shared", "expert": "num_experts", "router": "num_experts"}
@@ -74,6 +74,12 @@ class Base:
         rules = [row.role for row in self.choice.rows(self.column)]
         why = f"{self.choice.name} has no rule for it; it has: {', '.join(rules)}"
         out = {role: why for role in ROLES if role not in rules}
+        if (own := own_roles(self.file)) is not None:
+            out |= {
+                role: f"models of the family {self.file.family} have no such tensor"
+                for role in ROLES
+                if role not in own
+            }
         for role in rules:
             kind = role.partition("_")[0]
             dim = OPTIONAL.get(kind)
@@ -95,6 +101,10 @@ class Base:
             if role in rows and rows[role].forward == ONE and self.hps.get(f"{role}.forward_mult") == 1.0
         }
         out = forward_sites(self.file.model.gate)
+        if own_roles(self.file) is not None:
+            options = self.file.model.options or {}
+            texts = mlp_sites(out["expert_out"], averages_all=options.get("mlp.aggregation") == "1/M")
+            out = {key: texts.get(key, text) for key, text in out.items() if key in (*texts, "route_scale")}
         return {key: text for key, text in out.items() if key not in refused and key not in plain}
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.spec.recipe_parts import base_model
+from hpxfer.registry import registry
+from hpxfer.spec.recipe_parts import OWN, base_model, own_roles
 
 if TYPE_CHECKING:
     from hpxfer.scaling.shape import Shape
@@ -78,6 +79,10 @@ def compared(file: RecipeFile, target: Shape, seen: Mapping[str, Any]) -> TunedO
 
 def stated(file: RecipeFile) -> dict[str, str]:
     """Return in words what the recipe was tuned on, as far as it is known."""
+    if own_roles(file) is not None:
+        options = (file.model.options or {}).items()
+        own = {name[len(OWN) :].replace("_", " "): str(value) for name, value in options if name.startswith(OWN)}
+        return {"gate": file.model.gate, **own, **training_facts(file)}
     known = base_model(file)
     values = {name: getattr(known, name) for name in VISIBLE}
     facts = {VISIBLE[name]: _spell(name, value) for name, value in values.items() if value is not None}
@@ -89,7 +94,8 @@ def training_facts(file: RecipeFile) -> dict[str, str]:
     out = {"optimizer": file.optimizer}
     if file.model.context:
         out["context"] = f"{file.model.context} tokens"
-    if file.model.moe_every:
+    unit = registry("family").get(file.family).data
+    if file.model.moe_every and own_roles(file) is None:
         first = f" above the first {file.model.dense_first}" if file.model.dense_first else ""
         out["blocks with experts"] = (
             f"every one{first}" if file.model.moe_every == 1 else (f"one in {file.model.moe_every}{first}")
@@ -99,11 +105,11 @@ def training_facts(file: RecipeFile) -> dict[str, str]:
         out["balance"] = f"{_bias(known.bias_rule)}, {_loss(known.balance_loss, file.hps.aux_weight)}"
     if training := file.training:
         out["schedule"] = _schedule(training.schedule)
-        out["batch"] = f"{training.batch_tokens} tokens"
-        out["tokens"] = f"{training.batch_tokens * training.steps} in {training.steps} steps"
+        out["batch"] = f"{training.batch_tokens} {unit}"
+        out[unit] = f"{training.batch_tokens * training.steps} in {training.steps} steps"
         out["gradient clipping"] = "none" if training.gradient_clip is None else f"{training.gradient_clip:g}"
         out["precision"] = training.precision
-    if file.provenance.tokenizer:
+    if file.provenance.tokenizer and unit == "tokens":
         out["tokenizer"] = f"{file.provenance.tokenizer}, {file.provenance.vocab_size} ids"
     return out
 

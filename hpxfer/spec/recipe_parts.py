@@ -5,9 +5,13 @@ A recipe is made of them, and a sweep that starts from a recipe is compared with
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.shape import shape_from_mapping
+from hpxfer.spec.mlp import LEARNED
 from hpxfer.spec.model_section import ModelSpec
 from hpxfer.spec.recipe_file import ModelPart, RecipeFile
 from hpxfer.spec.sweep import SweepSpec
@@ -35,6 +39,8 @@ INIT = {
 }
 # Keys of a sweep's `model` that a recipe has in other sections, or under other names.
 _ELSEWHERE = ("family", "like", "base", "balance", "mlp", *INIT.values())
+# Options of the family mlp among those of a recipe's model.
+OWN = "mlp."
 # Fields of a recipe's model that say less than the key of the same name in a sweep.
 _COARSER = ("biases", "qk_norm")
 
@@ -63,12 +69,28 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
             "balance_loss": model.balance.aux,
         }
     alike = [name for name in facts if name not in _COARSER]
-    options = {name: getattr(model, name) for name in ModelSpec.model_fields if name not in (*_ELSEWHERE, *alike)}
-    own = {} if model.mlp is None else {f"mlp.{name}": value for name, value in vars(model.mlp).items()}
-    return {
-        **facts,
-        "options": {**options, **own, "ties": ties_at(spec, choice, shape), "balance.load": model.balance.load},
-    }
+    read = registry("family").get(model.family).model_keys or ModelSpec.model_fields
+    named = [name for name in ModelSpec.model_fields if name in read and name not in (*_ELSEWHERE, *alike)]
+    options = {name: getattr(model, name) for name in named}
+    own = {} if model.mlp is None else {f"{OWN}{name}": value for name, value in vars(model.mlp).items()}
+    load = {"balance.load": model.balance.load} if "balance" in read else {}
+    return {**facts, "options": {**options, **own, "ties": ties_at(spec, choice, shape), **load}}
+
+
+def own_roles(file: RecipeFile) -> frozenset[str] | None:
+    """Return the roles of the recipe's own model, if its family reads options of its own; None means any role.
+
+    The recipe of a transformer serves models with other parts than its base had. A mixture of MLPs has no such parts.
+    """
+    family, options = registry("family").get(file.family), file.model.options
+    if family.model_keys is None or options is None:
+        return None
+    own = SimpleNamespace(**{name[len(OWN) :]: value for name, value in options.items() if name.startswith(OWN)})
+    found = frozenset(family.roles(shape_from_mapping(file.base_shape, "the base"), SimpleNamespace(mlp=own)))
+    # The rule that balances experts may move a bias without training it. Of a fixed bias there is nothing to set.
+    return (
+        found if own.router_bias in LEARNED or file.model.bias_rule not in (None, "none") else found - {"router_bias"}
+    )
 
 
 def training_facts(spec: SweepSpec) -> dict[str, Any]:
