@@ -5,8 +5,9 @@
     python tests/tools/soak.py --kills 30 --seed 0 --ranks 2
     python tests/tools/soak.py --kills 12 --seed 0 --sweep mlp-search
 
-With `--sweep` another model trains: the MLP mixture, or a staged-grid search over its HPs. With `--ranks` a batch has pieces in lanes, and each start of the driver draws how many ranks share a stack, and how
-many pieces are computed at once. Bits must not depend on either.
+With `--sweep` another model trains: the MLP mixture, or a staged-grid search over its HPs. With `--ranks` a batch has
+pieces in lanes, and each start of the driver draws how many ranks share a stack, and how many pieces are computed at
+once. Bits must not depend on either.
 
 Real processes and kill -9: of workers and of the driver, which also dies within appends to the store and within its
 compaction; with ray of a whole node and of the head too. Now and then SIGTERM interrupts the driver instead. Whoever
@@ -260,8 +261,9 @@ def soak(
 ) -> Report:
     """Return what happened to a sweep in `folder`, which is made. Raises AssertionError where no run could go on.
 
-    `sweep` is one of `SWEEPS`. `undisturbed` is what `run_undisturbed` returned for as many steps; made if not given. `kinds` are what is
-    killed; by default everything that the executor has. With more `ranks` than one, the batch has pieces.
+    `sweep` is one of `SWEEPS`. `undisturbed` is what `run_undisturbed` returned for as many steps; made if it is not
+    given. `kinds` are what is killed; by default everything that the executor has. With more `ranks` than one, the
+    batch has pieces.
     """
     folder.mkdir(parents=True)
     began = time.monotonic()
