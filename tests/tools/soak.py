@@ -3,9 +3,11 @@
     python tests/tools/soak.py --kills 30 --seed 0 --executor local
     python tests/tools/soak.py --kills 30 --seed 0 --executor ray
     python tests/tools/soak.py --kills 30 --seed 0 --ranks 2
+    python tests/tools/soak.py --kills 12 --seed 0 --sweep mlp-search
 
-With `--ranks` a batch has pieces in lanes, and each start of the driver draws how many ranks share a stack, and how
-many pieces are computed at once. Bits must not depend on either.
+With `--sweep` another model trains: the MLP mixture, or a staged-grid search over its HPs. With `--ranks` a batch has
+pieces in lanes, and each start of the driver draws how many ranks share a stack, and how many pieces are computed at
+once. Bits must not depend on either.
 
 Real processes and kill -9: of workers and of the driver, which also dies within appends to the store and within its
 compaction; with ray of a whole node and of the head too. Now and then SIGTERM interrupts the driver instead. Whoever
@@ -36,23 +38,8 @@ from soak_checks import RESUMED, Check, History, checks, history_of
 from soak_cluster import Cluster
 from soak_driver import APPEND, COMPACTION, MOMENTS
 from soak_processes import ROLE, TOKEN, Process, kill, processes, wait_until
+from soak_sweeps import SWEEPS, sweep_text, write_data
 
-SWEEP = """\
-name: soak
-model:
-  family: gpt
-  base: {{width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 8}}
-  context: 32
-data: {{source: "builtin:stdlib"}}
-training: {{batch_tokens: 256, steps: {steps}, validation_tokens: 512{pieces}}}
-parameterizations: [completep-moe, sp]
-axes:
-  width: [32, 64]
-grid:
-  lr: {{values: [0.002, 0.008, 0.03, 100000.0]}}
-seeds: 1
-resources: {{executor: {executor}, workers: 2, stack_size: 2, checkpoint_s: {checkpoint_s}{way}}}
-"""
 # Of a soak with ranks: 8 pieces in 4 lanes.
 PIECES = ", accumulation_tokens: 32, accumulation_lanes: 4"
 HPXFER_RUN = (sys.executable, "-m", "hpxfer.cli", "run")
@@ -270,24 +257,28 @@ def soak(
     kinds: Sequence[str] | None = None,
     patience_s: float = 0.0,
     ranks: int = 1,
+    sweep: str = "gpt",
 ) -> Report:
     """Return what happened to a sweep in `folder`, which is made. Raises AssertionError where no run could go on.
 
-    `undisturbed` is what `run_undisturbed` returned for as many steps; made if it is not given. `kinds` are what is
-    killed; by default everything that the executor has. With more `ranks` than one, the batch has pieces.
+    `sweep` is one of `SWEEPS`. `undisturbed` is what `run_undisturbed` returned for as many steps; made if it is not
+    given. `kinds` are what is killed; by default everything that the executor has. With more `ranks` than one, the
+    batch has pieces.
     """
     folder.mkdir(parents=True)
     began = time.monotonic()
     pieces = PIECES if ranks > 1 else ""
-    undisturbed = undisturbed or run_undisturbed(folder, steps, pieces)
+    undisturbed = undisturbed or run_undisturbed(folder, steps, pieces, sweep)
+    write_data(folder)
     rng = random.Random(seed)
 
-    def sweep() -> str:
+    def text() -> str:
         way = ""
         if ranks > 1:
             drawn = rng.choice([number for number in (1, 2, 4) if number <= ranks]), rng.choice([32, 64])
             way = f", device: cpu, cpus_per_stack: 0.4, gpus_per_stack: {drawn[0]}, micro_batch_tokens: {drawn[1]}"
-        return SWEEP.format(steps=steps, executor=executor, checkpoint_s=checkpoint_s, pieces=pieces, way=way)
+        how = {"executor": executor, "checkpoint_s": checkpoint_s, "pieces": pieces, "way": way}
+        return sweep_text(sweep, steps=steps, folder=folder, **how)
 
     kinds = kinds or [kind for kind in WEIGHTS if executor == "ray" or kind not in OF_RAY]
     soak = _Soak(
@@ -296,7 +287,7 @@ def soak(
         token=uuid.uuid4().hex,
         rng=rng,
         targets=_targets(kills, kinds, rng),
-        sweep=sweep,
+        sweep=text,
         changes=ranks > 1,
         patience_s=patience_s,
     )
@@ -323,9 +314,11 @@ def _targets(kills: int, kinds: Sequence[str], rng: random.Random) -> tuple[str,
     return (*targets[:-1], COMPACTION) if COMPACTION in kinds else tuple(targets)
 
 
-def run_undisturbed(folder: Path, steps: int, pieces: str = "") -> Path:
+def run_undisturbed(folder: Path, steps: int, pieces: str = "", sweep: str = "gpt") -> Path:
     """Return the results folder of the same sweep where nothing is killed, and nothing kept but results."""
-    text = SWEEP.format(steps=steps, executor="local", checkpoint_s=0, pieces=pieces, way="")
+    how = {"executor": "local", "checkpoint_s": 0, "pieces": pieces, "way": ""}
+    write_data(folder)
+    text = sweep_text(sweep, steps=steps, folder=folder, **how)
     (folder / "undisturbed.yaml").write_text(text)
     command = [*HPXFER_RUN, "undisturbed.yaml", "--results", "undisturbed"]
     end = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
@@ -352,13 +345,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--executor", choices=("local", "ray"), default="local")
     parser.add_argument("--steps", type=int, default=300, help="of each trial")
     parser.add_argument("--ranks", type=int, default=1, help="the most that share a stack")
+    parser.add_argument("--sweep", choices=tuple(SWEEPS), default="gpt", help="what is trained")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     given = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scratch = Path(tempfile.mkdtemp(prefix="hpxfer-soak-"))
     try:
         how = {"kills": given.kills, "seed": given.seed, "executor": given.executor, "steps": given.steps}
-        report = soak(scratch / "soak", ranks=given.ranks, **how)
+        report = soak(scratch / "soak", ranks=given.ranks, sweep=given.sweep, **how)
     finally:
         if given.keep:
             sys.stdout.write(f"{scratch}\n")

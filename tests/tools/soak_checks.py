@@ -19,6 +19,8 @@ NUMBERS = (
     "validation_loss_nats",
     "diverged_step",
     "last_finite_loss_nats",
+    "validation_error",
+    "validation_top5_error",
 )
 FILES = {
     "sweep.yaml",
@@ -30,6 +32,7 @@ FILES = {
     "recipe.yaml",
     "transfer.png",
     "transfer.svg",
+    "optuna.db",
 }
 # Of the rounds of a soak one is enough: the last may have no kill left that is aimed at a checkpoint.
 RESUMED = "some went on from a checkpoint"

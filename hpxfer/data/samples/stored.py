@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class StoredSamples:
         elif self.facts.num_classes and found.test is not None:
             _require_known(found.test, found.train)
         if self.facts.num_classes:
-            _require_classes(found.train, self.classes or tuple(range(self.facts.num_classes)))
+            _require_classes(found.train, self.classes or range(self.facts.num_classes))
         _require_varied(found.train)
         return found
 
@@ -165,9 +166,9 @@ def _restricted(files: SampleFiles, classes: tuple[int, ...]) -> StoredSamples:
 
 def _of_classes(split: Split, classes: tuple[int, ...]) -> Split:
     """Return the samples of some classes, numbered anew in this order."""
-    place = np.full(max(int(split.targets.max(initial=0)), *classes) + 1, -1)
-    place[list(classes)] = np.arange(len(classes))
-    found = place[split.targets]
+    order = np.argsort(classes)
+    place = order[np.searchsorted(classes, split.targets, sorter=order).clip(max=len(classes) - 1)]
+    found = np.where(np.asarray(classes)[place] == split.targets, place, -1)
     return Split(name=split.name, inputs=split.inputs[found >= 0], targets=found[found >= 0])
 
 
@@ -188,12 +189,15 @@ def _require_varied(split: Split) -> None:
         raise HpxferError(f"{split.name}: {rule}, got {split.inputs.flat[0]} everywhere; mend the inputs")
 
 
-def _require_classes(split: Split, classes: tuple[int, ...]) -> None:
-    """Raise HpxferError unless each class has a training sample. `classes` are their numbers in the source."""
-    counts = np.bincount(split.targets, minlength=len(classes))
-    empty = [number for number, count in zip(classes, counts, strict=True) if not count]
-    if empty:
-        some = ", ".join(map(str, empty[:10])) + (f" and {len(empty) - 10} more" if empty[10:] else "")
+def _require_classes(split: Split, classes: Sequence[int]) -> None:
+    """Raise HpxferError unless each class has a training sample. `classes` are their numbers in the source.
+
+    A wrong label may be very large, so nothing here has the size of the largest one.
+    """
+    seen = set(np.unique(split.targets).tolist())
+    if num_empty := len(classes) - len(seen):
+        empty = islice((number for place, number in enumerate(classes) if place not in seen), 10)
+        some = ", ".join(map(str, empty)) + (f" and {num_empty - 10} more" if num_empty > 10 else "")
         raise HpxferError(
             f"{split.name}: every class from 0 to the highest must have a training sample, got none of class {some}; "
             "name the classes that have samples in data.only, or mend the labels"

@@ -138,6 +138,13 @@ def test_a_chosen_class_is_numbered_by_its_place(tmp_path: Path) -> None:
     assert found.digest() == opened(f"idx:{tmp_path}").digest()  # the setting has the classes
 
 
+def test_a_class_is_chosen_among_labels_of_any_size(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=numbered(6), y=np.array([600_000_000, 7, 0, 7, 3, 600_000_000]))
+    found = opened(f"npz:{tmp_path}/a.npz", only=(600_000_000, 3, 7))
+    x, y = found.train(0, 0, 5, 0)
+    assert y[np.argsort(numbers_of(x))].tolist() == [0, 2, 2, 1, 0]
+
+
 def test_pixels_are_normalized_over_the_training_split(tmp_path: Path) -> None:
     found = opened(mnist(tmp_path))
     pixels = numbered(40).astype(np.float64)
@@ -169,9 +176,27 @@ def one(kind: str, name: str, content: bytes) -> Callable[[Path], str]:
     return write
 
 
+def other_name(folder: Path) -> str:
+    (folder / "a.bin").write_bytes(FORTY)
+    return f"idx:{folder}/a.bin"
+
+
 def two_sizes(folder: Path) -> str:
     image(folder / "a" / "1.png")
     image(folder / "b" / "1.png", size=(5, 3))
+    return f"images:{folder}"
+
+
+def no_training_images(folder: Path) -> str:
+    (folder / "train").mkdir()
+    image(folder / "test" / "cat" / "1.png")
+    image(folder / "test" / "dog" / "1.png", value=1)
+    return f"images:{folder}"
+
+
+def deep(folder: Path) -> str:
+    (folder / "cat").mkdir()
+    Image.fromarray(np.full((3, 4), 9000, np.uint16)).save(folder / "cat" / "1.png")
     return f"images:{folder}"
 
 
@@ -263,7 +288,17 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
     ),
     "npz no archive": (one("npz", "a.npz", b"PK no archive"), "must be a whole file of `numpy.savez`"),
     "npz empty": (one("npz", "a.npz", npz(x=np.zeros((0, 3)), y=np.zeros(0, int))), "must hold at least one sample"),
+    "npz a label far above the others": (
+        one("npz", "a.npz", npz(x=numbered(4), y=np.array([0, 1, 2, 600_000_000]))),
+        "must have a training sample, got none of class 3, 4, .* and 599999987 more; name the classes",
+    ),
+    "idx not a name of images": (other_name, "a.bin: must have `images` in its name, .*got a.bin;"),
     "images of two sizes": (two_sizes, "must have the size of .*1.png, 4 x 3 pixels, got 5 x 3"),
+    "images of the test split alone": (
+        no_training_images,
+        "train: must hold one folder of images per class, .*no image",
+    ),
+    "images of 16 bits": (deep, "1.png: must have 8 bits per channel, got the mode I;16; save it again"),
     "images none": (lambda folder: f"images:{folder}", "one folder of images per class, .*got no image"),
 }
 

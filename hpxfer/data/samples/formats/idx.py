@@ -69,7 +69,12 @@ def _labels_name(images: str) -> str:
 
 def _labels(folder: str, images: str) -> str:
     name = _labels_name(images)
-    found = either(os.path.join(folder, name)) if name != images else None
+    if name == images:
+        raise HpxferError(
+            f"{os.path.join(folder, images)}: must have `images` in its name, so that its labels can be found, got "
+            f"{cut(images, 300)}; keep the usual names, such as train-images-idx3-ubyte"
+        )
+    found = either(os.path.join(folder, name))
     if found is None:
         raise HpxferError(
             f"{os.path.join(folder, images)}: must have its labels beside it in {name} or {name}.gz, got no such file; "

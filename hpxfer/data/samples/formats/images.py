@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from hpxfer.host.files import folder_at, open_regular, reason
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 _TEST = ("test", "val", "valid")
+# Pillow has 8 bits per channel in these modes, and cuts larger numbers off when it converts from another one.
+_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 _KINDS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
 
@@ -35,7 +37,7 @@ def _open(path: str) -> StoredSamples | None:
     return stored(_FORMAT, [path for files in _found(folder).values() for path in files] or _none(folder))
 
 
-def _none(folder: str) -> list[str]:
+def _none(folder: str) -> NoReturn:
     raise HpxferError(
         f"{folder}: must hold one folder of images per class, ending in {', '.join(ENDINGS)}, got no image; name the"
         " folder above those of the classes"
@@ -49,7 +51,8 @@ def _found(folder: str) -> dict[str, list[str]]:
     tests = [name for name in _TEST if os.path.isdir(os.path.join(folder, name))]
     if len(tests) > 1:
         raise HpxferError(f"{folder}: must hold one test split, got {' and '.join(tests)}; leave one of them")
-    return {name: _images(os.path.join(folder, name)) for name in ("train", *tests)}
+    found = {name: _images(os.path.join(folder, name)) for name in ("train", *tests)}
+    return found if found["train"] else _none(os.path.join(folder, "train"))
 
 
 def _images(folder: str) -> list[str]:
@@ -97,6 +100,8 @@ def _pixels(path: str, first: tuple[str, np.ndarray] | None) -> np.ndarray:
                 size = f"{first[1].shape[1]} x {first[1].shape[0]}"
                 rule = f"must have the size of {first[0]}, {size} pixels"
                 raise HpxferError(f"{path}: {rule}, got {image.width} x {image.height}; give all images one size")
+            if image.mode not in _MODES:
+                raise HpxferError(f"{path}: must have 8 bits per channel, got the mode {image.mode}; save it again so")
             is_gray = image.mode in ("1", "L", "LA") if first is None else first[1].ndim == 2
             return np.asarray(image.convert("L" if is_gray else "RGB"), np.uint8)
     except HpxferError:
