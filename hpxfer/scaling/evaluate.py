@@ -11,6 +11,9 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column, Conventions, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
+# The source of a row of `router_bias` in a model that trains it. The tables speak of the balancing rule.
+TRAINED_BIAS = "trained, from the same draw at every width"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Multipliers:
@@ -71,16 +74,20 @@ class Parameterization:
         is_zero = any(row.role == "router" and row.init_std == ZERO for row in rows)
         return is_zero and not self.structure().router_bias_std
 
-    def rows(self, optimizer: Column) -> tuple[Row, ...]:
-        """Return the rows for an optimizer. Raise HpxferError if the source has none."""
+    def rows(self, optimizer: Column, *, trained_bias: bool = False) -> tuple[Row, ...]:
+        """Return the rows for an optimizer. Raise HpxferError if the source has none.
+
+        The row of `router_bias` is that of the balancing rule or, with `trained_bias`, of a bias that is trained.
+        """
         column = self.table.rows.get(optimizer)
         if column is None:
             legal = ", ".join(self.table.rows)
             raise HpxferError(f"parameterization {self.name}: the source has no {optimizer} column; it has: {legal}")
         try:
-            return column(dict(self.conventions))
+            rows = column(dict(self.conventions))
         except HpxferError as error:
             raise HpxferError(f"parameterization {self.name}: {error}") from None
+        return tuple(map(_trained, rows)) if trained_bias else rows
 
     def claims(self, optimizer: Column) -> tuple[Claim, ...]:
         """Return what the table claims of the built-in GPT; nothing, if it brings no claims."""
@@ -147,10 +154,17 @@ def ratios(base: Shape, target: Shape) -> dict[str, float]:
     }
 
 
+def _trained(row: Row) -> Row:
+    """Return the row for a model whose router bias is trained."""
+    if row.role != "router_bias":
+        return row
+    return replace(row, lr=row.lr if row.trained_lr is None else row.trained_lr, source=TRAINED_BIAS)
+
+
 def evaluate(
-    choice: Parameterization, base: Shape, target: Shape, optimizer: Column = "adam"
+    choice: Parameterization, base: Shape, target: Shape, optimizer: Column = "adam", *, trained_bias: bool = False
 ) -> dict[str, Multipliers]:
-    """Return role -> factors of `target` relative to `base`."""
+    """Return role -> factors of `target` relative to `base`. `trained_bias` is as in `Parameterization.rows`."""
     at = ratios(base, target)
     return {
         row.role: Multipliers(
@@ -160,7 +174,7 @@ def evaluate(
             weight_decay=row.weight_decay(at),
             forward=row.forward(at),
         )
-        for row in choice.rows(optimizer)
+        for row in choice.rows(optimizer, trained_bias=trained_bias)
     }
 
 

@@ -90,7 +90,7 @@ def resolve(
     whole factor of its output: residual_scale times 1/num_active of the base times `forward_mult` times the factor of
     the table.
     """
-    factors = evaluate(choice, base, target, optimizer)
+    factors = evaluate(choice, base, target, optimizer, trained_bias=learned_bias_std is not None)
     out = {}
     for role, factor in factors.items():
         learned = role == "router_bias" and learned_bias_std is not None

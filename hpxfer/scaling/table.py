@@ -26,7 +26,11 @@ Claims = Callable[[Conventions, Column], Iterable[Claim]]
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The factors of one role, relative to the base shape."""
+    """The factors of one role, relative to the base shape.
+
+    The `lr` of the role `router_bias` is that of the balancing rule. A model may train this bias instead: `trained_lr`
+    is for a table in which its LR scales otherwise than the rule's rate.
+    """
 
     role: str
     init_std: Monomial = ONE
@@ -35,13 +39,14 @@ class Row:
     weight_decay: Monomial = ONE
     forward: Monomial = ONE
     source: str
+    trained_lr: Monomial | None = None  # of a router_bias that the optimizer trains; None: `lr`
 
     def monomials(self) -> dict[str, Monomial]:
         """Return the five factors by name."""
         return {name: getattr(self, name) for name in FACTORS}
 
 
-FACTORS = tuple(each.name for each in fields(Row) if each.name not in ("role", "source"))
+FACTORS = tuple(each.name for each in fields(Row) if each.name not in ("role", "source", "trained_lr"))
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,8 @@ def _require_rows(where: str, rows: Iterable[Row]) -> None:
         if row.role in seen:
             raise HpxferError(f"{where}: a role must have one row, got two for {row.role}; leave one out")
         seen.add(row.role)
-        for name, factor in row.monomials().items():
+        trained = {} if row.trained_lr is None else {"trained_lr": row.trained_lr}
+        for name, factor in {**row.monomials(), **trained}.items():
             if not isinstance(factor, Monomial):
                 raise HpxferError(
                     f"{where}: {row.role}: {name} must be a monomial such as width**-1, got {factor!r}; build it from "

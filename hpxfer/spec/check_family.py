@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from hpxfer.errors import nearest
 from hpxfer.registry import registry
 from hpxfer.spec import presets
 from hpxfer.spec.axes import entries
-from hpxfer.spec.model_section import BalanceSpec, MLPSpec, ModelSpec
+from hpxfer.spec.model_section import BalanceSpec, MLPSpec, ModelSpec, ShapeSpec
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.sweep import Length, ShapeChange, SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
@@ -89,23 +89,43 @@ def _other_data(spec: SweepSpec, of_tokens: bool, family: str) -> Iterator[Probl
 
 
 def _unread(spec: SweepSpec, family: Any) -> Iterator[Problem]:
-    """Yield the keys of the model that the family does not read, but for those that stand at their default."""
-    model, defaults = spec.model, presets.of_family(family.name)
-    for name, field in ModelSpec.model_fields.items():
-        if name in ("family", "base") or (family.model_keys is not None and name in family.model_keys):
-            continue
-        if family.model_keys is None and name != "mlp":
-            continue
-        value = getattr(model, name)
-        default = defaults.get(name, field.default)
+    """Yield the keys of the model that the file gives and the family does not read, at their default too.
+
+    A stored sweep of an earlier version spells out every key. It is known by the digest of its data, and may have them
+    at their default.
+    """
+    model, defaults, stored = spec.model, presets.of_family(family.name), spec.data.digest is not None
+    unread = unread_keys(family)
+
+    def is_given(section: Any, name: str, default: Any) -> bool:
+        value = getattr(section, name)
         if isinstance(value, BalanceSpec | MLPSpec) and isinstance(default, dict):
             default = type(value)(**default)
-        if value != default:
-            read = family.model_keys or [key for key in ModelSpec.model_fields if key != "mlp"]
+        return value != default or (name in section.model_fields_set and not stored)
+
+    # A preset fills in keys that the file does not give.
+    keys = ["like"] if model.like is not None and "like" in unread["model"] else unread["model"]
+    for name in keys:
+        default = defaults.get(name, ModelSpec.model_fields[name].default)
+        if is_given(model, name, default):
+            read = [key for key in ModelSpec.model_fields if key not in (*unread["model"], "family", "base")]
             yield ("model", name), f"has no effect in the family {family.name}; {nearest(name, read)}"
-    for name, field in type(model.base).model_fields.items():
-        if family.base_keys is not None and name not in family.base_keys and getattr(model.base, name) != field.default:
+    for name in unread["base"]:
+        if is_given(model.base, name, ShapeSpec.model_fields[name].default):
             yield (
                 ("model", "base", name),
                 f"has no effect in the family {family.name}; {nearest(name, family.base_keys)}",
             )
+
+
+def unread_keys(family: Any) -> dict[str, list[str]]:
+    """Return the keys of the section `model`, and of its `base`, that a family does not read.
+
+    `family` is its row.
+    """
+    model = ["mlp"] if family.model_keys is None else _without(ModelSpec, (*family.model_keys, "family", "base"))
+    return {"model": model, "base": [] if family.base_keys is None else _without(ShapeSpec, family.base_keys)}
+
+
+def _without(section: Any, keys: Collection[str]) -> list[str]:
+    return [name for name in section.model_fields if name not in keys]

@@ -12,6 +12,7 @@ from hpxfer.registry import registry
 from hpxfer.spec.against_recipe import compared, without_useless
 from hpxfer.spec.around import centered
 from hpxfer.spec.budget import budget_text
+from hpxfer.spec.check_family import unread_keys
 from hpxfer.spec.checks import problems
 from hpxfer.spec.data import absolute, stated
 from hpxfer.spec.fields import Section, Seq
@@ -64,9 +65,18 @@ def check_edit(text: str, file: YamlFile) -> None:
 
 
 def dump_sweep(spec: SweepSpec) -> str:
-    """Return YAML that loads to an equal sweep. Its first line states the budget."""
+    """Return YAML that loads to an equal sweep. Its first line states the budget.
+
+    It spells out every key, but for those of the model that its family does not read.
+    """
     budget = f"# {budget_text(spec)}\n" if spec.search.kind in registry("search") else ""
-    return budget + write_yaml(spec.model_dump(mode="json", exclude_none=True))
+    data = spec.model_dump(mode="json", exclude_none=True)
+    families = registry("family")
+    if spec.model.family in families:  # that of a plug-in may not be loaded
+        unread, model = unread_keys(families.get(spec.model.family)), data["model"]
+        base = {name: value for name, value in model["base"].items() if name not in unread["base"]}
+        data["model"] = {name: value for name, value in {**model, "base": base}.items() if name not in unread["model"]}
+    return budget + write_yaml(data)
 
 
 def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]) -> SweepSpec:

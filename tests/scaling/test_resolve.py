@@ -85,6 +85,14 @@ def test_the_balancing_rule_has_its_own_rate() -> None:
     assert (got["router_bias"].lr, got["embedding"].lr) == (0.125, 0.5)
 
 
+def test_the_exponent_of_sp_is_none_of_the_rule_s_rate_but_one_of_a_trained_bias() -> None:
+    choice = parameterization("sp", {"lr_exponent": 0.5})
+    by_rule = resolve(choice, BASE, TARGET, "sgd", HPS, FAN_IN)
+    assert (by_rule["router_bias"].lr, by_rule["router"].lr) == (0.125, 0.25)  # of 4 times the width
+    trained = resolve(choice, BASE, TARGET, "sgd", HPS, FAN_IN, learned_bias_std=1.5)["router_bias"]
+    assert (trained.lr, trained.init_std) == (0.25, 1.5)
+
+
 def test_branches_hold_the_whole_product() -> None:
     """residual_scale, the base's 1/num_active and the table's factor; every other output is left alone."""
     assert base_forward("attn_out", BASE, HPS) == 3

@@ -222,10 +222,13 @@ def test_defaults_of_conventions_are_legal(name: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_the_global_exponent_of_sp_multiplies_every_lr_and_nothing_else(optimizer: Column) -> None:
+@pytest.mark.parametrize("trained_bias", [False, True])
+def test_the_global_exponent_of_sp_multiplies_every_lr_and_nothing_else(optimizer: Column, trained_bias: bool) -> None:
+    """It does not touch the rate of the balancing rule. A router bias that is trained has an LR, though."""
     plain = evaluate(parameterization("sp"), BASE, JOINT, optimizer)
     for c, factor in ((0.5, 0.5), (-1.0, 4.0), (0.0, 1.0)):  # of 4 times the width
-        found = evaluate(parameterization("sp", {"lr_exponent": c}), BASE, JOINT, optimizer)
-        assert found == {role: dataclasses.replace(numbers, lr=numbers.lr * factor) for role, numbers in plain.items()}
+        found = evaluate(parameterization("sp", {"lr_exponent": c}), BASE, JOINT, optimizer, trained_bias=trained_bias)
+        by = {role: 1.0 if role == "router_bias" and not trained_bias else factor for role in plain}
+        assert found == {role: dataclasses.replace(each, lr=each.lr * by[role]) for role, each in plain.items()}
     at_base = evaluate(parameterization("sp", {"lr_exponent": 2.0}), BASE, BASE, optimizer)
     assert all(numbers.lr == 1.0 for numbers in at_base.values())

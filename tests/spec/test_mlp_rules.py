@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import sweep_text
+import yaml
 
 from hpxfer.errors import HpxferError
-from hpxfer.spec import parse_sweep
+from hpxfer.model.mlp.rules import BASE_KEYS, MODEL_KEYS
+from hpxfer.spec import dump_sweep, parse_sweep
+from hpxfer.store.sweep_file import load_stored
 
 SWEEP = """\
 name: small
@@ -97,6 +102,15 @@ def test_legal_sweeps(edits: tuple[Edit, ...]) -> None:
         ((("expert_width: 16}", "expert_width: 16, head_dim: 8}"),), f"model.base.head_dim: {UNREAD}"),
         (((GATE, GATE + "  context: 32\n"),), f"model.context: {UNREAD}"),
         (((GATE, GATE + "  ffn: swiglu\n"),), f"model.ffn: {UNREAD}"),
+        (
+            ((GATE, GATE + "  norm_gains: true\n"),),  # its default
+            f"model.norm_gains: {UNREAD} legal: balance, gate, init, init_draw, matrix_std, mlp, tied_embeddings, ties",
+        ),
+        (
+            (("expert_width: 16}", "expert_width: 16, num_shared: 0}"),),
+            f"model.base.num_shared: {UNREAD} did you mean 'num_active'?",
+        ),
+        (((GATE, GATE + "  like: mixtral\n"),), f"model.like: {UNREAD}"),
         (
             (("expert_width: 16}", "expert_width: 16, dense_width: 16}"),),
             f"model.base.dense_width: {UNREAD}",
@@ -192,3 +206,26 @@ def test_a_family_that_reads_tokens_refuses_samples() -> None:
         fix = f"goes with samples, and the family gpt reads tokens; write {key}_tokens"
         assert f"training.{key}_samples: {fix}" in found
     assert any(line.startswith("model.mlp: has no effect in the family gpt;") for line in found)
+
+
+def test_a_stored_sweep_has_the_keys_that_the_family_reads() -> None:
+    spec = parse_sweep(edited(('"builtin:shapes"}', '"builtin:shapes", digest: abc}')))
+    text = dump_sweep(spec)
+    assert parse_sweep(text) == spec
+    stored = yaml.safe_load(text)["model"]
+    assert set(stored) == {"family", "base", *MODEL_KEYS} - {"ties"}  # which follow from the table
+    assert set(stored["base"]) == set(BASE_KEYS) - {"expert_ratio"}
+
+
+def test_a_stored_sweep_of_an_earlier_version_spells_out_all_keys() -> None:
+    """A sweep of a user has no digest of its data. Such a file may not name what has no effect."""
+    more = (("expert_width: 16}", "expert_width: 16, num_shared: 0}"), (GATE, GATE + "  norm_gains: true\n"))
+    digest = ('"builtin:shapes"}', '"builtin:shapes", digest: abc}')
+    assert parse_sweep(edited(digest, *more)) == parse_sweep(edited(digest))
+    assert messages(edited(digest, (GATE, GATE + "  norm_gains: false\n")))[0].startswith(f"model.norm_gains: {UNREAD}")
+
+
+@pytest.mark.parametrize("name", ["routers-freeze-soft", "routers-freeze-top2"])
+def test_a_published_sweep_stays_readable(name: str) -> None:
+    spec = load_stored(Path(__file__).parents[2] / "results" / "published" / name)
+    assert parse_sweep(dump_sweep(spec)) == spec

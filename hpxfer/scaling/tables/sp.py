@@ -15,8 +15,8 @@ FAN_IN = "fan-in init, one LR, one eps"
 LR_EXPONENT = Convention(
     default=0.0,
     legal=("between", -2.0, 2.0),
-    doc="the papers' c (Why Routers Freeze, MSSP): the LR of every role, and the rate of the balancing rule, "
-    "is width^-c; 0: one LR at every width",
+    doc="the papers' c (Why Routers Freeze, MSSP): the LR of every role is width^-c, and that of a router bias that is "
+    "trained, but not the rate of the balancing rule; 0: one LR at every width",
 )
 
 
@@ -46,7 +46,7 @@ def _rows(conventions: Conventions) -> tuple[Row, ...]:
         Row(role="shared_out", init_std=shared_width**-0.5, source=FAN_IN),
         Row(role="readout", init_std=width**-0.5, source=FAN_IN),
     )
-    return tuple(replace(row, lr=lr) for row in rows)
+    return tuple(replace(row, trained_lr=lr) if row.role == "router_bias" else replace(row, lr=lr) for row in rows)
 
 
 SP = Table(
