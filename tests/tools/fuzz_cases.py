@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import click
+import fuzz_mlp
 import fuzz_mutate as mutate
 import typer
 from fuzz_materials import RESULTS, Materials
@@ -173,6 +174,14 @@ def _value(materials: Materials, random: Random) -> str:
     return text.encode(errors="replace").decode()
 
 
+def _drawn(materials: Materials, random: Random) -> tuple[Sequence[str], Mapping[str, bytes]]:
+    return fuzz_mlp.drawn(random)
+
+
+def _samples(materials: Materials, random: Random) -> tuple[Sequence[str], Mapping[str, bytes]]:
+    return fuzz_mlp.damaged_samples(random)
+
+
 KINDS: dict[str, Maker] = {
     "sweep": _sweep,
     "recipe": _recipe,
@@ -180,4 +189,6 @@ KINDS: dict[str, Maker] = {
     "stored": _stored,
     "options": _options,
     "data": _data,
+    "mlp": _drawn,
+    "samples": _samples,
 }
