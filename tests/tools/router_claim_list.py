@@ -110,7 +110,7 @@ def claims() -> Iterator[Claim]:
         yield Claim(id="P1", says="logits diverge", run=run, quantity="change", step=1, exponent=effective)
     for run in (SP_SGD, replace(SP_SGD, gate="sigmoid"), SP_ADAM):
         says = "gates saturate: g(1-g) to zero"
-        yield Claim(id="P2", says=says, run=run, quantity="gate slack", step=1, exponent=None)
+        yield Claim(id="P2", says=says, run=run, quantity="gate_slack", step=1, exponent=None)
         says = "the gradient by the logits vanishes"
         yield Claim(id="P3", says=says, run=run, quantity="dL/dpsi", step=1, exponent=None)
     for run, effective in ((replace(SP_SGD, active=2), 1.5), (replace(SP_ADAM, active=2), 1.0)):
