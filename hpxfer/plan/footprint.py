@@ -31,7 +31,7 @@ FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 # 2026-11). On a GPU nobody measured it; torch's allocator and the pools of CUDA graphs are assumed to take this much.
 CPU_ALLOCATOR, GPU_ALLOCATOR = 1.5, 1.15
 # A buffer of the optimizer on a CPU: see hpxfer.train.optimizer.
-_BUFFER_BYTES = 4 * 2**17
+_BUFFER_BYTES = 4 * 2**19
 # Per token of a whole batch: input and target, and the loss.
 _BATCH_BYTES = 2 * 8 + 4
 

@@ -30,8 +30,9 @@ from hpxfer.train.snapshot import Snapshot, copy_flat_trials, copy_trials
 from hpxfer.train.squares import joined_sums, sums_of_squares
 
 # Elements per block with torch kernels. Larger blocks leave the cache, smaller ones need more calls (about 30 us per
-# block; 2**15 took 1.3 times as long at width 256, two AMD EPYC cores, 2026-11).
-BLOCK_ELEMENTS = 2**17
+# block). Time of an update over that with 2**19, stacks of 16, one AMD EPYC core, 2026-11: 1.13 to 1.4 with 2**17 and
+# 0.99 to 1.04 with 2**20 (GPT at widths 64 to 256 with Adam, MLP mixture at width 128 with SGD).
+BLOCK_ELEMENTS = 2**19
 
 
 @dataclass(frozen=True, kw_only=True)
