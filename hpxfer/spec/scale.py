@@ -37,6 +37,9 @@ _RULES = (
     _Rule(name="steps"),
 )
 
+# A regime of the MLP mixture, which its papers measure by the width.
+_REGIME = _Rule(name="width", follows=("num_experts", "num_active", "expert_width"))
+
 
 def scale_of(axis_name: str, shapes: Sequence[Shape], options: Options) -> tuple[str, list[float]]:
     """Return what the scale of an axis counts and its value at every shape, always > 0.
@@ -46,7 +49,7 @@ def scale_of(axis_name: str, shapes: Sequence[Shape], options: Options) -> tuple
     """
     if axis_name == "expert_ratio" and shapes[0].num_experts:
         return "expert_ratio", [shape.expert_ratio for shape in shapes]
-    for rule in _RULES:
+    for rule in _RULES if options.mlp is None else (*_RULES, _REGIME):
         fixed = (*(dim for dim in _DIMS if dim != rule.name and dim not in rule.follows), *rule.holds)
         scales = [_number(shape, rule.name) for shape in shapes]
         if _differ(scales) and all(len({_number(shape, name) for shape in shapes}) == 1 for name in fixed):
@@ -71,7 +74,9 @@ def _number(shape: Shape, name: str) -> float:
 
 
 def _hidden_weights(shape: Shape, options: Options) -> int:
-    """Return the weights of attention, experts and dense FFNs."""
+    """Return the weights of attention, experts and dense FFNs. The MLP mixture has experts alone."""
+    if options.mlp is not None:
+        return options.mlp.expert_matrices * shape.depth * shape.num_experts * shape.expert_width * shape.width
     num_moe = len(moe_blocks(shape, options))
     hidden = num_moe * (shape.num_experts * shape.expert_width + shape.num_shared * shape.shared_width)
     hidden += (shape.depth - num_moe) * shape.dense_width

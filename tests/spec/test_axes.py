@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from strategies import sweeps
-from sweep_text import edited
+from sweep_text import SAMPLES, edited
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.shape import Shape, check_shape
@@ -216,6 +216,28 @@ def test_experts_at_a_held_number_of_active_ones() -> None:
 
 def test_the_base_and_repeated_shapes_stand_once() -> None:
     assert len(path_of("  width: [32, 64, 64]").points) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "matrices", "scale_name", "scales"),
+    [
+        ("width: 64, num_experts: 8, num_active: 8, expert_width: 16", 2, "width", [32, 64]),  # regime II
+        ("width: 64, num_experts: 8, num_active: 8, expert_width: 32", 2, "width", [32, 64]),  # regime III
+        ("width: 64, expert_width: 16", 2, "width", [32, 64]),
+        ("width: 64, expert_width: 32, depth: 3", 2, "hidden weights", [2 * 4 * 16 * 32, 2 * 3 * 4 * 32 * 64]),
+        ("width: 64, expert_width: 64, depth: 3", 1, "hidden weights", [4 * 32 * 32, 3 * 4 * 64 * 64]),
+    ],
+)
+def test_a_regime_of_the_mlp_mixture_is_measured_by_its_width(
+    shape: str, matrices: int, scale_name: str, scales: list[float]
+) -> None:
+    """And a path on which the depth moves too by the weights of the experts, as there is no attention."""
+    edits = [("width: 64, expert_width: 32", shape), ("[mup-i, sp]", "[sp]")]
+    if matrices == 1:  # such an expert is as wide as the model
+        one = "family: mlp\n  mlp: {expert_matrices: 1}"
+        edits += [("family: mlp", one), ("num_active: 4, expert_width: 16", "num_active: 4, expert_width: 32")]
+    (path,) = axes_of(parse_sweep(edited(*edits, text=SAMPLES)))
+    assert (path.scale_name, [point.scale for point in path.points]) == (scale_name, scales)
 
 
 @given(sweeps())
