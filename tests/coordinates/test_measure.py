@@ -124,6 +124,21 @@ def test_the_rule_of_a_verdict() -> None:
     assert judge(wide, 0.36, 0.15) == "miss"
 
 
+def test_a_miss_of_one_seed_is_unclear_and_that_of_two_is_a_miss() -> None:
+    def with_large(count: int) -> list[list[float]]:
+        """Return sizes of 24 seeds that do not grow, but for `count` large ones, which shrink to the others' size."""
+        return [[20.0 ** (1 - at / 3) if seed < count else 1.0 for seed in range(24)] for at in range(len(SCALES))]
+
+    one, two = line(with_large(1)), line(with_large(2))
+    assert (one.verdict, two.verdict) == ("unclear", "miss")
+    assert one.high is not None
+    assert one.high < -0.15  # the interval alone would say that it misses
+    broken = with_large(1)
+    broken[-1][0] = math.nan
+    assert line(broken).verdict == "miss"  # a size that is not finite, of one seed or not
+    assert line([[1.0] * 3, [4.0] * 3, [0.0] * 3, [8.0] * 3], 1.0).verdict == "miss"  # and an exact zero of all seeds
+
+
 def test_too_few_scales_decide_nothing() -> None:
     two = seen(power(0.0))[:2]
     (out,) = fit(two, [Prediction(quantity="change", role="router", exponent=0.0, source="")])
