@@ -38,6 +38,10 @@ class ByScale:
     high: float | None = None
     dropped: tuple[float, ...] = ()  # scales at which it is exactly zero; the slope is that of the others
 
+    def at(self, scale: float) -> float | None:
+        """Return the value at a scale. It is None where the measure does not exist."""
+        return self.values[self.scales.index(scale)] if scale in self.scales else None
+
 
 def by_scale(observations: Iterable[Observation], kinds: Mapping[str, Kind]) -> tuple[ByScale, ...]:
     """Return the measures, which `kinds` names, over the scales that have them, in the order of the observations."""
@@ -61,22 +65,31 @@ def over_blocks(observations: Iterable[Observation], kinds: Mapping[str, Kind]) 
 
 
 def as_data(measures: Sequence[ByScale]) -> list[dict[str, Any]]:
-    """Return the measures as JSON-ready data, one entry per measure and block: `values[i][j]` is at step i, scale j."""
+    """Return the measures as JSON-ready data, one entry per measure and block: `values[i][j]` is at step i, scale j.
+
+    It is None where a measure does not exist, such as the margin of a router all of whose experts are active.
+    """
+    scales = _scales(measures)
     groups: dict[tuple[str, str, int | None], list[ByScale]] = {}
     for found in measures:
         groups.setdefault((found.measure, found.role, found.layer), []).append(found)
     out = []
     for (measure, role, layer), group in groups.items():
         entry: dict[str, Any] = {"measure": measure, "role": role, "layer": layer, "kind": group[0].kind}
-        entry |= {"steps": [found.step for found in group], "scales": group[0].scales}
-        entry["values"] = [found.values for found in group]
+        entry |= {"steps": [found.step for found in group], "scales": scales}
+        entry["values"] = [[found.at(scale) for scale in scales] for found in group]
         if group[0].kind == "size":
             entry["slopes"] = [[found.slope, found.low, found.high] for found in group]
         out.append(json_ready(entry))
     return out
 
 
-def as_text(measures: Iterable[ByScale], scale_name: str) -> list[str]:
+def _scales(measures: Iterable[ByScale]) -> tuple[float, ...]:
+    """Return the scales at which any measure exists, ascending."""
+    return tuple(sorted({scale for found in measures for scale in found.scales}))
+
+
+def as_text(measures: Sequence[ByScale], scale_name: str) -> list[str]:
     """Return the measures over all blocks at their first and last step as aligned lines, or nothing."""
     groups: dict[tuple[str, str], list[ByScale]] = {}
     for found in measures:
@@ -84,25 +97,31 @@ def as_text(measures: Iterable[ByScale], scale_name: str) -> list[str]:
             groups.setdefault((found.role, found.measure), []).append(found)
     if not groups:
         return []
-    scales = next(iter(groups.values()))[0].scales
+    scales = _scales(measures)
     head = ("role", "measure", "step", *(f"{scale:g}" for scale in scales), "slope", "95% interval")
     roles = list(dict.fromkeys(role for role, _ in groups))
     ordered = sorted(groups.values(), key=lambda group: roles.index(group[0].role))
-    # Over all experts two entropies are one number.
-    distinct = {tuple((found.role, found.step, found.values) for found in group): group for group in reversed(ordered)}
-    shown = (found for group in reversed(distinct.values()) for found in dict.fromkeys((group[0], group[-1])))
+    kept = [group for group in ordered if not _is_said(group, groups)]
+    shown = [found for group in kept for found in dict.fromkeys((group[0], group[-1]))]
     return [
         f"routers and the probe, at each {scale_name} (means over seeds and blocks; sizes: RMS, with a slope)",
-        *aligned([head, *map(_row, shown)]),
+        *aligned([head, *(_row(found, scales) for found in shown)]),
     ]
 
 
-def _row(found: ByScale) -> tuple[str, ...]:
+def _is_said(group: Sequence[ByScale], groups: Mapping[tuple[str, str], Sequence[ByScale]]) -> bool:
+    """Return whether a measure is another one under a second name: where all experts are active, two entropies are."""
+    other = groups.get((group[0].role, "entropy_of_all"), ())
+    of_both = [[(found.step, found.scales, found.values) for found in each] for each in (group, other)]
+    return group[0].measure == "entropy_of_active" and of_both[0] == of_both[1]
+
+
+def _row(found: ByScale, scales: Sequence[float]) -> tuple[str, ...]:
     slope, interval = "", ""
     if found.slope is not None and found.low is not None and found.high is not None:
         slope = f"{found.slope:+.2f}{without(found.dropped)}"
         interval = f"{found.low:+.2f} .. {found.high:+.2f}"
-    values = (f"{value:.4g}" for value in found.values)
+    values = ("" if (value := found.at(scale)) is None else f"{value:.4g}" for scale in scales)
     return (found.role, found.measure, str(found.step), *values, slope, interval)
 
 

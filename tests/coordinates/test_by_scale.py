@@ -54,3 +54,25 @@ def test_the_text_has_the_first_and_the_last_step() -> None:
     lines = as_text(found, "width")
     assert [line.split()[2:4] for line in lines[2:]] == [["0", "0"], ["3", "0.3"]]
     assert as_text([], "width") == []
+
+
+def test_a_measure_that_a_scale_lacks_has_an_empty_place_there() -> None:
+    """As the margin of a router at a shape all of whose experts are active."""
+    margins = [seen("entropy", scale, 0.25, step=step) for step in (0, 1) for scale in SCALES[step + 1 :]]
+    found = by_scale(margins + [seen("logits", scale, 1.0, step=step) for step in (0, 1) for scale in SCALES], KINDS)
+    margin, logits = as_data(found)
+    assert margin["scales"] == logits["scales"] == list(SCALES)
+    assert margin["values"] == [[None, 0.25, 0.25, 0.25], [None, None, 0.25, 0.25]]
+    lines = as_text(found, "width")
+    assert lines[1].split()[3:7] == ["32", "64", "128", "256"]
+    assert lines[2].split() == ["router", "entropy", "0", "0.25", "0.25", "0.25"]
+    assert lines[2].index("0.25") >= lines[1].index("64")  # below its own scale
+
+
+def test_equal_numbers_of_different_measures_are_both_shown_but_one_entropy_is_enough() -> None:
+    kinds: dict[str, Kind] = dict.fromkeys(("entropy_of_all", "entropy_of_active", "tied", "lowest"), "share")
+    values = {"entropy_of_all": 0.5, "entropy_of_active": 0.5, "tied": 0.0, "lowest": 0.0}
+    found = by_scale([seen(name, scale, value) for name, value in values.items() for scale in SCALES], kinds)
+    assert [line.split()[1] for line in as_text(found, "width")[2:]] == ["entropy_of_all", "tied", "lowest"]
+    other = by_scale([seen(name, 32.0, at) for at, name in enumerate(("entropy_of_all", "entropy_of_active"))], kinds)
+    assert [line.split()[1] for line in as_text(other, "width")[2:]] == ["entropy_of_all", "entropy_of_active"]
