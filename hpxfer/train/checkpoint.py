@@ -90,7 +90,7 @@ class Checkpointer:
     def last(self, *, with_curves: bool = True) -> Checkpoint | None:
         """Return the furthest usable checkpoint that holds these trials, and possibly others; None if there is none.
 
-        Results `with_curves` cannot begin in one of a run that measured nothing for them.
+        A run `with_curves` cannot go on from a checkpoint of a run without them.
         """
         if self._spec is None or not self._ranks.all(self._spec.is_here()):
             return None

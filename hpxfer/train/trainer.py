@@ -154,7 +154,7 @@ class _Run:
         self.balance_at = balance_steps(steps) if curves else set()
         self.probe_at = probe_steps(steps) if curves else set()
         self.error_at = error_steps(steps, self.setting.final_window_steps) if curves else set()
-        self.measures: Measures | None = None  # of the trials of this size of the stack
+        self.measures: Measures | None = None  # of the live trials; made anew when the stack shrinks
         self.log = MetricLog(self.num_trials)
         self.losses = np.full((self.setting.steps, self.num_trials), np.nan)
         self.ended = np.full(self.num_trials, self.setting.steps + 1)  # [K] the step of divergence, or a larger number
@@ -172,7 +172,8 @@ class _Run:
         index = [past.trials.index(trial.id) for trial in self.stack.trials]
         self.losses[: past.step] = past.losses[:, index]
         self.ended = past.ended[index]
-        self.log.resume(past.series, index)
+        if self.has_curves:  # else this run would store curves with a hole, from which one with curves would go on
+            self.log.resume(past.series, index)
         self.steps_queued = self.steps_read = past.step
         fraction = len(index) / len(past.trials)
         self.trial_steps, self.earlier_s = round(fraction * past.trial_steps), fraction * past.wall_s

@@ -208,6 +208,15 @@ def test_without_curves_nothing_is_measured_and_the_numbers_stay(samples: Path, 
     assert (steps[0], result.curves) == (9, ())
 
 
+def test_curves_have_no_hole_where_a_run_without_them_was_in_between(samples: Path, tmp_path: Path) -> None:
+    one, spec = mlp_trial(samples, "top-2, learned bias"), always(tmp_path / "checkpoints")
+    run([one], spec, until=4)
+    run([one], spec, until=9, curves=False)
+    steps, _, (result,) = run([one], spec)
+    assert steps[0] == 0
+    assert numbers(result) == numbers(trained(one)[0])
+
+
 def test_one_by_one_they_are_the_same(samples: Path) -> None:
     """As on a GPU that is asked for the same bits in every stack."""
     trials = [mlp_trial(samples, "top-2, learned bias", seed=seed) for seed in range(3)]
