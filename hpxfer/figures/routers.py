@@ -1,4 +1,4 @@
-"""Routers against the scale: entropy, load, relative update and gradient, one color per parameterization."""
+"""Routers against the scale: entropy, load, updates, gradient, logits and choice, one color per parameterization."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hpxfer.analysis.statistics.routers import (
+    ABSOLUTE,
     BY_NOW,
     CHANGED,
     ENTROPY,
@@ -41,6 +42,7 @@ PANELS = {
     GRADIENT: "gradient RMS",
     BY_NOW: "update RMS / RMS now",
     MOVED: "moved (stds at init)",
+    ABSOLUTE: "RMS of what has moved",
     LOGITS: "RMS of the logits",
     SPREAD: "RMS of logits less their mean",
     MARGIN: "top-K margin, median",
@@ -54,6 +56,8 @@ TITLES = {
     UPDATE: "Update of the router",
     GRADIENT: "Gradient of the router",
 }
+# An absolute size says the same as one in stds at init, and is drawn where a router starts at zero.
+IN_PLACE_OF = {UPDATE: RELATIVE, ABSOLUTE: MOVED}
 NUM_SE = 2
 _STYLES = {"start": "--", "end": "-"}
 
@@ -82,9 +86,10 @@ class RoutersInfo:
     caption: str = (
         "Routers at the HP transferred from the base, as means over seeds and layers with two standard errors. Solid: "
         "the last logged step. Dashed: the first step, before any update. Thin: single layers at the end. Entropy 1: "
-        "all M experts are equally likely; 0: one expert gets everything. The RMS of an update is in units of the std "
-        "that the table draws the router with at that scale; where a router starts at zero it is absolute. Numbers "
-        "above a panel are exponents of the scale at the end, with 95% intervals."
+        "all M experts are equally likely; 0: one expert gets everything. The RMS of an update, and of the distance "
+        "from the start, is in units of the std that the table draws the router with at that scale; where a router "
+        "starts at zero it is absolute. Numbers above a panel are exponents of the scale at the end, with 95% "
+        "intervals."
     )
 
     def table(self) -> pd.DataFrame:
@@ -110,12 +115,11 @@ def routers_info(found: Sequence[RouterLine], axis: str) -> RoutersInfo | str:
     lines = tuple(line for line in of_axis if line.points)
     if not lines:
         return why_none((line.why_not for line in of_axis), NOTHING)
-    has_relative = {line.parameterization for line in lines if line.metric == RELATIVE}
     panels = []
     for metric in PANELS:
+        has_relative = {line.parameterization for line in lines if line.metric == IN_PLACE_OF.get(metric)}
         kept = [line for line in lines if line.metric == metric and line.when in _STYLES]
-        if metric == UPDATE:  # absolute updates beside relative ones would say the same once more
-            kept = [line for line in kept if line.parameterization not in has_relative]
+        kept = [line for line in kept if line.parameterization not in has_relative]
         if kept:
             panels.append(RouterPanel(metric=metric, lines=tuple(kept)))
     return RoutersInfo(
@@ -187,6 +191,8 @@ def _draw_panel(axes: Axes, panel: RouterPanel, look_of: Mapping[str, tuple[str,
         style.log_losses(axes)
     elif panel.metric == ENTROPY:
         axes.set_ylim(0, 1.05)
+    elif panel.metric == MARGIN:  # negative where a balancing rule chose against the logits
+        axes.axhline(0, color=INK, linewidth=0.8, alpha=FAINT)
     else:
         axes.set_ylim(bottom=0)
     exponents = [

@@ -80,8 +80,8 @@ def compared(file: RecipeFile, target: Shape, seen: Mapping[str, Any]) -> TunedO
 def stated(file: RecipeFile) -> dict[str, str]:
     """Return in words what the recipe was tuned on, as far as it is known."""
     if own_roles(file) is not None:
-        options = (file.model.options or {}).items()
-        own = {name[len(OWN) :].replace("_", " "): str(value) for name, value in options if name.startswith(OWN)}
+        options = {name: value for name, value in (file.model.options or {}).items() if value is not None}
+        own = {name[len(OWN) :].replace("_", " "): str(options[name]) for name in options if name.startswith(OWN)}
         return {"gate": file.model.gate, **own, **training_facts(file)}
     known = base_model(file)
     values = {name: getattr(known, name) for name in VISIBLE}

@@ -12,7 +12,7 @@ from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import shape_from_mapping
 from hpxfer.spec.mlp import LEARNED
-from hpxfer.spec.model_section import ModelSpec
+from hpxfer.spec.model_section import MLPSpec, ModelSpec
 from hpxfer.spec.recipe_file import ModelPart, RecipeFile
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.ties import ties_at
@@ -78,19 +78,19 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
 
 
 def own_roles(file: RecipeFile) -> frozenset[str] | None:
-    """Return the roles of the recipe's own model, if its family reads options of its own; None means any role.
+    """Return the roles of the recipe's own model, if it is a mixture of MLPs; None means any role.
 
-    The recipe of a transformer serves models with other parts than its base had. A mixture of MLPs has no such parts.
+    The recipe of another model serves models with other parts than its base had. A mixture of MLPs has no such parts.
     """
-    family, options = registry("family").get(file.family), file.model.options
-    if family.model_keys is None or options is None:
+    options = file.model.options or {}
+    named = {name[len(OWN) :]: value for name, value in options.items() if name.startswith(OWN)}
+    if not named:
         return None
-    own = SimpleNamespace(**{name[len(OWN) :]: value for name, value in options.items() if name.startswith(OWN)})
+    own, family = MLPSpec().model_copy(update=named), registry("family").get(file.family)
     found = frozenset(family.roles(shape_from_mapping(file.base_shape, "the base"), SimpleNamespace(mlp=own)))
     # The rule that balances experts may move a bias without training it. Of a fixed bias there is nothing to set.
-    return (
-        found if own.router_bias in LEARNED or file.model.bias_rule not in (None, "none") else found - {"router_bias"}
-    )
+    moves = own.router_bias in LEARNED or file.model.bias_rule not in (None, "none")
+    return found if moves else found - {"router_bias"}
 
 
 def training_facts(spec: SweepSpec) -> dict[str, Any]:

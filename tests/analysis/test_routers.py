@@ -12,12 +12,14 @@ import pytest
 
 from hpxfer.analysis import analyze
 from hpxfer.analysis.statistics.routers import (
+    ABSOLUTE,
     BY_NOW,
     CHANGED,
     ENTROPY,
     GRADIENT,
     LOGITS,
     MARGIN,
+    MOVED,
     OF_ACTIVE,
     RELATIVE,
     UPDATE,
@@ -84,11 +86,15 @@ def test_measures_of_a_family_that_shows_its_routers() -> None:
     weights = updates.assign(metric="weight_rms", value=2 * updates["value"])
     at = updates["trial_id"].astype(str).map(width_of).astype(float)
     logits = updates.assign(metric="router_logit_rms", role=None, layer=0, value=at**-0.5)
-    moved = logits.assign(metric="router_changed_share", value=0.25)
-    planted.__dict__["curves"] = pd.concat([curves.astype({"metric": str, "role": object}), weights, logits, moved])
+    changed = logits.assign(metric="router_changed_share", value=0.25)
+    moved = updates.assign(metric="moved_rms", value=at**-1.5)
+    more = [weights, logits, changed, moved]
+    planted.__dict__["curves"] = pd.concat([curves.astype({"metric": str, "role": object}), *more])
     found = lines_of(planted)
     assert found["sp", BY_NOW, "end"].means == pytest.approx([0.5] * 4)
     assert found["sp", LOGITS, "end"].exponent == pytest.approx(-0.5)
+    assert found["sp", ABSOLUTE, "end"].exponent == pytest.approx(-1.5)
+    assert found["sp", MOVED, "end"].exponent == pytest.approx(-1.0)  # in stds at init, which fall as width^-1/2
     assert found["sp", CHANGED, "end"].means == pytest.approx([0.25] * 4)
     assert ("sp", MARGIN, "end") not in found, "nothing was logged of it"
 

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 from looks import drawn_texts
 
-from hpxfer.analysis.statistics.routers import ENTROPY, LOAD, RELATIVE, UPDATE, RouterLine, RouterPoint
+from hpxfer.analysis.statistics.routers import (
+    ABSOLUTE,
+    ENTROPY,
+    LOAD,
+    MARGIN,
+    MOVED,
+    RELATIVE,
+    UPDATE,
+    RouterLine,
+    RouterPoint,
+)
 from hpxfer.figures.routers import RoutersInfo, draw_routers, routers_info
 
 
@@ -77,6 +87,24 @@ def test_panels_and_their_data() -> None:
     figure.draw_without_rendering()  # a warning is an error
     texts = drawn_texts(figure)
     assert "sp: exponent +1.00 [+0.90, +1.10]" in texts
+
+
+def test_a_margin_may_be_negative() -> None:
+    """A balancing rule may choose against the logits."""
+    margins = (-0.3, -0.2, -0.1)
+    figure = draw_routers(info_of(line("sp", MARGIN, margins)))
+    low, high = figure.axes[0].get_ylim()
+    assert low < min(margins)
+    assert max(margins) < high
+
+
+def test_a_router_that_starts_at_zero_has_its_distance_in_absolute_numbers() -> None:
+    moved = [line("sp", MOVED, (1.0, 2.0)), line("sp", ABSOLUTE, (0.1, 0.1)), line("mup", ABSOLUTE, (0.2, 0.1))]
+    panels = info_of(*moved).panels
+    assert [(panel.metric, [each.parameterization for each in panel.lines]) for panel in panels] == [
+        (MOVED, ["sp"]),
+        (ABSOLUTE, ["mup"]),
+    ]
 
 
 def test_no_router_no_figure() -> None:

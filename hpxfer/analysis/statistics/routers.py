@@ -1,4 +1,4 @@
-"""What routers do as models grow: entropy, load, size of the update and gradient, at the transferred HP."""
+"""What routers do as models grow, at the transferred HP: entropy, load, updates, gradient, logits and choice."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ UPDATE = "update"
 GRADIENT = "gradient"
 BY_NOW = "update / now"
 MOVED = "distance from the start"
+ABSOLUTE = "distance from the start, absolute"
 LOGITS = "logits"
 SPREAD = "logit spread"
 MARGIN = "top-K margin"
@@ -64,6 +65,7 @@ METRICS = (
     # The trials of a family that shows its routers have these too (`hpxfer.train.measures`).
     RouterMetric(name=BY_NOW, curve="update_rms", when="end", unit="RMS now", is_power=True, over="weight_rms"),
     RouterMetric(name=MOVED, curve="moved_rms", when="end", unit="init std", is_power=True),
+    RouterMetric(name=ABSOLUTE, curve="moved_rms", when="end", unit="1", is_power=True),
     RouterMetric(name=LOGITS, curve="router_logit_rms", when="start", unit="1", is_power=True),
     RouterMetric(name=LOGITS, curve="router_logit_rms", when="end", unit="1", is_power=True),
     RouterMetric(name=SPREAD, curve="router_logit_spread", when="start", unit="1", is_power=True),
@@ -198,7 +200,7 @@ def _unit(metric: RouterMetric, shape: Shape, init_std: float | None) -> float |
         case "load deviation":
             return shape.kappa
         case "relative update" | "distance from the start":
-            return init_std or None  # a router that starts at zero has no size at first: its plain update is given
+            return init_std or None  # a router that starts at zero has no size at first: its absolute numbers are given
         case _:
             return 1.0
 
@@ -252,8 +254,8 @@ ROUTERS = Statistic(
     "given as a share of log M and of log K (K active experts). start is the first step, before any update; after is "
     "the next step that was logged; end is the last one. A relative update is the RMS of the update of that step over "
     "the std that the table draws the router with, and so is the distance from the start. update / now is over the RMS "
-    "of the weights at that step. Logits, their spread over experts, the margin between the last chosen expert and the "
-    "next, and the share of samples whose experts changed since the start are those of a fixed batch. An exponent is "
+    "of the weights before the update. Logits, their spread over experts, the margin between the last chosen expert "
+    "and the next, and the share of samples whose experts changed since the start are those of a fixed batch. An exponent is "
     "the slope of log2 value over log2 scale, with the wider of two 95% intervals: from seeds, and from the scatter of "
     "shapes about the line.",
     compute=router_lines,
