@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hpxfer.coordinates.look import GRAY, MISS, verdict_title
 from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.report import AxisReport, CheckReport
+from hpxfer.coordinates.style import GRAY, MISS, verdict_title
 
 PANEL_INCHES = (3.1, 2.3)
 COLUMNS = 5

@@ -23,6 +23,7 @@ from hpxfer.coordinates.measure import Observation
 from hpxfer.model.flat import Weights
 from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.scaling.claims.gpt import OF_A_CHANGE
+from hpxfer.train.measures import PROBE_SEED
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack
@@ -37,8 +38,6 @@ EXPERTS = ("expert_in", "expert_gate")  # these read the stream; expert_out read
 PARTS = ("stream", "gates", "moe", "dense", "final_norm")
 OUTSIDE = ("final_norm", "readout")
 LOGIT_BIAS = "router_logit_bias"
-# No trial of a sweep uses this seed.
-PROBE_SEED = 2**62
 PROBE_TOKENS = 64
 
 Part = tuple[str, int | None]  # the name of a part, and its block; None outside the blocks

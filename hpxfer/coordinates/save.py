@@ -11,10 +11,10 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from hpxfer.coordinates.figure import check_info, draw_check
-from hpxfer.coordinates.look import PNG_DPI
 from hpxfer.coordinates.mlp.layers_figure import draw_layers, layers_info
 from hpxfer.coordinates.mlp.papers_figure import draw_papers, papers_info
 from hpxfer.coordinates.report import AxisReport, CheckReport
+from hpxfer.coordinates.style import PNG_DPI
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import write_files
 

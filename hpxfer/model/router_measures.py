@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hpxfer.model.mlp.elementwise import padded
+from hpxfer.model.padded import padded
 
 LOW = 0.05  # the quantile of `margin_low`
 

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from hpxfer.coordinates.look import GRAY, MISS, PREDICTED, legend_below, log_sizes, set_up, step_colors, verdict_title
 from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.report import AxisReport, CheckReport
+from hpxfer.coordinates.style import GRAY, MISS, PREDICTED, legend_below, log_sizes, set_up, step_colors, verdict_title
 
 PANEL_INCHES = (2.75, 2.6)
 MIN_RATIO = 10.0  # of the limits of a panel, so that noise of a few percent looks flat

@@ -3,7 +3,7 @@
 `hpxfer.model.router_measures` defines what a router does on the probe. Beside it stand:
 
 - `update / now`, `update / start`, `update / first`: the Frobenius norm of the last update of a router's weights, over
-  the norm of the weights after it, over the norm that the table draws them with (without a zero start), and over their
+  the norm of the weights before it, over the norm that the table draws them with (without a zero start), and over their
   norm after the first update. A router that starts at zero and freezes has a constant `update / now`, because both
   norms shrink together. Why Routers Freeze does not say which one it plots.
 - `update`: the norm itself.
@@ -23,10 +23,11 @@ from torch import Tensor
 from hpxfer.coordinates.by_scale import Kind
 from hpxfer.coordinates.mlp.moments import Moment
 from hpxfer.coordinates.mlp.quantities import Measured
-from hpxfer.coordinates.optimizer import shares_below_eps
 from hpxfer.coordinates.optimizer_rules import BELOW_EPS
+from hpxfer.model.families import ShowsRouters
 from hpxfer.model.router_measures import RouterView, expert_difference, router_measures
 from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.train.measures import EXPERTS
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
 
@@ -42,22 +43,22 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys((*_SHARES, BELOW_EPS, LOSS, ACCURACY), "share"),
     **dict.fromkeys((*_SIZES, UPDATE, BY_NOW, BY_START, BY_FIRST, DIFFERENCE), "size"),
 }
-EXPERTS = ("expert_in", "expert_out")
 
 
 @dataclass(kw_only=True)
-class Measures:
-    """What is measured of a stack from step to step."""
+class ProbeMeasures:
+    """What is measured of a stack from step to step, on the samples of the probe, [K, P, D]."""
 
     state: TrainState
+    inputs: Tensor
     nominal_std: float  # of the router's weights
-    start: list[RouterView] = field(default_factory=list)
+    start: tuple[RouterView, ...] = ()
     routers: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # step -> weights: of 1, and the last one
 
     @torch.no_grad()
     def of(self, moment: Moment) -> Iterator[Measured]:
         """Yield the measures of a moment, [K] each. The moments must come in order."""
-        views = list(_views(moment))
+        views = self._views(moment.step)
         weights = {name: _now(moment, name) for name in ("router", *EXPERTS) if name in moment.weights.initial}
         self.start = self.start or views
         is_single = moment.model.shape.depth == 1
@@ -69,10 +70,19 @@ class Measures:
                 if name in weights and view.logits_KPE.shape[-1] > 1:
                     yield DIFFERENCE, name, layer, expert_difference(weights[name][block])
         yield from self._updates(moment, weights["router"], is_single=is_single)
-        yield from shares_below_eps(self.state, moment.step, is_single=is_single)
+        if moment.step:
+            below = self.state.optimizer.below_eps()
+            yield from ((BELOW_EPS, role, None, below[role]) for role in below if role not in self.state.plain_roles)
         yield LOSS, PROBE, None, moment.losses.double().mean(1)
         if moment.ranks is not None:
             yield ACCURACY, PROBE, None, (moment.ranks == 0).double().mean(1)
+
+    def _views(self, step: int) -> tuple[RouterView, ...]:
+        """Return what each block's router does on the probe, after `step` updates."""
+        state = self.state
+        assert isinstance(state.model, ShowsRouters), "this family does not show its routers"
+        weights = state.layout.weights(state.flat)
+        return state.model.router_views(weights, state.router_bias, self.inputs, noise_LKE=state.noise(step))
 
     def _updates(self, moment: Moment, now: tuple[Tensor, ...], *, is_single: bool) -> Iterator[Measured]:
         """Yield what the last update did to each router's weights."""
@@ -84,7 +94,7 @@ class Measures:
                 update = _norm(weight - before[block])
                 yield UPDATE, "router", layer, update
                 start = torch.full_like(update, self.nominal_std * weight[0].numel() ** 0.5)
-                for name, by in ((BY_NOW, _norm(weight)), (BY_START, start), (BY_FIRST, _norm(first[block]))):
+                for name, by in ((BY_NOW, _norm(before[block])), (BY_START, start), (BY_FIRST, _norm(first[block]))):
                     if by.all():  # over an exact zero there is no ratio
                         yield name, "router", layer, update / by
         self.routers = {at: kept for at, kept in self.routers.items() if at == 1} | {step: now}
@@ -100,20 +110,6 @@ def nominal_router_std(trial: Trial) -> float:
         hps = hps.with_value("router.init_mult", 1.0)
     drawn = replace(trial, parameterization=parameterization(choice.name, kept), hps=hps)
     return drawn.resolved()["router"].init_std
-
-
-def _views(moment: Moment) -> Iterator[RouterView]:
-    """Yield what each block's router does on the probe."""
-    model = moment.model
-    scale = 1.0 if model.setting.gate == "sigmoid" else model.route_scale.view(-1, 1, 1)
-    for block in moment.forward.blocks:
-        yield RouterView(
-            logits_KPE=block.logits,
-            weights_KPE=block.phi / scale,
-            scores_KPE=block.gated.scores,
-            active_KPE=block.gated.active,
-            num_active=model.shape.num_active,
-        )
 
 
 def _now(moment: Moment, name: str) -> tuple[Tensor, ...]:

@@ -10,22 +10,22 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from hpxfer.coordinates.gpt import PROBE_SEED
 from hpxfer.coordinates.measure import MIN_SCALES, Observation
-from hpxfer.coordinates.mlp.measures import KINDS, Measures, nominal_router_std
+from hpxfer.coordinates.mlp.measures import KINDS, ProbeMeasures, nominal_router_std
 from hpxfer.coordinates.mlp.moments import Moment, moments
 from hpxfer.coordinates.mlp.own import Options, OwnData, Training, default_training, own_trials
 from hpxfer.coordinates.mlp.quantities import measured
 from hpxfer.coordinates.optimizer import gradients_over_eps
 from hpxfer.errors import HpxferError
+from hpxfer.model.parameters import PROBE_SAMPLES
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
+from hpxfer.train.measures import PROBE_SEED
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack
 
-PROBE_SAMPLES = 64
 # RMS of what training added to a weight, in units of the weight's own. Rounding to float32 is 5% of this.
 LEAST_CHANGE = 2.0**-21
 
@@ -45,7 +45,7 @@ def of_trials(
     parts = state.data.train_batches(seed, 0, 1)
     probe = state.for_all((parts[0][0][:count], parts[1][0][:count]))
     pulled: set[str] = set()  # parameters that had a gradient
-    measures = Measures(state=state, nominal_std=nominal_router_std(trials[0]))
+    measures = ProbeMeasures(state=state, inputs=probe[0], nominal_std=nominal_router_std(trials[0]))
     for moment in moments(state, steps, probe):
         _require_digits(moment, state.roles, trials[0], pulled)
         pulled |= {name for name, copies in moment.gradients.items() if any(copy.any() for copy in copies)}

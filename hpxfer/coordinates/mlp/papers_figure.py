@@ -20,10 +20,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from hpxfer.coordinates.by_scale import ByScale
-from hpxfer.coordinates.look import GRAY, PREDICTED, legend_below, log_sizes, scale_colors, set_up, verdict_title
 from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.mlp.measures import ACCURACY, LOSS, PROBE
 from hpxfer.coordinates.report import AxisReport, CheckReport
+from hpxfer.coordinates.style import GRAY, PREDICTED, legend_below, log_sizes, scale_colors, set_up, verdict_title
 
 PANEL_INCHES = (3.5, 2.7)
 COLUMNS = 4

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.kernels.routing import choose_experts
-from hpxfer.model.mlp.elementwise import padded
+from hpxfer.model.padded import padded
 
 
 @dataclass(frozen=True, kw_only=True)
