@@ -44,8 +44,7 @@ def router_measures(now: RouterView, first: RouterView | None) -> dict[str, Tens
     - `logit_rms`; `logit_mean_rms`: RMS over samples of the mean over experts; `logit_spread`: RMS of the logits minus
       that mean. The squares of the last two add up to the square of the first.
     - `margin_median`, `margin_low`: median and 5% quantile over samples of the margin: the smallest logit of an active
-      expert minus the largest of one that is not. It is negative where a balancing rule, or scores that rounding made
-      equal, chose against the logits.
+      expert minus the largest of one that is not. It is negative where a balancing rule chose against the logits.
     - `tied_share`: share of the samples whose margin is exactly zero.
     - `changed_share`: share of the samples whose active experts are not those of `first`.
     - `concentration_high`, `concentration_low`: M times the largest, or the smallest, normalized weight of a sample,

@@ -64,6 +64,8 @@ def messages(text: str) -> list[str]:
         (("  mlp: {}\n", ""),),
         ((POINT, "{width: 64, expert_width: 32, batch_samples: 100}"),),
         ((TABLES, "[{name: sp, conventions: {lr_exponent: -0.5}}]"), (POINT, "{num_experts: 8}")),
+        ((TABLES, "[sp]"), (POINT, "{depth: 2}")),  # it has no factor of the depth
+        ((TABLES, "[mssp-i]"), (POINT, "{depth: 2}"), (OPTIONS, "mlp: {residual: true}"), ("sgd", "adamw")),
     ],
 )
 def test_legal_sweeps(edits: tuple[Edit, ...]) -> None:
@@ -153,6 +155,11 @@ def test_legal_sweeps(edits: tuple[Edit, ...]) -> None:
             ((POINT, "{width: 64, expert_width: 16}"),),
             "axes.width.shapes[0]: mup-i is for regime I, where width, expert_width grow by one factor and the rest "
             "stays: width x2, expert_width x1, experts x1, active x1; it follows none of the regimes",
+        ),
+        (
+            ((TABLES, "[mssp-i]"), (POINT, "{depth: 2}")),
+            "axes.width.shapes[0]: depth must stay at 1 under mssp-i without a residual, got 2: the table divides the "
+            "output of each block by the depth; write model.mlp.residual: true",
         ),
         (
             (("name: small", "name: small\nprecision: bfloat16"),),

@@ -251,12 +251,12 @@ ROUTERS = Statistic(
     name="routers",
     title="What routers do as the model grows",
     note="At the transferred HP, mean over seeds and layers. The entropy of the normalized gates of all M experts is "
-    "given as a share of log M and of log K (K active experts). start is the first step, before any update; after is "
-    "the next step that was logged; end is the last one. A relative update is the RMS of the update of that step over "
-    "the std that the table draws the router with, and so is the distance from the start. update / now is over the RMS "
-    "of the weights before the update. Logits, their spread over experts, the margin between the last chosen expert "
-    "and the next, and the share of samples whose experts changed since the start are those of a fixed batch. An "
-    "exponent is the slope of log2 value over log2 scale, with the wider of two 95% intervals: from seeds, and from the scatter of "
-    "shapes about the line.",
+    "given as a share of log M and of log K (K active experts). start is the first step, before any update; after "
+    "is the next step that was logged; end is the last one. A relative update is the RMS of the update of that "
+    "step over the std that the table draws the router with, and so is the distance from the start. update / now "
+    "is over the RMS of the weights before the update. Logits, their spread over experts, the margin between the "
+    "last chosen expert and the next, and the share of samples whose experts changed since the start are those of "
+    "a fixed batch. An exponent is the slope of log2 value over log2 scale, with the wider of two 95% intervals: "
+    "from seeds, and from the scatter of shapes about the line.",
     compute=router_lines,
 )

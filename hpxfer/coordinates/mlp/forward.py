@@ -139,7 +139,7 @@ def forward(
     for block in range(model.shape.depth):
         noise = None if noise_LKE is None else noise_LKE[block]
         before = None if first is None else first.blocks[block]
-        own = _block(model, weights, block, h, balance_LKE[block], noise, before)
+        own = _block(model, weights, block, h, model.balancing(balance_LKE, block), noise, before)
         blocks.append(own)
         h = added(h, own.aggregate) if options.residual else own.aggregate
     return Forward(
@@ -155,7 +155,7 @@ def _block(
     weights: Split,
     block: int,
     h: Moved,
-    balance_KE: Tensor,
+    balance_KE: Tensor | None,
     noise_KE: Tensor | None,
     first: BlockForward | None,
 ) -> BlockForward:

@@ -20,6 +20,7 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
+from hpxfer.spec.balance import Balance
 from hpxfer.spec.mlp import MLP, Activation, RouterBias
 from hpxfer.trial import Setting, Trial
 
@@ -142,6 +143,7 @@ def own_trials(
         optimizer="sgd" if optimizer == "sgd" else "adamw",
         final_window_steps=1,
         validation_tokens=options.samples,
+        balance=Balance(bias="none"),
         ties="random" if choice.zero_router(optimizer) and shape.num_active < shape.num_experts else "index",
     )
     hps = HPs(

@@ -58,8 +58,8 @@ def _map(role: str, layer: int | None, pieces: Pieces, inputs: Moved) -> Iterato
 
 def _norm(x: Tensor) -> Tensor:
     """Return the RMS of each trial's features, in the form in which [K, ...] is divided by it. It is 1 for zeros."""
-    rms = x.flatten(1).square().mean(1).sqrt()
-    return torch.where(rms > 0, rms, 1.0).view(-1, *[1] * (x.dim() - 1))
+    rms = x.double().flatten(1).square().mean(1).sqrt()  # the squares of float32 may overflow
+    return torch.where(rms > 0, rms, 1.0).to(x.dtype).view(-1, *[1] * (x.dim() - 1))
 
 
 def _forward(fwd: BlockForward, layer: int | None) -> Iterator[Measured]:

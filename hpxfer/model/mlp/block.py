@@ -87,7 +87,8 @@ def route(run: Run, own: Local, block: int, h: Tensor) -> Gated:
         logits *= options.inverse_temperature
     ties = None if model.ties is None else model.ties[block]
     scale = model.route_scale.view(-1, 1, 1)
-    return gate(model.setting.gate, logits, scale, model.shape.num_active, run.balance[block], ties)
+    bias = model.balancing(run.balance, block)
+    return gate(model.setting.gate, logits, scale, model.shape.num_active, bias, ties)
 
 
 def block_forward(run: Run, own: Local, block: int, h: Tensor) -> Tensor:

@@ -21,16 +21,20 @@ from hpxfer.model.padded import padded
 class Gated:
     """What a gate gives."""
 
-    scores: Tensor  # [K, B, E] of all experts: the largest are chosen
+    scores: Tensor  # [K, B, E] of all experts, by which a balancing rule chooses
     weights: Tensor  # [K, B, E], zero for those that are not active
     active: Tensor | None  # [K, B, E] bool; None where all experts are active
     load: Tensor  # [K, E] int64
 
 
 def gate(
-    kind: str, logits_KBE: Tensor, scale_K11: Tensor, num_active: int, bias_KE: Tensor, ties_K: Tensor | None
+    kind: str, logits_KBE: Tensor, scale_K11: Tensor, num_active: int, bias_KE: Tensor | None, ties_K: Tensor | None
 ) -> Gated:
-    """Return the weights of the experts. `scale` multiplies those of a gate that sums to one."""
+    """Return the weights of the experts. `scale` multiplies those of a gate that sums to one.
+
+    `bias` is that of the rule that balances experts: the largest score + bias are chosen. Without one it is None, and
+    the largest logits are chosen, as two large logits may have the same rounded score.
+    """
     num_trials, batch, experts = logits_KBE.shape
     is_sigmoid = kind == "sigmoid"
     scores = padded(torch.sigmoid, logits_KBE) if is_sigmoid else logits_KBE.softmax(-1)
@@ -38,7 +42,8 @@ def gate(
         weights = scores if is_sigmoid else scores * scale_K11
         load = torch.full((num_trials, experts), batch, dtype=torch.int64, device=logits_KBE.device)
         return Gated(scores=scores, weights=weights, active=None, load=load)
-    chosen = choose_experts(scores, bias_KE, num_active, ties_K=ties_K)
+    by, bias_KE = (logits_KBE, torch.zeros_like(logits_KBE[:, 0])) if bias_KE is None else (scores, bias_KE)
+    chosen = choose_experts(by, bias_KE, num_active, ties_K=ties_K)
     active = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, chosen, True)
     if kind == "normalized_softmax":
         weights = logits_KBE.masked_fill(~active, -torch.inf).softmax(-1) * scale_K11

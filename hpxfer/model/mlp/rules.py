@@ -51,6 +51,32 @@ def problems(spec: SweepSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Iterat
         yield (*AT, "loss"), "must be squared_error where samples have real targets, got cross_entropy"
     yield from _shapes(options, shapes)
     yield from _regimes(spec, options, shapes)
+    if not options.residual:
+        yield from _branches(spec, shapes)
+
+
+def _branches(spec: SweepSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Iterator[Problem]:
+    """Yield the shapes of another depth under a table that divides by the depth what a residual branch adds.
+
+    Without a residual the blocks follow each other, and L blocks would divide the features by depth^L. MSSP changes
+    nothing per block there (I.10).
+    """
+    column = registry("optimizer").get(spec.training.optimizer).column
+    for chosen in spec.parameterizations:
+        try:
+            rows = parameterization(chosen.name, chosen.conventions).rows(column)
+        except HpxferError:
+            continue  # reported by itself
+        if not any("depth" in dict(row.forward.exponents) for row in rows if row.role == "expert_out"):
+            continue
+        for at, shape in shapes:
+            if shape.depth != shapes[0][1].depth:
+                yield (
+                    at,
+                    f"depth must stay at {shapes[0][1].depth} under {chosen.name} without a residual, got "
+                    f"{shape.depth}: the table divides the output of each block by the depth; write "
+                    "model.mlp.residual: true",
+                )
 
 
 def _aggregation(options: MLPSpec, sums_to_one: bool, gate: str) -> Iterator[Problem]:

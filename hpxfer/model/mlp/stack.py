@@ -111,6 +111,10 @@ class MLPStack:
             for logits, each in zip(run.logits or (), gated, strict=True)
         )
 
+    def balancing(self, bias_LKE: Tensor, block: int) -> Tensor | None:
+        """Return the bias [K, E] of the balancing rule of a block. It is None if there is no such rule."""
+        return None if self.setting.balance.bias == "none" else bias_LKE[block]
+
     def with_recomputation(self) -> MLPStack:
         """Return this model: its memory has no block to compute again, so nothing asks for it."""
         return self

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from mlp_runs import ZERO_READOUT
+from numpy.typing import NDArray
 
 from hpxfer.coordinates.checking import check
 from hpxfer.coordinates.mlp import Options
+from hpxfer.coordinates.mlp.observe import of_trials
+from hpxfer.coordinates.mlp.own import OwnData, default_training, own_trials
 from hpxfer.coordinates.report import AxisReport
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.monomial import width
+from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
+from hpxfer.spec.mlp import RouterBias
+from hpxfer.train.state import TrainState
+from hpxfer.trial.stack import Stack
 
 POINTS, STEPS = (16, 32, 64, 128), 3
 
@@ -41,11 +51,95 @@ def test_a_router_that_starts_at_zero_is_undecided_and_its_update_has_no_ratio_t
     assert not [each for each in first if each.measure.startswith("margin")]  # all experts are active
 
 
+def watched(
+    options: Options, optimizer: Column = "sgd"
+) -> tuple[dict[tuple[str, str, int], NDArray[Any]], list[dict[str, NDArray[Any]]], TrainState]:
+    """Return what the check measures of two seeds at width 24, and the weights of the same training by step."""
+    choice = parameterization("mup-moe")
+    shape = Shape(width=24, depth=1, num_experts=4, num_active=4, expert_width=24)
+    training = default_training(choice, optimizer)
+    trials = own_trials(choice, optimizer, shape, options, training, seeds=range(2), steps=STEPS)
+    data = OwnData(options=options)
+    measured = of_trials(trials, scale=24.0, steps=STEPS, data=data)
+    found = {(each.quantity, each.role, each.step): np.array(each.values) for each in measured}
+    state = TrainState(Stack(trials=tuple(trials)), torch.device("cpu"), data=data)
+    weights = []
+    for step in range(STEPS + 1):
+        if step:
+            state.update(*state.forward_backward(step - 1))
+        weights.append({name: copies[0].detach().numpy().astype(float) for name, copies in state.weights.items()})
+    return found, weights, state
+
+
+def frobenius(x: NDArray[Any]) -> NDArray[Any]:
+    return np.sqrt((x.reshape(len(x), -1) ** 2).sum(1))
+
+
+def test_updates_of_the_router_are_norms_of_what_the_trainer_moved() -> None:
+    found, weights, _ = watched(Options(expert_matrices=1))
+    router = [each["router"] for each in weights]
+    for step in range(1, STEPS + 1):
+        update = frobenius(router[step] - router[step - 1])
+        nominal = 24.0**-1 * math.sqrt(24 * 4)  # Why Routers Freeze, Table 1
+        overs = {"now": frobenius(router[step - 1]), "start": nominal, "first": frobenius(router[1])}
+        assert found["update", "router", step] == pytest.approx(update, rel=1e-4)
+        for name, over in overs.items():
+            assert found[f"update / {name}", "router", step] == pytest.approx(update / over, rel=1e-4), name
+    assert not np.allclose(found["update / now", "router", 3], found["update / first", "router", 3], rtol=1e-4)
+
+
+def test_the_difference_of_experts_is_that_of_all_pairs() -> None:
+    found, weights, _ = watched(Options(expert_matrices=1))
+    for step in (0, STEPS):
+        experts = weights[step]["expert_out"]
+        pairs = [(experts[:, i] - experts[:, j]) ** 2 for i in range(4) for j in range(4) if i != j]
+        expected = np.sqrt(np.mean(pairs, axis=(0, 2, 3)))
+        assert found["expert difference", "expert_out", step] == pytest.approx(expected, rel=1e-5)
+
+
+def test_shares_below_eps_are_those_of_the_second_moment() -> None:
+    """v is an average with weights (1 - beta2) beta2^(age), over the sum of these weights."""
+    found, _, state = watched(Options(expert_matrices=1), "adam")
+    (trial, _), beta2 = state.stack.trials, 0.95
+    assert {each.globals().beta2 for each in state.stack.trials} == {beta2}
+    squares = {name: np.zeros((2, 1)) for name in state.weights}
+    state.reset()
+    for step in range(STEPS):
+        output, gradients = state.forward_backward(step)
+        for name, copies in gradients.items():
+            flat = copies[0].numpy().astype(float).reshape(2, -1)
+            squares[name] = beta2 * squares[name] + (1 - beta2) * flat**2
+        state.update(output, gradients)
+    for name, role in state.roles.items():
+        root = np.sqrt(squares[name] / (1 - beta2**STEPS))
+        eps = trial.resolved()[role].eps
+        share = (root < eps).mean(1)
+        assert found["sqrt(v) < eps", role, STEPS] == pytest.approx(share, abs=2 / root.shape[1]), role
+    assert any(0.05 < found["sqrt(v) < eps", role, STEPS].mean() < 0.95 for role in state.roles.values())
+
+
 def test_losses_and_accuracy_are_those_of_the_probe() -> None:
-    found = axis_of("mup-i", Options(samples=4))
-    losses = by_step(found, "loss", "probe")
-    assert np.all(np.array(losses[0]) > np.array(losses[STEPS]))
-    assert all(0 <= value <= 1 for values in by_step(found, "accuracy", "probe").values() for value in values)
+    found, weights, _ = watched(Options(expert_matrices=1))
+    data = OwnData(options=Options(expert_matrices=1))
+    x, classes = (part[0] for part in data.train_batches(0, 0, 1))
+    for step in (0, STEPS):
+        for seed in range(2):
+            own = {name: each[seed] for name, each in weights[step].items()}
+            h = x @ own["input"]
+            gates = 1 / (1 + np.exp(-h @ own["router"]))
+            experts = np.einsum("pn,enm->pem", h, own["expert_out"])
+            f = np.einsum("pe,pem->pm", gates, experts) @ own["readout"]  # the base has one expert
+            losses = np.log(np.exp(f).sum(1)) - f[np.arange(len(f)), classes]
+            assert found["loss", "probe", step][seed] == pytest.approx(losses.mean(), rel=1e-5)
+            assert found["accuracy", "probe", step][seed] == (f.argmax(1) == classes).mean()
+
+
+@pytest.mark.parametrize("bias", ["learned", "learned_sgd"])
+def test_a_learned_bias_with_top_k_is_the_only_mover_of_the_choice(bias: RouterBias) -> None:
+    """No rule balances the experts of the check's own model."""
+    _, weights, state = watched(Options(expert_matrices=1, router_bias=bias, num_active=2))
+    assert not state.router_bias.any()
+    assert not np.array_equal(weights[0]["router_logit_bias"], weights[-1]["router_logit_bias"])
 
 
 def test_top_k_adds_margins_ties_and_changed_experts() -> None:
