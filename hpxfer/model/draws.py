@@ -11,6 +11,7 @@ import torch
 from hpxfer.model.counter import CHUNK, normals
 from hpxfer.model.flat import FlatLayout
 from hpxfer.scaling.roles import ROLES
+from hpxfer.trial import Trial
 
 CPU = torch.device("cpu")
 # One draw covers the router noise of this many steps.
@@ -77,6 +78,27 @@ def router_noise(seeds: Sequence[int], blocks: Sequence[int], num_experts: int, 
             generator = _generator(f"{seed}/b_t/{block}/{chunk}")
             out[:, layer, row] = torch.randn(NOISE_STEPS, num_experts, generator=generator)
     return out
+
+
+def bias_std(trial: Trial) -> float:
+    """Return the std of the router bias that a trial draws by `router_noise` and never trains. It is 0 without one."""
+    mlp = trial.setting.mlp
+    own = mlp.router_bias_std if mlp.router_bias in ("fixed", "schedule") else 0.0
+    return own or trial.structure().router_bias_std
+
+
+def untrained_bias(trial: Trial, blocks: Sequence[int], step: int) -> torch.Tensor | None:
+    """Return what is added to the logits of a trial's routers at a step, [L, E], or None if nothing is.
+
+    Validation is at step = steps. A learned bias is a parameter, and not part of this.
+    """
+    parts, count = [], trial.shape.num_experts
+    if blocks and (std := bias_std(trial)):
+        chunk, at = divmod(0 if trial.setting.mlp.router_bias == "fixed" else step, NOISE_STEPS)
+        parts.append(router_noise([trial.seed], blocks, count, chunk)[at, :, 0] * std)
+    if blocks and trial.setting.ties == "fixed_bias":
+        parts.append(fixed_bias([trial.seed], blocks, count)[:, 0])
+    return torch.stack(parts).sum(0) if parts else None
 
 
 def fixed_bias(seeds: Sequence[int], blocks: Sequence[int], num_experts: int) -> torch.Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.data import Data
-from hpxfer.model.draws import NOISE_STEPS, fixed_bias, router_noise
+from hpxfer.model.draws import NOISE_STEPS, bias_std, fixed_bias, router_noise
 from hpxfer.trial import Trial
 
 CHUNK_STEPS, CHUNK_TOKENS = NOISE_STEPS, 2**20
@@ -45,10 +45,8 @@ class BatchLoader:
         self._of_trial = torch.tensor([self._seeds.index(trial.seed) for trial in trials], device=device)
         # Products read samples without a copy per trial. A captured step is written into memory of its own.
         self._shares_samples = len(self._seeds) == 1 and trials[0].setting.num_inputs > 0 and device.type == "cpu"
-        mlp = trials[0].setting.mlp
-        self._scheduled = mlp.router_bias != "fixed"
-        own = mlp.router_bias_std if mlp.router_bias in ("fixed", "schedule") else 0.0
-        stds = [own or trial.structure().router_bias_std for trial in trials]
+        self._scheduled = trials[0].setting.mlp.router_bias != "fixed"
+        stds = [bias_std(trial) for trial in trials]
         self._stds = torch.tensor(stds, device=device).view(1, -1, 1) if any(stds) and self._moe_blocks else None
         self._fixed = self._fixed_bias([trial.setting.ties == "fixed_bias" for trial in trials])
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hpxfer.errors import HpxferError
+from hpxfer.model.draws import untrained_bias
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.trial import Trial
 from hpxfer.trial.identity import LOCAL, canonical
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 NOTHING: Mapping[str, Any] = {}
 _REMOVE = "remove it, and the trial is trained again"
-ROUTER_BIAS = "router_bias"
+ROUTER_BIAS, UNTRAINED_BIAS = "router_bias", "untrained_bias"
 OWN_FILE, FACTS_FILE = "model.safetensors", "hpxfer.json"
 
 
@@ -52,13 +53,17 @@ def facts_of(trial: Trial) -> dict[str, Any]:
 
 
 def write_own(weights: TrialWeights, path: Path, more: Mapping[str, Any] = NOTHING) -> None:
-    """Write a safetensors file: `name.block` -> tensor, the router bias, and the facts, and `more`, as metadata."""
+    """Write a safetensors file: `name.block` -> tensor, the router biases, and the facts, and `more`, as metadata."""
     tensors: dict[str, Tensor] = {}
     for spec in parameters_of(weights.trial):
         blocks = [f".{block}" for block in spec.blocks] or [""]
         copies = zip(blocks, weights.tensors[spec.name], strict=True)
         tensors |= {f"{spec.name}{block}": tensor.contiguous() for block, tensor in copies}
     tensors[ROUTER_BIAS] = weights.router_bias.contiguous()
+    trial = weights.trial
+    untrained = untrained_bias(trial, moe_blocks(trial.shape, trial.setting), trial.setting.steps)
+    if untrained is not None:
+        tensors[UNTRAINED_BIAS] = untrained.contiguous()
     save_file(tensors, path, metadata={"hpxfer": canonical({**facts_of(weights.trial), **more})})
 
 

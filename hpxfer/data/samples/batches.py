@@ -1,7 +1,8 @@
 """Batches of samples: what a trainer reads at each step, and the fixed held-out samples.
 
-The held-out samples are the first of a source of their own, else the first of the source's test split, else the last of
-its training split. Each seed reads every other sample of the training split once per epoch, in an order of its own.
+The held-out samples are of a source of their own, else of the source's test split, else of its training split. A fixed
+pseudo-random order of these chooses them. Each seed reads every other sample of the training split once per epoch, in
+an order of its own.
 """
 
 from __future__ import annotations

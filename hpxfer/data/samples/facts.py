@@ -62,11 +62,14 @@ class Samples(Protocol):
     def train(self, seed: int, begin: int, end: int, num_kept: int) -> Rows:
         """Return what a seed reads from its sample `begin` to its sample `end`, epoch after epoch.
 
-        The last `num_kept` samples of the split are kept for validation and never read.
+        `num_kept` samples of the split are kept for validation and never read.
         """
 
     def held_out(self, begin: int, end: int) -> Rows:
-        """Return samples of the test split, or of the training split of a source without one."""
+        """Return samples `begin` to `end` of the test split, in an order of the source's own.
+
+        Of a source without a test split they are of the training split, and the last ones are those that are kept.
+        """
 
     @property
     def normalization(self) -> tuple[float, float] | None:

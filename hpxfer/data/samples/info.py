@@ -27,7 +27,7 @@ def sample_facts(name: str) -> dict[str, Any] | None:
     facts = samples.facts
     out: dict[str, Any] = {
         "training samples": _endless(samples.num_train),
-        "test samples": "none, so the last training samples are held out"
+        "test samples": "none, so some training samples are held out"
         if samples.num_test == 0
         else _endless(samples.num_test),
         "inputs": f"{facts.num_inputs} ({' x '.join(map(str, facts.shape))})",

@@ -83,7 +83,7 @@ def _kind(facts: Facts) -> str:
 
 
 def num_kept(samples: Samples, held_out: Samples | None, validation_samples: int) -> int:
-    """Return how many samples at the end of the training split are kept for validation."""
+    """Return how many samples of the training split are kept for validation."""
     has_own = held_out is not None or samples.num_train is None or samples.num_test != 0
     return 0 if has_own else validation_samples
 

@@ -18,6 +18,10 @@ from hpxfer.data.samples.facts import Facts, Rows
 from hpxfer.data.windows import shuffled
 from hpxfer.errors import HpxferError
 
+# The order from which held-out samples are taken. Files, such as image folders, often hold one class after the other.
+# No trial of a sweep uses this seed.
+HELD_OUT_SEED = 2**61
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
@@ -122,11 +126,14 @@ class StoredSamples:
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
             rows[here] = shuffled(rows[here], size, seed, epoch)
+        if num_kept:
+            rows = shuffled(rows, self.num_train, HELD_OUT_SEED)
         return self.splits.train.inputs[rows], self.splits.train.targets[rows]
 
     def held_out(self, begin: int, end: int) -> Rows:
         split = self.splits.test or self.splits.train
-        return split.inputs[begin:end], split.targets[begin:end]
+        rows = shuffled(np.arange(begin, end), len(split.inputs), HELD_OUT_SEED)
+        return split.inputs[rows], split.targets[rows]
 
     @cached_property
     def normalization(self) -> tuple[float, float] | None:

@@ -62,14 +62,16 @@ def test_an_epoch_visits_every_sample_once_and_no_held_out_one(
     assert inputs.dtype == np.float32
     assert targets.shape == (steps, batch)
     seen = raw(data, inputs).ravel()[: 3 * region].reshape(3, region)
+    found = np.concatenate([raw(data, x) for x, _ in data.validation_batches()])
+    assert len(set(found.tolist())) == num_held
+    trained = np.setdiff1d(np.arange(train), found)
+    assert len(trained) == region
     for epoch in seen:
-        assert np.array_equal(np.sort(epoch), np.arange(region))
+        assert np.array_equal(np.sort(epoch), trained)
     assert np.array_equal(targets.ravel()[: 3 * region], seen.ravel() % 2)
     if region >= 12:  # by chance alone, two orders agree once in 12!
         assert not np.array_equal(seen[0], seen[1])
-    found = [raw(data, x) for x, _ in data.validation_batches()]
-    first = 1000 if test else region
-    assert np.array_equal(np.concatenate(found), np.arange(first, first + num_held))
+    assert all(1000 <= number < 1000 + test for number in found) if test else found.max() < train
 
 
 def test_batches_do_not_depend_on_how_many_are_read_at_once() -> None:
@@ -85,11 +87,30 @@ def test_batches_do_not_depend_on_how_many_are_read_at_once() -> None:
                 assert np.array_equal(one[step], other)
 
 
-def test_a_source_of_its_own_is_held_out_from_its_first_sample() -> None:
-    data = SampleData(samples=held(20, 6), held_out=held(9), batch_samples=2, validation_tokens=4)
-    assert np.concatenate([raw(data, x) for x, _ in data.validation_batches()]).tolist() == [0, 1, 2, 3]
+@pytest.mark.parametrize("test", [0, 400])
+def test_files_that_hold_one_class_after_the_other_are_held_out_from_all_of_them(test: int) -> None:
+    """As image folders are read. A file's first or last samples would be of one class."""
+
+    def by_class(count: int, start: int = 0) -> Split:
+        return Split(name="a", inputs=numbered(count, start=start), targets=np.arange(count) * 4 // count)
+
+    splits = Splits(train=by_class(400), test=by_class(test, 1000) if test else None)
+    facts = Facts(shape=(15,), is_pixels=True, num_classes=4)
+    samples = StoredSamples(files=SampleFiles(facts=facts, load=lambda: splits))
+    data = SampleData(samples=samples, batch_samples=10, validation_tokens=100)
+    counts = np.bincount(np.concatenate([y for _, y in data.validation_batches()]), minlength=4)
+    assert counts.min() >= 15
+    trained = data.train_batches(0, 0, 30)[1]
+    assert np.bincount(trained.ravel(), minlength=4).min() >= 60
+
+
+def test_a_source_of_its_own_is_held_out_and_its_test_split_before_its_training_split() -> None:
+    data = SampleData(samples=held(20, 6), held_out=held(9), batch_samples=2, validation_tokens=8)
+    own = np.concatenate([raw(data, x) for x, _ in data.validation_batches()])
+    assert len(set(own.tolist()) & set(range(9))) == 8
     data = SampleData(samples=held(20), held_out=held(9, 5), batch_samples=2, validation_tokens=4)
-    assert np.concatenate([raw(data, x) for x, _ in data.validation_batches()]).tolist() == [1000, 1001, 1002, 1003]
+    own = np.concatenate([raw(data, x) for x, _ in data.validation_batches()])
+    assert len(set(own.tolist()) & set(range(1000, 1005))) == 4
     seen = raw(data, data.train_batches(0, 0, 10)[0]).ravel()
     assert np.array_equal(np.sort(seen), np.arange(20))
 

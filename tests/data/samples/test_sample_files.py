@@ -31,7 +31,9 @@ def everything(source: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     assert found.num_train is not None
     x, y = found.train(0, 0, found.num_train, 0)
     order = np.argsort(numbers_of(x))
-    return (x[order], y[order], *found.held_out(0, found.num_test or 0))
+    test_x, test_y = found.held_out(0, found.num_test or 0)
+    test_order = np.argsort(numbers_of(test_x)) if found.num_test else slice(0)
+    return x[order], y[order], test_x[test_order], test_y[test_order]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -46,6 +48,14 @@ def test_idx_holds_images_and_labels_of_both_splits(tmp_path: Path, packed: bool
     assert test_y.tolist() == [2] * 7
     facts = opened(f"idx:{tmp_path}").facts
     assert (facts.shape, facts.num_inputs, facts.num_classes) == ((HEIGHT, WIDTH), 15, 3)
+
+
+def test_a_folder_may_mix_both_spellings(tmp_path: Path) -> None:
+    """A test split that is spelled otherwise than the training split must not be lost."""
+    write_idx(tmp_path, "train", numbered(30), [k % 3 for k in range(30)], dot="-")
+    write_idx(tmp_path, "t10k", numbered(7, start=500), [2] * 7, dot=".")
+    (tmp_path / "t10k-labels.idx1-ubyte").rename(tmp_path / "t10k-labels-idx1-ubyte")
+    assert np.array_equal(everything(f"idx:{tmp_path}")[2], numbered(7, start=500))
 
 
 def test_packing_and_moving_change_no_digest(tmp_path: Path) -> None:
@@ -110,8 +120,9 @@ def test_npz_holds_real_inputs_and_targets_as_they_are(tmp_path: Path) -> None:
     assert (found.facts.num_inputs, found.facts.num_targets, found.facts.num_classes) == (4, 2, 0)
     assert found.normalization is None
     inputs, targets = found.held_out(0, 6)
-    assert np.array_equal(inputs, x.astype(np.float32))
-    assert np.array_equal(targets, y)
+    order = np.argsort(targets[:, 0])
+    assert np.array_equal(inputs[order], x.astype(np.float32))
+    assert np.array_equal(targets[order], y)
     assert targets.dtype == np.float32
 
 

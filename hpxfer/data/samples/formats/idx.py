@@ -3,8 +3,8 @@
 A file starts with two zero bytes, the type (8: unsigned byte), the number of dimensions, and each dimension as a
 big-endian int32. In a folder the training images are `train-images-idx3-ubyte` or `PREFIX-train-images-idx3-ubyte`.
 The names of the other files follow: `labels` and `idx1` instead of `images` and `idx3`, and `t10k` or `test` instead of
-`train`. A dot may stand before `idx`. A file whose name has `train-images` is read as a folder with that set alone. Any
-other file of images has no test split.
+`train`. A dot may stand before `idx`, in any of them. A file whose name has `train-images` is read as a folder with
+that set alone. Any other file of images has no test split.
 """
 
 from __future__ import annotations
@@ -53,14 +53,20 @@ def _pairs(images: str) -> tuple[str, ...]:
     if "train-images" in name:
         for test in ("t10k", "test"):
             of_test = name.replace("train-images", f"{test}-images")
-            if found := either(os.path.join(folder, of_test)):
+            if found := _file(folder, of_test):
                 return (*files, found, _labels(folder, of_test))
-            if lone := either(os.path.join(folder, _labels_name(of_test))):
+            if lone := _file(folder, _labels_name(of_test)):
                 raise HpxferError(
                     f"{lone}: must have its images beside it in {of_test} or {of_test}.gz, got no such file; fetch "
-                    "both files of the test split, or remove this one to hold out the last training samples"
+                    "both files of the test split, or remove this one to hold out training samples"
                 )
     return tuple(files)
+
+
+def _file(folder: str, name: str) -> str | None:
+    """Return the file of this name, plain or packed, with a hyphen or a dot before `idx`; None if there is none."""
+    other = re.sub(r"([-.])idx(?=\d-ubyte$)", lambda found: f"{'-' if found[1] == '.' else '.'}idx", name)
+    return either(os.path.join(folder, name)) or either(os.path.join(folder, other))
 
 
 def _labels_name(images: str) -> str:
@@ -74,7 +80,7 @@ def _labels(folder: str, images: str) -> str:
             f"{os.path.join(folder, images)}: must have `images` in its name, so that its labels can be found, got "
             f"{cut(images, 300)}; keep the usual names, such as train-images-idx3-ubyte"
         )
-    found = either(os.path.join(folder, name))
+    found = _file(folder, name)
     if found is None:
         raise HpxferError(
             f"{os.path.join(folder, images)}: must have its labels beside it in {name} or {name}.gz, got no such file; "
