@@ -75,6 +75,8 @@ def mlp_options(
             raise HpxferError(f"--{name}: unknown {name} {shown(given)}; {nearest(given, get_args(legal))}")
     if matrices is not None and matrices not in (1, 2):
         raise HpxferError(f"--matrices: must be 1 or 2, got {matrices}")
+    if top_k is not None and top_k < 1:
+        raise HpxferError(f"--top-k: must be at least 1 active expert, got {top_k}; leave it out for all of them")
     given_all: dict[str, Any] = {
         "gate": gate,
         "activation": activation,

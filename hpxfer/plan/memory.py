@@ -90,11 +90,12 @@ def _fix(plan: Plan, row: ShapePlan) -> str:
             f"give {asked}, the largest piece of its batch of which one fits: it gives the trials other ids, because "
             "sums over pieces have other bits"
         )
+    smaller = f"fewer batch_{plan.reads}"
     if plan.device.cuda:
-        return "give a larger GPU or share of it, fewer batch_tokens, or leave the shape out"
+        return f"give a larger GPU or share of it, {smaller}, or leave the shape out"
     most = int(HOST_SHARE * (plan.device.host_bytes or 0) // (row.stack_bytes + WORKER_BYTES))
     workers = f"resources.workers: {most}, or " if 0 < most < _at_once(plan) else ""
-    return f"give {workers}fewer batch_tokens, or leave the shape out"
+    return f"give {workers}{smaller}, or leave the shape out"
 
 
 def _clamped(plan: Plan, left: Sequence[ShapePlan], room: float, asked: int) -> Iterator[str]:

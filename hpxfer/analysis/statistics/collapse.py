@@ -158,7 +158,8 @@ def _apart(loss_ISW: Floats, centers: Floats) -> dict[str, Any]:
     num_shapes, num_seeds, _ = loss_ISW.shape
     mean_IW = loss_ISW.mean(1)
     spread_W = mean_IW.std(0, ddof=1)
-    percent_W = 100 * np.ptp(mean_IW, axis=0) / np.abs(mean_IW.mean(0))
+    level_W, range_W = np.abs(mean_IW.mean(0)), np.ptp(mean_IW, axis=0)
+    percent_W = 100 * np.divide(range_W, level_W, out=np.zeros_like(level_W), where=level_W > 0)  # of zeros, none
     out: dict[str, Any] = {
         "spread_nats": tuple(spread_W.tolist()),
         "spread_percent": tuple(percent_W.tolist()),
@@ -207,7 +208,8 @@ def normalized_collapse(every: Sequence[ShapeCurves], floor: float) -> tuple[Flo
     deviation is that over shapes and seeds, relative to the mean. The noise floor is the deviation of loss - floor over
     the seeds of one shape, averaged over shapes; one seed has none. The paper finds the deviation below the noise floor
     ("supercollapse") in models trained compute-optimally with learning rate decay. A sweep at constant steps need not
-    collapse that far. The final loss is that of the last window, so that the noise of one batch does not enter.
+    collapse that far. The final loss is that of the last window, so that the noise of one batch does not enter. Where
+    it does not lie above the floor, such as a loss of exactly zero, there is no normalized curve, and X is 0.
     """
     share_X = (np.arange(SHARES) + 1) / SHARES
     shape_ISX = []
@@ -219,6 +221,8 @@ def normalized_collapse(every: Sequence[ShapeCurves], floor: float) -> tuple[Flo
         shape_ISX.append(np.where(count_X > 0, sums_SX / np.maximum(count_X, 1), np.nan))
     over_ISX = np.stack(shape_ISX) - floor
     known_X = np.isfinite(over_ISX).all((0, 1))
+    if not known_X.any() or not (over_ISX[:, :, known_X][:, :, -1] > 0).all():
+        return np.zeros(0), np.zeros((len(every), 0)), np.zeros(0), np.zeros(0)
     share_X, over_ISX = share_X[known_X], over_ISX[:, :, known_X]
     normalized_ISX = over_ISX / over_ISX[:, :, -1:]
     deviation_X = normalized_ISX.std(axis=(0, 1), ddof=1) / normalized_ISX.mean((0, 1))

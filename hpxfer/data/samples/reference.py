@@ -63,12 +63,17 @@ def _require_stated(key: str, name: str, facts: Facts, spec: DataSpec) -> None:
     # Keys that the sweep gives come first, so that "remove the key" names one that is there.
     for what, number in sorted(found.items(), key=lambda item: getattr(spec, item[0]) is None):
         given = getattr(spec, what) or 0
-        if given != number:
-            at = f"data.{what}" if key == "data.source" else key
+        if given == number:
+            continue
+        if key == "data.source":
             raise HpxferError(
-                f"{at}: must be as in the samples of {name}, {number or 'none'}, got {given or 'none'}; remove the "
-                "key, or name other samples"
+                f"data.{what}: must be as in the samples of {name}, {number or 'none'}, got {given or 'none'}; remove "
+                "the key, or name other samples"
             )
+        raise HpxferError(
+            f"{key}: must hold samples with {given or 'no'} {what} as those of data.source, got {number or 'none'} in "
+            f"{name}; name other samples"
+        )
 
 
 def require_alike(key: str, name: str, samples: Samples, first: Samples) -> None:

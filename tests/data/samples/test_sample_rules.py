@@ -184,7 +184,10 @@ def test_the_identity_has_sizes_and_digests(tmp_path: Path, make_sweep: Make) ->
         ({"inputs": 10}, "data.inputs: must be as in the samples of .*, 15, got 10; remove the key"),
         ({"targets": 2}, "data.targets: must be as in the samples of .*, none, got 2; remove the key"),
         ({"digest": "ab"}, "data.digest: must be the digest of the samples of .*, got ab"),
-        ({"validation": "builtin:shapes"}, "data.validation: must be as in the samples of builtin:shapes, 256, got 15"),
+        (
+            {"validation": "builtin:shapes"},
+            "data.validation: must hold samples with 15 inputs as those of data.source, got 256 in builtin:shapes",
+        ),
         ({"only": (0, 4)}, "data.only: must name classes from 0 .*, got 4 of 4 classes"),
     ],
 )
