@@ -1,4 +1,4 @@
-"""Training losses that reach exactly zero: no share of them, no normalized curve, and no warning (which is an error)."""
+"""Training losses that reach exactly zero have no normalized curve, and cause no warning, which is an error here."""
 
 from __future__ import annotations
 
