@@ -76,7 +76,8 @@ def _number(shape: Shape, name: str) -> float:
 def _hidden_weights(shape: Shape, options: Options) -> int:
     """Return the weights of attention, experts and dense FFNs. The MLP mixture has experts alone."""
     if options.mlp is not None:
-        return options.mlp.expert_matrices * shape.depth * shape.num_experts * shape.expert_width * shape.width
+        matrices: int = options.mlp.expert_matrices
+        return matrices * shape.depth * shape.num_experts * shape.expert_width * shape.width
     num_moe = len(moe_blocks(shape, options))
     hidden = num_moe * (shape.num_experts * shape.expert_width + shape.num_shared * shape.shared_width)
     hidden += (shape.depth - num_moe) * shape.dense_width
