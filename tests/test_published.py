@@ -48,6 +48,7 @@ SWEEPS = (
     "init_lr_small",
     "init_lr_wide",
     "mlp-search",
+    "mlp-search-absolute",
     "mlp-search-onwards",
     *ROUTERS,
     *REGIMES,
@@ -125,6 +126,17 @@ def test_the_log_says_what_the_search_of_six_hps_found() -> None:
     again = onwards[(onwards["width"] == 128) & (onwards["lr"] == 0.5)]
     assert again["validation_top5_error"].mean() == pytest.approx(0.220, abs=5e-4)
     assert {json.loads(each).get("router.lr_mult") for each in onwards["multipliers"]} == {256.0}
+
+
+def test_the_log_says_what_the_search_of_the_absolute_table_found() -> None:
+    relative, absolute = (load_results(PUBLISHED / name).trials for name in ("mlp-search", "mlp-search-absolute"))
+    assert not set(relative["trial_id"]) & set(absolute["trial_id"])
+    assert (len(absolute), (absolute["status"] == "diverged").sum()) == (16361, 6817)
+    best = absolute.loc[absolute["validation_top5_error"].idxmin()]
+    assert (best["lr"], best["init_scale"]) == (0.25, 1.0)
+    assert best["validation_top5_error"] == pytest.approx(0.211, abs=5e-4)
+    multipliers = json.loads(best["multipliers"])
+    assert (multipliers["router.lr_mult"], multipliers["expert_out.lr_mult"]) == (1024.0, 2.0**-8)
 
 
 def test_three_tables_are_one_in_regime_i() -> None:
