@@ -101,7 +101,7 @@ def as_text(measures: Sequence[ByScale], scale_name: str) -> list[str]:
     head = ("role", "measure", "step", *(f"{scale:g}" for scale in scales), "slope", "95% interval")
     roles = list(dict.fromkeys(role for role, _ in groups))
     ordered = sorted(groups.values(), key=lambda group: roles.index(group[0].role))
-    kept = [group for group in ordered if not _is_said(group, groups)]
+    kept = [group for group in ordered if not _is_repeated(group, groups)]
     shown = [found for group in kept for found in dict.fromkeys((group[0], group[-1]))]
     return [
         f"routers and the probe, at each {scale_name} (means over seeds and blocks; sizes: RMS, with a slope)",
@@ -109,8 +109,8 @@ def as_text(measures: Sequence[ByScale], scale_name: str) -> list[str]:
     ]
 
 
-def _is_said(group: Sequence[ByScale], groups: Mapping[tuple[str, str], Sequence[ByScale]]) -> bool:
-    """Return whether a measure is another one under a second name: where all experts are active, two entropies are."""
+def _is_repeated(group: Sequence[ByScale], groups: Mapping[tuple[str, str], Sequence[ByScale]]) -> bool:
+    """Return whether a measure repeats another one, as the two entropies do where all experts are active."""
     other = groups.get((group[0].role, "entropy_of_all"), ())
     of_both = [[(found.step, found.scales, found.values) for found in each] for each in (group, other)]
     return group[0].measure == "entropy_of_active" and of_both[0] == of_both[1]

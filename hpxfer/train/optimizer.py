@@ -30,8 +30,8 @@ from hpxfer.train.snapshot import Snapshot, copy_flat_trials, copy_trials
 from hpxfer.train.squares import joined_sums, sums_of_squares
 
 # Elements per block with torch kernels. Larger blocks leave the cache, smaller ones need more calls (about 30 us per
-# block). Time of an update over that with 2**19, stacks of 16, one AMD EPYC core, 2026-11: 1.13 to 1.4 with 2**17 and
-# 0.99 to 1.04 with 2**20 (GPT at widths 64 to 256 with Adam, MLP mixture at width 128 with SGD).
+# block). Time of an update over that with 2**19, stacks of 16, one AMD EPYC core, 2026-11: 1.05 to 1.35 with 2**17 and
+# 0.98 to 1.05 with 2**20 (GPT at widths 64 to 256 with Adam, MLP mixture at width 128 with SGD).
 BLOCK_ELEMENTS = 2**19
 
 

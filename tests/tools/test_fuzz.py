@@ -76,9 +76,9 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
     assert found["boom"] == ["traceback on stderr: KeyError: 'planted'"]
     assert found["sleep"] == ["hangs"]
     assert any(fault.startswith("took ") and fault.endswith(" s") for fault in found["spin"])
-    assert any(
-        fault.startswith("took ") and fault.endswith(" GB") for fault in found["eat"]
-    )  # on a busy machine, time too
+    # On a busy machine it takes more than its second too. Nothing else may be found of it.
+    assert [fault for fault in found["eat"] if fault.endswith(" GB")] != []
+    assert all(fault.startswith("took ") for fault in found["eat"])
     assert found["chat"] == ["says 100001 characters on stderr"]
     assert found["odd"] == ["exit code 7"]
 

@@ -159,7 +159,7 @@ def _apart(loss_ISW: Floats, centers: Floats) -> dict[str, Any]:
     mean_IW = loss_ISW.mean(1)
     spread_W = mean_IW.std(0, ddof=1)
     level_W, range_W = np.abs(mean_IW.mean(0)), np.ptp(mean_IW, axis=0)
-    percent_W = 100 * np.divide(range_W, level_W, out=np.zeros_like(level_W), where=level_W > 0)  # of zeros, none
+    percent_W = 100 * np.divide(range_W, level_W, out=np.zeros_like(level_W), where=level_W > 0)  # losses of zero: 0%
     out: dict[str, Any] = {
         "spread_nats": tuple(spread_W.tolist()),
         "spread_percent": tuple(percent_W.tolist()),
