@@ -18,6 +18,7 @@ from hpxfer.search.cells import cells_of
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.data import points_with_data
+from hpxfer.spec.data_section import is_own
 from hpxfer.spec.source_kind import source_row
 from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.store import Store
@@ -94,7 +95,7 @@ class Results:
         data = self.spec.data
         assert data.digest is not None, "load_results checks it"
         stored = self.trials.loc[self.trials["data_digest"] == data.digest, ["tokenizer", "vocab_size"]]
-        if data.inputs is not None or source_row(data.source) is not None or stored.empty:
+        if is_own(data) or data.inputs is not None or source_row(data.source) is not None or stored.empty:
             sizes = data_sizes(data)
         else:
             sizes = {"tokenizer": str(stored["tokenizer"].iloc[0]), "vocab_size": int(stored["vocab_size"].iloc[0])}

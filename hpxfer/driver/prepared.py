@@ -140,7 +140,8 @@ def prepare(
     expansion = Expansion(spec, data)
     cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
     wanted = open_reuse(reuse, location, spec.judge.loss)
-    about_kernels = kernels_caution(spec, device, expansion.setting.vocab_size, address)
+    own = spec.trainer is not None
+    about_kernels = None if own else kernels_caution(spec, device, expansion.setting.vocab_size, address)
     cautions = (about_kernels,) if about_kernels else ()
     job = _ready(file, expansion, location, wanted, device, cost, precision, cautions)
     return replace(job, overrides=tuple(overrides))

@@ -85,12 +85,12 @@ class Shape:
     @property
     def expert_ratio(self) -> float:
         """Expert hidden size in units of the width (alpha_ffn)."""
-        return self.expert_width / self.width
+        return self.expert_width / (self.width or 1)  # a user's own shape may have no width
 
     @property
     def dense_ratio(self) -> float:
         """Hidden size of a dense FFN in units of the width."""
-        return self.dense_width / self.width
+        return self.dense_width / (self.width or 1)
 
     @property
     def active_width(self) -> int:

@@ -18,7 +18,7 @@ from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.spec.yaml_file import KeyPath
 
 _AT: KeyPath = ("trainer",)
-_READ_OF_MODEL = ("family", "own", "dims", "base")
+_READ_OF_MODEL = ("family", "own", "dims", "base", "gate", "attention_scale")  # the last two are for its recipe
 _READ_OF_POINT = ("own", "batch_tokens", "batch_samples", "steps", "schedule")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # of an arm: part of labels
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
