@@ -26,6 +26,7 @@ from hpxfer.errors import HpxferError, RankLost, first_line
 from hpxfer.executors.worker import MEMBER, STOP
 from hpxfer.host.files import write_files
 from hpxfer.host.machine import cpu_name
+from hpxfer.spec.check_trainer import LEAST_IN_WINDOW
 from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.trainer.config import config_of, placeholders
 from hpxfer.trainer.ending import Ending
@@ -40,8 +41,6 @@ from hpxfer.trial.stack import Stack
 from hpxfer.trial.team import Team
 
 ENDED = "ended.json"  # in the folder of an attempt: how it ended
-# Fewer reports than this in the final window say too little of its mean.
-LEAST_IN_WINDOW = 5
 # A trial may end in these ways once, and is then tried elsewhere. `lost` is counted by the executor.
 _ONCE_MORE = ("memory", "timeout")
 # How long another node waits for the first one to say how the attempt ended, beyond the time that a command may take

@@ -21,6 +21,8 @@ _AT: KeyPath = ("trainer",)
 _READ_OF_MODEL = ("family", "own", "dims", "base", "gate", "attention_scale")  # the last two are for its recipe
 _READ_OF_POINT = ("own", "batch_tokens", "batch_samples", "steps", "schedule")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # of an arm: part of labels
+# Fewer reports than this in the final window say too little of its mean.
+LEAST_IN_WINDOW = 5
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY", re.IGNORECASE)
 
@@ -164,6 +166,12 @@ def _keys(spec: SweepSpec) -> Iterator[Problem]:
                     yield ("axes", name, *below, key), rule
     if spec.judge.loss not in ("validation", "final_window"):
         yield ("judge", "loss"), f"must be validation or final_window with a trainer, got {spec.judge.loss}"
+    if spec.judge.loss == "final_window" and spec.steps and spec.final_window_steps < LEAST_IN_WINDOW:
+        yield (
+            (*at, "final_window_steps"),
+            f"must be at least {LEAST_IN_WINDOW} steps, of which each is reported, for judge.loss: final_window, got "
+            f"{spec.final_window_steps}",
+        )
     if spec.early_stopping.asha is not None:
         yield ("early_stopping",), "goes with the built-in trainer; let yours end trials that it gives up, or take it out"
     if spec.precision != "float32":

@@ -23,6 +23,10 @@ NAMED_DIMS = tuple(name for name in DIMENSIONS if name not in ("batch_tokens", "
 OF_RUN = ("batch_tokens", "steps", "tokens")
 
 
+# The base of a sweep that has another one.
+_UNREAD = {"width": 1, "depth": 1, "num_groups": 1}
+
+
 def _own(value: Any) -> Any:
     if value is not None and (problem := own_problem(value)) is not None:
         raise PydanticCustomError("own", "{why}", {"why": problem})
@@ -36,11 +40,16 @@ def with_base(model: Any) -> Any:
     """Return the section `model` of a file. The family `user` gets a base that no one reads, as `own` stands for it."""
     if not isinstance(model, dict) or model.get("family") != USER:
         return model
-    if model.get("base"):
+    if (base := model.get("base")) and _given(base) != _given(_UNREAD):
         raise PydanticCustomError(
             "own", "{why}", {"why": "give own in place of base in the family user, and name its dimensions in dims"}
         )
-    return {**model, "base": {"width": 1, "depth": 1}}
+    return {**model, "base": _UNREAD}
+
+
+def _given(base: Any) -> Any:
+    """Return what a section `base` says beyond its defaults. The dump of a sweep spells them out."""
+    return {name: value for name, value in base.items() if value} if isinstance(base, dict) else base
 
 
 def own_shape(own: Mapping[str, OwnDim], dims: Mapping[str, int | str], *, batch: int, steps: int) -> Shape:
