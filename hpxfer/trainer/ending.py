@@ -27,7 +27,7 @@ _PEERS = re.compile(
     r"Rendezvous(Connection|Closed|Timeout)Error|C10d store has failed|ncclRemoteError"
     r"|Connection (reset|closed) by peer"
 )
-_MISSING = re.compile(r"can't open file .*No such file|^FileNotFoundError:|ModuleNotFoundError: No module named")
+_MISSING = re.compile(r"No such file|^FileNotFoundError:|^ModuleNotFoundError:")
 _SIGNALED = re.compile(r"SignalException: Process \d+ got signal: (\d+)")  # torchrun itself
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 

@@ -133,7 +133,7 @@ def _watch(job: Job, command: Supervised, attempt: _Attempt, stop: Callable[[], 
         if seen is not None:
             yield seen
         pause_s = _SOON_S if seen is not None or attempt.reader.has_more else min(2 * pause_s, _LATE_S)
-        if command.is_killing:
+        if command.is_ending:
             continue
         if (grace_s := attempt.grace_s(stop)) is not None:
             command.kill(grace_s, stacks=attempt.timeout is not None)

@@ -43,7 +43,7 @@ class Supervised:
         self._events = b""
         self._exit: Exit | None = None
         self._deadline: float | None = None
-        self.is_killing = False
+        self.is_ending = False  # the command has ended, or is being killed; some processes may be left
         script = os.path.abspath(supervisor.__file__)
         # Isolated: neither the user's variables nor site-packages decide what the supervisor imports.
         with stderr.with_name("supervisor").open("wb") as log:
@@ -92,8 +92,7 @@ class Supervised:
 
     def kill(self, grace_s: float, *, stacks: bool = False) -> None:
         """Ask for SIGTERM, and for SIGKILL after `grace_s`. `stacks`: processes that can write their stacks before."""
-        self.is_killing = True
-        self._deadline = time.monotonic() + grace_s + supervisor.GIVE_UP_S + _SLACK_S
+        self._ends_in(grace_s)
         self._send({"grace_s": grace_s, "stacks": stacks})
 
     def close(self) -> None:
@@ -102,15 +101,21 @@ class Supervised:
         assert pipe is not None
         with suppress(BrokenPipeError):
             pipe.close()  # the supervisor takes it as a request to kill
-        self._deadline = time.monotonic() + supervisor.QUICK_S + supervisor.GIVE_UP_S + _SLACK_S
+        self._ends_in(supervisor.QUICK_S)
         while self.wait(0.2) is None:
             pass
         self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
 
+    def _ends_in(self, grace_s: float) -> None:
+        self.is_ending = True
+        self._deadline = time.monotonic() + grace_s + supervisor.GIVE_UP_S + _SLACK_S
+
     def _hear(self, event: Mapping[str, object]) -> None:
         match event:
+            case {"event": "exited"} if not self.is_ending:
+                self._ends_in(supervisor.QUICK_S)
             case {"event": "ended", "code": code, "oom_kills": int(kills), "left": list(left)}:
                 self._exit = Exit(code=code if isinstance(code, int) else None, oom_kills=kills, left=tuple(left))
             case {"event": "not_started", "what": what, "why": why, "errno": number}:

@@ -263,6 +263,7 @@ class Supervisor:
             if pid == self.pid:
                 self._code = os.waitstatus_to_exitcode(status)
                 self._process.returncode = self._code
+                say(event="exited")
 
     def _end(self, left: list[int]) -> dict[str, Any]:
         """Read what the pipes still hold, and return how the command ended."""
