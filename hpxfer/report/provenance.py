@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -15,7 +15,6 @@ from hpxfer.registry import registry
 from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
 from hpxfer.scaling.coverage import control_notes
-from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.data_section import OWN_DATA
 from hpxfer.spec.trainer_section import TrainerSpec
@@ -74,10 +73,10 @@ class Progress:
         )
 
 
-def progress_table(results: Results) -> Table:
+def progress_table(cells: pd.DataFrame) -> Table:
     """Return how many cells of each axis and parameterization are finished, diverged, failed or missing."""
-    counts = results.cells.groupby(["axis", "parameterization", "status"], sort=True).size()
-    there = set(results.cells["status"])
+    counts = cells.groupby(["axis", "parameterization", "status"], sort=True).size()
+    there = set(cells["status"])
     statuses = [status for status in STATUSES if status != "stopped" or status in there]
     rows = []
     for axis, label in dict.fromkeys((key[0], key[1]) for key in counts.index):
@@ -142,14 +141,13 @@ def _of_trainer(trainer: TrainerSpec, trials: pd.DataFrame) -> Iterator[tuple[st
         yield "packages beside it", ", ".join(sorted(packages))
 
 
-def threshold_table(results: Results) -> Table:
-    """Return the numbers that a verdict depends on."""
-    rules = rules_of(results.spec)
+def threshold_table(rules: Rules) -> Table:
+    """Return the numbers that a verdict by these rules depends on."""
     rows = (
         ("largest loss given up that counts as none", _limit_text(rules)),
-        ("move of an optimum that transfers", f"less than {MOVE_OCTAVES:g} octave between any two shapes"),
+        ("move of an optimum that counts as none", f"less than {MOVE_OCTAVES:g} octave between any two shapes"),
         ("chance of a wrong verdict", f"at most {100 * rules.error:.3g}%"),
-        ("control", CONTROL),
+        ("control", rules.control or "none named"),
     )
     return text_table("What a verdict depends on", ("threshold", "value"), rows)
 
@@ -166,21 +164,9 @@ def limits(results: Results, reports: tuple[TransferReport, ...]) -> tuple[str, 
 
 
 def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[str]:
-    findings = [finding for report in reports for finding in report.findings]
-    ranges = {}
-    for finding in findings:
-        scales = [shape.scale for shape in finding.shapes]
-        ranges[finding.axis] = f"{finding.scale_name} {scale_text(min(scales))} to {scale_text(max(scales))}"
-    if ranges:
-        yield f"A verdict holds for what was measured: {'; '.join(ranges.values())}. It says nothing beyond."
-    if any(finding.lacks_control for finding in findings):
-        yield f"There is no control ({CONTROL}): it is not known whether optima move along this axis at all."
+    yield from of_ranges(reports)
     yield from _of_control(results)
-    for report in reports[:1]:
-        yield (
-            f"The verdict is about the {report.judged.shown} and {report.hp}. HPs that were not scanned stayed at "
-            "their base values; the optimum may move with them."
-        )
+    yield from of_others(reports)
     if results.spec.early_stopping.asha is not None:
         yield CROSSING
     seeds = len(results.spec.seeds)
@@ -196,6 +182,29 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
         yield (
             f"The largest model has {int(largest['params_total']):,} parameters and was trained on {tokens:,} {reads}. "
             "The report does not cover longer training or other data."
+        )
+
+
+def of_ranges(reports: Sequence[TransferReport]) -> Iterator[str]:
+    """Yield that verdicts hold for what was measured, and that some lack a control."""
+    ranges = {}
+    findings = [finding for report in reports for finding in report.findings]
+    for finding in findings:
+        scales = [shape.scale for shape in finding.shapes]
+        ranges[finding.axis] = f"{finding.scale_name} {scale_text(min(scales))} to {scale_text(max(scales))}"
+    if ranges:
+        yield f"A verdict holds for what was measured: {'; '.join(ranges.values())}. It says nothing beyond."
+    if any(finding.lacks_control for finding in findings):
+        named = f" ({control})" if (control := reports[0].control) else ""
+        yield f"There is no control{named}: it is not known whether optima move along this axis at all."
+
+
+def of_others(reports: Sequence[TransferReport]) -> Iterator[str]:
+    """Yield that other HPs were not scanned."""
+    for report in reports[:1]:
+        yield (
+            f"The verdict is about the {report.judged.shown} and {report.hp}. HPs that were not scanned stayed at "
+            "their base values; the optimum may move with them."
         )
 
 
