@@ -40,9 +40,9 @@ from hpxfer.spec.ties import resolved
 from hpxfer.spec.trainer_files import digested
 from hpxfer.spec.yaml_file import key_path, read_yaml
 from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
-from hpxfer.store.schema import shape_of_row
 from hpxfer.store.location import ResultsLocation, open_location
 from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.store.schema import shape_of_row
 from hpxfer.store.sweep_file import damage, load_given
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 

@@ -121,7 +121,7 @@ class LocalExecutor:
                 _send(rank, (worker.stack, queue.is_last_try(worker.stack)))
 
     def _gpus(self, place: int, *, of_rank: bool = False) -> str | None:
-        """Return the numbers of the GPUs of a process, by its place among all. Shares of a GPU fill one after another."""
+        """Return the numbers of the GPUs of a process by its place among all. Shares fill one GPU after another."""
         if not self.gpus:
             return str(place) if of_rank else None
         first = int(place * self.gpus + 1e-9)

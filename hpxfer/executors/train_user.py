@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import hpxfer
-from hpxfer.errors import HpxferError, RankLost, first_line
+from hpxfer.errors import RankLost, first_line
 from hpxfer.executors.worker import MEMBER, STOP
 from hpxfer.host.files import write_files
 from hpxfer.host.machine import cpu_name
@@ -139,7 +139,15 @@ class TrainUser:
             return self.trainer.command
         module = ("-m", "hpxfer.trainer", "{config_json}")
         if gpus > 1:
-            launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{gpus}", "--max-restarts", "0")
+            launch = (
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                "{gpus}",
+                "--max-restarts",
+                "0",
+            )
             return (_python(), *launch, *module)
         return (_python(), *module)
 

@@ -134,7 +134,9 @@ def _of_trainer(trainer: TrainerSpec, trials: pd.DataFrame) -> Iterator[tuple[st
         if trials[name].notna().any():
             yield title, _counted(trials[name])
     codes = [json.loads(text) for text in trials["provenance"].dropna().unique()]
-    if commits := sorted({f"{code['commit']}{' with changes' if code['dirty'] else ''}" for code in codes if code["commit"]}):
+    if commits := sorted(
+        {f"{code['commit']}{' with changes' if code['dirty'] else ''}" for code in codes if code["commit"]}
+    ):
         yield "commit of the trainer", ", ".join(commits[:SHOWN])
     packages = {f"{name} {version}" for code in codes for name, version in code["packages"].items()}
     if packages:

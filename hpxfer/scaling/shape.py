@@ -130,7 +130,7 @@ class Shape:
         return {dim.name: value for dim in fields(self) if (value := getattr(self, dim.name)) != dim.default}
 
 
-def heads_of(width: int, head_dim: int, num_heads: int | None, kv_heads: int | None) -> dict[str, int]:
+def heads_of(width: int, head_dim: int, num_heads: int | None, kv_heads: int | None) -> dict[str, Any]:
     """Return num_heads and kv_heads as a shape holds them: 0 where they are what they would be without being given."""
     heads = 0 if num_heads is None or num_heads * head_dim == width else num_heads
     of_width = width // head_dim if head_dim else 0

@@ -88,9 +88,14 @@ def _own_shape_at(
     if not isinstance(entry, ShapeChange):
         if name in OF_RUN:
             number = _whole(entry, name, "")
-            entry = ShapeChange.model_construct(steps=number, batch_tokens=None) if name == "steps" else (
-                ShapeChange.model_construct(batch_tokens=number, steps=_whole(base.tokens / number, "steps", " at "
-                                            f"{base.tokens} in all"))
+            entry = (
+                ShapeChange.model_construct(steps=number, batch_tokens=None)
+                if name == "steps"
+                else (
+                    ShapeChange.model_construct(
+                        batch_tokens=number, steps=_whole(base.tokens / number, "steps", f" at {base.tokens} in all")
+                    )
+                )
             )
         else:
             entry = ShapeChange.model_construct(own={name: entry})
@@ -164,7 +169,7 @@ def moved(base: Shape, change: ShapeChange, model: Model) -> Shape:
     return shape
 
 
-def _heads(base: Shape, change: ShapeChange, width: int) -> dict[str, int]:
+def _heads(base: Shape, change: ShapeChange, width: int) -> dict[str, Any]:
     """Return num_heads and kv_heads. Raise HpxferError if they cannot follow the change.
 
     By default the heads follow the width, and those of keys and values follow the heads.
@@ -180,7 +185,7 @@ def _heads(base: Shape, change: ShapeChange, width: int) -> dict[str, int]:
     return heads_of(width, base.head_dim, heads, kv_heads)
 
 
-def _experts(base: Shape, change: ShapeChange) -> dict[str, int]:
+def _experts(base: Shape, change: ShapeChange) -> dict[str, Any]:
     """Return num_experts, num_active and expert_width. Raise HpxferError if they cannot follow the change."""
     size = change.expert_ratio or change.expert_width
     if change.num_experts == 0:
@@ -207,7 +212,7 @@ def _experts(base: Shape, change: ShapeChange) -> dict[str, int]:
     return {"num_experts": num_experts, "num_active": num_active, "expert_width": expert_width}
 
 
-def _dense(base: Shape, change: ShapeChange, shape: Shape, blocks: Blocks) -> dict[str, int]:
+def _dense(base: Shape, change: ShapeChange, shape: Shape, blocks: Blocks) -> dict[str, Any]:
     """Return dense_width: 0 if no block of `shape` has a dense FFN. Raise HpxferError if it is given all the same.
 
     By default it keeps the ratio of the base or, of a base without a dense FFN, of what a token uses of its experts.

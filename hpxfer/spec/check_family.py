@@ -129,7 +129,11 @@ def unread_keys(family: Any) -> dict[str, list[str]]:
 
     `family` is its row.
     """
-    model = ["mlp", "own", "dims"] if family.model_keys is None else _without(ModelSpec, (*family.model_keys, "family", "base"))
+    model = (
+        ["mlp", "own", "dims"]
+        if family.model_keys is None
+        else _without(ModelSpec, (*family.model_keys, "family", "base"))
+    )
     return {"model": model, "base": [] if family.base_keys is None else _without(ShapeSpec, family.base_keys)}
 
 

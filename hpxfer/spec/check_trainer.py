@@ -96,8 +96,9 @@ def _arms(spec: SweepSpec, trainer: TrainerSpec) -> Iterator[Problem]:
         yield ("parameterizations",), f"{OWN}{unknown[0]} must be an arm of trainer.arms; {nearest(unknown[0], arms)}"
     legal = arms or [name for name in names if not name.startswith(OWN)]
     if trainer.control is not None and trainer.control not in legal:
-        yield (*_AT, "control"), f"must be an arm of the sweep, got {shown(trainer.control)}; " + nearest(
-            trainer.control, legal
+        yield (
+            (*_AT, "control"),
+            f"must be an arm of the sweep, got {shown(trainer.control)}; " + nearest(trainer.control, legal),
         )
 
 
@@ -173,7 +174,10 @@ def _keys(spec: SweepSpec) -> Iterator[Problem]:
             f"{spec.final_window_steps}",
         )
     if spec.early_stopping.asha is not None:
-        yield ("early_stopping",), "goes with the built-in trainer; let yours end trials that it gives up, or take it out"
+        yield (
+            ("early_stopping",),
+            "goes with the built-in trainer; let yours end trials that it gives up, or take it out",
+        )
     if spec.precision != "float32":
         yield ("precision",), "has no effect: your own trainer decides it; give it in trainer.args"
     if spec.resources.loggers:

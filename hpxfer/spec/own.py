@@ -78,8 +78,9 @@ def changed(base: Mapping[str, OwnDim], change: Mapping[str, OwnDim]) -> dict[st
         if name not in base:
             raise HpxferError(f"own: unknown key {shown(name)}; {nearest(name, base)}")
         if isinstance(value, str) != isinstance(base[name], str):
-            raise HpxferError(f"own: {name} must be of the kind that it has at the base, {shown(base[name])}, got "
-                              f"{shown(value)}")
+            raise HpxferError(
+                f"own: {name} must be of the kind that it has at the base, {shown(base[name])}, got {shown(value)}"
+            )
     return {**base, **{name: like(base[name], value) for name, value in change.items()}}
 
 

@@ -39,8 +39,8 @@ def digested(spec: SweepSpec) -> SweepSpec:
     for name, paths in _matches(folder, trainer):
         if not paths:
             raise HpxferError(
-                f"trainer.files: {shown(name)} must name files below {folder}, got none; correct the path, which starts "
-                "at the folder of the sweep file"
+                f"trainer.files: {shown(name)} must name files below {folder}, got none; correct the path, which "
+                "starts at the folder of the sweep file"
             )
         for path in paths:
             content = read_bytes(path)

@@ -1,4 +1,4 @@
-"""The section `trainer` of a sweep file: the user's own trainer, key by key. The text below a field documents its key."""
+"""The section `trainer` of a sweep file: the user's own trainer. The text below a field documents its key."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape
 from hpxfer.store import bounds
-from hpxfer.store.schema import CURVES, NOT_OF_USER, SHAPE_COLUMNS, UNKNOWN_DIMS, TRIALS
+from hpxfer.store.schema import CURVES, NOT_OF_USER, SHAPE_COLUMNS, TRIALS, UNKNOWN_DIMS
 from hpxfer.trial import TRAINER_VERSION, Setting, Trial
 from hpxfer.trial.identity import LOCAL, canonical
 from hpxfer.trial.result import Curve, TrialResult

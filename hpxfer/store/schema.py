@@ -82,6 +82,7 @@ def shape_of_row(row: Mapping[Any, Any]) -> Shape:
 
     return Shape(**{name: value(name) for name in SHAPE_COLUMNS})
 
+
 _TEXT = pa.string()
 _INT = pa.int64()
 _FLOAT = pa.float64()

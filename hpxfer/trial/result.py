@@ -13,8 +13,8 @@ from typing import Literal
 # stops trials early.
 Status = Literal["finished", "diverged", "stopped", "failed"]
 # Why a trial failed. bug: an exception in training. input: something that the user has to fix, such as absent data.
-# memory: a single trial did not fit. lost: its worker was lost on every try. timeout: a user's own trainer was silent or
-# slow twice. The first two affect other trials too.
+# memory: a single trial did not fit. lost: its worker was lost on every try. timeout: a user's own trainer was twice
+# silent or slow. The first two affect other trials too.
 ErrorKind = Literal["bug", "input", "memory", "lost", "timeout"]
 
 
