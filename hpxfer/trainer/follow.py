@@ -118,7 +118,8 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[Seen, None, Endin
     logs = _open(job, number, resume)
     attempt = _Attempt(job, number, earlier)
     env = _environment(job, logs, attempt.reader.path)
-    with Supervised(job.argv, cwd=job.cwd, env=env, stdout=logs / "stdout", stderr=logs / "stderr") as command:
+    out, err = logs / "stdout", logs / "stderr"
+    with Supervised(job.argv, cwd=job.cwd, env=env, stdout=out, stderr=err, grace_s=job.grace_s) as command:
         yield from _watch(job, command, attempt, stop)
         exit_ = command.wait(0)
         assert exit_ is not None

@@ -140,6 +140,7 @@ class Supervisor:
 
     def __init__(self, task: Mapping[str, Any]) -> None:
         self._parent = os.getppid()
+        self._quick_s = min(QUICK_S, float(task["grace_s"]))
         self._oom_before = oom_kills()
         self._code: int | None = None  # of the command: an exit code, or the negative number of a signal
         self._kill_at: float | None = None  # when SIGTERM is over and SIGKILL begins
@@ -191,14 +192,14 @@ class Supervisor:
         """Send the signals that are due to what is left. Return whether it must be given up."""
         now = time.monotonic()
         if self._parent != os.getppid():
-            self.kill(QUICK_S)
+            self.kill(self._quick_s)
         if self._term_at is not None and now >= self._term_at:
             self._term_at = None
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGTERM)
         if self._code is not None and not self._is_swept:
             self._is_swept = True
-            self._kill_at = self._kill_at or now + QUICK_S
+            self._kill_at = self._kill_at or now + self._quick_s
             signal_all(left, signal.SIGTERM)
         if self._kill_at is not None and now >= self._kill_at:
             signal_all(left, signal.SIGKILL)
@@ -241,7 +242,7 @@ class Supervisor:
         data = os.read(0, 4096)
         if not data or self._requests is None:
             self._requests = None
-            self.kill(QUICK_S)
+            self.kill(self._quick_s)
             return
         *lines, self._requests = (self._requests + data).split(b"\n")
         for line in lines:
