@@ -59,6 +59,11 @@ class Job:
         check_id(self.trial_id)
         if not self.argv or not all(isinstance(each, str) and "\0" not in each for each in self.argv):
             raise HpxferError(f"command: must be a list of texts without zero bytes, got {shown(self.argv)}")
+        for pattern in self.nan_exit:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise HpxferError(f"nan_exit: must be regular expressions, got {shown(pattern)}: {error}") from None
 
     @property
     def run_dir(self) -> Path:

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 HALF_BYTES = 2**19  # of a log: so much from its start and so much from its end is kept
 CHUNK_BYTES = 2**18
 FLUSH_S = 1.0  # how often the end of a long log is written
@@ -135,6 +135,12 @@ def signal_all(pids: Iterator[int] | list[int], number: int) -> None:
             os.kill(pid, number)
 
 
+def die_with_parent() -> None:
+    """Let the system kill this process when its parent ends: the last resort if the supervisor itself is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 class Supervisor:
     """One command from its start to the end of its last process."""
 
@@ -162,6 +168,7 @@ class Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=die_with_parent,  # this process has one thread
         )
         self.pid = process.pid
         assert process.stdout is not None

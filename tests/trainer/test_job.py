@@ -53,6 +53,11 @@ def test_a_command_is_texts(tmp_path: Path, argv: Any) -> None:
         Job(argv=argv, folder=tmp_path, trial_id="t", steps=1, config={}, cwd=tmp_path)
 
 
+def test_a_pattern_is_a_regular_expression(tmp_path: Path) -> None:
+    with pytest.raises(HpxferError, match="nan_exit: must be regular expressions, got"):
+        Job(argv=("true",), folder=tmp_path, trial_id="t", steps=1, config={}, cwd=tmp_path, nan_exit=("(",))
+
+
 def test_attempts_count_up(tmp_path: Path) -> None:
     assert next_attempt(tmp_path / "gone") == 1
     for name in ("attempt-1", "attempt-9", "attempt-10", "attempt-x", "attempt--3", "attempt-" + "9" * 30):
