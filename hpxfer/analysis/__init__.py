@@ -6,7 +6,7 @@ followup    the sweep that would decide an undecided verdict
 analyze     all of it
 """
 
-from hpxfer.analysis.analyze import Analysis, analyze
+from hpxfer.analysis.analyze import Analysis, analyze, analyze_lines
 from hpxfer.analysis.followup import FollowUp, followup_sweep
 from hpxfer.analysis.report import transfer_report
 from hpxfer.analysis.statistics import Inputs, Statistic, register_statistic
@@ -26,6 +26,7 @@ __all__ = [
     "Statistic",
     "TransferReport",
     "analyze",
+    "analyze_lines",
     "followup_sweep",
     "register_statistic",
     "report_line",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ from hpxfer.spec.yaml_file import YamlFile, read_yaml
 from hpxfer.store import SWEEP_FILE
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line
+from hpxfer.verdict.rules import Rules
+from hpxfer.verdict.thresholds import CONTROL
 
 if TYPE_CHECKING:
     from hpxfer.results import Results
@@ -58,6 +60,11 @@ class Analysis:
         """The report on the judged HP; None if its line cannot be read, and `notes` say why."""
         return next((report for report in self.reports if report.hp == self.hp), None)
 
+    @property
+    def control(self) -> str | None:
+        """The arm that all others are compared with; None if nobody named one."""
+        return self.reports[0].control if self.reports else CONTROL
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data, with a key per statistic. None stands for what is missing and for +inf."""
         out: dict[str, Any] = json_ready(
@@ -89,14 +96,16 @@ def analyze(results: Results, loss: str | None = None, references: References | 
     lines, notes = _lines(results, loss)
     if results.base is not None and results.left_out:
         notes.insert(0, f"judged from {results.base.name}, a shape that {', '.join(results.left_out)} do not have")
-    inputs = Inputs(results=results, loss=loss, lines=tuple(lines), references=references)
-    statistics: dict[str, tuple[Any, ...]] = {}
-    for statistic in STATISTICS.rows():
-        try:
-            statistics[statistic.name] = answers_of(statistic, inputs, STATISTICS.module(statistic.name))
-        except HpxferError as error:
-            notes.append(f"{statistic.name}: {error}")
-            statistics[statistic.name] = ()
+    inputs = Inputs(
+        of_sweep=results,
+        hp=results.spec.judged_hp,
+        loss=loss,
+        lines=tuple(lines),
+        rules=rules_of(results.spec),
+        references=references,
+    )
+    statistics, failed = _statistics(inputs)
+    notes += failed
     reports = tuple(line.report for line in lines)
     diverged = all_diverged(results)
     return Analysis(
@@ -113,6 +122,42 @@ def analyze(results: Results, loss: str | None = None, references: References | 
         ),
         notes=(*notes, *_no_result(results)),
     )
+
+
+def analyze_lines(
+    lines: Sequence[JudgedLine], *, name: str, hp: str, rules: Rules, notes: Sequence[str] = ()
+) -> Analysis:
+    """Return the reports on the lines of a table, and every statistic that needs no more than lines.
+
+    `hp` is the judged one of those that the lines scan, and `rules` are those that they were judged by.
+    """
+    judged = lines[0].report.judged
+    statistics, failed = _statistics(Inputs(of_sweep=None, hp=hp, loss=judged.name, lines=tuple(lines), rules=rules))
+    return Analysis(
+        sweep=name,
+        hp=hp,
+        loss=judged.name,
+        judged=judged,
+        reports=tuple(line.report for line in lines),
+        statistics=statistics,
+        follow_up=FollowUp(yaml=None, why_not="a table names no sweep that could be run"),
+        notes=(*notes, *failed),
+    )
+
+
+def _statistics(inputs: Inputs) -> tuple[dict[str, tuple[Any, ...]], list[str]]:
+    """Return the answers of every statistic, and why others have none. Of a table, only those of lines have answers."""
+    answers: dict[str, tuple[Any, ...]] = {}
+    failed = []
+    for statistic in STATISTICS.rows():
+        answers[statistic.name] = ()
+        if inputs.of_sweep is None and not statistic.of_lines:
+            continue
+        try:
+            answers[statistic.name] = answers_of(statistic, inputs, STATISTICS.module(statistic.name))
+        except HpxferError as error:
+            failed.append(f"{statistic.name}: {error}")
+    return answers, failed
 
 
 def _sweep_file(results: Results) -> YamlFile:

@@ -3,7 +3,7 @@
 `kinds.FIGURES` lists the kinds of figures, and `register_figure` adds one. Drawing needs matplotlib, and never pyplot.
 """
 
-from hpxfer.figures.every_figure import DrawnFigure, all_figures
+from hpxfer.figures.every_figure import DrawnFigure, all_figures, line_figures
 from hpxfer.figures.kinds import FigureKind, HPFigure, HPInput, Info, SweepFigure, register_figure
 from hpxfer.figures.transfer import Panel, TransferInfo, transfer_info
 from hpxfer.figures.transfer_draw import draw_transfer, save_transfer
@@ -19,6 +19,7 @@ __all__ = [
     "TransferInfo",
     "all_figures",
     "draw_transfer",
+    "line_figures",
     "register_figure",
     "save_transfer",
     "transfer_info",

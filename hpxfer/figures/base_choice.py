@@ -19,6 +19,7 @@ from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, why_none
 from hpxfer.verdict.bases import BaseReading, TunedAt
 from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.thresholds import CONTROL
 
 SPREAD = 0.05  # doublings between the marks of two parameterizations, so that their bars can be told apart
 RING = 15  # points, around the recommended base
@@ -35,6 +36,7 @@ class BaseChoiceInfo:
     largest: str  # the name of the largest shape
     readings: tuple[BaseReading, ...]  # one per parameterization that has a base
     judged: JudgedLoss = NATS
+    control: str | None = CONTROL  # the arm that the others are compared with
     caption: str = (
         "Left: what the HP tuned at each shape gives up at the largest one, with its 95% interval. A filled "
         "mark says that the HP transfers from there to all larger shapes, and a ring marks the smallest base that is "
@@ -62,12 +64,13 @@ class BaseChoiceInfo:
 
 def base_choice_info(analysis: Analysis, hp: str, axis: str) -> BaseChoiceInfo | str:
     """Return what the figure of one axis shows, or why there is none."""
-    found = along([reading for reading in analysis.found("bases") if reading.hp == hp], axis)
+    found = along([reading for reading in analysis.found("bases") if reading.hp == hp], axis, analysis.control)
     readings = tuple(reading for reading in found if reading.why_not is None)
     if not any(row.loss_given_up_nats is not None for reading in readings for row in reading.bases):
         return why_none((reading.why_not for reading in found), f"no HP tuned along {axis} has a result at its end")
     advice = listed([f"with {reading.parameterization}, {reading.advice}" for reading in readings])
     return BaseChoiceInfo(
+        control=analysis.control,
         title=f"Base for {hp} along {axis}: {advice}",
         hp=hp,
         axis=axis,
@@ -98,7 +101,7 @@ def draw_base_choice(info: BaseChoiceInfo) -> Figure:
         broken = broken_axis([*ends, *(row.limit_nats for row in rows)])
         draw_broken_axis(losses, broken, info.judged, strip=any(map(_diverges, rows)))
         losses.set_title(f"{info.judged.noun} given up at {info.largest}")
-        look_of = style.marks([reading.parameterization for reading in info.readings])
+        look_of = style.marks([reading.parameterization for reading in info.readings], info.control)
         for number, reading in enumerate(info.readings):
             shift = SPREAD * (number - (len(info.readings) - 1) / 2)
             _draw_losses(losses, broken, reading, *look_of[reading.parameterization], shift)
@@ -167,4 +170,5 @@ BASE_CHOICE = HPFigure(
     question="Which base is large enough?",
     infos=lambda given: {axis: base_choice_info(given.analysis, given.report.hp, axis) for axis in given.axes},
     draw=draw_base_choice,
+    of_lines=True,
 )

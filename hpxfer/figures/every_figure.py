@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
@@ -14,6 +14,9 @@ from hpxfer.analysis import Analysis
 from hpxfer.figures.kinds import FIGURES, HPFigure, HPInput, Info, SweepFigure
 from hpxfer.figures.style import to_png, to_svg
 from hpxfer.results import Results
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _UNFIT = re.compile(r"[^\w.+-]+")  # characters that a file name should not have: users choose the names of axes
 
@@ -53,8 +56,29 @@ def all_figures(results: Results, analysis: Analysis) -> tuple[list[DrawnFigure]
     In a notebook: `figures, missing = hpxfer.all_figures(results, hpxfer.analyze(results))`, then show
     `figures[0].figure`. A figure's `svg`, `png` and `csv` are made when they are asked for.
     """
+    return _drawn(_found(results, analysis), analysis)
+
+
+def line_figures(analysis: Analysis, lines: Mapping[str, pd.DataFrame]) -> tuple[list[DrawnFigure], list[str]]:
+    """Return every figure of a table that needs no more than its lines, as `all_figures` does.
+
+    `lines` has the frame of each HP that was judged.
+    """
+    kinds = [kind for kind in FIGURES.rows() if isinstance(kind, HPFigure) and kind.of_lines]
+    found = (
+        figure
+        for report in analysis.reports
+        for figure in _of_hp(
+            [kind for kind in kinds if report.hp == analysis.hp or not kind.judged_only],
+            HPInput(results=None, analysis=analysis, report=report, line=lines[report.hp]),
+        )
+    )
+    return _drawn(found, analysis)
+
+
+def _drawn(found: Iterable[_Found], analysis: Analysis) -> tuple[list[DrawnFigure], list[str]]:
     figures, missing = [], []
-    for unfit_name, info, draw, aside, under_verdict, verdict_axis in _found(results, analysis):
+    for unfit_name, info, draw, aside, under_verdict, verdict_axis in found:
         name = _UNFIT.sub("_", unfit_name)
         if isinstance(info, str):
             missing.append(f"{name}: {info}")
@@ -79,7 +103,8 @@ def _found(results: Results, analysis: Analysis) -> Iterator[_Found]:
     kinds = FIGURES.rows()
     of_hps = [kind for kind in kinds if isinstance(kind, HPFigure)]
     for report in analysis.reports:
-        given = HPInput(results=results, analysis=analysis, report=report)
+        line = results.line(report.hp, report.loss)
+        given = HPInput(results=results, analysis=analysis, report=report, line=line)
         yield from _of_hp([kind for kind in of_hps if not kind.judged_only], given)
         if report.hp == analysis.hp:
             yield from _of_hp([kind for kind in of_hps if kind.judged_only], given)

@@ -36,9 +36,10 @@ class Info(Protocol):
 class HPInput:
     """What a figure about one scanned HP is made from."""
 
-    results: Results
+    results: Results | None  # None: the line is that of a table, which only figures of lines are asked for
     analysis: Analysis
     report: TransferReport  # on this HP
+    line: pd.DataFrame  # that the report was made from
 
     @property
     def axes(self) -> list[str]:
@@ -52,7 +53,8 @@ class HPFigure:
 
     `infos` returns axis -> what that figure shows, or why there is none. With `judged_only` the figure is drawn for the
     judged HP alone, and its name is that of the axis, e.g. `training-width`. With `under_verdict` the figure of the
-    judged HP stands directly under the verdict on its axis.
+    judged HP stands directly under the verdict on its axis. A figure `of_lines` needs no more than the line, the report
+    and the statistics of lines, so that a table can feed it.
     """
 
     name: str  # how the names of its files start
@@ -61,6 +63,7 @@ class HPFigure:
     draw: Callable[[Any], Figure]
     judged_only: bool = False
     under_verdict: bool = False
+    of_lines: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

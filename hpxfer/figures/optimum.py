@@ -17,6 +17,7 @@ from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, misfits, octaves_of, with_interval
 from hpxfer.verdict.optimum import Kind, Optimum
+from hpxfer.verdict.thresholds import CONTROL
 
 BOUNDS: dict[Kind, int] = {"lower_edge": -1, "upper_edge": 1}  # on which side of the grid the optimum lies
 ARROW = 20  # points
@@ -60,6 +61,7 @@ class OptimumInfo:
     scale_name: str
     lines: tuple[OptimumLine, ...]
     caption: str
+    control: str | None = CONTROL  # the arm that the others are compared with
 
     def table(self) -> pd.DataFrame:
         """Return one row per optimum, with the slope of its line."""
@@ -74,7 +76,7 @@ class OptimumInfo:
 
 def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
     """Return what the figure of one axis shows, or why there is none."""
-    findings = along(report.findings, axis)
+    findings = along(report.findings, axis, report.control)
     lines = tuple(_line(finding) for finding in findings)
     if not any(line.points for line in lines):
         return f"no shape along {axis} has an optimum of {report.hp}"
@@ -82,6 +84,7 @@ def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
         f"{line.parameterization} " + ("not a line" if not line.is_line else _drift(line.drift)) for line in lines
     ]
     return OptimumInfo(
+        control=report.control,
         title=f"Drift of the best {report.hp} along {axis}, in octaves per doubling: {listed(drifts)}",
         hp=report.hp,
         axis=axis,
@@ -128,7 +131,7 @@ def draw_optimum(info: OptimumInfo) -> Figure:
         style.log2_scale_axis(axes, scales, info.scale_name)
         axes.set_ylabel(octaves_of(f"of the best {info.hp}"))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        look_of = style.marks([line.parameterization for line in info.lines])
+        look_of = style.marks([line.parameterization for line in info.lines], info.control)
         handles = []
         for i, line in enumerate(info.lines):
             color, marker = look_of[line.parameterization]
@@ -180,4 +183,5 @@ OPTIMUM = HPFigure(
     question="Where is the best HP at each scale, and how does it drift?",
     infos=lambda given: {axis: optimum_info(given.report, axis) for axis in given.axes},
     draw=draw_optimum,
+    of_lines=True,
 )

@@ -17,7 +17,7 @@ from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed
 from hpxfer.verdict.loss import NATS, JudgedLoss
-from hpxfer.verdict.thresholds import NUM_SE, REGRET_SHARE
+from hpxfer.verdict.thresholds import CONTROL, NUM_SE, REGRET_SHARE
 
 SPREAD = 0.05  # doublings between the marks of two parameterizations, so that their bars can be told apart
 
@@ -33,6 +33,7 @@ class RegretInfo:
     scale_name: str
     findings: tuple[Finding, ...]  # those with an HP to transfer, one per parameterization
     judged: JudgedLoss = NATS
+    control: str | None = CONTROL  # the arm that the others are compared with
 
     @property
     def shapes(self) -> list[ShapeFinding]:
@@ -59,7 +60,7 @@ class RegretInfo:
 
 def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:
     """Return what the figure of one axis shows, or why there is none."""
-    findings = along(report.findings, axis)
+    findings = along(report.findings, axis, report.control)
     known = tuple(finding for finding in findings if finding.base_value is not None)
     if all(shape.is_base for finding in findings for shape in finding.shapes):
         return f"no shape along {axis} beyond the base"
@@ -77,6 +78,7 @@ def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:
     )
     largest = listed([f"{finding.parameterization} {_largest(finding)}" for finding in known])
     return RegretInfo(
+        control=report.control,
         title=f"{_given_up(report)} by the {report.hp} tuned at the base, along {axis}: {largest}",
         caption=" ".join([caption, *growths]),
         hp=report.hp,
@@ -135,7 +137,7 @@ def draw_regret(info: RegretInfo) -> Figure:
         broken = _axis_of(info)
         strip = any(map(_diverges, info.shapes))
         draw_broken_axis(axes, broken, info.judged, strip=strip)
-        look_of = style.marks([finding.parameterization for finding in info.findings])
+        look_of = style.marks([finding.parameterization for finding in info.findings], info.control)
         for number, finding in enumerate(info.findings):
             color, marker = look_of[finding.parameterization]
             shift = SPREAD * (number - (len(info.findings) - 1) / 2)
@@ -182,4 +184,5 @@ REGRET = HPFigure(
     question="What does the transferred HP cost at each scale?",
     infos=lambda given: {axis: regret_info(given.report, axis) for axis in given.axes},
     draw=draw_regret,
+    of_lines=True,
 )

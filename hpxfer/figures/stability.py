@@ -18,6 +18,7 @@ from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.text import along, listed, octaves_of, why_none
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.thresholds import CONTROL
 
 NOTHING = "no trial has a result"
 
@@ -61,9 +62,11 @@ class StabilityInfo:
         return pd.DataFrame(rows, columns=[*columns, "optimum_log2"]).rename(columns=self.judged.column)
 
 
-def stability_info(found: Sequence[StabilityMap], axis: str, hp: str, judged: JudgedLoss = NATS) -> StabilityInfo | str:
+def stability_info(
+    found: Sequence[StabilityMap], axis: str, hp: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
+) -> StabilityInfo | str:
     """Return what the figure of one HP along one axis shows, or why there is none."""
-    of_axis = along([cells for cells in found if cells.hp == hp], axis)
+    of_axis = along([cells for cells in found if cells.hp == hp], axis, control)
     kept = [cells for cells in of_axis if cells.why_not is None and cells.scales]
     if not kept:
         return why_none((cells.why_not for cells in of_axis), NOTHING)
@@ -155,8 +158,11 @@ STABILITY = HPFigure(
     name="stability",
     question="How far is the optimum from divergence?",
     infos=lambda given: {
-        axis: stability_info(given.analysis.found("stability"), axis, given.report.hp, given.report.judged)
+        axis: stability_info(
+            given.analysis.found("stability"), axis, given.report.hp, given.report.judged, given.report.control
+        )
         for axis in given.axes
     },
     draw=draw_stability,
+    of_lines=True,
 )

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from hpxfer.verdict.labels import is_control, scale_text
+from hpxfer.verdict.thresholds import CONTROL
 
 INK = "#123456"
 FAINT = 0.55  # opacity of ink that should stand back
@@ -128,11 +129,11 @@ def scale_colors(scales: Iterable[float]) -> dict[float, str]:
     return dict(zip(ordered, ramp(len(ordered)), strict=True))
 
 
-def marks(names: Sequence[str]) -> dict[str, tuple[str, str]]:
+def marks(names: Sequence[str], control: str | None = CONTROL) -> dict[str, tuple[str, str]]:
     """Return color and marker of each parameterization. Those of a control are always the same."""
     distinct = list(dict.fromkeys(names))
-    controls = [name for name in distinct if is_control(name)]
-    others = [name for name in distinct if not is_control(name)]
+    controls = [name for name in distinct if is_control(name, control)]
+    others = [name for name in distinct if not is_control(name, control)]
     return {
         **{name: MARKS[i % len(MARKS)] for i, name in enumerate(others)},
         **{name: CONTROL_MARKS[i % len(CONTROL_MARKS)] for i, name in enumerate(controls)},

@@ -9,6 +9,7 @@ from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.labels import is_control, scale_text
 from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import misfit_text
+from hpxfer.verdict.thresholds import CONTROL
 
 
 class AxisResult(Protocol):
@@ -24,15 +25,15 @@ class AxisResult(Protocol):
 R = TypeVar("R", bound=AxisResult)
 
 
-def control_last(parameterization: str) -> tuple[bool, str]:
+def control_last(parameterization: str, control: str | None = CONTROL) -> tuple[bool, str]:
     """Return the sort key that puts the control after all other parameterizations."""
-    return (is_control(parameterization), parameterization)
+    return (is_control(parameterization, control), parameterization)
 
 
-def along(results: Iterable[R], axis: str) -> tuple[R, ...]:
+def along(results: Iterable[R], axis: str, control: str | None = CONTROL) -> tuple[R, ...]:
     """Return the results along one axis, the control last."""
     found = [result for result in results if result.axis == axis]
-    return tuple(sorted(found, key=lambda result: control_last(result.parameterization)))
+    return tuple(sorted(found, key=lambda result: control_last(result.parameterization, control)))
 
 
 def shape_name(scale: float, is_base: bool) -> str:

@@ -214,11 +214,10 @@ def _draw_panel(axes: Axes, info: TrainingInfo, panel: TrainingPanel, color_of: 
 
 
 def _infos(given: HPInput) -> dict[str, Info | str]:
-    best = best_cells(given.report, given.results.line(given.report.hp, given.report.loss))
-    known = loss_curves(best, given.results.curves)
-    return {
-        axis: _with_data(training_info(given.report, axis, best, known), given.results, axis) for axis in given.axes
-    }
+    results = given.results
+    assert results is not None, "a table has no curves"
+    known = loss_curves(best := best_cells(given.report, given.line), results.curves)
+    return {axis: _with_data(training_info(given.report, axis, best, known), results, axis) for axis in given.axes}
 
 
 def _with_data(info: TrainingInfo | str, results: Results, axis: str) -> TrainingInfo | str:

@@ -139,7 +139,8 @@ def _caption(findings: Sequence[Finding], panels: Sequence[Panel], judged: Judge
         parts.append(f"The curve is the fit, and a star is its {judged.extreme} point with the 95% interval.")
     if any(shape.lowest for shape in shapes):
         parts.append(f"A ring is the {judged.extreme} measured mean.")
-    parts.append("Where the optima lie above one another, the HP transfers.")
+    said = "optimum did not move" if any(finding.lacking for finding in findings) else "HP transfers"
+    parts.append(f"Where the optima lie above one another, the {said}.")
     return " ".join([*parts, misfits(findings)]).rstrip()
 
 
@@ -159,7 +160,8 @@ def _conclusion(report: TransferReport) -> str:
         return f"nothing is known of {report.hp}"
     axes = list(dict.fromkeys(finding.axis for finding in findings))
     bare = any(finding.verdict == "transfers" and finding.lacks_control for finding in findings)
-    end = " (no control)" if bare else ""
+    lacking = dict.fromkeys(why for finding in findings for why in finding.lacking)
+    end = f" ({', '.join(lacking or ['no control'])})" if bare or lacking else ""
     if len(axes) == 1:
         verdicts = ", ".join(f"{finding.parameterization} {_verb(finding)}" for finding in findings)
         return f"{report.hp} along {axes[0]}: {verdicts}{end}"
@@ -179,7 +181,7 @@ def _by_verdict(findings: Sequence[Finding], axes: Sequence[str]) -> str:
 
 
 def _verb(finding: Finding) -> str:
-    return "is undecided" if finding.verdict == "undecided" else finding.verdict
+    return {"undecided": "is undecided", "stays": "did not move"}.get(finding.verdict, finding.verdict)
 
 
 def _series(row: ShapeLosses, finding: Finding) -> Series:

@@ -204,8 +204,7 @@ def _key(marker: str, label: str, size: float, *, edge: bool = False) -> Line2D:
 
 
 def _infos(given: HPInput) -> dict[str, Info | str]:
-    line = given.results.line(given.report.hp, given.report.loss)
-    return {axis: axis_transfer_info(given.report, line, axis) for axis in given.axes}
+    return {axis: axis_transfer_info(given.report, given.line, axis) for axis in given.axes}
 
 
 TRANSFER = HPFigure(
@@ -214,4 +213,5 @@ TRANSFER = HPFigure(
     infos=_infos,
     draw=draw_transfer,
     under_verdict=True,
+    of_lines=True,
 )

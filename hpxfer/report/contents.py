@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import hpxfer
@@ -22,19 +23,22 @@ from hpxfer.report.provenance import (
     threshold_table,
 )
 from hpxfer.report.tables import NOTHING, Cell, Column, Table, text_table
+from hpxfer.report.trials import TrialData, trial_data
 from hpxfer.results import Results
+from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.storage.uri import spelled
 from hpxfer.verdict.headline import headline
+from hpxfer.verdict.labels import is_control
 from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import (
-    chance_text,
     conclusion,
     drift_text,
     exponent_text,
     has_transferred,
     hp_text,
     interval_text,
+    likely_text,
     misfit_text,
     move_text,
     optimum_text,
@@ -44,6 +48,8 @@ from hpxfer.verdict.text import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from hpxfer.analysis import Analysis
     from hpxfer.figures import DrawnFigure
 
@@ -107,7 +113,7 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Section:
-    """The part of the report about one results folder."""
+    """The part of the report about one results folder, or about one table of runs that were trained elsewhere."""
 
     name: str
     headline: str  # on the judged HP
@@ -124,8 +130,14 @@ class Section:
     provenance: Table
     thresholds: Table
     limits: tuple[str, ...]
-    sweep_yaml: str
-    source: Source
+    sweep_yaml: str  # empty for a table
+    analysis: Analysis
+    line: pd.DataFrame | None  # that the report on the judged HP was made from
+    controls: tuple[str, ...]  # the arms that others are compared with
+    trials: Callable[[int], TrialData]  # every trial in at most so many characters
+    figures: Sequence[DrawnFigure] = ()
+    not_drawn: Sequence[str] = ()  # why other figures are missing
+    problems: Sequence[str] = ()  # files that could not be read
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,6 +147,7 @@ class Report:
     title: str
     sections: tuple[Section, ...]
     comparison: Table | None = None
+    made_from: str = "the Parquet files of the results folder"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data, with None for what is missing."""
@@ -150,11 +163,20 @@ class Report:
 def make_report(sources: Sequence[Source]) -> Report:
     """Return the report on one or more results folders, in the order given."""
     names = _names([source.results for source in sources])
-    sections = tuple(_section(source, name) for source, name in zip(sources, names, strict=True))
-    title = f"Do hyperparameters transfer? {', '.join(names)}"
+    return report_of([_section(source, name) for source, name in zip(sources, names, strict=True)])
+
+
+def report_of(sections: Sequence[Section], *, made_from: str = Report.made_from) -> Report:
+    """Return the report with these sections. `made_from` says what it was made from and nothing else."""
+    title = f"Do hyperparameters transfer? {', '.join(section.name for section in sections)}"
     num_cards = sum(len(section.cards) + len(section.other_cards) for section in sections)
     many = len(sections) > 1 or num_cards > CARDS_AT_A_GLANCE
-    return Report(title=title, sections=sections, comparison=_comparison(sections) if many else None)
+    return Report(
+        title=title,
+        sections=tuple(sections),
+        comparison=_comparison(sections) if many else None,
+        made_from=made_from,
+    )
 
 
 def _section(source: Source, name: str) -> Section:
@@ -169,18 +191,24 @@ def _section(source: Source, name: str) -> Section:
         next_step=next_step(
             results, judged[0] if judged else None, spelled(str(results.folder)), is_running=source.is_running
         ),
-        cards=_cards(judged, analysis),
-        other_cards=_cards(others, analysis),
+        cards=cards_of(judged, analysis),
+        other_cards=cards_of(others, analysis),
         tables=analysis_tables(analysis),
         unknown=(*analysis.notes, *unknown(analysis)),
         progress=Progress.of(results).text(is_running=source.is_running),
-        progress_table=progress_table(results),
+        progress_table=progress_table(results.cells),
         failures=failures(results),
         provenance=provenance_table(results),
-        thresholds=threshold_table(results),
+        thresholds=threshold_table(rules_of(results.spec)),
         limits=limits(results, (*judged, *others)),
         sweep_yaml=dump_sweep(results.spec),
-        source=source,
+        analysis=analysis,
+        line=results.line(analysis.hp, analysis.loss) if judged else None,
+        controls=tuple(label for label in results.expansion.arms if is_control(label)),
+        trials=partial(trial_data, results),
+        figures=source.figures,
+        not_drawn=source.not_drawn,
+        problems=results.problems,
     )
 
 
@@ -209,7 +237,8 @@ def _question(analysis: Analysis, spec: SweepSpec) -> str:
     return f"Does {analysis.hp} transfer? Judged by {analysis.judged.shown}."
 
 
-def _cards(reports: Sequence[TransferReport], analysis: Analysis) -> tuple[Card, ...]:
+def cards_of(reports: Sequence[TransferReport], analysis: Analysis) -> tuple[Card, ...]:
+    """Return a card for each verdict of these reports."""
     advice_of = {(found.hp, *found.key): found.advice for found in analysis.statistics.get("bases", ()) if found.advice}
     return tuple(
         _card(report, finding, advice_of.get((report.hp, *finding.key)))
@@ -226,8 +255,8 @@ def _card(report: TransferReport, finding: Finding, base_advice: str | None) -> 
 
 
 def _facts(hp: str, finding: Finding) -> Iterator[tuple[str, str]]:
-    if (chance := chance_text(finding)) is not None:
-        yield "probability", f"{chance} that it transfers"
+    if (likely := likely_text(finding)) is not None:
+        yield "probability", likely
     if (moved := move_text(finding)) is not None:
         yield "move", moved
     yield DRIFT, drift_text(finding)
@@ -332,16 +361,16 @@ def _section_dict(section: Section) -> dict[str, Any]:
         "question": section.question,
         "next_step": section.next_step,
         "verdicts": [card.to_dict() for card in (*section.cards, *section.other_cards)],
-        "analysis": section.source.analysis.to_dict(),
+        "analysis": section.analysis.to_dict(),
         "unsaid": list(section.unknown),
         "progress": {"text": section.progress, **section.progress_table.to_dict()},
         "failures": list(section.failures),
-        "problems": list(section.source.results.problems),
+        "problems": list(section.problems),
         "provenance": section.provenance.to_dict(),
         "limits": list(section.limits),
         "figures": [
-            {"name": figure.name, "title": figure.title, "caption": figure.caption} for figure in section.source.figures
+            {"name": figure.name, "title": figure.title, "caption": figure.caption} for figure in section.figures
         ],
-        "not_drawn": list(section.source.not_drawn),
+        "not_drawn": list(section.not_drawn),
         "sweep_yaml": section.sweep_yaml,
     }

@@ -20,7 +20,7 @@ import hpxfer
 from hpxfer.figures import DrawnFigure
 from hpxfer.figures.style import INK
 from hpxfer.report.contents import Report
-from hpxfer.report.trials import TrialData, trial_data
+from hpxfer.report.trials import TrialData
 
 MOST_BYTES = 3_000_000
 TRIAL_CHARACTERS = 1_500_000  # that the trials of all sweeps may take
@@ -67,11 +67,11 @@ def script_source(script: str) -> str:
 def _fitting(template: str, report: Report, most_bytes: int) -> str:
     """Return a template with the report in at most so many bytes."""
     share = TRIAL_CHARACTERS // max(len(report.sections), 1)
-    trials = tuple(trial_data(section.source.results, share) for section in report.sections)
+    trials = tuple(section.trials(share) for section in report.sections)
     figures = [
         PageFigure(section=section.name, drawn=drawn, image=_svg_url(drawn.svg))
         for section in report.sections
-        for drawn in section.source.figures
+        for drawn in section.figures
     ]
     bare = _render(template, report, trials, [replace(figure, image=None) for figure in figures])
     return _render(template, report, trials, _fitted(figures, most_bytes - len(bare.encode())))

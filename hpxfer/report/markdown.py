@@ -33,9 +33,9 @@ def _section(section: Section, links: Mapping[tuple[str, str], str]) -> Iterator
         yield from _card(card)
     yield from _listing("What is not known, and why", section.unknown)
     yield from _listing("Failed trials", section.failures)
-    yield from _listing("Files that could not be read", section.source.results.problems)
+    yield from _listing("Files that could not be read", section.problems)
     yield from _figures(section, links, under_verdict=False)
-    yield from _listing("Figures that could not be drawn", section.source.not_drawn)
+    yield from _listing("Figures that could not be drawn", section.not_drawn)
     for table in (section.progress_table, *section.tables, section.provenance, section.thresholds):
         yield from (*_table(table, level=3), "")
     yield from _listing("Limits", section.limits)
@@ -47,7 +47,7 @@ def _section(section: Section, links: Mapping[tuple[str, str], str]) -> Iterator
 
 def _figures(section: Section, links: Mapping[tuple[str, str], str], *, under_verdict: bool) -> Iterator[str]:
     """Yield the figures that stand under the verdict, or those that follow it."""
-    for figure in section.source.figures:
+    for figure in section.figures:
         if figure.under_verdict != under_verdict:
             continue
         yield from (f"### {_text(figure.title)}", "")

@@ -24,7 +24,6 @@ from hpxfer.host.output import aligned
 from hpxfer.report.contents import Card, Report, Section
 from hpxfer.report.joint import joint_table
 from hpxfer.verdict.findings import Finding, Verdict
-from hpxfer.verdict.labels import is_control
 from hpxfer.verdict.text import (
     NOTHING,
     chance_text,
@@ -52,6 +51,7 @@ BADGES: dict[Verdict, tuple[str, str]] = {
     "transfers": ("o", "#1a7f4b"),
     "drifts": ("^", "#b3261e"),
     "undecided": ("D", "#8a5a00"),
+    "stays": ("D", "#8a5a00"),
 }
 
 
@@ -60,7 +60,7 @@ def draw_page(section: Section, *, whole: bool = True) -> Figure:
     shown = _shown(section)
     headline = style.wrapped(section.headline, HEADLINE_CHARACTERS).splitlines()
     facts = [line for fact in _facts(section, shown) for line in style.wrapped(fact, FACT_CHARACTERS).splitlines()]
-    joint = section.source.analysis.found("joint_optima")
+    joint = section.analysis.found("joint_optima")
     table = _indented(joint_table(joint)) if joint else _table(section.cards)
     points = min(TABLE, (WIDTH - 2 * MARGIN) * 72 / (MONO * max(map(len, table))))
     head = 0.3 + _inches(len(headline), HEADLINE) + 0.2
@@ -120,12 +120,12 @@ def to_pdf(report: Report) -> bytes:
 
 def _shown(section: Section) -> TransferInfo | ContoursInfo | None:
     """Return what the main figure of the page shows, or None if there is nothing to show."""
-    analysis, results = section.source.analysis, section.source.results
+    analysis = section.analysis
     if joint := analysis.found("joint_optima"):
         contours = contours_info(joint)
         return None if isinstance(contours, str) else contours
     report = next((report for report in analysis.reports if report.hp == analysis.hp), None)
-    info = None if report is None else transfer_info(report, results.line(report.hp, report.loss))
+    info = None if report is None or section.line is None else transfer_info(report, section.line)
     return None if info is None or not info.panels else _most_telling(info)
 
 
@@ -206,14 +206,13 @@ def _row(finding: Finding) -> tuple[str, ...]:
 def _facts(section: Section, info: TransferInfo | ContoursInfo | None) -> list[str]:
     """Return why there is no verdict, the control, the cost, the date and the version, and how to read the page."""
     known = {str(name): str(value) for name, value in section.provenance.rows}
-    controls = [label for label in section.source.results.expansion.arms if is_control(label)]
     without = "none in this sweep, so that it is not known whether an axis moves any optimum"
     rows = info.rows if isinstance(info, TransferInfo) else ()
     left_out = len({card.finding.axis for card in section.cards}) - len(rows)
     figures = f" {left_out} more axes are in report.html." if rows and left_out else ""
     return [
         *([section.no_verdict] if section.no_verdict else []),
-        f"Control: {', '.join(controls) or without}.",
+        f"Control: {', '.join(section.controls) or without}.",
         f"Cost: {section.progress} Training took {known['training time']}; device: {known.get('device', 'unknown')}.",
         f"Trained {known.get('trained', 'at an unknown date')}; data {known['data']}; hpxfer {hpxfer.__version__}.",
         f"{section.question} {'' if info is None else info.caption} +- is one standard error.{figures}",

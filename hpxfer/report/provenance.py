@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -14,8 +15,9 @@ from hpxfer.registry import registry
 from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
 from hpxfer.scaling.coverage import control_notes
-from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec.budget import budget_text
+from hpxfer.spec.data_section import OWN_DATA
+from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.spec.variants import given_hps
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import STATUSES
@@ -71,10 +73,10 @@ class Progress:
         )
 
 
-def progress_table(results: Results) -> Table:
+def progress_table(cells: pd.DataFrame) -> Table:
     """Return how many cells of each axis and parameterization are finished, diverged, failed or missing."""
-    counts = results.cells.groupby(["axis", "parameterization", "status"], sort=True).size()
-    there = set(results.cells["status"])
+    counts = cells.groupby(["axis", "parameterization", "status"], sort=True).size()
+    there = set(cells["status"])
     statuses = [status for status in STATUSES if status != "stopped" or status in there]
     rows = []
     for axis, label in dict.fromkeys((key[0], key[1]) for key in counts.index):
@@ -109,7 +111,10 @@ def provenance_table(results: Results) -> Table:
     for name, variant in (results.spec.variants or {}).items():
         hps = ", ".join(f"{hp} {value:g}" for hp, value in given_hps(variant.hps).items())
         facts.append((f"variant {name}", hps or "the base HPs"))
-    facts += [("data", f"{data.source}, digest {data.digest}"), ("tokenizer", _counted(trials["tokenizer"]))]
+    if (trainer := results.spec.trainer) is not None:
+        facts += [("data", data.source.removeprefix(OWN_DATA)), *_of_trainer(trainer, trials)]
+    else:
+        facts += [("data", f"{data.source}, digest {data.digest}"), ("tokenizer", _counted(trials["tokenizer"]))]
     if data.validation is not None:
         facts.append(("validation data", f"{data.validation}, digest {data.validation_digest}"))
     # A report never imports a plug-in: it names those that the sweep was run with.
@@ -118,14 +123,33 @@ def provenance_table(results: Results) -> Table:
     return text_table("Provenance", ("fact", "value"), facts)
 
 
-def threshold_table(results: Results) -> Table:
-    """Return the numbers that a verdict depends on."""
-    rules = rules_of(results.spec)
+def _of_trainer(trainer: TrainerSpec, trials: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a user's own trainer and of its code."""
+    yield "trainer", trainer.function or shlex.join(trainer.command or ())
+    if trainer.version is not None:
+        yield "version of the trainer", trainer.version
+    for name, digest in (trainer.digests or {}).items():
+        yield f"file {name}", digest
+    for title, name in (("attempts", "attempts"), ("GPUs of a trial", "num_gpus"), ("nodes of a trial", "num_nodes")):
+        if trials[name].notna().any():
+            yield title, _counted(trials[name])
+    codes = [json.loads(text) for text in trials["provenance"].dropna().unique()]
+    if commits := sorted(
+        {f"{code['commit']}{' with changes' if code['dirty'] else ''}" for code in codes if code["commit"]}
+    ):
+        yield "commit of the trainer", ", ".join(commits[:SHOWN])
+    packages = {f"{name} {version}" for code in codes for name, version in code["packages"].items()}
+    if packages:
+        yield "packages beside it", ", ".join(sorted(packages))
+
+
+def threshold_table(rules: Rules) -> Table:
+    """Return the numbers that a verdict by these rules depends on."""
     rows = (
         ("largest loss given up that counts as none", _limit_text(rules)),
-        ("move of an optimum that transfers", f"less than {MOVE_OCTAVES:g} octave between any two shapes"),
+        ("move of an optimum that counts as none", f"less than {MOVE_OCTAVES:g} octave between any two shapes"),
         ("chance of a wrong verdict", f"at most {100 * rules.error:.3g}%"),
-        ("control", CONTROL),
+        ("control", rules.control or "none named"),
     )
     return text_table("What a verdict depends on", ("threshold", "value"), rows)
 
@@ -142,27 +166,17 @@ def limits(results: Results, reports: tuple[TransferReport, ...]) -> tuple[str, 
 
 
 def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[str]:
-    findings = [finding for report in reports for finding in report.findings]
-    ranges = {}
-    for finding in findings:
-        scales = [shape.scale for shape in finding.shapes]
-        ranges[finding.axis] = f"{finding.scale_name} {scale_text(min(scales))} to {scale_text(max(scales))}"
-    if ranges:
-        yield f"A verdict holds for what was measured: {'; '.join(ranges.values())}. It says nothing beyond."
-    if any(finding.lacks_control for finding in findings):
-        yield f"There is no control ({CONTROL}): it is not known whether optima move along this axis at all."
+    yield from of_ranges(reports)
     yield from _of_control(results)
-    for report in reports[:1]:
-        yield (
-            f"The verdict is about the {report.judged.shown} and {report.hp}. HPs that were not scanned stayed at "
-            "their base values; the optimum may move with them."
-        )
+    yield from of_others(reports)
     if results.spec.early_stopping.asha is not None:
         yield CROSSING
     seeds = len(results.spec.seeds)
     if seeds < 3:
         yield f"With {seeds} seed{'s' * (seeds > 1)}, the noise of a seed is pooled over shapes and poorly known."
-    if len(results.trials):
+    if results.spec.trainer is not None:
+        yield "The report does not cover longer training or other data than those of its trials."
+    elif len(results.trials):
         largest = results.trials.nlargest(1, "params_total").iloc[0]
         tokens = int(largest["batch_tokens"]) * int(largest["steps"])
         family = results.spec.model.family
@@ -170,6 +184,29 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
         yield (
             f"The largest model has {int(largest['params_total']):,} parameters and was trained on {tokens:,} {reads}. "
             "The report does not cover longer training or other data."
+        )
+
+
+def of_ranges(reports: Sequence[TransferReport]) -> Iterator[str]:
+    """Yield that verdicts hold for what was measured, and that some lack a control."""
+    ranges = {}
+    findings = [finding for report in reports for finding in report.findings]
+    for finding in findings:
+        scales = [shape.scale for shape in finding.shapes]
+        ranges[finding.axis] = f"{finding.scale_name} {scale_text(min(scales))} to {scale_text(max(scales))}"
+    if ranges:
+        yield f"A verdict holds for what was measured: {'; '.join(ranges.values())}. It says nothing beyond."
+    if any(finding.lacks_control for finding in findings):
+        named = f" ({control})" if (control := reports[0].control) else ""
+        yield f"There is no control{named}: it is not known whether optima move along this axis at all."
+
+
+def of_others(reports: Sequence[TransferReport]) -> Iterator[str]:
+    """Yield that other HPs were not scanned."""
+    for report in reports[:1]:
+        yield (
+            f"The verdict is about the {report.judged.shown} and {report.hp}. HPs that were not scanned stayed at "
+            "their base values; the optimum may move with them."
         )
 
 

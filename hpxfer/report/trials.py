@@ -10,7 +10,7 @@ import base64
 import gzip
 import json
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -49,15 +49,22 @@ def trial_data(results: Results, most_characters: int) -> TrialData:
     """
     data = _columns(results)
     num = len(data["columns"]["trial_id"])
-    packed = _pack(data)
+    whole = packed_trials(data, most_characters, where := "trials.parquet holds them")
+    if whole.packed:
+        return whole
+    data["shared"] = {name: [] for name in data["shared"]}
+    less = packed_trials(data, most_characters, where)
+    if not less.packed:
+        return less
+    text = f"the resolved multipliers and settings of {num} trials, as the page would grow too large; {where}"
+    return replace(less, left_out=text)
+
+
+def packed_trials(data: dict[str, Any], most_characters: int, where: str) -> TrialData:
+    """Return trials packed, or only that they are left out if they do not fit. `where` says what else holds them."""
+    num, packed = len(data["columns"]["trial_id"]), _pack(data)
     if len(packed) <= most_characters:
         return TrialData(num_trials=num, packed=packed)
-    where = "trials.parquet holds them"
-    data["shared"] = {name: [] for name in data["shared"]}
-    packed = _pack(data)
-    if len(packed) <= most_characters:
-        text = f"the resolved multipliers and settings of {num} trials, as the page would grow too large; {where}"
-        return TrialData(num_trials=num, packed=packed, left_out=text)
     text = f"the table of {num} trials, as the page would grow too large; {where}"
     return TrialData(num_trials=num, packed="", left_out=text)
 
@@ -72,12 +79,12 @@ def _columns(results: Results) -> dict[str, Any]:
             rows[hp] = rows[hp].fillna(rows[f"{hp}_stored"])
     rows = rows.sort_values(["label", "params_total", *results.spec.grid, "seed", "trial_id"], kind="stable")
     columns: dict[str, Any] = {"trial_id": rows["trial_id"].tolist()}
-    columns |= {name: _distinct(rows[name]) for name in ("label", "axes", "shape", "status", *NAMES)}
-    columns |= {name: _distinct(rows[name]) for name in (*results.spec.grid, "seed", *COUNTS)}
+    columns |= {name: distinct(rows[name]) for name in ("label", "axes", "shape", "status", *NAMES)}
+    columns |= {name: distinct(rows[name]) for name in (*results.spec.grid, "seed", *COUNTS)}
     losses = _losses(results, rows)
-    columns |= {name: _rounded(values) for name, (_, values) in losses.items()}
-    columns |= {name: _rounded(rows[name]) for name in MEASURED}
-    columns["error"] = _distinct(rows["error"].map(_cut, na_action="ignore"))
+    columns |= {name: rounded(values) for name, (_, values) in losses.items()}
+    columns |= {name: rounded(rows[name]) for name in MEASURED}
+    columns["error"] = distinct(rows["error"].map(_cut, na_action="ignore"))
     shared = {name: _parsed(rows[name]) for name in SHARED}
     shared["resolved"] = _of_model(shared["resolved"], _roles(results))
     shown = [[heading, name] for name, (heading, _) in losses.items()]
@@ -136,7 +143,7 @@ def _grid_trials(results: Results) -> pd.DataFrame:
     return out.reset_index()
 
 
-def _distinct(values: pd.Series) -> dict[str, list[Any]]:
+def distinct(values: pd.Series) -> dict[str, list[Any]]:
     """Return the distinct values of a column, and for each row the index of its value (-1: none)."""
     codes, distinct = pd.factorize(values.astype(object), use_na_sentinel=True)
     return {"values": [_plain(value) for value in distinct], "at": codes.tolist()}
@@ -144,11 +151,11 @@ def _distinct(values: pd.Series) -> dict[str, list[Any]]:
 
 def _parsed(values: pd.Series) -> dict[str, list[Any]]:
     """Return the distinct values of a column of JSON, parsed, and for each row the index of its value."""
-    found = _distinct(values)
+    found = distinct(values)
     return {"values": [json.loads(text) for text in found["values"]], "at": found["at"]}
 
 
-def _rounded(values: pd.Series) -> list[float | None]:
+def rounded(values: pd.Series) -> list[float | None]:
     return [None if value != value else float(f"{value:.{DIGITS}g}") for value in _floats(values)]
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hpxfer.verdict.drift import Drift, Move
-from hpxfer.verdict.labels import is_control, shape_label, variant_of
+from hpxfer.verdict.labels import shape_label, variant_of
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.regret import RegretTrend
 
-Verdict = Literal["transfers", "drifts", "undecided"]
+# `stays`: all of `transfers` holds but what shows that it is a merit, such as a control; see `Rules.outside`.
+Verdict = Literal["transfers", "stays", "drifts", "undecided"]
 Transferred = Literal["measured", "diverged", "missing"]
 
 
@@ -98,16 +99,13 @@ class Finding:
     move_chance: float | None = None  # the probability that two optima differ by MOVE_OCTAVES or more
     transfer_chance: float | None = None  # the probability that the HP transfers; None without a noise floor
     judged: JudgedLoss = NATS
+    is_control: bool = False  # whether all others of its variant are compared with this parameterization
+    lacking: tuple[str, ...] = ()  # why it may at best be said that the optimum stays, e.g. `no control`
 
     @property
     def key(self) -> tuple[str, str]:
         """Its axis and parameterization."""
         return self.axis, self.parameterization
-
-    @property
-    def is_control(self) -> bool:
-        """Whether this is the parameterization that all others of its variant are compared with."""
-        return is_control(self.parameterization)
 
     @property
     def variant(self) -> str:

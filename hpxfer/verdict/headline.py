@@ -7,26 +7,38 @@ would lose 0.13 nats.`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 from hpxfer.verdict.findings import Finding, Verdict
 from hpxfer.verdict.labels import scale_text
-from hpxfer.verdict.text import chance_text, exponent_text, has_transferred, most_lost, most_text, move_text
+from hpxfer.verdict.text import (
+    chance_text,
+    drift_text,
+    exponent_text,
+    has_transferred,
+    lost_text,
+    most_lost,
+    most_text,
+    move_text,
+    verdict_text,
+)
 
 
-def headline(hp: str, findings: Sequence[Finding], *, is_running: bool = False) -> str:
+def headline(hp: str, findings: Sequence[Finding], *, is_running: bool = False, outside: bool = False) -> str:
     """Return the headline on one HP: sentences on each parameterization, and one on the control.
 
-    While `is_running`, trials without a result are still to come.
+    While `is_running`, trials without a result are still to come. `outside` is for losses that others measured.
     """
+    decides = partial(_what_decides, is_running=is_running, outside=outside)
     if not findings:
         return f"No trial lies on a line of {hp}, so nothing can be said about its transfer."
     shown = compared(findings)
     sentences = []
     for _, group in groupby(sorted(shown, key=lambda finding: finding.parameterization), key=_name):
         members = list(group)
-        sentences += [*_use(hp, members), *_tune(hp, members), *_decide(hp, members, is_running)]
+        sentences += [*_use(hp, members), *_stay(hp, members), *_tune(hp, members), *_decide(hp, members, decides)]
     return " ".join([*sentences, *_control(findings, shown)])
 
 
@@ -47,6 +59,15 @@ def _use(hp: str, findings: Sequence[Finding]) -> list[str]:
             f"Use {hp} {exponent_text(value)} tuned at {_base(members)} with {_name(members[0])} up to {reach}: {lost}."
         )
     return out
+
+
+def _stay(hp: str, findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield that an optimum did not move, what is missing to call that a transfer, and what was measured."""
+    for finding in _of("stays", findings):
+        lost = f"; {hp} {exponent_text(finding.base_value)}, the best at {_base([finding])}: {lost_text(finding)}"
+        yield (
+            f"With {_name(finding)} along {finding.axis} {verdict_text(finding)} (drift {drift_text(finding)}{lost})."
+        )
 
 
 def _tune(hp: str, findings: Sequence[Finding]) -> list[str]:
@@ -71,7 +92,7 @@ def _cost(found: Sequence[Finding], subject: str) -> str:
     return moves[0] if moves else "its optimum moves"
 
 
-def _decide(hp: str, findings: Sequence[Finding], is_running: bool) -> list[str]:
+def _decide(hp: str, findings: Sequence[Finding], decides: Callable[[Sequence[Finding]], str]) -> list[str]:
     """Return that findings are undecided, and what would decide them."""
     found = _of("undecided", findings)
     if not found:
@@ -81,14 +102,17 @@ def _decide(hp: str, findings: Sequence[Finding], is_running: bool) -> list[str]
         what = f"{hp} {exponent_text(found[0].base_value)} tuned at {_base(found)} holds with {_name(found[0])} "
         what += f"up to {_largest(found[0])}"
     else:
-        what = f"{hp} transfers with {_name(found[0])} along {_axes(found)}"
+        does = f"the optimum of {hp} stays" if found[0].lacking else f"{hp} transfers"
+        what = f"{does} with {_name(found[0])} along {_axes(found)}"
     chance = chance_text(found[0]) if len(found) == 1 else None
     likely = f" (probability {chance})" if chance else ""
-    return [f"Whether {what} is undecided{likely}. To decide, {_what_decides(found, is_running)}."]
+    return [f"Whether {what} is undecided{likely}. To decide, {decides(found)}."]
 
 
-def _what_decides(found: Sequence[Finding], is_running: bool) -> str:
+def _what_decides(found: Sequence[Finding], *, is_running: bool, outside: bool) -> str:
     needs = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
+    if needs and outside:
+        return f"add {'; '.join(need.text for need in needs)}"
     if any(shape.num_missing > shape.num_lost for finding in found for shape in finding.shapes):
         if is_running:
             return "wait for the run, as trials that it needs are still to come"
@@ -119,12 +143,16 @@ def _control(findings: Sequence[Finding], shown: Sequence[Finding]) -> list[str]
 
 def _of_control(name: str, controls: Sequence[Finding]) -> str:
     """Return what one control does on its axes."""
-    drifting, staying, open_ = (_of(verdict, controls) for verdict in ("drifts", "transfers", "undecided"))
+    drifting, staying, unproved, open_ = (
+        _of(verdict, controls) for verdict in ("drifts", "transfers", "stays", "undecided")
+    )
     parts = []
     if drifting:
         parts.append(_cost_of_control(drifting) + _where(drifting, controls))
     if staying:
         parts.append(f"it transfers too{_where(staying, controls)}, so that nothing tells the two apart there")
+    if unproved:
+        parts.append(f"its optimum did not move either{_where(unproved, controls)}")
     if open_:
         parts.append(f"it is undecided{_where(open_, controls)}")
     return f"With {name} {'; '.join(parts)}."

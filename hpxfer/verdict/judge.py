@@ -14,14 +14,14 @@ and the follow-up sweep adds one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Verdict
 from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.text import NOTHING, move_text, regret_text
-from hpxfer.verdict.thresholds import CONTROL, MOVE_OCTAVES, NUM_SE
+from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 
 NO_NOISE = "one seed: no noise floor, add seeds"
 
@@ -124,7 +124,8 @@ def _uncertain(finding: Finding, others: Sequence[ShapeFinding], rules: Rules) -
         return ["drift unknown: fewer than two shapes have an optimum inside the grid"]
     if finding.transfer_chance >= 1 - rules.error:
         return []
-    out = [f"probability {finding.transfer_chance:.1%} that the HP transfers, {1 - rules.error:.0%} is needed"]
+    what = "the optimum stays" if rules.outside else "the HP transfers"
+    out = [f"probability {finding.transfer_chance:.1%} that {what}, {1 - rules.error:.0%} is needed"]
     if (finding.move_chance or 0.0) > rules.error / 2:
         moved = move_text(finding) or "the move is not bounded"
         out.append(f"{moved}: perhaps more than {MOVE_OCTAVES:g} octave")
@@ -152,14 +153,42 @@ def _caveats(finding: Finding, shapes: Sequence[ShapeFinding]) -> list[str]:
     return out
 
 
-def with_control(finding: Finding, findings: Sequence[Finding]) -> Finding:
-    """Return a finding with the result of the control on its axis and under its variant, or with what to add."""
+def with_control(finding: Finding, findings: Sequence[Finding], rules: Rules = DEFAULT_RULES) -> Finding:
+    """Return a finding with the result of the control on its axis and under its variant, or with what to add.
+
+    One that lacks what `Rules.outside` asks for stays instead of transferring.
+    """
+    compared = _compared(finding, findings, rules)
+    lacking = tuple(_lacking(compared, findings, rules)) if rules.outside else ()
+    if not lacking:
+        return compared
+    verdict = "stays" if compared.verdict == "transfers" else compared.verdict
+    return replace(compared, verdict=verdict, lacking=lacking)
+
+
+def _lacking(finding: Finding, findings: Sequence[Finding], rules: Rules) -> Iterator[str]:
+    """Yield what would show that staying is a merit of the arm, and is not there."""
+    if finding.is_control:
+        if all(other.is_control for other in findings if other.axis == finding.axis):
+            yield "no arm beside the control"
+    elif finding.control is None:
+        yield "no control"
+    elif finding.control.worst_shape is None:
+        yield "control not measured"
+    if finding.axis in rules.assumed_bases:
+        yield "no base named"
+
+
+def _compared(finding: Finding, findings: Sequence[Finding], rules: Rules) -> Finding:
     if finding.is_control:
         return finding
-    beside = [other for other in findings if (other.axis, other.variant) == (finding.axis, finding.variant)]
-    control = next((other for other in beside if other.is_control), None)
-    if control is None:
-        return _uncontrolled(finding)
+    controls = [other for other in findings if other.axis == finding.axis and other.is_control]
+    beside = [other for other in controls if other.variant == finding.variant]
+    if rules.outside:  # the arm that the user names stands beside arms that have no control of their own variant
+        beside += [other for other in controls if other.parameterization == rules.control]
+    if not beside:
+        return _uncontrolled(finding, rules)
+    control = beside[0]
     worst = control.worst
     found = Control(
         parameterization=control.parameterization,
@@ -170,12 +199,16 @@ def with_control(finding: Finding, findings: Sequence[Finding]) -> Finding:
     return replace(finding, control=found, reasons=(*finding.reasons, _control_reason(finding, control)))
 
 
-def _uncontrolled(finding: Finding) -> Finding:
+def _uncontrolled(finding: Finding, rules: Rules) -> Finding:
     """Return a finding that says that it has no control. One that transfers asks for it: staying may be no merit."""
-    why = f"no control ({CONTROL}) in this sweep: whether this axis moves any optimum is not known"
+    named = "" if rules.control is None else f" ({rules.control})"
+    where = "" if rules.outside else " in this sweep"
+    why = f"no control{named}{where}: whether this axis moves any optimum is not known"
+    if rules.outside:  # nothing can be added to a table that others measured but by them
+        return replace(finding, reasons=(*finding.reasons, why))
     if finding.verdict != "transfers":
         return replace(finding, reasons=(*finding.reasons, why))
-    more = Addition(text=f"the control {CONTROL} on the same grid", parameterization=CONTROL)
+    more = Addition(text=f"the control {rules.control} on the same grid", parameterization=rules.control)
     reasons = (*finding.reasons, why, f"to compare: {more.text}")
     return replace(finding, reasons=reasons, to_add=(*finding.to_add, more))
 

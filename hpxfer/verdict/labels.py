@@ -22,6 +22,9 @@ def variant_of(label: str) -> str:
     return label.partition(" (")[2].removesuffix(")")
 
 
-def is_control(label: str) -> bool:
-    """Return whether the label is that of the table that all others of its variant are compared with."""
-    return label.partition(" (")[0] == CONTROL
+def is_control(label: str, control: str | None = CONTROL) -> bool:
+    """Return whether the label is that of the arm that all others of its variant are compared with.
+
+    `control` names that arm, with its variant or without; None: there is none.
+    """
+    return control is not None and control in (label, label.partition(" (")[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from hpxfer.verdict.loss_grid import loss_grids
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.summary import full_text, summary_text
+from hpxfer.verdict.thresholds import CONTROL
 from hpxfer.verdict.transfer import finding_of
 
 EDGES = ("lower_edge", "upper_edge", "at_divergence")
@@ -36,11 +37,13 @@ class TransferReport:
     loss: str  # the loss it is judged by, as in `judge.loss`
     findings: tuple[Finding, ...]
     judged: JudgedLoss = NATS  # what that loss is
+    control: str | None = CONTROL  # the arm that the others are compared with; None: nobody named one
+    outside: bool = False  # whether the losses are those of a table, see `Rules.outside`
 
     @property
     def headline(self) -> str:
         """What to do with the HP, what that costs, and what the control would cost."""
-        return headline(self.hp, self.findings)
+        return headline(self.hp, self.findings, outside=self.outside)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data. None stands for what is missing and for +inf; `transferred` says which."""
@@ -49,11 +52,11 @@ class TransferReport:
 
     def summary(self) -> str:
         """Return the verdicts as plain text of at most twelve lines. The first one is the headline."""
-        return summary_text(self.sweep, self.hp, self.judged, self.findings)
+        return summary_text(self.sweep, self.hp, self.judged, self.findings, outside=self.outside)
 
     def to_text(self) -> str:
         """Return the whole report as plain text: each finding with its reasons and a table of its shapes."""
-        return full_text(self.sweep, self.hp, self.judged, self.findings)
+        return full_text(self.sweep, self.hp, self.judged, self.findings, outside=self.outside)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per axis, parameterization and shape, in the order of the findings.
@@ -107,8 +110,9 @@ def judge_line(
     estimates = estimate_all(loss_grids(line, loss))
     findings = [finding_of(found, rules) for found in estimates]
     findings.sort(key=lambda finding: (finding.axis, finding.is_control, finding.parameterization))
-    compared = tuple(with_control(finding, findings) for finding in findings)
+    compared = tuple(with_control(finding, findings, rules) for finding in findings)
     report = TransferReport(sweep=sweep, hp=hp, loss=loss.name, judged=loss, findings=compared)
+    report = replace(report, control=rules.control, outside=rules.outside)
     return JudgedLine(report=report, estimates=estimates)
 
 

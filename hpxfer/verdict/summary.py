@@ -11,11 +11,11 @@ from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import (
     NOTHING,
-    chance_text,
     drift_text,
     has_transferred,
     hp_text,
     interval_text,
+    likely_text,
     misfit_text,
     move_text,
     number_text,
@@ -48,10 +48,10 @@ def _columns(judged: JudgedLoss) -> tuple[tuple[str, str], ...]:
     )
 
 
-def summary_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding]) -> str:
-    """Return the verdicts in at most twelve lines. The first one is the headline."""
+def summary_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding], *, outside: bool = False) -> str:
+    """Return the verdicts in at most twelve lines. The first one is the headline. `outside`: see `Rules.outside`."""
     shown = compared(findings)
-    lines = [headline(hp, findings), _question(sweep, hp, loss)]
+    lines = [headline(hp, findings, outside=outside), _question(sweep, hp, loss, outside=outside)]
     for finding in shown[:MAX_VERDICTS]:
         lines.append(f"  {_beside_control(finding)}")
         if len(shown) <= MAX_MOVES and (moved := move_text(finding)):
@@ -62,11 +62,11 @@ def summary_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Findi
     return "\n".join(lines) + "\n"
 
 
-def full_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding]) -> str:
+def full_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding], *, outside: bool = False) -> str:
     """Return the headline, and every finding with its reasons and a table of its shapes."""
     lines = [
-        headline(hp, findings),
-        _question(sweep, hp, loss),
+        headline(hp, findings, outside=outside),
+        _question(sweep, hp, loss, outside=outside),
         _meaning(hp, loss),
     ]
     for finding in findings:
@@ -74,8 +74,8 @@ def full_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding]
     return "\n".join(lines) + "\n"
 
 
-def _question(sweep: str, hp: str, loss: JudgedLoss) -> str:
-    return f"Does {hp} transfer? Sweep {sweep}, judged by {loss.shown}."
+def _question(sweep: str, hp: str, loss: JudgedLoss, *, outside: bool) -> str:
+    return f"Does {hp} transfer? {'Table' if outside else 'Sweep'} {sweep}, judged by {loss.shown}."
 
 
 def _meaning(hp: str, loss: JudgedLoss) -> str:
@@ -92,8 +92,8 @@ def _verdicts(findings: Sequence[Finding]) -> list[str]:
 
 
 def _beside_control(finding: Finding) -> str:
-    chance, control, line = chance_text(finding), finding.control, verdict_line(finding)
-    likely = "" if chance is None or "probability" in line else f"; probability {chance} that it transfers"
+    chance, control, line = likely_text(finding), finding.control, verdict_line(finding)
+    likely = "" if chance is None or "probability" in line else f"; probability {chance}"
     beside = "" if control is None else f"; control {control.parameterization}: {control.verdict}"
     return f"{finding.axis} | {line}{likely}{beside}"
 
@@ -101,7 +101,7 @@ def _beside_control(finding: Finding) -> str:
 def _section(finding: Finding, hp: str) -> list[str]:
     noise = "unknown" if finding.noise_nats is None else finding.judged.amount(finding.noise_nats)
     transferred = hp_text(finding.base_value) if has_transferred(finding) and finding.base_value else "none"
-    chance = chance_text(finding)
+    likely = likely_text(finding)
     rows = [_row(shape, finding.judged) for shape in finding.shapes]
     columns = _columns(finding.judged)
     kept = [i for i in range(len(columns)) if any(row[i] not in ("", NOTHING) for row in rows)]
@@ -111,7 +111,7 @@ def _section(finding: Finding, hp: str) -> list[str]:
         f"{finding.axis} | {verdict_line(finding)}",
         *(f"  - {reason}" for reason in finding.reasons),
         f"  transferred {hp}: {transferred}; seed noise: {noise}",
-        *([f"  probability: {chance} that it transfers"] if chance else []),
+        *([f"  probability: {likely}"] if likely else []),
         f"  drift: {drift_text(finding)}",
         *(f"  {row}" for row in table),
     ]

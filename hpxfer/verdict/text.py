@@ -190,8 +190,16 @@ def has_transferred(finding: Finding) -> bool:
     return base.optimum.bracketed or finding.verdict != "undecided"
 
 
+def likely_text(finding: Finding) -> str | None:
+    """Return the probability with what it is of, e.g. `99.6% that it transfers`; None if it is not known."""
+    chance = chance_text(finding)
+    return None if chance is None else f"{chance} that it {'stays' if finding.lacking else 'transfers'}"
+
+
 def verdict_text(finding: Finding) -> str:
     """Return the verdict. If it is `transfers`, also say whether the control is missing that would support it."""
+    if finding.verdict == "stays":
+        return f"the optimum did not move: {', '.join(finding.lacking)}"
     if finding.verdict != "transfers" or finding.is_control:
         return finding.verdict
     if finding.control is None:
@@ -211,11 +219,13 @@ def conclusion(finding: Finding) -> str | None:
     worst = finding.worst
     if finding.verdict == "transfers":
         return lost_text(finding)
+    if finding.verdict == "stays":
+        return "; ".join(text for text in (f"drift {drift_text(finding)}", lost_text(finding)) if text)
     if finding.verdict == "undecided" and (why := _open_question(finding)):
         return why
     if finding.verdict == "undecided":
-        chance = chance_text(finding)
-        return None if chance is None else f"probability {chance} that it transfers"
+        likely = likely_text(finding)
+        return None if likely is None else f"probability {likely}"
     if worst is None or worst.regret_nats is None:
         return None
     if worst.regret_nats == math.inf:

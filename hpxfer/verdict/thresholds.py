@@ -93,5 +93,5 @@ COLLAPSE_ERROR = 0.01
 # The number of draws of the optima. The 2.5% quantile of 2,000 draws is known to within 6% of a standard error.
 NUM_DRAWS = 2000
 
-# The name of the parameterization that all others are compared with.
+# The name of the parameterization that all others of a sweep are compared with, if nobody names another arm.
 CONTROL = "sp"

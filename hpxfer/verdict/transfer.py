@@ -14,6 +14,7 @@ from hpxfer.verdict.drift import ENDS
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all, octave_cost
 from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred
 from hpxfer.verdict.judge import judge
+from hpxfer.verdict.labels import is_control
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.regret import regret_trend
@@ -55,6 +56,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         verdict="undecided",
         reasons=(),
         judged=grid.judged,
+        is_control=is_control(grid.parameterization, rules.control),
         regret_trend=regret_trend(
             [shape.scale for shape in shapes],
             [shape.best_loss for shape in shapes],

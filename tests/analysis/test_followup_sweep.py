@@ -39,6 +39,7 @@ def found(verdict: Verdict, *additions: Addition, parameterization: str = "compl
         verdict=verdict,
         reasons=(),
         to_add=additions,
+        is_control=parameterization == "sp",
     )
 
 

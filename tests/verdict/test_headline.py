@@ -11,6 +11,7 @@ import pytest
 from hpxfer.verdict.drift import Drift, Step
 from hpxfer.verdict.findings import Addition, Control, Finding, Move, ShapeFinding, Verdict
 from hpxfer.verdict.headline import headline
+from hpxfer.verdict.labels import is_control
 from hpxfer.verdict.loss import NATS
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.text import (
@@ -58,6 +59,7 @@ def finding(
     values: dict[str, Any] = {
         "axis": axis,
         "scale_name": axis,
+        "is_control": is_control(name),
         "parameterization": name,
         "base_value": 2.0**-6,
         "shapes": (shape(32.0, 0.0), shape(128.0, worst)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from hpxfer.analysis.statistics.inputs import Inputs
@@ -12,19 +12,20 @@ from hpxfer.model.cost import train_flops
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO
-from hpxfer.search.verdict_rules import rules_of
 from hpxfer.verdict.bases import BaseReading, read_bases
+from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.report import JudgedLine
 from hpxfer.verdict.rules import Rules
 
 
 def _bases(inputs: Inputs) -> list[BaseReading]:
-    arms = inputs.results.expansion.arms
-    unscaled = {label for label, (_, choice) in arms.items() if not scales_training(choice)}
-    flops = _trial_flops(inputs)
-    rules = rules_of(inputs.results.spec)
-    return [reading for line in inputs.lines for reading in _of_line(line, rules, unscaled, flops)]
+    unscaled, flops = set[str](), dict[tuple[str, str], float | None]()
+    if inputs.of_sweep is not None:
+        arms = inputs.results.expansion.arms
+        unscaled = {label for label, (_, choice) in arms.items() if not scales_training(choice)}
+        flops = _trial_flops(inputs)
+    return [reading for line in inputs.lines for reading in _of_line(line, inputs.rules, unscaled, flops)]
 
 
 def _of_line(
@@ -35,18 +36,24 @@ def _of_line(
     finding_of = {finding.key: finding for finding in line.report.findings}
     readings = read_bases(line.estimates, [finding_of[grid.key] for grid in grids], line.hp, rules)
     return [
-        _no_base(grid, line.hp) if grid.parameterization in unscaled else _with_flops(reading, grid, flops)
+        replace(_blank(grid, line.hp), why_not=why)
+        if (why := _why_not(finding_of[grid.key], unscaled))
+        else _with_flops(reading, grid, flops)
         for reading, grid in zip(readings, grids, strict=True)
     ]
 
 
-def _no_base(grid: LossGrid, hp: str) -> BaseReading:
-    return BaseReading(
-        axis=grid.axis,
-        parameterization=grid.parameterization,
-        hp=hp,
-        why_not=f"{grid.parameterization} has no base: nothing scales with it",
-    )
+def _why_not(finding: Finding, unscaled: Collection[str]) -> str | None:
+    """Return why no base is named for an arm; None if one may be."""
+    if finding.parameterization in unscaled:
+        return f"{finding.parameterization} has no base: nothing scales with it"
+    if finding.lacking:
+        return f"no base is seen to be large enough: {', '.join(finding.lacking)}"
+    return None
+
+
+def _blank(grid: LossGrid, hp: str) -> BaseReading:
+    return BaseReading(axis=grid.axis, parameterization=grid.parameterization, hp=hp)
 
 
 def scales_training(choice: Parameterization) -> bool:
@@ -84,7 +91,7 @@ def _with_flops(reading: BaseReading, grid: LossGrid, flops: Mapping[tuple[str, 
     bases = [
         replace(base, tuning_flops=None if each is None else each * num_trials[base.shape])
         for base in reading.bases
-        for each in (flops[reading.axis, base.shape],)
+        for each in (flops.get((reading.axis, base.shape)),)
     ]
     return replace(reading, bases=tuple(bases))
 
@@ -98,4 +105,5 @@ BASES = Statistic(
     compute=_bases,
     parts="bases",
     answer="in_brief",
+    of_lines=True,
 )

@@ -196,4 +196,5 @@ HELD_OUT = Statistic(
     title="Held-out extrapolation",
     note="The largest shape, predicted from the others and then compared.",
     compute=_held_out,
+    of_lines=True,
 )

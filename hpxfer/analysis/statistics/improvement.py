@@ -11,7 +11,6 @@ import numpy as np
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.analysis.statistics.transferred import transferred
 from hpxfer.verdict.intervals import mean_interval
 
 
@@ -76,8 +75,10 @@ def improvement(
 
 
 def _improvements(inputs: Inputs) -> list[Improvement]:
-    known, out = inputs.once(transferred), []
-    for finding in known.findings:
+    line, out = inputs.judged, list[Improvement]()
+    if line is None:
+        return out
+    for finding in sorted(line.report.findings, key=lambda finding: finding.key):
         blank = Improvement(
             axis=finding.axis,
             scale_name=finding.scale_name,
@@ -88,9 +89,9 @@ def _improvements(inputs: Inputs) -> list[Improvement]:
         if blank.value is None:
             out.append(replace(blank, why_not=NO_BASE_VALUE))
             continue
-        along = known.along[finding.key]
-        scales, losses = [trained.row.scale for trained in along], [trained.cell.by_seed for trained in along]
-        out.append(improvement(scales, losses, blank))
+        rows = line.by_key[finding.key].grid.rows
+        losses = [{} if (cell := row.cell(finding.base_value)) is None else cell.by_seed for row in rows]
+        out.append(improvement([row.scale for row in rows], losses, blank))
     return out
 
 
@@ -122,4 +123,5 @@ IMPROVEMENT = Statistic(
     compute=_improvements,
     parts="steps",
     answer="monotone",
+    of_lines=True,
 )

@@ -1,4 +1,4 @@
-"""What a statistic reads: the results of a sweep, and the estimates behind the verdicts."""
+"""What a statistic reads: the estimates behind the verdicts and, of a sweep, its results."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hpxfer.spec.axes import axes_of
 from hpxfer.spec.data import own_data
 from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.verdict.report import JudgedLine
+from hpxfer.verdict.rules import Rules
 
 if TYPE_CHECKING:
     from hpxfer.results import Results
@@ -23,18 +24,21 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inputs:
-    """One sweep, as its statistics see it."""
+    """One sweep or one table, as its statistics see it."""
 
-    results: Results  # the cells, trials and curves of the sweep
+    of_sweep: Results | None  # the cells, trials and curves of the sweep; None: a table, see `Statistic.of_lines`
+    hp: str  # the judged HP
     loss: str  # the loss that it is judged by: validation | final_window
-    lines: tuple[JudgedLine, ...]  # one per HP that the sweep scans, the judged HP first
+    lines: tuple[JudgedLine, ...]  # one per HP that is scanned, the judged HP first
+    rules: Rules
     references: References = field(default_factory=References)  # what arms are compared with, as far as it is given
     _known: dict[Callable[[Inputs], Any], Any] = field(default_factory=dict)
 
     @property
-    def hp(self) -> str:
-        """The judged HP."""
-        return self.results.spec.judged_hp
+    def results(self) -> Results:
+        """The results of the sweep, which a statistic of lines must not ask for."""
+        assert self.of_sweep is not None, "a table has no trials"
+        return self.of_sweep
 
     @cached_property
     def judged(self) -> JudgedLine | None:

@@ -87,4 +87,5 @@ STABILITY = Statistic(
     note="The stability edge is the largest HP at which all seeds stay finite. It is no optimum; its drift is given "
     "for comparison.",
     compute=_maps,
+    of_lines=True,
 )

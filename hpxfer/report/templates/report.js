@@ -115,10 +115,10 @@
     const plain = Object.keys(columns).filter((name) => !["trial_id", "error"].includes(name));
     body.replaceChildren(make("h3", `Trial ${id}`), facts(plain.map((name) => [name, cellOf(columns[name], row)])));
     if (error) body.append(make("h4", "Error"), make("pre", error));
-    body.append(make("h4", "Resolved multipliers at this shape"));
+    if (shared.resolved) body.append(make("h4", "Resolved multipliers at this shape")); // a table of runs has none
     if (resolved) {
       body.append(rolesTable(resolved.roles ?? {}), facts(Object.entries({ ...resolved.globals, ...resolved.structure })));
-    } else {
+    } else if (shared.resolved) {
       const none = cellOf(columns.status, row) === "missing" ? "The trial was not run." : "They are not on this page; trials.parquet holds them.";
       body.append(make("p", none));
     }
