@@ -23,6 +23,7 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|(^|_)(KEY|
 _ALLOWED = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in ENVIRONMENT))
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 CONFIG, REPORTS, CHECKPOINTS, ERROR = "config.json", "reports.jsonl", "ckpt", "error.json"
+ENDED = "ended.json"  # in the folder of an attempt: how it ended; whoever took its ending writes it
 CONTRACT = 1  # of config.json and of the lines
 
 
