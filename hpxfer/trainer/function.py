@@ -99,6 +99,7 @@ def trial_of(config: Mapping[str, Any]) -> UserTrial:
         checkpoint_dir=Path(config["checkpoint_dir"]),
         resume=None if resume is None else Path(resume),
         report_file=Path(config["report_file"]),
+        config=config,
     )
 
 
