@@ -31,7 +31,7 @@ from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.trainer.config import config_of, placeholders
 from hpxfer.trainer.ending import Ending
 from hpxfer.trainer.follow import Seen, follow
-from hpxfer.trainer.job import CONFIG, Job, Timeouts, attempt_folder, attempt_numbers, next_attempt
+from hpxfer.trainer.job import CONFIG, ENDED, Job, Timeouts, attempt_folder, attempt_numbers, next_attempt
 from hpxfer.trainer.lines import Point
 from hpxfer.trainer.placeholders import fill
 from hpxfer.trial import Trial
@@ -40,7 +40,6 @@ from hpxfer.trial.result import Curve, TrialResult
 from hpxfer.trial.stack import Stack
 from hpxfer.trial.team import Team
 
-ENDED = "ended.json"  # in the folder of an attempt: how it ended
 # A trial may end in these ways once, and is then tried elsewhere. `lost` is counted by the executor.
 _ONCE_MORE = ("memory", "timeout")
 # How long another node waits for the first one to say how the attempt ended, beyond the time that a command may take

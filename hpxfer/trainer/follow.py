@@ -18,6 +18,7 @@ from hpxfer.trainer.job import (
     CHECKPOINTS,
     CONFIG,
     CONTRACT,
+    ENDED,
     ERROR,
     REPORTS,
     Job,
@@ -107,7 +108,7 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[Seen, None, Endin
 
     `stop` is asked all 0.2 s or sooner. Once it is true, the command gets SIGTERM and `job.grace_s` to end. Closing the
     generator kills the command and all that it started. A trial whose last attempt wrote its result, but whose result
-    nobody took, is not run again. Raises OSError if the folder cannot be written.
+    nobody took (there is no ended.json), is not run again. Raises OSError if the folder cannot be written.
     """
     started = time.monotonic()
     number = next_attempt(job.run_dir) if job.attempt is None else job.attempt
@@ -118,7 +119,8 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[Seen, None, Endin
     logs = _open(job, number, resume)
     attempt = _Attempt(job, number, earlier)
     env = _environment(job, logs, attempt.reader.path)
-    with Supervised(job.argv, cwd=job.cwd, env=env, stdout=logs / "stdout", stderr=logs / "stderr") as command:
+    out, err = logs / "stdout", logs / "stderr"
+    with Supervised(job.argv, cwd=job.cwd, env=env, stdout=out, stderr=err, grace_s=job.grace_s) as command:
         yield from _watch(job, command, attempt, stop)
         exit_ = command.wait(0)
         assert exit_ is not None
@@ -147,8 +149,11 @@ def _watch(job: Job, command: Supervised, attempt: _Attempt, stop: Callable[[], 
 
 
 def _already_ended(job: Job, earlier: list[Reported]) -> Ending | None:
-    """Return the ending of the last attempt, if its lines decide it: its worker was lost before that was stored."""
-    if not earlier:
+    """Return the ending of the last attempt, if its lines decide it and nobody took it: its worker was lost before.
+
+    An ending that was taken is not given again: the user may have mended the code, and wants to see that.
+    """
+    if not earlier or (attempt_folder(job.run_dir, earlier[-1].attempt) / ENDED).exists():
         return None
     attempt = _Attempt(job, earlier[-1].attempt, earlier[:-1])
     while not attempt.is_over and attempt.reader.has_more:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
 import json
 import os
 import re
-import signal
 import sys
 import time
 import traceback
@@ -32,8 +30,6 @@ def main(arguments: list[str]) -> int:
 
     It is 78 for a mistake in what the user gave, which is printed without a traceback. Any other exception goes on.
     """
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)  # a trial that hangs is asked where
     try:
         if len(arguments) != 1:
             raise HpxferError(f"python -m hpxfer.trainer: must get the path of a config.json, got {shown(arguments)}")
@@ -103,6 +99,7 @@ def trial_of(config: Mapping[str, Any]) -> UserTrial:
         checkpoint_dir=Path(config["checkpoint_dir"]),
         resume=None if resume is None else Path(resume),
         report_file=Path(config["report_file"]),
+        config=config,
     )
 
 

@@ -69,7 +69,8 @@ def merged(attempts: Iterable[Reported]) -> tuple[Point, ...]:
 def newest_checkpoint(folder: Path, attempts: Iterable[Reported]) -> tuple[int, str] | None:
     """Return (step, absolute path) of the newest checkpoint that still exists, or None."""
     found = [each for one in attempts for each in one.checkpoints]
-    for checkpoint in sorted(found, key=lambda each: -each.step):
+    order = sorted(range(len(found)), key=lambda index: (found[index].step, index), reverse=True)
+    for checkpoint in (found[index] for index in order):  # of one step, the one that was written last
         path = os.path.join(folder, checkpoint.path)
         if os.path.exists(path):
             return checkpoint.step, path

@@ -23,6 +23,7 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|(^|_)(KEY|
 _ALLOWED = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in ENVIRONMENT))
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 CONFIG, REPORTS, CHECKPOINTS, ERROR = "config.json", "reports.jsonl", "ckpt", "error.json"
+ENDED = "ended.json"  # in the folder of an attempt: how it ended; whoever took its ending writes it
 CONTRACT = 1  # of config.json and of the lines
 
 
@@ -59,6 +60,11 @@ class Job:
         check_id(self.trial_id)
         if not self.argv or not all(isinstance(each, str) and "\0" not in each for each in self.argv):
             raise HpxferError(f"command: must be a list of texts without zero bytes, got {shown(self.argv)}")
+        for pattern in self.nan_exit:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise HpxferError(f"nan_exit: must be regular expressions, got {shown(pattern)}: {error}") from None
 
     @property
     def run_dir(self) -> Path:

@@ -60,11 +60,6 @@ def fill(argv: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(_filled(element, values, f"command[{index}]") for index, element in enumerate(argv))
 
 
-def used(argv: Sequence[str]) -> frozenset[str]:
-    """Return the names that a command uses."""
-    return frozenset(name for element in argv for name in _names(element))
-
-
 def _filled(element: str, values: Mapping[str, object], where: str) -> str:
     def value(match: re.Match[str]) -> str:
         if match[0] in ("{{", "}}"):
@@ -79,10 +74,6 @@ def _filled(element: str, values: Mapping[str, object], where: str) -> str:
 
 def _spelled(value: object) -> str:
     return repr(float(value)) if isinstance(value, float) else str(value)
-
-
-def _names(element: str) -> Iterator[str]:
-    yield from (match[1] for match in _TOKEN.finditer(element) if match[1] is not None)
 
 
 def _problems(element: object, legal: Sequence[str]) -> Iterator[str]:

@@ -38,7 +38,16 @@ class Exit:
 class Supervised:
     """A running command. As a context manager it kills the command, and all that it started, at the end."""
 
-    def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        stdout: Path,
+        stderr: Path,
+        grace_s: float,
+    ) -> None:
         self._mark = uuid.uuid4().hex
         self._events = b""
         self._exit: Exit | None = None
@@ -61,6 +70,7 @@ class Supervised:
             "env": {**env, MARK: self._mark},
             "stdout": str(stdout),
             "stderr": str(stderr),
+            "grace_s": grace_s,
         }
         self._send(task)
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 HALF_BYTES = 2**19  # of a log: so much from its start and so much from its end is kept
 CHUNK_BYTES = 2**18
 FLUSH_S = 1.0  # how often the end of a long log is written
@@ -135,11 +135,18 @@ def signal_all(pids: Iterator[int] | list[int], number: int) -> None:
             os.kill(pid, number)
 
 
+def die_with_parent() -> None:
+    """Let the system kill this process when its parent ends: the last resort if the supervisor itself is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 class Supervisor:
     """One command from its start to the end of its last process."""
 
     def __init__(self, task: Mapping[str, Any]) -> None:
         self._parent = os.getppid()
+        self._quick_s = min(QUICK_S, float(task["grace_s"]))
         self._oom_before = oom_kills()
         self._code: int | None = None  # of the command: an exit code, or the negative number of a signal
         self._kill_at: float | None = None  # when SIGTERM is over and SIGKILL begins
@@ -161,6 +168,7 @@ class Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=die_with_parent,  # this process has one thread
         )
         self.pid = process.pid
         assert process.stdout is not None
@@ -191,14 +199,14 @@ class Supervisor:
         """Send the signals that are due to what is left. Return whether it must be given up."""
         now = time.monotonic()
         if self._parent != os.getppid():
-            self.kill(QUICK_S)
+            self.kill(self._quick_s)
         if self._term_at is not None and now >= self._term_at:
             self._term_at = None
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGTERM)
         if self._code is not None and not self._is_swept:
             self._is_swept = True
-            self._kill_at = self._kill_at or now + QUICK_S
+            self._kill_at = self._kill_at or now + self._quick_s
             signal_all(left, signal.SIGTERM)
         if self._kill_at is not None and now >= self._kill_at:
             signal_all(left, signal.SIGKILL)
@@ -241,7 +249,7 @@ class Supervisor:
         data = os.read(0, 4096)
         if not data or self._requests is None:
             self._requests = None
-            self.kill(QUICK_S)
+            self.kill(self._quick_s)
             return
         *lines, self._requests = (self._requests + data).split(b"\n")
         for line in lines:

@@ -53,6 +53,7 @@ class UserTrial:
     checkpoint_dir: Path
     resume: Path | None  # the newest whole checkpoint
     report_file: Path
+    config: Mapping[str, Any]  # all of config.json
     _state: _State = field(default_factory=_State, repr=False)
 
     def report(self, step: int, loss: SupportsFloat, **metrics: SupportsFloat) -> None:

@@ -23,7 +23,7 @@ def report(step, loss):
     say(type="report", step=step, loss=loss)
 """
 TAG = "HPXFER_TEST_TAG"
-QUICK = Timeouts(start_s=1.5, silence_s=1.5)
+QUICK = Timeouts(start_s=1.0, silence_s=1.0)
 
 
 @dataclass

@@ -186,6 +186,8 @@ def test_a_result_that_nobody_took_is_not_computed_again(runner: Runner, end: st
     assert (again.ending.status, again.ending.points) == (once.status, once.points)
     assert (again.ending.validation_loss, again.ending.diverged_step) == (once.validation_loss, once.diverged_step)
     assert next_attempt(runner.folder) == 2
+    (runner.folder / "attempt-1" / "ended.json").write_text("{}")  # now somebody has taken it
+    assert runner.run("sys.exit('does run')").ending.kind == "bug"
 
 
 def test_the_files_of_an_attempt(runner: Runner) -> None:

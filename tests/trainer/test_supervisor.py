@@ -13,7 +13,7 @@ import pytest
 from trainer_jobs import PROLOGUE, Runner, tagged, to_the_end, wait_until
 
 from hpxfer.trainer import Timeouts, follow
-from hpxfer.trainer.supervisor import HALF_BYTES, Log, descendants
+from hpxfer.trainer.supervisor import HALF_BYTES, Log, descendants, parents
 
 SLOW = Timeouts(start_s=60.0, silence_s=60.0)
 # Two ranks. Those that train on ignore SIGTERM.
@@ -112,6 +112,21 @@ def test_everything_goes_if_the_supervisor_itself_is_killed(runner: Runner) -> N
     _, ending = to_the_end(following)
     assert ending.kind == "lost"
     assert "supervisor of the command is gone" in ending.message
+
+
+def test_the_command_goes_if_its_supervisor_and_its_worker_are_killed_at_once(tmp_path: Path) -> None:
+    tag = f"both{os.getpid()}"
+    command = [sys.executable, "-S", "-c", PROLOGUE + "report(0, 3.0)\ntime.sleep(600)"]
+    following = [sys.executable, "-c", HOST, str(tmp_path / "t1"), tag, "60", *command]
+    with subprocess.Popen(following, stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == "0\n"
+        (supervisor,) = (pid for pid, parent in parents().items() if parent == host.pid)
+        for pid in (host.pid, supervisor):
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (host.pid, supervisor):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not tagged(tag))
 
 
 def test_a_command_inherits_no_blocked_or_ignored_signal(runner: Runner) -> None:
