@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hpxfer.model.families import register_family as register_family
     from hpxfer.model.gates import register_gate as register_gate
     from hpxfer.prediction import predict as predict
+    from hpxfer.receipts import receipt as receipt
     from hpxfer.recipe import Recipe as Recipe
     from hpxfer.recipe import roles as roles
     from hpxfer.recipe import shape_of as shape_of
@@ -55,6 +56,7 @@ _HOME = {
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.spec",
     "predict": "hpxfer.prediction",
+    "receipt": "hpxfer.receipts",
     "register_command": "hpxfer.cli.commands",
     "register_data_source": "hpxfer.data.sources",
     "register_executor": "hpxfer.executors.kinds",
