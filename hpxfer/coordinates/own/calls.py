@@ -31,7 +31,7 @@ def calling(what: str, at: str) -> Iterator[None]:
         fix = "mend it, and call it by hand at this shape first"
         if DEVICE in str(error):
             fix = "the batch must lie on the model's device: let batch() return tensors there"
-        raise HpxferError(f"{what} at {at}: must return, got {got}{where}; {fix}") from error
+        raise HpxferError(f"{what} at {at}: must not raise, got {got}{where}; {fix}") from error
 
 
 def require_module(made: Any, what: str, at: str) -> torch.nn.Module:

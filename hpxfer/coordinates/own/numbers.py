@@ -16,14 +16,11 @@ FIRST_STEP = "first step"
 DRAWN = ("matrix", "embedding", "position")  # kinds of roles that start at random
 
 
-def role_of(row: TensorRow) -> str:
-    """Return the role by which a tensor is measured: the first one, if it holds several matrices."""
-    return row.role.partition(AT)[0].split(JOIN)[0]
-
-
 def of_recipe(rows: Sequence[Sequence[TensorRow]], scales: Sequence[float]) -> Iterator[Prediction]:
     """Yield the exponents of init and LR of each role. `rows[i]` explain the model at `scales[i]`."""
-    at = [{role_of(row): row for row in reversed(of_scale)} for of_scale in rows]
+    at = [
+        {role: row for row in reversed(of_scale) for role in row.role.partition(AT)[0].split(JOIN)} for of_scale in rows
+    ]
     for role in at[0]:
         if all(role in found for found in at):
             yield from _of_role(role, [found[role] for found in at], scales)

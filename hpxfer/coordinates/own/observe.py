@@ -105,7 +105,8 @@ def _at_start(training: Training) -> Sizes:
         group = groups.get(id(item.tensor))
         if group is not None and group.get("weight_decay"):
             share = float(group["lr"]) * float(group["weight_decay"])
-            sizes.add(DECAY, (item.role, None), torch.full(item.tensor.shape, share, dtype=torch.float64))
+            for role in item.roles:
+                sizes.add(DECAY, (role, None), torch.full(item.tensor.shape, share, dtype=torch.float64))
     return sizes
 
 

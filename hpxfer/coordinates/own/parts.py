@@ -37,7 +37,7 @@ class Held:
 
     @property
     def role(self) -> str:
-        """The role by which it is measured. Roles in one tensor have the same numbers."""
+        """The first role. Several in one tensor have the same numbers and the same sizes."""
         return self.roles[0]
 
     @property

@@ -44,11 +44,13 @@ class Sizes:
         self._sums: dict[Key, tuple[Tensor, int]] = {}
 
     def add(self, quantity: str, item: Held | tuple[str, int | None], values: Tensor, factor: float = 1.0) -> None:
-        """Add the squares of the values."""
-        role, layer = (item.role, item.layer) if isinstance(item, Held) else item
-        if values.numel():
+        """Add the squares of the values, to each role of a tensor that holds several matrices."""
+        roles, layer = (item.roles, item.layer) if isinstance(item, Held) else ((item[0],), item[1])
+        if not values.numel():
+            return
+        square = values.detach().double().square().sum().cpu() * factor**2
+        for role in roles:
             total, count = self._sums.get((quantity, role, layer), (torch.zeros((), dtype=torch.float64), 0))
-            square = values.detach().double().square().sum().cpu() * factor**2
             self._sums[quantity, role, layer] = (total + square, count + values.numel())
 
     def items(self) -> Iterator[tuple[Key, float]]:

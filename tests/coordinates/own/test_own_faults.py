@@ -72,7 +72,7 @@ def of_a_copy(model: nn.Module, shape: Any) -> torch.optim.Optimizer:
         ({"build": frozen}, r"build at .*parameters to train, got none; unfreeze"),
         ({"build": on_meta}, r"build at .*must have memory, got meta ones: first.weight"),
         ({"batch": raising}, r"batch at .*KeyError"),
-        ({"batch": elsewhere}, r"loss_fn at .*must return, got .*; (the batch must lie on the model's device|mend)"),
+        ({"batch": elsewhere}, r"loss_fn at .*must not raise, got .*; (the batch must lie on the model's device|mend)"),
         ({"loss_fn": raising}, r"loss_fn at .*KeyError"),
         ({"loss_fn": no_number}, r"loss_fn at .*must be a finite number before training, got nan; look at the batch"),
         ({"loss_fn": many_numbers}, r"must return one number, got a tensor of size \(12, 5\); take its mean"),
