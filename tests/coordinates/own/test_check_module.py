@@ -261,7 +261,40 @@ class TestMoE:
         return OwnGPT(Shape(**MOE_BASE), 64, 8, self.recipe.forward_multipliers(MOE_BASE))
 
 
-def test_tied_embeddings_and_experts_in_one_tensor_are_not_possible_and_said(mixtral_report: CheckReport) -> None:
+def test_a_gpt2_of_transformers_passes_with_q_k_and_v_in_one_tensor() -> None:
+    transformers = pytest.importorskip("transformers")
+
+    def build(shape: Shape) -> nn.Module:
+        config = transformers.GPT2Config(
+            vocab_size=64,
+            n_embd=shape.width,
+            n_layer=shape.depth,
+            n_head=shape.width // 16,
+            n_positions=16,
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+        model: nn.Module = transformers.GPT2LMHeadModel(config)
+        return model
+
+    base = Shape(width=32, depth=2, head_dim=16, dense_width=128)
+    recipe = Recipe.from_hps(
+        "completep",
+        base,
+        {"lr": 2.0**-8, "eps": 1e-12, "readout.init_mult": 2.0**-6},
+        attention_scale="1/sqrt(d_head)",
+        init=BaseInit(embedding_std=1.0, position_std=0.5),
+    )
+    report = hpxfer.check_module(build, mixtral_text, lm_loss, recipe, steps=2)
+    assert misses(report) == set()
+    assert report.passed
+    found = verdicts(report)
+    for role in ("attn_q", "attn_k", "attn_v"):
+        assert found[role, "first step"] == found[role, "weight"] == found[role, "activation"] == "ok"
+
+
+def test_features_of_experts_in_one_tensor_are_not_possible_and_said(mixtral_report: CheckReport) -> None:
     (axis,) = mixtral_report.axes
     (said,) = [text for text in axis.not_tested if "not possible" in text]
     assert said.startswith("features of expert_in, expert_gate, expert_out")
