@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpxfer.analysis.analyze import analyze as analyze
     from hpxfer.cli.commands import register_command as register_command
     from hpxfer.coordinates.checking import check as check
+    from hpxfer.coordinates.own.checking import check_module as check_module
     from hpxfer.data.samples import register_sample_source as register_sample_source
     from hpxfer.data.sources import register_data_source as register_data_source
     from hpxfer.driver import run as run
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hpxfer.model.families import register_family as register_family
     from hpxfer.model.gates import register_gate as register_gate
     from hpxfer.prediction import predict as predict
+    from hpxfer.receipts import receipt as receipt
     from hpxfer.recipe import Recipe as Recipe
     from hpxfer.recipe import roles as roles
     from hpxfer.recipe import shape_of as shape_of
@@ -50,9 +52,11 @@ _HOME = {
     "all_figures": "hpxfer.figures",
     "analyze": "hpxfer.analysis.analyze",
     "check": "hpxfer.coordinates.checking",
+    "check_module": "hpxfer.coordinates.own.checking",
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.spec",
     "predict": "hpxfer.prediction",
+    "receipt": "hpxfer.receipts",
     "register_command": "hpxfer.cli.commands",
     "register_data_source": "hpxfer.data.sources",
     "register_executor": "hpxfer.executors.kinds",
