@@ -18,32 +18,43 @@ def templates(groups: Sequence[Sequence[str]]) -> list[list[str]]:
     owners: dict[str, set[int]] = {}
     for at, names in enumerate(groups):
         for name in names:
-            owners.setdefault(template_of(name), set()).add(at)
+            for form in forms(name):
+                owners.setdefault(form, set()).add(at)
     return [
-        list(dict.fromkeys(made if len(owners[made := template_of(name)]) == 1 else name for name in names))
+        list(dict.fromkeys(next(form for form in forms(name) if len(owners[form]) == 1) for name in names))
         for names in groups
     ]
 
 
-def template_of(name: str) -> str:
-    """Return the name with `#` for each part that is a number, and for a number at the end, as in `weight12`."""
-    parts = ["#" if part.isdecimal() else part for part in name.split(".")]
-    return re.sub(r"[0-9]+$", "#", ".".join(parts))
+def forms(name: str) -> list[str]:
+    """Return the templates of a name from the widest to the name itself.
+
+    The widest has `#` for each part that is a number and for a number at the end, as in `weight12`. The next has it for
+    parts alone, so that `w1` and `w2` stay apart.
+    """
+    parts = ".".join("#" if part.isdecimal() else part for part in name.split("."))
+    return [re.sub(r"[0-9]+$", "#", parts), parts, name]
 
 
 def globs(groups: Sequence[Sequence[str]], lead: str = "") -> list[list[str]]:
     """Return for each group its globs, in which `*` matches dots too. `lead` stands before each, e.g. `*`.
 
-    Raises HpxferError if a glob matches a name of another group.
+    Each glob matches names that no earlier one matches. Raises HpxferError if a glob matches a name of another group.
     """
-    made = [[lead + one.replace("#", "*") for one in group] for group in templates(groups)]
     owner = {name: at for at, names in enumerate(groups) for name in names}
-    for at, patterns in enumerate(made):
-        for pattern in patterns:
-            for name in owner:
-                if owner[name] != at and fnmatchcase(name, pattern):
+    out: list[list[str]] = []
+    for at, of_group in enumerate(templates(groups)):
+        left, kept = set(groups[at]), []
+        for pattern in (lead + one.replace("#", "*") for one in of_group):
+            found = {name for name in owner if fnmatchcase(name, pattern)}
+            for name in found:
+                if owner[name] != at:
                     raise HpxferError(
                         f"names: a glob must match names with equal numbers alone, got {pattern!r} for {name}, which "
                         "has others; rename the parameter, or use --to torch, which goes by whole names"
                     )
-    return made
+            if found & left:
+                kept.append(pattern)
+            left -= found
+        out.append(kept)
+    return out

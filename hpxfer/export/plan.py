@@ -104,7 +104,8 @@ def make_plan(recipe: Recipe, shape: Shape, parameters: Sequence[Named] | None, 
         warnings.simplefilter("ignore", OutOfRangeWarning)
         warnings.simplefilter("ignore", OtherModelWarning)
         rows = () if parameters is None else _rows(recipe, shape, parameters, known, where)
-    cautions = [f"the target {shape.label(schedule=True)} is beyond what was measured: {'; '.join(beyond)}"]
+    spelled = shape.label(schedule=bool(shape.steps))
+    cautions = [f"the target {spelled} is beyond what was measured: {'; '.join(beyond)}"]
     return Plan(
         recipe=recipe,
         shape=shape,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial as bound
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.export.lacks import Lack
@@ -41,7 +42,7 @@ class Exported:
                 raise HpxferError(f"{path}: must be a file, got a folder; choose another --output")
         try:
             where.mkdir(parents=True, exist_ok=True)
-            write_files({path: lambda file, content=content: file.write(content) for path, content in paths.items()})
+            write_files({path: bound(_put, content) for path, content in paths.items()})
         except OSError as error:
             raise HpxferError(f"{where}: cannot be written: {error.strerror}; choose another --output") from None
         return list(paths)
@@ -145,3 +146,7 @@ def read_roles(path: str | Path) -> dict[str, str]:
         raise HpxferError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise HpxferError(f"{rule}, got another file; `hpxfer export` writes one") from None
+
+
+def _put(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)

@@ -234,7 +234,9 @@ def test_the_global_exponent_of_sp_multiplies_every_lr_and_nothing_else(optimize
     assert all(numbers.lr == 1.0 for numbers in at_base.values())
 
 
-@pytest.mark.parametrize("name", [name for name in PARAMETERIZATIONS if "eps" in PARAMETERIZATIONS.get(name).conventions])
+@pytest.mark.parametrize(
+    "name", [name for name in PARAMETERIZATIONS if "eps" in PARAMETERIZATIONS.get(name).conventions]
+)
 def test_eps_of_hidden_matrices_alone(name: str) -> None:
     """Under `eps: hidden` matrices but the readout keep their eps, all other roles that of the base."""
     plain, hidden = nano(name), nano(name, eps="hidden")

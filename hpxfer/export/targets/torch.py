@@ -6,6 +6,7 @@ The groups and the schedule need torch alone. Init and forward multipliers are c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hpxfer.export.lacks import Lack
 from hpxfer.export.plan import Plan
@@ -71,7 +72,7 @@ def body(plan: Plan) -> str:
     found = plan.phases
     groups = []
     for group in plan.groups:
-        numbers = {"lr": group.lr, "weight_decay": group.weight_decay}
+        numbers: dict[str, Any] = {"lr": group.lr, "weight_decay": group.weight_decay}
         if plan.betas is not None:
             numbers |= {"eps": group.eps, "betas": plan.betas}
         spelled = "".join(f"        {name!r}: {literal(value)},\n" for name, value in numbers.items())

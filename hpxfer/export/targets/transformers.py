@@ -6,6 +6,7 @@ The `optimizers=` of a Trainer are made before it wraps the model. So the module
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hpxfer.errors import HpxferError
@@ -66,16 +67,16 @@ def names(recipe: Recipe, shape: Shape) -> Sequence[Named]:
 def granite(plan: Plan) -> dict[str, float]:
     """Return the settings with which a Granite or GraniteMoe config holds the forward multipliers, or nothing.
 
-    Such a model has one factor for both branches, multiplies the embedding, and divides the logits.
+    Such a model has one factor for both branches, multiplies the embedding, and divides the logits. Its gates are
+    normalized softmaxes.
     """
     forward, readout = plan.forward, plan.forward.get("readout", 1.0)
     experts = [forward[key] for key in EXPERTS if key in forward]
     branches = {forward[key] for key in ("attn_out", "dense_out", "shared_out") if key in forward}
     if experts:
-        product = 1.0
-        for number in experts:
-            product *= number
-        branches.add(product)
+        if plan.recipe.file.model.gate != "normalized_softmax":
+            return {}
+        branches.add(math.prod(experts))
     if len(branches) != 1 or "attn_logits" not in forward or forward.get("router", 1.0) != 1.0 or not readout:
         return {}
     return {
