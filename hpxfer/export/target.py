@@ -1,4 +1,4 @@
-"""Target: a trainer that takes a recipe, as one row of a registry."""
+"""Export target: a trainer that takes a recipe, as one row of a registry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpxfer.scaling.shape import Shape
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class ExportTarget:
     """A target of `hpxfer export`. To add one, write a module with its row and one line in `hpxfer.export.targets`.
 
     `files` returns name of a file -> its text, for what the target holds, and lists the lacks in it. `hpxfer.json` is

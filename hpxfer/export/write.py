@@ -13,7 +13,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.export.lacks import Lack
 from hpxfer.export.names import Named, read_names
 from hpxfer.export.plan import Plan, make_plan
-from hpxfer.export.targets import TARGETS
+from hpxfer.export.targets import EXPORT_TARGETS
 from hpxfer.host.files import read_text, write_files
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.recipe import as_shape
@@ -56,13 +56,13 @@ def export(
     *,
     partial: bool = False,
 ) -> Exported:
-    """Return a recipe at a shape as the files of a target, e.g. `megatron`; `TARGETS` has their names.
+    """Return a recipe at a shape as the files of a target, e.g. `megatron`; `EXPORT_TARGETS` has their names.
 
     `names` are the parameters of the user's model, or the file with them (`write_names`). Without them they are the
     target's own. Raises HpxferError for an unknown target, a shape that the table does not cover, a parameter without a
     role, an optimizer that the target cannot build and, unless `partial`, for all that the target cannot hold.
     """
-    target, at = TARGETS.get(to, "--to"), as_shape(shape, "shape")
+    target, at = EXPORT_TARGETS.get(to, "--to"), as_shape(shape, "shape")
     if recipe.file.family != "gpt":
         raise HpxferError(
             f"recipe: must be of the family gpt for an export, got {recipe.file.family}; use "

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from recipe_data import MakeRecipe
 
 from hpxfer.errors import HpxferError
-from hpxfer.export import Named, Target, export, read_names, read_roles, register_target
+from hpxfer.export import ExportTarget, Named, export, read_names, read_roles, register_export_target
 from hpxfer.export.patterns import globs, templates
-from hpxfer.export.targets import TARGETS
+from hpxfer.export.targets import EXPORT_TARGETS
 from hpxfer.recipe import Recipe
 
 MOE = {"width": 64, "depth": 3, "num_experts": 8, "num_active": 2, "expert_width": 128, "head_dim": 16}
@@ -234,18 +234,18 @@ def test_roles_of_another_file_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_target_of_the_user_s_own(recipe: MakeRecipe) -> None:
-    mine = Target(
+    mine = ExportTarget(
         name="mine",
         doc="one line per group",
         needs_names=True,
         files=lambda plan, lacks: {"mine.txt": "\n".join(f"{group.lr} {len(group.names)}" for group in plan.groups)},
     )
-    register_target(mine)
+    register_export_target(mine)
     try:
         names = named("wte.weight embedding", "head.weight readout")
         found = export(recipe(), "mine", MOE, names)
     finally:
-        TARGETS.remove("mine")
+        EXPORT_TARGETS.remove("mine")
     assert found.files["mine.txt"] == "0.015625 2"
 
 

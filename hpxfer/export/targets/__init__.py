@@ -1,9 +1,9 @@
 """The registry of export targets. To add one, write a module with its row and add one line here."""
 
-from hpxfer.export.target import Target
+from hpxfer.export.target import ExportTarget
 from hpxfer.registry.rows import Registry
 
-TARGETS: Registry[Target] = Registry(
+EXPORT_TARGETS: Registry[ExportTarget] = Registry(
     "export target",
     {
         "megatron": "hpxfer.export.targets.megatron:MEGATRON",
@@ -16,9 +16,9 @@ TARGETS: Registry[Target] = Registry(
 )
 
 
-def register_target(target: Target) -> Target:
+def register_export_target(target: ExportTarget) -> ExportTarget:
     """Register a target of your own under its name, and return it. Raise HpxferError if the name is taken."""
-    return TARGETS.register(target)
+    return EXPORT_TARGETS.register(target)
 
 
-__all__ = ["TARGETS", "register_target"]
+__all__ = ["EXPORT_TARGETS", "register_export_target"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpxfer.export.target import Target
+from hpxfer.export.target import ExportTarget
 
-JSON = Target(
+JSON = ExportTarget(
     name="json",
     doc="hpxfer.json alone: every number by parameter, or by role without names",
     optimizers=("adamw", "sgd"),

@@ -17,7 +17,7 @@ from hpxfer.export.patterns import globs
 from hpxfer.export.plan import Plan
 from hpxfer.export.source import assigned, header, literal, require_form, strings
 from hpxfer.export.standard import feed_forwards, gated, gated_roles, in_layers, named
-from hpxfer.export.target import Target
+from hpxfer.export.target import ExportTarget
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.known_models import QKV, Pairs
 from hpxfer.scaling.shape import Shape
@@ -220,7 +220,7 @@ def files(plan: Plan, lacks: Sequence[Lack]) -> dict[str, str]:
     }
 
 
-MEGATRON = Target(
+MEGATRON = ExportTarget(
     name="megatron",
     doc="a Python module with config_overrides, launch arguments and model settings for Megatron-LM",
     roles=roles,

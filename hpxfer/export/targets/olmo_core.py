@@ -17,7 +17,7 @@ from hpxfer.export.plan import Plan
 from hpxfer.export.schedule import Phases
 from hpxfer.export.source import header, literal, require_form, strings
 from hpxfer.export.standard import feed_forwards, in_layers, named
-from hpxfer.export.target import Target
+from hpxfer.export.target import ExportTarget
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.known_models import Pairs
 from hpxfer.scaling.shape import Shape
@@ -132,7 +132,7 @@ def files(plan: Plan, lacks: Sequence[Lack]) -> dict[str, str]:
     }
 
 
-OLMO_CORE = Target(
+OLMO_CORE = ExportTarget(
     name="olmo-core",
     doc="a Python module with group_overrides, the optimizer config and the schedule for OLMo-core",
     roles=roles,

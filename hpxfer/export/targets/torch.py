@@ -11,7 +11,7 @@ from typing import Any
 from hpxfer.export.lacks import Lack
 from hpxfer.export.plan import Plan
 from hpxfer.export.source import factor, header, literal, strings
-from hpxfer.export.target import Target
+from hpxfer.export.target import ExportTarget
 
 GROUPS_OF = '''
 
@@ -117,7 +117,7 @@ def lacks(plan: Plan) -> Sequence[Lack]:
     return [Lack(what="a rule of the table", call=sentence) for sentence in plan.resolved.by_hand]
 
 
-TORCH = Target(
+TORCH = ExportTarget(
     name="torch",
     doc="a Python module with parameter groups by name, for any loop with torch.optim",
     optimizers=("adamw", "sgd"),

@@ -16,7 +16,7 @@ from hpxfer.export.patterns import templates
 from hpxfer.export.plan import Plan
 from hpxfer.export.source import header, literal, require_form, strings
 from hpxfer.export.standard import feed_forwards, in_layers, named
-from hpxfer.export.target import Target
+from hpxfer.export.target import ExportTarget
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.known_models import Pairs
 from hpxfer.scaling.shape import Shape
@@ -202,7 +202,7 @@ def files(plan: Plan, lacks: Sequence[Lack]) -> dict[str, str]:
     return {"hpxfer_torchtitan.py": "".join(parts)}
 
 
-TORCHTITAN = Target(
+TORCHTITAN = ExportTarget(
     name="torchtitan",
     doc="a Python module with a config function for torchtitan",
     roles=roles,

@@ -15,7 +15,7 @@ from hpxfer.export.names import Named
 from hpxfer.export.plan import Plan
 from hpxfer.export.source import assigned, header
 from hpxfer.export.standard import in_layers, named
-from hpxfer.export.target import Target
+from hpxfer.export.target import ExportTarget
 from hpxfer.export.targets.torch import body, lacks
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.shape import Shape
@@ -112,7 +112,7 @@ def files(plan: Plan, lacks: Sequence[Lack]) -> dict[str, str]:
     return {"hpxfer_transformers.py": "".join([text, imports, body(plan), "\n\n", "\n".join(settings), trainer])}
 
 
-TRANSFORMERS = Target(
+TRANSFORMERS = ExportTarget(
     name="transformers",
     doc="a Python module with a Trainer of transformers that makes the recipe's optimizer and schedule",
     optimizers=("adamw", "sgd"),
