@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from hpxfer.driver import run as run
     from hpxfer.errors import HpxferError as HpxferError
     from hpxfer.executors.kinds import register_executor as register_executor
-    from hpxfer.figures import all_figures as all_figures
     from hpxfer.export import register_export_target as register_export_target
+    from hpxfer.figures import all_figures as all_figures
     from hpxfer.figures import register_figure as register_figure
     from hpxfer.loggers.kinds import register_logger as register_logger
     from hpxfer.model.families import register_family as register_family
