@@ -39,7 +39,7 @@ def forms(name: str) -> list[str]:
 def globs(groups: Sequence[Sequence[str]], lead: str = "") -> list[list[str]]:
     """Return for each group its globs, in which `*` matches dots too. `lead` stands before each, e.g. `*`.
 
-    Each glob matches names that no earlier one matches. Raises HpxferError if a glob matches a name of another group.
+    Each name matches one glob, and each glob a name. Raises HpxferError if a glob matches a name of another group.
     """
     owner = {name: at for at, names in enumerate(groups) for name in names}
     out: list[list[str]] = []
@@ -53,8 +53,8 @@ def globs(groups: Sequence[Sequence[str]], lead: str = "") -> list[list[str]]:
                         f"names: a glob must match names with equal numbers alone, got {pattern!r} for {name}, which "
                         "has others; rename the parameter, or use --to torch, which goes by whole names"
                     )
-            if found & left:
-                kept.append(pattern)
+            # A glob whose `*` crosses dots may match names of an earlier one too.
+            kept += [pattern] if found <= left else sorted(lead + name for name in found & left)
             left -= found
         out.append(kept)
     return out

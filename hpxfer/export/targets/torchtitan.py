@@ -44,6 +44,14 @@ def at(*names: str) -> str:
 
 '''
 
+# The module has moved: into components.optimizer with version 0.3.
+SCHEDULERS = """\
+try:
+    from torchtitan.components.optimizer import LRSchedulersContainer
+except ImportError:
+    from torchtitan.components.lr_scheduler import LRSchedulersContainer
+"""
+
 CONFIGURE = '''
 
 def set_param_init(model_config, path: str = "", left: set[str] | None = None) -> None:
@@ -179,8 +187,8 @@ def files(plan: Plan, lacks: Sequence[Lack]) -> dict[str, str]:
     )
     scheduler, settings = _scheduler(plan)
     imports = ["import copy", "import re", "from functools import partial", "", "from torch import nn"]
-    imports += ["from torchtitan.components.lr_scheduler import LRSchedulersContainer"] if scheduler else []
     imports += ["from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig", ""]
+    imports += [SCHEDULERS] if scheduler else []
     optimizer = (
         "\n\ndef optimizer() -> OptimizersContainer.Config:\n"
         '    """Return AdamW with the recipe\'s groups. Each parameter matches one pattern."""\n'
