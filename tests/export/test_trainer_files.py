@@ -94,15 +94,13 @@ MEGATRON_ROLES = {
 }
 TITAN_ROLES = {
     "tok_embeddings.weight": "embedding",
-    "layers.*.attention.wq.weight": "attn_q",
-    "layers.*.attention.wk.weight": "attn_k",
-    "layers.*.attention.wv.weight": "attn_v",
+    "layers.*.attention.qkv_linear.wqkv.weight": "attn_q",
     "layers.*.attention.wo.weight": "attn_out",
     "layers.*norm.weight": "norm",
     "layers.*.moe.router.gate.weight": "router",
-    "layers.*.moe.experts.w1_EFD": "expert_gate",
-    "layers.*.moe.experts.w2_EDF": "expert_out",
-    "layers.*.moe.experts.w3_EFD": "expert_in",
+    "layers.*.moe.routed_experts.inner_experts.w1_EFD": "expert_gate",
+    "layers.*.moe.routed_experts.inner_experts.w2_EDF": "expert_out",
+    "layers.*.moe.routed_experts.inner_experts.w3_EFD": "expert_in",
     "layers.*.moe.shared_experts.w1.weight": "shared_gate",
     "layers.*.moe.shared_experts.w2.weight": "shared_out",
     "layers.*.moe.shared_experts.w3.weight": "shared_in",
@@ -375,10 +373,21 @@ class Module:
 
 
 @dataclass
-class Attention:
+class Fused:
+    wqkv: Module = field(default_factory=Module)
+
+
+@dataclass
+class Separate:
+    """Its modules wk and wv are both made of wkv."""
+
     wq: Module = field(default_factory=Module)
-    wk: Module = field(default_factory=Module)
-    wv: Module = field(default_factory=Module)
+    wkv: Module = field(default_factory=Module)
+
+
+@dataclass
+class Attention:
+    qkv_linear: Fused | Separate = field(default_factory=Fused)
     wo: Module = field(default_factory=Module)
 
 
@@ -388,9 +397,14 @@ class Router:
 
 
 @dataclass
+class Routed:
+    inner_experts: Module = field(default_factory=Module)
+
+
+@dataclass
 class Moe:
     router: Router = field(default_factory=Router)
-    experts: Module = field(default_factory=Module)
+    routed_experts: Routed = field(default_factory=Routed)
 
 
 @dataclass
@@ -402,7 +416,7 @@ class Block:
 
 @dataclass
 class Decoder:
-    """As torchtitan/models/deepseek_v3/__init__.py at 0014ac2 has it: a list of layers, and modules by their names."""
+    """As torchtitan/models/qwen3/__init__.py of version 0.3.0 has it: a list of layers, and modules by their names."""
 
     tok_embeddings: Module = field(default_factory=Module)
     norm: Module = field(default_factory=Module)
@@ -430,12 +444,31 @@ def test_torchtitan_s_config_function(recipe: MakeRecipe) -> None:
     for block in model.layers:
         assert std(block.attention.wo) == values["attn_out"].init_std
         assert std(block.moe.router.gate) == values["router"].init_std
-        assert std(block.moe.experts, "w1_EFD") == values["expert_gate"].init_std
-        assert std(block.moe.experts, "w2_EDF") == values["expert_out"].init_std
+        assert std(block.moe.routed_experts.inner_experts, "w1_EFD") == values["expert_gate"].init_std
+        assert std(block.moe.routed_experts.inner_experts, "w2_EDF") == values["expert_out"].init_std
         assert block.attention_norm.param_init is None
     dense = SimpleNamespace(model=Decoder(layers=[Block(moe=None)]))
-    with pytest.raises(ValueError, match=r"no module config for .*moe\.experts\.w1_EFD"):
+    with pytest.raises(ValueError, match=r"no module config for .*inner_experts\.w1_EFD"):
         module["configure"](SimpleNamespace(model_spec=dense, training=SimpleNamespace(steps=1)))
+
+
+def test_torchtitan_s_keys_and_values_share_a_config(recipe: MakeRecipe) -> None:
+    names = [row.name for row in export(recipe(), "torchtitan", MOE, partial=True).plan.rows]
+    apart = [
+        Named(name=name.replace("wqkv", part))
+        for name in names
+        for part in (("wq", "wk", "wv") if "wqkv" in name else ("wqkv",))
+    ]
+    layers = [Block(attention=Attention(qkv_linear=Separate())) for _ in range(3)]
+    spec = SimpleNamespace(model=Decoder(layers=layers))
+    config = SimpleNamespace(model_spec=spec, training=SimpleNamespace(steps=1))
+    found = export(recipe(), "torchtitan", MOE, apart, partial=True)
+    model = run(found)["configure"](config).model_spec.model
+    std = found.plan.resolved.values["attn_k"].init_std
+    assert model.layers[2].attention.qkv_linear.wkv.param_init["weight"].keywords == {"mean": 0.0, "std": std}
+    other = recipe(hps__multipliers={"attn_v.init_mult": 2.0})
+    with pytest.raises(ValueError, match="share one config and must have one std"):
+        run(export(other, "torchtitan", MOE, apart, partial=True))["configure"](config)
 
 
 @pytest.mark.parametrize("target", list(BY_HAND))

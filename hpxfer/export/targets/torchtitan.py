@@ -2,8 +2,8 @@
 
 Facts of torchtitan: the first regex of `param_groups` that is found in a name wins, a pattern without a parameter and a
 parameter without a pattern are errors, in every part of a pipeline; `min_lr_factor` is a share of the peak; a module's
-config has `param_init`, which maps a parameter to the function that starts it (torchtitan/components/optimizer.py and
-lr_scheduler.py, torchtitan/models/deepseek_v3/__init__.py).
+config has `param_init`, which maps a parameter to the function that starts it; K and V share one config. The names are
+those of version 0.3 (torchtitan/components/optimizer, torchtitan/models/common).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SITES = {
     "embedding": "tok_embeddings",
     "attn_out": "layers.*.attention",
     "router": "layers.*.moe.router.gate",
-    "expert_out": "layers.*.moe.experts",
-    "route_scale": "layers.*.moe.experts",
+    "expert_out": "layers.*.moe.routed_experts",
+    "route_scale": "layers.*.moe.routed_experts",
     "shared_out": "layers.*.moe.shared_experts",
     "dense_out": "layers.*.feed_forward",
     "readout": "lm_head",
@@ -62,11 +62,15 @@ def set_param_init(model_config, path: str = "", left: set[str] | None = None) -
         children = [(str(number), child) for number, child in enumerate(model_config)]
     elif hasattr(model_config, "__dataclass_fields__"):
         children = [(name, getattr(model_config, name)) for name in model_config.__dataclass_fields__]
+        # One config, wkv, makes the modules wk and wv.
+        paths = [path, path[:-3] + "wk", path[:-3] + "wv"] if path.endswith(".wkv") else [path]
         found = {
             pattern: pattern.rpartition(".")[2]
             for pattern in PARAM_INIT
-            if path and re.search(at(pattern), path + "." + pattern.rpartition(".")[2])
+            if path and any(re.search(at(pattern), each + "." + pattern.rpartition(".")[2]) for each in paths)
         }
+        if len({(name, PARAM_INIT[pattern]) for pattern, name in found.items()}) > len(set(found.values())):
+            raise ValueError(f"{path}: its modules share one config and must have one std, got {sorted(found)}")
         if found and "param_init" in model_config.__dataclass_fields__:
             own = {name: partial(nn.init.normal_, mean=0.0, std=PARAM_INIT[pattern]) for pattern, name in found.items()}
             model_config.param_init = {**(model_config.param_init or {}), **own}
@@ -112,13 +116,14 @@ ENDS = (".weight", "", "_E*")
 
 
 def names(recipe: Recipe, shape: Shape) -> Sequence[Named]:
-    """Return the names of a decoder of torchtitan with separate Q, K and V."""
-    attention = ["attention.wq.weight", "attention.wk.weight", "attention.wv.weight", "attention.wo.weight"]
+    """Return the names of a decoder of torchtitan with grouped-query attention, as its Llama 3 and Qwen3 have them."""
+    attention = ["attention.qkv_linear.wqkv.weight", "attention.wo.weight"]
     if recipe.file.model.qk_norm:
         attention += ["attention.q_norm.weight", "attention.k_norm.weight"]
     of_layer = ["attention_norm.weight", "ffn_norm.weight", *attention]
     dense = [f"feed_forward.{name}.weight" for name in ("w1", "w2", "w3")]
-    experts = ["moe.router.gate.weight", "moe.experts.w1_EFD", "moe.experts.w2_EDF", "moe.experts.w3_EFD"]
+    experts = [f"moe.routed_experts.inner_experts.{name}" for name in ("w1_EFD", "w2_EDF", "w3_EFD")]
+    experts.append("moe.router.gate.weight")
     shared = [f"moe.shared_experts.{name}.weight" for name in ("w1", "w2", "w3")]
     layers = {i: [*of_layer, *feed_forwards(shape, i, dense, experts, shared)] for i in range(shape.depth)}
     head = [] if recipe.file.model.tied_embeddings else ["lm_head.weight"]
@@ -128,7 +133,9 @@ def names(recipe: Recipe, shape: Shape) -> Sequence[Named]:
 def lacks(plan: Plan) -> Sequence[Lack]:
     """Return what torchtitan cannot hold: every forward multiplier."""
     scale = plan.forward.get("attn_logits")
-    by_model = {"attn_logits": f"pass scale={scale!r} to the module's inner attention (scaled dot product)"}
+    by_model = {
+        "attn_logits": f"set block.attention.scaling = {scale!r} in each block, which is 1/sqrt(head_dim) at first"
+    }
     same = scale is not None and abs(scale * plan.shape.head_dim**0.5 - 1) < 1e-9
     # param_init holds the std of every matrix; the same draw for all experts it does not.
     native = {row.name: row.init if isinstance(row.init, float) else 0.0 for row in plan.rows}
