@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hpxfer.driver import run as run
     from hpxfer.errors import HpxferError as HpxferError
     from hpxfer.executors.kinds import register_executor as register_executor
+    from hpxfer.export import register_export_target as register_export_target
     from hpxfer.figures import all_figures as all_figures
     from hpxfer.figures import register_figure as register_figure
     from hpxfer.loggers.kinds import register_logger as register_logger
@@ -60,6 +61,7 @@ _HOME = {
     "register_command": "hpxfer.cli.commands",
     "register_data_source": "hpxfer.data.sources",
     "register_executor": "hpxfer.executors.kinds",
+    "register_export_target": "hpxfer.export",
     "register_family": "hpxfer.model.families",
     "register_figure": "hpxfer.figures",
     "register_gate": "hpxfer.model.gates",
