@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hpxfer.loggers.kinds import register_logger as register_logger
     from hpxfer.model.families import register_family as register_family
     from hpxfer.model.gates import register_gate as register_gate
+    from hpxfer.outside.judging import judge as judge
     from hpxfer.prediction import predict as predict
     from hpxfer.recipe import Recipe as Recipe
     from hpxfer.recipe import roles as roles
@@ -50,6 +51,7 @@ _HOME = {
     "all_figures": "hpxfer.figures",
     "analyze": "hpxfer.analysis.analyze",
     "check": "hpxfer.coordinates.checking",
+    "judge": "hpxfer.outside.judging",
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.spec",
     "predict": "hpxfer.prediction",
