@@ -36,8 +36,8 @@ def joined_values(read: Read, tolerance: float = TOLERANCE) -> tuple[tuple[Run, 
             stands_for |= {(hp, value): best for value in group}
         if len(groups) < (num := sum(value > 0 for value in counts)):
             notes.append(f"{num} spellings of {hp} are {len(groups)} values, within {tolerance:g} octaves each")
-    runs = tuple(replace(run, value=stands_for.get((run.hp, run.value), run.value)) for run in read.runs)
-    return runs, tuple(notes)
+    joined = tuple(replace(run, value=stands_for.get((run.hp, run.value), run.value)) for run in read.runs)
+    return joined, tuple(notes)
 
 
 def _groups(values: Sequence[float], tolerance: float) -> list[list[float]]:

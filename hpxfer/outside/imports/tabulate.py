@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.errors import HpxferError, first_line, nearest, shown
 from hpxfer.outside.columns import COLUMNS
 from hpxfer.outside.imports.choices import TAIL_SHARE, Loss, choose_loss
 from hpxfer.outside.imports.logged import INFINITE, LoggedRun, Point, newest, plain
@@ -86,7 +86,7 @@ def tabulate(
     measured = [
         _Measured(run=run, config=config, points=points)
         for run, config in whole
-        if (points := newest(run.points(loss.metric)))
+        if (points := newest(_history(run, loss.metric, where)))
     ]
     there = {id(one.run) for one in measured}
     if silent := [run for run, _ in whole if id(run) not in there]:
@@ -97,6 +97,17 @@ def tabulate(
     ends = _ends(measured, shape_keys, steps)
     rows, of_status = _rows(measured, columns, keep, loss, ends)
     return Imported(frame=pd.DataFrame(rows), notes=(*notes, *of_status))
+
+
+def _history(run: LoggedRun, metric: str, where: str) -> Sequence[Point]:
+    """Return the raw points of a metric. Raise HpxferError if the tracker does not give them."""
+    try:
+        return run.points(metric)
+    except Exception as error:  # whatever a tracker's client or the network say
+        raise HpxferError(
+            f"{where}: run {shown(run.name or run.id)}: the history of {metric} cannot be read: {first_line(error)}; "
+            "try again, or name another metric"
+        ) from None
 
 
 def _named(name: str, pattern: str | None) -> dict[str, str]:

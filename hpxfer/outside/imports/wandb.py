@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hpxfer.errors import HpxferError, first_line
 from hpxfer.outside.imports.logged import LoggedRun, Point, flat, library
 
 PAGE = 10_000  # rows of a history per request
+LATER = 1e12  # more than the records of a file: the points of a later start come after those of an earlier one
 _BLOCK, _HEADER, _FULL, _LAST = 32768, 7, 1, 4  # its files are logs of blocks, as LevelDB has; kinds that end a record
 _WORDS = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
 
@@ -28,7 +30,7 @@ def wandb_runs(source: str) -> list[LoggedRun]:
     """
     wandb = library("wandb", "wandb")
     if Path(source).is_dir():
-        return [_local(path) for path in sorted(Path(source).rglob("*.wandb"))]
+        return _merged([_local(path) for path in sorted(Path(source).rglob("*.wandb"))])
     if source.count("/") != 1:
         raise HpxferError(f"{source}: must be a folder of wandb, or ENTITY/PROJECT on its server; name one of them")
     return server_runs(wandb.Api, source)
@@ -76,7 +78,7 @@ def _server_points(run: Any, summary: Mapping[str, Any], metric: str) -> list[Po
 def _local(path: Path) -> LoggedRun:
     """Return the run in a file of wandb."""
     record_of = library("wandb.proto.wandb_internal_pb2", "wandb").Record.FromString
-    config: dict[str, Any] = {}
+    config, summary = dict[str, Any](), dict[str, Any]()
     points: dict[str, list[Point]] = {}
     name, run_id, state = path.stem, path.stem, "running"
     try:
@@ -91,12 +93,17 @@ def _local(path: Path) -> LoggedRun:
                     step = float(record.history.step.num)
                     points.setdefault(_key(item), []).append(Point(step=step, value=value, time=number))
             if record.HasField("summary"):
-                _add_summary(points, record.summary, number)
+                summary |= {_key(item): json.loads(item.value_json) for item in record.summary.update}
             if record.HasField("exit"):
                 state = "finished" if record.exit.exit_code == 0 else "failed"
     except Exception as error:  # whatever its messages say of a damaged file
         raise HpxferError(f"{path}: must be a file of wandb, got: {first_line(error)}; move it away") from None
-    metrics = tuple(key for key in points if not key.startswith("_"))
+    # Metrics that the run wrote into its summary alone stand at the last step of its history.
+    last = max((point for of in points.values() for point in of), key=lambda point: point.step, default=None)
+    for key in summary.keys() - points.keys():
+        if (value := _number(summary[key])) is not None:
+            points[key] = [Point(step=0.0 if last is None else last.step, value=value, time=0.0)]
+    metrics = tuple(sorted(key for key in points if not key.startswith("_")))
     return LoggedRun(
         id=run_id,
         name=name,
@@ -107,12 +114,24 @@ def _local(path: Path) -> LoggedRun:
     )
 
 
-def _add_summary(points: dict[str, list[Point]], summary: Any, number: int) -> None:
-    """Add the metrics that a run wrote into its summary alone. They stand at the last step of its history."""
-    last = max((point.step for of in points.values() for point in of), default=0.0)
-    for item in summary.update:
-        if _key(item) not in points and (value := _number(json.loads(item.value_json))) is not None:
-            points[_key(item)] = [Point(step=last, value=value, time=number)]
+def _merged(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
+    """Return each run once: one that was resumed has a file per start, whose names ascend in time."""
+    of_id: dict[str, list[LoggedRun]] = {}
+    for run in runs:
+        of_id.setdefault(run.id, []).append(run)
+    return [starts[0] if len(starts) == 1 else _resumed(starts) for starts in of_id.values()]
+
+
+def _resumed(starts: Sequence[LoggedRun]) -> LoggedRun:
+    def points(metric: str) -> list[Point]:
+        return [
+            replace(point, time=point.time + LATER * number)
+            for number, start in enumerate(starts)
+            for point in start.points(metric)
+        ]
+
+    metrics = tuple(dict.fromkeys(name for start in starts for name in start.metrics))
+    return replace(starts[-1], metrics=metrics, points=points)
 
 
 def _key(item: Any) -> str:
