@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hpxfer.loggers.kinds import register_logger as register_logger
     from hpxfer.model.families import register_family as register_family
     from hpxfer.model.gates import register_gate as register_gate
+    from hpxfer.outside.judging import judge as judge
     from hpxfer.prediction import predict as predict
     from hpxfer.receipts import receipt as receipt
     from hpxfer.recipe import Recipe as Recipe
@@ -54,6 +55,7 @@ _HOME = {
     "analyze": "hpxfer.analysis.analyze",
     "check": "hpxfer.coordinates.checking",
     "check_module": "hpxfer.coordinates.own.checking",
+    "judge": "hpxfer.outside.judging",
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.spec",
     "predict": "hpxfer.prediction",

@@ -35,6 +35,8 @@ COMMANDS: Registry[Command] = Registry(
         "watch": "hpxfer.cli.watch:WATCH",
         "list": "hpxfer.cli.list:LIST",
         "report": "hpxfer.cli.report:REPORT",
+        "judge": "hpxfer.cli.judge:JUDGE",
+        "table": "hpxfer.cli.table:TABLE",
         "rekey": "hpxfer.cli.rekey:REKEY",
         "recipe": "hpxfer.cli.recipe:RECIPE",
         "predict": "hpxfer.cli.predict:PREDICT",
