@@ -110,7 +110,8 @@ def test_a_folder_of_tensorboard_becomes_a_table(tmp_path: Path, capsys: pytest.
     table = tmp_path / "runs.csv"
     code, out, _ = hpxfer(
         capsys, "table", "tensorboard", tmp_path / "logs", "--output", table, "--pattern",
-        r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)", "--map", "value=lr", "--map", "scale=width", "--map", "seed=seed",
+        r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)",
+        "--map", "value=lr", "--map", "scale=width", "--map", "seed=seed",
     )  # fmt: skip
     assert code == 0
     assert out.startswith("- loss: val_loss, the only held-out loss: its last point\n")
