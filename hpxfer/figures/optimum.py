@@ -15,7 +15,7 @@ from hpxfer.analysis import Drift, Finding, TransferReport
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import along, listed, misfits, octaves_of, with_interval
+from hpxfer.figures.text import along, listed, misfits, octaves_of, staying, with_interval
 from hpxfer.verdict.optimum import Kind, Optimum
 from hpxfer.verdict.thresholds import CONTROL
 
@@ -25,8 +25,7 @@ SPREAD = 0.05  # doublings between the points of two parameterizations at one sc
 TINY = 1e-9
 CAPTION = (
     "The best HP at each shape with its 95% interval. The dashed line is the fitted drift, and the band holds all "
-    "slopes within its 95% interval. An arrow marks a bound: the optimum lies beyond the grid. A flat line means that "
-    "the HP transfers."
+    "slopes within its 95% interval. An arrow marks a bound: the optimum lies beyond the grid."
 )
 
 
@@ -90,7 +89,7 @@ def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
         axis=axis,
         scale_name=findings[0].scale_name,
         lines=lines,
-        caption=f"{CAPTION} {misfits(findings)}".rstrip(),
+        caption=f"{CAPTION} A flat line means that {staying(findings)}. {misfits(findings)}".rstrip(),
     )
 
 

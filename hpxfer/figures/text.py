@@ -57,6 +57,11 @@ def misfits(findings: Iterable[Finding]) -> str:
     return f"Cells scatter about the fit more than seeds do, which widens intervals: {listed(found)}." if found else ""
 
 
+def staying(findings: Iterable[Finding]) -> str:
+    """Return what optima at one place show: that the HP transfers, or less if something is lacking for that."""
+    return "the optimum did not move" if any(finding.lacking for finding in findings) else "the HP transfers"
+
+
 def listed(phrases: Sequence[str], num: int = 4) -> str:
     """Return the first `num` phrases with commas between them, and how many more there are."""
     return ", ".join(phrases[:num]) + (f" and {len(phrases) - num} more" if len(phrases) > num else "")

@@ -12,7 +12,7 @@ import pandas as pd
 
 from hpxfer.analysis import Finding, TransferReport
 from hpxfer.figures.loss_axis import axis_note
-from hpxfer.figures.text import misfits, octaves_of, shape_name
+from hpxfer.figures.text import misfits, octaves_of, shape_name, staying
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
@@ -139,8 +139,7 @@ def _caption(findings: Sequence[Finding], panels: Sequence[Panel], judged: Judge
         parts.append(f"The curve is the fit, and a star is its {judged.extreme} point with the 95% interval.")
     if any(shape.lowest for shape in shapes):
         parts.append(f"A ring is the {judged.extreme} measured mean.")
-    said = "optimum did not move" if any(finding.lacking for finding in findings) else "HP transfers"
-    parts.append(f"Where the optima lie above one another, the {said}.")
+    parts.append(f"Where the optima lie above one another, {staying(findings)}.")
     return " ".join([*parts, misfits(findings)]).rstrip()
 
 

@@ -278,11 +278,9 @@ def _write(sources: Sequence[Source], form: str, target: Path, option: str) -> l
         for section, source, folder in zip(report.sections, sources, folders, strict=True)
         for figure in source.figures
     }
-    writers: dict[Path, Callable[[IO[bytes]], object]] = {
-        folder / f"{figure.name}.{kind}": partial(_save, figure, kind)
-        for folder, figure in drawn.values()
-        for kind in FIGURE_FILES.get(form, ())
-    }
+    writers: dict[Path, Callable[[IO[bytes]], object]] = {}
+    for folder, figure in drawn.values():
+        writers |= figure_writers([figure], folder, form)
     path = target / f"report.{form}"
     links = {
         key: (folder / f"{figure.name}.png").relative_to(target).as_posix() for key, (folder, figure) in drawn.items()
@@ -312,6 +310,17 @@ def _document(report: Report, form: str, links: dict[tuple[str, str], str]) -> b
             return to_pdf(report)
         case _:
             return (json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n").encode()
+
+
+def figure_writers(
+    figures: Sequence[DrawnFigure], folder: Path, form: str
+) -> dict[Path, Callable[[IO[bytes]], object]]:
+    """Return the files of figures beside a report of a format, and what writes each."""
+    return {
+        folder / f"{figure.name}.{kind}": partial(_save, figure, kind)
+        for figure in figures
+        for kind in FIGURE_FILES.get(form, ())
+    }
 
 
 def _save(figure: DrawnFigure, kind: str, file: IO[bytes]) -> None:

@@ -82,7 +82,7 @@ def shape_at(spec: SweepSpec, name: str, axis: AxisSpec, entry: Entry) -> Shape:
 
 
 def _own_shape_at(
-    own: Mapping[str, OwnDim], base: Shape, dims: Mapping[str, int | str], name: str, entry: Entry
+    own: Mapping[str, OwnDim], base: Shape, dims: Mapping[str, int | str] | None, name: str, entry: Entry
 ) -> Shape:
     """Return the shape of a user's own trainer that an entry of an axis stands for."""
     if not isinstance(entry, ShapeChange):

@@ -149,7 +149,7 @@ class ModelSpec(Section):
     own: OwnDims | None = None
     """The base shape in the words of your own trainer, such as `{d_model: 256, n_layer: 4}`. Goes with the family
     `user`, in place of `base`."""
-    dims: dict[str, CountOrNone | str] = Field(default_factory=dict)
+    dims: dict[str, CountOrNone | str] | None = None
     """What parameterizations read of that shape, by the names of `base`: `{width: d_model, depth: n_layer}`. A value is
     a key of `own`, or a number that no shape changes. Goes with the family `user`."""
     like: Annotated[str, AfterValidator(presets.known)] | None = None

@@ -52,9 +52,9 @@ def _given(base: Any) -> Any:
     return {name: value for name, value in base.items() if value} if isinstance(base, dict) else base
 
 
-def own_shape(own: Mapping[str, OwnDim], dims: Mapping[str, int | str], *, batch: int, steps: int) -> Shape:
+def own_shape(own: Mapping[str, OwnDim], dims: Mapping[str, int | str] | None, *, batch: int, steps: int) -> Shape:
     """Return the Shape of a user's own shape. Raise HpxferError if `dims` cannot be read from it."""
-    found = {"width": 0, "depth": 0, **{name: _dim(own, name, value) for name, value in dims.items()}}
+    found = {"width": 0, "depth": 0, **{name: _dim(own, name, value) for name, value in (dims or {}).items()}}
     heads = heads_of(
         found["width"], found.get("head_dim", 0), found.pop("num_heads", None), found.pop("kv_heads", None)
     )

@@ -490,7 +490,7 @@ class SweepSpec(Section):
 
     @property
     def stack_size(self) -> int | None:
-        """The trials per stack: 1 if trials may stop early or a user's own trainer runs, None if the planner chooses."""
+        """The trials per stack: 1 if trials may stop early or a user's trainer runs, None if the planner chooses."""
         if self.trainer is not None or self.early_stopping.asha is not None:
             return 1
         return self.resources.stack_size

@@ -35,6 +35,7 @@ class JudgedLoss:
     guess: float | None = None  # the error of a model that guesses all classes alike
     num_samples: int | None = None  # that an error is a share of
     trained: Kind = "cross entropy"  # the kind of the loss that the sweep trains with
+    own_unit: str | None = None  # of a loss that others measured, e.g. bits per byte; None: that of its kind
 
     @property
     def is_error(self) -> bool:
@@ -43,7 +44,7 @@ class JudgedLoss:
     @property
     def unit(self) -> str:
         """The unit of a difference: nats, squared error, or points, which are hundredths of the samples."""
-        return UNITS[self.kind]
+        return self.own_unit or UNITS[self.kind]
 
     @property
     def training_unit(self) -> str:

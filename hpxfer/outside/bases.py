@@ -1,0 +1,99 @@
+"""The base of each axis of a table: the one that is marked, the one that the user names, or else the smallest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hpxfer.errors import HpxferError, shown
+from hpxfer.outside.cells import Bad, positive
+from hpxfer.outside.runs import Read, Run, nearest_of
+from hpxfer.verdict.labels import scale_text, shape_label
+
+CLOSE = 1e-9  # relative difference of scales that count as one
+
+
+def named_sizes(spelled: Sequence[str]) -> dict[str, float]:
+    """Return name -> size of what `--base NAME=SIZE` gives. Raise HpxferError if one cannot be read."""
+    out = {}
+    for one in spelled:
+        name, equals, size = one.partition("=")
+        try:
+            if not (equals and name.strip()):
+                raise Bad("NAME=SIZE", one)
+            out[name.strip()] = positive(size)
+        except Bad as bad:
+            raise HpxferError(f"--base: {bad}; e.g. --base scale=64") from None
+    return out
+
+
+def with_bases(read: Read, runs: Sequence[Run], base: Sequence[str]) -> tuple[list[Run], tuple[str, ...]]:
+    """Return the runs of a table with axes, each with its base marked, and the axes whose base nobody named."""
+    sizes = named_sizes(base)
+    axes: dict[str, list[Run]] = {}
+    for run in runs:
+        axes.setdefault(run.axis, []).append(run)
+    scale_name_of = {axis: _one_name(read, own) for axis, own in axes.items()}
+    legal = ["scale", *axes, *scale_name_of.values()]
+    for name in sizes:
+        if name not in legal:
+            raise HpxferError(f"--base: unknown axis or scale {shown(name)}; {nearest_of(name, legal)}")
+    base_of: dict[str, tuple[float, str]] = {}
+    assumed = []
+    for axis, own in axes.items():
+        given = next((sizes[name] for name in (axis, scale_name_of[axis], "scale") if name in sizes), None)
+        found = _marked(read, own) if given is None else _at(read, own, given, scale_name_of[axis])
+        if found is None:
+            found = min((run.scale, run.shape) for run in own)
+            assumed.append(axis)
+        base_of[axis] = found
+    return [replace(run, is_base=(run.scale, run.shape) == base_of[run.axis]) for run in runs], tuple(assumed)
+
+
+def _one_name(read: Read, runs: Sequence[Run]) -> str:
+    """Return what the scale of an axis counts. Raise HpxferError if its rows differ in that."""
+    first = runs[0]
+    for run in runs:
+        if run.scale_name != first.scale_name:
+            raise read.fault(
+                run.row,
+                "scale_name",
+                f"must be the same along axis {shown(run.axis)}, got {shown(run.scale_name)} and, in row {first.row}, "
+                f"{shown(first.scale_name)}; one axis has one scale",
+            )
+    return first.scale_name
+
+
+def _marked(read: Read, runs: Sequence[Run]) -> tuple[float, str] | None:
+    """Return the scale and shape that the rows of an axis mark as its base; None if they mark none."""
+    said: dict[tuple[float, str], Run] = {}
+    for run in runs:
+        before = said.setdefault((run.scale, run.shape), run)
+        if before.is_base != run.is_base:
+            raise read.fault(
+                run.row, "is_base", f"must be as in row {before.row}, which has the same shape; mend one of the two"
+            )
+    marked = [(key, run) for key, run in said.items() if run.is_base]
+    if len(marked) > 1:
+        (_, first), (_, second) = marked[:2]
+        raise read.fault(
+            second.row,
+            "is_base",
+            f"must mark one base of axis {shown(second.axis)}, got {shape_label(first.scale_name, first.scale)} in "
+            f"row {first.row} too; unmark one",
+        )
+    return marked[0][0] if marked else None
+
+
+def _at(read: Read, runs: Sequence[Run], size: float, scale_name: str) -> tuple[float, str]:
+    """Return the shape of an axis at the scale that the user names as the base."""
+    there = sorted({(run.scale, run.shape) for run in runs})
+    found = [key for key in there if math.isclose(key[0], size, rel_tol=CLOSE)]
+    if len(found) == 1:
+        return found[0]
+    scales = ", ".join(dict.fromkeys(scale_text(scale) for scale, _ in there))
+    got = f"{len(found)} shapes of that scale" if found else f"no shape at {scale_name} {scale_text(size)}"
+    raise HpxferError(
+        f"{read.where}: --base: must name one shape of axis {shown(runs[0].axis)}, got {got}; the scales are {scales}"
+    )

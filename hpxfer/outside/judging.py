@@ -1,0 +1,158 @@
+"""`judge`: the verdicts on a table of runs that were trained elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hpxfer.analysis.analyze import analyze_lines
+from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.outside.joined import TOLERANCE
+from hpxfer.outside.judged import JudgedTable
+from hpxfer.outside.prepare import prepare
+from hpxfer.outside.read import read_table
+from hpxfer.outside.runs import Read, Run
+from hpxfer.verdict.labels import is_control, scale_text
+from hpxfer.verdict.loss import UNITS, JudgedLoss
+from hpxfer.verdict.report import judge_line
+from hpxfer.verdict.rules import DEFAULT_RULES, Rules
+from hpxfer.verdict.thresholds import ERROR_RATE
+
+ERROR_UNIT = "error"
+_UNIT = re.compile(r"[A-Za-z][A-Za-z0-9 /%-]{0,30}")
+
+
+def judge(
+    table: pd.DataFrame | str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    shape: Sequence[str] = (),
+    control: str | None = None,
+    base: str | Sequence[str] = (),
+    duplicates: str = "refuse",
+    hp: str | None = None,
+    regret_limit: Mapping[str, float] | None = None,
+    error: float = ERROR_RATE,
+    tolerance: float = TOLERANCE,
+    unit: str | None = None,
+    classes: int | None = None,
+    samples: int | None = None,
+    name: str | None = None,
+) -> JudgedTable:
+    """Return the verdicts on a table with one row per run: a frame, or a CSV or Parquet file.
+
+    - `columns` maps a column of `hpxfer.outside.columns.COLUMNS` to the table's own, e.g. `{"value": "lr", "scale":
+      "width"}`. Columns of these names need no mapping. `shape` names columns that hold dimensions of a shape instead.
+    - `control` names the arm that the others are compared with, and `base` the base, e.g. `scale=64`. Without either no
+      HP is said to transfer.
+    - `duplicates` says what to do with two results of one HP value, shape, arm and seed: `refuse`, or keep the `last`.
+    - `hp` is the HP to judge: by default `lr`, else the first of the table.
+    - `regret_limit` is `{"loss": 0.01}`, a share of the best loss, or `{"octaves": 0.5}`; `error` bounds the chance of
+      a wrong verdict, as in a sweep's `judge` section.
+    - HP values within `tolerance` octaves are one.
+    - `unit` is that of the loss, by default nats. For `error`, the share of held-out samples that are wrong, `samples`
+      is their number, and `classes` the number of classes.
+
+    Raises HpxferError that names the row and the column of what cannot be judged.
+    """
+    where = name or (str(table) if isinstance(table, str | Path) else "table")
+    frame = table if isinstance(table, pd.DataFrame) else read_table(table)
+    spelled = [base] if isinstance(base, str) else list(base)
+    ready = prepare(
+        frame, where=where, columns=columns or {}, shape=shape, base=spelled, duplicates=duplicates, tolerance=tolerance
+    )
+    runs, assumed = ready.runs, ready.assumed_bases
+    arms, hps = (list(dict.fromkeys(names)) for names in ((run.arm for run in runs), (run.hp for run in runs)))
+    if control is not None and not any(is_control(arm, control) for arm in arms):
+        raise HpxferError(
+            f"{where}: --control: must be an arm of the table, got {shown(control)}; {nearest(control, arms)}"
+        )
+    if hp is not None and hp not in hps:
+        raise HpxferError(f"{where}: --hp: must be an HP of the table, got {shown(hp)}; {nearest(hp, hps)}")
+    rules = replace(_rules(regret_limit, error), control=control, outside=True, assumed_bases=assumed)
+    loss = _loss(ready.read, runs, unit, classes, samples)
+    hp = hp or ("lr" if "lr" in hps else hps[0])
+    frames = {each: _line([run for run in runs if run.hp == each]) for each in sorted(hps, key=lambda one: one != hp)}
+    title = Path(where).name
+    lines = [judge_line(line, sweep=title, hp=each, loss=loss, rules=rules) for each, line in frames.items()]
+    return JudgedTable(
+        name=title,
+        where=where,
+        columns=ready.read.columns,
+        runs=runs,
+        rules=rules,
+        lines=frames,
+        analysis=analyze_lines(lines, name=title, hp=hp, rules=rules, notes=ready.notes),
+    )
+
+
+def _rules(limit: Mapping[str, float] | None, error: float) -> Rules:
+    """Return the rules that the user chose. Raise HpxferError for one that no verdict can go by."""
+    if not (isinstance(error, int | float) and 0 < error <= 0.2):
+        raise HpxferError(f"--error: must be a chance above 0 and at most 0.2, got {error}")
+    if limit is None:
+        return replace(DEFAULT_RULES, error=error)
+    most = {"loss": 0.5, "octaves": 8.0}
+    if len(limit) != 1 or (kind := next(iter(limit))) not in most:
+        raise HpxferError(f"--regret-limit: must be loss=SHARE or octaves=NUMBER, got {shown(dict(limit))}")
+    size = limit[kind]
+    if not (isinstance(size, int | float) and 0 < size <= most[kind]):
+        raise HpxferError(f"--regret-limit: {kind} must be above 0 and at most {most[kind]:g}, got {shown(size)}")
+    octaves, loss = (size, None) if kind == "octaves" else (None, size)
+    return Rules(error=error, loss=loss, octaves=octaves)
+
+
+def _loss(read: Read, runs: Sequence[Run], unit: str | None, classes: int | None, samples: int | None) -> JudgedLoss:
+    """Return what the loss of a table is."""
+    first = next((run for run in runs if run.has_result), runs[0])
+    if unit is not None and first.unit is not None and unit != first.unit:
+        raise read.fault(
+            first.row, "unit", f"must be that of --unit, {shown(unit)}, got {shown(first.unit)}; leave one out"
+        )
+    unit, words = unit or first.unit or UNITS["cross entropy"], first.loss_name or "loss"
+    if not _UNIT.fullmatch(unit):
+        raise HpxferError(f"{read.where}: --unit: must be a unit such as nats or bits per byte, got {shown(unit)}")
+    if unit != ERROR_UNIT:
+        if classes is not None or samples is not None:
+            raise HpxferError(f"--classes, --samples: go with --unit error, got {shown(unit)}; leave them out")
+        if unit == UNITS["squared error"]:
+            return JudgedLoss(name=words, words=words, kind="squared error", trained="squared error")
+        return JudgedLoss(name=words, words=words, own_unit=None if unit == UNITS["cross entropy"] else unit)
+    if samples is None or samples < 1 or (classes is not None and classes < 2):
+        raise HpxferError(
+            "--samples: an error is a share of the held-out samples, and a verdict needs their number, and at least 2 "
+            f"--classes where given; got samples {samples}, classes {classes}"
+        )
+    for run in runs:
+        if run.status == "finished" and run.loss is not None and not 0 <= run.loss <= 1:
+            raise read.fault(run.row, "loss", f"must be an error from 0 to 1, got {run.loss:g}; write a share")
+    guess = None if classes is None else 1 - 1 / classes
+    shown_as = words if "error" in words else "validation error"
+    return JudgedLoss(name=words, words=shown_as, kind="error", guess=guess, num_samples=samples)
+
+
+def _line(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return runs as the room `verdict` reads them. A run without a result is missing."""
+    named = all(run.run_id is not None for run in runs)
+    rows: list[dict[str, Any]] = [
+        {
+            "axis": run.axis,
+            "scale_name": run.scale_name,
+            "scale": run.scale,
+            "shape": run.shape or f"{run.scale_name} {scale_text(run.scale)}",
+            "is_base": bool(run.is_base),
+            "parameterization": run.arm,
+            "value": run.value,
+            "seed": run.seed,
+            "loss": run.loss if run.status == "finished" else None,
+            "status": run.status if run.has_result else "missing",
+            **({"trial_id": run.run_id} if named else {}),
+        }
+        for run in runs
+    ]
+    return pd.DataFrame(rows).astype({"loss": float})

@@ -1,0 +1,131 @@
+"""The page on a table: the sections of a report, as far as a table can feed them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import pandas as pd
+
+import hpxfer
+from hpxfer.errors import HpxferError
+from hpxfer.figures import line_figures, save_transfer, transfer_info
+from hpxfer.host.files import reason, write_files
+from hpxfer.outside.judged import JudgedTable
+from hpxfer.report.analyses import analysis_tables, unknown
+from hpxfer.report.contents import Report, Section, cards_of, report_of
+from hpxfer.report.html import to_html
+from hpxfer.report.provenance import of_others, of_ranges, progress_table, threshold_table
+from hpxfer.report.tables import Table, text_table
+from hpxfer.report.trials import TrialData, distinct, packed_trials, rounded
+from hpxfer.report.write import FIGURES, figure_writers, garbage_collection_paused
+
+FILE = "report.html"
+OPTION = "--report"
+
+
+def page_of(judged: JudgedTable) -> Report:
+    """Return the report on a table, with its figures drawn."""
+    return report_of([_section(judged)], made_from="the table of runs")
+
+
+def write_page(judged: JudgedTable, folder: Path) -> tuple[Path, ...]:
+    """Write the page, its figures and the transfer figure. Raise HpxferError if they cannot be written."""
+    with garbage_collection_paused():
+        report = page_of(judged)
+        page = to_html(report).encode()
+        writers: dict[Path, Callable[[IO[bytes]], object]] = figure_writers(
+            report.sections[0].figures, folder / FIGURES, "html"
+        )
+        writers[folder / FILE] = lambda file: file.write(page)
+        try:
+            for parent in {path.parent for path in writers}:
+                parent.mkdir(parents=True, exist_ok=True)
+            write_files(writers)
+        except OSError as error:
+            raise HpxferError(
+                f"{folder}: the report cannot be written: {reason(error)}; choose another folder with {OPTION}"
+            ) from None
+        info = transfer_info(judged.report, judged.lines[judged.report.hp])
+        return (*save_transfer(info, folder, option=OPTION), folder / FILE, folder / FIGURES)
+
+
+def _section(judged: JudgedTable) -> Section:
+    analysis = judged.analysis
+    own, others = analysis.reports[:1], analysis.reports[1:]
+    cells = pd.concat(judged.lines.values(), ignore_index=True)
+    figures, not_drawn = line_figures(analysis, judged.lines)
+    return Section(
+        name=judged.name,
+        headline=judged.report.headline,
+        no_verdict="",
+        question=f"Does {analysis.hp} transfer? Judged by {analysis.judged.shown}.",
+        next_step=judged.next_step(),
+        cards=cards_of(own, analysis),
+        other_cards=cards_of(others, analysis),
+        tables=analysis_tables(analysis),
+        unknown=(*judged.notes, *unknown(analysis)),
+        progress=_progress(judged),
+        progress_table=progress_table(cells),
+        failures=(),
+        provenance=_provenance(judged),
+        thresholds=threshold_table(judged.rules),
+        limits=(
+            *of_ranges(analysis.reports),
+            *of_others(analysis.reports),
+            "The runs were trained elsewhere. Whether they got the HPs that the table names is not known here.",
+        ),
+        sweep_yaml="",
+        analysis=analysis,
+        line=judged.lines[analysis.hp],
+        controls=tuple(dict.fromkeys(found.parameterization for found in judged.report.findings if found.is_control)),
+        trials=partial(_trials, judged),
+        figures=figures,
+        not_drawn=not_drawn,
+    )
+
+
+def _progress(judged: JudgedTable) -> str:
+    by_row = {run.row: run for run in judged.runs}.values()
+    done = [run for run in by_row if run.has_result]
+    diverged = sum(run.status == "diverged" for run in done)
+    return f"{len(done)} of {len(by_row)} runs have a result" + (f", {diverged} of them diverged." if diverged else ".")
+
+
+def _provenance(judged: JudgedTable) -> Table:
+    mapped = [f"{name} from {own}" if name != own else name for name, own in judged.columns.items()]
+    facts = [
+        ("table", judged.where),
+        ("columns", ", ".join(mapped)),
+        ("loss", f"{judged.analysis.judged.words}, {judged.analysis.judged.data_unit}"),
+        ("hpxfer", hpxfer.__version__),
+    ]
+    return text_table("Provenance", ("fact", "value"), facts)
+
+
+def _trials(judged: JudgedTable, most_characters: int) -> TrialData:
+    """Return every run of the table, packed for the page."""
+    axes: dict[int, list[str]] = {}
+    for run in judged.runs:
+        axes.setdefault(run.row, []).append(run.axis)
+    runs = list({run.row: run for run in judged.runs}.values())
+    loss = judged.analysis.judged
+    losses = pd.Series([run.loss if run.status == "finished" else None for run in runs], dtype=float)
+    columns: dict[str, Any] = {
+        "trial_id": [run.run_id or f"row {run.row}" for run in runs],
+        "label": distinct(pd.Series([run.arm for run in runs])),
+        "axes": distinct(pd.Series([", ".join(axes[run.row]) for run in runs])),
+        "shape": distinct(pd.Series([run.shape or f"{run.scale_name} {run.scale:g}" for run in runs])),
+        "status": distinct(pd.Series([run.status for run in runs])),
+        "seed": distinct(pd.Series([run.seed for run in runs])),
+        "loss": rounded(losses.map(loss.percent) if loss.is_error else losses),
+        **{
+            hp: distinct(pd.Series([run.value if run.hp == hp else None for run in runs], dtype=object))
+            for hp in judged.lines
+        },
+    }
+    heading = f"{loss.shown}, {loss.level_unit}"
+    data = {"grid": list(judged.lines), "losses": [[heading, "loss"]], "columns": columns, "shared": {}}
+    return packed_trials(data, most_characters, "the table holds them")

@@ -1,0 +1,32 @@
+"""A table as a file: CSV or Parquet, by the end of its name."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+
+from hpxfer.errors import HpxferError, shown
+from hpxfer.host.files import reason, write_files
+from hpxfer.outside.read import KINDS
+
+
+def write_table(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table. Raise HpxferError if it cannot be written, or if the file is there already."""
+    if path.suffix.lower() not in KINDS:
+        raise HpxferError(f"--output: must end in {' or '.join(KINDS)}, got {shown(path.name)}; choose one of them")
+    if path.exists():
+        raise HpxferError(f"{path}: must not be there yet, as it would be overwritten; name another file")
+    out = io.BytesIO()
+    if path.suffix.lower() == ".csv":
+        out.write(frame.to_csv(index=False, lineterminator="\n").encode())
+    else:
+        # Keys of a tracker may hold a number in one run and text in another, which no column of Parquet can.
+        mixed = {name: str for name in frame if frame[name].map(type).nunique() > 1 and frame[name].dtype == object}
+        frame.astype(mixed).to_parquet(out, index=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_files({path: lambda file: file.write(out.getvalue())})
+    except OSError as error:
+        raise HpxferError(f"{path}: cannot be written: {reason(error)}; choose another file with --output") from None

@@ -1,0 +1,385 @@
+"""The table of runs of real local stores: what trackers sample, round, call finished or keep from a restart."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpxfer
+from hpxfer.errors import HpxferError
+from hpxfer.outside.imports.logged import LoggedRun, Point, newest
+from hpxfer.outside.imports.tabulate import Imported, tabulate
+
+MAP = {"value": "lr", "scale": "width", "seed": "seed", "arm": "table"}
+
+
+def hps(lr: float = 2.0**-7, width: int = 64, seed: int = 0, table: str = "mup") -> dict[str, Any]:
+    return {"lr": lr, "width": width, "seed": seed, "table": table, "note": "x"}
+
+
+def made(runs: Sequence[LoggedRun], **given: Any) -> Imported:
+    return tabulate(runs, where="there", **{"columns": MAP, **given})
+
+
+def row_of(found: Imported, run_id: str) -> Mapping[str, Any]:
+    rows: dict[str, Mapping[str, Any]] = {str(row["run_id"]): row for row in found.frame.to_dict("records")}
+    return rows[run_id]
+
+
+def logged(
+    name: str, points: Mapping[str, Sequence[tuple[float, float]]], state: str = "finished", **own: Any
+) -> LoggedRun:
+    """Return a run with these points (step, value) per metric."""
+
+    def points_of(metric: str) -> list[Point]:
+        return [Point(step=step, value=value, time=at) for at, (step, value) in enumerate(points.get(metric, ()))]
+
+    return LoggedRun(id=name, name=name, config=hps(**own), state=state, metrics=tuple(points), points=points_of)
+
+
+def curve(last: float, num: int = 100, slope: float = -0.01) -> list[tuple[float, float]]:
+    """Return points whose last value is `last`, at steps 1 to `num`."""
+    return [(step, last + slope * (step - num)) for step in range(1, num + 1)]
+
+
+def test_a_held_out_loss_is_its_last_point_and_a_training_loss_a_mean() -> None:
+    points = {"train/loss": curve(3.0), "val/loss": [(50, 3.5), (100, 3.2)], "val/loss_smooth": [(100, 0.0)]}
+    assert row_of(made([logged("a", points)]), "a")["loss"] == 3.2
+    train = made([logged("a", points)], metric="train/loss")
+    assert row_of(train, "a")["loss"] == pytest.approx(3.02)  # of the last 5 of 100 points
+    assert "loss: train/loss, as named: the mean of its last 5% of raw points" in train.notes
+    assert "metrics left out: 'val/loss', 'val/loss_smooth'" in train.notes
+    assert row_of(made([logged("a", points)], metric="train/loss", reduce="last"), "a")["loss"] == 3.0
+
+
+def test_a_metric_that_could_be_another_is_asked_for() -> None:
+    two = {"val/loss": curve(3.0), "eval_loss": curve(3.1)}
+    with pytest.raises(
+        HpxferError, match="one metric must be the loss, got 'eval_loss', 'val/loss'; name it with --metric"
+    ):
+        made([logged("a", two)])
+    with pytest.raises(HpxferError, match=r"no metric looks like a loss.*'accuracy'"):
+        made([logged("a", {"accuracy": curve(0.5)})])
+    with pytest.raises(HpxferError, match="--metric: no run has 'val_loss'; did you mean 'eval_loss'"):
+        made([logged("a", two)], metric="val_loss")
+
+
+def test_steps_say_what_finished_and_not_the_tracker() -> None:
+    runs = [
+        logged("whole", {"loss": curve(3.0)}, "crashed"),
+        logged("short", {"loss": curve(1.0, 60)}, "finished", seed=1),
+        logged("killed", {"loss": curve(1.0, 60)}, "failed", seed=2),
+        logged("wide", {"loss": curve(2.5, 60)}, "finished", width=128),  # trains less, by plan
+        logged("blown", {"loss": [*curve(3.0, 40), (41, math.nan)]}, "failed", seed=3),
+    ]
+    found = made(runs)
+    assert [row_of(found, run.id)["status"] for run in runs] == [
+        "finished",
+        "running",
+        "failed",
+        "finished",
+        "diverged",
+    ]
+    assert math.isnan(row_of(found, "short")["loss"])
+    notes = " ".join(found.notes)
+    assert "1 runs reached the last step, so they count as finished" in notes
+    assert "1 runs ended before step 100, so they do not count, though called finished" in notes
+    assert [row["status"] for row in made(runs, steps=60).frame.to_dict("records")][:4] == ["finished"] * 4
+
+
+def test_a_history_that_cannot_be_read_is_named() -> None:
+    def lost(_: str) -> list[Point]:
+        raise ConnectionError("HTTP 502")
+
+    run = LoggedRun(id="a", name="a", config=hps(), state="finished", metrics=("loss",), points=lost)
+    with pytest.raises(HpxferError, match="there: run 'a': the history of loss cannot be read: HTTP 502"):
+        made([run])
+
+
+def test_what_is_dropped_is_named() -> None:
+    silent = logged("silent", {"loss": []})
+    bare = LoggedRun(id="bare", name="bare", config={}, state="finished", metrics=(), points=lambda _: [])
+    found = made([logged("a", {"loss": curve(3.0)}), silent, bare])
+    assert "dropped, as a key is missing: 'bare'" in found.notes
+    assert "dropped, as they have no point of loss: 'silent'" in found.notes
+    assert len(found.frame) == 1
+    with pytest.raises(HpxferError, match="no run has the key 'lrate'; did you mean 'lr'"):
+        made([logged("a", {"loss": curve(3.0)})], columns={**MAP, "value": "lrate"})
+    with pytest.raises(HpxferError, match="must hold at least one run"):
+        made([])
+    with pytest.raises(HpxferError, match="--map value=KEY"):
+        made([logged("a", {"loss": curve(3.0)})], columns={})
+
+
+def test_a_name_may_hold_the_hps() -> None:
+    run = LoggedRun(
+        id="w64_lr2^-7_s3", name="w64_lr2^-7_s3", config={}, state="unknown", metrics=("loss",),
+        points=logged("x", {"loss": curve(3.0)}).points,
+    )  # fmt: skip
+    pattern = r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)"
+    found = made([run], columns={"value": "lr", "scale": "width", "seed": "seed"}, pattern=pattern)
+    assert (row_of(found, run.id)["value"], row_of(found, run.id)["scale"]) == (2.0**-7, "64")
+    with pytest.raises(HpxferError, match="--pattern: must be a regular expression"):
+        made([run], pattern="(")
+
+
+def test_points_of_a_restart_replace_the_old_ones() -> None:
+    old = [Point(step=step, value=9.0, time=step) for step in range(80)]
+    new = [Point(step=step, value=1.0, time=1000 + step) for step in range(50, 60)]
+    kept = newest([*new, *old])
+    assert [point.step for point in kept] == list(range(60))
+    assert {point.value for point in kept[50:]} == {1.0}
+
+
+class TestTensorBoard:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+        return tmp_path
+
+    def write(self, folder: Path, points: Sequence[tuple[int, float]], tag: str, start: float, name: str) -> None:
+        """Write an event file as a trainer's own writer does."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"events.out.tfevents.{name}").open("wb") as file:
+            writer = RecordWriter(file)
+            writer.write(Event(wall_time=start, file_version="brain.Event:2").SerializeToString())
+            for at, (step, value) in enumerate(points):
+                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+                writer.write(Event(wall_time=start + at, step=step, summary=summary).SerializeToString())
+
+    def test_every_point_is_read_and_restarts_replace(self, folder: Path) -> None:
+        """TensorBoard would keep a sample of 10,000 points, and both values of a step that was trained twice."""
+        from hpxfer.outside.imports.tensorboard import tensorboard_runs
+
+        run = folder / "w64_lr0.01_s0"
+        self.write(run, [(step, 5.0) for step in range(12_000)], "train/loss", 1e6, "1")
+        self.write(run, [(step, 2.0) for step in range(9_000, 11_000)], "train/loss", 2e6, "2")
+        self.write(folder / "w64_lr0.01_s1", [(step, 3.0) for step in range(11_000)], "train/loss", 1e6, "1")
+        runs = tensorboard_runs(str(folder))
+        assert len(runs[0].points("train/loss")) == 14_000
+        pattern = r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)"
+        found = made(runs, columns={"value": "lr", "scale": "width", "seed": "seed"}, pattern=pattern)
+        row = row_of(found, "w64_lr0.01_s0")
+        assert (row["loss"], row["steps"], row["status"]) == (2.0, 10_999, "finished")
+
+    def test_our_own_logs_have_hps_and_an_end(self, folder: Path) -> None:
+        from contextlib import nullcontext
+
+        from hpxfer.loggers.kinds import LOGGERS
+        from hpxfer.loggers.logger import LoggedTrial, Place
+        from hpxfer.outside.imports.tensorboard import tensorboard_runs
+        from hpxfer.testing.loggers import FINISHED
+
+        place = Place(sweep="made", results="made", folder=folder, writing=nullcontext)
+        trial = LoggedTrial(id="1", name="mup/seed=0", config={"lr": 0.01, "shape/width": 64, "seed": 0})
+        LOGGERS.get("tensorboard").make(place).open(trial).close(FINISHED)
+        (run,) = tensorboard_runs(str(folder))
+        assert (run.config["lr"], run.config["shape/width"], run.state) == (0.01, 64.0, "finished")
+        found = made([run], columns={"value": "lr", "scale": "shape/width", "seed": "seed"})
+        assert row_of(found, run.id)["loss"] == FINISHED.values["validation_loss_nats"]
+
+    def test_a_folder_without_events_is_refused(self, folder: Path) -> None:
+        from hpxfer.outside.imports.tensorboard import tensorboard_runs
+
+        with pytest.raises(HpxferError, match="must be a folder"):
+            tensorboard_runs(str(folder / "gone"))
+        with pytest.raises(HpxferError, match="at least one run"):
+            made(tensorboard_runs(str(folder)))
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
+@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+class TestMLflow:
+    @pytest.fixture
+    def uri(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+        monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+        return f"sqlite:///{tmp_path}/mlflow.db"
+
+    def test_every_page_and_point_is_read_and_infinity_is_divergence(
+        self, uri: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import mlflow
+        from mlflow.entities import Metric
+
+        from hpxfer.outside.imports import mlflow as importer
+
+        monkeypatch.setattr(importer, "PAGE", 2)  # so that five runs are three pages
+        client = mlflow.MlflowClient(tracking_uri=uri)
+        experiment = client.create_experiment("sweep")
+        for seed in range(5):
+            run = client.create_run(experiment, run_name=f"s{seed}")
+            for key, value in hps(seed=seed).items():
+                client.log_param(run.info.run_id, key, value)
+            last = math.inf if seed == 4 else 3.0 + seed
+            values = [*(4.0 for _ in range(2499)), last]
+            now = int(time.time() * 1000)
+            for start in range(0, len(values), 1000):
+                part = [
+                    Metric("val_loss", value, now, start + at) for at, value in enumerate(values[start : start + 1000])
+                ]
+                client.log_batch(run.info.run_id, metrics=part)
+            client.set_terminated(run.info.run_id, "FAILED" if seed == 0 else "FINISHED")
+        runs = importer.mlflow_runs(uri, None)
+        assert [len(run.points("val_loss")) for run in runs] == [2500] * 5
+        found = made(runs)
+        by_seed = {int(row["seed"]): row for row in found.frame.to_dict("records")}
+        assert [by_seed[seed]["loss"] for seed in range(5)] == [3.0, 4.0, 5.0, 6.0, math.inf]
+        assert [by_seed[seed]["status"] for seed in range(5)] == ["finished"] * 4 + ["diverged"]
+        assert by_seed[0]["value"] == str(2.0**-7)  # MLflow keeps text, which the reader of tables reads
+        with pytest.raises(
+            HpxferError, match="--experiment: must be one of the store, got 'swep'; did you mean 'sweep'"
+        ):
+            importer.mlflow_runs(uri, "swep")
+
+    def test_a_store_that_is_none_is_refused(self, uri: str, tmp_path: Path) -> None:
+        from hpxfer.outside.imports.mlflow import mlflow_runs
+
+        with pytest.raises(HpxferError, match="MLflow cannot read it"):
+            mlflow_runs("nothing://there", None)
+
+
+class Server:
+    """A server of wandb as its client shows it. `scan_history` drops rows without a key, `history` is a sample."""
+
+    def __init__(self, runs: Sequence[Any]) -> None:
+        self._runs = runs
+
+    def runs(self, project: str) -> Sequence[Any]:
+        if project != "me/moe":
+            raise ValueError(f"Could not find project {project}")
+        return self._runs
+
+
+class ServerRun:
+    def __init__(
+        self, rows: Sequence[dict[str, Any]], *, answers_keys: bool = True, keeps_history: bool = True
+    ) -> None:
+        self.id, self.name, self.state = "r1", "run", "crashed"
+        self.config = {"optimizer": {"lr": 0.01}, "width": 64, "seed": 0}
+        self.summary = {"val/loss": 3.25, "_step": 400, "_runtime": 7, "status": "x"}
+        self._rows, self._answers_keys, self._keeps = rows, answers_keys, keeps_history
+
+    def history(self, **_: Any) -> Any:
+        raise AssertionError("a sample of 500 rows, which no table may rest on")
+
+    def scan_history(self, keys: Sequence[str] | None = None, page_size: int = 1000) -> Iterator[dict[str, Any]]:
+        if not self._keeps or (keys and not self._answers_keys):
+            return
+        yield from (row for row in self._rows if keys is None or all(key in row for key in keys))
+
+
+class TestWandb:
+    @pytest.fixture(autouse=True)
+    def offline(self, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+        wandb = pytest.importorskip("wandb", reason="the extra wandb is not installed")
+        home = tmp_path_factory.mktemp("home")
+        for name in ("WANDB_API_KEY", "WANDB_PROJECT", "WANDB_DIR", "WANDB_BASE_URL"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("NETRC", str(home / "netrc"))
+        monkeypatch.setenv("WANDB_CONFIG_DIR", str(home))
+        monkeypatch.setenv("WANDB_MODE", "offline")
+        wandb.teardown()
+
+    def test_a_folder_of_offline_runs_is_read_whole(self, tmp_path: Path) -> None:
+        import wandb
+
+        from hpxfer.outside.imports.wandb import wandb_runs
+
+        for seed, last in ((0, 3.0), (1, math.inf)):
+            run = wandb.init(
+                project="moe", name=f"s{seed}", config=hps(seed=seed), dir=str(tmp_path), reinit="create_new",
+                settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
+            )  # fmt: skip
+            for step in range(700):  # more than a history samples
+                run.log({"train/loss": 5.0 - step / 1000, **({"val/loss": last} if step == 699 else {})}, step=step)
+            run.finish(exit_code=seed)
+        wandb.teardown()
+        runs = wandb_runs(str(tmp_path))
+        assert [len(run.points("train/loss")) for run in runs] == [700, 700]
+        found = {int(row["seed"]): row for row in made(runs).frame.to_dict("records")}
+        assert (found[0]["loss"], found[0]["status"], found[0]["value"]) == (3.0, "finished", 2.0**-7)
+        assert (found[1]["loss"], found[1]["status"]) == (math.inf, "diverged")
+        train = made(runs, metric="train/loss").frame
+        assert train["loss"].tolist() == pytest.approx([5.0 - (699 - 17) / 1000] * 2)  # the mean of 35 points
+
+    def test_a_resumed_run_is_one(self, tmp_path: Path) -> None:
+        """Each start has a file of its own; the second one trained the last ten steps again."""
+        import wandb
+
+        from hpxfer.outside.imports.wandb import wandb_runs
+
+        for start, steps, loss in (("1", range(50), 9.0), ("2", range(40, 45), 2.0)):
+            (tmp_path / start).mkdir()
+            run = wandb.init(
+                project="moe", id="same", resume="allow", config=hps(), dir=str(tmp_path / start), reinit="create_new",
+                settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
+            )  # fmt: skip
+            for step in steps:
+                run.log({"loss": loss}, step=step)
+            run.finish()
+        wandb.teardown()
+        (one,) = wandb_runs(str(tmp_path))
+        (row,) = made([one]).frame.to_dict("records")
+        assert (row["steps"], row["loss"]) == (44, 2.0)
+
+    def test_a_damaged_file_is_refused_and_a_torn_one_is_read(self, tmp_path: Path) -> None:
+        from hpxfer.outside.imports.wandb import wandb_runs
+
+        (tmp_path / "run-x.wandb").write_bytes(b":W&B\xff\xff\x00" + b"\x00\x00\x00\x00\x05\x00\x01zzzzz")
+        with pytest.raises(HpxferError, match="must be a file of wandb"):
+            wandb_runs(str(tmp_path))
+        with pytest.raises(HpxferError, match="must be a folder of wandb, or ENTITY/PROJECT"):
+            wandb_runs(str(tmp_path / "gone"))
+
+    @pytest.mark.parametrize("answers_keys", [True, False])
+    def test_a_server_is_asked_for_the_whole_history(self, answers_keys: bool) -> None:
+        from hpxfer.outside.imports.wandb import server_runs
+
+        rows = [{"_step": step, "train/loss": 4.0} for step in range(401)]
+        rows += [{"_step": 400, "val/loss": 3.25}]
+        (run,) = server_runs(lambda: Server([ServerRun(rows, answers_keys=answers_keys)]), "me/moe")
+        assert (run.config["optimizer.lr"], run.metrics) == (0.01, ("val/loss",))
+        assert [(point.step, point.value) for point in run.points("val/loss")] == [(400.0, 3.25)]
+        assert len(run.points("train/loss")) == 401
+        found = made([run], columns={"value": "optimizer.lr", "scale": "width", "seed": "seed"})
+        assert row_of(found, "r1")["status"] == "finished"
+
+    def test_without_a_history_the_summary_is_the_last_point(self) -> None:
+        from hpxfer.outside.imports.wandb import server_runs
+
+        (run,) = server_runs(lambda: Server([ServerRun([], keeps_history=False)]), "me/moe")
+        assert run.points("val/loss") == [Point(step=400.0, value=3.25, time=400.0)]
+        with pytest.raises(HpxferError, match="wandb cannot read it: Could not find project"):
+            server_runs(lambda: Server([]), "me/gone")
+
+
+def test_an_imported_table_is_judged() -> None:
+    """From runs of a tracker to the verdict, with a control and a base."""
+    runs = []
+    for table, drift in (("mup", 0.0), ("plain", -1.0)):
+        for number, width in enumerate((64, 128, 256)):
+            for exponent in range(-11, -4):
+                for seed in (0, 1, 2):
+                    loss = 3.0 - 0.1 * number + 0.04 * (exponent + 8 - drift * number) ** 2
+                    loss += 0.002 * math.sin(37 * exponent + 11 * seed + width + len(table))
+                    name = f"{table}-{width}-{exponent}-{seed}"
+                    points = {"val/loss": [(10, 4.0), (20, loss)]}
+                    runs.append(logged(name, points, lr=2.0**exponent, width=width, seed=seed, table=table))
+    frame = made(runs).frame
+    found = hpxfer.judge(frame, control="plain", base="scale=64")
+    assert {one.parameterization: one.verdict for one in found.report.findings} == {
+        "mup": "transfers",
+        "plain": "drifts",
+    }
+    assert found.report.judged.words == "val/loss"

@@ -1,0 +1,228 @@
+"""The verdicts on a table: right on planted runs, the same as a report's on our own, and never more than is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from foreign_runs import foreign_table, step_law_like
+
+import hpxfer
+from hpxfer.errors import HpxferError
+from hpxfer.outside.export import table_of
+from hpxfer.outside.judged import JudgedTable
+from hpxfer.report.html import to_html
+from hpxfer.search.verdict_rules import judged_by, rules_of
+from hpxfer.verdict.labels import is_control
+
+PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
+COLUMNS = {"value": "lr", "scale": "width", "arm": "method"}
+# Sweeps with several axes, errors, variants, no control, and HPs other than the LR.
+SWEEPS = (
+    "quickstart",
+    "mixtral",
+    "mixtral_half",
+    "qwen3_moe",
+    "regime-i",
+    "regime-ii",
+    "init_all_half",
+    "routers-freeze-soft",
+)
+
+
+def judged(frame: pd.DataFrame, **given: Any) -> JudgedTable:
+    return hpxfer.judge(frame, **{"columns": COLUMNS, "control": "plain", "base": "width=256", **given})
+
+
+def verdicts(found: JudgedTable) -> dict[str, str]:
+    return {finding.parameterization: finding.verdict for finding in found.report.findings}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_planted_runs_are_not_misjudged(seed: int) -> None:
+    found = verdicts(judged(foreign_table({"good": 0.0, "plain": -1.0, "up": 0.9}, seed=seed)))
+    assert found["good"] != "drifts"
+    assert {found["plain"], found["up"]} == {"drifts"}
+    assert found["good"] == "transfers"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_without_control_or_base_never_transfer(seed: int) -> None:
+    frame = foreign_table({"good": 0.0, "plain": -1.0}, seed=seed)
+    for given, lacking in (
+        ({"control": None}, ("no control",)),
+        ({"base": ()}, ("no base named",)),
+        ({"control": None, "base": ()}, ("no control", "no base named")),
+    ):
+        found = judged(frame, **given)
+        assert verdicts(found) == {"good": "stays", "plain": "drifts"}
+        assert next(each for each in found.report.findings if each.verdict == "stays").lacking == lacking
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"control": None}, "no control"),
+        ({"control": "good"}, "no arm beside the control"),
+        ({"control": None, "base": ()}, "no control, no base named"),
+    ],
+)
+def test_a_table_of_one_arm_says_nowhere_that_it_transfers(given: dict[str, Any], words: str) -> None:
+    found = judged(foreign_table({"good": 0.0}, seed=2), **given)
+    assert found.report.headline.startswith(f"With good along width the optimum did not move: {words} (drift ")
+    assert re.search(r"drift [+-].* octaves per doubling of width .*at most 0\.\d+ nats lost", found.report.headline)
+    page = re.sub(r"(?s)<(style|script).*?</\1>", "", to_html(found.page()))
+    pictures = " ".join(figure.svg + figure.title + figure.caption for figure in found.page().sections[0].figures)
+    data = json.dumps([found.to_dict(), found.page().to_dict()])
+    for text in (found.summary(), found.to_text(), found.next_step(), page, pictures, data):
+        assert "transfers" not in text.replace('"transfers_from"', "")  # the key of a number that is not given
+    assert f"the optimum did not move: {words}" in page
+    assert json.loads(data)[0]["findings"][0]["verdict"] == "stays"
+
+
+def test_a_control_that_was_not_measured_is_none() -> None:
+    frame = foreign_table({"good": 0.0, "plain": -1.0}, seed=1)
+    frame["status"] = frame["method"].map({"good": "finished", "plain": "failed"})
+    found = judged(frame)
+    assert verdicts(found)["good"] == "stays"
+    assert "control not measured" in found.report.headline
+
+
+def test_a_named_control_stands_beside_arms_of_any_name() -> None:
+    """Brackets in the name of an arm are no variant of a sweep."""
+    frame = foreign_table({"mup (decay x 2)": 0.0, "mup": 0.0, "plain": -1.0}, seed=4)
+    found = judged(frame)
+    assert verdicts(found) == {"mup (decay x 2)": "transfers", "mup": "transfers", "plain": "drifts"}
+    assert all(
+        one.control and one.control.parameterization == "plain" for one in found.report.findings if not one.is_control
+    )
+    with pytest.raises(
+        HpxferError, match=r"--control: must be an arm of the table, got 'plan'; did you mean 'plain'\?"
+    ):
+        judged(frame, control="plan")
+
+
+def test_one_seed_is_undecided_and_says_what_to_add() -> None:
+    found = judged(foreign_table({"good": 0.0, "plain": -1.0}, seed=1, seeds=(0,)))
+    first = found.report.findings[0]
+    assert (first.verdict, first.parameterization) == ("undecided", "good")
+    assert "one seed: no noise floor, add seeds" in first.reasons
+    assert "add 3 seeds at every shape" in found.next_step()
+    assert "3 seeds at every shape" in found.report.headline
+
+
+def test_an_unfinished_run_never_ranks() -> None:
+    """At the largest width, runs of too large an LR are ahead until they have finished."""
+    frame = foreign_table({"good": 0.0, "plain": -1.0}, seed=3)
+    frame["status"] = "finished"
+    ahead = (frame["width"] == 1024) & (frame["lr"] == 2.0**-7) & (frame["method"] == "good")
+    frame.loc[ahead, ["loss", "status"]] = [1.0, "running"]
+    found = judged(frame)
+    top = found.report.findings[0].shapes[-1]
+    assert top.best_value is not None
+    assert top.best_value < 2.0**-7
+    assert top.num_missing == 4
+
+
+def test_a_grid_over_many_shapes_gives_axes_and_no_verdict_with_one_seed() -> None:
+    frame = step_law_like()
+    assert frame["lr"].nunique() > 20
+    given: dict[str, Any] = {"columns": {"value": "lr", "steps": "ti"}, "shape": ["h", "numl", "D", "bs"]}
+    found = hpxfer.judge(frame, **given)
+    assert "are 14 values" in " ".join(found.notes)
+    assert {(one.axis, one.verdict, one.lacking) for one in found.report.findings} == {
+        ("D", "undecided", ("no control", "no base named")),
+        ("bs", "undecided", ("no control", "no base named")),
+    }
+    only = hpxfer.judge(frame, **{**given, "columns": {**given["columns"], "scale": "D"}}, base=["bs=128", "h=1024"])
+    (finding,) = only.report.findings
+    assert [shape.shape for shape in finding.shapes if shape.is_base] == ["h=1024 numl=8 D=2000000000 bs=128"]
+    assert finding.drift is not None
+    assert finding.drift.octaves_per_doubling == pytest.approx(-0.3, abs=0.15)  # as planted, from points alone
+    with pytest.raises(HpxferError, match=r"columns h: one must have two sizes"):
+        hpxfer.judge(frame, **{**given, "columns": {**given["columns"], "scale": "h"}})
+
+
+def test_a_table_of_published_results_has_the_verdicts_of_their_report(tmp_path: Path) -> None:
+    results = hpxfer.load_results(PUBLISHED / "transfer")
+    path = tmp_path / "transfer.csv"
+    table_of(results).to_csv(path, index=False)
+    theirs, ours = hpxfer.transfer_report(results), hpxfer.judge(path, control="sp").report
+    assert tuple(replace(one, judged=theirs.judged) for one in ours.findings) == theirs.findings
+    assert ours.headline == theirs.headline
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_other_published_results_are_judged_alike(name: str) -> None:
+    """Where a sweep has no control, the table says so, and nothing else differs."""
+    results = hpxfer.load_results(PUBLISHED / name)
+    loss, rules = judged_by(results.spec), rules_of(results.spec)
+    frame, has_control = table_of(results), any(map(is_control, results.expansion.arms))
+    errors = {"samples": loss.num_samples, "classes": round(1 / (1 - loss.guess))} if loss.guess is not None else {}
+    limit = {"loss": rules.loss} if rules.loss is not None else {"octaves": rules.octaves}
+    given: dict[str, Any] = {"hp": results.spec.judged_hp, "error": rules.error, "regret_limit": limit, **errors}
+    found = hpxfer.judge(frame, control="sp" if has_control else None, **given)
+    theirs = hpxfer.transfer_report(results)
+    plain = {"reasons": (), "to_add": (), "lacking": (), "judged": theirs.judged}
+    for ours, other in zip(found.report.findings, theirs.findings, strict=True):
+        verdict = "stays" if other.verdict == "transfers" and not has_control else other.verdict
+        assert replace(ours, **plain) == replace(other, verdict=verdict, **plain)
+    assert "stays" in verdicts(found).values() or has_control or "transfers" not in verdicts(found).values()
+
+
+def test_the_page_has_every_figure_that_lines_can_feed(tmp_path: Path) -> None:
+    found = judged(foreign_table({"good": 0.0, "plain": -1.0}, seed=5))
+    files = found.write(tmp_path / "page")
+    assert all(path.exists() for path in files)
+    section = found.page().sections[0]
+    assert [figure.name for figure in section.figures] == [
+        f"{kind}-lr-width" for kind in ("transfer", "optimum", "regret", "base-choice", "stability")
+    ]
+    assert section.not_drawn == []
+    assert [table.title for table in section.tables] == [
+        "Which base is large enough?",
+        "Does a larger model always win?",
+        "Stability edge",
+        "Held-out extrapolation",
+    ]
+    assert section.trials(10**6).num_trials == 192
+    assert section.controls == ("plain",)
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert "from the table of runs and nothing else" in page
+    assert 'href="#sweep"' not in page
+
+
+def test_units_and_errors() -> None:
+    frame = foreign_table({"good": 0.0, "plain": -1.0}, seed=6)
+    assert "bits per byte lost" in judged(frame, unit="bits per byte").report.headline
+    share = frame.assign(loss=frame["loss"] / 10)
+    found = judged(share, unit="error", samples=50_000, classes=10)
+    assert "points" in found.report.headline
+    with pytest.raises(HpxferError, match="--samples: an error is a share"):
+        judged(share, unit="error")
+    with pytest.raises(HpxferError, match=r"row 1, column loss: must be an error from 0 to 1"):
+        judged(frame, unit="error", samples=100)
+    with pytest.raises(HpxferError, match=r"--classes, --samples: go with --unit error"):
+        judged(frame, samples=100)
+    with pytest.raises(HpxferError, match=r"--unit: must be a unit"):
+        judged(frame, unit="\\1")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"error": 0.0}, "--error: must be a chance"),
+        ({"regret_limit": {"nats": 1.0}}, "--regret-limit: must be loss=SHARE or octaves=NUMBER"),
+        ({"regret_limit": {"loss": 2.0}}, "--regret-limit: loss must be above 0 and at most 0.5"),
+        ({"hp": "wd"}, "--hp: must be an HP of the table, got 'wd'"),
+        ({"tolerance": -1.0}, "--tolerance: must be a number of octaves"),
+    ],
+)
+def test_a_choice_that_no_verdict_can_go_by_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(HpxferError, match=message):
+        judged(foreign_table({"good": 0.0}, seed=1), **{"control": None, **given})

@@ -1,0 +1,216 @@
+"""Reading a table: every mistake is named by its row and column, and what is not said is assumed aloud."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from foreign_runs import foreign_table
+
+from hpxfer.errors import HpxferError
+from hpxfer.outside.prepare import Prepared, prepare
+from hpxfer.outside.read import read_table
+
+COLUMNS = {"value": "lr", "scale": "width", "arm": "method"}
+
+
+def table(**columns: Any) -> pd.DataFrame:
+    """Return a small table of two arms and three widths, with these columns added."""
+    return foreign_table({"good": 0.0, "plain": -1.0}, seed=1, seeds=(0, 1)).assign(**columns)
+
+
+def ready(frame: pd.DataFrame, **given: Any) -> Prepared:
+    return prepare(frame, where="runs.csv", **{"columns": COLUMNS, **given})
+
+
+def spoiled(row: int, column: str, cell: Any) -> pd.DataFrame:
+    """Return the table with one other cell; `row` counts from 1."""
+    frame = table().astype(object)
+    frame.loc[row - 1, column] = cell
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "cell", "message"),
+    [
+        (3, "loss", "3,2", r"row 3, column loss: must be a number .*, got '3,2'; write the number"),
+        (3, "loss", -float("inf"), r"row 3, column loss: must be a number .*, got -inf"),
+        (5, "lr", "fast", r"row 5, column lr \(value\): must be 0 or a number .*, got 'fast'"),
+        (5, "lr", -0.1, r"row 5, column lr \(value\): must be 0 or a number .*, got -0.1"),
+        (6, "width", 0, r"row 6, column width \(scale\): must be a number from 1e-30 .*, got 0"),
+        (6, "width", None, r"row 6, column width \(scale\): must be a number .*, got an empty cell"),
+        (7, "seed", 0.5, r"row 7, column seed: must be a whole number, got 0\.5"),
+        (7, "method", "", r"row 7, column method \(arm\): must be a name, got an empty cell"),
+    ],
+)
+def test_a_bad_cell_is_named(row: int, column: str, cell: Any, message: str) -> None:
+    with pytest.raises(HpxferError, match=rf"^runs\.csv: {message}"):
+        ready(spoiled(row, column, cell))
+
+
+def test_every_bad_cell_is_named_at_once() -> None:
+    frame = spoiled(3, "loss", "x")
+    frame.loc[8, "seed"] = "y"
+    with pytest.raises(HpxferError, match=r"(?s)row 3, column loss.*row 9, column seed"):
+        ready(frame)
+
+
+def test_a_missing_column_is_named_with_what_is_there() -> None:
+    with pytest.raises(HpxferError, match=r"column loss is missing: the loss .*--map loss=.*'method', 'width', 'lr'"):
+        ready(table().drop(columns="loss"))
+    with pytest.raises(HpxferError, match=r"column 'wdith' is not in the table; did you mean 'width'\?"):
+        ready(table(), columns={**COLUMNS, "scale": "wdith"})
+    with pytest.raises(HpxferError, match=r"--map: unknown column 'los'; did you mean 'loss'\?"):
+        ready(table(), columns={**COLUMNS, "los": "loss"})
+    with pytest.raises(HpxferError, match=r"column 'lr' must be there once"):
+        ready(pd.concat([table(), table()["lr"]], axis=1))
+    with pytest.raises(HpxferError, match="at least one row"):
+        ready(table().head(0))
+
+
+def test_two_results_of_one_seed_are_refused_or_the_last_is_kept() -> None:
+    frame = pd.concat([table(), table().head(1).assign(loss=9.0)], ignore_index=True)
+    with pytest.raises(HpxferError, match=r"row 97, column loss: one HP value, .* got 9 here and .* in row 1; .*last"):
+        ready(frame)
+    kept = ready(frame, duplicates="last")
+    assert len(kept.runs) == 96
+    assert [run.loss for run in kept.runs if run.row in (1, 97)] == [9.0]
+    assert "1 results are left out" in kept.notes[-1]
+    with pytest.raises(HpxferError, match=r"--duplicates: unknown choice 'lst'; did you mean 'last'"):
+        ready(frame, duplicates="lst")
+
+
+def test_a_run_that_was_tried_again_counts_once() -> None:
+    again = table(status="finished")
+    lost = again.head(2).assign(status=["failed", "running"], loss=None)
+    found = ready(pd.concat([lost, again], ignore_index=True))
+    assert len(found.runs) == len(again)
+    assert all(run.has_result for run in found.runs)
+
+
+def test_mixed_steps_names_and_units_are_refused() -> None:
+    steps = table(steps=1000)
+    steps.loc[4, "steps"] = 900
+    with pytest.raises(
+        HpxferError, match=r"row 5, column steps: must be the same for all results of width 256, got 900"
+    ):
+        ready(steps)
+    by_width = table(steps=lambda frame: frame["width"])  # other shapes may train longer
+    assert ready(by_width).runs[0].steps == 256
+    for column, words in (("unit", ["nats", "bits"]), ("loss_name", ["validation", "train"])):
+        with pytest.raises(HpxferError, match=rf"row 2, column {column}: must be the same .* got '{words[1]}' here"):
+            ready(table(**{column: words * 48}))
+
+
+def test_unfinished_runs_have_no_loss_whatever_is_written() -> None:
+    """A run that still trains may lie below all others for the moment."""
+    found = ready(table(status=["running", "failed", *["finished"] * 94], loss=lambda f: f["loss"] - (f.index < 2) * 9))
+    assert [run.loss for run in found.runs[:2]] == [None, None]
+
+
+def test_diverged_is_a_result() -> None:
+    frame = table(status="finished").astype(object)
+    frame.loc[0, ["status", "loss"]] = ["diverged", None]
+    frame.loc[1, "loss"] = "inf"
+    assert [(run.loss, run.status) for run in ready(frame).runs[:2]] == [(float("inf"), "diverged")] * 2
+    frame.loc[2, "loss"] = None
+    with pytest.raises(HpxferError, match=r"row 3, column loss: must be a number .*, got an empty cell"):
+        ready(frame)
+
+
+def test_one_scale_is_refused_with_its_rows() -> None:
+    frame = table()
+    with pytest.raises(
+        HpxferError, match=r"row 1, column width \(scale\): axis 'width' must have two scales .* 256 alone"
+    ):
+        ready(frame[frame["width"] == 256])
+
+
+def test_a_base_is_marked_named_or_the_smallest() -> None:
+    assert ready(table()).assumed_bases == ("width",)
+    assert "no base is marked, so the smallest scale is taken, width 256; name it with --base width=256" in str(
+        ready(table()).notes
+    )
+    for base in ("width=512", "scale=512"):
+        found = ready(table(), base=[base])
+        assert found.assumed_bases == ()
+        assert {run.scale for run in found.runs if run.is_base} == {512}
+    marked = ready(table(is_base=lambda frame: frame["width"] == 512))
+    assert (marked.assumed_bases, {run.scale for run in marked.runs if run.is_base}) == ((), {512})
+
+
+@pytest.mark.parametrize(
+    ("columns", "base", "message"),
+    [
+        (
+            {},
+            ["width=300"],
+            r"--base: must name one shape of axis 'width', got no shape at width 300; the scales are 256",
+        ),
+        ({}, ["wdth=256"], r"--base: unknown axis or scale 'wdth'; did you mean 'width'"),
+        ({}, ["256"], r"--base: must be NAME=SIZE, got '256'"),
+        ({"is_base": lambda f: f["width"] < 1000}, [], r"row 17, column is_base: must mark one base"),
+        ({"is_base": lambda f: f.index == 0}, [], r"row 2, column is_base: must be as in row 1"),
+        ({"is_base": "perhaps"}, [], r"row 1, column is_base: must be true or false, got 'perhaps'"),
+    ],
+)
+def test_a_base_that_is_none_is_refused(columns: dict[str, Any], base: list[str], message: str) -> None:
+    with pytest.raises(HpxferError, match=message):
+        ready(table(**columns), base=base)
+
+
+def test_spellings_of_one_value_are_joined_and_chains_are_refused() -> None:
+    frame = table()
+    frame["lr"] = [value * (1 + 0.003 * (row % 3 - 1)) for row, value in enumerate(frame["lr"])]
+    found = ready(frame)
+    assert len({run.value for run in found.runs}) == 8
+    assert "24 spellings of lr are 8 values, within 0.02 octaves each" in found.notes
+    chain = table()
+    chain.loc[:2, "lr"] = [2.0**-13, 2.0**-12.985, 2.0**-12.97]
+    with pytest.raises(HpxferError, match=r"column lr \(value\): .* got the chain .*--tolerance 0"):
+        ready(chain)
+    assert len({run.value for run in ready(chain, tolerance=0.0).runs}) == 10
+
+
+def test_values_that_are_joined_may_be_the_same_cell() -> None:
+    frame = pd.concat([table(), table().head(1).assign(lr=2.0**-13 * 1.001)], ignore_index=True)
+    with pytest.raises(HpxferError, match=r"row 97, column loss: one HP value"):
+        ready(frame)
+
+
+def test_what_no_column_says_is_assumed_aloud() -> None:
+    notes = " ".join(
+        ready(table().query("method == 'good' and seed == 0")[["lr", "width", "loss"]].assign(method="m")).notes
+    )
+    for words in ("seeds", "how runs ended", "steps"):
+        assert words in notes
+
+
+def test_files_hold_the_same_as_frames(tmp_path: Path) -> None:
+    frame = table(steps=10)
+    for name in ("runs.csv", "runs.parquet"):
+        path = tmp_path / name
+        frame.to_csv(path, index=False) if name.endswith("csv") else frame.to_parquet(path)
+        assert ready(read_table(path)).runs == ready(frame).runs
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("runs.txt", b"lr,width,loss\n", r"must be a table, \.csv or \.parquet, got '\.txt'"),
+        ("runs.csv", b"", "must have a line of column names"),
+        ("runs.csv", b"lr,loss\n1,2,3\n", r"row 1: must have a cell for each of the 2 columns, got 3 cells"),
+        ("runs.csv", b'lr,loss\n"1,2\n', "must be CSV"),
+        ("runs.csv", b"lr\xff\n", "must be UTF-8, got byte 2"),
+        ("runs.parquet", b"PAR1nothingPAR1", "must be a Parquet file"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(HpxferError, match=message):
+        read_table(path)
+    with pytest.raises(HpxferError, match="cannot be read"):
+        read_table(tmp_path / "gone.csv")
