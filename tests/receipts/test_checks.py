@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -411,3 +413,9 @@ def test_groups_and_seeds_alone_leave_a_verdict_undecided() -> None:
     assert undecided_because([failed[1], groups_match(two(), EXPECTED)]) is None
     assert failed[1].to_dict() == asdict(failed[1])
     assert str(failed[1]).startswith("base through two arms: failed: ")
+
+
+def test_the_checks_load_no_torch() -> None:
+    code = "import sys; from hpxfer.receipts import groups_match, receipt; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -8,36 +8,30 @@ and `build` initializes. Then the check only watches, and finds an init, an LR o
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hpxfer.coordinates.expected import Expected
 from hpxfer.coordinates.limits import require_size
 from hpxfer.coordinates.measure import TOLERANCE, Observation, everywhere, fit, over_layers
 from hpxfer.coordinates.not_tested import not_tested
-from hpxfer.coordinates.own.calls import calling, require_finite, require_loss, require_module, require_optimizer
+from hpxfer.coordinates.own.calls import calling, require_finite, require_loss, require_module
 from hpxfer.coordinates.own.load import OwnModule
 from hpxfer.coordinates.own.numbers import moving, of_recipe
 from hpxfer.coordinates.own.observe import Found, Training, observe, reseed, seeded
-from hpxfer.coordinates.own.parts import Held, held
 from hpxfer.coordinates.own.path import OwnPath, given_path, grown_path
 from hpxfer.coordinates.own.probe import Probe
+from hpxfer.coordinates.own.wiring import Built, optimizer_of, role_conflicts, wired
 from hpxfer.coordinates.path_facts import PathFacts, path_facts
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.explain import TensorRow
 from hpxfer.recipe.forward_hooks import declared
-from hpxfer.recipe.known_models import known_model
-from hpxfer.recipe.match import Roles, pairs_of
-from hpxfer.recipe.propose_roles import roles as proposed
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.unattached import unattached
-from hpxfer.recipe.wrappers import plain_names
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.shape import Shape
 
@@ -65,17 +59,6 @@ class _Notes:
     hidden: dict[str, None] = field(default_factory=dict)  # keys of multipliers that no hook shows
     no_maps: dict[str, None] = field(default_factory=dict)  # roles whose tensors are in no linear map
     num_rows: int = 0  # tokens or samples in a batch
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Built:
-    """A model at one shape, and what the recipe says of its tensors."""
-
-    model: nn.Module
-    rows: tuple[TensorRow, ...]
-    tensors: tuple[Held, ...]
-    roles: Roles
-    tied: bool
 
 
 def check_module(
@@ -168,7 +151,7 @@ class _Check:
         forward = [Resolved(Base(self.recipe.file), shape).forward for shape in path.shapes]
         keys = moving(forward, path.scales)
         observations: list[Observation] = []
-        built: list[_Built] = []
+        built: list[Built] = []
         for at, shape in enumerate(path.shapes):
             on_shape(f"{path.axis}: {shape.label()}")
             found: list[Found] = []
@@ -181,7 +164,7 @@ class _Check:
         observations = [seen for seen in observations if not (seen.role in hidden and seen.quantity in FEATURES)]
         return self._report(path, built, observations)
 
-    def _report(self, path: OwnPath, built: Sequence[_Built], observations: Sequence[Observation]) -> AxisReport:
+    def _report(self, path: OwnPath, built: Sequence[Built], observations: Sequence[Observation]) -> AxisReport:
         choice, column = self.recipe.parameterization, self.recipe.column
         roles = tuple(dict.fromkeys(role for item in built[0].tensors for role in item.roles))
         gated = any(role.endswith("_gate") for role in roles)
@@ -246,7 +229,7 @@ class _Check:
             keys = ", ".join(self.notes.hidden)
             yield f"multiplier of {keys}: not possible, as the model multiplies by hand where no hook sees it"
 
-    def _trial(self, given: Any, shape: Shape, seed: int, keys: Sequence[str]) -> tuple[_Built, Found]:
+    def _trial(self, given: Any, shape: Shape, seed: int, keys: Sequence[str]) -> tuple[Built, Found]:
         at, own = f"{shape.label()}, seed {seed}", self.module
         with seeded(seed):
             with calling("build", at):
@@ -254,10 +237,10 @@ class _Check:
             model = require_module(made, "build", at)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                with calling("the recipe", at):
-                    built = self._wired(model, shape, seed)
-                optimizer = self._optimizer(built, given, shape, at)
+                built = wired(own, self.recipe, model, shape, seed=seed, at=at)
+                optimizer = optimizer_of(own, self.recipe, built, given, shape, at=at)
             self._note(caught)
+            self.notes.warnings.update(dict.fromkeys(role_conflicts(built)))
             reseed(seed)
             with calling("batch", at):
                 batch = own.batch(given)
@@ -280,56 +263,7 @@ class _Check:
             with calling("training", at):
                 return built, observe(training, self.steps)
 
-    def _wired(self, model: nn.Module, shape: Shape, seed: int) -> _Built:
-        """Attach the multipliers and initialize, unless the user's code does so. Return the model with its roles."""
-        own, recipe = self.module, self.recipe
-        roles = own.roles(model) if callable(own.roles) else own.roles
-        roles = proposed(model) if roles is None else tuple(roles.items() if isinstance(roles, Mapping) else roles)
-        if own.optimizer is None:
-            self._attach(model, shape)
-            recipe.init_(model, roles, shape, generator=_generator(model, seed))
-        rows = recipe.explain(model, roles, shape).rows
-        self._compare_roles(model, rows)
-        plain = plain_names(model)
-        parameters = {plain(name): tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
-        tied = any(row.note is not None and row.note.startswith("embedding and readout are one") for row in rows)
-        return _Built(model=model, rows=rows, tensors=held(rows, parameters), roles=roles, tied=tied)
-
-    def _attach(self, model: nn.Module, shape: Shape) -> None:
-        """Attach the forward multipliers. A model that has them already keeps them."""
-        own, numbers = self.module, Resolved(Base(self.recipe.file), shape).forward
-        known = known_model(model) is not None
-        if declared(model) is not None:
-            return
-        # Common attention divides by sqrt(d_head) without being told.
-        common = bool(shape.head_dim) and numbers.get("attn_logits") == shape.head_dim**-0.5
-        if own.sites is not None or own.by_hand or known:
-            sites = () if own.sites is None and not known else own.sites
-            has_site = sites is None or any(key == "attn_logits" for _, key in pairs_of(sites))
-            by_hand = {*own.by_hand, *(("attn_logits",) if common and not has_site else ())}
-            self.recipe.attach(model, shape, sites, by_hand=sorted(by_hand))
-        elif unattached(model, shape, numbers):
-            names = ", ".join(
-                f"{key} ({by:.6g})"
-                for key, by in numbers.items()
-                if by != 1.0 and not (common and key == "attn_logits")
-            )
-            raise HpxferError(
-                f"the forward multipliers must have a place, got none for {names}; give `sites`, e.g. "
-                '{"*.attention": "attn_out", "head": "readout"}, or name in `by_hand` those that the model applies'
-            )
-
-    def _optimizer(self, built: _Built, given: Any, shape: Shape, at: str) -> torch.optim.Optimizer:
-        own, recipe = self.module, self.recipe
-        if own.optimizer is not None:
-            with calling("optimizer", at):
-                made = own.optimizer(built.model, given)
-            return require_optimizer(made, built.model, "optimizer", at)
-        with calling("the recipe", at):
-            groups = recipe.param_groups(built.model, built.roles, shape)
-        return torch.optim.SGD(groups) if recipe.column == "sgd" else torch.optim.AdamW(groups)
-
-    def _look_at(self, built: _Built, shape: Shape, run: Callable[[], object], keys: Sequence[str]) -> None:
+    def _look_at(self, built: Built, shape: Shape, run: Callable[[], object], keys: Sequence[str]) -> None:
         """Note what hooks cannot see of this model: multipliers by hand, and tensors of no linear map."""
         probe = Probe(built.model, built.tensors, run)
         maps = probe.linear_maps()
@@ -346,14 +280,6 @@ class _Check:
             if numbers.get(key, 1.0) != 1.0 and not seen:  # where it is 1 nothing need multiply
                 self.notes.hidden[key] = None
 
-    def _compare_roles(self, model: nn.Module, rows: Sequence[TensorRow]) -> None:
-        """Warn of a tensor whose name says another role than the one that it was given."""
-        names = {name: match.role for match in proposed(model).matches for name in match.names}
-        for row in rows:
-            by_name = names.get(row.name)
-            if by_name is not None and by_name != row.role.partition("@")[0]:
-                self.notes.warnings[f"{row.name} has the role {row.role}, and its name says {by_name}"] = None
-
     def _note(self, caught: Sequence[warnings.WarningMessage]) -> None:
         """Keep the warnings of hpxfer, and hand on those of others."""
         for each in caught:
@@ -361,10 +287,6 @@ class _Check:
                 self.notes.warnings[str(each.message).partition("\n")[0]] = None
             else:
                 warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-
-
-def _generator(model: nn.Module, seed: int) -> torch.Generator:
-    return torch.Generator(device=next(model.parameters()).device).manual_seed(seed)
 
 
 def _observations(found: Sequence[Found], scale: float) -> Iterator[Observation]:
