@@ -193,7 +193,6 @@ class TrainUser:
             resumes=int(ending.resumed),
             loss_name=loss.name,
             loss_unit=None if loss.unit == "nats" else loss.unit,
-            trainer=json.dumps(self.trainer.entry),
             attempts=len(attempt_numbers(numbers)),
             num_gpus=round(self.gpus_on_node * self.nodes) or None,
             num_nodes=self.nodes,

@@ -15,7 +15,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape
 from hpxfer.store import bounds
-from hpxfer.store.schema import CURVES, NOT_OF_USER, SHAPE_COLUMNS, TRIALS, UNKNOWN_DIMS
+from hpxfer.store.schema import CURVES, SHAPE_COLUMNS, TRIALS, UNKNOWN_DIMS, UNKNOWN_SETTING
 from hpxfer.trial import TRAINER_VERSION, Setting, Trial
 from hpxfer.trial.identity import LOCAL, canonical
 from hpxfer.trial.result import Curve, TrialResult
@@ -32,6 +32,7 @@ SETTING_COLUMNS = (
     "steps",
     "optimizer",
     "precision",
+    "trainer",
 )
 
 
@@ -48,6 +49,7 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
     numbers = {name: value for name, value in vars(result).items() if name != "curves"}
     if result.error is not None:
         numbers["error"] = bounds.shortened(result.error)
+    columns = {name: setting[name] for name in SETTING_COLUMNS}
     row = {
         "parameterization": None if choice is None else choice.name,
         "conventions": None if choice is None else canonical(dict(choice.conventions)),
@@ -58,7 +60,7 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
         "resolved": canonical(_resolved(trial)),
         "seed": trial.seed,
         "plugins": canonical(dict(trial.plugins)) if trial.plugins else None,
-        **{name: setting[name] for name in SETTING_COLUMNS if not (trial.shape.own and name in NOT_OF_USER)},
+        **{name: None if value == UNKNOWN_SETTING.get(name) else value for name, value in columns.items()},
         "setting": canonical(rest),
         "params_total": total or None,
         "params_active": active or None,

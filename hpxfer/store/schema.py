@@ -66,8 +66,8 @@ def _schema(*fields: pa.Field) -> pa.Schema:
 
 # The fields of a Shape.
 SHAPE_COLUMNS = tuple(dim.name for dim in fields(Shape))
-# Columns that only models of hpxfer have, which are null in trials of a user's own trainer -> what null stands for.
-NOT_OF_USER = {"context": 1, "vocab_size": 0, "tokenizer": "none"}
+# Parts of the setting that only the built-in families, or only a user's own trainer, have -> what null stands for.
+UNKNOWN_SETTING = {"context": 1, "vocab_size": 0, "tokenizer": "none", "trainer": ""}
 UNKNOWN_DIMS = {"own": "", "num_groups": 1}  # what null stands for, where it is not 0
 
 
@@ -129,7 +129,7 @@ TRIALS = _schema(
     _field("steps", _INT, "1", "training steps"),
     _field("optimizer", _TEXT, "text", "adamw or sgd"),
     _field("precision", _TEXT, "text", "type that the model computes in"),
-    _field("trainer", _TEXT, "JSON", "function or command of a user's own trainer", null=True, since=8),
+    _field("trainer", _TEXT, "JSON", "entry, code and args of a user's own trainer", null=True, since=8),
     _field("plugins", _TEXT, "JSON", "kind:name -> digest of what the trial uses of plug-ins", null=True, since=5),
     _field("setting", _TEXT, "JSON", "what else of model and training determines the trial's numbers"),
     _field("params_total", _INT, "1", "parameters", null=True),

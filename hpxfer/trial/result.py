@@ -52,7 +52,6 @@ class TrialResult:
     resumes: int | None = None  # how often its training resumed from a checkpoint
     loss_name: str | None = None  # of a user's own trainer, as are the fields up to `provenance`
     loss_unit: str | None = None  # None: nats
-    trainer: str | None = None  # JSON: its function or command
     attempts: int | None = None  # how often it was started
     num_gpus: int | None = None
     num_nodes: int | None = None

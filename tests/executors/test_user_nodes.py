@@ -146,9 +146,7 @@ def nodes() -> Iterator[Nodes]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def test_a_node_is_killed_in_the_middle_and_the_trial_goes_on_from_its_checkpoint(
-    nodes: Nodes, tmp_path: Path
-) -> None:
+def test_a_node_is_killed_in_the_middle_and_the_trial_goes_on_from_its_checkpoint(nodes: Nodes, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "sweep.yaml").write_text(SWEEP.replace("PYTHON", sys.executable))
     first, second = nodes.start(), nodes.start()

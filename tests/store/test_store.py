@@ -36,7 +36,7 @@ def test_a_row_holds_its_trial_and_its_result(tmp_path: Path) -> None:
     for name, value in vars(result).items():
         assert name == "curves" or row[name] == value
     assert (row["parameterization"], json.loads(row["conventions"])) == (choice.name, dict(choice.conventions))
-    assert {name: row[name] for name in SHAPE_COLUMNS} == dataclasses.asdict(trial.shape)
+    assert {name: row[name] for name in SHAPE_COLUMNS} == {**dataclasses.asdict(trial.shape), "own": None}
     assert json.loads(row["base_shape"]) == trial.base.dims()
     assert (row["lr"], row["beta2"], row["seed"]) == (trial.hps.lr, 0.95, trial.seed)
     assert json.loads(row["multipliers"]) == {"router.lr_mult": 0.25}
@@ -116,7 +116,7 @@ def test_every_column_in_a_file_has_a_unit_and_a_description(tmp_path: Path) -> 
     for name, schema in (("trials-000001.parquet", TRIALS), ("curves-000001.parquet", CURVES)):
         found = pq.read_schema(tmp_path / name)
         assert found.names == schema.names
-        assert found.metadata[b"hpxfer.schema"] == b"7"
+        assert found.metadata[b"hpxfer.schema"] == b"8"
         for field in found:
             assert field.metadata[b"unit"]
             assert field.metadata[b"description"]

@@ -251,14 +251,14 @@ def test_curves_that_are_all_that_is_left_are_not_overwritten(folder: Path) -> N
 @pytest.mark.parametrize("kind", ["trials", "curves"])
 def test_a_newer_schema_is_refused_before_anything_is_touched(folder: Path, kind: str, write: bool) -> None:
     path = folder / f"{kind}.parquet"
-    newer = pa.schema([pa.field("novel", pa.int8())], metadata={VERSION_KEY: b"8"})
+    newer = pa.schema([pa.field("novel", pa.int8())], metadata={VERSION_KEY: b"9"})
     pq.write_table(newer.empty_table(), path)
     before = files(folder)
     with pytest.raises(HpxferError) as error:
         Store.open(folder, write=write)
     message = str(error.value)
-    assert message.startswith(f"{path}: written with version 8 of the store's schema; ")
-    assert "reads up to version 7; upgrade hpxfer" in message
+    assert message.startswith(f"{path}: written with version 9 of the store's schema; ")
+    assert "reads up to version 8; upgrade hpxfer" in message
     assert files(folder) == before
 
 
@@ -269,7 +269,7 @@ def test_an_older_schema_is_passed_over_and_left_alone(folder: Path, kind: str) 
     older = table.select(table.column_names[1:]).replace_schema_metadata({VERSION_KEY: b"1"})
     pq.write_table(older, folder / name)
     store = check_passed_over(
-        folder, name, "written with version 1 of the store's schema, this hpxfer reads versions 2 to 7"
+        folder, name, "written with version 1 of the store's schema, this hpxfer reads versions 2 to 8"
     )
     assert (IDS[1] in store.done_ids()) is (kind == "curves")
 
@@ -291,14 +291,14 @@ def test_columns_that_an_older_file_lacks_are_null_or_have_their_default(folder:
     assert found.schema.equals(TRIALS, check_metadata=True)
     zeros = dict.fromkeys(("num_heads", "kv_heads", "momentum", "aux_weight", "z_weight"), 0)
     new = {**dict.fromkeys(added(TRIALS, 2)), **zeros}
-    assert len(new) == 17
+    assert len(new) == 25
     assert found.to_pylist() == [row | (new if row["trial_id"] == IDS[1] else {}) for row in before]
     curves = store.read_curves()
     assert set(curves["trial_id"].to_pylist()) == set(IDS[:3])
     store.compact()
     assert store.read_trials().to_pylist() == found.to_pylist()
     assert sorted(map(repr, store.read_curves().to_pylist())) == sorted(map(repr, curves.to_pylist()))
-    assert pq.read_schema(folder / "trials.parquet").metadata[VERSION_KEY] == b"7"
+    assert pq.read_schema(folder / "trials.parquet").metadata[VERSION_KEY] == b"8"
 
 
 def test_an_older_file_with_a_column_too_few_is_passed_over(folder: Path) -> None:
@@ -323,10 +323,10 @@ def test_the_trainers_version_is_the_newest_of_what_is_done(folder: Path) -> Non
 
 def test_a_newer_schema_is_refused_while_running(folder: Path) -> None:
     store = Store.open(folder, write=True)
-    pq.write_table(TRIALS.with_metadata({VERSION_KEY: b"8"}).empty_table(), folder / "trials-000009.parquet")
+    pq.write_table(TRIALS.with_metadata({VERSION_KEY: b"9"}).empty_table(), folder / "trials-000009.parquet")
     before = files(folder)
     for act in (store.compact, store.done_ids, store.read_trials):
-        with pytest.raises(HpxferError, match="written with version 8"):
+        with pytest.raises(HpxferError, match="written with version 9"):
             act()
     assert files(folder) == before
 
