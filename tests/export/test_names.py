@@ -173,6 +173,8 @@ def named(*lines: str) -> list[Named]:
             "a.weight': shared_in: completep-moe has no rule for it; it has: embedding",
         ),
         ("torch", MOE, named("a.weight dense_in"), "dense_width"),
+        ("torch", MOE, named("a*.weight attn_q"), "names: a name must be words of letters, digits and '_'"),
+        ("torch", MOE, [], "names: must name from 1 to 1000000 parameters, got 0"),
         ("torch", MOE, [Named(name="q.weight", size=(32, 32), role="attn_q")], "must have the target's width 64"),
         ("torch", MOE, [Named(name="q.weight", size=(64,), role="attn_q")], "must be a matrix, got size (64,)"),
     ],
