@@ -73,6 +73,7 @@ def export(
             f"recipe: {to} takes the optimizers {', '.join(target.optimizers)}, got {recipe.optimizer}; use --to torch"
         )
     where = str(names) if isinstance(names, str | Path) else "names"
+    given: Sequence[Named] | None
     given = read_names(names) if isinstance(names, str | Path) else None if names is None else checked(names, where)
     if given is None and target.names is not None:
         given, where = target.names(recipe, at), f"the names of {to}"
