@@ -84,11 +84,16 @@ def read_names(path: str | Path) -> tuple[Named, ...]:
     else:
         lines = ((number, line.partition("#")[0].split()) for number, line in enumerate(text.splitlines(), 1))
         found = [_from_words(f"{path}: line {number}", words) for number, words in lines if words]
-    if not 0 < len(found) <= MAX_PARAMETERS:
-        raise HpxferError(f"{path}: must name from 1 to {MAX_PARAMETERS} parameters, got {len(found)}")
-    if problems := list(_problems(found)):
-        raise HpxferError(joined(f"{path}: {problem}" for problem in problems))
-    return tuple(found)
+    return checked(found, str(path))
+
+
+def checked(parameters: Sequence[Named], where: str) -> tuple[Named, ...]:
+    """Return the parameters. Raise HpxferError, with one line per broken rule, if they cannot be those of a model."""
+    if not 0 < len(parameters) <= MAX_PARAMETERS:
+        raise HpxferError(f"{where}: must name from 1 to {MAX_PARAMETERS} parameters, got {len(parameters)}")
+    if problems := list(_problems(parameters)):
+        raise HpxferError(joined(f"{where}: {problem}" for problem in problems))
+    return tuple(parameters)
 
 
 def _named(name: str, tensor: torch.Tensor, role: str | None, first: str, modules: dict[str, torch.nn.Module]) -> Named:

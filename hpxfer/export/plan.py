@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from hpxfer.errors import HpxferError, cut
 from hpxfer.export.names import Named
+from hpxfer.export.patterns import globs
 from hpxfer.export.schedule import Phases, phases
 from hpxfer.export.stand_in import stand_in
 from hpxfer.recipe import OtherModelWarning, OutOfRangeWarning, Recipe, roles
@@ -117,7 +117,7 @@ def make_plan(recipe: Recipe, shape: Shape, parameters: Sequence[Named] | None, 
 
 def _rows(recipe: Recipe, shape: Shape, parameters: Sequence[Named], known: Pairs, where: str) -> tuple[TensorRow, ...]:
     role_of = _role_of(parameters, known, where)
-    pairs = [(glob.escape(one.name), role_of[one.name]) for one in parameters]
+    pairs = _as_pairs(role_of)
     # Checked before the model is made, whose sizes follow from the roles.
     match_roles([one.name for one in parameters], [], pairs, Base(recipe.file).refused(shape))
     return recipe.explain(stand_in(parameters, role_of, shape), pairs, shape).rows
@@ -138,3 +138,15 @@ def _role_of(parameters: Sequence[Named], known: Pairs, where: str) -> dict[str,
             "role behind the name in the file of --names, e.g. 'layers.0.wq.weight 64x64 attn_q'"
         )
     return {one.name: given.get(one.name) or by_name[one.name] for one in parameters}
+
+
+def _as_pairs(role_of: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return few patterns for many names: each parameter is compared with each pattern."""
+    names: dict[str, list[str]] = {}
+    for name, role in role_of.items():
+        names.setdefault(role, []).append(name)
+    try:
+        made = globs(list(names.values()))
+    except HpxferError:  # two roles under one glob
+        return list(role_of.items())
+    return [(pattern, role) for role, patterns in zip(names, made, strict=True) for pattern in patterns]

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.export.lacks import Lack
-from hpxfer.export.names import Named, read_names
+from hpxfer.export.names import Named, checked, read_names
 from hpxfer.export.plan import Plan, make_plan
 from hpxfer.export.targets import EXPORT_TARGETS
 from hpxfer.host.files import read_text, write_files
@@ -73,7 +73,8 @@ def export(
             f"recipe: {to} takes the optimizers {', '.join(target.optimizers)}, got {recipe.optimizer}; use --to torch"
         )
     where = str(names) if isinstance(names, str | Path) else "names"
-    given = read_names(names) if isinstance(names, str | Path) else names
+    given: Sequence[Named] | None
+    given = read_names(names) if isinstance(names, str | Path) else None if names is None else checked(names, where)
     if given is None and target.names is not None:
         given, where = target.names(recipe, at), f"the names of {to}"
     if given is None and target.needs_names:

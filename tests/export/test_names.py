@@ -173,6 +173,8 @@ def named(*lines: str) -> list[Named]:
             "a.weight': shared_in: completep-moe has no rule for it; it has: embedding",
         ),
         ("torch", MOE, named("a.weight dense_in"), "dense_width"),
+        ("torch", MOE, named("a*.weight attn_q"), "names: a name must be words of letters, digits and '_'"),
+        ("torch", MOE, [], "names: must name from 1 to 1000000 parameters, got 0"),
         ("torch", MOE, [Named(name="q.weight", size=(32, 32), role="attn_q")], "must have the target's width 64"),
         ("torch", MOE, [Named(name="q.weight", size=(64,), role="attn_q")], "must be a matrix, got size (64,)"),
     ],
@@ -265,3 +267,11 @@ def test_text_in_a_recipe_cannot_leave_its_place(recipe: MakeRecipe) -> None:
     body = text[text.index("RECIPE = ") : text.index("\n\n\ndef factor")]
     exec(body, names)
     assert names["RECIPE"] == made.dump()
+
+
+def test_a_recipe_of_another_family_is_refused(recipe: MakeRecipe) -> None:
+    other = Recipe(recipe().file.model_copy(update={"family": "mlp"}))
+    with pytest.raises(
+        HpxferError, match=r"recipe: must be of the family gpt for an export, got mlp; use recipe\.param"
+    ):
+        export(other, "json", MOE)

@@ -207,6 +207,33 @@ def test_patterns_hold_under_wrappers(recipe: MakeRecipe, target: str) -> None:
     assert list(plain.values()) == list(under.values())
 
 
+def test_a_megatron_with_a_local_layer_spec(recipe: MakeRecipe) -> None:
+    """The names of a GPTModel of megatron-core 0.16.1 without Transformer Engine, whose norms have biases."""
+    norms = ["input_layernorm", "pre_mlp_layernorm"]
+    of_layer = [
+        *(f"{norm}.{part}" for norm in norms for part in ("weight", "bias")),
+        *("self_attention.linear_proj.weight", "self_attention.linear_qkv.weight", "mlp.router.weight"),
+        *(f"mlp.experts.local_experts.{e}.linear_fc{i}.weight" for e in range(8) for i in (1, 2)),
+    ]
+    ends = ["embedding.word_embeddings.weight", "decoder.final_layernorm.weight", "output_layer.weight"]
+    names = [*ends, *(f"decoder.layers.{layer}.{name}" for layer in range(3) for name in of_layer)]
+    made = recipe()
+    found = export(made, "megatron", MOE, [Named(name=name) for name in names], partial=True)
+    got, values = groups_of(found, names), made.multipliers(MOE)
+    run(found)["check_names"](names)
+    by_hand = {"*linear_fc1.weight": "expert_in", "*linear_fc2.weight": "expert_out", "*layernorm.bias": "hidden_bias"}
+    by_hand |= {"*router.weight": "router", "*final_layernorm.weight": "final_norm", "*layernorm.weight": "norm"}
+    by_hand |= {
+        "*linear_proj.weight": "attn_out",
+        "*linear_qkv.weight": "attn_v",
+        "output*": "readout",
+        "*": "embedding",
+    }
+    for name in names:
+        at = values[next(role for pattern, role in by_hand.items() if fnmatchcase(name, pattern))]
+        assert got[name] == {"lr": at.lr, "eps": at.eps, "weight_decay": at.weight_decay}, name
+
+
 @WARNS
 def test_megatron_s_names_are_checked_there_too(recipe: MakeRecipe) -> None:
     found = export(recipe(**ALL_LAYERS), "megatron", SHAPE, partial=True)
