@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from hpxfer.analysis.analyze import analyze as analyze
     from hpxfer.cli.commands import register_command as register_command
     from hpxfer.coordinates.checking import check as check
+    from hpxfer.coordinates.own.checking import check_module as check_module
     from hpxfer.data.samples import register_sample_source as register_sample_source
     from hpxfer.data.sources import register_data_source as register_data_source
     from hpxfer.driver import run as run
     from hpxfer.errors import HpxferError as HpxferError
     from hpxfer.executors.kinds import register_executor as register_executor
+    from hpxfer.export import register_export_target as register_export_target
     from hpxfer.figures import all_figures as all_figures
     from hpxfer.figures import register_figure as register_figure
     from hpxfer.loggers.kinds import register_logger as register_logger
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from hpxfer.model.gates import register_gate as register_gate
     from hpxfer.outside.judging import judge as judge
     from hpxfer.prediction import predict as predict
+    from hpxfer.receipts import receipt as receipt
     from hpxfer.recipe import Recipe as Recipe
     from hpxfer.recipe import roles as roles
     from hpxfer.recipe import shape_of as shape_of
@@ -51,13 +54,16 @@ _HOME = {
     "all_figures": "hpxfer.figures",
     "analyze": "hpxfer.analysis.analyze",
     "check": "hpxfer.coordinates.checking",
+    "check_module": "hpxfer.coordinates.own.checking",
     "judge": "hpxfer.outside.judging",
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.spec",
     "predict": "hpxfer.prediction",
+    "receipt": "hpxfer.receipts",
     "register_command": "hpxfer.cli.commands",
     "register_data_source": "hpxfer.data.sources",
     "register_executor": "hpxfer.executors.kinds",
+    "register_export_target": "hpxfer.export",
     "register_family": "hpxfer.model.families",
     "register_figure": "hpxfer.figures",
     "register_gate": "hpxfer.model.gates",

@@ -13,13 +13,15 @@ import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.shape import DIMENSIONS
 from hpxfer.search.cells import cells_of
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.data import points_with_data
+from hpxfer.spec.data_section import is_own
 from hpxfer.spec.source_kind import source_row
 from hpxfer.spec.vocabulary import data_sizes
-from hpxfer.store import SHAPE_COLUMNS, Store
+from hpxfer.store import Store
 from hpxfer.store.location import local_results
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.store.lost_curves import LostCurves, lost_curves
@@ -81,8 +83,9 @@ class Results:
     @cached_property
     def expansion(self) -> Expansion:
         """The sweep's expansion, computed without its data."""
-        base, dims = self.spec.base_shape, self.trials[[*SHAPE_COLUMNS]]
-        at_base = self.trials[(dims == [getattr(base, name) for name in SHAPE_COLUMNS]).all(axis=1)]
+        base, names = self.spec.base_shape, ("own",) if self.spec.base_shape.own else DIMENSIONS
+        dims = self.trials[[*names]]
+        at_base = self.trials[(dims == [getattr(base, name) for name in names]).all(axis=1)]
         own_at_base = set(at_base["parameterization"].dropna())
         return Expansion(self.spec, self._data, self.trainer_version, own_at_base=own_at_base)
 
@@ -92,7 +95,7 @@ class Results:
         data = self.spec.data
         assert data.digest is not None, "load_results checks it"
         stored = self.trials.loc[self.trials["data_digest"] == data.digest, ["tokenizer", "vocab_size"]]
-        if data.inputs is not None or source_row(data.source) is not None or stored.empty:
+        if is_own(data) or data.inputs is not None or source_row(data.source) is not None or stored.empty:
             sizes = data_sizes(data)
         else:
             sizes = {"tokenizer": str(stored["tokenizer"].iloc[0]), "vocab_size": int(stored["vocab_size"].iloc[0])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def trials(case: Case, count: int, folder: Path) -> tuple[Trial, ...]:
 def shape_of(case: Case) -> Shape:
     """Return the case's shape, without batch and steps."""
     hidden = round(case.width * case.expert_ratio)
-    dims = {"width": case.width, "depth": case.depth, "head_dim": case.head_dim}
+    dims: dict[str, Any] = {"width": case.width, "depth": case.depth, "head_dim": case.head_dim}
     if case.dense:
         return Shape(**dims, dense_width=case.num_active * hidden)
     dims["kv_heads"] = case.kv_heads

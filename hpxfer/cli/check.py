@@ -11,6 +11,7 @@ import typer
 from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, column, load_plugins
 from hpxfer.cli.output import CHECK_MISSED, say, written
+from hpxfer.errors import HpxferError
 
 
 def check(
@@ -23,14 +24,29 @@ def check(
         str | None, typer.Option(help="adamw or sgd; default: the sweep's, or adamw if the table has it.")
     ] = None,
     sweep: Annotated[Path | None, typer.Option(help="Take model, data, HPs and shapes from this sweep.")] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(metavar="PKG.MOD:BUILD", help="Check your own torch module; PKG.MOD has batch and loss_fn too."),
+    ] = None,
+    recipe: Annotated[Path | None, typer.Option(help="Of --module: the recipe that it trains by.")] = None,
+    base: Annotated[
+        Path | None, typer.Option(help="Of --module without a recipe: a JSON file with the base shape.")
+    ] = None,
+    hp: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="Of --module without a recipe: a base HP; may be repeated."),
+    ] = None,
     points: Annotated[str | None, typer.Option(help="Values along one axis, e.g. 32,64,128,256.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of optimizer steps; default: 6.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds, trained together; default: 6.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of optimizer steps; default: 6, or 5 of --module.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds, trained together; default: 6, or 3 of --module.")
+    ] = None,
     architecture: Annotated[
         str | None, typer.Option(help="gpt, or mlp: the MLP mixture of the papers; default: the sweep's, or gpt.")
     ] = None,
     gate: Annotated[
-        str | None, typer.Option(help="Of mlp: sigmoid, softmax or normalized_softmax; default: sigmoid.")
+        str | None,
+        typer.Option(help="Of mlp: sigmoid, softmax or normalized_softmax; of --module any; default: sigmoid."),
     ] = None,
     activation: Annotated[
         str | None, typer.Option(help="Of mlp's experts: linear, relu, gelu or tanh; default: linear.")
@@ -52,6 +68,9 @@ def check(
     model follows the slopes that its rows imply, and features keep their size. A table of hpxfer passes by the
     predictions of its source alone. The exit code is 1 if the table does not pass.
 
+    With --module your own code is trained: build(shape) returns the model, batch(shape) a batch, and
+    loss_fn(model, batch) the loss. If PKG.MOD has optimizer(model, shape) too, the check only watches.
+
     An axis names what grows: width, depth, experts, active, capacity, granularity, expert_ratio, expert_width, shared,
     groups, dense_ratio, regime-i to regime-iii.
 
@@ -61,22 +80,42 @@ def check(
       hpxfer check --sweep sweeps/quickstart.yaml --points 32,64,128,256
       hpxfer check --plugin ./mine.py --parameterization mine
       hpxfer check --parameterization mssp-ii --architecture mlp --convention readout_init=zero --seeds 12
+      hpxfer check --module train.model:build --recipe results/quickstart/recipe.yaml
     """
+    if module is not None:
+        _require_no_other(
+            sweep=sweep, architecture=architecture, activation=activation, matrices=matrices, top_k=top_k, bias=bias
+        )
+    elif wrong := [name for name, value in (("--recipe", recipe), ("--base", base), ("--hp", hp)) if value]:
+        raise HpxferError(f"{', '.join(wrong)}: belongs to --module, got none; add it, or leave these out")
     from hpxfer.cli.check_source import check as run_check
     from hpxfer.cli.check_source import mlp_options
     from hpxfer.cli.explain_source import read_conventions
 
     load_plugins(plugin)
-    found, files = run_check(
-        *(parameterization, read_conventions(convention or ()), axis, column(optimizer), sweep, points),
-        *(steps, seeds, architecture, mlp_options(gate, activation, matrices, top_k, bias), output),
-    )
+    conventions, asked = read_conventions(convention or ()), column(optimizer)
+    if module is not None:
+        from hpxfer.cli.check_module import check_module, given_recipe
+
+        own = given_recipe(recipe, parameterization, conventions, optimizer, base, hp or (), gate)
+        found, files = check_module(module, own, axis, points, steps, seeds, output)
+    else:
+        found, files = run_check(
+            *(parameterization, conventions, axis, asked, sweep, points),
+            *(steps, seeds, architecture, mlp_options(gate, activation, matrices, top_k, bias), output),
+        )
     if as_json:
         say(json.dumps({**found.to_dict(), "files": [str(file) for file in files]}))
     else:
         say(found.table() + (f"\n\n{written(files)}" if files else ""))
     if not found.passed:
         raise typer.Exit(CHECK_MISSED)
+
+
+def _require_no_other(**given: object) -> None:
+    """Raise HpxferError for options of the check's own models beside --module."""
+    if wrong := [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]:
+        raise HpxferError(f"{', '.join(wrong)}: --module brings a model of its own; leave one out")
 
 
 CHECK = Command(name="check", run=check)

@@ -40,6 +40,7 @@ COMMANDS: Registry[Command] = Registry(
         "rekey": "hpxfer.cli.rekey:REKEY",
         "recipe": "hpxfer.cli.recipe:RECIPE",
         "predict": "hpxfer.cli.predict:PREDICT",
+        "export": "hpxfer.cli.export:EXPORT",
         "weights": "hpxfer.cli.weights:WEIGHTS",
         "explain": "hpxfer.cli.explain:EXPLAIN",
         "check": "hpxfer.cli.check:CHECK",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Protocol
 
@@ -33,6 +34,11 @@ def keep_within(plan: Costs, max_gpu_hours: float | None) -> None:
     """Raise HpxferError if the plan needs more GPU-hours than the user allows."""
     if max_gpu_hours is None or plan.gpu_hours <= max_gpu_hours:
         return
+    if math.isnan(plan.gpu_hours):
+        raise HpxferError(
+            f"--max-gpu-hours: the plan must stay within {max_gpu_hours:g} GPU-hours, and its time is not known; give "
+            "trainer.cost in the sweep file, or leave the limit out"
+        )
     raise HpxferError(
         f"--max-gpu-hours: the plan must stay within {max_gpu_hours:g} GPU-hours, got {_cost(plan)} "
         f"({plan.rate_from}); raise the limit, or make the sweep smaller (fewer seeds, grid points or steps)"
@@ -41,7 +47,8 @@ def keep_within(plan: Costs, max_gpu_hours: float | None) -> None:
 
 def ask(plan: Costs, *, yes: bool) -> None:
     """Ask the user before a run that costs much, unless `yes`. End the program if the answer is no."""
-    if yes or not plan.num_left or (plan.gpu_hours <= ASK_GPU_HOURS and plan.worker_hours <= ASK_WORKER_HOURS):
+    # Where the time is not known, as of a user's own trainer, the user knows as much as the plan says.
+    if yes or not plan.num_left or not (plan.gpu_hours > ASK_GPU_HOURS or plan.worker_hours > ASK_WORKER_HOURS):
         return
     if not sys.stdin.isatty():
         raise HpxferError(

@@ -91,7 +91,8 @@ def run(
     refuse_legacy_ids(job.location)
     if job.missing:
         with located(job.file, job.overrides):
-            require_kernels(job.spec, job.real.device, address)
+            if job.spec.trainer is None:
+                require_kernels(job.spec, job.real.device, address)
             logger_kinds(job.spec.resources.loggers)
     if retrain_missing_curves:
         from hpxfer.driver.retrain import retraining

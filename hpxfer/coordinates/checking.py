@@ -14,29 +14,26 @@ from typing import Literal, get_args
 from hpxfer.coordinates import gpt, mlp
 from hpxfer.coordinates.by_scale import by_scale, over_blocks
 from hpxfer.coordinates.cases import Case, mlp_path, own_axes, own_case, sweep_axes, sweep_case
-from hpxfer.coordinates.derive import NOT_DERIVED, derive
+from hpxfer.coordinates.expected import Expected
 from hpxfer.coordinates.limits import require_memory, require_mlp_memory, require_size
-from hpxfer.coordinates.measure import TOLERANCE, Fit, Observation, Prediction, fit, over_layers
+from hpxfer.coordinates.measure import TOLERANCE, Observation, Prediction, everywhere, fit, over_layers
 from hpxfer.coordinates.mlp.axes import MLPAxis, own_axis, sweep_axis
 from hpxfer.coordinates.not_tested import MLP, not_tested
 from hpxfer.coordinates.optimizer import decays, gradients_over_eps
-from hpxfer.coordinates.optimizer_rules import decay_rule, eps_as_gradients, eps_rule
+from hpxfer.coordinates.optimizer_rules import decay_rule
 from hpxfer.coordinates.path_facts import PathFacts, path_facts
-from hpxfer.coordinates.predict import predict
 from hpxfer.coordinates.report import AxisReport, CheckReport
-from hpxfer.coordinates.stability import VECTORS, stability
+from hpxfer.coordinates.stability import VECTORS
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.registry import registry
 from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
-from hpxfer.scaling.evaluate import Parameterization, ratios
+from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.evaluate import parameterization as by_name
-from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
-from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.blocks import forward_problem, model_roles
 from hpxfer.spec.precision import decided
@@ -66,9 +63,14 @@ class _Check:
     claims: Sequence[Claim] | None = None  # in place of those of the table
 
     @property
+    def expected(self) -> Expected:
+        """Where the predictions come from."""
+        return Expected(choice=self.choice, optimizer=self.optimizer, claims=self.claims)
+
+    @property
     def is_registered(self) -> bool:
-        """Whether the table is a user's, to be judged by its own rows and by what a good table does."""
-        return self.claims is None and PARAMETERIZATIONS.module(self.choice.name) is not None
+        """Whether the table is a user's."""
+        return self.expected.is_registered
 
     def gpt(self, axis: str, case: Case) -> AxisReport:
         """Return the report of one axis in the built-in GPT."""
@@ -89,12 +91,14 @@ class _Check:
             observations += found
         shapes = [point.shape for point in points]
         facts = _facts(case)
-        fits = fit([*whole, *_everywhere(observations, len(points))], self._predictions(case, facts), self.tolerance)
-        good = self._stability(whole, facts)
+        scales = tuple(point.scale for point in points)
+        predictions = self.expected.predictions(base, shapes, scales, facts)
+        fits = fit([*whole, *everywhere(observations, len(points))], predictions, self.tolerance)
+        good = self.expected.stability(whole, facts, self.tolerance)
         return AxisReport(
             axis=axis,
             scale_name=case.axis.scale_name,
-            scales=tuple(point.scale for point in points),
+            scales=scales,
             shapes=tuple(shape.label() for shape in shapes),
             warnings=(
                 *self._warnings(base, shapes, ModelFacts(gate=model.gate, tied_embeddings=model.tied_embeddings)),
@@ -136,11 +140,9 @@ class _Check:
             scales=path.scales,
             shapes=tuple(shape.label() for shape in path.shapes),
             warnings=(*self._warnings(path.shapes[0], path.shapes, facts), *path.notes),
-            fits=fit([*whole, *_everywhere(observations, len(path.shapes))], expected, self.tolerance),
+            fits=fit([*whole, *everywhere(observations, len(path.shapes))], expected, self.tolerance),
             measures=by_scale(
-                measures
-                if one_block
-                else [*over_blocks(measures, mlp.KINDS), *_everywhere(measures, len(path.shapes))],
+                measures if one_block else [*over_blocks(measures, mlp.KINDS), *everywhere(measures, len(path.shapes))],
                 mlp.KINDS,
             ),
             not_tested=MLP,
@@ -173,37 +175,6 @@ class _Check:
         roles = model_roles(case.axis.points[-1].shape, case.spec.model)
         tied = ("readout",) if case.spec.model.tied_embeddings else ()
         return tuple(role for role in roles if role not in ("router_bias", *tied))
-
-    def _predictions(self, case: Case, facts: PathFacts) -> tuple[Prediction, ...]:
-        """Return what the table's source claims; for a registered table, what its own rows imply."""
-        if self.is_registered:
-            return (*derive(self.choice, self.optimizer, facts), *NOT_DERIVED)
-        points = case.axis.points
-        at = [ratios(case.spec.base_shape, point.shape) for point in points]
-        claims = self.choice.claims(self.optimizer) if self.claims is None else self.claims
-        found = predict(claims, tuple(point.scale for point in points), at)
-        if not found:
-            return ()
-        eps = eps_as_gradients(self.choice, found, self._eps_rule(facts))
-        return (*found, *eps, *decay_rule(self.choice, self.optimizer, facts))
-
-    @property
-    def _zero_readout(self) -> bool:
-        return any(row.role == "readout" and row.init_std == ZERO for row in self.choice.rows(self.optimizer))
-
-    def _eps_rule(self, facts: PathFacts) -> tuple[Prediction, ...]:
-        # Behind a zero readout no gradient reaches the other roles before the first update.
-        return tuple(eps_rule(self.choice, facts, first=int(self._zero_readout)))
-
-    def _stability(self, observations: Sequence[Observation], facts: PathFacts) -> tuple[Fit, ...]:
-        """Return the slopes of what keeps its size under a good table."""
-        good = (
-            *stability(facts, self.optimizer, zero_readout=self._zero_readout),
-            *self._eps_rule(facts),
-            *decay_rule(self.choice, self.optimizer, facts),
-        )
-        asked = [seen for seen in observations if any(expected.is_about(seen) for expected in good)]
-        return fit(asked, good, self.tolerance)
 
     def _require_steps(self, case: Case) -> None:
         if self.steps >= (most := min(point.shape.steps for point in case.axis.points)):
@@ -387,16 +358,6 @@ def _facts(case: Case) -> PathFacts:
         tied_embeddings=model.tied_embeddings,
         decays=case.hps.weight_decay != 0,
     )
-
-
-def _everywhere(observations: Sequence[Observation], num_scales: int) -> Iterator[Observation]:
-    """Yield what was seen inside single blocks, of those blocks that every shape of the path has."""
-    groups: dict[tuple[str, str, int | None, int], list[Observation]] = {}
-    for seen in observations:
-        groups.setdefault((seen.quantity, seen.role, seen.layer, seen.step), []).append(seen)
-    for group in groups.values():
-        if group[0].layer is not None and len(group) == num_scales:
-            yield from group
 
 
 def _column(sweep: SweepSpec) -> Column:

@@ -20,7 +20,7 @@ torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -193,6 +193,16 @@ def over_layers(observations: Iterable[Observation]) -> list[Observation]:
         rms = tuple(float(size) for size in np.sqrt(np.mean(values**2, axis=0)))
         out.append(Observation(quantity=quantity, role=role, layer=None, step=step, scale=scale, values=rms))
     return out
+
+
+def everywhere(observations: Sequence[Observation], num_scales: int) -> Iterator[Observation]:
+    """Yield what was seen inside single blocks, of those blocks that every shape of the path has."""
+    groups: dict[tuple[str, str, int | None, int], list[Observation]] = {}
+    for seen in observations:
+        groups.setdefault((seen.quantity, seen.role, seen.layer, seen.step), []).append(seen)
+    for group in groups.values():
+        if group[0].layer is not None and len(group) == num_scales:
+            yield from group
 
 
 def _fit(members: Sequence[Observation], found: Prediction | None, tolerance: float) -> Fit:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hpxfer.coordinates.measure import Fit
 from hpxfer.coordinates.optimizer_rules import DECAY, NOT_TOO_LARGE
+from hpxfer.coordinates.own.numbers import FIRST_STEP, WEIGHT
 from hpxfer.coordinates.stability import MAXIMAL, NO_BLOW_UP, SLOW_WITH_SGD
 from hpxfer.scaling.claims import GRADIENT_OVER_EPS
 from hpxfer.scaling.evaluate import Parameterization
@@ -15,8 +16,8 @@ from hpxfer.scaling.table import Column, Row
 
 # Factor -> its name, and the quantities that show it.
 SHOWN_BY: dict[str, tuple[str, tuple[str, ...]]] = {
-    "init_std": ("init", ("activation", "aggregate init")),
-    "lr": ("LR", ("effective", "aggregate effective", "weight change")),
+    "init_std": ("init", ("activation", "aggregate init", WEIGHT)),
+    "lr": ("LR", ("effective", "aggregate effective", "weight change", FIRST_STEP)),
     "eps": ("eps", (GRADIENT_OVER_EPS,)),
     "weight_decay": ("weight decay", (DECAY,)),
     "forward": ("multiplier", ("activation", "aggregate init")),
@@ -73,7 +74,7 @@ def _of_row(row: Row, optimizer: Column, found: Mapping[tuple[str, str], list[Fi
     """Yield (factor, reason) of the factors of a role that no slope shows."""
     for factor, (what, quantities) in SHOWN_BY.items():
         if factor == "lr" and row.role in LOOKUPS:
-            quantities = ("change",)
+            quantities = ("change", FIRST_STEP)
         if _does_nothing(row, factor, optimizer):
             continue
         seen = [fit for quantity in quantities for fit in found.get((row.role, quantity), ())]

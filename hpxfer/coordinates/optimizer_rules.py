@@ -14,7 +14,7 @@ from dataclasses import replace
 from hpxfer.coordinates.measure import Bound, Prediction
 from hpxfer.coordinates.path_facts import PathFacts
 from hpxfer.coordinates.sizes import ZERO
-from hpxfer.scaling.claims import GRADIENT_OVER_EPS, ONE_EPS
+from hpxfer.scaling.claims import GRADIENT_OVER_EPS, eps_by_convention
 from hpxfer.scaling.claims.gpt import BIASES
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import SYMBOLS, WIDTHS
@@ -53,8 +53,8 @@ def eps_as_gradients(
     for each in gradients:
         if each.quantity == "gradient":
             held = replace(each, quantity=GRADIENT_OVER_EPS)
-            if _has_one_eps(choice):
-                yield replace(held, exponent=None, source=ONE_EPS, zero=False)
+            if why := _eps_by_convention(choice, each.role):
+                yield replace(held, exponent=None, source=why, zero=False)
             elif each.exponent is not None:
                 yield replace(held, exponent=0.0, source=KEEPS_STEP)
             else:
@@ -65,7 +65,7 @@ def eps_rule(choice: Parameterization, facts: PathFacts, *, first: int = 0) -> I
     """Yield for each role how large its gradient is beside its eps under a good table, from the step `first` on."""
     for role in ROLES:
         bound: Bound = "equal"
-        power, why = 0.0, ONE_EPS if _has_one_eps(choice) else _not_known(role, choice, facts)
+        power, why = 0.0, _eps_by_convention(choice, role) or _not_known(role, choice, facts)
         faint = ("width", *RATIOS, "shared") if role == "router" else RATIOS if role in UP else ()
         if any(facts.symbols[name] for name in faint):
             power, bound = -0.5, "at least"
@@ -117,8 +117,8 @@ def _share(choice: Parameterization, row: Row, optimizer: Column, facts: PathFac
     return min(legal, key=lambda power: abs(power - lr - decay)), why
 
 
-def _has_one_eps(choice: Parameterization) -> bool:
-    return dict(choice.conventions).get("eps") == "global"
+def _eps_by_convention(choice: Parameterization, role: str) -> str | None:
+    return eps_by_convention(dict(choice.conventions), role)
 
 
 def _keeps_number(choice: Parameterization) -> bool:

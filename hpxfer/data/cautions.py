@@ -9,7 +9,7 @@ from hpxfer.data.largest_id import pieces, vocabulary_cautions
 from hpxfer.data.samples import open_samples
 from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.data.sources.dataset import Dataset, spans
-from hpxfer.spec.data_section import DataSpec
+from hpxfer.spec.data_section import DataSpec, is_own
 from hpxfer.spec.source_kind import SAMPLES, source_kind
 from hpxfer.storage.uri import is_uri
 
@@ -19,6 +19,8 @@ def data_cautions(spec: DataSpec) -> Iterator[str]:
 
     Raise HpxferError for an id that is not in the vocabulary.
     """
+    if is_own(spec):
+        return
     if source_kind(spec.source) == SAMPLES:
         if spec.source == spec.validation and (found := open_samples(spec.source)) is not None and not found.num_test:
             yield (

@@ -52,7 +52,7 @@ def _ties_of_trials(store: Store) -> dict[str, Ties]:
     names = ["parameterization", "conventions", "num_experts", "num_active", "setting"]
     out: dict[str, Ties] = {}
     for row in store.read_trials(names).to_pylist():
-        if row["parameterization"] is not None and row["num_active"] < row["num_experts"]:
+        if row["parameterization"] is not None and (row["num_active"] or 0) < (row["num_experts"] or 0):
             conventions = tuple(sorted(json.loads(row["conventions"]).items()))
             label = Parameterization(name=row["parameterization"], conventions=conventions).label()
             out[label] = json.loads(row["setting"]).get("ties", "index")

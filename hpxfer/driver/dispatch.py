@@ -62,6 +62,7 @@ class Dispatcher:
         self._failed: set[str] = set()  # in this run; the next run tries them again
         self._not_copied: set[str] = set()  # another folder had them when it was opened, and has them no more
         self._export = StudyExport(prepared.folder, prepared.expansion, allowed(prepared, lease))
+        self._bugs: frozenset[str] = frozenset()  # first lines of the errors of a user's own trainer
         self._noted: set[str] = set()  # decisions of the search that are among the counts' notes
 
     def more(self) -> list[Stack]:
@@ -97,9 +98,23 @@ class Dispatcher:
         if self._on_event is not None:
             self._on_event(stack, event, self._counts)
         if isinstance(event, Ended):
-            fatal = [result for result in event.results if result.error_kind in _FATAL_KINDS]
+            fatal = [result for result in event.results if self._is_fatal(result)]
             if fatal:
                 raise TrainingFailed(fatal[0].error or "", len(fatal))
+
+    def _is_fatal(self, result: TrialResult) -> bool:
+        """Return whether the other trials would fail like this one.
+
+        A bug of a user's own trainer may be one of a single shape or seed. So it counts if nothing has gone well
+        before, or if it is seen twice.
+        """
+        if result.error_kind not in _FATAL_KINDS:
+            return False
+        if self._prepared.spec.trainer is None or result.error_kind == "input" or not self.done:
+            return True
+        what = (result.error or "").partition("\n")[0]
+        seen, self._bugs = what in self._bugs, self._bugs | {what}
+        return seen
 
     @property
     def is_over(self) -> bool:

@@ -11,12 +11,13 @@ import pyarrow as pa
 from hpxfer.data import require_data
 from hpxfer.driver.dispatch import Dispatcher, OnEvent, TrainingFailed, allowed
 from hpxfer.driver.kernels import require_kernels
+from hpxfer.driver.own_trainer import require_command, train_user
 from hpxfer.driver.plugins import require_plugins
 from hpxfer.driver.precision import require_same
 from hpxfer.driver.prepared import RESULTS, PreparedSweep, located, prepare, refreshed
 from hpxfer.driver.trial_list import known_trials
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import Executor
+from hpxfer.executors.executor import Executor, Train
 from hpxfer.executors.kinds import make_executor
 from hpxfer.executors.placement import Placement
 from hpxfer.executors.stopping import Stopping
@@ -82,7 +83,8 @@ def run(
     if strict_memory:
         require_fit(prepared.real)
     with located(prepared.file, prepared.overrides):
-        if prepared.missing and executor is None:
+        require_command(prepared.spec, iter(prepared.missing))
+        if prepared.missing and executor is None and prepared.spec.trainer is None:
             require_kernels(prepared.spec, prepared.real.device, address)
         if prepared.missing and address is None:
             require_data(prepared.spec)  # a plan, and a cluster whose nodes have the data, need only its digest
@@ -119,6 +121,7 @@ def placement_of(prepared: PreparedSweep, address: str | None, plugins: tuple[Pl
     """Return where and how wide the missing trials of a sweep are trained."""
     return Placement(
         resources=prepared.spec.resources,
+        own_trainer=prepared.spec.trainer is not None,
         workers=prepared.real.workers,
         address=address,
         stopping=_stopping(prepared.spec),
@@ -139,23 +142,26 @@ def _train(
     resources, counts = prepared.spec.resources, _counts(prepared)
     checkpoints = _checkpoints(prepared)
     spec = None
-    if resources.checkpoint_s:
+    if resources.checkpoint_s and prepared.spec.trainer is None:
         with lease.writing():
             spec = checkpoints.start(resources.checkpoint_s)
     with lease.writing():
         # Weights of trials that lost nothing but their curves stay as they are.
         keep = kept.start(_weights(prepared), "none" if prepared.restoring else resources.keep)
-    how = TrainStack(
-        resources.device,
-        determinism=prepared.spec.training.determinism,
-        kernels=resources.kernels,
-        checkpoints=spec,
-        stopping=_stopping(prepared.spec),
-        plugins=plugins,
-        keep=keep,
-        points=bool(resources.loggers),
-        curves=resources.curves == "all" or bool(resources.loggers or prepared.restoring),
-    )
+    if prepared.spec.trainer is not None:
+        how: Train = train_user(prepared)
+    else:
+        how = TrainStack(
+            resources.device,
+            determinism=prepared.spec.training.determinism,
+            kernels=resources.kernels,
+            checkpoints=spec,
+            stopping=_stopping(prepared.spec),
+            plugins=plugins,
+            keep=keep,
+            points=bool(resources.loggers),
+            curves=resources.curves == "all" or bool(resources.loggers or prepared.restoring),
+        )
     dispatcher = Dispatcher(
         prepared,
         store,

@@ -37,10 +37,12 @@ from hpxfer.spec.precision import with_precision
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.sections import in_file
 from hpxfer.spec.ties import resolved
+from hpxfer.spec.trainer_files import digested
 from hpxfer.spec.yaml_file import key_path, read_yaml
 from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, open_location
 from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.store.schema import shape_of_row
 from hpxfer.store.sweep_file import damage, load_given
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
@@ -125,6 +127,7 @@ def prepare(
     spec = without_defaults(overridden(given, executor, early_stopping))
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
     with located(file, overrides):
+        spec = digested(spec)
         data = data_ref(spec.data, point_keys(spec))
         check_length(spec)
     spec = spec.model_copy(update={"data": spec.data.model_copy(update={"validation_digest": data.validation_digest})})
@@ -137,7 +140,8 @@ def prepare(
     expansion = Expansion(spec, data)
     cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
     wanted = open_reuse(reuse, location, spec.judge.loss)
-    about_kernels = kernels_caution(spec, device, expansion.setting.vocab_size, address)
+    own = spec.trainer is not None
+    about_kernels = None if own else kernels_caution(spec, device, expansion.setting.vocab_size, address)
     cautions = (about_kernels,) if about_kernels else ()
     job = _ready(file, expansion, location, wanted, device, cost, precision, cautions)
     return replace(job, overrides=tuple(overrides))
@@ -263,7 +267,7 @@ def located(file: Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
         yield
     except HpxferError as error:
         key, _, rest = str(error).partition(": ")
-        if file is None or key.partition(".")[0] not in ("axes", "data", "resources", "training"):
+        if file is None or key.partition(".")[0] not in ("axes", "data", "resources", "trainer", "training"):
             raise
         given = with_overrides(read_yaml(file), overrides)
         raise HpxferError(f"{given.where(in_file(given, key_path(key)))}: {rest}") from None
@@ -278,8 +282,8 @@ def measured(store: Store, *, cuda: bool, precision: str = "float32") -> dict[Sh
     rows = rows[(rows["stack_size"] > 0) & (rows["trainer_version"] == TRAINER_VERSION)]
     rows = rows[((rows["device"] != "cpu") == cuda) & (rows["precision"] == precision)]
     return {
-        Shape(**dict(zip(SHAPE_COLUMNS, map(int, dims), strict=True))): _measured(found, cuda)
-        for dims, found in rows.groupby(list(SHAPE_COLUMNS))
+        shape_of_row(dict(zip(SHAPE_COLUMNS, dims, strict=True))): _measured(found, cuda)
+        for dims, found in rows.groupby(list(SHAPE_COLUMNS), dropna=False)
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from hpxfer.errors import HpxferError, shown
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
-from hpxfer.scaling.tables import PARAMETERIZATIONS
+from hpxfer.scaling.tables import is_known, table_of
 from hpxfer.store.merge import DONE, STOPPED
 from hpxfer.store.proof import proven_identity
 from hpxfer.trial import Expansion, Setting, Trial
@@ -140,7 +140,7 @@ def flat(identity: Mapping[str, Any]) -> Flat:
     out = {**identity, "setting": setting, "hps": {**hps, **multipliers}}
     if chosen := identity.get("parameterization"):
         name = chosen["name"]
-        table = PARAMETERIZATIONS.get(name) if name in PARAMETERIZATIONS else None
+        table = table_of(name) if is_known(name) else None
         known = {} if table is None else {key: convention.default for key, convention in table.conventions.items()}
         out["parameterization"] = {**chosen, "conventions": {**known, **chosen.get("conventions", {})}}
     return dict(_paths(out, ""))

@@ -39,7 +39,10 @@ def _local(placement: Placement) -> Executor:
     from hpxfer.executors.local import LocalExecutor
 
     resources = placement.resources
-    return LocalExecutor(workers=placement.workers, ranks=resources.ranks, rank_timeout_s=resources.rank_timeout_s)
+    gpus = resources.gpus_on_node if placement.own_trainer else 0.0
+    return LocalExecutor(
+        workers=placement.workers, ranks=resources.ranks, rank_timeout_s=resources.rank_timeout_s, gpus=gpus
+    )
 
 
 RAY = ExecutorKind(name="ray", make=_ray, joins_clusters=True, stops_early=True, shares_gpus=True)

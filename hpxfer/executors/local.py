@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
@@ -33,6 +34,7 @@ _TEAM = "team"  # the argument of a process that is one of several ranks
 class _Worker:
     process: subprocess.Popen[bytes]
     pipe: Connection
+    number: int = 0
     stack: Stack | None = None
     ranks: tuple[_Worker, ...] = ()  # the processes of the other ranks
 
@@ -51,6 +53,7 @@ class LocalExecutor:
     workers: int | None = None
     ranks: int = 1
     rank_timeout_s: float = 900.0
+    gpus: float = 0.0  # that a process of a user's own trainer has; 0 leaves them as they are
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
@@ -110,17 +113,26 @@ class LocalExecutor:
             if not queue.ask(idle):
                 return
             if all(worker.stack for worker in workers):
-                workers.append(self._start(train, number=len(workers)))
+                taken = {worker.number for worker in workers}
+                workers.append(self._start(train, number=next(n for n in count() if n not in taken)))
             worker = next(other for other in workers if other.stack is None)
             worker.stack = queue.take()
             for rank in worker.all:
                 _send(rank, (worker.stack, queue.is_last_try(worker.stack)))
 
+    def _gpus(self, place: int, *, of_rank: bool = False) -> str | None:
+        """Return the numbers of the GPUs of a process by its place among all. Shares fill one GPU after another."""
+        if not self.gpus:
+            return str(place) if of_rank else None
+        first = int(place * self.gpus + 1e-9)
+        return ",".join(str(first + each) for each in range(max(1, int(self.gpus))))
+
     def _start(self, train: Train, number: int) -> _Worker:
         """Start a worker: one process, or as many as there are ranks, of which the first opens a store for all."""
         if self.ranks == 1:
-            return _start(train, None)
-        first, *others = (_start(train, number * self.ranks + rank) for rank in range(self.ranks))
+            return replace(_start(train, self._gpus(number)), number=number)
+        places = (self._gpus(number * self.ranks + rank, of_rank=True) for rank in range(self.ranks))
+        first, *others = (replace(_start(train, gpus, is_rank=True), number=number) for gpus in places)
         worker = replace(first, ranks=tuple(others))
         _send(worker, (self.ranks, self.rank_timeout_s))
         address = _receive(worker)
@@ -150,16 +162,17 @@ def _keep(workers: list[_Worker], on_event: OnEvent) -> None:
                 on_event(stack, message)
 
 
-def _start(train: Train, gpu: int | None) -> _Worker:
+def _start(train: Train, gpus: str | None, *, is_rank: bool = False) -> _Worker:
     """Start a process in its own session, so that a Ctrl-C here does not reach it in the middle of a report.
 
-    `gpu` is the number of the GPU of one of several ranks.
+    `gpus` are the numbers of its GPUs, and None leaves them as they are.
     """
     driver_end, worker_end = Pipe()
     command = [sys.executable, "-m", "hpxfer.executors.local", str(worker_end.fileno())]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    if gpu is not None:
-        environment = {"CUDA_VISIBLE_DEVICES": str(gpu), **environment}
+    if gpus is not None:
+        environment = {"CUDA_VISIBLE_DEVICES": gpus, **environment}
+    if is_rank:
         command.append(_TEAM)
     process = subprocess.Popen(command, pass_fds=[worker_end.fileno()], start_new_session=True, env=environment)
     worker_end.close()

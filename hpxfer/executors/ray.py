@@ -126,6 +126,7 @@ class _Run:
     def __init__(self, placement: Placement, queue: Queue, train: Train, on_event: OnEvent) -> None:
         self._resources, self._measured = placement.resources, placement.measured
         self._queue, self._on_event = queue, on_event
+        self._own_trainer = placement.own_trainer
         self._device = cluster_device(self._resources)
         self._monitor = ClusterMonitor.of_cluster()
         self._train = ray.put(train)
@@ -229,31 +230,36 @@ class _Run:
     def _start_one(self, gpus: float) -> None:
         bundles = self._bundles(gpus)
         if not self._any_started:
-            require_place(bundles)
-        elif not most_workers(bundles):  # a node was lost and may come back; `_check_cluster` says so if it takes long
+            require_place(bundles, apart=self._own_trainer)
+        elif not most_workers(
+            bundles, apart=self._own_trainer
+        ):  # a node was lost and may come back; `_check_cluster` says so if it takes long
             return
         if len(bundles) > 1:
             self._actors.append(self._team(bundles, gpus))
             return
         made: Any = ray.remote(Worker).options(scheduling_strategy="SPREAD", **bundles[0].options())
-        handle = made.remote(self._train, self._mailbox, gpus)
+        handle = made.remote(self._train, self._mailbox, 0.0 if self._own_trainer else gpus)
         self._actors.append(_Actor(handle, gpus, starting=handle.ready.remote()))
 
     def _team(self, bundles: Bundles, gpus: float) -> _Actor:
-        """Start a worker of several ranks, which lie on as few nodes as possible."""
-        place = placement_group([bundle.resources() for bundle in bundles], strategy="PACK")
+        """Start a worker of several ranks, which lie on as few nodes as possible, or of a user's several nodes."""
+        strategy = "STRICT_SPREAD" if self._own_trainer else "PACK"
+        place = placement_group([bundle.resources() for bundle in bundles], strategy=strategy)
         handles = []
         for index, bundle in enumerate(bundles):
-            strategy = PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=index)
-            made: Any = ray.remote(Worker).options(scheduling_strategy=strategy, **bundle.options())
-            handles.append(made.remote(self._train, self._mailbox, bundle.gpus))
+            at = PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=index)
+            made: Any = ray.remote(Worker).options(scheduling_strategy=at, **bundle.options())
+            handles.append(made.remote(self._train, self._mailbox, 0.0 if self._own_trainer else bundle.gpus))
         world, timeout_s = len(bundles), self._resources.rank_timeout_s
         address = handles[0].lead.remote(world, timeout_s)
         first, *_ = [handle.join.remote(rank, world, address, timeout_s) for rank, handle in enumerate(handles)]
         return _Actor(handles[0], gpus, starting=first, ranks=tuple(handles[1:]), place=place)
 
     def _gpus_of(self, stack: Stack) -> float:
-        """Return the share of a GPU that a stack gets."""
+        """Return the share of a GPU that a stack gets, or the GPUs that a trial of a user's own trainer gets."""
+        if self._own_trainer:
+            return self._resources.gpus_per_trial or 0.0
         if not self._device.cuda:
             return 0.0
         if self._resources.gpus_per_stack is not None:
@@ -269,15 +275,17 @@ class _Run:
 
     @property
     def _by_share(self) -> bool:
-        return self._device.cuda and self._resources.gpus_per_stack is None and self._resources.workers is None
+        share_is_open = self._resources.gpus_per_stack is None and not self._own_trainer
+        return self._device.cuda and share_is_open and self._resources.workers is None
 
     def _ask_room(self) -> None:
         """Ask the cluster for its room."""
         if self._by_share:
             self._room = most_workers(self._bundles(1.0))
         else:
-            fixed = self._resources.gpus_per_stack or 1.0
-            self._room = self._resources.workers or most_workers(self._bundles(fixed if self._device.cuda else 0.0))
+            fixed = (self._resources.gpus_per_stack or 1.0) if self._device.cuda else 0.0
+            bundles = self._bundles(fixed if not self._own_trainer else self._resources.gpus_per_trial or 0.0)
+            self._room = self._resources.workers or most_workers(bundles, apart=self._own_trainer)
 
     def _has_room(self, gpus: float) -> bool:
         if self._by_share:
@@ -410,7 +418,7 @@ class _Run:
         self._last_ready = now  # repeat the warning after the same time
         for stack in islice(self._queue.waiting(), 1):
             bundles = self._bundles(self._gpus_of(stack))
-            require_place(bundles)
+            require_place(bundles, apart=self._own_trainer)
             _log.warning(
                 "waiting for a worker: it needs %s; the Ray cluster has %s, which others may be using",
                 describe(bundles),

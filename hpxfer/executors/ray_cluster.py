@@ -90,14 +90,28 @@ def nodes() -> list[Node]:
 
 
 def bundles_of(resources: ResourcesSpec, gpus: float) -> Bundles:
-    """Return the bundles of a worker, given its share of a GPU or the number of its GPUs: one per rank."""
+    """Return the bundles of a worker, given its share of a GPU or the number of its GPUs: one per rank.
+
+    A user's own trainer has one for each of its nodes, with all its GPUs there.
+    """
+    if resources.gpus_per_trial is not None or resources.nodes > 1:
+        of_node = Bundle(cpus=resources.cpus_per_stack, gpus=resources.gpus_on_node, gpu_type=resources.gpu_type)
+        return (of_node,) * resources.nodes
     each = Bundle(cpus=resources.cpus_per_stack, gpus=min(gpus, 1.0), gpu_type=resources.gpu_type)
     return (each,) * resources.ranks
 
 
-def most_workers(bundles: Bundles) -> int:
-    """Return how many workers with these bundles the empty cluster holds. Equal bundles are counted exactly."""
+def most_workers(bundles: Bundles, *, apart: bool = False) -> int:
+    """Return how many workers with these bundles the empty cluster holds. Equal bundles are counted exactly.
+
+    The bundles of a worker may have to lie on nodes `apart`.
+    """
     first, *others = bundles
+    if apart and others:
+        fits = [first.fit(node) for node in nodes()]
+        # `most` workers fit if the nodes, each with at most one bundle of each worker, hold them all.
+        most = range(sum(fits) // len(bundles), -1, -1)
+        return next(number for number in most if sum(min(fit, number) for fit in fits) >= number * len(bundles))
     if all(other == first for other in others):
         return sum(first.fit(node) for node in nodes()) // len(bundles)
     free, count = [dict(node.has) for node in nodes()], 0
@@ -124,9 +138,14 @@ def describe(bundles: Bundles) -> str:
     return " and ".join(f"{count} times {text}" if len(bundles) > 1 else text for text, count in counts.items())
 
 
-def require_place(bundles: Bundles) -> None:
-    """Raise HpxferError unless the empty cluster can hold a worker with these bundles."""
-    if not most_workers(bundles):
+def require_place(bundles: Bundles, *, apart: bool = False) -> None:
+    """Raise HpxferError unless the empty cluster can hold a worker with these bundles, perhaps on nodes `apart`."""
+    if not most_workers(bundles, apart=apart):
+        if apart and len(bundles) > 1:
+            raise HpxferError(
+                f"resources: each trial needs {describe(bundles)} on as many nodes at once; the Ray cluster has "
+                f"{listing(nodes())}; change resources.nodes_per_trial, gpus_per_node or cpus_per_stack, or add nodes"
+            )
         where = (
             "on one node, and no node of the Ray cluster has that"
             if len(bundles) == 1

@@ -23,7 +23,7 @@ from hpxfer.search.kinds import kind_of
 from hpxfer.search.verdict_doubts import Doubt, doubts
 from hpxfer.search.verdict_lines import all_flops, lines_of_grid
 from hpxfer.search.verdict_rules import rules_of
-from hpxfer.store import SHAPE_COLUMNS
+from hpxfer.store.schema import shape_of_row
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss_grid import loss_grids
 from hpxfer.verdict.rules import Rules
@@ -92,13 +92,12 @@ def doubt_paths(results: Results, rules: Rules) -> tuple[DoubtPath, ...]:
 def _spent(results: Results, wanted: set[str]) -> list[tuple[str, float]]:
     """Return (trial id, FLOPs spent when it had ended) in the order in which the wanted trials ended."""
     trials = results.trials[results.trials["trial_id"].isin(wanted) & (results.trials["status"] != "failed")]
-    out, total, known = [], 0.0, dict[tuple[int, ...], float]()
+    out, total, known = [], 0.0, dict[Shape, float]()
     for row in trials.sort_values(["finished_at", "trial_id"]).to_dict("records"):
-        dims = tuple(int(row[name]) for name in SHAPE_COLUMNS)
-        if dims not in known:
-            shape = Shape(**dict(zip(SHAPE_COLUMNS, dims, strict=True)))
-            known[dims] = train_flops(shape, results.expansion.setting_at(shape))
-        total += known[dims]
+        shape = shape_of_row(row)
+        if shape not in known:
+            known[shape] = train_flops(shape, results.expansion.setting_at(shape))
+        total += known[shape]
         out.append((str(row["trial_id"]), total))
     return out
 

@@ -78,7 +78,7 @@ def write_files(writers: Mapping[Path, Callable[[IO[bytes]], object]]) -> None:
                 _to_disk(file)
         for path, written in temporary.items():
             os.replace(written, path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except BaseException:
         for written in temporary.values():
             with suppress(OSError):
@@ -173,7 +173,7 @@ def _to_disk(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename survive a power cut, on file systems that can."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)

@@ -112,8 +112,8 @@ class Family:
     logits_per_token: Callable[[Shape, Setting], int] = lambda shape, setting: 0
     """(shape, setting) -> the logits per token that `hpxfer.kernels.head` computes, for planning. It keeps them up to a
     limit, and computes them piece by piece again above it."""
-    data: Literal["tokens", "samples"] = "tokens"
-    """What the model reads."""
+    data: Literal["tokens", "samples", "user"] = "tokens"
+    """What the model reads; `user` where hpxfer does not see it."""
     model_keys: tuple[str, ...] | None = None
     """The keys of a sweep's `model` that the family reads, beside `family` and `base`. None: all but those of another
     family's own section."""
@@ -134,5 +134,8 @@ class Family:
     """The roles whose forward multiplier the model applies. Tables that give others one are refused."""
 
 
-FAMILIES: Registry[Family] = Registry("family", {"gpt": "hpxfer.model.gpt:GPT", "mlp": "hpxfer.model.mlp:FAMILY"})
+FAMILIES: Registry[Family] = Registry(
+    "family",
+    {"gpt": "hpxfer.model.gpt:GPT", "mlp": "hpxfer.model.mlp:FAMILY", "user": "hpxfer.model.user:FAMILY"},
+)
 register_family = FAMILIES.register

@@ -73,6 +73,8 @@ def most_trials(shape: Shape, setting: Setting, room: float, *, cuda: bool, way:
     less. Among stacks of either kind a larger one needs more.
     """
     _, _, logits = _row(shape, setting, cuda)
+    if not stack_bytes(shape, setting, 1, cuda=cuda, way=way):
+        return 1  # nothing is known of the model of a user's own trainer
 
     def fits(number: int) -> bool:
         return stack_bytes(shape, setting, number, cuda=cuda, way=way) <= room
@@ -93,7 +95,7 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool, wa
     rule, rows = registry("optimizer").get(setting.optimizer), num_trials * way.pieces
     of_one = 4 * sum(spec.numel * spec.layers for spec in specs)
     floats = num_trials * of_one
-    largest = 4 * num_trials * max(spec.numel for spec in specs)
+    largest = 4 * num_trials * max((spec.numel for spec in specs), default=0)
     readout = 4 * rows * max((spec.numel for spec in specs if spec.role in ("embedding", "readout")), default=0)
     held = held_bytes(rows * logits, cuda=cuda)
     if not cuda and setting.precision == "bfloat16":

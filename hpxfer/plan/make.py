@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -94,13 +95,18 @@ def make_plan(
     workers = workers_of(spec.resources, device)
     shapes = _shape_plans(expansion, counts, device, rate, measured or {}, workers)
     known = [row for row in shapes if row.is_measured]
-    ratios = sorted(_measured_over_rated(row, expansion, rate, (measured or {})[row.shape]) for row in known)
+    is_own = spec.trainer is not None
+    ratios = (
+        []
+        if is_own
+        else sorted(_measured_over_rated(row, expansion, rate, (measured or {})[row.shape]) for row in known)
+    )
     ratio = ratios[len(ratios) // 2] if ratios else None
     if ratio is not None:
         shapes = tuple(row if row.is_measured else replace(row, trial_s=row.trial_s * ratio) for row in shapes)
     plan = Plan(
         sweep=spec.name,
-        reads=registry("family").get(spec.model.family).data,
+        reads=_reads(spec),
         search=spec.search.kind,
         budget=budget_text(spec),
         shapes=shapes,
@@ -109,7 +115,9 @@ def make_plan(
         device=device,
         hardware=chosen.name,
         ratio=ratio,
-        rate_from=_rate_from(len(known), len(shapes), ratio, rate),
+        rate_from=_own_rate(spec, len(known), len(shapes))
+        if is_own
+        else _rate_from(len(known), len(shapes), ratio, rate),
         at_most=counts.at_most,
         price_per_hour=price_per_hour,
         precision=spec.precision,
@@ -131,6 +139,8 @@ def make_plan(
 def _with_piece(plan: Plan, row: ShapePlan, expansion: Expansion) -> ShapePlan:
     """Return the row. If not one trial of it fits, with the largest piece of its batch that does."""
     resources, setting = expansion.spec.resources, expansion.setting_at(row.shape)
+    if expansion.spec.trainer is not None:
+        return row  # its memory is not known
     room = room_of(plan, resources)
     if not row.num_stacks or row.stack_size > 1 or row.stack_bytes <= room:
         return row
@@ -170,6 +180,8 @@ def workers_of(resources: ResourcesSpec, device: Device) -> int:
     """
     if resources.workers is not None:
         return resources.workers
+    if asked := resources.gpus_per_trial:
+        return max(1, int((device.num_gpus or 1) / asked + 1e-9))
     if device.cuda:
         return max(1, int((device.num_gpus or 1) / (resources.gpus_per_stack or 1.0) + 1e-9))
     return max(1, int((device.num_cpus or num_cpus()) / (resources.cpus_per_stack * resources.ranks) + 1e-9))
@@ -208,6 +220,8 @@ def _shape_plans(
         way = way_on(shape, setting, size, device, how, measured=known, share=resources.gpu_share, workers=processes)
         needed = share_of(shape, setting, size, device, measured=known, way=way)
         share = (resources.gpus_per_stack or needed) if device.cuda else 0.0
+        if expansion.spec.trainer is not None:
+            share = resources.gpus_per_trial or 0.0
         params = count_params(shape, setting)
         row = ShapePlan(
             shape=shape,
@@ -251,6 +265,9 @@ def _trial_s(row: ShapePlan, expansion: Expansion, rate: Rate, known: Measured) 
 
     Stacks smaller than the measured ones take longer per trial, by the ratio of the two estimates.
     """
+    if (trainer := expansion.spec.trainer) is not None:
+        asked = trainer.seconds_of(row.shape) if known.trial_s is None else known.trial_s
+        return math.nan if asked is None else asked
     each = (row.num_trials - row.num_done) / row.num_stacks if row.num_stacks else row.stack_size
     rated = _rated_s(row, expansion, rate, each)
     if known.trial_s is None:
@@ -268,6 +285,24 @@ def _rated_s(row: ShapePlan, expansion: Expansion, rate: Rate, stack_size: float
     """Return the estimated worker seconds of a trial. A stack with half of a GPU takes twice as long."""
     setting = expansion.setting_at(row.shape)
     return row.batch.work * rate.trial_s(row.shape, setting, stack_size) / (row.gpu_share or row.batch.ranks)
+
+
+def _reads(spec: SweepSpec) -> str:
+    """Return what a run counts: what the family reads or, of a user's own trainer, what the batch is given in."""
+    if spec.trainer is None:
+        return str(registry("family").get(spec.model.family).data)
+    training = spec.training
+    return "tokens" if training.batch_tokens else "samples" if training.batch_samples else "steps"
+
+
+def _own_rate(spec: SweepSpec, num_known: int, num_shapes: int) -> str:
+    """Return where the seconds of a user's own trainer come from."""
+    measured = f"measured: {num_known} of {num_shapes} shapes, from the store"
+    given = spec.trainer is not None and spec.trainer.cost is not None
+    if num_known == num_shapes:
+        return measured
+    rest = "by trainer.cost" if given else "unknown until a trial of each shape is stored; trainer.cost may say it"
+    return f"{measured}; the rest {rest}" if num_known else rest
 
 
 def _rate_from(num_known: int, num_shapes: int, ratio: float | None, rate: Rate) -> str:

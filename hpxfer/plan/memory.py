@@ -15,7 +15,7 @@ SURE_EXCESS = 2.0  # the excess above which even an unmeasured model is believed
 
 def memory_cautions(plan: Plan, resources: ResourcesSpec) -> Iterator[str]:
     """Yield what the user should know about memory before a run: per kind of caution, the shape that is worst off."""
-    if left := [row for row in plan.shapes if row.num_stacks]:
+    if left := [row for row in plan.shapes if row.num_stacks and not row.shape.own]:
         room = room_of(plan, resources)
         refused = {row.shape for row in _refused(plan, room)}
         if over := [row for row in _too_large(plan, room) if row.shape not in refused]:
@@ -62,6 +62,8 @@ def _too_large(plan: Plan, room: float, excess: float = 1.0) -> list[ShapePlan]:
 
 def _refused(plan: Plan, room: float) -> list[ShapePlan]:
     device = plan.device
+    if any(row.shape.own for row in plan.shapes):
+        return []  # nothing is known of the memory of a user's own trainer
     if not device.cuda:
         return _too_large(plan, room)
     if device.memory_bytes is None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hpxfer.host.output import json_ready
 from hpxfer.plan.packing import CPU, Device
 from hpxfer.scaling.shape import Shape
 
@@ -62,7 +64,7 @@ class ShapePlan:
     params_active: int
     tokens: int  # of the missing trials, as is the next field
     flops: float
-    trial_s: float  # worker seconds of one trial
+    trial_s: float  # worker seconds of one trial; NaN if nothing says it, as of a user's own trainer
     is_measured: bool  # whether they were measured on stored trials
     batch: Batch
     trial_kept_bytes: int = 0  # of the weights of one trial that stay in the results folder
@@ -72,7 +74,8 @@ class ShapePlan:
     @property
     def worker_s(self) -> float:
         """Worker seconds of the missing trials."""
-        return self.trial_s * (self.num_trials - self.num_done)
+        left = self.num_trials - self.num_done
+        return self.trial_s * left if left else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +122,8 @@ class Plan:
     @property
     def wall_s(self) -> float:
         """Seconds until the last trial ends. Workers share the stacks, but no stack is split."""
+        if math.isnan(self.worker_hours):
+            return math.nan
         longest = max((row.worker_s / row.num_stacks for row in self.shapes if row.num_stacks), default=0.0)
         busy = sum(row.worker_s * (row.gpu_share if self.fills_gpus else 1.0) for row in self.shapes)
         return max(longest, busy / self.workers)
@@ -154,7 +159,11 @@ class Plan:
         return shape.label(schedule=len({(row.shape.batch_tokens, row.shape.steps) for row in self.shapes}) > 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON-ready data. Units end the names."""
+        """Return the plan as JSON-ready data. Units end the names. What is not known is None."""
+        out: dict[str, Any] = json_ready(self._to_dict())
+        return out
+
+    def _to_dict(self) -> dict[str, Any]:
         return {
             "sweep": self.sweep,
             "search": self.search,

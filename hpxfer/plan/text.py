@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from hpxfer.host.output import aligned
@@ -17,14 +18,23 @@ _COUNTS, _SIZES = ("shape", "trials", "done", "stacks", "params", "active"), ("F
 
 def plan_text(plan: Plan) -> str:
     """Return the plan as an aligned table, then lines of totals, time, memory and price."""
-    rows = aligned([(*_COUNTS, plan.reads, *_SIZES), *(_cells(plan, row) for row in plan.shapes)], right_from=1)
+    head = (*_COUNTS, plan.reads, *_SIZES) if _knows_models(plan) else (*_COUNTS[:3], plan.reads, _SIZES[-1])
+    rows = aligned([head, *(_cells(plan, row) for row in plan.shapes)], right_from=1)
     schedules = [f"schedule of {line}" for line in plan.schedules]
     data = [f"data of {line}" for line in plan.data]
     said = (*plan.recipe, *plan.preset, *plan.balance, *schedules, *data)
     return "\n".join([f"sweep {plan.sweep}", *said, *rows, *plan.active, *_totals(plan)])
 
 
+def _knows_models(plan: Plan) -> bool:
+    """Return whether parameters, FLOPs and memory are known: not of a user's own trainer."""
+    return not any(row.shape.own for row in plan.shapes)
+
+
 def _cells(plan: Plan, row: ShapePlan) -> tuple[str, ...]:
+    if not _knows_models(plan):
+        counts = (plan.label(row.shape), str(row.num_trials), str(row.num_done))
+        return (*counts, _big(row.tokens), spell_time(row.worker_s))
     return (
         plan.label(row.shape),
         str(row.num_trials),
@@ -52,11 +62,15 @@ def _totals(plan: Plan) -> Iterator[str]:
     at_most = f"search {plan.search}, it may end earlier: at most " if plan.at_most and not kind.fixed_size else ""
     if not kind.lists_trials:
         yield plan.budget
+    known = _knows_models(plan)
     yield (
-        f"{at_most}{plan.num_trials} trials, {plan.num_done} done, {plan.num_left} to run in {stacks} stacks"
-        f"{' counted round by round' if at_most else ''}: "
-        f"{tokens} {plan.reads}, {flops:.2g} FLOPs"
+        f"{at_most}{plan.num_trials} trials, {plan.num_done} done, {plan.num_left} to run"
+        f"{f' in {stacks} stacks' if known else ''}{' counted round by round' if at_most else ''}: "
+        f"{tokens} {plan.reads}{f', {flops:.2g} FLOPs' if known else ''}"
     )
+    if not known:
+        yield from _own_totals(plan)
+        return
     yield (
         f"about {spell_time(plan.wall_s)} of training on {plan.workers} {'GPU' if plan.fills_gpus else 'worker'}"
         f"{'s' if plan.workers > 1 else ''} ({_device(plan)}), {_hours(plan)}{_if_full(plan)}; {plan.rate_from}"
@@ -67,6 +81,17 @@ def _totals(plan: Plan) -> Iterator[str]:
         yield f"weights: the results folder grows by {'up to ' if plan.at_most else ''}{spell_bytes(plan.kept_bytes)}"
     if plan.saving is not None:
         yield plan.saving.line()
+
+
+def _own_totals(plan: Plan) -> Iterator[str]:
+    """Yield how long the trials of a user's own trainer take, and on what."""
+    gpus = next((row.gpu_share for row in plan.shapes), 0.0)
+    each = f"{gpus:g} GPU{'s' if gpus > 1 else ''} each" if gpus else "CPUs"
+    where = f"{plan.workers} trial{'s' if plan.workers > 1 else ''} at once ({each})"
+    if math.isnan(plan.wall_s):
+        yield f"time: {plan.rate_from}; {where}"
+    else:
+        yield f"about {spell_time(plan.wall_s)} with {where}, {_hours(plan)}; {plan.rate_from}"
 
 
 def _batches(plan: Plan) -> Iterator[str]:
@@ -132,6 +157,8 @@ def _largest_parts(plan: Plan) -> str:
 
 def spell_time(seconds: float) -> str:
     """Return a time as text, e.g. `45 s`, `12 min` or `3.5 h`."""
+    if math.isnan(seconds):
+        return "unknown"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

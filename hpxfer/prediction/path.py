@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def _on(axis: Axis, target: Shape, options: Options) -> Place | Off:
     return Off(axis=axis, why=why, num_other=len(other))
 
 
-def _scheduled(target: Shape, schedule: Mapping[str, int]) -> Shape:
+def _scheduled(target: Shape, schedule: Mapping[str, Any]) -> Shape:
     """Return the shape with this batch and these steps, unless it has its own."""
     return target if target.tokens else replace(target, **schedule)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -234,8 +235,15 @@ def run_counts(
             row.shape: ShapeProgress(label=plan.label(row.shape), num_trials=row.num_trials, num_stored=row.num_done)
             for row in plan.shapes
         },
-        _trial_s={row.shape: row.trial_s for row in plan.shapes},
+        _trial_s=_expected(plan),
     )
+
+
+def _expected(plan: Plan) -> dict[Shape, float]:
+    """Return shape -> the worker seconds of a trial. Where nothing says it, a trial counts as much as a known one."""
+    known = [row.trial_s for row in plan.shapes if not math.isnan(row.trial_s)]
+    other = statistics.median(known) if known else 1.0
+    return {row.shape: other if math.isnan(row.trial_s) else row.trial_s for row in plan.shapes}
 
 
 def _named(trial: Trial, hps: Iterable[str]) -> str:

@@ -56,7 +56,7 @@ class Rule:
 
 def dim(shape: Shape, name: str) -> float:
     """Return one of DIMS. It is 0 where the shape has no such part or does not give it."""
-    return shape.shared_width / shape.width if name == "shared_ratio" else float(getattr(shape, name))
+    return shape.shared_width / (shape.width or 1) if name == "shared_ratio" else float(getattr(shape, name))
 
 
 def check_covered(rule: Rule, fitted: FittedPart | None, target: Shape) -> None:

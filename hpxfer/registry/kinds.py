@@ -26,6 +26,7 @@ KINDS = {
     "logger": "hpxfer.loggers.kinds:LOGGERS",
     "statistic": "hpxfer.analysis.statistics:STATISTICS",
     "figure": "hpxfer.figures.kinds:FIGURES",
+    "export target": "hpxfer.export.targets:EXPORT_TARGETS",
     "command": "hpxfer.cli.commands:COMMANDS",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
 from hpxfer.scaling.coverage import control_notes
 from hpxfer.spec.budget import budget_text
+from hpxfer.spec.data_section import OWN_DATA
+from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.spec.variants import given_hps
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import STATUSES
@@ -108,13 +111,36 @@ def provenance_table(results: Results) -> Table:
     for name, variant in (results.spec.variants or {}).items():
         hps = ", ".join(f"{hp} {value:g}" for hp, value in given_hps(variant.hps).items())
         facts.append((f"variant {name}", hps or "the base HPs"))
-    facts += [("data", f"{data.source}, digest {data.digest}"), ("tokenizer", _counted(trials["tokenizer"]))]
+    if (trainer := results.spec.trainer) is not None:
+        facts += [("data", data.source.removeprefix(OWN_DATA)), *_of_trainer(trainer, trials)]
+    else:
+        facts += [("data", f"{data.source}, digest {data.digest}"), ("tokenizer", _counted(trials["tokenizer"]))]
     if data.validation is not None:
         facts.append(("validation data", f"{data.validation}, digest {data.validation_digest}"))
     # A report never imports a plug-in: it names those that the sweep was run with.
     if plugins := results.spec.plugins:
         facts.append(("plug-ins", ", ".join(f"{plugin.name} ({plugin.digest})" for plugin in plugins)))
     return text_table("Provenance", ("fact", "value"), facts)
+
+
+def _of_trainer(trainer: TrainerSpec, trials: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a user's own trainer and of its code."""
+    yield "trainer", trainer.function or shlex.join(trainer.command or ())
+    if trainer.version is not None:
+        yield "version of the trainer", trainer.version
+    for name, digest in (trainer.digests or {}).items():
+        yield f"file {name}", digest
+    for title, name in (("attempts", "attempts"), ("GPUs of a trial", "num_gpus"), ("nodes of a trial", "num_nodes")):
+        if trials[name].notna().any():
+            yield title, _counted(trials[name])
+    codes = [json.loads(text) for text in trials["provenance"].dropna().unique()]
+    if commits := sorted(
+        {f"{code['commit']}{' with changes' if code['dirty'] else ''}" for code in codes if code["commit"]}
+    ):
+        yield "commit of the trainer", ", ".join(commits[:SHOWN])
+    packages = {f"{name} {version}" for code in codes for name, version in code["packages"].items()}
+    if packages:
+        yield "packages beside it", ", ".join(sorted(packages))
 
 
 def threshold_table(rules: Rules) -> Table:
@@ -148,7 +174,9 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
     seeds = len(results.spec.seeds)
     if seeds < 3:
         yield f"With {seeds} seed{'s' * (seeds > 1)}, the noise of a seed is pooled over shapes and poorly known."
-    if len(results.trials):
+    if results.spec.trainer is not None:
+        yield "The report does not cover longer training or other data than those of its trials."
+    elif len(results.trials):
         largest = results.trials.nlargest(1, "params_total").iloc[0]
         tokens = int(largest["batch_tokens"]) * int(largest["steps"])
         family = results.spec.model.family

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.monomial import ONE, WIDTHS, ZERO, Monomial
+from hpxfer.scaling.roles import HIDDEN
 from hpxfer.scaling.table import Column, Convention, Conventions, Row
 
 WEIGHT_DECAY = Convention(
@@ -17,8 +18,9 @@ WEIGHT_DECAY = Convention(
 )
 EPS = Convention(
     default="per_role",
-    legal=("per_role", "global"),
-    doc="Adam's eps: per role, as gradients scale; `global`: one factor for all roles",
+    legal=("per_role", "global", "hidden"),
+    doc="Adam's eps: per role, as gradients scale; `global`: one factor for all roles; `hidden`: per role for hidden "
+    "matrices, and the base's number for embedding, position, gains, biases and readout, as Megatron-LM does",
 )
 EMBEDDINGS = Convention(
     default="untied",
@@ -122,7 +124,11 @@ def with_weight_decay(rows: Iterable[Row], conventions: Conventions) -> tuple[Ro
 
 
 def with_eps(rows: Iterable[Row], conventions: Conventions, single: Monomial) -> tuple[Row, ...]:
-    """Return the rows with Adam's eps per role, or with `single` as the eps of all roles."""
-    if conventions["eps"] == "per_role":
-        return tuple(rows)
-    return tuple(replace(row, eps=single) for row in rows)
+    """Return the rows with Adam's eps as the convention asks for: per role, `single`, or 1 outside hidden matrices."""
+    match conventions["eps"]:
+        case "global":
+            return tuple(replace(row, eps=single) for row in rows)
+        case "hidden":
+            return tuple(row if row.role in HIDDEN else replace(row, eps=ONE) for row in rows)
+        case _:
+            return tuple(rows)

@@ -53,7 +53,12 @@ def coverage_warnings(
     facts: ModelFacts | None = None,
     optimizer: Column = "adam",
 ) -> list[str]:
-    """Return one sentence per way in which `target` leaves what the table's source covers."""
+    """Return one sentence per way in which `target` leaves what the table's source covers.
+
+    Nothing is known of an arm of a user's own trainer.
+    """
+    if choice.is_own:
+        return []
     known = facts or ModelFacts()
     return [
         *_roles(choice, target, optimizer),
@@ -173,7 +178,7 @@ def _heads(choice: Parameterization, base: Shape, target: Shape) -> Iterator[str
             f"{choice.table.name} does not cover kv_heads that do not follow the heads: a group goes from {old} heads "
             f"to {new}, which is another limit; let kv_heads grow with the width"
         )
-    ratios_of = [shape.attention_width / shape.width for shape in (base, target)]
+    ratios_of = [shape.attention_width / (shape.width or 1) for shape in (base, target)]
     if not math.isclose(*ratios_of, rel_tol=SAME):
         yield (
             f"{choice.table.name} does not cover num_heads that do not follow the width: heads x head_dim goes from "

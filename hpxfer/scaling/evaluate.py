@@ -9,7 +9,7 @@ from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.monomial import ZERO
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column, Conventions, Row, Table
-from hpxfer.scaling.tables import PARAMETERIZATIONS
+from hpxfer.scaling.tables import OWN, is_known, table_of
 
 # The source of a row of `router_bias` in a model that trains it. The tables speak of the balancing rule.
 TRAINED_BIAS = "trained, from the same draw at every width"
@@ -51,7 +51,12 @@ class Parameterization:
 
     @property
     def table(self) -> Table:
-        return PARAMETERIZATIONS.get(self.name)
+        return table_of(self.name)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is an arm of a user's own trainer, which decides by itself how to scale."""
+        return self.name.startswith(OWN)
 
     def label(self) -> str:
         """Return the name and the conventions that differ from the default, e.g. `completep[depth_alpha=0.5]`."""
@@ -60,7 +65,7 @@ class Parameterization:
 
     def changed_conventions(self) -> dict[str, float | str]:
         """Return the conventions that are not the default. Of a table that is not registered here, return all given."""
-        known = self.table.conventions if self.name in PARAMETERIZATIONS else {}
+        known = self.table.conventions if is_known(self.name) else {}
         return {key: value for key, value in self.conventions if key not in known or value != known[key].default}
 
     def structure(self) -> Structure:
@@ -70,7 +75,7 @@ class Parameterization:
 
     def zero_router(self, optimizer: Column) -> bool:
         """Return whether routers start at exact zero, with nothing added, so that all experts are equal at first."""
-        rows = self.rows(optimizer) if self.name in PARAMETERIZATIONS and optimizer in self.table.rows else ()
+        rows = self.rows(optimizer) if is_known(self.name) and optimizer in self.table.rows else ()
         is_zero = any(row.role == "router" and row.init_std == ZERO for row in rows)
         return is_zero and not self.structure().router_bias_std
 
@@ -97,7 +102,7 @@ class Parameterization:
 
 def parameterization(name: str, conventions: Conventions | None = None) -> Parameterization:
     """Return the named parameterization with a value for every convention. Raise HpxferError for an unknown name."""
-    table = PARAMETERIZATIONS.get(name)
+    table = table_of(name)
     known = table.conventions
     chosen = {key: convention.default for key, convention in known.items()}
     for key, given in (conventions or {}).items():

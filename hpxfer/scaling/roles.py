@@ -39,6 +39,9 @@ FAN_IN: dict[str, str] = {
     "dense_out": "dense_width",
 }
 
+# Matrices between features whose numbers both grow with the width: all but the readout. A router counts as one.
+HIDDEN: tuple[str, ...] = tuple(role for role, kind in ROLES.items() if kind == "matrix" and role != "readout")
+
 
 def fan_in_dim(role: str) -> str:
     """Return the name of the dimension that is the fan-in of this role."""

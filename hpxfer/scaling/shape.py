@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,11 @@ MAX_DIM = 10**9
 MAX_DEPTH = 10_000  # blocks. Deeper models take long to plan, and nobody trains one
 MAX_TOKENS = 2**53  # of a run. Up to here a float holds every whole number
 _MAX_DIGITS = 250
+
+# A dimension of a user's own trainer: a number, or a name such as the kind of a norm.
+OwnDim = int | float | bool | str
+_OWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+MAX_OWN_TEXT = 200  # characters
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -42,6 +49,13 @@ class Shape:
     dense_width: int = 0  # hidden features of a dense FFN
     batch_tokens: int = 0  # tokens per step
     steps: int = 0
+    own: str = ""  # of a user's own trainer: its shape as canonical JSON, see `own_dims`
+
+    @property
+    def own_dims(self) -> dict[str, OwnDim]:
+        """The shape of a user's own trainer, in that trainer's words. Empty for the built-in families."""
+        found: dict[str, OwnDim] = json.loads(self.own) if self.own else {}
+        return found
 
     @property
     def query_heads(self) -> int:
@@ -71,12 +85,12 @@ class Shape:
     @property
     def expert_ratio(self) -> float:
         """Expert hidden size in units of the width (alpha_ffn)."""
-        return self.expert_width / self.width
+        return self.expert_width / (self.width or 1)  # a user's own shape may have no width
 
     @property
     def dense_ratio(self) -> float:
         """Hidden size of a dense FFN in units of the width."""
-        return self.dense_width / self.width
+        return self.dense_width / (self.width or 1)
 
     @property
     def active_width(self) -> int:
@@ -91,7 +105,13 @@ class Shape:
         return self.batch_tokens * self.steps
 
     def label(self, *, schedule: bool = False) -> str:
-        """Return a short name, e.g. `w128 d2 E4A1 h128`. With `schedule` it holds batch and steps: `... b512 t200`."""
+        """Return a short name, e.g. `w128 d2 E4A1 h128`. With `schedule` it holds batch and steps: `... b512 t200`.
+
+        A shape in the words of a user's own trainer is named by these: `d_model=128 n_layer=2`.
+        """
+        if self.own:
+            out = " ".join(f"{name}={value}" for name, value in self.own_dims.items())
+            return out + (f" b{self.batch_tokens} t{self.steps}" if schedule else "")
         out = f"w{self.width} d{self.depth}"
         if self.num_heads or self.kv_heads:
             out += f" H{self.query_heads}" + (f"/{self.kv_heads}" if self.kv_heads else "")
@@ -105,12 +125,12 @@ class Shape:
             out += f" D{self.dense_width}"
         return out + (f" b{self.batch_tokens} t{self.steps}" if schedule else "")
 
-    def dims(self) -> dict[str, int]:
+    def dims(self) -> dict[str, int | str]:
         """Return the dimensions that the model has, in field order."""
         return {dim.name: value for dim in fields(self) if (value := getattr(self, dim.name)) != dim.default}
 
 
-def heads_of(width: int, head_dim: int, num_heads: int | None, kv_heads: int | None) -> dict[str, int]:
+def heads_of(width: int, head_dim: int, num_heads: int | None, kv_heads: int | None) -> dict[str, Any]:
     """Return num_heads and kv_heads as a shape holds them: 0 where they are what they would be without being given."""
     heads = 0 if num_heads is None or num_heads * head_dim == width else num_heads
     of_width = width // head_dim if head_dim else 0
@@ -123,14 +143,22 @@ def _nearest_divisor(number: int, to: int) -> int:
     return min(divisors, key=lambda each: (abs(each - to), each))
 
 
-DIMENSIONS = tuple(field.name for field in fields(Shape))
+def spell_own(dims: Mapping[str, OwnDim]) -> str:
+    """Return the shape of a user's own trainer as `Shape.own` holds it."""
+    return json.dumps(dict(dims), sort_keys=True, separators=(",", ":"), allow_nan=False) if dims else ""
+
+
+DIMENSIONS = tuple(field.name for field in fields(Shape) if field.name != "own")
 REQUIRED = ("width", "depth")
 EXPERT_DIMS = ("num_experts", "num_active", "expert_width")
 
 
 def check_shape(shape: Shape) -> str | None:
-    """Return why no model can have this shape, or None."""
-    for name, value in asdict(shape).items():
+    """Return why no model can have this shape, or None. A shape of a user's own trainer may lack any dimension."""
+    if shape.own:
+        return tokens_problem(shape.steps, shape.batch_tokens)
+    for name in DIMENSIONS:
+        value = getattr(shape, name)
         floor = 1 if name in REQUIRED or name == "num_groups" else 0
         if value < floor:
             return f"{name} must be at least {floor}, got {shown(value)}"
@@ -199,7 +227,7 @@ def _check_experts(shape: Shape) -> str | None:
 
 def check_trainable(shape: Shape, row_multiple: int = ROW_MULTIPLE) -> str | None:
     """Return why the built-in trainer cannot run this shape, or None. `row_multiple` is that of the model's family."""
-    if problem := check_shape(shape):
+    if (problem := check_shape(shape)) or shape.own:
         return problem
     for name in ("width", "attention_width", "kv_width", "expert_width", "shared_width", "dense_width"):
         value = getattr(shape, name)
@@ -224,8 +252,12 @@ def shape_from_mapping(data: Mapping[str, Any], where: str) -> Shape:
     for key, value in data.items():
         if key not in legal:
             raise HpxferError(f"{where}: {cut(str(key))}: unknown key; {nearest(str(key), legal)}")
+        if key == "own":
+            continue  # `own_problem` looks at it
         if not isinstance(value, int) or isinstance(value, bool):
             raise HpxferError(f"{where}: {key}: must be a whole number, got {shown(value)}")
+    if "own" in data:
+        data = {"width": 0, "depth": 0, **data, "own": _own_of(data["own"], f"{where}: own")}
     missing = [name for name in REQUIRED if name not in data]
     if missing:
         raise HpxferError(f"{where}: must give {', '.join(missing)}")
@@ -233,6 +265,29 @@ def shape_from_mapping(data: Mapping[str, Any], where: str) -> Shape:
     if problem := check_shape(shape) or _check_schedule(shape):
         raise HpxferError(f"{where}: {problem}")
     return shape
+
+
+def _own_of(given: Any, where: str) -> str:
+    """Return the shape of a user's own trainer, given as a mapping or as canonical JSON, as `Shape.own` holds it."""
+    with suppress(ValueError, RecursionError):
+        given = json.loads(given) if isinstance(given, str) else given
+    if (problem := own_problem(given)) is not None:
+        raise HpxferError(f"{where}: {problem}")
+    return spell_own(given)
+
+
+def own_problem(given: Any) -> str | None:
+    """Return why this is no shape of a user's own trainer, or None."""
+    if not isinstance(given, Mapping) or not given:
+        return f"must be a mapping of at least one dimension, such as {{d_model: 128}}, got {shown(given)}"
+    for name, value in given.items():
+        if not isinstance(name, str) or not _OWN_NAME.fullmatch(name):
+            return f"a dimension's name must be letters, digits and '_', starting with a letter, got {shown(name)}"
+        if not isinstance(value, int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
+            return f"{name} must be a finite number, true, false or a text, got {shown(value)}"
+        if isinstance(value, str) and len(value) > MAX_OWN_TEXT:
+            return f"{name} must have at most {MAX_OWN_TEXT} characters, got {len(value)}"
+    return None
 
 
 def _whole_number(text: str) -> int:

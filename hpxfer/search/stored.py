@@ -15,8 +15,8 @@ from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.values import bound_text
 from hpxfer.spec import SweepSpec
-from hpxfer.store import SHAPE_COLUMNS
 from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.store.schema import shape_of_row
 from hpxfer.trial import Expansion, Trial, base_hps
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def stored_trials(expansion: Expansion, trials: pd.DataFrame) -> Iterator[tuple[
     for arm in arms_of(expansion):
         arms.setdefault(arm.shape, []).append(arm)
     for row in trials.to_dict("records"):
-        shape = Shape(**{name: int(row[name]) for name in SHAPE_COLUMNS})
+        shape = shape_of_row(row)
         for arm in arms.get(shape, ()):
             trial = expansion.trial(arm.choice, shape, hps_of_row(row), int(row["seed"]))
             if trial.id == row["trial_id"] and is_of(expansion, expansion.arms[arm.labels[0]][0], trial.hps):

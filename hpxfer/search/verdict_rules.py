@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hpxfer.scaling.tables import OWN
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
 from hpxfer.store.losses import judged_loss
@@ -12,9 +13,15 @@ from hpxfer.verdict.rules import Rules
 
 
 def rules_of(spec: SweepSpec) -> Rules:
-    """Return the rules of the verdicts on a sweep."""
+    """Return the rules of the verdicts on a sweep.
+
+    Of the arms of a user's own trainer, only the user can say which one is the control.
+    """
     limit, error = spec.judge.regret_limit, kind_of(spec).error(spec)
     rules = Rules(loss=limit.loss, octaves=limit.octaves)
+    if (trainer := spec.trainer) is not None and (trainer.arms or trainer.control):
+        control = f"{OWN if trainer.arms else ''}{trainer.control}" if trainer.control else None
+        rules = replace(rules, control=control, outside=control is None)
     return rules if error is None else replace(rules, error=error)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.registry import registry
-from hpxfer.scaling.shape import EXPERT_DIMS, Shape, check_trainable, heads_of
+from hpxfer.scaling.shape import EXPERT_DIMS, OwnDim, Shape, check_trainable, heads_of
 from hpxfer.spec.blocks import Blocks, Model, has_dense
+from hpxfer.spec.own import OF_RUN, changed, own_scale, own_shape
 from hpxfer.spec.scale import scale_of
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
@@ -74,8 +75,33 @@ def entries(axis: AxisSpec) -> Iterator[tuple[KeyPath, Entry]]:
 def shape_at(spec: SweepSpec, name: str, axis: AxisSpec, entry: Entry) -> Shape:
     """Return the shape that an entry of an axis stands for. Raise HpxferError if no model can have it."""
     base = spec.base_shape
+    if spec.model.own is not None:
+        return _own_shape_at(spec.model.own, base, spec.model.dims, name, entry)
     change = entry if isinstance(entry, ShapeChange) else _change(base, name, axis, entry)
     return moved(base, change, spec.model)
+
+
+def _own_shape_at(
+    own: Mapping[str, OwnDim], base: Shape, dims: Mapping[str, int | str] | None, name: str, entry: Entry
+) -> Shape:
+    """Return the shape of a user's own trainer that an entry of an axis stands for."""
+    if not isinstance(entry, ShapeChange):
+        if name in OF_RUN:
+            number = _whole(entry, name, "")
+            entry = (
+                ShapeChange.model_construct(steps=number, batch_tokens=None)
+                if name == "steps"
+                else (
+                    ShapeChange.model_construct(
+                        batch_tokens=number, steps=_whole(base.tokens / number, "steps", f" at {base.tokens} in all")
+                    )
+                )
+            )
+        else:
+            entry = ShapeChange.model_construct(own={name: entry})
+    new = changed(own, entry.own or {})
+    batch = entry.batch_tokens or entry.batch_samples or base.batch_tokens
+    return own_shape(new, dims, batch=batch, steps=entry.steps or base.steps)
 
 
 def _change(base: Shape, name: str, axis: AxisSpec, value: float) -> ShapeChange:
@@ -143,7 +169,7 @@ def moved(base: Shape, change: ShapeChange, model: Model) -> Shape:
     return shape
 
 
-def _heads(base: Shape, change: ShapeChange, width: int) -> dict[str, int]:
+def _heads(base: Shape, change: ShapeChange, width: int) -> dict[str, Any]:
     """Return num_heads and kv_heads. Raise HpxferError if they cannot follow the change.
 
     By default the heads follow the width, and those of keys and values follow the heads.
@@ -159,7 +185,7 @@ def _heads(base: Shape, change: ShapeChange, width: int) -> dict[str, int]:
     return heads_of(width, base.head_dim, heads, kv_heads)
 
 
-def _experts(base: Shape, change: ShapeChange) -> dict[str, int]:
+def _experts(base: Shape, change: ShapeChange) -> dict[str, Any]:
     """Return num_experts, num_active and expert_width. Raise HpxferError if they cannot follow the change."""
     size = change.expert_ratio or change.expert_width
     if change.num_experts == 0:
@@ -186,7 +212,7 @@ def _experts(base: Shape, change: ShapeChange) -> dict[str, int]:
     return {"num_experts": num_experts, "num_active": num_active, "expert_width": expert_width}
 
 
-def _dense(base: Shape, change: ShapeChange, shape: Shape, blocks: Blocks) -> dict[str, int]:
+def _dense(base: Shape, change: ShapeChange, shape: Shape, blocks: Blocks) -> dict[str, Any]:
     """Return dense_width: 0 if no block of `shape` has a dense FFN. Raise HpxferError if it is given all the same.
 
     By default it keeps the ratio of the base or, of a base without a dense FFN, of what a token uses of its experts.
@@ -219,7 +245,10 @@ def axes_of(spec: SweepSpec) -> tuple[Axis, ...]:
             if isinstance(entry, ShapeChange) and entry.schedule is not None
         }
         shapes = list(dict.fromkeys([spec.base_shape, *given]))
-        scale_name, scales = scale_of(name, shapes, spec.model)
+        if spec.model.own is None:
+            scale_name, scales = scale_of(name, shapes, spec.model)
+        else:
+            scale_name, scales = own_scale(name, axis.scale, shapes)
         points = sorted(
             (AxisPoint(shape=s, scale=x, own_decay=own.get(s)) for s, x in zip(shapes, scales, strict=True)),
             key=lambda p: p.scale,

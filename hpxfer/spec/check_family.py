@@ -9,7 +9,9 @@ from hpxfer.errors import nearest
 from hpxfer.registry import registry
 from hpxfer.spec import presets
 from hpxfer.spec.axes import entries
+from hpxfer.spec.check_trainer import trainer_problems, without_trainer
 from hpxfer.spec.model_section import BalanceSpec, MLPSpec, ModelSpec, ShapeSpec
+from hpxfer.spec.own import USER
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.sweep import Length, ShapeChange, SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
@@ -29,6 +31,10 @@ _REQUIRED = {
 
 def family_problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every key that the sweep's family needs and does not get, or gets and does not read."""
+    if spec.model.family == USER:
+        yield from trainer_problems(spec)
+        return
+    yield from without_trainer(spec)
     family = registry("family").get(spec.model.family)
     of_tokens = family.data == "tokens"
     own = _REQUIRED[family.data]
@@ -123,7 +129,11 @@ def unread_keys(family: Any) -> dict[str, list[str]]:
 
     `family` is its row.
     """
-    model = ["mlp"] if family.model_keys is None else _without(ModelSpec, (*family.model_keys, "family", "base"))
+    model = (
+        ["mlp", "own", "dims"]
+        if family.model_keys is None
+        else _without(ModelSpec, (*family.model_keys, "family", "base"))
+    )
     return {"model": model, "base": [] if family.base_keys is None else _without(ShapeSpec, family.base_keys)}
 
 

@@ -13,6 +13,7 @@ from hpxfer.scaling.shape import Shape, check_trainable
 from hpxfer.spec.axes import DIMENSION, entries, shape_at
 from hpxfer.spec.blocks import forward_problem, has_dense, model_roles, moe_blocks
 from hpxfer.spec.model_section import ShapeSpec
+from hpxfer.spec.own import own_scale
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sweep import AxisSpec, ScheduleSpec, ShapeChange, SweepSpec
@@ -29,6 +30,8 @@ AT_BASE: KeyPath = ("model", "base")
 
 def base_problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every broken rule of the base shape."""
+    if spec.model.own is not None:
+        return  # `hpxfer.spec.check_trainer` has looked at it
     base, shape = spec.model.base, spec.base_shape
     given = {name: getattr(base, name) is not None for name in ("num_experts", "num_active")}
     is_moe = any((*given.values(), base.expert_ratio is not None, base.expert_width is not None))
@@ -82,7 +85,7 @@ def keyed_shapes(spec: SweepSpec) -> tuple[KeyedShape, ...]:
     """Return the base shape and every shape of an axis that is legal, each with its key path. The base is legal."""
     out: list[KeyedShape] = [(AT_BASE, spec.base_shape)]
     for name, axis in spec.axes.items():
-        if _axis_problem(name, axis) is not None:
+        if _axis_problem(name, axis, spec) is not None:
             continue
         for below, entry in entries(axis):
             try:
@@ -97,10 +100,12 @@ def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
     if not spec.axes:
         yield ("axes",), "must name at least one axis"
     choices = choices_of(spec)
+    if spec.model.own is not None:
+        yield from _own_scales(spec)
     schedules: dict[Shape, tuple[str, ScheduleSpec]] = {spec.base_shape: ("the base", spec.training.schedule)}
     data: dict[Shape, tuple[str, str]] = {spec.base_shape: ("the base", spec.data.source)}
     for name, axis in spec.axes.items():
-        if problem := _axis_problem(name, axis):
+        if problem := _axis_problem(name, axis, spec):
             yield ("axes", name, *problem[0]), problem[1]
             continue
         for below, entry in entries(axis):
@@ -126,15 +131,29 @@ def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
                 yield at, f"must have the data of {other}, which is the same shape, got {source}; give it other steps"
 
 
-def _axis_problem(name: str, axis: AxisSpec) -> Problem | None:
+def _own_scales(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield the axes of a user's own shapes that cannot be measured by one number."""
+    shapes: dict[str, list[Shape]] = {}
+    for at, shape in keyed_shapes(spec)[1:]:
+        shapes.setdefault(str(at[1]), [spec.base_shape]).append(shape)
+    for name, found in shapes.items():
+        try:
+            own_scale(name, spec.axes[name].scale, list(dict.fromkeys(found)))
+        except HpxferError as error:
+            yield ("axes", name), str(error)
+
+
+def _axis_problem(name: str, axis: AxisSpec, spec: SweepSpec) -> Problem | None:
     """Return why the entries of an axis cannot be read, with the key path below the axis, or None."""
     if (axis.values is None) == (axis.shapes is None):
         return (), "must give exactly one of values and shapes"
-    if axis.values is not None and name not in DIMENSION:
-        return (), f"an axis of bare values must be named after a dimension; {nearest(name, DIMENSION)}"
+    legal = DIMENSION if spec.model.own is None else [*spec.model.own, "batch_tokens", "steps"]
+    if axis.values is not None and name not in legal:
+        of = "dimension" if spec.model.own is None else "key of model.own"
+        return (), f"an axis of bare values must be named after a {of}; {nearest(name, legal)}"
     if not (axis.values or axis.shapes):
         return (), "must hold at least one shape"
-    if axis.num_active is not None and (name != "experts" or axis.values is None):
+    if axis.num_active is not None and (name != "experts" or axis.values is None or spec.model.own is not None):
         return ("num_active",), "only for the values of the axis experts; in shapes, give it in each"
     return None
 
@@ -143,7 +162,7 @@ def _point_problems(
     spec: SweepSpec, axis: AxisSpec, shape: Shape, choices: Sequence[Parameterization]
 ) -> Iterator[str]:
     base = spec.base_shape
-    if problem := _no_moe_block(spec, shape):
+    if spec.model.own is None and (problem := _no_moe_block(spec, shape)):
         yield problem
     if shape.batch_tokens != base.batch_tokens:
         yield from (f"{key} {problem}" for key, problem in batch_problems(spec, shape.batch_tokens))
@@ -174,7 +193,9 @@ def _schedule(spec: SweepSpec, shape: Shape, own: ScheduleSpec | None) -> Iterat
 
 
 def batch_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, str]]:
-    """Yield (key of `training`, what is wrong) of a batch size."""
+    """Yield (key of `training`, what is wrong) of a batch size. A user's own trainer takes any."""
+    if spec.trainer is not None:
+        return
     context, validation_tokens = spec.model.context or 1, spec.training.validation
     if registry("family").get(spec.model.family).data == "samples":
         if validation_tokens % batch_tokens:

@@ -138,6 +138,8 @@ def _micro_batch(spec: SweepSpec) -> Iterator[Problem]:
 
 def _ranks(spec: SweepSpec) -> Iterator[Problem]:
     """Yield that the lanes cannot be shared evenly, or that trials may stop early."""
+    if spec.trainer is not None:
+        return
     ranks, lanes, at = spec.resources.ranks, spec.training.accumulation_lanes, ("resources", "gpus_per_stack")
     if lanes % ranks:
         legal = ", ".join(map(str, divisors(lanes)[:12]))

@@ -14,7 +14,7 @@ from hpxfer.host.files import folder_at
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import entries, shape_at
-from hpxfer.spec.data_section import DataSpec, PointData
+from hpxfer.spec.data_section import DataSpec, PointData, is_own
 from hpxfer.spec.manifest import read_manifest
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.sample_rules import sample_problems, stated_by_samples, token_problems
@@ -26,7 +26,11 @@ from hpxfer.storage.uri import is_uri
 
 
 def data_problems(spec: SweepSpec) -> Iterator[Problem]:
-    """Yield every broken rule of the section. No rule touches the data."""
+    """Yield every broken rule of the section. No rule touches the data. A user's own trainer has only a name for it."""
+    if spec.trainer is not None:
+        if not is_own(spec.data):
+            yield ("data",), "is read by the built-in trainer; give the name of your trainer's data as trainer.data"
+        return
     data, family = spec.data, spec.model.family
     reads = registry("family").get(family).data
     broken = list(_source_problems(("data", "source"), data.source, family, reads))
@@ -154,6 +158,8 @@ def with_point_data(spec: SweepSpec, change: Callable[[PointData], PointData]) -
 
 def absolute(spec: SweepSpec, folder: Path) -> SweepSpec:
     """Return the sweep with paths to data that start at the root instead of at `folder`, that of the sweep file."""
+    if is_own(spec.data):
+        return spec
     names = {"source": spec.data.source, "validation": spec.data.validation}
     changed = {key: from_folder(name, folder) for key, name in names.items() if name is not None}
     spec = spec.model_copy(update={"data": spec.data.model_copy(update=changed)})
@@ -175,6 +181,8 @@ def stated(data: DataSpec, folder: Path) -> dict[str, Any]:
 
     A relative source starts at `folder`. The result is empty if the source is something else, or not on this machine.
     """
+    if is_own(data):
+        return {}
     if source_kind(data.source) == SAMPLES:
         return stated_by_samples(data, folder)
     kind, _, rest = data.source.partition(":")

@@ -61,3 +61,11 @@ class DataSpec(Section):
     only: Seq[CountOrNone] | None = None
     """Samples only: the classes that are read, as numbers from 0. They are numbered anew in this order. The default is
     all."""
+
+
+OWN_DATA = "user:"  # how the source starts that a user's own trainer reads by itself
+
+
+def is_own(data: DataSpec) -> bool:
+    """Return whether a user's own trainer reads the data, of which only the name is known."""
+    return data.source.startswith(OWN_DATA)

@@ -130,7 +130,8 @@ def _base_dims(model: Mapping[str, Any]) -> dict[str, int] | None:
 def _dims(shape: Shape) -> dict[str, int]:
     """Return the dimensions of a shape without batch and steps, with its numbers of heads."""
     heads = {"num_heads": shape.query_heads, "kv_heads": shape.key_heads}
-    return {name: size for name, size in (shape.dims() | heads).items() if name not in _OF_SHAPE}
+    sizes: dict[str, Any] = {**shape.dims(), **heads}
+    return {name: size for name, size in sizes.items() if name not in _OF_SHAPE}
 
 
 def _filled(file: YamlFile, named: Mapping[str, Any], recipe: RecipeFile, digest: str) -> tuple[YamlFile, Start]:

@@ -22,6 +22,7 @@ from hpxfer.spec.plugins import are_registered, import_plugin, import_plugins, s
 from hpxfer.spec.sections import in_file, validated
 from hpxfer.spec.sweep import Plugin, SweepSpec
 from hpxfer.spec.ties import as_stored
+from hpxfer.spec.trainer_files import in_folder
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, read_yaml, write_yaml
 
 
@@ -47,7 +48,7 @@ def load_sweep(
     """
     file, folder = with_overrides(read_yaml(path), overrides), Path(path).resolve().parent
     spec = _checked(file, folder, trusted, plugins)
-    return absolute(spec, folder)
+    return in_folder(absolute(spec, folder), folder)
 
 
 def parse_sweep(text: str, name: str = "<sweep>", *, plugins: Sequence[str] = (), trusted: bool = True) -> SweepSpec:
@@ -75,7 +76,8 @@ def dump_sweep(spec: SweepSpec) -> str:
     if spec.model.family in families:  # that of a plug-in may not be loaded
         unread, model = unread_keys(families.get(spec.model.family)), data["model"]
         base = {name: value for name, value in model["base"].items() if name not in unread["base"]}
-        data["model"] = {name: value for name, value in {**model, "base": base}.items() if name not in unread["model"]}
+        model = {name: value for name, value in {**model, "base": base}.items() if name not in unread["model"]}
+        data["model"] = {name: value for name, value in model.items() if name != "base" or value}
     return budget + write_yaml(data)
 
 

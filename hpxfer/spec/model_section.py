@@ -12,6 +12,7 @@ from hpxfer.spec import presets
 from hpxfer.spec.balance import Balance, BalanceLoss, BiasRule, LoadOf
 from hpxfer.spec.fields import WHOLE, Count, CountOrNone, NotNegative, Positive, Registered, Section
 from hpxfer.spec.mlp import MLP, Activation, Aggregation, RouterBias, SampleLoss
+from hpxfer.spec.own import OwnDims, with_base
 
 Norm = Literal["layernorm", "rmsnorm"]
 QKNorm = Literal["none", "head", "all"]
@@ -144,7 +145,13 @@ class ModelSpec(Section):
 
     family: Annotated[str, Registered("family")]
     """The architecture: `gpt` is a decoder-only transformer with a norm before each branch. `mlp` is a mixture of MLPs
-    that classifies samples, such as images."""
+    that classifies samples, such as images. `user` is whatever your own `trainer` trains."""
+    own: OwnDims | None = None
+    """The base shape in the words of your own trainer, such as `{d_model: 256, n_layer: 4}`. Goes with the family
+    `user`, in place of `base`."""
+    dims: dict[str, CountOrNone | str] | None = None
+    """What parameterizations read of that shape, by the names of `base`: `{width: d_model, depth: n_layer}`. A value is
+    a key of `own`, or a number that no shape changes. Goes with the family `user`."""
     like: Annotated[str, AfterValidator(presets.known)] | None = None
     """A model that people pre-train: nanogpt, mixtral, qwen3-moe, olmoe or glm4-moe. It sets the options below as that
     model has them, where the file does not give them. `hpxfer plan` prints what it sets."""
@@ -224,7 +231,7 @@ class ModelSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, given: Any) -> Any:
-        return presets.resolved(given)
+        return with_base(presets.resolved(given))
 
     def base_init(self, inputs: int | None = None) -> BaseInit:
         """Return how the base model starts. `inputs` are the features of a sample, in a family that reads samples.

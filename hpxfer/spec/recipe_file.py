@@ -180,7 +180,7 @@ class RecipeFile(Section):
     family: str  # checked before all else, because nothing else means the same in another family
     parameterization: ParameterizationSpec
     optimizer: Annotated[str, AfterValidator(_spelled_optimizer)]  # the name of a registered optimizer
-    base_shape: dict[str, int]
+    base_shape: dict[str, int | str]  # `own` is the shape of a user's own trainer, as JSON
     hps: HPsPart
     init: InitPart
     model: ModelPart

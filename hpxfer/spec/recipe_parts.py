@@ -39,6 +39,8 @@ INIT = {
 }
 # Keys of a sweep's `model` that a recipe has in other sections, or under other names.
 _ELSEWHERE = ("family", "like", "base", "balance", "mlp", *INIT.values())
+# Keys of `model` that a sweep of the family `user` may give, for the recipe alone.
+READ_OF_USER = ("gate", "attention_scale")
 # Options of the family mlp among those of a recipe's model.
 OWN = "mlp."
 # Fields of a recipe's model that say less than the key of the same name in a sweep.
@@ -57,6 +59,8 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
     model, shape = spec.model, spec.base_shape
     required = [name for name, field in ModelPart.model_fields.items() if field.is_required()]
     facts = {name: getattr(model, name) for name in required}
+    if spec.trainer is not None:  # of a user's own model only this is known
+        return {name: facts[name] if name in READ_OF_USER else None for name in required}
     if model.family in BUILT_IN:
         facts |= {
             **BUILT_IN[model.family],

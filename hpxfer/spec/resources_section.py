@@ -48,13 +48,20 @@ class ResourcesSpec(Section):
     """The kernels. auto is triton on CUDA and torch elsewhere. On CUDA, torch is a debugging aid: slow, never measured,
     and only with `determinism: fast`."""
     cpus_per_stack: Annotated[float, Field(ge=LEAST_SHARE, le=4096)] = 1.0
-    """The CPUs that Ray sets aside per stack, or per rank of a stack of several ranks."""
+    """The CPUs that Ray sets aside per stack, or per rank of a stack of several ranks. Of your own trainer: per node of
+    a trial."""
     gpus_per_stack: GpusOrAuto = None
     """The share of a GPU per stack, or a whole number of GPUs. auto is the smallest of 1/8, 1/4, 1/2 and 1 that holds
     the stack's memory and tokens per step.
 
     Of several GPUs each has a process of its own, a rank, and as many of the `training.accumulation_lanes` as the
     others. On CPUs there are as many ranks. The number changes no bit."""
+    gpus_per_trial: Annotated[float, Field(ge=LEAST_SHARE, le=MOST_GPUS), AfterValidator(_whole)] | None = None
+    """The GPUs of a trial of your own trainer: a share of one, or a whole number. None trains on CPUs."""
+    gpus_per_node: Count | None = None
+    """The GPUs of a trial on each node, if it has several nodes. They are there at once or not at all."""
+    nodes_per_trial: Count | None = None
+    """The nodes of a trial of your own trainer. The default is gpus_per_trial / gpus_per_node, or one."""
     micro_batch_tokens: Count | None = None
     """The most tokens of a trial that are computed at once: a multiple of accumulation_tokens. The planner chooses by
     default. It changes memory and speed, and no bit."""
@@ -79,10 +86,22 @@ class ResourcesSpec(Section):
 
     @property
     def ranks(self) -> int:
-        """The processes that train a stack together."""
-        return max(1, int(self.gpus_per_stack or 1))
+        """The workers of a stack: the processes that train it together, or of a user's own trainer the nodes."""
+        return self.nodes if self.nodes > 1 else max(1, int(self.gpus_per_stack or 1))
+
+    @property
+    def nodes(self) -> int:
+        """The nodes of a trial of a user's own trainer."""
+        of_gpus = int((self.gpus_per_trial or 0) // self.gpus_per_node) if self.gpus_per_node else 1
+        return self.nodes_per_trial or max(1, of_gpus)
+
+    @property
+    def gpus_on_node(self) -> float:
+        """The GPUs that a trial of a user's own trainer has on each of its nodes."""
+        return (self.gpus_per_trial or 0.0) / self.nodes
 
     @property
     def gpu_share(self) -> float | None:
         """The share of a GPU that a stack has, or each of its ranks. None leaves it to the planner."""
-        return None if self.gpus_per_stack is None else min(1.0, self.gpus_per_stack)
+        asked = self.gpus_per_stack or self.gpus_per_trial
+        return None if asked is None else min(1.0, asked)

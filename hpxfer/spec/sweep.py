@@ -31,8 +31,10 @@ from hpxfer.spec.fields import (
     whole,
 )
 from hpxfer.spec.model_section import BalanceSpec, Depth, ModelSpec, Ratio
+from hpxfer.spec.own import OwnDims, own_shape
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
+from hpxfer.spec.trainer_section import TrainerSpec, with_trainer
 
 MAX_SEEDS = 100_000
 
@@ -146,6 +148,9 @@ class ShapeChange(Section):
     """The hidden size of a dense FFN, in units of the width."""
     dense_width: Count | None = None
     """The hidden size of a dense FFN."""
+    own: OwnDims | None = None
+    """What differs from `model.own`, in the words of your own trainer. Goes with the family `user`, in place of the
+    keys above."""
     batch_tokens: Count | None = None
     """Tokens per optimizer step, in a family that reads tokens."""
     batch_samples: Count | None = None
@@ -235,9 +240,12 @@ class AxisSpec(Section):
     """
 
     values: Seq[Annotated[float, Field(le=1e9)]] | None = None
-    """Values of the dimension that the axis is named after."""
+    """Values of the dimension that the axis is named after; in the family `user`, of that key of `model.own`."""
     shapes: Seq[ShapeChange] | None = None
     """Whole shapes, each given by what differs from the base. The name of the axis is free."""
+    scale: str | None = None
+    """Family `user` only: the number that drift is measured along, a key of `model.own`, or batch_tokens, steps or
+    tokens. The default is the key that the axis is named after, or the only number that differs between all shapes."""
     num_active: Count | None = None
     """Axis `experts` with values only: hold num_active at this number instead of holding kappa."""
     allow_kappa_change: bool = False
@@ -418,12 +426,14 @@ class SweepSpec(Section):
     """The name of the results folder: letters, digits, `.`, `_` and `-`. It is unique among your sweeps."""
     model: ModelSpec
     """The base model."""
+    trainer: TrainerSpec | None = None
+    """Your own trainer, in place of the built-in one. Goes with `model.family: user`."""
     data: DataSpec
-    """The tokens."""
+    """The tokens. Your own trainer reads its own data: it gives the name as `trainer.data`, and no `data`."""
     training: TrainingSpec
     """How every trial is trained."""
     parameterizations: Seq[Choice]
-    """The tables to compare. `sp` beside another table is its control."""
+    """The tables to compare. `sp` beside another table is its control. Left out where `trainer.arms` stands for it."""
     axes: dict[str, AxisField]
     """Paths of shapes by name. The base is a shape of every path."""
     hps: HPsSpec = HPsSpec()
@@ -457,10 +467,18 @@ class SweepSpec(Section):
     storage: str | None = None
     """The folder or URI above the results. `--results` wins over it. Never part of a trial's identity."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_trainer(cls, given: Any) -> Any:
+        return with_trainer(given)
+
     @property
     def base_shape(self) -> Shape:
         """The base with its batch and steps. `checks` refuses what the file leaves out or gives twice."""
-        return replace(self.model.base.shape(), batch_tokens=self.training.batch, steps=self.steps)
+        batch, steps = self.training.batch, self.steps
+        if self.model.own is not None:
+            return own_shape(self.model.own, self.model.dims, batch=batch, steps=steps)
+        return replace(self.model.base.shape(), batch_tokens=batch, steps=steps)
 
     @property
     def steps(self) -> int:
@@ -472,8 +490,10 @@ class SweepSpec(Section):
 
     @property
     def stack_size(self) -> int | None:
-        """The trials per stack: 1 if trials may stop early, and None if the planner chooses."""
-        return self.resources.stack_size if self.early_stopping.asha is None else 1
+        """The trials per stack: 1 if trials may stop early or a user's trainer runs, None if the planner chooses."""
+        if self.trainer is not None or self.early_stopping.asha is not None:
+            return 1
+        return self.resources.stack_size
 
     @property
     def search_row(self) -> Any:

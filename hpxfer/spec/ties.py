@@ -14,7 +14,7 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.tables import PARAMETERIZATIONS
+from hpxfer.scaling.tables import is_known
 from hpxfer.spec.axes import axes_of
 from hpxfer.spec.model_section import Ties
 from hpxfer.spec.sweep import ParameterizationSpec, SweepSpec
@@ -22,7 +22,7 @@ from hpxfer.spec.sweep import ParameterizationSpec, SweepSpec
 
 def choice_of(chosen: ParameterizationSpec) -> Parameterization:
     """Return the parameterization that a sweep names. One that is not registered here has the conventions given."""
-    if chosen.name in PARAMETERIZATIONS:
+    if is_known(chosen.name):
         return parameterization(chosen.name, chosen.conventions)
     return Parameterization(name=chosen.name, conventions=tuple(sorted(chosen.conventions.items())))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpxfer.registry import registry
-from hpxfer.spec.data_section import DataSpec
+from hpxfer.spec.data_section import DataSpec, is_own
 
 ANY_IDS = "ids"  # the tokenizer of data for which a sweep gives only a vocab_size
 NO_TOKENIZER = "none"  # that of samples
@@ -13,7 +13,7 @@ NO_TOKENIZER = "none"  # that of samples
 
 def vocabulary(spec: DataSpec) -> tuple[str, int]:
     """Return (tokenizer, size of the vocabulary) of checked `data`. The classes of samples are their vocabulary."""
-    if spec.inputs is not None:
+    if spec.inputs is not None or is_own(spec):
         return NO_TOKENIZER, spec.classes or 0
     if spec.vocab_size is not None:
         return ANY_IDS, spec.vocab_size

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpxfer.scaling.shape import Shape
-from hpxfer.store.schema import SHAPE_COLUMNS
+from hpxfer.store.schema import SHAPE_COLUMNS, shape_of_row
 from hpxfer.store.store import Store
 from hpxfer.store.sweep_file import SWEEP_FILE
 
@@ -60,7 +60,7 @@ def lost_curves(store: Store, name: str) -> LostCurves | None:
     ids: dict[Shape, list[str]] = {}
     for row in rows:
         if row["trial_id"] in lost:
-            ids.setdefault(Shape(**{name: row[name] for name in SHAPE_COLUMNS}), []).append(row["trial_id"])
+            ids.setdefault(shape_of_row(row), []).append(row["trial_id"])
     return LostCurves(
         ids={shape: tuple(found) for shape, found in ids.items()},
         num_done=len(store.done_ids()),

@@ -14,7 +14,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.spec.balance import Balance
 from hpxfer.spec.mlp import MLP
 from hpxfer.store.rows import SETTING_COLUMNS
-from hpxfer.store.schema import SHAPE_COLUMNS
+from hpxfer.store.schema import NOT_OF_USER, shape_of_row
 from hpxfer.trial import FIRST_STORED_VERSION, Setting
 from hpxfer.trial.identity import hps_of, id_of, identity
 
@@ -40,7 +40,7 @@ def identity_of_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
         hps = {name: row[name] for name in SCALARS if row[name] is not None}
         return identity(
             setting=_setting(row),
-            shape=Shape(**{name: row[name] for name in SHAPE_COLUMNS}),
+            shape=shape_of_row(row),
             base=Shape(**json.loads(row["base_shape"])),
             choice=choice,
             hps=hps_of(HPs(**hps, multipliers=tuple(sorted(json.loads(row["multipliers"]).items())))),
@@ -53,7 +53,7 @@ def identity_of_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _setting(row: Mapping[str, Any]) -> Setting:
-    columns = {name: row[name] for name in SETTING_COLUMNS}
+    columns = {name: NOT_OF_USER.get(name) if row[name] is None else row[name] for name in SETTING_COLUMNS}
     given: dict[str, Any] = {**json.loads(row["setting"]), **columns, "data_source": ""}
     parts = {
         "init": BaseInit(**given["init"]),

@@ -15,7 +15,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape
 from hpxfer.store import bounds
-from hpxfer.store.schema import CURVES, SHAPE_COLUMNS, TRIALS
+from hpxfer.store.schema import CURVES, NOT_OF_USER, SHAPE_COLUMNS, TRIALS, UNKNOWN_DIMS
 from hpxfer.trial import TRAINER_VERSION, Setting, Trial
 from hpxfer.trial.identity import LOCAL, canonical
 from hpxfer.trial.result import Curve, TrialResult
@@ -51,23 +51,32 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
     row = {
         "parameterization": None if choice is None else choice.name,
         "conventions": None if choice is None else canonical(dict(choice.conventions)),
-        **{name: getattr(trial.shape, name) for name in SHAPE_COLUMNS},
+        **_dims(trial.shape),
         "base_shape": canonical(trial.base.dims()),
         **{name: trial.hps.get(name) for name in SCALARS},
         "multipliers": canonical(dict(trial.hps.multipliers)),
         "resolved": canonical(_resolved(trial)),
         "seed": trial.seed,
         "plugins": canonical(dict(trial.plugins)) if trial.plugins else None,
-        **{name: setting[name] for name in SETTING_COLUMNS},
+        **{name: setting[name] for name in SETTING_COLUMNS if not (trial.shape.own and name in NOT_OF_USER)},
         "setting": canonical(rest),
-        "params_total": total,
-        "params_active": active,
+        "params_total": total or None,
+        "params_active": active or None,
         **numbers,
         "trainer_version": TRAINER_VERSION,
     }
     if why := bounds.why_too_long_to_store(row, TRIALS):
         raise HpxferError(f"trial {trial.id}: {why}; give the roles of its model fewer and shorter names")
     return row
+
+
+def _dims(shape: Shape) -> dict[str, Any]:
+    """Return the columns of a shape. Of a user's own trainer, dimensions that are not known are null."""
+    dims = {name: getattr(shape, name) for name in SHAPE_COLUMNS}
+    if not shape.own:
+        return {**dims, "own": None}
+    unknown = {name: UNKNOWN_DIMS.get(name, 0) for name in SHAPE_COLUMNS if TRIALS.field(name).nullable}
+    return {name: None if value == unknown.get(name) else value for name, value in dims.items()}
 
 
 def _resolved(trial: Trial) -> dict[str, Any]:

@@ -6,7 +6,9 @@ The metadata of each field holds its unit and a description, so every file has t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,7 +17,7 @@ from hpxfer.scaling.shape import Shape
 # Raise it with every change of a column. A file of a newer version is refused. In a file of an older version from
 # OLDEST on, missing columns (see `added`) read as their default, or else as null. A file of a version before OLDEST is
 # passed over.
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 OLDEST_VERSION = 2
 VERSION_KEY = b"hpxfer.schema"
 # The metadata key for the version that added a column, for columns that are not in the oldest version.
@@ -64,6 +66,22 @@ def _schema(*fields: pa.Field) -> pa.Schema:
 
 # The fields of a Shape.
 SHAPE_COLUMNS = tuple(dim.name for dim in fields(Shape))
+# Columns that only models of hpxfer have, which are null in trials of a user's own trainer -> what null stands for.
+NOT_OF_USER = {"context": 1, "vocab_size": 0, "tokenizer": "none"}
+UNKNOWN_DIMS = {"own": "", "num_groups": 1}  # what null stands for, where it is not 0
+
+
+def shape_of_row(row: Mapping[Any, Any]) -> Shape:
+    """Return the shape of a stored trial. Its row may come from pandas, where null is NaN."""
+
+    def value(name: str) -> Any:
+        found = row[name]
+        if found is None or found != found:  # NaN
+            return UNKNOWN_DIMS.get(name, 0)
+        return str(found) if name == "own" else int(found)
+
+    return Shape(**{name: value(name) for name in SHAPE_COLUMNS})
+
 
 _TEXT = pa.string()
 _INT = pa.int64()
@@ -75,18 +93,19 @@ TRIALS = _schema(
     _field("trial_id", _TEXT, "text", "hash of everything that determines the trial's numbers"),
     _field("parameterization", _TEXT, "text", "table by name; null at the base shape, where all agree", null=True),
     _field("conventions", _TEXT, "JSON", "the table's conventions, all spelled out", null=True),
-    _field("width", _INT, "1", "features of the residual stream"),
-    _field("depth", _INT, "1", "blocks"),
-    _field("num_experts", _INT, "1", "experts of a MoE layer; 0 for a dense model"),
-    _field("num_active", _INT, "1", "routed experts that a token uses"),
-    _field("expert_width", _INT, "1", "hidden features of one routed expert"),
-    _field("head_dim", _INT, "1", "features of one attention head"),
+    _field("own", _TEXT, "JSON", "shape of a user's own trainer, in its words", null=True, since=8),
+    _field("width", _INT, "1", "features of the residual stream", null=True),
+    _field("depth", _INT, "1", "blocks", null=True),
+    _field("num_experts", _INT, "1", "experts of a MoE layer; 0 for a dense model", null=True),
+    _field("num_active", _INT, "1", "routed experts that a token uses", null=True),
+    _field("expert_width", _INT, "1", "hidden features of one routed expert", null=True),
+    _field("head_dim", _INT, "1", "features of one attention head", null=True),
     _field("num_heads", _INT, "1", "attention heads; 0 for width / head_dim", since=6, default=0),
     _field("kv_heads", _INT, "1", "heads of keys and values; 0 for as many as heads", since=6, default=0),
-    _field("num_shared", _INT, "1", "experts of a MoE layer that every token uses"),
-    _field("shared_width", _INT, "1", "hidden features of one shared expert"),
-    _field("num_groups", _INT, "1", "groups of experts, in each of which as many are chosen"),
-    _field("dense_width", _INT, "1", "hidden features of a dense FFN; 0 if no block has one"),
+    _field("num_shared", _INT, "1", "experts of a MoE layer that every token uses", null=True),
+    _field("shared_width", _INT, "1", "hidden features of one shared expert", null=True),
+    _field("num_groups", _INT, "1", "groups of experts, in each of which as many are chosen", null=True),
+    _field("dense_width", _INT, "1", "hidden features of a dense FFN; 0 if no block has one", null=True),
     _field("base_shape", _TEXT, "JSON", "the shape, with batch and steps, that the HPs belong to"),
     _field("lr", _FLOAT, "1", "base HP: peak learning rate"),
     _field("init_scale", _FLOAT, "1", "base HP: factor on the init std that init_scale_of names"),
@@ -102,33 +121,40 @@ TRIALS = _schema(
     _field("multipliers", _TEXT, "JSON", "base HPs: lr_mult, init_mult and forward_mult of roles that are not 1"),
     _field("resolved", _TEXT, "JSON", "what the HPs come to at this shape: roles, globals and structure"),
     _field("seed", _INT, "1", "seed of the init and of the order of the data"),
-    _field("context", _INT, "tokens", "length of a sequence"),
-    _field("vocab_size", _INT, "tokens", "size of the vocabulary"),
-    _field("tokenizer", _TEXT, "text", "tokenizer of the data"),
+    _field("context", _INT, "tokens", "length of a sequence", null=True),
+    _field("vocab_size", _INT, "tokens", "size of the vocabulary", null=True),
+    _field("tokenizer", _TEXT, "text", "tokenizer of the data", null=True),
     _field("data_digest", _TEXT, "text", "hash of the data"),
     _field("batch_tokens", _INT, "tokens", "tokens of one step"),
     _field("steps", _INT, "1", "training steps"),
     _field("optimizer", _TEXT, "text", "adamw or sgd"),
     _field("precision", _TEXT, "text", "type that the model computes in"),
+    _field("trainer", _TEXT, "JSON", "function or command of a user's own trainer", null=True, since=8),
     _field("plugins", _TEXT, "JSON", "kind:name -> digest of what the trial uses of plug-ins", null=True, since=5),
     _field("setting", _TEXT, "JSON", "what else of model and training determines the trial's numbers"),
-    _field("params_total", _INT, "1", "parameters"),
-    _field("params_active", _INT, "1", "parameters that one token uses"),
+    _field("params_total", _INT, "1", "parameters", null=True),
+    _field("params_active", _INT, "1", "parameters that one token uses", null=True),
     _field("status", _TEXT, "text", "finished, diverged (a result too), stopped early, or failed (it runs again)"),
     _field("final_window_loss_nats", _FLOAT, "nats", "mean training loss over the last window of steps", null=True),
     _field("validation_loss_nats", _FLOAT, "nats", "loss on the held-out tokens after the last step", null=True),
     _field("validation_error", _FLOAT, "1", "share of the held-out samples: wrong class", null=True, since=7),
     _field("validation_top5_error", _FLOAT, "1", "share of them: class not among the first five", null=True, since=7),
+    _field("loss_name", _TEXT, "text", "what a user's own trainer calls its loss", null=True, since=8),
+    _field("loss_unit", _TEXT, "text", "unit of its losses; null: nats, as the columns say", null=True, since=8),
     _field("diverged_step", _INT, "1", "first step whose loss was not finite or blew up", null=True),
     _field("last_finite_loss_nats", _FLOAT, "nats", "training loss of the step before that", null=True),
     _field("error", _TEXT, "text", "what stopped a failed trial", null=True),
-    _field("error_kind", _TEXT, "text", "why it failed: bug, input, memory or lost (its worker)", null=True, since=4),
+    _field("error_kind", _TEXT, "text", "why: bug, input, memory, timeout or lost (its worker)", null=True, since=4),
     _field("wall_s", _FLOAT, "s", "time of the whole stack that the trial was trained in", null=True),
     _field("tokens_per_s", _FLOAT, "tokens/s", "training tokens of the whole stack over wall_s", null=True),
     _field("peak_bytes", _INT, "bytes", "peak memory: of the process (CPU) or of the device (CUDA)", null=True),
     _field("stack_size", _INT, "1", "trials in the stack", null=True),
     _field("halvings", _INT, "1", "how often the stack was cut in half for lack of memory", null=True, since=3),
     _field("resumes", _INT, "1", "how often it went on from a checkpoint", null=True, since=4),
+    _field("attempts", _INT, "1", "how often a user's own trainer was started", null=True, since=8),
+    _field("num_gpus", _INT, "1", "GPUs that a trial of it had, on all nodes", null=True, since=8),
+    _field("num_nodes", _INT, "1", "nodes that a trial of it had", null=True, since=8),
+    _field("provenance", _TEXT, "JSON", "commit and packages of its code", null=True, since=8),
     _field("device", _TEXT, "text", "what it was trained on", null=True),
     _field("cpu", _TEXT, "text", "name and instructions of the CPU, if that is the device", null=True, since=6),
     _field(

@@ -16,6 +16,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.coverage import MOVES
@@ -31,7 +32,7 @@ from hpxfer.scaling.table import FACTORS, Column, Conventions, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 # Width, depth, batch_tokens and steps, and the layout. Three layouts have a dense FFN, to compare its roles too.
-_LAYOUTS: tuple[tuple[tuple[int, int, int, int], dict[str, int]], ...] = (
+_LAYOUTS: tuple[tuple[tuple[int, int, int, int], dict[str, Any]], ...] = (
     ((16, 2, 64, 100), {"num_experts": 4, "num_active": 1, "expert_width": 24}),
     ((64, 3, 96, 120), {"num_experts": 8, "num_active": 2, "expert_width": 32, "num_shared": 1, "shared_width": 16}),
     ((32, 8, 32, 500), {"num_experts": 12, "num_active": 6, "expert_width": 8, "num_groups": 3}),

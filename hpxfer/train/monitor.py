@@ -19,10 +19,8 @@ from hpxfer.kernels.sums import column_sums
 from hpxfer.spec.mlp import guess_loss
 from hpxfer.train.schedules import lr_factor
 from hpxfer.train.snapshot import Snapshot, copy_trials
+from hpxfer.trainer.divergence import BLOW_UP
 from hpxfer.trial import Setting
-
-# A loss is a blow-up above this many times the larger of the first loss and that of a uniform guess, which is ln V.
-BLOW_UP = 4.0
 
 
 class DivergenceMonitor:

@@ -21,7 +21,7 @@ from hpxfer.spec.sweep import ScheduleSpec
 from hpxfer.spec.ties import choice_of, ties_at
 from hpxfer.spec.variants import DEFAULT, arm_label, variants_of
 from hpxfer.trial.identity import canonical, digest_of, hps_of, identity
-from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of
+from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of, trainer_identity
 from hpxfer.trial.trial import TRAINER_VERSION, Trial
 
 PRODUCT = "product"
@@ -147,8 +147,11 @@ class Expansion:
         """Return the setting of the trials at a shape: those of `choice`, or what all of them share."""
         same = (shape.batch_tokens, shape.steps) == (self.setting.batch_tokens, self.setting.steps)
         setting = self.setting if same and shape not in self._own_schedules else setting_of(self.spec, self.data, shape)
-        ties = ties_at(self.spec, choice, shape)
-        return setting if ties == setting.ties else replace(setting, ties=ties)
+        ties, trainer = ties_at(self.spec, choice, shape), setting.trainer
+        if self.spec.trainer is not None:
+            trainer = canonical(trainer_identity(self.spec.trainer, choice))
+        same = (ties, trainer) == (setting.ties, setting.trainer)
+        return setting if same else replace(setting, ties=ties, trainer=trainer)
 
     def facts(self, choice: Parameterization, shape: Shape) -> ModelFacts:
         """Return what the rules of coverage need to know about the model of a table at a shape."""
@@ -204,14 +207,16 @@ class Expansion:
 
     def own_parameterization(self, choice: Parameterization, shape: Shape) -> Parameterization | None:
         """Return None where `choice` gives the base model itself: at the base shape, unless it differs there."""
-        if shape != self.spec.base_shape:
+        if shape != self.spec.base_shape or choice.is_own:
             return choice
         if self._own_at_base is not None:
             return choice if choice.name in self._own_at_base else None
         plain = parameterization("sp")
         roles, column = model_roles(shape, self.spec.model), self.setting.column
         factors, plain_factors = (evaluate(table, shape, shape, column) for table in (choice, plain))
-        same = all(factors[role] == plain_factors[role] for role in roles)
+        if self.spec.trainer is not None:
+            roles = tuple(factors)  # which of them its model has is not known
+        same = all(factors[role] == plain_factors.get(role) for role in roles)
         # A structure concerns experts and routers, which a dense base does not have.
         same = same and ("router" not in roles or choice.structure() == plain.structure())
         same = same and ties_at(self.spec, choice, shape) == ties_at(self.spec, None, shape)

@@ -13,8 +13,9 @@ from typing import Literal
 # stops trials early.
 Status = Literal["finished", "diverged", "stopped", "failed"]
 # Why a trial failed. bug: an exception in training. input: something that the user has to fix, such as absent data.
-# memory: a single trial did not fit. lost: its worker was lost on every try. The first two affect other trials too.
-ErrorKind = Literal["bug", "input", "memory", "lost"]
+# memory: a single trial did not fit. lost: its worker was lost on every try. timeout: a user's own trainer was twice
+# silent or slow. The first two affect other trials too.
+ErrorKind = Literal["bug", "input", "memory", "lost", "timeout"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,13 @@ class TrialResult:
     stack_size: int | None = None
     halvings: int | None = None  # how often the stack was cut in half for lack of memory
     resumes: int | None = None  # how often its training resumed from a checkpoint
+    loss_name: str | None = None  # of a user's own trainer, as are the fields up to `provenance`
+    loss_unit: str | None = None  # None: nats
+    trainer: str | None = None  # JSON: its function or command
+    attempts: int | None = None  # how often it was started
+    num_gpus: int | None = None
+    num_nodes: int | None = None
+    provenance: str | None = None  # JSON: commit and packages of its code
     device: str | None = None
     cpu: str | None = None  # name and instructions of the CPU, if that is the device
     determinism: str | None = None  # strict: the same bits in every stack; fast: not promised

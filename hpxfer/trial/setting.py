@@ -12,6 +12,7 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
+from hpxfer.scaling.tables import OWN
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.balance import Balance
 from hpxfer.spec.base_values import base_values
@@ -21,6 +22,8 @@ from hpxfer.spec.model_section import Norm, QKNorm
 from hpxfer.spec.precision import AUTO
 from hpxfer.spec.schedule import planned_at, schedule_at
 from hpxfer.spec.ties import ties_at
+from hpxfer.spec.trainer_section import TrainerSpec
+from hpxfer.trial.identity import canonical
 
 _INIT = BaseInit()
 _BALANCE = Balance()
@@ -89,6 +92,7 @@ class Setting:
     num_inputs: int = 0  # features of a sample; 0: the data are tokens
     num_targets: int = 0  # real targets of a sample; 0: its target is a class
     only_classes: tuple[int, ...] = ()  # the classes of the source that are read; none: all
+    trainer: str = ""  # of a user's own trainer: what decides its numbers, as canonical JSON, see `trainer_identity`
 
     def __post_init__(self) -> None:
         if self.precision == AUTO:
@@ -173,6 +177,7 @@ def setting_of(
         "num_inputs": data.num_inputs,
         "num_targets": data.num_targets,
         "only_classes": spec.data.only or (),
+        "trainer": "" if spec.trainer is None else canonical(trainer_identity(spec.trainer, choice)),
         "validation_source": spec.data.validation,
         "validation_digest": data.validation_digest,
         "epochs": spec.data.epochs,
@@ -185,6 +190,19 @@ def setting_of(
     }
     keys: dict[str, Any] = {**vars(spec), **vars(planned), **vars(spec.training), **vars(spec.model), **derived}
     return Setting(**{field.name: keys[field.name] for field in fields(Setting)})
+
+
+def trainer_identity(trainer: TrainerSpec, choice: Parameterization | None) -> dict[str, Any]:
+    """Return what decides the numbers of a user's own trainer: its entry, its code and its args.
+
+    Time-outs, environment, folder and resources stay out.
+    """
+    arm = (trainer.arms or {}).get(choice.name.removeprefix(OWN)) if choice is not None and choice.is_own else None
+    args = {**trainer.args, **(arm.args if arm is not None else {})}
+    code = {"version": trainer.version, "files": trainer.digests, "args": args, "nan_exit": list(trainer.nan_exit)}
+    out: dict[str, Any] = {**trainer.entry, **{name: value for name, value in code.items() if value}}
+    loss = trainer.loss.model_dump(exclude_defaults=True)
+    return {**out, "loss": loss} if loss else out
 
 
 def _sums_to_one(gate: str) -> bool:

@@ -97,10 +97,10 @@ def test_a_model_that_does_not_do_what_the_rows_say_does_not_follow(
         with PARAMETERIZATIONS.registered(replace(other, name="other")):
             return derive(parameterization("other"), optimizer, facts)  # type: ignore[arg-type]
 
-    from hpxfer.coordinates import checking
+    from hpxfer.coordinates import expected
     from hpxfer.coordinates.derive import derive
 
-    monkeypatch.setattr(checking, "derive", derived_from)
+    monkeypatch.setattr(expected, "derive", derived_from)
     found = checked()
     assert not found.follows
     wrong = {(judged.role, judged.quantity) for judged in found.judged if judged.verdict == "miss"}

@@ -118,6 +118,18 @@ def test_one_eps_by_convention_is_not_tested_and_is_said() -> None:
     assert "eps of expert_in" in said
 
 
+def test_the_base_s_eps_outside_hidden_matrices_is_not_tested_and_is_said() -> None:
+    """The eps of hidden matrices still is: a wrong one misses."""
+    with registered({}):
+        found = checked("width", eps="hidden")
+    assert found.passed
+    (said,) = (what for what in found.not_tested if "eps=hidden" in what)
+    assert "eps of embedding" in said
+    assert "expert_in" not in said
+    with registered({"expert_in": {"eps": ONE}}):
+        assert ("expert_in", "gradient / eps") in missed(checked("width", eps="hidden"))
+
+
 def test_weight_decay_is_held_to_the_convention_or_the_source() -> None:
     """A constant decay is wrong where LR times decay should stay, and right where a table says that it is constant."""
     constant = {role: {"weight_decay": ONE} for role in ("attn_q", "expert_in", "router")}

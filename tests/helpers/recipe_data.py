@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hpxfer.recipe import Recipe
 from hpxfer.spec.yaml_file import write_yaml
 
 Data = dict[str, Any]
+MakeRecipe = Callable[..., Recipe]  # `decay`, `final_fraction` and edits of `data` -> a recipe
 
 BASE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
 # Inside the range of `data()`: every dimension moves.

@@ -57,6 +57,7 @@ def test_the_own_model_is_flat_with_the_recipe_and_grows_without(
     assert len(slopes) == 8
     for which, _, slope in slopes:
         assert abs(float(slope)) < FLAT if which == "with" else float(slope) > GROWS
+    assert "with the recipe the check passes\nwithout the recipe the check fails\n" in printed
     assert "expert_in+expert_gate" in printed
     assert len(shown(notebook, "image/png")) == 1
 

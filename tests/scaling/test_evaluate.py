@@ -203,7 +203,7 @@ def test_a_tied_readout_does_not_start_at_zero(name: str) -> None:
         ("mup", "readout", "forwards", "forward | init_lr"),
         ("mup", "embeddings", "Tied", "untied | tied"),
         ("mup", "weight_decay", 0.0, "source | coupled | independent"),
-        ("mup", "eps", "per-role", "per_role | global"),
+        ("mup", "eps", "per-role", "per_role | global | hidden"),
         ("completep", "depth_lr", "all", "block | matrices"),
         ("completep", "depth_alpha", math.nan, "a number from 0.5 to 1"),
         ("completep", "depth_alpha", math.inf, "a number from 0.5 to 1"),

@@ -10,7 +10,7 @@ from hpxfer.scaling.evaluate import Multipliers, evaluate, evaluate_globals, par
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.monomial import expert_ratio, width
 from hpxfer.scaling.resolve import BaseInit, resolve
-from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.roles import HIDDEN, ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -232,3 +232,16 @@ def test_the_global_exponent_of_sp_multiplies_every_lr_and_nothing_else(optimize
         assert found == {role: dataclasses.replace(each, lr=each.lr * by[role]) for role, each in plain.items()}
     at_base = evaluate(parameterization("sp", {"lr_exponent": 2.0}), BASE, BASE, optimizer)
     assert all(numbers.lr == 1.0 for numbers in at_base.values())
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in PARAMETERIZATIONS if "eps" in PARAMETERIZATIONS.get(name).conventions]
+)
+def test_eps_of_hidden_matrices_alone(name: str) -> None:
+    """Under `eps: hidden` matrices but the readout keep their eps, all other roles that of the base."""
+    plain, hidden = nano(name), nano(name, eps="hidden")
+    for role, numbers in hidden.items():
+        kept = plain[role].eps if role in HIDDEN else NANO_HPS.eps
+        assert numbers == dataclasses.replace(plain[role], eps=kept), role
+    assert hidden["dense_in"].eps < NANO_HPS.eps == hidden["embedding"].eps == hidden["readout"].eps
+    assert plain["embedding"].eps < NANO_HPS.eps  # the twin

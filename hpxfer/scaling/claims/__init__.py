@@ -10,9 +10,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hpxfer.scaling.monomial import Monomial
+from hpxfer.scaling.roles import HIDDEN
 
 GRADIENT_OVER_EPS = "gradient / eps"
 ONE_EPS = "the convention eps=global asks for one factor for all roles"
+BASE_EPS = "the convention eps=hidden keeps the base's eps outside hidden matrices"
+
+
+def eps_by_convention(conventions: Mapping[str, float | str], role: str) -> str | None:
+    """Return why the eps of a role does not follow its gradient: a convention asks for another one. None: it does."""
+    asked = conventions.get("eps")
+    if asked == "global":
+        return ONE_EPS
+    return BASE_EPS if asked == "hidden" and role not in HIDDEN else None
 
 
 @dataclass(frozen=True, kw_only=True)

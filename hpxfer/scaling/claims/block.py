@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from hpxfer.scaling.claims import GRADIENT_OVER_EPS, ONE_EPS, BlockClaims, BlockRows, Claim
+from hpxfer.scaling.claims import GRADIENT_OVER_EPS, BlockClaims, BlockRows, Claim, eps_by_convention
 from hpxfer.scaling.claims.block_width import one_matrix
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO, Monomial, width
@@ -88,8 +88,8 @@ def _over_eps(table: BlockClaims, choice: Parameterization, found: Iterable[Clai
     for claim in found:
         if claim.quantity != "gradient" or claim.role not in table.eps:
             continue
-        if conventions.get("eps") == "global":
-            yield replace(claim, quantity=GRADIENT_OVER_EPS, size=None, source=ONE_EPS)
+        if why := eps_by_convention(conventions, claim.role):
+            yield replace(claim, quantity=GRADIENT_OVER_EPS, size=None, source=why)
             continue
         power = float(Fraction(table.eps[claim.role]))
         if claim.role == "router":

@@ -1,7 +1,12 @@
-"""The registry of parameterizations. To add one, write a module with its table and add one line here."""
+"""The registry of parameterizations. To add one, write a module with its table and add one line here.
+
+`own:NAME` is an arm of a user's own trainer, which decides by itself how to scale. Its table has no rows.
+"""
+
+from functools import lru_cache
 
 from hpxfer.registry.rows import Registry
-from hpxfer.scaling.table import Table
+from hpxfer.scaling.table import AXES, Table
 
 PARAMETERIZATIONS: Registry[Table] = Registry(
     "parameterization",
@@ -23,6 +28,30 @@ PARAMETERIZATIONS: Registry[Table] = Registry(
 )
 
 
+OWN = "own:"  # how the name of a user's own arm starts
+
+
+def is_known(name: str) -> bool:
+    """Return whether a table of this name is there."""
+    return name.startswith(OWN) or name in PARAMETERIZATIONS
+
+
+def table_of(name: str) -> Table:
+    """Return the table of this name. Raise HpxferError, which names the nearest, if there is none."""
+    return _own_table(name) if name.startswith(OWN) else PARAMETERIZATIONS.get(name)
+
+
+@lru_cache(maxsize=256)
+def _own_table(name: str) -> Table:
+    return Table(
+        name=name,
+        source="the user's own trainer",
+        axes=AXES,
+        rows={"adam": lambda conventions: (), "sgd": lambda conventions: ()},
+        doc="An arm of a user's own trainer, which decides by itself how to scale.",
+    )
+
+
 def register_parameterization(table: Table) -> Table:
     """Register a table of your own under its name, and return it.
 
@@ -33,4 +62,4 @@ def register_parameterization(table: Table) -> Table:
     return PARAMETERIZATIONS.register(table)
 
 
-__all__ = ["PARAMETERIZATIONS", "register_parameterization"]
+__all__ = ["OWN", "PARAMETERIZATIONS", "is_known", "register_parameterization", "table_of"]

@@ -1,0 +1,1 @@
+"""The coordinate check of a user's own `nn.Module`."""

@@ -1,0 +1,343 @@
+"""TrainUser: train a trial with the user's own trainer, on one node or on several, and turn its end into a result.
+
+A trial is a stack of one. Several nodes are the ranks of a worker: each runs the command, and the first one reads what
+it reports. They agree on attempts through the store of their team.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import platform
+import socket
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hpxfer
+from hpxfer.errors import RankLost, first_line
+from hpxfer.executors.worker import MEMBER, STOP
+from hpxfer.host.files import write_files
+from hpxfer.host.machine import cpu_name
+from hpxfer.spec.check_trainer import LEAST_IN_WINDOW
+from hpxfer.spec.trainer_section import TrainerSpec
+from hpxfer.trainer.config import config_of, placeholders
+from hpxfer.trainer.ending import Ending
+from hpxfer.trainer.follow import Seen, follow
+from hpxfer.trainer.job import CONFIG, ENDED, Job, Timeouts, attempt_folder, attempt_numbers, next_attempt
+from hpxfer.trainer.lines import Point
+from hpxfer.trainer.placeholders import fill
+from hpxfer.trial import Trial
+from hpxfer.trial.events import Ended, Event, Points, Progress
+from hpxfer.trial.result import Curve, TrialResult
+from hpxfer.trial.stack import Stack
+from hpxfer.trial.team import Team
+
+# A trial may end in these ways once, and is then tried elsewhere. `lost` is counted by the executor.
+_ONCE_MORE = ("memory", "timeout")
+# How long another node waits for the first one to say how the attempt ended, beyond the time that a command may take
+# to end.
+_WORD_S = 60.0
+_PROGRESS_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainUser:
+    """Trains one trial through the user's own trainer. `runs` holds a folder for each trial."""
+
+    trainer: TrainerSpec
+    sweep: str
+    runs: str
+    judged: str  # the loss that the sweep is judged by: validation or final_window
+    gpus_on_node: float = 0.0
+    nodes: int = 1
+    curves: bool = True
+    provenance: str | None = None  # JSON: of the user's code
+
+    def __call__(self, stack: Stack) -> Iterator[Event]:
+        (trial,) = stack.trials
+        meeting = _Meeting.of(MEMBER.team)
+        folder = Path(self.runs) / trial.id
+        while True:
+            attempt, endpoint = meeting.attempt(trial.id, folder)
+            ending = yield from self._attempt(trial, folder, attempt, endpoint, meeting.rank)
+            again = self._goes_on(ending, folder) if meeting.is_first else False
+            if STOP.is_set and ending.kind == "lost":
+                return  # `guarded` sends no end of a stack that was stopped
+            if meeting.goes_on(trial.id, again, ending, wait_s=self.trainer.timeouts.grace_s + _WORD_S):
+                continue
+            yield Ended(results=(self._result(trial, ending),))
+            return
+
+    def _attempt(
+        self, trial: Trial, folder: Path, attempt: int, endpoint: str, rank: int
+    ) -> Generator[Event, None, Ending]:
+        """Run an attempt on this node, and yield its progress."""
+        gpus = max(1, round(self.gpus_on_node)) if self.gpus_on_node else 0
+        config = config_of(trial, self.trainer, sweep=self.sweep, gpus=gpus, nodes=self.nodes)
+        at = Path(os.path.abspath(folder))
+        values = placeholders(
+            trial,
+            config,
+            config_json=at / CONFIG,
+            run_dir=at,
+            gpus=max(1, gpus),
+            nodes=self.nodes,
+            node_rank=rank,
+            rdzv_endpoint=endpoint,
+            rdzv_id=f"{trial.id[:16]}-{attempt}",
+        )
+        limits = self.trainer.timeouts
+        job = Job(
+            argv=fill(self._command(gpus), values),
+            folder=folder,
+            trial_id=trial.id,
+            steps=trial.setting.steps,
+            config=config,
+            cwd=Path(self.trainer.folder or "."),
+            env={name: os.environ[name] for name in self.trainer.env if name in os.environ},
+            timeouts=Timeouts(start_s=limits.start_s, silence_s=limits.silence_s, wall_s=limits.wall_s),
+            nan_exit=tuple(self.trainer.nan_exit),
+            grace_s=limits.grace_s,
+            attempt=attempt,
+            node_rank=rank,
+            nodes=self.nodes,
+            speaks=rank == 0,
+        )
+        events = follow(job, stop=STOP.check)
+        batch, told, at_s, kept = trial.setting.batch_tokens, 0, 0.0, list[Point]()
+        try:
+            while True:
+                seen: Seen = next(events)
+                kept += seen.points
+                if time.monotonic() - at_s >= _PROGRESS_S:
+                    done = min(trial.setting.steps, seen.step + 1)
+                    yield _progress(trial, kept, told, done, batch)
+                    told, at_s, kept = max(told, done), time.monotonic(), []
+        except StopIteration as end:
+            ending: Ending = end.value
+        finally:
+            events.close()
+        if ending.points:
+            done = min(trial.setting.steps, ending.points[-1].step + 1)
+            yield _progress(trial, kept, told, done, batch)
+        if rank == 0:
+            _note(folder, ending)
+        return ending
+
+    def _command(self, gpus: int) -> tuple[str, ...]:
+        """Return the command, unfilled. That of a function runs it in a fresh process, or in one for each GPU."""
+        if self.trainer.command is not None:
+            return self.trainer.command
+        module = ("-m", "hpxfer.trainer", "{config_json}")
+        if gpus > 1:
+            launch = (
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                "{gpus}",
+                "--max-restarts",
+                "0",
+            )
+            return (_python(), *launch, *module)
+        return (_python(), *module)
+
+    def _goes_on(self, ending: Ending, folder: Path) -> bool:
+        """Return whether the first node tries again by itself. Raise RankLost if another worker shall try.
+
+        An attempt that was lost costs no try if it wrote a checkpoint of a later step than all before.
+        """
+        if ending.status != "failed" or STOP.is_set:
+            return False
+        if ending.kind == "lost":
+            if ending.advanced:
+                return True
+            raise RankLost(first_line_of(ending.message))
+        if ending.kind in _ONCE_MORE and _count(folder)[ending.kind or ""] < 2:
+            raise RankLost(first_line_of(ending.message))
+        return False
+
+    def _result(self, trial: Trial, ending: Ending) -> TrialResult:
+        setting = trial.setting
+        window = [point.loss for point in ending.points if point.step >= setting.steps - setting.final_window_steps]
+        final = math.fsum(window) / len(window) if len(window) >= LEAST_IN_WINDOW else None
+        error, kind = (ending.message, ending.kind) if ending.status == "failed" else (None, None)
+        status = ending.status
+        judged = ending.validation_loss if self.judged == "validation" else final
+        if status == "finished" and MEMBER.is_first and judged is None:
+            status, kind, error = "failed", "bug", _no_loss(self.judged, len(window), setting.final_window_steps)
+        numbers = Path(self.runs) / trial.id
+        loss, finished = self.trainer.loss, status == "finished"
+        return TrialResult(
+            trial_id=trial.id,
+            status=status,
+            final_window_loss_nats=final if finished else None,
+            validation_loss_nats=ending.validation_loss if finished else None,
+            diverged_step=ending.diverged_step if status == "diverged" else None,
+            last_finite_loss_nats=ending.points[-1].loss if status == "diverged" and ending.points else None,
+            error=error,
+            error_kind=kind,
+            curves=_curves(ending.points) if self.curves else (),
+            wall_s=ending.wall_s,
+            tokens_per_s=setting.batch_tokens * setting.steps / ending.wall_s if finished and ending.wall_s else None,
+            stack_size=1,
+            resumes=int(ending.resumed),
+            loss_name=loss.name,
+            loss_unit=None if loss.unit == "nats" else loss.unit,
+            trainer=json.dumps(self.trainer.entry),
+            attempts=len(attempt_numbers(numbers)),
+            num_gpus=round(self.gpus_on_node * self.nodes) or None,
+            num_nodes=self.nodes,
+            provenance=self.provenance,
+            device="cuda" if self.gpus_on_node else "cpu",
+            cpu=None if self.gpus_on_node else cpu_name(),
+            host=socket.gethostname(),
+            versions=json.dumps({"hpxfer": hpxfer.__version__, "python": platform.python_version()}),
+            finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        )
+
+
+class _Meeting:
+    """How the nodes of a trial agree on its attempts. Alone, a node decides by itself."""
+
+    rank, is_first = 0, True
+
+    @staticmethod
+    @cache
+    def of(team: Team | None) -> _Meeting:
+        """Return the meeting of this process, one for each team."""
+        return _Meeting() if team is None else _TeamMeeting(team)
+
+    def attempt(self, trial_id: str, folder: Path) -> tuple[int, str]:
+        """Return the number of the next attempt, and where its ranks meet (HOST:PORT)."""
+        return next_attempt(folder), f"127.0.0.1:{_free_port('127.0.0.1')}"
+
+    def goes_on(self, trial_id: str, again: bool, ending: Ending, *, wait_s: float) -> bool:
+        """Return whether the nodes try again: what the first one says."""
+        return again
+
+
+class _TeamMeeting(_Meeting):
+    """Several nodes, through the store that the first one has opened."""
+
+    def __init__(self, team: Team) -> None:
+        import torch.distributed as dist
+
+        self.rank, self.is_first = team.rank, team.rank == 0
+        self._host, _, port = team.address.rpartition(":")
+        timeout = datetime.timedelta(seconds=team.timeout_s)
+        self._store = dist.TCPStore(self._host, int(port), None, False, timeout)  # type: ignore[attr-defined]
+        self._count = 0
+
+    def attempt(self, trial_id: str, folder: Path) -> tuple[int, str]:
+        """See `_Meeting.attempt`."""
+        self._count += 1
+        if self.is_first:
+            found = next_attempt(folder), f"{self._host}:{_free_port(self._host)}"
+            self._set(f"{self._count}/attempt", [trial_id, *found])
+            return found
+        named, number, endpoint = self._get(f"{self._count}/attempt")
+        if named != trial_id:
+            raise RankLost(f"node {self.rank} was given another trial than the first")
+        return int(number), str(endpoint)
+
+    def goes_on(self, trial_id: str, again: bool, ending: Ending, *, wait_s: float) -> bool:
+        """See `_Meeting.goes_on`. Raise RankLost on another node that failed, if the first one says nothing of it."""
+        key = f"{self._count}/again"
+        if self.is_first:
+            self._set(key, again)
+            return again
+        if ending.status != "failed":
+            return bool(self._get(key))
+        try:
+            return bool(self._get(key, wait_s))
+        except RankLost:
+            raise RankLost(f"node {self.rank}: {first_line_of(ending.message)}") from None
+
+    def _set(self, key: str, value: object) -> None:
+        with suppress(RuntimeError):  # a node that is gone is noticed elsewhere
+            self._store.set(key, json.dumps(value))
+
+    def _get(self, key: str, wait_s: float | None = None) -> Any:
+        try:
+            if wait_s is not None:
+                self._store.wait([key], datetime.timedelta(seconds=wait_s))
+            return json.loads(self._store.get(key))
+        except RuntimeError as error:
+            raise RankLost(f"node {self.rank} heard nothing of the first: {first_line(error)}") from None
+
+
+def _free_port(host: str) -> int:
+    """Return a port that nothing listens on now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
+        found.bind((host, 0))
+        return int(found.getsockname()[1])
+
+
+def _python() -> str:
+    import sys
+
+    return sys.executable
+
+
+def first_line_of(message: str) -> str:
+    """Return the first line of a message."""
+    return (message.strip().splitlines() or ["no reason is known"])[0]
+
+
+def _no_loss(judged: str, reported: int, window: int) -> str:
+    if judged == "validation":
+        return (
+            "the sweep is judged by the validation loss, and the trainer gave none; return {'validation': x}, write it "
+            "as validation_loss of the result line, or set judge.loss: final_window"
+        )
+    return (
+        f"the sweep is judged by the mean of the final window of {window} steps, and the trainer reported {reported} "
+        f"losses in it; report at least {LEAST_IN_WINDOW}, or widen training.final_window_steps"
+    )
+
+
+def _note(folder: Path, ending: Ending) -> None:
+    """Write into the folder of an attempt how it ended, for people and for the next attempt."""
+    data = {"status": ending.status, "kind": ending.kind, "message": ending.message}
+    path = attempt_folder(folder, ending.attempt) / ENDED
+    with suppress(OSError):
+        write_files({path: lambda file: file.write(json.dumps(data, indent=1).encode())})
+
+
+def _count(folder: Path) -> Mapping[str, int]:
+    """Return kind -> how many attempts at a trial ended so."""
+    found: Counter[str] = Counter()
+    for number in attempt_numbers(folder):
+        with suppress(OSError, ValueError, TypeError):
+            kind = json.loads((attempt_folder(folder, number) / ENDED).read_text()).get("kind")
+            found[str(kind)] += 1
+    return found
+
+
+def _curves(points: tuple[Point, ...]) -> tuple[Curve, ...]:
+    """Return the training loss, and every other number that was reported, over the steps."""
+    if not points:
+        return ()
+    steps: dict[str, list[int]] = {}
+    values: dict[str, list[float]] = {}
+    for point in points:
+        for metric, value in {"train_loss_nats": point.loss, **point.metrics}.items():
+            steps.setdefault(metric, []).append(point.step)
+            values.setdefault(metric, []).append(value)
+    return tuple(Curve(metric=name, steps=tuple(steps[name]), values=tuple(values[name])) for name in steps)
+
+
+def _progress(trial: Trial, points: list[Point], told: int, done: int, batch: int) -> Progress:
+    """Return a report of the steps up to `done`, of which `told` are known already."""
+    loss = points[-1].loss if points else math.nan
+    new = Points(first=told, stop=max(told, done), curves={trial.id: _curves(tuple(points))}) if points else None
+    return Progress(tokens=max(0, done - told) * batch, step=done, losses=(loss,), points=new)

@@ -1,0 +1,181 @@
+"""Names: the parameters of a user's model as a file, which a small helper writes and the export reads.
+
+A file of JSON holds `{"parameters": [{"name": "layers.0.wq.weight", "size": [64, 64], "role": "attn_q"}, ...]}`. A text
+file holds one parameter per line: its name, its size and its role, e.g. `layers.0.wq.weight 64x64 attn_q`. Only the
+name is needed. A size is then the nominal one of the role, and a role follows from the name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpxfer.errors import HpxferError, cut, joined, nearest, shown
+from hpxfer.host.files import read_text, write_files
+from hpxfer.recipe.assign import names_of_each
+from hpxfer.recipe.probe import embedding_scale, gain_of
+from hpxfer.recipe.propose_roles import roles as proposed_roles
+from hpxfer.recipe.wrappers import plain_modules, plain_names
+from hpxfer.scaling.roles import ROLES
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
+KEYS = ("name", "size", "role", "same_as", "frozen", "one_plus", "embedding_scale")
+MAX_PARAMETERS = 10**6
+MAX_NAME = 500  # characters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """One parameter of a model that is not here."""
+
+    name: str
+    size: tuple[int, ...] | None = None  # None: the nominal size of its role
+    role: str | None = None  # None: as its name says
+    same_as: str | None = None  # the first name of the tensor that this one is too
+    frozen: bool = False  # the optimizer does not train it
+    one_plus: bool = False  # a gain w of a norm that multiplies by 1 + w
+    embedding_scale: float = 1.0  # by which the model multiplies the rows of an embedding
+
+
+def names_of(model: torch.nn.Module) -> list[Named]:
+    """Return the parameters of a torch model, under its wrappers, with sizes and with the roles of `hpxfer.roles`.
+
+    The model may lie on the device `meta`. A parameter for which no role is proposed has none.
+    """
+    plain, modules = plain_names(model), plain_modules(model)
+    tensors = {plain(name): tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
+    role_of = {name: match.role for match in proposed_roles(model).matches for name in match.names}
+    first = {name: names[0] for names in names_of_each(tensors) for name in names}
+    return [_named(name, tensor, role_of.get(name), first[name], modules) for name, tensor in tensors.items()]
+
+
+def write_names(model: torch.nn.Module, path: str | Path) -> None:
+    """Write the names file of a torch model, for `hpxfer export --names`. Raise HpxferError if it cannot be written."""
+    defaults = Named(name="")
+    rows = [
+        {key: value for key in KEYS if (value := getattr(one, key)) != getattr(defaults, key)}
+        for one in names_of(model)
+    ]
+    lines = ",\n  ".join(json.dumps(row) for row in rows)
+    content = f'{{"parameters": [\n  {lines}\n]}}\n'.encode()
+    try:
+        write_files({Path(path): lambda file: file.write(content)})
+    except OSError as error:
+        raise HpxferError(f"{path}: cannot be written: {error.strerror}; choose another path") from None
+
+
+def read_names(path: str | Path) -> tuple[Named, ...]:
+    """Return the parameters in a names file. Raise HpxferError, with one line per broken rule, if it holds none."""
+    try:
+        text = read_text(path)
+    except OSError as error:
+        raise HpxferError(f"{cut(str(path), 240)}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise HpxferError(f"{path}: must be a text, got another file: {error}") from None
+    if text.lstrip()[:1] in ("{", "["):
+        found = [_from_mapping(where, entry) for where, entry in _entries(path, text)]
+    else:
+        lines = ((number, line.partition("#")[0].split()) for number, line in enumerate(text.splitlines(), 1))
+        found = [_from_words(f"{path}: line {number}", words) for number, words in lines if words]
+    if not 0 < len(found) <= MAX_PARAMETERS:
+        raise HpxferError(f"{path}: must name from 1 to {MAX_PARAMETERS} parameters, got {len(found)}")
+    if problems := list(_problems(found)):
+        raise HpxferError(joined(f"{path}: {problem}" for problem in problems))
+    return tuple(found)
+
+
+def _named(name: str, tensor: torch.Tensor, role: str | None, first: str, modules: dict[str, torch.nn.Module]) -> Named:
+    path, _, last = name.rpartition(".")
+    scale, one_plus = 1.0, False
+    if role == "embedding":
+        scale = embedding_scale(modules[path], last, modules.get(path.rpartition(".")[0]), tensor.shape[-1])
+    elif role in ("norm", "final_norm"):
+        gain = gain_of(modules[path], last)
+        one_plus = gain is not None and gain.offset == 1.0
+    return Named(
+        name=name,
+        size=tuple(tensor.shape),
+        role=role,
+        same_as=None if first == name else first,
+        frozen=not tensor.requires_grad,
+        one_plus=one_plus,
+        embedding_scale=scale,
+    )
+
+
+def _entries(path: str | Path, text: str) -> Iterator[tuple[str, Any]]:
+    """Yield (where, entry) of a JSON file: a list of mappings under the key `parameters`."""
+    rule = f'{path}: must hold {{"parameters": [...]}}, one mapping with a name per parameter'
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise HpxferError(f"{path}: not a JSON file: {error}") from None
+    entries = data.get("parameters") if isinstance(data, dict) and set(data) == {"parameters"} else None
+    if not isinstance(entries, list):
+        raise HpxferError(f"{rule}, got {shown(data)}; hpxfer.export.write_names(model, path) writes one")
+    yield from ((f"{path}: parameters[{at}]", entry) for at, entry in enumerate(entries))
+
+
+def _from_mapping(where: str, entry: Any) -> Named:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise HpxferError(f"{where}: must be a mapping with a name, got {shown(entry)}")
+    for key in entry:
+        if key not in KEYS:
+            raise HpxferError(f"{where}: unknown key {shown(key)}; {nearest(key, KEYS)}")
+    size = entry.get("size")
+    if size is not None and not (isinstance(size, list) and all(_is_count(one) for one in size)):
+        raise HpxferError(f"{where}: size: must be a list of whole numbers above 0, got {shown(size)}")
+    for key in ("role", "same_as"):
+        if entry.get(key) is not None and not isinstance(entry[key], str):
+            raise HpxferError(f"{where}: {key}: must be a text, got {shown(entry[key])}")
+    for key in ("frozen", "one_plus"):
+        if not isinstance(entry.get(key, False), bool):
+            raise HpxferError(f"{where}: {key}: must be true or false, got {shown(entry[key])}")
+    scale = entry.get("embedding_scale", 1.0)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < float("inf"):
+        raise HpxferError(f"{where}: embedding_scale: must be a number above 0, got {shown(scale)}")
+    return Named(**{**entry, "size": None if size is None else tuple(size), "embedding_scale": float(scale)})
+
+
+def _from_words(where: str, words: Sequence[str]) -> Named:
+    """Return the parameter in a line: its name, then its size and its role, each of which may be left out."""
+    name, *rest = words
+    size = None
+    if rest and re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", rest[0]):
+        size = tuple(map(int, rest.pop(0).split("x")))
+        if 0 in size:
+            raise HpxferError(f"{where}: a size must be of whole numbers above 0, got {shown(words[1])}")
+    if len(rest) > 1:
+        raise HpxferError(f"{where}: must be a name, a size such as 64x64 and a role, got {shown(' '.join(words))}")
+    return Named(name=name, size=size, role=rest[0] if rest else None)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _problems(found: Sequence[Named]) -> Iterator[str]:
+    """Yield the rules that names break: dotted words, each once, and none of them the module of another."""
+    seen = set[str]()
+    modules = {one.name[:at] for one in found for at, letter in enumerate(one.name) if letter == "."}
+    for one in found:
+        if len(one.name) > MAX_NAME or NAME.fullmatch(one.name) is None:
+            rule = "a name must be words of letters, digits and '_' with dots between them"
+            yield f"{rule}, got {shown(one.name)}; write names without wrappers"
+        elif one.name in seen:
+            yield f"each name must stand once, got {one.name} twice; keep one"
+        elif one.name in modules:
+            yield f"{one.name}: a parameter cannot hold other parameters, got names that start with {one.name}."
+        if one.same_as is not None and one.same_as not in seen:
+            yield f"{one.name}: same_as: must be a name further up, got {shown(one.same_as)}"
+        for part in (one.role or "").partition("@")[0].split("+") if one.role else ():
+            if part not in ROLES:
+                yield f"{one.name}: unknown role {shown(part)}; {nearest(part, ROLES)}"
+        seen.add(one.name)

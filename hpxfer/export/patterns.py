@@ -1,0 +1,60 @@
+"""Patterns: from names in groups to patterns, each of which matches names of one group alone. Pure.
+
+A template is a name in which `#` stands for any whole number: `layers.#.wq.weight`. A template that two groups would
+share, such as that of a layer which differs from the others, is not made: those names stand by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from hpxfer.errors import HpxferError
+
+
+def templates(groups: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return for each group of names the templates that match all of its names and none of another group."""
+    owners: dict[str, set[int]] = {}
+    for at, names in enumerate(groups):
+        for name in names:
+            for form in forms(name):
+                owners.setdefault(form, set()).add(at)
+    return [
+        list(dict.fromkeys(next(form for form in forms(name) if len(owners[form]) == 1) for name in names))
+        for names in groups
+    ]
+
+
+def forms(name: str) -> list[str]:
+    """Return the templates of a name from the widest to the name itself.
+
+    The widest has `#` for each part that is a number and for a number at the end, as in `weight12`. The next has it for
+    parts alone, so that `w1` and `w2` stay apart.
+    """
+    parts = ".".join("#" if part.isdecimal() else part for part in name.split("."))
+    return [re.sub(r"[0-9]+$", "#", parts), parts, name]
+
+
+def globs(groups: Sequence[Sequence[str]], lead: str = "") -> list[list[str]]:
+    """Return for each group its globs, in which `*` matches dots too. `lead` stands before each, e.g. `*`.
+
+    Each name matches one glob, and each glob a name. Raises HpxferError if a glob matches a name of another group.
+    """
+    owner = {name: at for at, names in enumerate(groups) for name in names}
+    out: list[list[str]] = []
+    for at, of_group in enumerate(templates(groups)):
+        left, kept = set(groups[at]), []
+        for pattern in (lead + one.replace("#", "*") for one in of_group):
+            found = {name for name in owner if fnmatchcase(name, pattern)}
+            for name in found:
+                if owner[name] != at:
+                    raise HpxferError(
+                        f"names: a glob must match names with equal numbers alone, got {pattern!r} for {name}, which "
+                        "has others; rename the parameter, or use --to torch, which goes by whole names"
+                    )
+            # A glob whose `*` crosses dots may match names of an earlier one too.
+            kept += [pattern] if found <= left else sorted(lead + name for name in found & left)
+            left -= found
+        out.append(kept)
+    return out

@@ -1,0 +1,140 @@
+"""Plan: all that an export of one recipe at one shape says, before a target spells it."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hpxfer.errors import HpxferError, cut
+from hpxfer.export.names import Named
+from hpxfer.export.schedule import Phases, phases
+from hpxfer.export.stand_in import stand_in
+from hpxfer.recipe import OtherModelWarning, OutOfRangeWarning, Recipe, roles
+from hpxfer.recipe.explain import TensorRow
+from hpxfer.recipe.fitted_range import check_covered, out_of_range
+from hpxfer.recipe.match import match_roles
+from hpxfer.recipe.resolved import Base, Resolved
+from hpxfer.scaling.shape import Shape
+
+Pairs = tuple[tuple[str, str], ...]
+MOST_NAMES = 600  # characters of the names in one message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Parameters with equal LR, eps and weight decay."""
+
+    names: tuple[str, ...]
+    roles: tuple[str, ...]
+    lr: float
+    eps: float
+    weight_decay: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a recipe gives a model of this shape, parameter by parameter.
+
+    `rows` has one row per parameter, and none if the model's names are not known. `sizes_known` says whether the sizes
+    in the rows are the user's.
+    """
+
+    recipe: Recipe
+    shape: Shape
+    rows: tuple[TensorRow, ...]
+    sizes_known: bool
+    cautions: tuple[str, ...]
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        return Resolved(Base(self.recipe.file), self.shape)
+
+    @property
+    def forward(self) -> dict[str, float]:
+        """Key -> absolute forward multiplier, as `Recipe.forward_multipliers` gives them."""
+        return self.resolved.forward
+
+    @property
+    def betas(self) -> tuple[float, float] | None:
+        return self.resolved.betas
+
+    @property
+    def phases(self) -> Phases | None:
+        return phases(self.recipe.file, self.shape)
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the recipe as hpxfer writes it."""
+        return hashlib.sha256(self.recipe.dump().encode()).hexdigest()
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of what the optimizer trains, in the order of the model's parameters."""
+        found: dict[tuple[float, float, float], list[TensorRow]] = {}
+        for row in self.rows:
+            if row.lr is not None and row.eps is not None and row.weight_decay is not None:
+                found.setdefault((row.lr, row.eps, row.weight_decay), []).append(row)
+        return tuple(
+            Group(
+                names=tuple(row.name for row in rows),
+                roles=tuple(dict.fromkeys(role for row in rows for role in row.role.split("+"))),
+                lr=lr,
+                eps=eps,
+                weight_decay=weight_decay,
+            )
+            for (lr, eps, weight_decay), rows in found.items()
+        )
+
+
+def make_plan(recipe: Recipe, shape: Shape, parameters: Sequence[Named] | None, known: Pairs, where: str) -> Plan:
+    """Return the plan. `known` are a target's own pairs of name pattern and role, and `where` names the parameters.
+
+    A role that a name carries wins over the pairs, and these win over what `hpxfer.roles` knows. A list of names shows
+    too little of the model to say in what it differs from the base's. Raises HpxferError if a parameter has no role, if
+    a size is not that of its role at this shape, or if the table does not cover the target.
+    """
+    rule, fitted = Base(recipe.file).rule, recipe.file.fitted
+    check_covered(rule, fitted, shape)
+    beyond = out_of_range(rule, fitted, shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OutOfRangeWarning)
+        warnings.simplefilter("ignore", OtherModelWarning)
+        rows = () if parameters is None else _rows(recipe, shape, parameters, known, where)
+    spelled = shape.label(schedule=bool(shape.steps))
+    cautions = [f"the target {spelled} is beyond what was measured: {'; '.join(beyond)}"]
+    return Plan(
+        recipe=recipe,
+        shape=shape,
+        rows=rows,
+        sizes_known=parameters is not None and all(one.size is not None for one in parameters),
+        cautions=tuple(cautions if beyond else ()),
+    )
+
+
+def _rows(recipe: Recipe, shape: Shape, parameters: Sequence[Named], known: Pairs, where: str) -> tuple[TensorRow, ...]:
+    role_of = _role_of(parameters, known, where)
+    pairs = [(glob.escape(one.name), role_of[one.name]) for one in parameters]
+    # Checked before the model is made, whose sizes follow from the roles.
+    match_roles([one.name for one in parameters], [], pairs, Base(recipe.file).refused(shape))
+    return recipe.explain(stand_in(parameters, role_of, shape), pairs, shape).rows
+
+
+def _role_of(parameters: Sequence[Named], known: Pairs, where: str) -> dict[str, str]:
+    """Return name -> role. Raise HpxferError, which lists the names, if some have none."""
+    given = {one.name: one.role for one in parameters if one.role is not None}
+    rest = [one for one in parameters if one.role is None]
+    # The proposal looks at names alone, so that any size will do.
+    dummy = Shape(width=1, depth=1, head_dim=1, num_experts=1, num_active=1, expert_width=1)
+    bare = [Named(name=one.name, same_as=one.same_as) for one in parameters]
+    proposed = roles(stand_in(bare, dict.fromkeys((one.name for one in parameters), "attn_q"), dummy), known)
+    by_name = {name: match.role for match in proposed.matches for name in match.names}
+    if without := [one.name for one in rest if one.name not in by_name]:
+        raise HpxferError(
+            f"{where}: every parameter must have a role, got none for {cut(', '.join(without), MOST_NAMES)}; write the "
+            "role behind the name in the file of --names, e.g. 'layers.0.wq.weight 64x64 attn_q'"
+        )
+    return {one.name: given.get(one.name) or by_name[one.name] for one in parameters}

@@ -1,0 +1,35 @@
+"""Receipts: what a trainer's optimizer really holds, and what such reports say of how far its results can be trusted.
+
+`receipt` and `write_groups` run inside a training and import torch late. All checks are pure functions of plain data.
+"""
+
+from hpxfer.receipts.arms import arms_agree, same_measure
+from hpxfer.receipts.changes import changes_since, weights_of
+from hpxfer.receipts.forward import forward_factors
+from hpxfer.receipts.groups import groups_match
+from hpxfer.receipts.init import init_matches
+from hpxfer.receipts.outcome import Outcome, undecided_because
+from hpxfer.receipts.receipt import receipt
+from hpxfer.receipts.schedule import schedule_keeps_ratios
+from hpxfer.receipts.seeds import Repeat, base_repeats, seeds_differ
+from hpxfer.receipts.wired import hp_is_wired
+from hpxfer.receipts.write import write_groups
+
+__all__ = [
+    "Outcome",
+    "Repeat",
+    "arms_agree",
+    "base_repeats",
+    "changes_since",
+    "forward_factors",
+    "groups_match",
+    "hp_is_wired",
+    "init_matches",
+    "receipt",
+    "same_measure",
+    "schedule_keeps_ratios",
+    "seeds_differ",
+    "undecided_because",
+    "weights_of",
+    "write_groups",
+]

@@ -1,0 +1,211 @@
+"""Rules of a sweep that a user's own trainer trains: its section `trainer`, its shapes and its resources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.scaling.tables import OWN
+from hpxfer.spec import presets
+from hpxfer.spec.axes import entries
+from hpxfer.spec.model_section import ModelSpec
+from hpxfer.spec.own import USER, own_shape
+from hpxfer.spec.problem import Problem
+from hpxfer.spec.sweep import ShapeChange, SweepSpec
+from hpxfer.spec.trainer_section import TrainerSpec
+from hpxfer.spec.yaml_file import KeyPath
+
+_AT: KeyPath = ("trainer",)
+_READ_OF_MODEL = ("family", "own", "dims", "base", "gate", "attention_scale")  # the last two are for its recipe
+_READ_OF_POINT = ("own", "batch_tokens", "batch_samples", "steps", "schedule")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # of an arm: part of labels
+# Fewer reports than this in the final window say too little of its mean.
+LEAST_IN_WINDOW = 5
+_ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY", re.IGNORECASE)
+
+
+def without_trainer(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield the keys that go with a user's own trainer, in a sweep of a built-in family."""
+    family = spec.model.family
+    if spec.trainer is not None:
+        yield _AT, f"goes with model.family: {USER}, got {family}; take one of them out"
+    for key in ("own", "dims"):
+        if getattr(spec.model, key):
+            yield ("model", key), f"goes with model.family: {USER}, got {family}; take it out"
+    for key, instead in (("gpus_per_trial", "gpus_per_stack"), ("gpus_per_node", None), ("nodes_per_trial", None)):
+        if getattr(spec.resources, key) is not None:
+            fix = "take it out" if instead is None else f"write {instead}"
+            yield ("resources", key), f"goes with a trainer of your own; {fix}"
+    for name, axis in spec.axes.items():
+        if axis.scale is not None:
+            yield ("axes", name, "scale"), f"goes with model.family: {USER}, got {family}; take it out"
+        for below, entry in entries(axis):
+            if isinstance(entry, ShapeChange) and entry.own is not None:
+                yield ("axes", name, *below, "own"), f"goes with model.family: {USER}, got {family}; take it out"
+
+
+def trainer_problems(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield every broken rule of a sweep of the family `user` that no later check needs to be kept first."""
+    trainer = spec.trainer
+    if trainer is None:
+        yield _AT, f"must be given with model.family: {USER}: what trains its models"
+        return
+    yield from _entry(trainer)
+    yield from _arms(spec, trainer)
+    yield from _texts(trainer)
+    yield from _model(spec)
+    yield from _keys(spec)
+    yield from _resources(spec)
+
+
+def _entry(trainer: TrainerSpec) -> Iterator[Problem]:
+    if (trainer.function is None) == (trainer.command is None):
+        got = "neither" if trainer.function is None else "both"
+        yield _AT, f"must give exactly one of function and command, got {got}"
+    if trainer.command is not None and (not trainer.command or not trainer.command[0]):
+        yield (*_AT, "command"), "must name a program and its arguments, such as [python, train.py], got none"
+    for index, part in enumerate(trainer.command or ()):
+        if "\0" in part:
+            yield (*_AT, "command", index), "must hold no NUL character"
+    if trainer.version is None and not trainer.files:
+        yield (
+            _AT,
+            "must give version or files, by which a change of your code is known: trials of other code are others; "
+            "e.g. files: [train.py]",
+        )
+    for index, name in enumerate(trainer.files or ()):
+        path = PurePosixPath(name)
+        if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
+            yield (*_AT, "files", index), f"must be a path or glob below the folder of the sweep, got {shown(name)}"
+
+
+def _arms(spec: SweepSpec, trainer: TrainerSpec) -> Iterator[Problem]:
+    names = [chosen.name for chosen in spec.parameterizations]
+    own = [name.removeprefix(OWN) for name in names if name.startswith(OWN)]
+    arms = trainer.arms or {}
+    if arms and len(own) < len(names):
+        yield ("parameterizations",), "must be left out with trainer.arms, which are the arms of the sweep"
+    for name in arms:
+        if not _NAME.fullmatch(name):
+            rule = "must be at most 40 letters, digits, '.', '_' and '-', starting with a letter or digit"
+            yield (*_AT, "arms", name), f"{rule}, got {shown(name)}"
+    if unknown := [name for name in own if name not in arms]:
+        yield ("parameterizations",), f"{OWN}{unknown[0]} must be an arm of trainer.arms; {nearest(unknown[0], arms)}"
+    legal = arms or [name for name in names if not name.startswith(OWN)]
+    if trainer.control is not None and trainer.control not in legal:
+        yield (
+            (*_AT, "control"),
+            f"must be an arm of the sweep, got {shown(trainer.control)}; " + nearest(trainer.control, legal),
+        )
+
+
+def _texts(trainer: TrainerSpec) -> Iterator[Problem]:
+    for index, pattern in enumerate(trainer.nan_exit):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            yield (*_AT, "nan_exit", index), f"must be a regular expression, got {shown(pattern)}: {error}"
+    for index, name in enumerate(trainer.env):
+        if not _ENV.fullmatch(name):
+            yield (*_AT, "env", index), f"must be the name of a variable, got {shown(name)}"
+    for key in ("version", "data"):
+        value = getattr(trainer, key)
+        if value is not None and (not value.strip() or len(value) > 200 or not value.isprintable()):
+            yield (*_AT, key), f"must be 1 to 200 characters on one line, got {shown(value)}"
+    for name in trainer.args:
+        if _SECRET.search(name):
+            yield (
+                (*_AT, "args", name),
+                "must be no secret, as args stand in files and ids; name an environment variable in trainer.env",
+            )
+
+
+def _model(spec: SweepSpec) -> Iterator[Problem]:
+    model, trainer = spec.model, spec.trainer
+    if model.own is None:
+        yield ("model", "own"), "must be given: the base shape in your trainer's words, such as {d_model: 256}"
+        return
+    try:
+        own_shape(model.own, model.dims, batch=1, steps=1)
+    except HpxferError as error:
+        yield ("model",), str(error)
+        return
+    if not model.dims and trainer is not None and not trainer.arms:
+        yield (
+            ("model", "dims"),
+            "must say what the parameterizations read of model.own, such as {width: d_model, depth: n_layer}; or give "
+            "arms of your own as trainer.arms",
+        )
+    defaults = presets.of_family(model.family)
+    for name, field in ModelSpec.model_fields.items():
+        if name in _READ_OF_MODEL:
+            continue
+        if getattr(model, name) != defaults.get(name, field.get_default(call_default_factory=True)):
+            yield ("model", name), "has no effect: your own trainer builds the model; give it in trainer.args"
+
+
+def _keys(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield the keys that only the built-in trainer reads."""
+    training, at = spec.training, ("training",)
+    for key in ("validation_tokens", "validation_samples", "accumulation_tokens", "determinism"):
+        if getattr(training, key) is not None:
+            yield (*at, key), "has no effect: your own trainer decides it; give it in trainer.args"
+    if training.accumulation_lanes != 1:
+        yield (*at, "accumulation_lanes"), "has no effect: your own trainer decides it; take it out"
+    if training.batch_tokens is not None and training.batch_samples is not None:
+        yield at, "must give at most one of batch_tokens and batch_samples, got both"
+    for name, axis in spec.axes.items():
+        for below, entry in entries(axis):
+            if not isinstance(entry, ShapeChange):
+                continue
+            for key in ShapeChange.model_fields:
+                if key not in _READ_OF_POINT and getattr(entry, key) is not None:
+                    rule = "has no effect in the family user; give the shape as own"
+                    yield ("axes", name, *below, key), rule
+    if spec.judge.loss not in ("validation", "final_window"):
+        yield ("judge", "loss"), f"must be validation or final_window with a trainer, got {spec.judge.loss}"
+    if spec.judge.loss == "final_window" and spec.steps and spec.final_window_steps < LEAST_IN_WINDOW:
+        yield (
+            (*at, "final_window_steps"),
+            f"must be at least {LEAST_IN_WINDOW} steps, of which each is reported, for judge.loss: final_window, got "
+            f"{spec.final_window_steps}",
+        )
+    if spec.early_stopping.asha is not None:
+        yield (
+            ("early_stopping",),
+            "goes with the built-in trainer; let yours end trials that it gives up, or take it out",
+        )
+    if spec.precision != "float32":
+        yield ("precision",), "has no effect: your own trainer decides it; give it in trainer.args"
+    if spec.resources.loggers:
+        yield ("resources", "loggers"), "go with the built-in trainer; let your own write its curves, or take them out"
+
+
+def _resources(spec: SweepSpec) -> Iterator[Problem]:
+    resources = spec.resources
+    if resources.gpus_per_stack is not None:
+        yield ("resources", "gpus_per_stack"), "goes with the built-in trainer; write gpus_per_trial"
+    for key in ("stack_size", "micro_batch_tokens"):
+        if getattr(resources, key) is not None:
+            yield ("resources", key), "goes with the built-in trainer, which stacks trials; take it out"
+    gpus, each = resources.gpus_per_trial, resources.gpus_per_node
+    if resources.keep != "none":
+        yield ("resources", "keep"), "goes with the built-in trainer; let your own keep weights in its checkpoints"
+    if gpus is None:
+        if each is not None:
+            yield ("resources", "gpus_per_node"), "goes with gpus_per_trial, got none"
+    elif each is not None and gpus % each:
+        yield ("resources", "gpus_per_trial"), f"must be whole nodes of {each} GPUs, got {gpus:g}"
+    elif each is not None and resources.nodes_per_trial not in (None, int(gpus / each)):
+        yield ("resources", "nodes_per_trial"), f"must be gpus_per_trial / gpus_per_node, which is {gpus / each:g}"
+    elif each is None and resources.nodes_per_trial is not None:
+        yield ("resources", "gpus_per_node"), "must be given with gpus_per_trial on several nodes"
+    if resources.nodes > 1 and spec.trainer is not None and spec.trainer.function is not None:
+        yield (
+            ("trainer", "function"),
+            "runs on one node; for several give the command [torchrun, --nnodes, '{nodes}', ..., -m, hpxfer.trainer, "
+            "'{config_json}'] and the function in args",
+        )

@@ -1,0 +1,68 @@
+"""The files of a user's own trainer: where they lie, and the digests by which a change of them is known."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpxfer.errors import HpxferError, shown
+from hpxfer.host.files import read_bytes
+from hpxfer.spec.sweep import SweepSpec
+from hpxfer.spec.trainer_section import TrainerSpec
+
+MAX_FILES = 10_000
+MAX_BYTES = 2**30  # of all files together; code is smaller
+
+
+def in_folder(spec: SweepSpec, folder: Path) -> SweepSpec:
+    """Return the sweep with the folder of its own trainer as an absolute path. `folder` is that of the sweep file."""
+    if spec.trainer is None:
+        return spec
+    return _with(spec, spec.trainer.model_copy(update={"folder": str(folder / (spec.trainer.folder or ""))}))
+
+
+def digested(spec: SweepSpec) -> SweepSpec:
+    """Return the sweep with the digests of its trainer's files.
+
+    Where no file of a sweep that was run before is on this machine, its digests stand for them. Raise HpxferError if a
+    file cannot be read, or a name matches none.
+    """
+    trainer = spec.trainer
+    if trainer is None or not trainer.files:
+        return spec
+    folder = Path(trainer.folder or ".")
+    if trainer.digests is not None and not any(found for _, found in _matches(folder, trainer)):
+        return spec
+    digests: dict[str, str] = {}
+    size = 0
+    for name, paths in _matches(folder, trainer):
+        if not paths:
+            raise HpxferError(
+                f"trainer.files: {shown(name)} must name files below {folder}, got none; correct the path, which "
+                "starts at the folder of the sweep file"
+            )
+        for path in paths:
+            content = read_bytes(path)
+            size += len(content)
+            if size > MAX_BYTES or len(digests) >= MAX_FILES:
+                raise HpxferError(
+                    f"trainer.files: {shown(name)}: must be code, at most {MAX_FILES} files of 1 GiB together; name "
+                    "fewer, and give data a name in trainer.data"
+                )
+            digests[path.relative_to(folder).as_posix()] = hashlib.blake2b(content, digest_size=16).hexdigest()
+    return _with(spec, trainer.model_copy(update={"digests": dict(sorted(digests.items()))}))
+
+
+def _matches(folder: Path, trainer: TrainerSpec) -> Iterator[tuple[str, list[Path]]]:
+    """Yield each name with the files that it matches. Compiled Python is no code of the user's."""
+    for name in trainer.files or ():
+        try:
+            found = sorted(path for path in folder.glob(name) if path.is_file() and "__pycache__" not in path.parts)
+        except (ValueError, NotImplementedError, OSError) as error:
+            raise HpxferError(f"trainer.files: {shown(name)}: {error}") from None
+        yield name, found
+
+
+def _with(spec: SweepSpec, trainer: TrainerSpec) -> SweepSpec:
+    return spec.model_copy(update={"trainer": trainer})

@@ -1,0 +1,115 @@
+"""The section `trainer` of a sweep file: the user's own trainer. The text below a field documents its key."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, JsonValue
+
+from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.tables import OWN
+from hpxfer.spec.data_section import OWN_DATA
+from hpxfer.spec.fields import Positive, Section, Seq
+
+_Second = Annotated[float, Field(gt=0, le=1e7)]
+
+
+class TimeoutsSpec(Section):
+    """How long a trial may take, in seconds. A trial beyond a limit is ended, tried once more, and then has failed."""
+
+    start_s: _Second = 1800.0
+    """Until its first line."""
+    silence_s: _Second | None = None
+    """Between two of its lines. The default is 900 seconds, or 20 times its median gap if that is longer."""
+    wall_s: _Second | None = None
+    """For one attempt. There is no limit by default."""
+    grace_s: Annotated[float, Field(ge=0, le=3600)] = 60.0
+    """From the request to end (SIGTERM) until it is killed."""
+
+
+class ArmSpec(Section):
+    """One way of your own trainer to scale its HPs from shape to shape."""
+
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """What the trainer gets in its args, beside those of all arms."""
+
+
+class LossSpec(Section):
+    """What the losses are that the trainer reports."""
+
+    name: str = "loss"
+    """The name in reports, e.g. `validation loss`."""
+    unit: Literal["nats", "bits per byte", "squared error"] = "nats"
+    """The unit of every loss. No loss is converted."""
+
+
+class CostSpec(Section):
+    """What a trial costs, where no stored trial says it."""
+
+    seconds_per_trial: dict[str, Positive] | Positive
+    """The seconds of one trial: for all shapes, or by the label of each, such as `d_model=128 n_layer=2`."""
+
+
+class TrainerSpec(Section):
+    """Your own trainer. Goes with `model.family: user`. Give `function` or `command`, and `version` or `files`."""
+
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    """A Python function such as `mypackage.train:train`. It gets one trial, and returns the losses."""
+    command: Seq[str] | None = None
+    """A program and its arguments, without a shell. Placeholders stand within an argument: `{config_json}`, `{gpus}`,
+    `{nodes}`, `{node_rank}`, `{rdzv_endpoint}`, `{rdzv_id}`, `{run_dir}`, `{seed}`, `{steps}`, `{hp.lr}`,
+    `{shape.d_model}`, `{arg.NAME}`. `{{` and `}}` are braces."""
+    version: str | None = None
+    """The version of your code, in words of your own. Raise it when a change moves numbers. `dev` is never reused by
+    another results folder."""
+    files: Seq[str] | None = None
+    """The files that decide what is computed, as paths or globs such as `src/**/*.py` from the folder of the sweep
+    file. Their contents are part of the trials' identity."""
+    args: dict[str, JsonValue] = Field(default_factory=dict)
+    """What else the trainer gets, the same for all trials."""
+    arms: dict[str, ArmSpec] | None = None
+    """Ways to scale of your own, in place of `parameterizations`."""
+    control: str | None = None
+    """The arm that the others are compared with: one that does not scale. Without it no verdict says `transfers`."""
+    data: str = "unnamed"
+    """The name of the data and of its version, such as `fineweb-10BT@2026-10`. It is part of the trials' identity."""
+    nan_exit: Seq[str] = ()
+    """Regular expressions. A trainer that ends by itself with an error whose last lines match one has diverged."""
+    env: Seq[str] = ()
+    """The environment variables that the trainer gets, beside PATH and the like. No other reaches it."""
+    timeouts: TimeoutsSpec = TimeoutsSpec()
+    """How long a trial may take."""
+    loss: LossSpec = LossSpec()
+    """What the losses are."""
+    cost: CostSpec | None = None
+    """What a trial costs."""
+    folder: str | None = None
+    """Where the command runs and paths start. The default is the folder of the sweep file. Never part of a trial's
+    identity."""
+    digests: dict[str, str] | None = None
+    """File -> the hash of its content. Written by a run."""
+
+    def seconds_of(self, shape: Shape) -> float | None:
+        """Return the seconds of a trial of a shape by `cost`, or None if it does not say."""
+        seconds = None if self.cost is None else self.cost.seconds_per_trial
+        return seconds.get(shape.label()) if isinstance(seconds, dict) else seconds
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What is called, unfilled, as an identity holds it."""
+        return {"function": self.function} if self.function is not None else {"command": list(self.command or ())}
+
+
+def with_trainer(sweep: Any) -> Any:
+    """Return a sweep file with what its own trainer stands for: the data by name, and arms in place of tables."""
+    trainer = sweep.get("trainer") if isinstance(sweep, dict) else None
+    if not isinstance(trainer, dict):
+        return sweep
+    out = dict(sweep)
+    name = trainer.get("data", TrainerSpec.model_fields["data"].default)
+    if "data" not in sweep and isinstance(name, str):
+        out["data"] = {"source": f"{OWN_DATA}{name}"}
+    arms = trainer.get("arms")
+    if isinstance(arms, dict) and arms and "parameterizations" not in sweep:
+        out["parameterizations"] = [{"name": f"{OWN}{arm}"} for arm in arms]
+    return out

@@ -1,0 +1,151 @@
+"""Function: call the user's `train(trial)` in this process, from a config.json."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.host.files import read_text, reason
+from hpxfer.trainer.ending import BAD_INPUT
+from hpxfer.trainer.job import CONTRACT
+from hpxfer.trainer.ranks import rank_and_world
+from hpxfer.trainer.user_recipe import TrialRecipe
+from hpxfer.trainer.user_trial import UserTrial
+
+_ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def main(arguments: list[str]) -> int:
+    """Train the trial of a config.json: `python -m hpxfer.trainer CONFIG`. Return the exit code.
+
+    It is 78 for a mistake in what the user gave, which is printed without a traceback. Any other exception goes on.
+    """
+    try:
+        if len(arguments) != 1:
+            raise HpxferError(f"python -m hpxfer.trainer: must get the path of a config.json, got {shown(arguments)}")
+        run(read_config(Path(arguments[0])))
+    except HpxferError as error:
+        _record(error, BAD_INPUT)
+        print(error, file=sys.stderr)  # noqa: T201
+        return BAD_INPUT
+    except Exception as error:
+        _record(error, 1)
+        raise
+    return 0
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the content of a config.json. Raise HpxferError if it is none of this contract."""
+    try:
+        data = json.loads(read_text(path))
+    except OSError as error:
+        raise HpxferError(f"{path}: cannot be read: {reason(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise HpxferError(f"{path}: must be JSON, got: {error}") from None
+    if not isinstance(data, dict) or data.get("contract") != CONTRACT:
+        got = shown(data.get("contract") if isinstance(data, dict) else data)
+        raise HpxferError(f"{path}: contract: must be {CONTRACT}, got {got}; hpxfer writes this file")
+    return data
+
+
+def run(config: Mapping[str, Any]) -> None:
+    """Call the function of a config, report what it yields, and write the result line from what it returns."""
+    if folder := config.get("code_dir"):
+        sys.path.insert(0, str(folder))
+    train = load_function(str(config.get("function")))
+    trial = trial_of(config)
+    returned = train(trial)
+    if isinstance(returned, Iterator):
+        returned = _report_all(trial, returned)
+    if returned is None:
+        return
+    if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
+        raise HpxferError(
+            f'{config.get("function")}: must return None or numbers by name, e.g. {{"validation": 3.2}}, got '
+            f"{shown(returned)}"
+        )
+    trial.result(returned)
+
+
+def trial_of(config: Mapping[str, Any]) -> UserTrial:
+    """Return the trial of a config, for this rank."""
+    rank, world = rank_and_world()
+    recipe, resume = config.get("recipe"), config.get("resume")
+    return UserTrial(
+        trial_id=config["trial"],
+        attempt=config["attempt"],
+        shape=config.get("shape") or {},
+        base_shape=config.get("base_shape"),
+        hps=config.get("hps") or {},
+        args=config.get("args") or {},
+        seed=config.get("seed", 0),
+        steps=config["steps"],
+        batch_tokens=config.get("batch_tokens"),
+        schedule=config.get("schedule") or {},
+        roles=config.get("roles") or {},
+        recipe=None if recipe is None else TrialRecipe(recipe["text"], recipe["shape"]),
+        rank=rank,
+        world=world,
+        checkpoint_dir=Path(config["checkpoint_dir"]),
+        resume=None if resume is None else Path(resume),
+        report_file=Path(config["report_file"]),
+        config=config,
+    )
+
+
+def load_function(entry: str) -> Callable[[UserTrial], Any]:
+    """Return the function of an entry `pkg.mod:train`. Raise HpxferError if there is none."""
+    if not _ENTRY.fullmatch(entry):
+        raise HpxferError(f'trainer.function: must be "package.module:function", got {shown(entry)}')
+    name, _, path = entry.partition(":")
+    try:
+        found: Any = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # a module that the user's module imports
+        where = ", ".join(sys.path[:3])
+        raise HpxferError(f"trainer.function: there is no module {error.name!r} in {where}, ...") from None
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise HpxferError(f"trainer.function: {name} has no {path!r}; {nearest(part, _public(found))}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise HpxferError(f"trainer.function: {entry} must be a function, got {shown(found)}")
+    return found  # type: ignore[no-any-return]
+
+
+def _public(module: object) -> list[str]:
+    return [name for name in dir(module) if not name.startswith("_")]
+
+
+def _report_all(trial: UserTrial, reports: Iterator[Any]) -> Any:
+    """Report the dictionaries that a generator yields. Return what it returns."""
+    while True:
+        try:
+            line = next(reports)
+        except StopIteration as end:
+            return end.value
+        if not isinstance(line, Mapping) or not {"step", "loss"} <= set(line):
+            raise HpxferError(f'train: must yield {{"step": ..., "loss": ...}} and other numbers, got {shown(line)}')
+        trial.report(**line)
+
+
+def _record(error: BaseException, code: int) -> None:
+    """Write the error where torchrun looks for it, in torch's format; torchrun hands it on to the supervisor's side."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
+    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra, "errorCode": code}
+    with suppress(OSError):
+        Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")

@@ -1,0 +1,165 @@
+"""Lines: what a trainer may write to its report file. One JSON object per line, with a `type`. Pure.
+
+    {"type": "report", "step": 10, "loss": 3.2, "grad_norm": 0.7}    a loss, and any other numbers by name
+    {"type": "alive"}                                                 it works on, and has nothing to report
+    {"type": "checkpoint", "step": 10, "path": "ckpt/step-10"}        a checkpoint is whole
+    {"type": "groups", "step": 1, "groups": [{"names": [...], "lr": 0.01}]}    the optimizer's groups
+    {"type": "result", "status": "finished", "validation_loss": 3.1}  the last line; or "diverged", with its `step`
+
+Each line may also have `trial`, `attempt` (both must be those of the config) and `time` (seconds since 1970).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from hpxfer.errors import nearest, shown
+
+# No list of a model's parameter groups is as long.
+MAX_LINE_BYTES = 4 * 2**20
+_SPELLED = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
+_COMMON = ("type", "trial", "attempt", "time")
+
+
+class Fault(ValueError):
+    """A line that breaks the protocol. The text says the rule and what was got."""
+
+
+class Point(NamedTuple):
+    """What was reported of one step."""
+
+    step: int
+    loss: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Alive:
+    """The trainer works on."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that is whole. A `path` that is not absolute is relative to the trial's folder."""
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of the optimizer at a step, as the trainer wrote them."""
+
+    step: int
+    groups: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How the training ended by its own account."""
+
+    status: Literal["finished", "diverged"]
+    step: int | None
+    validation_loss: float | None
+    metrics: Mapping[str, float]
+
+
+Line = Point | Alive | Checkpoint | Groups | Result
+
+
+def parse_line(text: bytes, *, trial_id: str, attempt: int, steps: int) -> Line:
+    """Return what a line says. Raise Fault if it breaks a rule that can be seen from the line alone."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Fault(f"must be one JSON object, got {shown(text.decode(errors='replace'))}") from None
+    if not isinstance(data, dict):
+        raise Fault(f"must be one JSON object, got {shown(data)}")
+    _check_addressee(data, trial_id, attempt)
+    kind = data.get("type")
+    read = _READERS.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        raise Fault(f"type: must be one of {', '.join(_READERS)}, got {shown(kind)}; {nearest(str(kind), _READERS)}")
+    return read(data, steps)
+
+
+def _check_addressee(data: Mapping[str, Any], trial_id: str, attempt: int) -> None:
+    if (trial := data.get("trial", trial_id)) != trial_id:
+        raise Fault(f"trial: must be the trial of the config, {trial_id!r}, got {shown(trial)}")
+    if (number := data.get("attempt", attempt)) != attempt or isinstance(number, bool):
+        raise Fault(f"attempt: must be the attempt of the config, {attempt}, got {shown(number)}")
+    if "time" in data:
+        _number(data, "time")
+
+
+def _report(data: Mapping[str, Any], steps: int) -> Point:
+    rest = _numbers(data, (*_COMMON, "step", "loss"))
+    return Point(_step(data, steps), _number(data, "loss"), rest)
+
+
+def _alive(data: Mapping[str, Any], _: int) -> Alive:
+    return Alive()
+
+
+def _checkpoint(data: Mapping[str, Any], steps: int) -> Checkpoint:
+    path = data.get("path")
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise Fault(f"path: must be the path of a checkpoint, got {shown(path)}")
+    return Checkpoint(_step(data, steps), path)
+
+
+def _groups(data: Mapping[str, Any], steps: int) -> Groups:
+    groups = data.get("groups")
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        raise Fault(f"groups: must be a list of objects, one per parameter group, got {shown(groups)}")
+    return Groups(_step(data, steps), tuple(groups))
+
+
+def _result(data: Mapping[str, Any], steps: int) -> Result:
+    status = data.get("status")
+    if status not in ("finished", "diverged"):
+        raise Fault(f"status: must be finished or diverged, got {shown(status)}")
+    loss = None if data.get("validation_loss") is None else _number(data, "validation_loss")
+    step = None if data.get("step") is None else _step(data, steps)
+    return Result(status, step, loss, _numbers(data, (*_COMMON, "status", "step", "validation_loss")))
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any], int], Line]] = {
+    "report": _report,
+    "alive": _alive,
+    "checkpoint": _checkpoint,
+    "groups": _groups,
+    "result": _result,
+}
+
+
+def _step(data: Mapping[str, Any], steps: int) -> int:
+    step = data.get("step")
+    if isinstance(step, float) and step.is_integer():
+        step = int(step)
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise Fault(f"step: must be a whole number, 0 or more, got {shown(step)}")
+    if step > steps:
+        raise Fault(f"step: must not be beyond the {steps} steps of the run, got {shown(step)}")
+    return step
+
+
+def _numbers(data: Mapping[str, Any], but: tuple[str, ...]) -> Mapping[str, float]:
+    return {name: _number(data, name) for name in data if name not in but}
+
+
+def _number(data: Mapping[str, Any], name: str) -> float:
+    value = data.get(name)
+    if isinstance(value, str):
+        value = _SPELLED.get(value.strip().lower().removeprefix("+"), value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        got = shown(value) if name in data else "nothing"
+        raise Fault(f"{shown(name)[1:-1]}: must be a number, NaN or Infinity, got {got}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

@@ -1,0 +1,162 @@
+"""UserTrial: what `train(trial)` gets. It holds the numbers of a trial, and writes what the training reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, SupportsFloat
+
+from hpxfer.errors import HpxferError, shown
+from hpxfer.host.files import sync_folder
+from hpxfer.trainer.ranks import barrier
+from hpxfer.trainer.user_recipe import TrialRecipe
+
+_STEP = re.compile(r"step-[0-9]+|\.step-.*")
+_ALIVE_S = 1.0  # `alive` may be called at each step: more lines than this say nothing
+
+
+@dataclass
+class _State:
+    """What changes while a trial runs."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    handle: int | None = None  # of the report file
+    alive_at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserTrial:
+    """One trial, as the config says it. Only rank 0 writes; on other ranks reports do nothing."""
+
+    trial_id: str
+    attempt: int
+    shape: Mapping[str, Any]  # the user's own
+    base_shape: Mapping[str, Any] | None
+    hps: Mapping[str, float]
+    args: Mapping[str, Any]
+    seed: int
+    steps: int
+    batch_tokens: int | None
+    schedule: Mapping[str, Any]
+    roles: Mapping[str, Mapping[str, float]]  # role -> init_std, lr, eps, weight_decay, forward at this shape
+    recipe: TrialRecipe | None  # None: the parameterization is the user's own
+    rank: int
+    world: int
+    checkpoint_dir: Path
+    resume: Path | None  # the newest whole checkpoint
+    report_file: Path
+    config: Mapping[str, Any]  # all of config.json
+    _state: _State = field(default_factory=_State, repr=False)
+
+    def report(self, step: int, loss: SupportsFloat, **metrics: SupportsFloat) -> None:
+        """Report the loss of a step, and other numbers by name. Steps must grow, and the last one must be among them.
+
+        A loss that is not finite ends the trial: it has diverged.
+        """
+        if self.rank == 0:
+            numbers = {name: _number(name, value) for name, value in metrics.items()}
+            self._write({"type": "report", "step": int(step), "loss": _number("loss", loss), **numbers})
+
+    def alive(self) -> None:
+        """Say that the training works on where nothing is reported for long, e.g. during an evaluation."""
+        now = time.monotonic()
+        if self.rank == 0 and now - self._state.alive_at >= _ALIVE_S:
+            self._state.alive_at = now
+            self._write({"type": "alive"})
+
+    def diverged(self, step: int) -> NoReturn:
+        """Declare that the training has diverged at a step, and end this process."""
+        if self.rank == 0:
+            self._write({"type": "result", "status": "diverged", "step": int(step)})
+        raise SystemExit(0)
+
+    def groups(self, step: int, groups: Iterable[Mapping[str, Any]]) -> None:
+        """Report the parameter groups of the optimizer as plain data, e.g. names, lr, eps, weight_decay, betas."""
+        if self.rank == 0:
+            self._write({"type": "groups", "step": int(step), "groups": [dict(group) for group in groups]})
+
+    def result(self, values: Mapping[str, SupportsFloat]) -> None:
+        """Report that the training has finished. `hpxfer` calls it with what `train` returns."""
+        if self.rank == 0:
+            numbers = {name: _number(name, value) for name, value in values.items() if name != "validation"}
+            loss = {"validation_loss": _number("validation", values["validation"])} if "validation" in values else {}
+            self._write({"type": "result", "status": "finished", **loss, **numbers})
+
+    @contextmanager
+    def checkpoint(self, step: int) -> Iterator[Path]:
+        """Give an empty folder, and make it the newest checkpoint when the block ends.
+
+        All ranks must enter it, and may write files of different names. The folder gets its name when all files are on
+        the disk, so a checkpoint is whole or not there; the one before is removed then. If the block raises, nothing
+        changes. Raises HpxferError with several ranks if torch.distributed is not initialized.
+        """
+        final = self.checkpoint_dir / f"step-{int(step)}"
+        half = self.checkpoint_dir / f".step-{int(step)}.tmp"
+        if self.rank == 0:
+            _remove(self.checkpoint_dir, lambda name: name.startswith("."))
+            half.mkdir(parents=True)
+        barrier(self.world)
+        try:
+            yield half
+            barrier(self.world)
+            if self.rank == 0:
+                _sync_tree(half)
+                _rename(half, final)
+                self._write({"type": "checkpoint", "step": int(step), "path": str(final)})
+                _remove(self.checkpoint_dir, lambda name: bool(_STEP.fullmatch(name)) and name != final.name)
+        except BaseException:
+            if self.rank == 0:
+                shutil.rmtree(half, ignore_errors=True)
+            raise
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        """Append a line with one write, so that a kill leaves it whole or torn at the end."""
+        try:
+            text = json.dumps({**line, "trial": self.trial_id, "attempt": self.attempt, "time": time.time()}) + "\n"
+        except (TypeError, ValueError) as error:
+            raise HpxferError(f"trial.{line['type']}: must be plain data (texts, numbers, lists): {error}") from None
+        with self._state.lock:
+            if self._state.handle is None:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._state.handle = os.open(self.report_file, flags, 0o600)
+            data = text.encode()
+            while data:
+                data = data[os.write(self._state.handle, data) :]
+
+
+def _number(name: str, value: SupportsFloat) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise HpxferError(f"trial.report: {name}: must be a number, got {shown(value)}; convert it") from None
+
+
+def _remove(folder: Path, which: Callable[[str], bool]) -> None:
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if which(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _rename(half: Path, final: Path) -> None:
+    """Give a folder its name. One of that name, written before a resume, is replaced."""
+    if final.exists():
+        os.replace(final, final.with_name(f".{final.name}.old"))
+    os.replace(half, final)
+    sync_folder(final.parent)
+
+
+def _sync_tree(folder: Path) -> None:
+    """Wait until all files below a folder are on the disk."""
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with open(os.path.join(parent, name), "rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(parent))

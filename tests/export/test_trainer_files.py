@@ -1,0 +1,502 @@
+"""The modules for Megatron-LM, OLMo-core and torchtitan, executed against stand-ins of these trainers.
+
+Each parameter of a realistic list must get the numbers of its role, whose names stand here by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from recipe_data import MakeRecipe
+from trainer_stand_ins import (
+    MEGATRON,
+    TITAN,
+    ParamKey,
+    executed,
+    megatron_groups,
+    megatron_lr,
+    olmo_groups,
+    olmo_modules,
+    standing_in,
+    titan_groups,
+)
+
+from hpxfer.errors import HpxferError
+from hpxfer.export import Exported, Named, export
+from hpxfer.recipe import Recipe
+
+WARNS = pytest.mark.filterwarnings("ignore::hpxfer.recipe.OutOfRangeWarning")
+# A dense first layer, routed and shared experts: every kind of layer at once.
+SHAPE = {
+    "width": 64,
+    "depth": 13,
+    "num_experts": 12,
+    "num_active": 3,
+    "expert_width": 64,
+    "head_dim": 16,
+    "num_shared": 1,
+    "shared_width": 64,
+    "dense_width": 128,
+}
+MOE = {"width": 64, "depth": 3, "num_experts": 8, "num_active": 2, "expert_width": 128, "head_dim": 16}
+DENSE = {"width": 64, "depth": 3, "head_dim": 16, "dense_width": 256}
+# Table complete-mue covers all of it; its recipe has all roles.
+ALL_LAYERS = {
+    "parameterization": {"name": "complete-mue", "conventions": {}},
+    "base_shape": {
+        "width": 32,
+        "depth": 2,
+        "num_experts": 4,
+        "num_active": 1,
+        "expert_width": 32,
+        "head_dim": 16,
+        "num_shared": 1,
+        "shared_width": 32,
+        "dense_width": 64,
+        "batch_tokens": 512,
+        "steps": 200,
+    },
+    "fitted": None,
+    "training": None,
+    "provenance": {
+        **dict.fromkeys(("sweep", "data_digest", "tokenizer", "vocab_size", "num_trials", "seeds", "measured")),
+        "made": "by hand",
+        "hpxfer": "0.1.0",
+        "versions": {},
+    },
+    "model__ffn": "swiglu",
+}
+
+MEGATRON_ROLES = {
+    "embedding.word_embeddings.weight": "embedding",
+    "decoder.layers.*.self_attention.linear_proj.weight": "attn_out",
+    "decoder.layers.*.self_attention.linear_qkv.layer_norm_weight": "norm",
+    "decoder.layers.*.self_attention.linear_qkv.weight": "attn_q",
+    "decoder.layers.*.self_attention.[qk]_layernorm.weight": "norm",
+    "decoder.layers.*.pre_mlp_layernorm.weight": "norm",
+    "decoder.layers.*.mlp.router.weight": "router",
+    "decoder.layers.*.mlp.experts.linear_fc1.weight[0-9]*": "expert_in",
+    "decoder.layers.*.mlp.experts.linear_fc2.weight[0-9]*": "expert_out",
+    "decoder.layers.*.mlp.shared_experts.linear_fc1.weight": "shared_in",
+    "decoder.layers.*.mlp.shared_experts.linear_fc2.weight": "shared_out",
+    "decoder.layers.*.mlp.linear_fc1.layer_norm_weight": "norm",
+    "decoder.layers.*.mlp.linear_fc1.weight": "dense_in",
+    "decoder.layers.*.mlp.linear_fc2.weight": "dense_out",
+    "decoder.final_layernorm.weight": "final_norm",
+    "output_layer.weight": "readout",
+}
+TITAN_ROLES = {
+    "tok_embeddings.weight": "embedding",
+    "layers.*.attention.qkv_linear.wqkv.weight": "attn_q",
+    "layers.*.attention.wo.weight": "attn_out",
+    "layers.*norm.weight": "norm",
+    "layers.*.moe.router.gate.weight": "router",
+    "layers.*.moe.routed_experts.inner_experts.w1_EFD": "expert_gate",
+    "layers.*.moe.routed_experts.inner_experts.w2_EDF": "expert_out",
+    "layers.*.moe.routed_experts.inner_experts.w3_EFD": "expert_in",
+    "layers.*.moe.shared_experts.w1.weight": "shared_gate",
+    "layers.*.moe.shared_experts.w2.weight": "shared_out",
+    "layers.*.moe.shared_experts.w3.weight": "shared_in",
+    "layers.*.feed_forward.w1.weight": "dense_gate",
+    "layers.*.feed_forward.w2.weight": "dense_out",
+    "layers.*.feed_forward.w3.weight": "dense_in",
+    "norm.weight": "final_norm",
+    "lm_head.weight": "readout",
+}
+OLMO_ROLES = {
+    "embeddings.weight": "embedding",
+    "blocks.*.attention.w_q.weight": "attn_q",
+    "blocks.*.attention.w_k.weight": "attn_k",
+    "blocks.*.attention.w_v.weight": "attn_v",
+    "blocks.*.attention.w_out.weight": "attn_out",
+    "blocks.*norm.weight": "norm",
+    "blocks.*.feed_forward_moe.router.weight": "router",
+    "blocks.*.feed_forward_moe.experts.mlp.w1": "expert_gate",
+    "blocks.*.feed_forward_moe.experts.mlp.w2": "expert_out",
+    "blocks.*.feed_forward_moe.experts.mlp.w3": "expert_in",
+    "blocks.*.feed_forward_moe.shared_mlp.w1.weight": "shared_gate",
+    "blocks.*.feed_forward_moe.shared_mlp.w2.weight": "shared_out",
+    "blocks.*.feed_forward_moe.shared_mlp.w3.weight": "shared_in",
+    "blocks.*.feed_forward.w1.weight": "dense_gate",
+    "blocks.*.feed_forward.w2.weight": "dense_out",
+    "blocks.*.feed_forward.w3.weight": "dense_in",
+    "lm_head.norm.weight": "final_norm",
+    "lm_head.w_out.weight": "readout",
+}
+BY_HAND = {"megatron": MEGATRON_ROLES, "torchtitan": TITAN_ROLES, "olmo-core": OLMO_ROLES}
+FILES = {"megatron": "hpxfer_megatron.py", "torchtitan": "hpxfer_torchtitan.py", "olmo-core": "hpxfer_olmo_core.py"}
+
+
+def run(found: Exported) -> dict[str, Any]:
+    """Return the names of the module of an export, executed against its trainer's stand-in."""
+    modules = {"megatron": MEGATRON, "torchtitan": TITAN, "olmo-core": olmo_modules()}[found.target]
+    return executed(found.files[FILES[found.target]], "exported", modules)
+
+
+def groups_of(found: Exported, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Return name -> lr, eps and weight decay, as the trainer's own rule assigns them."""
+    module = run(found)
+    if found.target == "megatron":
+        given = megatron_groups(module["config_overrides"], names)
+        return {
+            name: {"lr": it["max_lr"], "eps": it["eps"], "weight_decay": it["end_wd"] * it["wd_mult"]}
+            for name, it in given.items()
+        }
+    if found.target == "olmo-core":
+        return olmo_groups(module["group_overrides"], names)
+    given = titan_groups(module["optimizer"]().param_groups, names)
+    return {name: {key: it[key] for key in ("lr", "eps", "weight_decay")} for name, it in given.items()}
+
+
+def role_by_hand(target: str, name: str) -> str:
+    return next(role for pattern, role in BY_HAND[target].items() if fnmatchcase(name, pattern))
+
+
+def expected(recipe: Recipe, target: str, shape: Mapping[str, int], names: list[str]) -> dict[str, dict[str, float]]:
+    values = recipe.multipliers(shape)
+    out = {}
+    for name in names:
+        at = values[role_by_hand(target, name)]
+        out[name] = {"lr": at.lr, "eps": at.eps, "weight_decay": at.weight_decay}
+    return out
+
+
+@WARNS
+@pytest.mark.parametrize("target", list(BY_HAND))
+def test_each_parameter_has_the_numbers_of_its_role(recipe: MakeRecipe, target: str) -> None:
+    made = recipe(**ALL_LAYERS)
+    found = export(made, target, SHAPE, partial=True)
+    names = [row.name for row in found.plan.rows]
+    patterns = BY_HAND[target]
+    assert {role_by_hand(target, name) for name in names} == set(patterns.values())
+    assert groups_of(found, names) == expected(made, target, SHAPE, names)
+
+
+@WARNS
+@pytest.mark.parametrize("target", list(BY_HAND))
+def test_a_group_with_another_number_would_be_seen(recipe: MakeRecipe, target: str) -> None:
+    """The twin: the numbers of another width do not pass."""
+    made = recipe(**ALL_LAYERS)
+    found = export(made, target, SHAPE, partial=True)
+    names = [row.name for row in found.plan.rows]
+    assert groups_of(found, names) != expected(made, target, {**SHAPE, "width": 128}, names)
+
+
+@WARNS
+@pytest.mark.parametrize("target", list(BY_HAND))
+def test_patterns_hold_under_wrappers(recipe: MakeRecipe, target: str) -> None:
+    """DDP and mixed precision of Megatron, activation checkpoints of the others."""
+    made = recipe(**ALL_LAYERS)
+    found = export(made, target, SHAPE, partial=True)
+    names = [row.name for row in found.plan.rows]
+    inner = "._checkpoint_wrapped_module."
+
+    def wrapped(name: str) -> str:
+        return (
+            "module.module." + name if target == "megatron" else re.sub(r"(?<=[a-z]\.)([0-9]+)\.", rf"\1{inner}", name)
+        )
+
+    plain, under = groups_of(found, names), groups_of(found, [wrapped(name) for name in names])
+    assert list(plain.values()) == list(under.values())
+
+
+@WARNS
+def test_megatron_s_names_are_checked_there_too(recipe: MakeRecipe) -> None:
+    found = export(recipe(**ALL_LAYERS), "megatron", SHAPE, partial=True)
+    module, names = run(found), [row.name for row in found.plan.rows]
+    module["check_names"](names)
+    with pytest.raises(ValueError, match="must match one entry"):
+        module["check_names"]([*names, "decoder.layers.0.self_attention.linear_q_down_proj.weight"])
+    with pytest.raises(ValueError, match="every glob must match"):
+        module["check_names"](name for name in names if "router" not in name)
+
+
+@pytest.mark.parametrize("decay", ["cosine", "linear"])
+def test_megatron_s_schedule_keeps_the_ratios(recipe: MakeRecipe, decay: str) -> None:
+    """Its floors are absolute: min_lr is the same share of max_lr in each group, and warm-up starts at 0."""
+    found = export(recipe(decay), "megatron", MOE, partial=True)
+    module = run(found)
+    args = dict(zip(module["launch_args"], [*module["launch_args"][1:], ""], strict=True))
+    assert args["--lr-decay-style"] == decay
+    groups = list(module["config_overrides"].values())
+    assert len({group["max_lr"] for group in groups}) > 2
+    steps, warmup = int(args["--train-iters"]), int(args["--lr-warmup-iters"])
+    for step in (1, warmup, 100, steps):
+        rule = {"warmup": warmup, "steps": steps, "style": decay, "init_lr": float(args["--lr-warmup-init"])}
+        factors = [megatron_lr(group, step, **rule) / group["max_lr"] for group in groups]
+        assert factors == pytest.approx([factors[0]] * len(factors), rel=1e-12)
+    one_floor = [{**group, "min_lr": 1e-3} for group in groups]
+    factors = [megatron_lr(group, steps, **rule) / group["max_lr"] for group in one_floor]
+    assert max(factors) > 1.5 * min(factors)  # the twin: one floor for all
+
+
+def test_megatron_takes_no_rule_of_its_own_beside_these(recipe: MakeRecipe) -> None:
+    found = export(recipe(), "megatron", MOE, partial=True)
+    training = SimpleNamespace(get_megatron_optimizer_config=lambda args: ("config", {"theirs": 1}))
+    module = run(found)
+    with standing_in({"megatron.training": {"training": training}}):
+        module["install"]()
+    plain = SimpleNamespace(use_mup=False, decoupled_lr=None)
+    assert training.get_megatron_optimizer_config(plain) == ("config", module["config_overrides"])
+    for wrong in ({"use_mup": True}, {"scaling_recipe": "mup"}, {"decoupled_lr": 1e-3}):
+        with pytest.raises(ValueError, match="leave"):
+            training.get_megatron_optimizer_config(SimpleNamespace(**{**vars(plain), **wrong}))
+
+
+def test_megatron_s_settings(recipe: MakeRecipe) -> None:
+    found = export(recipe("wsd", 0.0), "megatron", MOE, partial=True)
+    module = run(found)
+    args = dict(zip(module["launch_args"], [*module["launch_args"][1:], ""], strict=True))
+    assert module["transformer_config"] == {"softmax_scale": 1 / 16}
+    assert (args["--lr-decay-style"], args["--lr-wsd-decay-iters"], args["--lr-wsd-decay-style"]) == (
+        "WSD",
+        "50",
+        "linear",
+    )
+    assert float(args["--init-method-std"]) == found.plan.resolved.values["attn_q"].init_std
+    assert float(args["--embedding-init-method-std"]) == 0.5
+    assert "--use-mup" not in args
+    assert all(isinstance(key, ParamKey) for key in module["config_overrides"])
+
+
+def test_what_megatron_cannot_hold_is_refused_and_listed(recipe: MakeRecipe) -> None:
+    with pytest.raises(
+        HpxferError, match=r"megatron cannot hold forward multipliers attn_out .*; do it by: recipe.attach"
+    ):
+        export(recipe(), "megatron", MOE)
+    found = export(recipe(), "megatron", MOE, partial=True)
+    assert [lack.what.split(" ")[0] for lack in found.lacks] == ["forward", "the"]
+    forward, init = found.lacks
+    assert "attn_logits" not in forward.what  # softmax_scale holds it
+    assert "readout 0.5" in forward.what
+    assert init.what == "the init std of attn_out, router, expert_out, readout"
+    assert "recipe.init_(" in init.call
+
+
+def test_factors_of_one_are_no_lack(recipe: MakeRecipe) -> None:
+    """At the base with a gate that is normalized over one active expert, only the attention has a factor."""
+    made = recipe(
+        hps__residual_scale=1.0,
+        hps__multipliers={},
+        model__gate="normalized_softmax",
+        parameterization={"name": "sp", "conventions": {}},
+    )
+    base = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
+    found = export(made, "torchtitan", base, partial=True)
+    assert [lack.what for lack in found.lacks] == ["forward multiplier attn_logits 0.0625"]
+    assert export(made, "megatron", base, partial=True).lacks[0].what.startswith("the init std of attn_out, expert_out")
+
+
+def test_a_megatron_whose_own_init_is_the_recipe_s_has_no_lack_of_init(recipe: MakeRecipe) -> None:
+    """Output projections at std / sqrt(2 layers), all else at one std: as Megatron starts them."""
+    ends = 1 / math.sqrt(2 * 2)
+    made = recipe(
+        parameterization={"name": "sp", "conventions": {}},
+        hps__multipliers={"attn_out.init_mult": ends, "expert_out.init_mult": ends},
+        hps__init_scale=1.0,
+        init={"matrices": "constant", "matrix_std": 0.02, "embedding_std": 0.02, "position_std": 0.02},
+    )
+    base = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
+    found = export(made, "megatron", base, partial=True)
+    assert not [lack for lack in found.lacks if "init" in lack.what]
+
+
+@pytest.mark.parametrize(
+    ("decay", "kind", "settings"),
+    [
+        ("constant", "ConstantWithWarmup", {}),
+        ("cosine", "CosWithWarmup", {"alpha_f": 0.25, "t_max": 200}),
+        ("linear", "LinearWithWarmup", {"alpha_f": 0.25, "t_max": 200}),
+        ("wsd", "WSD", {"decay": 50, "decay_fraction": None, "decay_min_lr": 0.0}),
+    ],
+)
+def test_olmo_core_s_schedule(recipe: MakeRecipe, decay: str, kind: str, settings: dict[str, Any]) -> None:
+    found = export(recipe(decay), "olmo-core", MOE, partial=True)
+    scheduler = run(found)["scheduler"]
+    assert vars(scheduler) == {"kind": kind, "warmup": 20, "warmup_min_lr": 0.0, **settings}
+    floors = [lack.what for lack in found.lacks if "floor" in lack.what]
+    assert floors == (["a floor of 0.25 of the peak LR in each group under WSD"] if decay == "wsd" else [])
+
+
+def test_olmo_core_s_optimizer(recipe: MakeRecipe) -> None:
+    module = run(export(recipe(), "olmo-core", MOE, partial=True))
+    optim = module["optim"]
+    assert (optim.kind, optim.betas, optim.lr) == ("AdamWConfig", (0.9, 0.95), 2.0**-6)
+    assert optim.group_overrides is module["group_overrides"]
+
+
+def test_a_flat_router_of_olmo_core_is_known_by_its_size(recipe: MakeRecipe) -> None:
+    """Its router is one long vector, and its experts may be one matrix of [experts x hidden, width]."""
+    sizes = {
+        "feed_forward_moe.router.weight": (8 * 64,),
+        "experts.mlp.w1": (8 * 128, 64),
+        "experts.mlp.w2": (8 * 128, 64),
+    }
+    standard = export(recipe(), "olmo-core", MOE, partial=True).plan.rows
+    given = [
+        Named(name=row.name, size=next((s for end, s in sizes.items() if row.name.endswith(end)), None))
+        for row in standard
+    ]
+    found = export(recipe(), "olmo-core", MOE, given, partial=True)
+    assert [(row.lr, row.eps) for row in found.plan.rows] == [(row.lr, row.eps) for row in standard]
+    wrong = [Named(name=one.name, size=(8 * 32,)) if "router" in one.name else one for one in given]
+    with pytest.raises(HpxferError, match="router"):
+        export(recipe(), "olmo-core", MOE, wrong, partial=True)
+
+
+@pytest.mark.parametrize(
+    ("decay", "ratio", "kind", "floor"),
+    [
+        ("constant", 0.0, "linear", 0.0),
+        ("cosine", None, "cosine", 0.25),
+        ("linear", None, "linear", 0.25),
+        ("wsd", 0.25, "linear", 0.25),
+    ],
+)
+def test_torchtitan_s_schedule(recipe: MakeRecipe, decay: str, ratio: float | None, kind: str, floor: float) -> None:
+    found = run(export(recipe(decay), "torchtitan", MOE, partial=True))["lr_scheduler"]()
+    assert (found.warmup_steps, found.decay_ratio, found.decay_type, found.min_lr_factor) == (20, ratio, kind, floor)
+
+
+@dataclass
+class Module:
+    """A module's config of torchtitan: `param_init` maps a parameter to the function that starts it."""
+
+    param_init: dict[str, Any] | None = None
+
+
+@dataclass
+class Fused:
+    wqkv: Module = field(default_factory=Module)
+
+
+@dataclass
+class Separate:
+    """Its modules wk and wv are both made of wkv."""
+
+    wq: Module = field(default_factory=Module)
+    wkv: Module = field(default_factory=Module)
+
+
+@dataclass
+class Attention:
+    qkv_linear: Fused | Separate = field(default_factory=Fused)
+    wo: Module = field(default_factory=Module)
+
+
+@dataclass
+class Router:
+    gate: Module = field(default_factory=Module)
+
+
+@dataclass
+class Routed:
+    inner_experts: Module = field(default_factory=Module)
+
+
+@dataclass
+class Moe:
+    router: Router = field(default_factory=Router)
+    routed_experts: Routed = field(default_factory=Routed)
+
+
+@dataclass
+class Block:
+    attention: Attention = field(default_factory=Attention)
+    attention_norm: Module = field(default_factory=Module)
+    moe: Moe | None = field(default_factory=Moe)
+
+
+@dataclass
+class Decoder:
+    """As torchtitan/models/qwen3/__init__.py of version 0.3.0 has it: a list of layers, and modules by their names."""
+
+    tok_embeddings: Module = field(default_factory=Module)
+    norm: Module = field(default_factory=Module)
+    lm_head: Module = field(default_factory=Module)
+    layers: list[Block] = field(default_factory=lambda: [Block() for _ in range(3)])
+
+
+def test_torchtitan_s_config_function(recipe: MakeRecipe) -> None:
+    found = export(recipe(), "torchtitan", MOE, partial=True)
+    module, values = run(found), found.plan.resolved.values
+    before = Decoder(norm=Module({"weight": "ones"}))
+    config = SimpleNamespace(model_spec=SimpleNamespace(model=before), training=SimpleNamespace(steps=1))
+    made = module["configure"](config)
+    assert before.lm_head.param_init is None  # a registry's own spec is not changed
+    assert made.training.steps == 200
+    model = made.model_spec.model
+
+    def std(of: Module, name: str = "weight") -> float:
+        assert of.param_init is not None
+        return float(of.param_init[name].keywords["std"])
+
+    assert model.norm.param_init == {"weight": "ones"}
+    assert std(model.tok_embeddings) == values["embedding"].init_std
+    assert std(model.lm_head) == values["readout"].init_std
+    for block in model.layers:
+        assert std(block.attention.wo) == values["attn_out"].init_std
+        assert std(block.moe.router.gate) == values["router"].init_std
+        assert std(block.moe.routed_experts.inner_experts, "w1_EFD") == values["expert_gate"].init_std
+        assert std(block.moe.routed_experts.inner_experts, "w2_EDF") == values["expert_out"].init_std
+        assert block.attention_norm.param_init is None
+    dense = SimpleNamespace(model=Decoder(layers=[Block(moe=None)]))
+    with pytest.raises(ValueError, match=r"no module config for .*inner_experts\.w1_EFD"):
+        module["configure"](SimpleNamespace(model_spec=dense, training=SimpleNamespace(steps=1)))
+
+
+def test_torchtitan_s_keys_and_values_share_a_config(recipe: MakeRecipe) -> None:
+    names = [row.name for row in export(recipe(), "torchtitan", MOE, partial=True).plan.rows]
+    apart = [
+        Named(name=name.replace("wqkv", part))
+        for name in names
+        for part in (("wq", "wk", "wv") if "wqkv" in name else ("wqkv",))
+    ]
+    layers = [Block(attention=Attention(qkv_linear=Separate())) for _ in range(3)]
+    spec = SimpleNamespace(model=Decoder(layers=layers))
+    config = SimpleNamespace(model_spec=spec, training=SimpleNamespace(steps=1))
+    found = export(recipe(), "torchtitan", MOE, apart, partial=True)
+    model = run(found)["configure"](config).model_spec.model
+    std = found.plan.resolved.values["attn_k"].init_std
+    assert model.layers[2].attention.qkv_linear.wkv.param_init["weight"].keywords == {"mean": 0.0, "std": std}
+    other = recipe(hps__multipliers={"attn_v.init_mult": 2.0})
+    with pytest.raises(ValueError, match="share one config and must have one std"):
+        run(export(other, "torchtitan", MOE, apart, partial=True))["configure"](config)
+
+
+@pytest.mark.parametrize("target", list(BY_HAND))
+def test_a_dense_model(recipe: MakeRecipe, target: str) -> None:
+    made = recipe(
+        parameterization={"name": "completep", "conventions": {"eps": "hidden"}},
+        base_shape={"width": 32, "depth": 2, "dense_width": 128, "head_dim": 16, "batch_tokens": 512, "steps": 200},
+        fitted=None,
+        training=None,
+        provenance=ALL_LAYERS["provenance"],
+        hps__multipliers={},
+    )
+    found = export(made, target, DENSE, partial=True)
+    names = [row.name for row in found.plan.rows]
+    assert not any("expert" in name for name in names)
+    assert groups_of(found, names) == expected(made, target, DENSE, names)
+
+
+def test_a_layer_that_differs_has_patterns_of_its_own(recipe: MakeRecipe) -> None:
+    """One projection of layer 1 has the role of another kind, so that no glob may hold for all layers."""
+    rows = export(recipe(), "megatron", MOE, partial=True).plan.rows
+    odd = "decoder.layers.1.self_attention.linear_proj.weight"
+    given = [
+        Named(name=row.name, role="router" if row.name == odd else row.role, size=(8, 64) if row.name == odd else None)
+        for row in rows
+    ]
+    for target in ("megatron", "olmo-core", "torchtitan"):
+        found = export(recipe(), target, MOE, given, partial=True)
+        got = groups_of(found, [row.name for row in rows])
+        lrs = [got[f"decoder.layers.{i}.self_attention.linear_proj.weight"]["lr"] for i in range(3)]
+        assert lrs[0] == lrs[2] != lrs[1]

@@ -1,0 +1,413 @@
+"""The checks of receipts: each says passed where all is well, and has a negative twin that fails by name."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import nn
+
+from hpxfer import receipt
+from hpxfer.receipts import (
+    Outcome,
+    arms_agree,
+    base_repeats,
+    changes_since,
+    forward_factors,
+    groups_match,
+    hp_is_wired,
+    init_matches,
+    same_measure,
+    schedule_keeps_ratios,
+    seeds_differ,
+    undecided_because,
+    weights_of,
+)
+from hpxfer.receipts.init import CUTS, tolerance_of
+from hpxfer.receipts.seeds import init_digest
+from hpxfer.scaling.evaluate import Multipliers
+
+EXPECTED = {
+    "attn_q": {"lr": 1e-3, "eps": 1e-8, "weight_decay": 0.1, "betas": (0.9, 0.95)},
+    "readout": {"lr": 4e-3, "eps": 1e-9, "weight_decay": 0.0, "betas": (0.9, 0.95)},
+}
+
+
+def entry(name: str, role: str, changes: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "role": role, "held": 1, **EXPECTED[role], **changes}
+
+
+def two(**changes: Any) -> list[dict[str, Any]]:
+    """Return two entries that are as expected, and what is changed in the first."""
+    return [entry("q.weight", "attn_q", changes), entry("head.weight", "readout", {})]
+
+
+class TestGroups:
+    def test_equal_groups_pass(self) -> None:
+        assert groups_match(two(), EXPECTED) == Outcome(
+            check="parameter groups",
+            status="passed",
+            reason="2 parameters, each once, with the numbers of the recipe",
+        )
+        by_name = {"q.weight": EXPECTED["attn_q"], "head.weight": EXPECTED["readout"]}
+        assert groups_match(two(role=None), by_name).status == "passed"
+        assert groups_match(two(role="attn_q+attn_k@64"), EXPECTED).status == "passed"
+
+    def test_the_resolved_values_of_a_trial_fit(self) -> None:
+        values = Multipliers(init_std=0.1, lr=1e-3, eps=1e-8, weight_decay=0.1, forward=1.0)
+        assert groups_match(two()[:1], {"attn_q": asdict(values)}).status == "passed"
+
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            ({"lr": 1.00001e-3}, "q.weight has lr 0.00100001 in place of 0.001"),
+            ({"eps": 1e-9}, "q.weight has eps 1e-09 in place of 1e-08"),
+            ({"weight_decay": 0.0}, "q.weight has weight_decay 0 in place of 0.1"),
+            ({"betas": [0.9, 0.999]}, "q.weight has betas (0.9, 0.999) in place of (0.9, 0.95)"),
+            ({"held": 0}, "no group holds q.weight"),
+            ({"held": 2}, "more than one group holds q.weight"),
+            ({"name": "head.weight", "role": "readout", **EXPECTED["readout"]}, "more than one group holds head"),
+            ({"name": None}, "1 tensors that are no parameters"),
+            ({"lr": math.nan}, "q.weight has lr nan"),
+        ],
+    )
+    def test_a_difference_is_named(self, changes: dict[str, Any], says: str) -> None:
+        outcome = groups_match(two(**changes), EXPECTED)
+        assert outcome.status == "failed"
+        assert says in outcome.reason
+
+    def test_a_millionth_is_no_difference(self) -> None:
+        assert groups_match(two(lr=1e-3 * (1 + 5e-7)), EXPECTED).status == "passed"
+
+    def test_an_expected_parameter_that_is_not_there_is_named(self) -> None:
+        by_name: dict[str, dict[str, Any]] = {
+            "q.weight": {"lr": 1e-3},
+            "head.weight": {"lr": 4e-3},
+            "k.weight": {"lr": 1e-3},
+        }
+        assert groups_match(two(), by_name).reason == "the receipt does not have k.weight"
+        by_name["k.weight"] = {"lr": None}  # a buffer, or a frozen parameter
+        assert groups_match(two(), by_name).status == "passed"
+
+    def test_the_schedule_multiplies_all(self) -> None:
+        halves = [{**each, "lr": each["lr"] / 2} for each in two()]
+        assert groups_match(halves, EXPECTED).status == "failed"
+        assert groups_match(halves, EXPECTED, factor=0.5).status == "passed"
+        assert groups_match(halves, EXPECTED, factor=None).status == "passed"
+        with_peak = [{**each, "peak_lr": each["lr"], "lr": each["lr"] / 2} for each in two()]
+        assert groups_match(with_peak, EXPECTED).status == "passed"
+        flat = [{**each, "lr": 1e-3} for each in two()]
+        assert groups_match(flat, EXPECTED, factor=None).status == "failed"
+
+    def test_what_is_unknown_is_not_possible(self) -> None:
+        assert groups_match([], EXPECTED).status == "not possible"
+        assert groups_match(two(role=None), EXPECTED).reason.startswith("nothing is expected of q.weight")
+        assert groups_match([{"name": "a"}], {"a": {"lr": 1.0}}).reason == "the reported groups have no lr"
+        assert groups_match([{"name": "a", "lr": 1.0}], EXPECTED).status == "not possible"
+
+
+class TestSchedule:
+    def receipts(self, decay: Any) -> list[dict[str, Any]]:
+        peaks = {"a": 1e-3, "b": 4e-3}
+        steps = {0: lambda lr: lr * 0.1, 10: lambda lr: lr, 99: decay}
+        return [
+            {"step": step, "groups": [{"name": name, "lr": rate(lr)} for name, lr in peaks.items()]}
+            for step, rate in steps.items()
+        ]
+
+    def test_one_factor_for_all_passes(self) -> None:
+        outcome = schedule_keeps_ratios(self.receipts(lambda lr: lr * 0.01))
+        assert (outcome.status, outcome.reason) == ("passed", "one factor for all 2 parameters at steps 0, 10, 99")
+        assert schedule_keeps_ratios(self.receipts(lambda lr: 0.0)).status == "passed"
+
+    def test_an_absolute_floor_fails(self) -> None:
+        outcome = schedule_keeps_ratios(self.receipts(lambda lr: max(lr * 0.01, 1e-5) + 1e-6))
+        assert outcome.status == "failed"
+        assert "at step 99" in outcome.reason
+
+    def test_a_schedule_of_torch_that_gives_all_groups_one_lr_fails(self) -> None:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+        def receipts(make: Any) -> list[dict[str, Any]]:
+            optimizer = torch.optim.AdamW(
+                [{"params": model[0].parameters(), "lr": 1e-3}, {"params": model[1].parameters(), "lr": 4e-3}]
+            )
+            schedule, out = make(optimizer), []
+            for step in range(10):
+                out.append({"step": step, "groups": receipt(model, optimizer)})
+                optimizer.step()
+                schedule.step()
+            return out
+
+        schedules = torch.optim.lr_scheduler
+        good = receipts(lambda optimizer: schedules.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 5)))
+        assert schedule_keeps_ratios(good).status == "passed"
+        floor = receipts(lambda optimizer: schedules.CosineAnnealingLR(optimizer, 9, eta_min=5e-4))
+        assert schedule_keeps_ratios(floor).status == "failed"
+
+    def test_a_parameter_that_comes_later_fails(self) -> None:
+        receipts = self.receipts(lambda lr: lr)
+        receipts[0]["groups"].pop()
+        assert schedule_keeps_ratios(receipts).reason == "not in the receipt of every step: b"
+
+    def test_one_receipt_is_not_possible(self) -> None:
+        assert schedule_keeps_ratios(self.receipts(lambda lr: lr)[:1]).status == "not possible"
+        assert schedule_keeps_ratios([{"step": 0, "groups": [{"name": "a"}]}] * 2).status == "not possible"
+
+    @given(
+        st.lists(st.floats(1e-8, 1.0), min_size=1, max_size=6),
+        st.lists(st.floats(1e-4, 1.0), min_size=2, max_size=5),
+        st.integers(0, 5),
+    )
+    def test_any_common_factors_pass_and_one_bent_group_fails(
+        self, peaks: list[float], factors: list[float], bent: int
+    ) -> None:
+        def made(bend: float) -> list[dict[str, Any]]:
+            out = [
+                {"step": step, "groups": [{"name": str(at), "lr": lr * factor} for at, lr in enumerate(peaks)]}
+                for step, factor in enumerate([1.0, *factors])
+            ]
+            out[-1]["groups"][bent % len(peaks)]["lr"] *= bend
+            return out
+
+        assert schedule_keeps_ratios(made(1.0)).status == "passed"
+        if len(peaks) > 1:
+            assert schedule_keeps_ratios(made(0.999)).status == "failed"
+
+
+class TestInit:
+    def of(self, values: torch.Tensor, wanted: Any, *, largest: bool = True, key: str = "init_std") -> Outcome:
+        module = nn.Module()
+        module.weight = nn.Parameter(values)
+        (found,) = receipt(module, torch.optim.SGD(module.parameters(), lr=1.0), init=True)
+        if not largest:
+            del found["largest"]
+        return init_matches([found], {"weight": {key: wanted}})
+
+    def drawn(self, size: int, cut: float | None = None, std: float = 0.02) -> torch.Tensor:
+        generator, out = torch.Generator().manual_seed(size), torch.empty(size)
+        if cut is None:
+            return out.normal_(0, std, generator=generator)
+        return nn.init.trunc_normal_(out, std=std, a=-cut * std, b=cut * std, generator=generator)
+
+    @pytest.mark.parametrize("size", [64, 1000, 10_000, 200_000])
+    @pytest.mark.parametrize("largest", [True, False])
+    def test_a_full_normal_passes(self, size: int, largest: bool) -> None:
+        assert self.of(self.drawn(size), 0.02, largest=largest).status == "passed"
+
+    @pytest.mark.parametrize(("size", "largest"), [(10_000, True), (200_000, True), (200_000, False)])
+    @pytest.mark.parametrize("cut", [2.0, 3.0])
+    def test_a_cut_normal_of_torch_is_named(self, size: int, largest: bool, cut: float) -> None:
+        outcome = self.of(self.drawn(size, cut), 0.02, largest=largest)
+        assert outcome.status == "failed"
+        assert f"is a normal cut at {cut:g} sigma, with {CUTS[cut]:.3f} of the std" in outcome.reason
+
+    def test_a_cut_normal_of_the_right_std_passes(self) -> None:
+        assert self.of(self.drawn(100_000, 2.0, std=0.02 / CUTS[2.0]), 0.02).status == "passed"
+
+    def test_the_stds_of_cut_normals_are_those_of_scipy(self) -> None:
+        for cut, share in CUTS.items():
+            assert share == pytest.approx(stats.truncnorm(-cut, cut).std(), rel=1e-9)
+        assert {cut: round(share, 3) for cut, share in CUTS.items()} == {2.0: 0.880, 3.0: 0.987}
+
+    @pytest.mark.parametrize("factor", [0.5, 0.95, 1.05, 2.0])
+    def test_another_std_fails(self, factor: float) -> None:
+        outcome = self.of(self.drawn(100_000, std=0.02 * factor), 0.02)
+        assert outcome.status == "failed"
+        assert "in place of 0.02" in outcome.reason
+
+    def test_constants(self) -> None:
+        assert self.of(torch.ones(8), "ones", key="init").status == "passed"
+        assert self.of(torch.zeros(8), "zeros", key="init").status == "passed"
+        assert self.of(torch.zeros(8), 0.0).status == "passed"
+        assert "about 0 in place of the constant 1" in self.of(torch.zeros(8), "ones", key="init").reason
+        assert self.of(self.drawn(64), 0.0).status == "failed"
+        assert self.of(torch.zeros(8), 0.02).status == "failed"
+
+    def test_without_statistics_it_is_not_possible(self) -> None:
+        assert init_matches([{"name": "a", "numel": 3}], {"a": {"init_std": 1.0}}).status == "not possible"
+        assert init_matches([{"name": "a", "std": 1.0}], {}).status == "not possible"
+
+    @given(st.integers(30, 3000), st.integers(0, 2**32 - 1))
+    def test_the_tolerance_holds_for_every_draw_of_numpy(self, size: int, seed: int) -> None:
+        values = np.random.default_rng(seed).normal(0, 0.02, size)
+        found = {"name": "a", "numel": size, "std": float(values.std()), "largest": float(abs(values).max())}
+        assert init_matches([found], {"a": {"init_std": 0.02}}).status == "passed"
+        assert tolerance_of(size) >= 0.03
+
+
+class TestSeeds:
+    ONE: ClassVar[dict[str, Any]] = {"init": "aa", "batch": "bb", "loss": 2.0}
+    OTHER: ClassVar[dict[str, Any]] = {"init": "cc", "batch": "dd", "loss": 2.5}
+
+    def test_seeds_that_differ_pass(self) -> None:
+        outcome = seeds_differ(self.ONE, self.OTHER)
+        assert outcome.status == "passed"
+        assert outcome.reason == "two seeds differ in the initial weights, the first batch, the loss"
+
+    @pytest.mark.parametrize("part", ["init", "batch", "loss"])
+    def test_a_part_that_ignores_the_seed_fails(self, part: str) -> None:
+        outcome = seeds_differ(self.ONE, {**self.OTHER, part: self.ONE[part]})
+        assert outcome.status == "failed"
+        assert undecided_because([outcome]) is not None
+
+    def test_what_is_not_reported_is_said(self) -> None:
+        outcome = seeds_differ({"loss": 2.0}, {"loss": 2.5, "init": "aa"})
+        assert outcome.status == "passed"
+        assert outcome.reason.endswith("; not reported: the initial weights, the first batch")
+        assert seeds_differ({}, {}).status == "not possible"
+        assert seeds_differ({"loss": math.nan}, {"loss": math.inf}).status == "not possible"
+        assert seeds_differ({"loss": [2.0, None]}, {"loss": [2.5, 1.0]}).status == "not possible"
+
+    def test_digests_of_weights_tell_seeds_apart(self) -> None:
+        def digest(seed: int) -> str | None:
+            torch.manual_seed(seed)
+            model = nn.Linear(3, 3)
+            return init_digest(receipt(model, torch.optim.SGD(model.parameters(), lr=1.0), init=True))
+
+        assert digest(1) == digest(1) != digest(2)
+        assert init_digest([{"name": "a"}]) is None
+
+
+class TestRepeat:
+    def test_equal_bits_pass(self) -> None:
+        found = base_repeats([2.0, 2.0], [])
+        assert (found.outcome.status, found.spread, found.extra_sd) == ("passed", 0.0, 0.0)
+
+    def test_a_small_spread_passes_and_a_large_one_is_added(self) -> None:
+        seeds = [2.0, 2.1, 2.2]
+        small, large = base_repeats([2.0, 2.01], seeds), base_repeats([2.0, 2.1], seeds)
+        assert (small.outcome.status, small.extra_sd) == ("passed", 0.0)
+        assert (large.outcome.status, large.extra_sd) == ("failed", pytest.approx(0.1 / math.sqrt(2)))
+        assert undecided_because([large.outcome]) is None
+
+    def test_an_unknown_noise_adds_the_spread(self) -> None:
+        found = base_repeats([2.0, 2.1], [2.0])
+        assert (found.outcome.status, found.extra_sd) == ("not possible", pytest.approx(0.1 / math.sqrt(2)))
+
+    def test_one_finished_run_is_not_possible(self) -> None:
+        assert base_repeats([2.0, math.nan], [2.0, 2.1]).outcome.status == "not possible"
+
+
+class TestWired:
+    def steps(self, lr: float, *, skips: bool = False, constant: bool = False) -> dict[str, float]:
+        """Return what one step of torch's Adam changes."""
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        groups = [
+            {"params": model[0].parameters(), "lr": lr},
+            {"params": model[1].parameters(), "lr": 1e-3 if constant else lr},
+        ]
+        optimizer = torch.optim.AdamW(groups, weight_decay=0.1)
+        before = weights_of(model)
+        if not skips:
+            model(torch.ones(2, 4)).square().sum().backward()
+        optimizer.step()
+        return changes_since(model, before)
+
+    def test_twice_the_lr_doubles_the_step_of_adam(self) -> None:
+        outcome = hp_is_wired(self.steps(1e-3), self.steps(2e-3))
+        assert (outcome.status, outcome.reason) == ("passed", "twice the LR doubles the first step of 4")
+
+    def test_a_group_with_an_lr_of_its_own_is_named(self) -> None:
+        outcome = hp_is_wired(self.steps(1e-3, constant=True), self.steps(2e-3, constant=True))
+        assert outcome.status == "failed"
+        assert outcome.reason.endswith("got 1.weight by 1, 1.bias by 1")
+
+    def test_nothing_that_moves_is_not_possible(self) -> None:
+        assert hp_is_wired(self.steps(1e-3, skips=True), self.steps(2e-3, skips=True)).status == "not possible"
+        assert hp_is_wired({}, {}).status == "not possible"
+
+    def test_edges(self) -> None:
+        assert hp_is_wired({"a": 1.0, "b": 0.0}, {"a": 2.0, "b": 0.0}).reason.endswith("of 1; without a gradient: b")
+        assert hp_is_wired({"a": 0.0}, {"a": 2.0}).reason.endswith("a from 0")
+        assert hp_is_wired({"a": 1.0}, {"b": 2.0}).status == "failed"
+        assert hp_is_wired({"a": 1.0}, {"a": math.nan}).status == "failed"
+
+
+class TestForward:
+    EXPECTED: ClassVar[dict[str, float]] = {"readout": 0.25, "attn_out": 1.0}
+
+    def outputs(self, train: float, evaluation: float) -> list[dict[str, Any]]:
+        return [
+            {"key": "readout", "mode": "train", "with": train, "without": 1.0},
+            {"key": "readout", "mode": "eval", "with": evaluation, "without": 1.0},
+        ]
+
+    def test_a_multiplier_that_acts_once_passes(self) -> None:
+        assert forward_factors(self.outputs(0.25, 0.25), self.EXPECTED).status == "passed"
+
+    @pytest.mark.parametrize(
+        ("train", "evaluation", "says"),
+        [
+            (1.0, 0.25, "readout in train multiplies by 1 in place of 0.25 (missing)"),
+            (0.25, 1.0, "readout in eval multiplies by 1 in place of 0.25 (missing)"),
+            (0.0625, 0.0625, "by 0.0625 in place of 0.25 (applied twice)"),
+            (0.5, 0.5, "by 0.5 in place of 0.25"),
+        ],
+    )
+    def test_a_missing_or_doubled_one_is_named(self, train: float, evaluation: float, says: str) -> None:
+        outcome = forward_factors(self.outputs(train, evaluation), self.EXPECTED)
+        assert outcome.status == "failed"
+        assert says in outcome.reason
+
+    def test_what_nobody_reports_is_not_possible(self) -> None:
+        assert forward_factors([], self.EXPECTED).status == "not possible"
+        assert (
+            forward_factors([{"key": "readout", "with": 1.0, "without": 0.0}], self.EXPECTED).status == "not possible"
+        )
+        assert forward_factors([], {"attn_out": 1.0}).status == "passed"
+
+
+class TestArms:
+    def test_one_loss_passes_and_two_fail(self) -> None:
+        assert arms_agree({"mup": 2.5, "sp": 2.5}).status == "passed"
+        outcome = arms_agree({"mup": 2.5, "sp": 2.50001})
+        assert outcome.status == "failed"
+        assert "2.50001 through sp" in outcome.reason
+        assert arms_agree({"mup": 2.5, "sp": 2.50001}, spread=0.001).status == "passed"
+
+    def test_one_arm_is_not_possible(self) -> None:
+        assert arms_agree({"mup": 2.5, "sp": math.nan}).status == "not possible"
+
+
+class TestMeasure:
+    RUN: ClassVar[dict[str, Any]] = {
+        "name": "a",
+        "tokens": 1000,
+        "steps": 10,
+        "batch_tokens": 100,
+        "eval_digest": "x",
+        "loss_name": "nats",
+    }
+
+    def test_equal_runs_pass(self) -> None:
+        assert same_measure([self.RUN, {**self.RUN, "name": "b"}]).status == "passed"
+
+    @pytest.mark.parametrize(
+        "changes", [{"tokens": 2000}, {"eval_digest": "y"}, {"loss_name": "bits per byte"}, {"steps": 11}]
+    )
+    def test_a_difference_fails(self, changes: dict[str, Any]) -> None:
+        assert same_measure([self.RUN, {**self.RUN, **changes}]).status == "failed"
+
+    def test_silence_is_not_possible(self) -> None:
+        assert same_measure([{"name": "a"}, {"name": "b"}]).status == "not possible"
+        assert same_measure([self.RUN]).status == "not possible"
+
+
+def test_groups_and_seeds_alone_leave_a_verdict_undecided() -> None:
+    failed = [groups_match(two(lr=1.0), EXPECTED), arms_agree({"a": 1.0, "b": 2.0})]
+    said = undecided_because(failed)
+    assert said is not None
+    assert said.startswith("parameter groups: q.weight has lr 1")
+    assert "arms" not in said
+    assert undecided_because([failed[1], groups_match(two(), EXPECTED)]) is None
+    assert failed[1].to_dict() == asdict(failed[1])
+    assert str(failed[1]).startswith("base through two arms: failed: ")

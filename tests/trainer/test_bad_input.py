@@ -1,0 +1,222 @@
+"""Commands that misbehave: each ends as a named status, in time, and leaves no process behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trainer_jobs import QUICK, Run, Runner
+
+from hpxfer.trainer import Timeouts
+
+HANG = "time.sleep(600)"
+# A time-out, the kill, and what a busy machine adds.
+SOON_S = 12.0
+
+
+def failed(run: Run, kind: str, *words: str) -> None:
+    """Assert that a run failed so, in time, with words in its message."""
+    assert (run.ending.status, run.ending.kind) == ("failed", kind), run.ending.message
+    for word in words:
+        assert word in run.ending.message
+    assert run.took_s < SOON_S
+
+
+@pytest.mark.parametrize("name", ["no-such-program", "./train.py", "/no/such/train"])
+def test_a_command_that_is_not_there(runner: Runner, name: str) -> None:
+    failed(runner.run([name, "--lr", "1"]), "input", "cannot be started", name, "No such file")
+
+
+def test_a_command_that_must_not_be_run(runner: Runner, tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("echo")
+    failed(runner.run(["./train.sh"]), "input", "cannot be started", "Permission denied")
+
+
+def test_a_folder_that_is_not_there(runner: Runner, tmp_path: Path) -> None:
+    failed(runner.run(HANG, cwd=tmp_path / "gone"), "input", "cannot be started", "gone")
+
+
+@pytest.mark.parametrize("program", [["sh", "-c", "no-such-program"], ["sh", "no-such-script"]])
+def test_a_program_that_its_shell_does_not_find(runner: Runner, program: list[str]) -> None:
+    failed(runner.run(program), "input", "exit code", "no-such-")
+
+
+def test_a_script_that_python_does_not_find(runner: Runner) -> None:
+    failed(runner.run(["python3", "no-such-script.py"]), "input", "No such file")
+
+
+def test_it_never_reports(runner: Runner) -> None:
+    run = runner.run("print('waiting for data', flush=True)\n" + HANG)
+    failed(run, "timeout", "no line within start_s, 1 s", "waiting for data")
+
+
+def test_it_stops_reporting(runner: Runner) -> None:
+    run = runner.run("report(0, 3.0)\n" + HANG)
+    failed(run, "timeout", "no line for silence_s, 1 s")
+    assert [point.step for point in run.ending.points] == [0]
+
+
+def test_it_runs_longer_than_it_may(runner: Runner) -> None:
+    program = "while True: say(type='alive'); time.sleep(0.1)"
+    failed(runner.run(program, timeouts=Timeouts(wall_s=1.0)), "timeout", "longer than wall_s, 1 s")
+
+
+def test_it_says_where_it_hangs(runner: Runner) -> None:
+    program = "import faulthandler\nfaulthandler.register(signal.SIGUSR1)\ndef stuck():\n  time.sleep(600)\nstuck()"
+    failed(runner.run(program), "timeout", "in stuck")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("step 1 loss 3.2", ":1: must be one JSON object, got 'step 1"),
+        ('["report", 1]', "must be one JSON object"),
+        ('{"step": 1, "loss": 3.2}', "type: must be one of report, alive"),
+        ('{"type": "reprot", "step": 1, "loss": 3.2}', "did you mean 'report'?"),
+        ('{"type": "report", "step": 1}', "loss: must be a number, NaN or Infinity, got nothing"),
+        ('{"type": "report", "step": 1, "loss": "low"}', "loss: must be a number, NaN or Infinity, got 'low'"),
+        ('{"type": "report", "step": 1, "loss": 1, "lr": "1e-3"}', "lr: must be a number"),
+        ('{"type": "report", "step": "1", "loss": 3.2}', "step: must be a whole number"),
+        ('{"type": "report", "step": 4, "loss": 3.2}', "must not be beyond the 3 steps"),
+        (
+            '{"type": "report", "step": 1, "loss": 3.2, "trial": "t2"}',
+            "must be the trial of the config, 't1', got 't2'",
+        ),
+        ('{"type": "report", "step": 1, "loss": 3.2, "attempt": 7}', "must be the attempt of the config, 1, got 7"),
+        ("[" * 100_000, "must be one JSON object"),
+    ],
+)
+def test_it_reports_what_is_no_report(runner: Runner, line: str, words: str) -> None:
+    run = runner.run(f"print({line!r}, file=lines, flush=True)\n" + HANG)
+    failed(run, "bug", words, "reports.jsonl")
+
+
+@pytest.mark.parametrize("loss", ["float('nan')", "float('inf')", "-float('inf')", "'NaN'", "'-Infinity'"])
+def test_nan_from_the_first_step(runner: Runner, loss: str) -> None:
+    run = runner.run(f"report(0, {loss})\n" + HANG)
+    assert (run.ending.status, run.ending.diverged_step, run.ending.points) == ("diverged", 0, ())
+    assert run.took_s < SOON_S
+
+
+@pytest.mark.parametrize("second", [0, 1])
+def test_its_steps_go_backwards(runner: Runner, second: int) -> None:
+    run = runner.run(f"report(1, 3.0)\nreport({second}, 2.0)\n" + HANG)
+    failed(run, "bug", f"must be greater than that of the report before, 1, got {second}")
+    assert [(point.step, point.loss) for point in run.ending.points] == [(1, 3.0)]
+
+
+@pytest.mark.parametrize("pipe", [1, 2])
+def test_it_writes_100_mb_a_second(runner: Runner, pipe: int) -> None:
+    program = f"""
+data = b"x" * 2**20
+for second in range(200):
+    os.write({pipe}, data)
+os.write({pipe}, b"the end")
+for step in range(3): report(step, 3.0)
+"""
+    run = runner.run(program, timeouts=Timeouts(start_s=10.0))
+    assert run.ending.status == "finished", run.ending.message
+    log = (runner.folder / "attempt-1" / {1: "stdout", 2: "stderr"}[pipe]).read_bytes()
+    assert len(log) < 2**20 + 100
+    assert log.startswith(b"xxx")
+    assert log.endswith(b"the end")
+    assert b"... 208666631 bytes left out ..." in log  # 200 MiB and 7 bytes, less 1 MiB
+
+
+def test_it_writes_and_never_stops(runner: Runner) -> None:
+    failed(runner.run("while True: os.write(1, b'x' * 2**20)"), "timeout", "start_s", "xxx")
+
+
+@pytest.mark.parametrize("text", ['{"type": "alive"}\\n', "x", "\\n"])
+def test_it_fills_the_report_file(runner: Runner, text: str) -> None:
+    run = runner.run(f"while True: lines.write({text!r}.encode().decode('unicode_escape') * 2**16)")
+    failed(run, "bug", "must have at most")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "for _ in range(3):\n  if not os.fork(): time.sleep(600)",
+        "if not os.fork():\n  os.setsid()\n  if not os.fork():\n    os.setsid(); time.sleep(600)\n  os._exit(0)\n",
+        "import subprocess\nsubprocess.Popen(['setsid', 'sh', '-c', 'trap \"\" TERM; sleep 600 & sleep 600'])",
+    ],
+    ids=["forks", "daemons", "sessions that ignore SIGTERM"],
+)
+@pytest.mark.parametrize("code", [0, 3])
+def test_it_leaves_children(runner: Runner, program: str, code: int) -> None:
+    program += f"\nfor step in range(3): report(step, 3.0)\nlines.close()\nos._exit({code})"
+    run = runner.run(program)
+    assert run.ending.status == ("failed" if code else "finished"), run.ending.message
+    assert run.took_s < SOON_S
+
+
+def test_it_forks_faster_than_it_is_killed(runner: Runner) -> None:
+    program = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+report(0, 3.0)
+until = time.monotonic() + 30
+for generation in range(200_000):
+    time.sleep(0.001)
+    if os.fork(): os._exit(0)
+    os.setsid()
+    if time.monotonic() > until: break
+"""
+    failed(runner.run(program), "bug", "exit code 0 without a result line")
+
+
+def test_it_ignores_sigterm(runner: Runner) -> None:
+    failed(runner.run("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HANG), "timeout", "start_s")
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_it_is_asked_by_others_to_end(runner: Runner, number: str) -> None:
+    program = f"signal.signal(signal.SIGINT, signal.SIG_DFL)\nos.kill(os.getpid(), signal.{number})\n" + HANG
+    failed(runner.run(program), "lost", "signal")
+
+
+def test_it_exits_0_without_a_loss(runner: Runner) -> None:
+    failed(runner.run("print('done')"), "bug", "it reported no loss", "done")
+
+
+def test_it_exits_0_before_the_last_step(runner: Runner) -> None:
+    failed(runner.run("report(1, 3.0)"), "bug", "losses up to step 1 of 3")
+
+
+def test_it_says_finished_without_a_loss(runner: Runner) -> None:
+    failed(runner.run("say(type='result', status='finished')"), "bug", "reported no loss")
+
+
+def test_it_dies_by_sigkill(runner: Runner) -> None:
+    failed(runner.run("report(0, 3.0)\nos.kill(os.getpid(), 9)"), "memory", "signal 9")
+
+
+def test_its_child_dies_by_sigkill(runner: Runner) -> None:
+    failed(runner.run(["sh", "-c", "sh -c 'kill -9 $$'; exit $?"]), "memory", "signal 9")
+
+
+def test_it_crashes(runner: Runner) -> None:
+    failed(runner.run("def train(): 1 / 0\ntrain()"), "bug", "exit code 1", "ZeroDivisionError", "in train")
+
+
+def test_a_segmentation_fault_says_where(runner: Runner) -> None:
+    run = runner.run("def train(): os.kill(os.getpid(), signal.SIGSEGV)\ntrain()")
+    failed(run, "bug", "signal 11", "in train")
+
+
+def test_it_cuts_its_report_file(runner: Runner) -> None:
+    program = "report(0, 3.0)\ntime.sleep(0.5)\nopen(lines.name, 'w').close()\n" + HANG
+    failed(runner.run(program), "bug", "must only grow", "open it for appending")
+
+
+def test_its_report_file_is_a_folder_or_a_pipe(runner: Runner) -> None:
+    for make in ("os.mkdir", "os.mkfifo"):
+        program = f"lines.close(); os.unlink(lines.name); {make}(lines.name)\n" + HANG
+        run = runner.run(program, timeouts=QUICK)
+        assert run.ending.status == "failed"
+        assert run.ending.kind in ("bug", "timeout")
+        assert run.took_s < SOON_S
+
+
+def test_it_closes_its_output_and_goes_on(runner: Runner) -> None:
+    program = "os.close(1); os.close(2); time.sleep(0.3)\nfor step in range(3): report(step, 3.0)"
+    assert runner.run(program).ending.status == "finished"

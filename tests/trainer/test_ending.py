@@ -1,0 +1,217 @@
+"""Ending: a test per row of the table, and the order of the rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpxfer.trainer.ending import Cause, Facts, cause, tail
+from hpxfer.trainer.lines import Result
+from hpxfer.trainer.supervised import Exit
+
+FINISHED = Result("finished", None, 1.5, {})
+ALL = {"steps": 10, "last_step": 9, "has_loss": True}
+TORCHRUN = """
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-01-01_10:00:00
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 11) (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 11
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01_10:00:00
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 12)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+
+
+def facts(code: int | None = 1, **given_: object) -> Facts:
+    return Facts(**{"exit": Exit(code=code), "steps": 10, **given_})  # type: ignore[arg-type]
+
+
+def error_file(message: str, code: int | None = None) -> str:
+    """Return an error file as torch writes it. torchrun adds the exit code of the rank."""
+    inner = {"message": message, "extraInfo": {"py_callstack": "", "timestamp": "0"}}
+    return json.dumps({"message": inner if code is None else {**inner, "errorCode": code}})
+
+
+# (what was seen, status, kind, words of the message)
+ROWS: list[tuple[Facts, str, str | None, str]] = [
+    # A result line counts, whatever the exit code.
+    (facts(1, result=FINISHED), "finished", None, ""),
+    (facts(-9, result=Result("finished", None, None, {}), has_loss=True), "finished", None, ""),
+    (facts(0, result=Result("finished", None, None, {})), "failed", "bug", "reported no loss"),
+    (facts(0, result=Result("finished", None, float("nan"), {})), "diverged", None, "validation loss nan"),
+    (facts(0, result=Result("diverged", 3, None, {})), "diverged", None, "declared"),
+    # What was seen or done while it ran.
+    (facts(-15, divergence="loss nan at step 3"), "diverged", None, "loss nan at step 3"),
+    (facts(0, stopped=True), "failed", "lost", "stopped"),
+    (facts(-15, fault="reports.jsonl:1: must"), "failed", "bug", "reports.jsonl:1: must"),
+    (facts(-9, timeout="it wrote no line"), "failed", "timeout", "it wrote no line"),
+    # There was no command, or nobody knows.
+    (facts(exit=Exit(not_started="x: No such file")), "failed", "input", "cannot be started: x: No such file"),
+    (facts(exit=Exit(not_started="x", no_memory=True)), "failed", "memory", "cannot be started"),
+    (facts(exit=Exit(lost="the supervisor is gone")), "failed", "lost", "the supervisor is gone"),
+    (facts(None), "failed", "lost", "did not end"),
+    (facts(1, slurm_state="PREEMPTED"), "failed", "lost", "Slurm says PREEMPTED"),
+    (facts(1, slurm_state="NODE_FAIL"), "failed", "lost", "NODE_FAIL"),
+    (facts(0, slurm_state="OUT_OF_MEMORY"), "failed", "memory", "OUT_OF_MEMORY"),
+    (facts(1, slurm_state="COMPLETED"), "failed", "bug", "exit code 1"),
+    # Exit code 0.
+    (facts(0, **ALL), "finished", None, ""),
+    (facts(0, **{**ALL, "last_step": 10}), "finished", None, ""),
+    (facts(0, **{**ALL, "last_step": 8}), "failed", "bug", "losses up to step 8 of 10"),
+    (facts(0), "failed", "bug", "it reported no loss"),
+    (facts(0, speaks=False), "finished", None, ""),
+    # Other exit codes and signals, through a shell too.
+    (facts(75), "failed", "lost", "exit code 75"),
+    (facts(-15), "failed", "lost", "signal 15"),
+    (facts(143), "failed", "lost", "signal 15"),
+    (facts(-9), "failed", "memory", "signal 9"),
+    (facts(137), "failed", "memory", "signal 9"),
+    (facts(78), "failed", "input", "exit code 78"),
+    (facts(127), "failed", "input", "exit code 127"),
+    (facts(-11), "failed", "bug", "signal 11"),
+    (facts(255), "failed", "bug", "exit code 255"),
+    (facts(-9, exit=Exit(code=-9, oom_kills=2)), "failed", "memory", "killed 2 processes"),
+    (facts(-9, exit=Exit(code=-9, left=(7, 8))), "failed", "memory", "did not end: 7, 8"),
+    # torchrun exits with 1 whatever a rank did.
+    (facts(1, stderr=TORCHRUN.format(code=75)), "failed", "lost", "exit code 75"),
+    (facts(1, stderr=TORCHRUN.format(code=78)), "failed", "input", "exit code 78"),
+    (facts(1, stderr=TORCHRUN.format(code=-9)), "failed", "memory", "signal 9"),
+    (facts(1, stderr=TORCHRUN.format(code=1)), "failed", "bug", "exit code 1"),
+    (facts(1, stderr="SignalException: Process 5 got signal: 15"), "failed", "lost", "signal 15"),
+    (facts(1, error_file=error_file("x", 75), stderr=TORCHRUN.format(code=1)), "failed", "lost", "exit code 75"),
+    (facts(1, error_file=error_file("OutOfMemoryError: CUDA out of memory.")), "failed", "memory", "OutOfMemory"),
+    (facts(1, error_file=error_file("FileNotFoundError: data")), "failed", "input", ""),
+    (facts(1, error_file=error_file("ValueError: no")), "failed", "bug", "exit code 1: ValueError: no"),
+    (facts(1, error_file='{"message": "no traceback"}'), "failed", "bug", "no traceback"),
+    (facts(1, error_file="{torn"), "failed", "bug", "exit code 1"),
+    # What stderr says.
+    (facts(1, stderr="loss is NaN, bye", nan_exit=("loss is NaN",)), "diverged", None, "loss is NaN"),
+    (facts(-9, stderr="loss is NaN, bye", nan_exit=("loss is NaN",)), "failed", "memory", "signal 9"),
+    (facts(0, stderr="loss is NaN, bye", nan_exit=("loss is NaN",), **ALL), "finished", None, ""),
+    (facts(1, stderr="torch.OutOfMemoryError: CUDA out of memory. Tried"), "failed", "memory", "out of memory"),
+    (facts(1, stderr="  x = bytes(2**60)\nMemoryError"), "failed", "memory", "MemoryError"),
+    (facts(1, stderr="CUDA out of memory" + "\n" * 40_000 + "ValueError"), "failed", "bug", "ValueError"),
+    (facts(1, stderr="RendezvousConnectionError: x", nodes=2), "failed", "lost", "RendezvousConnectionError"),
+    (facts(1, stderr="RendezvousConnectionError: x"), "failed", "bug", "RendezvousConnectionError"),
+    (facts(2, stderr="python: can't open file 'x.py': [Errno 2] No such file"), "failed", "input", "x.py"),
+    (facts(1, stderr="FileNotFoundError: [Errno 2] data.bin\n"), "failed", "input", "data.bin"),
+    (facts(1, stderr="Traceback\nValueError: no"), "failed", "bug", "ValueError: no"),
+    (facts(1, stdout="it says why on stdout"), "failed", "bug", "it says why on stdout"),
+]
+
+
+@pytest.mark.parametrize(("seen", "status", "kind", "words"), ROWS)
+def test_rows(seen: Facts, status: str, kind: str | None, words: str) -> None:
+    said = cause(seen)
+    assert (said.status, said.kind) == (status, kind)
+    assert words in said.why
+
+
+def expected(seen: Facts) -> tuple[str, str | None]:
+    """The table once more, as conditions in a row. Codes are those that torchrun and shells hide nothing of."""
+    result, end = seen.result, seen.exit
+    if result is not None:
+        if result.status == "diverged" or result.validation_loss != result.validation_loss:
+            return "diverged", None
+        has_loss = seen.has_loss or result.validation_loss is not None
+        return ("finished", None) if has_loss else ("failed", "bug")
+    if seen.divergence:
+        return "diverged", None
+    for is_so, kind in ((seen.stopped, "lost"), (seen.fault, "bug"), (seen.timeout, "timeout")):
+        if is_so:
+            return "failed", kind
+    if end.not_started:
+        return "failed", "memory" if end.no_memory else "input"
+    if end.lost or end.code is None:
+        return "failed", "lost"
+    if seen.slurm_state in ("PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY"):
+        return "failed", "memory" if seen.slurm_state == "OUT_OF_MEMORY" else "lost"
+    if end.code == 0:
+        done = not seen.speaks or (seen.has_loss and seen.last_step is not None and seen.last_step >= seen.steps - 1)
+        return ("finished", None) if done else ("failed", "bug")
+    by_code = {75: "lost", -15: "lost", -2: "lost", -9: "memory", 78: "input", 126: "input", 127: "input"}
+    if end.code in by_code:
+        return "failed", by_code[end.code]
+    if any(re.search(pattern, seen.stderr) for pattern in seen.nan_exit):
+        return "diverged", None
+    if "out of memory" in seen.stderr:
+        return "failed", "memory"
+    if "ncclRemoteError" in seen.stderr and seen.nodes > 1:
+        return "failed", "lost"
+    return "failed", "input" if seen.stderr.endswith("No such file") else "bug"
+
+
+RESULTS = st.builds(
+    Result,
+    st.sampled_from(["finished", "diverged"]),
+    st.none(),
+    st.none() | st.just(1.5) | st.just(float("nan")),
+    st.just({}),
+)
+EXITS = st.builds(Exit, code=st.sampled_from([None, 0, 1, 2, 75, 78, 126, 127, -2, -6, -9, -11, -15])) | st.builds(
+    Exit, not_started=st.just("x"), no_memory=st.booleans()
+)
+LOGS = st.lists(st.sampled_from(["NaN", "out of memory", "ncclRemoteError", "No such file"])).map("\n".join)
+
+
+@settings(max_examples=500)
+@given(
+    st.builds(
+        Facts,
+        exit=EXITS | st.just(Exit(lost="gone")),
+        steps=st.just(10),
+        last_step=st.sampled_from([None, 0, 8, 9, 10]),
+        has_loss=st.booleans(),
+        result=st.none() | st.none() | RESULTS,
+        divergence=st.none() | st.none() | st.just("loss nan"),
+        fault=st.none() | st.none() | st.just("must"),
+        stopped=st.booleans(),
+        timeout=st.none() | st.none() | st.just("late"),
+        stderr=LOGS,
+        slurm_state=st.sampled_from(["", "", "COMPLETED", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY"]),
+        nan_exit=st.sampled_from([(), ("NaN",)]),
+        nodes=st.sampled_from([1, 2]),
+        speaks=st.booleans(),
+    )
+)
+def test_the_first_row_that_applies_wins(seen: Facts) -> None:
+    said = cause(seen)
+    assert (said.status, said.kind) == expected(seen)
+    assert (said.kind is None) == (said.status != "failed")
+    if said.status == "failed":
+        assert said.why
+
+
+def test_another_order_is_found() -> None:
+    """The twin of the test above: without the fault, the time-out decides."""
+    seen = facts(-9, fault="must", timeout="late")
+    assert cause(seen).kind == "bug"
+    assert cause(replace(seen, fault=None)).kind == "timeout"
+
+
+def test_a_message_ends_with_the_end_of_the_log() -> None:
+    log = "".join(f"line {number}\n" for number in range(1000))
+    said = cause(facts(1, stderr=log))
+    assert isinstance(said, Cause)
+    assert said.why.splitlines()[-1] == "line 999"
+    assert len(said.why.splitlines()) == 41
+    assert len(tail("x" * 10**6)) == 4000

@@ -1,0 +1,241 @@
+"""Follow: what one attempt yields and returns, and how attempts go on from each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from trainer_jobs import Runner, to_the_end, wait_until
+
+from hpxfer.trainer import Timeouts, follow, next_attempt
+
+RESULT = "say(type='result', status='finished', validation_loss=1.5, accuracy=0.5)"
+
+
+def test_a_trial_that_finishes(runner: Runner) -> None:
+    run = runner.run(f"for step in range(3): say(type='report', step=step, loss=3 - step, lr=0.1)\n{RESULT}")
+    ending = run.ending
+    assert (ending.status, ending.kind, ending.message) == ("finished", None, "")
+    assert (ending.validation_loss, ending.metrics) == (1.5, {"accuracy": 0.5})
+    assert [tuple(point) for point in ending.points] == [(step, 3.0 - step, {"lr": 0.1}) for step in range(3)]
+    assert run.points == list(ending.points)
+    assert (ending.attempt, ending.resumed, ending.advanced) == (1, False, False)
+    assert 0 < ending.wall_s <= run.took_s
+
+
+def test_points_come_while_it_runs(runner: Runner) -> None:
+    following = follow(
+        runner.job("report(0, 3.0)\nwhile not os.path.exists('go'): time.sleep(0.01)\nreport(2, 2.0)"),
+        stop=lambda: False,
+    )
+    first = next(following)
+    assert (first.step, [point.loss for point in first.points]) == (0, [3.0])
+    (runner.folder.parent / "go").touch()
+    seen, ending = to_the_end(following)
+    assert [each.step for each in seen] == [2]
+    assert ending.status == "finished"
+
+
+def test_the_last_line_of_a_quick_command_is_read(runner: Runner) -> None:
+    run = runner.run("report(2, 3.0)\nos.kill(os.getpid(), 9)")
+    assert [point.step for point in run.points] == [2]
+
+
+def test_50_short_trials_a_minute_lose_nothing(runner: Runner) -> None:
+    started = time.monotonic()
+    for number in range(10):
+        job = runner.job("for step in range(3): report(step, 3.0)", attempt=number + 1)
+        seen, _ = to_the_end(follow(job, stop=lambda: False))
+        assert sum(len(each.points) for each in seen) == 3
+    assert time.monotonic() - started < 12.0
+
+
+def test_a_result_counts_whatever_the_exit_code(runner: Runner) -> None:
+    assert runner.run(f"report(2, 3.0)\n{RESULT}\nos._exit(9)").ending.status == "finished"
+
+
+def test_a_command_that_does_not_end_after_its_result(runner: Runner) -> None:
+    run = runner.run(f"report(2, 3.0)\n{RESULT}\ntime.sleep(600)", grace_s=0.5)
+    assert run.ending.status == "finished"
+    assert run.took_s < 8.0
+
+
+def test_lines_after_the_result_do_not_count(runner: Runner) -> None:
+    run = runner.run(f"report(0, 3.0)\n{RESULT}\nreport(1, float('nan'))\nprint('x', file=lines, flush=True)")
+    assert (run.ending.status, len(run.ending.points)) == ("finished", 1)
+
+
+def test_a_torn_last_line_is_ignored(runner: Runner) -> None:
+    run = runner.run('report(1, 3.0)\nreport(2, 2.0)\nlines.write(\'{"type": "rep\'); lines.flush()')
+    assert (run.ending.status, len(run.ending.points)) == ("finished", 2)
+
+
+@pytest.mark.parametrize("losses", [(2.0, 8.1), (2.0, 1.0, 9.0)])
+def test_a_finite_blow_up(runner: Runner, losses: tuple[float, ...]) -> None:
+    run = runner.run(f"for step, loss in enumerate({losses}): report(step, loss)\ntime.sleep(600)")
+    assert (run.ending.status, run.ending.diverged_step) == ("diverged", len(losses) - 1)
+    assert "above 8, 4 times" in run.ending.message
+    assert [point.loss for point in run.ending.points] == list(losses[:-1])
+
+
+def test_losses_below_the_limit_are_no_blow_up(runner: Runner) -> None:
+    assert runner.run("for step, loss in enumerate((2.0, 8.0, 7.9)): report(step, loss)").ending.status == "finished"
+    run = runner.run("for step, loss in enumerate((0.1, 8.0, 7.9)): report(step, loss)", guess_loss=2.0)
+    assert run.ending.status == "finished"
+
+
+def test_a_divergence_that_is_declared(runner: Runner) -> None:
+    run = runner.run("report(0, 3.0)\nsay(type='result', status='diverged', step=1)\ntime.sleep(600)")
+    assert (run.ending.status, run.ending.diverged_step) == ("diverged", 1)
+
+
+@pytest.mark.parametrize(("pattern", "status"), [(r"found NaN in \w+", "diverged"), ("never", "failed")])
+def test_a_trainer_that_aborts_on_nan(runner: Runner, pattern: str, status: str) -> None:
+    run = runner.run("report(0, 3.0)\nsys.exit('found NaN in grads')", nan_exit=(pattern,))
+    assert run.ending.status == status
+    assert run.ending.diverged_step == (1 if status == "diverged" else None)
+
+
+def test_a_stop_gives_the_command_its_grace(runner: Runner) -> None:
+    program = """
+def end(*_):
+    time.sleep(0.5)
+    say(type="checkpoint", step=1, path=os.getcwd())
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+report(0, 3.0)
+time.sleep(600)
+"""
+    following, asked = follow(runner.job(program, grace_s=20.0), stop=lambda: bool(asked)), []
+    next(following)
+    asked.append(True)
+    _, ending = to_the_end(following)
+    assert (ending.status, ending.kind, ending.advanced) == ("failed", "lost", True)
+    assert "stopped" in ending.message
+
+
+def test_a_stop_ends_a_command_that_ignores_it(runner: Runner) -> None:
+    following = follow(
+        runner.job("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nreport(0, 3.0)\ntime.sleep(600)"), stop=lambda: True
+    )
+    started = time.monotonic()
+    _, ending = to_the_end(following)
+    assert ending.kind == "lost"
+    assert time.monotonic() - started < 8.0
+
+
+def test_a_closed_generator_leaves_nothing(runner: Runner) -> None:
+    following = follow(
+        runner.job("if not os.fork(): os.setsid(); time.sleep(600)\nreport(0, 3.0)\ntime.sleep(600)"),
+        stop=lambda: False,
+    )
+    next(following)
+    wait_until(lambda: len(runner.alive) == 2)
+    following.close()
+    assert runner.alive == []
+
+
+RESUMING = """
+config = json.load(open(os.environ["HPXFER_CONFIG"]))
+start = 0 if config["resume"] is None else int(open(config["resume"]).read())
+for step in range(start, 6):
+    say(type="report", step=step, loss=10.0 * config["attempt"] + step)
+    if step == 3:
+        path = os.path.join(config["checkpoint_dir"], "three")
+        open(path, "w").write("3")
+        say(type="checkpoint", step=3, path=path)
+    if step == 4 and config["attempt"] == 1: os.kill(os.getpid(), 9)
+"""
+
+
+def test_the_later_attempt_wins_from_its_first_step_on(runner: Runner) -> None:
+    first = runner.run(RESUMING, steps=6).ending
+    assert (first.kind, first.advanced, first.resumed) == ("memory", True, False)
+    second = runner.run(RESUMING, steps=6)
+    assert (second.ending.status, second.ending.attempt, second.ending.resumed) == ("finished", 2, True)
+    assert second.ending.advanced is False  # it wrote the checkpoint of the same step again
+    assert [point.loss for point in second.ending.points] == [10, 11, 12, 23, 24, 25]
+    assert [point.step for point in second.points] == [3, 4, 5]
+
+
+def test_a_checkpoint_that_is_gone_is_not_resumed_from(runner: Runner) -> None:
+    runner.run(RESUMING, steps=6)
+    (runner.folder / "ckpt" / "three").unlink()
+    second = runner.run(RESUMING, steps=6).ending
+    assert [point.loss for point in second.points] == [20, 21, 22, 23, 24, 25]
+    assert second.resumed is False
+
+
+def test_the_limit_of_a_blow_up_is_that_of_the_first_attempt(runner: Runner) -> None:
+    program = (
+        "report(int(lines.name.split('attempt-')[1][0]), {1: 1.0, 2: 5.0}[int(lines.name.split('attempt-')[1][0])])"
+    )
+    assert runner.run(program).ending.kind == "bug"
+    assert runner.run(program).ending.status == "diverged"
+
+
+@pytest.mark.parametrize("end", [RESULT, "say(type='result', status='diverged', step=1)", "report(1, float('nan'))"])
+def test_a_result_that_nobody_took_is_not_computed_again(runner: Runner, end: str) -> None:
+    """The process that follows a trial may end between the last line and the store."""
+    once = runner.run("report(0, 3.0)\n" + end).ending
+    again = runner.run("sys.exit('must not run')")
+    assert again.took_s < 1.0
+    assert (again.ending.status, again.ending.points) == (once.status, once.points)
+    assert (again.ending.validation_loss, again.ending.diverged_step) == (once.validation_loss, once.diverged_step)
+    assert next_attempt(runner.folder) == 2
+    (runner.folder / "attempt-1" / "ended.json").write_text("{}")  # now somebody has taken it
+    assert runner.run("sys.exit('does run')").ending.kind == "bug"
+
+
+def test_the_files_of_an_attempt(runner: Runner) -> None:
+    runner.run("report(0, 3.0)", config={"hps": {"lr": 0.1}, "attempt": 99})
+    config = json.loads((runner.folder / "config.json").read_text())
+    assert config == {
+        "hps": {"lr": 0.1},
+        "contract": 1,
+        "trial": "t1",
+        "attempt": 1,
+        "steps": 3,
+        "run_dir": str(runner.folder),
+        "report_file": str(runner.folder / "attempt-1" / "reports.jsonl"),
+        "checkpoint_dir": str(runner.folder / "ckpt"),
+        "resume": None,
+    }
+    assert os.stat(runner.folder / "config.json").st_mode & 0o777 == 0o600
+
+
+def test_a_node_that_does_not_speak(runner: Runner) -> None:
+    """Its exit code counts alone. It is silent, and its log has a folder of its own."""
+    given = {"speaks": False, "node_rank": 1, "attempt": 1, "timeouts": Timeouts(start_s=0.1, silence_s=0.1)}
+    run = runner.run("time.sleep(0.5); print('node 1'); report(0, float('nan'))", **given)
+    assert (run.ending.status, run.seen, run.ending.points) == ("finished", [], ())
+    assert (runner.folder / "attempt-1" / "node-1" / "stdout").read_text() == "node 1\n"
+    assert runner.run("sys.exit(75)", **given).ending.kind == "lost"
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("SLURM_JWT", "s3cret")
+    monkeypatch.setenv("HF_TOKEN", "s3cret")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    return "s3cret"
+
+
+def test_a_command_gets_declared_variables_and_no_secret(runner: Runner, secret: str) -> None:
+    runner.run("print(json.dumps(dict(os.environ)))", env={"MINE": "1"})
+    variables = json.loads((runner.folder / "attempt-1" / "stdout").read_text())
+    assert secret not in variables.values()
+    assert (variables["MINE"], variables["SLURM_JOB_ID"]) == ("1", "7")
+    assert Path(variables["HPXFER_CONFIG"]) == runner.folder / "config.json"
+    assert secret not in (runner.folder / "config.json").read_text()
+
+
+def test_arguments_are_no_shell(runner: Runner) -> None:
+    nasty = "$(touch hacked); `touch hacked` && touch hacked | *"
+    runner.run(["printf", "%s", nasty], speaks=False)
+    assert (runner.folder / "attempt-1" / "stdout").exists() is False  # a node has its own folder
+    assert (runner.folder / "attempt-1" / "node-0" / "stdout").read_text() == nasty
+    assert not (runner.folder.parent / "hacked").exists()

@@ -1,0 +1,191 @@
+"""The supervisor: whoever dies, no process of the command is left. Each test looks in /proc at its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from trainer_jobs import PROLOGUE, Runner, tagged, to_the_end, wait_until
+
+from hpxfer.trainer import Timeouts, follow
+from hpxfer.trainer.supervisor import HALF_BYTES, Log, descendants, parents
+
+SLOW = Timeouts(start_s=60.0, silence_s=60.0)
+# Two ranks. Those that train on ignore SIGTERM.
+RANK = """
+import json, os, signal, sys, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+signal.signal(signal.SIGTERM, signal.SIG_DFL if sys.argv[1:] else signal.SIG_IGN)
+dist.barrier()
+if dist.get_rank() == 0:
+    with open(os.environ["HPXFER_REPORT_FILE"], "a") as lines:
+        lines.write(json.dumps({"type": "report", "step": 0, "loss": 3.0}) + "\\n")
+if sys.argv[1:] == ["die"] and dist.get_rank() == 1:
+    os.kill(os.getpid(), 9)
+if sys.argv[1:] == ["fail"] and dist.get_rank() == 1:
+    sys.exit(75)
+time.sleep(600)
+"""
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> str:
+    """A script that torchrun starts as two ranks on CPUs."""
+    path = tmp_path / "rank.py"
+    path.write_text(RANK)
+    return str(path)
+
+
+def test_ranks_of_torchrun_are_killed(runner: Runner, rank: str) -> None:
+    following = follow(runner.job([*TORCHRUN, rank], timeouts=SLOW), stop=lambda: False)
+    assert next(following).step == 0
+    processes = runner.alive
+    sessions = {os.getsid(pid) for pid in processes}
+    assert len(processes) >= 3  # torchrun and two ranks
+    assert len(sessions) >= 3  # each in its own session: a kill of torchrun's group would miss the ranks
+    following.close()
+    assert runner.alive == []
+
+
+@pytest.mark.parametrize(("how", "kind"), [("die", "memory"), ("fail", "lost")])
+def test_what_a_rank_did_is_seen_through_torchrun(runner: Runner, rank: str, how: str, kind: str) -> None:
+    run = runner.run([*TORCHRUN, rank, how], timeouts=SLOW, grace_s=5.0)
+    assert (run.ending.status, run.ending.kind) == ("failed", kind), run.ending.message
+
+
+def test_a_torchrun_that_others_ask_to_end_is_lost(runner: Runner, rank: str) -> None:
+    following = follow(runner.job([*TORCHRUN, rank], timeouts=SLOW), stop=lambda: False)
+    next(following)
+    os.kill(min(runner.alive), signal.SIGTERM)
+    # Its ranks ignore SIGTERM: it kills them after 30 s itself. So long nobody waits here.
+    for pid in runner.alive[1:]:
+        os.kill(pid, signal.SIGKILL)
+    _, ending = to_the_end(following)
+    assert (ending.status, ending.kind) == ("failed", "lost"), ending.message
+
+
+# It leaves a child in a session of its own.
+ORPHAN = "if not os.fork(): os.setsid(); time.sleep(600)\nreport(0, 3.0)\ntime.sleep(600)"
+HOST = """
+import sys
+from pathlib import Path
+from hpxfer.trainer import Job, follow
+argv, folder, tag = sys.argv[4:], Path(sys.argv[1]), sys.argv[2]
+job = Job(argv=tuple(argv), folder=folder, trial_id="t1", steps=3, config={}, cwd=folder.parent,
+          env={"HPXFER_TEST_TAG": tag}, grace_s=float(sys.argv[3]))
+for seen in follow(job, stop=lambda: False):
+    print(seen.step, flush=True)
+"""
+
+
+def test_everything_goes_with_the_parent_of_the_supervisor(tmp_path: Path) -> None:
+    """The process that follows the trial is killed. Its supervisor sees the pipe close."""
+    tag = f"host{os.getpid()}"
+    command = [sys.executable, "-S", "-c", PROLOGUE + ORPHAN]
+    following = [sys.executable, "-c", HOST, str(tmp_path / "t1"), tag, "60", *command]
+    with subprocess.Popen(following, stdout=subprocess.PIPE, text=True) as host:
+        try:
+            assert host.stdout is not None
+            assert host.stdout.readline() == "0\n"
+            supervisors = descendants(host.pid)
+            assert len(tagged(tag)) == 2
+        finally:
+            host.kill()
+    wait_until(lambda: not tagged(tag))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in supervisors))
+
+
+def test_everything_goes_if_the_supervisor_itself_is_killed(runner: Runner) -> None:
+    following = follow(runner.job(ORPHAN), stop=lambda: False)
+    next(following)
+    wait_until(lambda: len(runner.alive) == 2)
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(os.getpid())}
+    (supervisor,) = [pid for pid, command in commands.items() if b"supervisor.py" in command]
+    os.kill(supervisor, signal.SIGKILL)
+    _, ending = to_the_end(following)
+    assert ending.kind == "lost"
+    assert "supervisor of the command is gone" in ending.message
+
+
+def test_the_command_goes_if_its_supervisor_and_its_worker_are_killed_at_once(tmp_path: Path) -> None:
+    tag = f"both{os.getpid()}"
+    command = [sys.executable, "-S", "-c", PROLOGUE + "report(0, 3.0)\ntime.sleep(600)"]
+    following = [sys.executable, "-c", HOST, str(tmp_path / "t1"), tag, "60", *command]
+    with subprocess.Popen(following, stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == "0\n"
+        (supervisor,) = (pid for pid, parent in parents().items() if parent == host.pid)
+        for pid in (host.pid, supervisor):
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (host.pid, supervisor):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not tagged(tag))
+
+
+def test_a_command_inherits_no_blocked_or_ignored_signal(runner: Runner) -> None:
+    program = """
+status = open("/proc/self/status").read().split("\\n")
+masks = {line.split(":")[0]: int(line.split()[1], 16) for line in status if line[:6] in ("SigBlk", "SigIgn")}
+asked = 1 << signal.SIGTERM - 1 | 1 << signal.SIGINT - 1
+print(masks["SigBlk"] & asked, masks["SigIgn"] & asked)
+"""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        runner.run(program)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    assert (runner.folder / "attempt-1" / "stdout").read_text() == "0 0\n"
+
+
+def test_a_command_gets_no_file_of_the_supervisor(runner: Runner) -> None:
+    runner.run("print(sorted(map(int, os.listdir('/proc/self/fd'))))")
+    log = (runner.folder / "attempt-1" / "stdout").read_text()
+    assert log in ("[0, 1, 2, 3, 4]\n", "[0, 1, 2, 3]\n")  # the report file, and the folder that is listed
+
+
+@pytest.mark.parametrize("sizes", [[], [10], [HALF_BYTES], [HALF_BYTES + 1], [2 * HALF_BYTES], [100_000] * 25])
+def test_a_log_keeps_its_start_and_its_end(tmp_path: Path, sizes: list[int]) -> None:
+    data = bytes(index % 251 for index in range(sum(sizes)))
+    log, start = Log(str(tmp_path / "log")), 0
+    for size in sizes:
+        log.write(data[start : start + size])
+        start += size
+    log.flush()
+    kept = (tmp_path / "log").read_bytes()
+    left_out = len(data) - 2 * HALF_BYTES
+    if left_out <= 0:
+        assert kept == data
+    else:
+        assert kept == data[:HALF_BYTES] + f"\n... {left_out} bytes left out ...\n".encode() + data[-HALF_BYTES:]
+
+
+def test_the_supervisor_is_there_at_once(runner: Runner) -> None:
+    started = time.monotonic()
+    for _ in range(10):
+        assert runner.run(["true"], speaks=False).ending.status == "finished"
+    assert time.monotonic() - started < 10.0
+
+
+def test_descendants_are_found_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on macOS, where `ps` is asked."""
+    if not Path("/bin/ps").exists():
+        pytest.skip("this system has no ps")
+    from hpxfer.trainer import supervisor
+
+    child = subprocess.Popen(["sh", "-c", "sleep 600 & wait"])
+    try:
+        wait_until(lambda: len(descendants(child.pid)) == 1)
+        known = descendants(os.getpid())
+        monkeypatch.setattr(supervisor, "PROC", tmp_path)
+        assert set(known) <= set(descendants(os.getpid()))
+    finally:
+        for pid in [*descendants(child.pid), child.pid]:
+            os.kill(pid, signal.SIGKILL)
+        child.wait()
