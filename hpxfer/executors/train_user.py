@@ -92,6 +92,7 @@ class TrainUser:
             nodes=self.nodes,
             node_rank=rank,
             rdzv_endpoint=endpoint,
+            rdzv_is_host="true" if rank == 0 else "false",  # torchrun's own guess compares names of this machine
             rdzv_id=f"{trial.id[:16]}-{attempt}",
         )
         limits = self.trainer.timeouts

@@ -57,7 +57,7 @@ class TrainerSpec(Section):
     """A Python function such as `mypackage.train:train`. It gets one trial, and returns the losses."""
     command: Seq[str] | None = None
     """A program and its arguments, without a shell. Placeholders stand within an argument: `{config_json}`, `{gpus}`,
-    `{nodes}`, `{node_rank}`, `{rdzv_endpoint}`, `{rdzv_id}`, `{run_dir}`, `{seed}`, `{steps}`, `{hp.lr}`,
+    `{nodes}`, `{node_rank}`, `{rdzv_endpoint}`, `{rdzv_id}`, `{rdzv_is_host}`, `{run_dir}`, `{seed}`, `{steps}`, `{hp.lr}`,
     `{shape.d_model}`, `{arg.NAME}`. `{{` and `}}` are braces."""
     version: str | None = None
     """The version of your code, in words of your own. Raise it when a change moves numbers. `dev` is never reused by

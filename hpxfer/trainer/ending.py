@@ -113,7 +113,7 @@ def _divergence(facts: Facts) -> Cause | None:
 
 
 def _stopped(facts: Facts) -> Cause | None:
-    return Cause("failed", "lost", "it was stopped") if facts.stopped else None
+    return Cause("failed", "lost", "it was stopped") if facts.stopped and not _is_complete(facts) else None
 
 
 def _fault(facts: Facts) -> Cause | None:
@@ -146,8 +146,10 @@ def _slurm(facts: Facts) -> Cause | None:
 def _exit_zero(facts: Facts) -> Cause | None:
     if facts.exit.code != 0:
         return None
-    if not facts.speaks or (facts.has_loss and (facts.last_step or 0) >= facts.steps - 1):
+    if _is_complete(facts):
         return Cause("finished")
+    if facts.exit.asked:
+        return Cause("failed", "lost", "SIGTERM from others, and exit code 0 before the last step")
     last = "no loss" if not facts.has_loss else f"losses up to step {facts.last_step} of {facts.steps}"
     return Cause("failed", "bug", f"exit code 0 without a result line and without the last step: it reported {last}")
 
@@ -221,6 +223,13 @@ def root_code(facts: Facts) -> int:
 def spelled(code: int) -> str:
     """Return a code as text, e.g. `signal 9`."""
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def _is_complete(facts: Facts) -> bool:
+    """Return whether a command that exits with 0 has trained to its end. Who does not speak is believed."""
+    if facts.exit.code != 0:
+        return False
+    return not facts.speaks or (facts.has_loss and (facts.last_step or 0) >= facts.steps - 1)
 
 
 def _by_text(facts: Facts, pattern: re.Pattern[str], kind: Kind) -> Cause | None:

@@ -11,8 +11,8 @@ from hpxfer.trainer.job import REPORTS, attempt_folder, attempt_numbers
 from hpxfer.trainer.lines import Checkpoint, Groups, Line, Point, Result
 from hpxfer.trainer.reader import Reader
 
-# Receipts are for a few steps. A trainer that writes them at each step does not fill the memory.
-_MAX_GROUPS = 64
+# Receipts are for a few steps, and the newest checkpoints count. Who writes them at each step fills no memory.
+_MOST = 64
 
 
 @dataclass
@@ -32,7 +32,8 @@ class Reported:
                 self.points.append(line)
             case Checkpoint():
                 self.checkpoints.append(line)
-            case Groups() if len(self.groups) < _MAX_GROUPS:
+                del self.checkpoints[:-_MOST]
+            case Groups() if len(self.groups) < _MOST:
                 self.groups.append(line)
             case Result():
                 self.result = line

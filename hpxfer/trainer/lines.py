@@ -22,6 +22,7 @@ from hpxfer.errors import nearest, shown
 # No list of a model's parameter groups is as long.
 MAX_LINE_BYTES = 4 * 2**20
 _SPELLED = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
+_NO_METRICS: Mapping[str, float] = {}  # one for all of a million points
 _COMMON = ("type", "trial", "attempt", "time")
 
 
@@ -149,7 +150,7 @@ def _step(data: Mapping[str, Any], steps: int) -> int:
 
 
 def _numbers(data: Mapping[str, Any], but: tuple[str, ...]) -> Mapping[str, float]:
-    return {name: _number(data, name) for name in data if name not in but}
+    return {name: _number(data, name) for name in data if name not in but} or _NO_METRICS
 
 
 def _number(data: Mapping[str, Any], name: str) -> float:

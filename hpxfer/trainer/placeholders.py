@@ -17,6 +17,7 @@ PLAIN = (
     "node_rank",
     "rdzv_endpoint",
     "rdzv_id",
+    "rdzv_is_host",
     "run_dir",
     "seed",
     "steps",

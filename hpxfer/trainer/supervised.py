@@ -32,6 +32,7 @@ class Exit:
     no_memory: bool = False  # the system had no memory or no process left to start it
     oom_kills: int = 0  # processes of the control group that were killed meanwhile for lack of memory
     lost: str | None = None  # why nobody knows: the supervisor was killed
+    asked: bool = False  # others sent SIGTERM to the supervisor, and so to the command too, as Slurm does
     left: tuple[int, ...] = ()  # processes that SIGKILL did not end
 
 
@@ -126,8 +127,8 @@ class Supervised:
         match event:
             case {"event": "exited"} if not self.is_ending:
                 self._ends_in(supervisor.QUICK_S)
-            case {"event": "ended", "code": code, "oom_kills": int(kills), "left": list(left)}:
-                self._exit = Exit(code=code if isinstance(code, int) else None, oom_kills=kills, left=tuple(left))
+            case {"event": "ended", "code": int() | None as code, "oom_kills": int(kills), "left": list(left)}:
+                self._exit = Exit(code=code, oom_kills=kills, asked=bool(event["asked"]), left=tuple(left))
             case {"event": "not_started", "what": what, "why": why, "errno": number}:
                 named = f"{what}: {why}" if what else str(why)
                 self._exit = Exit(not_started=named, no_memory=number in supervisor.NO_MEMORY)

@@ -158,8 +158,9 @@ class Supervisor:
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         # Handlers, and not SIG_IGN, which the command would inherit. Slurm sends signals to every process of a job.
+        self._was_asked = False
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, self._on_signal)
         process = subprocess.Popen(
             task["argv"],
             cwd=task["cwd"],
@@ -178,6 +179,10 @@ class Supervisor:
             process.stderr.fileno(): Log(task["stderr"]),
         }
         self._process = process  # keeps the pipes open
+
+    def _on_signal(self, number: int, _: object) -> None:
+        """Note that somebody asks all processes to end. The command got the same signal, and its end is waited for."""
+        self._was_asked = self._was_asked or number == signal.SIGTERM
 
     def run(self) -> dict[str, Any]:
         """Wait until the command and everything that it started have ended. Return how the command ended."""
@@ -280,7 +285,13 @@ class Supervisor:
                 self._drain(pipe)
         for log in self._logs.values():
             log.flush()
-        return {"event": "ended", "code": self._code, "oom_kills": oom_kills() - self._oom_before, "left": left}
+        return {
+            "event": "ended",
+            "code": self._code,
+            "oom_kills": oom_kills() - self._oom_before,
+            "asked": self._was_asked,
+            "left": left,
+        }
 
 
 def say(**event: Any) -> None:

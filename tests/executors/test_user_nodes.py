@@ -1,4 +1,4 @@
-"""Trials of a user's own trainer on two nodes of a Ray on loopback: torchrun over both, one node killed in the middle."""
+"""Trials of a user's own trainer on two nodes of a Ray on loopback, one of which is killed in the middle."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ name: nodes
 trainer:
   command: ["{arg.python}", -m, torch.distributed.run, --nnodes, "{nodes}", --nproc-per-node, "1",
             --node-rank, "{node_rank}", --rdzv-backend, c10d, --rdzv-endpoint, "{rdzv_endpoint}",
-            --rdzv-id, "{rdzv_id}", --max-restarts, "0", train.py, "{config_json}"]
+            --rdzv-id, "{rdzv_id}", --rdzv-conf, "is_host={rdzv_is_host}", --max-restarts, "0", train.py, "{config_json}"]
   files: [train.py]
   args: {python: PYTHON}
   arms: {plain: {}}
   timeouts: {grace_s: 2, start_s: 120}
 model: {family: user, own: {d_model: 64}}
-training: {steps: 60}
+training: {steps: 120}
 axes: {d_model: [128]}
 grid: {lr: [0.015625]}
 resources: {nodes_per_trial: 2}
@@ -85,9 +85,8 @@ class Nodes:
 
     def alive(self) -> int:
         """Return how many nodes the head knows to be alive."""
-        said = subprocess.run(
-            [sys.executable, "-c", _ASK, self.address], env=self.environment, capture_output=True, text=True, check=False
-        )
+        ask = [sys.executable, "-c", _ASK, self.address]
+        said = subprocess.run(ask, env=self.environment, capture_output=True, text=True, check=False)
         found = [line for line in said.stdout.splitlines() if line.isdecimal()]  # Ray's own lines stand between
         return int(found[-1]) if found else 0
 

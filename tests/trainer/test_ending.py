@@ -62,6 +62,9 @@ ROWS: list[tuple[Facts, str, str | None, str]] = [
     # What was seen or done while it ran.
     (facts(-15, divergence="loss nan at step 3"), "diverged", None, "loss nan at step 3"),
     (facts(0, stopped=True), "failed", "lost", "stopped"),
+    (facts(0, stopped=True, **ALL), "finished", None, ""),  # it ended before it could be stopped
+    (facts(exit=Exit(code=0, asked=True)), "failed", "lost", "SIGTERM from others, and exit code 0"),
+    (facts(exit=Exit(code=0, asked=True), **ALL), "finished", None, ""),
     (facts(-15, fault="reports.jsonl:1: must"), "failed", "bug", "reports.jsonl:1: must"),
     (facts(-9, timeout="it wrote no line"), "failed", "timeout", "it wrote no line"),
     # There was no command, or nobody knows.
@@ -136,7 +139,9 @@ def expected(seen: Facts) -> tuple[str, str | None]:
         return ("finished", None) if has_loss else ("failed", "bug")
     if seen.divergence:
         return "diverged", None
-    for is_so, kind in ((seen.stopped, "lost"), (seen.fault, "bug"), (seen.timeout, "timeout")):
+    done = not seen.speaks or (seen.has_loss and seen.last_step is not None and seen.last_step >= seen.steps - 1)
+    done = done and end.code == 0
+    for is_so, kind in ((seen.stopped and not done, "lost"), (seen.fault, "bug"), (seen.timeout, "timeout")):
         if is_so:
             return "failed", kind
     if end.not_started:
@@ -146,8 +151,7 @@ def expected(seen: Facts) -> tuple[str, str | None]:
     if seen.slurm_state in ("PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY"):
         return "failed", "memory" if seen.slurm_state == "OUT_OF_MEMORY" else "lost"
     if end.code == 0:
-        done = not seen.speaks or (seen.has_loss and seen.last_step is not None and seen.last_step >= seen.steps - 1)
-        return ("finished", None) if done else ("failed", "bug")
+        return ("finished", None) if done else ("failed", "lost" if end.asked else "bug")
     by_code = {75: "lost", -15: "lost", -2: "lost", -9: "memory", 78: "input", 126: "input", 127: "input"}
     if end.code in by_code:
         return "failed", by_code[end.code]
@@ -167,7 +171,8 @@ RESULTS = st.builds(
     st.none() | st.just(1.5) | st.just(float("nan")),
     st.just({}),
 )
-EXITS = st.builds(Exit, code=st.sampled_from([None, 0, 1, 2, 75, 78, 126, 127, -2, -6, -9, -11, -15])) | st.builds(
+CODES = st.sampled_from([None, 0, 0, 1, 2, 75, 78, 126, 127, -2, -6, -9, -11, -15])
+EXITS = st.builds(Exit, code=CODES, asked=st.booleans()) | st.builds(
     Exit, not_started=st.just("x"), no_memory=st.booleans()
 )
 LOGS = st.lists(st.sampled_from(["NaN", "out of memory", "ncclRemoteError", "No such file"])).map("\n".join)

@@ -71,43 +71,55 @@ def test_a_torchrun_that_others_ask_to_end_is_lost(runner: Runner, rank: str) ->
     assert (ending.status, ending.kind) == ("failed", "lost"), ending.message
 
 
+def command_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 # It leaves a child in a session of its own.
 ORPHAN = "if not os.fork(): os.setsid(); time.sleep(600)\nreport(0, 3.0)\ntime.sleep(600)"
 HOST = """
-import sys
+import os, sys, time
 from pathlib import Path
 from hpxfer.trainer import Job, follow
 argv, folder, tag = sys.argv[4:], Path(sys.argv[1]), sys.argv[2]
 job = Job(argv=tuple(argv), folder=folder, trial_id="t1", steps=3, config={}, cwd=folder.parent,
           env={"HPXFER_TEST_TAG": tag}, grace_s=float(sys.argv[3]))
 for seen in follow(job, stop=lambda: False):
+    if os.environ.get("FORKS") and not os.fork():
+        time.sleep(600)
     print(seen.step, flush=True)
 """
 
 
-def test_everything_goes_with_the_parent_of_the_supervisor(tmp_path: Path) -> None:
-    """The process that follows the trial is killed. Its supervisor sees the pipe close."""
+@pytest.mark.parametrize("forks", ["", "1"], ids=["its pipe closes", "a fork of the parent keeps its pipe open"])
+def test_everything_goes_with_the_parent_of_the_supervisor(tmp_path: Path, forks: str) -> None:
     tag = f"host{os.getpid()}"
     command = [sys.executable, "-S", "-c", PROLOGUE + ORPHAN]
     following = [sys.executable, "-c", HOST, str(tmp_path / "t1"), tag, "60", *command]
-    with subprocess.Popen(following, stdout=subprocess.PIPE, text=True) as host:
+    environment = {**os.environ, "FORKS": forks}
+    children, supervisor = list[int](), 0
+    with subprocess.Popen(following, stdout=subprocess.PIPE, text=True, env=environment) as host:
         try:
             assert host.stdout is not None
             assert host.stdout.readline() == "0\n"
-            supervisors = descendants(host.pid)
+            below = descendants(host.pid)
+            children = [pid for pid, parent in parents().items() if parent == host.pid]
+            (supervisor,) = (pid for pid in children if b"supervisor.py" in command_of(pid))
             assert len(tagged(tag)) == 2
         finally:
             host.kill()
+            for pid in set(children) - {supervisor}:
+                wait_until(lambda: not tagged(tag))
+                os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not tagged(tag))
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in supervisors))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
 
 
 def test_everything_goes_if_the_supervisor_itself_is_killed(runner: Runner) -> None:
     following = follow(runner.job(ORPHAN), stop=lambda: False)
     next(following)
     wait_until(lambda: len(runner.alive) == 2)
-    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(os.getpid())}
-    (supervisor,) = [pid for pid, command in commands.items() if b"supervisor.py" in command]
+    (supervisor,) = (pid for pid in descendants(os.getpid()) if b"supervisor.py" in command_of(pid))
     os.kill(supervisor, signal.SIGKILL)
     _, ending = to_the_end(following)
     assert ending.kind == "lost"
@@ -189,3 +201,15 @@ def test_descendants_are_found_without_proc(monkeypatch: pytest.MonkeyPatch, tmp
         for pid in [*descendants(child.pid), child.pid]:
             os.kill(pid, signal.SIGKILL)
         child.wait()
+
+
+def test_a_trainer_that_others_ask_to_end_and_that_exits_with_0_is_lost(runner: Runner) -> None:
+    """Slurm sends SIGTERM to every process of a job. Some trainers then save, and exit with 0."""
+    program = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nreport(0, 3.0)\ntime.sleep(600)"
+    following = follow(runner.job(program, timeouts=SLOW), stop=lambda: False)
+    next(following)
+    (supervisor,) = (pid for pid in descendants(os.getpid()) if b"supervisor.py" in command_of(pid))
+    for pid in (supervisor, *runner.alive):
+        os.kill(pid, signal.SIGTERM)
+    _, ending = to_the_end(following)
+    assert (ending.status, ending.kind) == ("failed", "lost"), ending.message
