@@ -32,7 +32,7 @@ State = Literal["running", "finished", "stopped", "partial"]
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The verdict of one parameterization along one axis: transfers, drifts or undecided."""
+    """The verdict of one parameterization along one axis: transfers, stays, drifts or undecided."""
 
     parameterization: str
     axis: str
@@ -110,7 +110,7 @@ def verdict_text(verdicts: Sequence[Verdict]) -> str:
 
 
 def _predicate(verdict: str) -> str:
-    return "is undecided" if verdict == "undecided" else verdict
+    return {"undecided": "is undecided", "stays": "did not move"}.get(verdict, verdict)
 
 
 def _results_folders(root: Path, on_error: Callable[[OSError], None]) -> Iterator[Path]:

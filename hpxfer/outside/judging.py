@@ -79,7 +79,9 @@ def judge(
     hp = hp or ("lr" if "lr" in hps else hps[0])
     frames = {each: _line([run for run in runs if run.hp == each]) for each in sorted(hps, key=lambda one: one != hp)}
     title = Path(where).name
-    lines = [judge_line(line, sweep=title, hp=each, loss=loss, rules=rules) for each, line in frames.items()]
+    lines = [
+        judge_line(line, sweep=title, hp=each, loss=loss, rules=rules, of_table=True) for each, line in frames.items()
+    ]
     return JudgedTable(
         name=title,
         where=where,

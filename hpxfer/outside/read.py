@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpxfer.errors import HpxferError, first_line, shown
-from hpxfer.host.files import reason
+from hpxfer.host.files import read_bytes, reason
 
 KINDS = (".csv", ".parquet")
 MOST_BYTES = 1 << 30
@@ -23,9 +23,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
     if path.suffix.lower() not in KINDS:
         raise HpxferError(f"{path}: must be a table, {' or '.join(KINDS)}, got {shown(path.suffix)}; name another file")
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise HpxferError(f"{path}: must have at most {MOST_BYTES} bytes; leave out columns, or split it by HP")
-        content = path.read_bytes()
+        content = read_bytes(path, MOST_BYTES)
     except OSError as error:
         raise HpxferError(f"{path}: cannot be read: {reason(error)}; name another file") from None
     return _parquet(path, content) if path.suffix.lower() == ".parquet" else _csv(path, content)

@@ -22,11 +22,16 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
     if path.suffix.lower() == ".csv":
         out.write(frame.to_csv(index=False, lineterminator="\n").encode())
     else:
-        # Keys of a tracker may hold a number in one run and text in another, which no column of Parquet can.
-        mixed = {name: str for name in frame if frame[name].map(type).nunique() > 1 and frame[name].dtype == object}
-        frame.astype(mixed).to_parquet(out, index=False)
+        frame.apply(_alike).to_parquet(out, index=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_files({path: lambda file: file.write(out.getvalue())})
     except OSError as error:
         raise HpxferError(f"{path}: cannot be written: {reason(error)}; choose another file with --output") from None
+
+
+def _alike(values: pd.Series) -> pd.Series:
+    """Return a column as Parquet can hold it. A key of a tracker may be a number in one run and text in another."""
+    if values.dtype != object or values.dropna().map(type).nunique() < 2:
+        return values
+    return values.map(str, na_action="ignore")

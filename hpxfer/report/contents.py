@@ -181,6 +181,7 @@ def report_of(sections: Sequence[Section], *, made_from: str = Report.made_from)
 
 def _section(source: Source, name: str) -> Section:
     results, analysis = source.results, source.analysis
+    rules = rules_of(results.spec)
     judged = [report for report in analysis.reports if report.hp == analysis.hp]
     others = [report for report in analysis.reports if report.hp != analysis.hp]
     return Section(
@@ -199,12 +200,12 @@ def _section(source: Source, name: str) -> Section:
         progress_table=progress_table(results.cells),
         failures=failures(results),
         provenance=provenance_table(results),
-        thresholds=threshold_table(rules_of(results.spec)),
+        thresholds=threshold_table(rules),
         limits=limits(results, (*judged, *others)),
         sweep_yaml=dump_sweep(results.spec),
         analysis=analysis,
         line=results.line(analysis.hp, analysis.loss) if judged else None,
-        controls=tuple(label for label in results.expansion.arms if is_control(label)),
+        controls=tuple(label for label in results.expansion.arms if is_control(label, rules.control)),
         trials=partial(trial_data, results),
         figures=source.figures,
         not_drawn=source.not_drawn,

@@ -49,6 +49,11 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
             return f"Next: {wanted[0].text}."
         followup = f"hpxfer report {command} --write-followup more.yaml"
         return f"Next: write the sweep that would decide it, and run it: {followup}"
+    if any(finding.verdict == "stays" for finding in judged):
+        return (
+            f"Next: add an arm whose optimum is expected to move, and name it as the control: until then nothing shows "
+            f"that the optimum of {hp} stays because of the parameterization."
+        )
     if not by_label:
         return f"Next: use the tuned HPs in your own model, with the recipe of: hpxfer recipe {command}"
     return f"Next: tune {hp} at the scale that you need, or try another parameterization: hpxfer explain lists them."

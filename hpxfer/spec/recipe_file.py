@@ -43,7 +43,7 @@ Range = Annotated[
     BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v),
     AfterValidator(_ascending),
 ]
-Verdict = Literal["transfers", "drifts", "undecided"]
+Verdict = Literal["transfers", "stays", "drifts", "undecided"]
 LossName = Literal["validation", "final_window", "validation_error", "validation_top5_error"]
 
 

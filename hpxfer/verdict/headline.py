@@ -26,12 +26,12 @@ from hpxfer.verdict.text import (
 )
 
 
-def headline(hp: str, findings: Sequence[Finding], *, is_running: bool = False, outside: bool = False) -> str:
+def headline(hp: str, findings: Sequence[Finding], *, is_running: bool = False, of_table: bool = False) -> str:
     """Return the headline on one HP: sentences on each parameterization, and one on the control.
 
-    While `is_running`, trials without a result are still to come. `outside` is for losses that others measured.
+    While `is_running`, trials without a result are still to come. `of_table` is for losses that others measured.
     """
-    decides = partial(_what_decides, is_running=is_running, outside=outside)
+    decides = partial(_what_decides, is_running=is_running, of_table=of_table)
     if not findings:
         return f"No trial lies on a line of {hp}, so nothing can be said about its transfer."
     shown = compared(findings)
@@ -109,9 +109,9 @@ def _decide(hp: str, findings: Sequence[Finding], decides: Callable[[Sequence[Fi
     return [f"Whether {what} is undecided{likely}. To decide, {decides(found)}."]
 
 
-def _what_decides(found: Sequence[Finding], *, is_running: bool, outside: bool) -> str:
+def _what_decides(found: Sequence[Finding], *, is_running: bool, of_table: bool) -> str:
     needs = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
-    if needs and outside:
+    if needs and of_table:
         return f"add {'; '.join(need.text for need in needs)}"
     if any(shape.num_missing > shape.num_lost for finding in found for shape in finding.shapes):
         if is_running:

@@ -38,12 +38,12 @@ class TransferReport:
     findings: tuple[Finding, ...]
     judged: JudgedLoss = NATS  # what that loss is
     control: str | None = CONTROL  # the arm that the others are compared with; None: nobody named one
-    outside: bool = False  # whether the losses are those of a table, see `Rules.outside`
+    of_table: bool = False  # whether the losses are those of a table, which no sweep can add to
 
     @property
     def headline(self) -> str:
         """What to do with the HP, what that costs, and what the control would cost."""
-        return headline(self.hp, self.findings, outside=self.outside)
+        return headline(self.hp, self.findings, of_table=self.of_table)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data. None stands for what is missing and for +inf; `transferred` says which."""
@@ -52,11 +52,11 @@ class TransferReport:
 
     def summary(self) -> str:
         """Return the verdicts as plain text of at most twelve lines. The first one is the headline."""
-        return summary_text(self.sweep, self.hp, self.judged, self.findings, outside=self.outside)
+        return summary_text(self.sweep, self.hp, self.judged, self.findings, of_table=self.of_table)
 
     def to_text(self) -> str:
         """Return the whole report as plain text: each finding with its reasons and a table of its shapes."""
-        return full_text(self.sweep, self.hp, self.judged, self.findings, outside=self.outside)
+        return full_text(self.sweep, self.hp, self.judged, self.findings, of_table=self.of_table)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per axis, parameterization and shape, in the order of the findings.
@@ -104,15 +104,24 @@ class JudgedLine:
 
 
 def judge_line(
-    line: pd.DataFrame, *, sweep: str, hp: str, loss: JudgedLoss = NATS, rules: Rules = DEFAULT_RULES
+    line: pd.DataFrame,
+    *,
+    sweep: str,
+    hp: str,
+    loss: JudgedLoss = NATS,
+    rules: Rules = DEFAULT_RULES,
+    of_table: bool = False,
 ) -> JudgedLine:
-    """Return the report on a line, with its estimates. The noise of seeds is pooled over the whole line."""
+    """Return the report on a line, with its estimates. The noise of seeds is pooled over the whole line.
+
+    `sweep` is the name of the sweep or, `of_table`, of the table.
+    """
     estimates = estimate_all(loss_grids(line, loss))
     findings = [finding_of(found, rules) for found in estimates]
     findings.sort(key=lambda finding: (finding.axis, finding.is_control, finding.parameterization))
     compared = tuple(with_control(finding, findings, rules) for finding in findings)
     report = TransferReport(sweep=sweep, hp=hp, loss=loss.name, judged=loss, findings=compared)
-    report = replace(report, control=rules.control, outside=rules.outside)
+    report = replace(report, control=rules.control, of_table=of_table)
     return JudgedLine(report=report, estimates=estimates)
 
 

@@ -13,9 +13,9 @@ class Rules:
 
     `loss` is a share of the best loss, e.g. 0.01. `octaves` is the cost of so many octaves from a shape's own optimum.
 
-    `outside` is for losses that others measured. Nothing but the user says there which arm is the control and which
-    shape the base. Without either no HP is said to transfer: the verdict is `stays`. A control that the user names
-    stands beside all arms, whatever their variant.
+    `outside` is for losses that another trainer measured. Nothing but the user says there which arm is the control and
+    which shape the base. Without either no HP is said to transfer: the verdict is `stays`. A control that the user
+    names stands beside all arms, whatever their variant.
     """
 
     error: float = ERROR_RATE

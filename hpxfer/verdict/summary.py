@@ -48,10 +48,10 @@ def _columns(judged: JudgedLoss) -> tuple[tuple[str, str], ...]:
     )
 
 
-def summary_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding], *, outside: bool = False) -> str:
-    """Return the verdicts in at most twelve lines. The first one is the headline. `outside`: see `Rules.outside`."""
+def summary_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding], *, of_table: bool = False) -> str:
+    """Return the verdicts in at most twelve lines, the headline first. `of_table`: others measured the losses."""
     shown = compared(findings)
-    lines = [headline(hp, findings, outside=outside), _question(sweep, hp, loss, outside=outside)]
+    lines = [headline(hp, findings, of_table=of_table), _question(sweep, hp, loss, of_table=of_table)]
     for finding in shown[:MAX_VERDICTS]:
         lines.append(f"  {_beside_control(finding)}")
         if len(shown) <= MAX_MOVES and (moved := move_text(finding)):
@@ -62,11 +62,11 @@ def summary_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Findi
     return "\n".join(lines) + "\n"
 
 
-def full_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding], *, outside: bool = False) -> str:
+def full_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding], *, of_table: bool = False) -> str:
     """Return the headline, and every finding with its reasons and a table of its shapes."""
     lines = [
-        headline(hp, findings, outside=outside),
-        _question(sweep, hp, loss, outside=outside),
+        headline(hp, findings, of_table=of_table),
+        _question(sweep, hp, loss, of_table=of_table),
         _meaning(hp, loss),
     ]
     for finding in findings:
@@ -74,8 +74,8 @@ def full_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding]
     return "\n".join(lines) + "\n"
 
 
-def _question(sweep: str, hp: str, loss: JudgedLoss, *, outside: bool) -> str:
-    return f"Does {hp} transfer? {'Table' if outside else 'Sweep'} {sweep}, judged by {loss.shown}."
+def _question(sweep: str, hp: str, loss: JudgedLoss, *, of_table: bool) -> str:
+    return f"Does {hp} transfer? {'Table' if of_table else 'Sweep'} {sweep}, judged by {loss.shown}."
 
 
 def _meaning(hp: str, loss: JudgedLoss) -> str:

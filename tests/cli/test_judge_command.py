@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -77,6 +78,12 @@ def test_a_mistake_is_a_message(
     assert "Traceback" not in err
 
 
+def test_a_named_pipe_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "runs.csv")
+    code, _, err = hpxfer(capsys, "judge", tmp_path / "runs.csv")
+    assert (code, "must be a regular file, got a named pipe" in err) == (2, True)
+
+
 def test_the_table_of_results_is_judged_as_their_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "quickstart.parquet"
     code, out, _ = hpxfer(capsys, "table", "results", PUBLISHED / "quickstart", "--output", table)
@@ -108,11 +115,9 @@ def test_a_folder_of_tensorboard_becomes_a_table(tmp_path: Path, capsys: pytest.
                 summary = Summary(value=[Summary.Value(tag="val_loss", simple_value=4.0 - step / 100)])
                 writer.write(Event(wall_time=float(step), step=step, summary=summary).SerializeToString())
     table = tmp_path / "runs.csv"
-    code, out, _ = hpxfer(
-        capsys, "table", "tensorboard", tmp_path / "logs", "--output", table, "--pattern",
-        r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)",
-        "--map", "value=lr", "--map", "scale=width", "--map", "seed=seed",
-    )  # fmt: skip
+    names = ("--pattern", r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)")
+    keys = ("--map", "value=lr", "--map", "scale=width", "--map", "seed=seed")
+    code, out, _ = hpxfer(capsys, "table", "tensorboard", tmp_path / "logs", "--output", table, *names, *keys)
     assert code == 0
     assert out.startswith("- loss: val_loss, the only held-out loss: its last point\n")
     frame = pd.read_csv(table)

@@ -89,6 +89,21 @@ def test_a_spoiled_cell_is_read_or_named(changes: list[tuple[int, str, Any]]) ->
     assert message is None or PLACE.search(message)
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(*[st.sampled_from([1, 2, 4.0, "8", None, "x"])] * 3), min_size=1, max_size=20),
+    base=st.lists(st.sampled_from(["a=1", "b=2", "c=8", "d=1", "a", "a=0"]), max_size=2),
+    scale=st.sampled_from([None, "a", "d"]),
+)
+def test_shape_columns_of_anything_are_read_or_named(
+    sizes: list[tuple[Any, Any, Any]], base: list[str], scale: str | None
+) -> None:
+    rows = [dict(zip("abc", dims, strict=True), value=1e-3, loss=3.0 - 0.01 * at) for at, dims in enumerate(sizes)]
+    columns = {} if scale is None else {"scale": scale}
+    message = refusal(lambda: prepare(framed(rows), where="table", shape="abc", columns=columns, base=base))
+    assert message is None or message.startswith(("table: ", "--base: "))
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_what_is_read_can_be_judged(data: st.DataObject) -> None:

@@ -14,6 +14,9 @@ import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.outside.imports.logged import LoggedRun, Point, newest
 from hpxfer.outside.imports.tabulate import Imported, tabulate
+from hpxfer.outside.read import read_table
+from hpxfer.outside.runs import read_runs
+from hpxfer.outside.write import write_table
 
 MAP = {"value": "lr", "scale": "width", "seed": "seed", "arm": "table"}
 
@@ -99,6 +102,14 @@ def test_a_history_that_cannot_be_read_is_named() -> None:
     run = LoggedRun(id="a", name="a", config=hps(), state="finished", metrics=("loss",), points=lost)
     with pytest.raises(HpxferError, match="there: run 'a': the history of loss cannot be read: HTTP 502"):
         made([run])
+
+
+def test_a_key_of_several_types_is_written_as_text(tmp_path: Path) -> None:
+    runs = [logged("a", {"loss": curve(3.0)}, table="mup"), logged("b", {"loss": curve(3.0)}, table=3, seed=1)]
+    for name in ("runs.csv", "runs.parquet"):
+        write_table(made(runs).frame, tmp_path / name)
+        found = read_runs(read_table(tmp_path / name), where=name).runs
+        assert [(run.arm, run.seed) for run in found] == [("mup", 0), ("3", 1)]
 
 
 def test_what_is_dropped_is_named() -> None:

@@ -108,6 +108,35 @@ def test_each_variant_of_a_sweep_has_its_own_control() -> None:
     assert "With sp (tuned) it transfers too" in report.headline
 
 
+def test_the_control_is_the_arm_that_the_rules_name() -> None:
+    """`sp` is the control unless the rules name another arm. Then it is an arm as others are."""
+    frame = line({"mine": STAYS["completep-moe"], "plain": MOVES["sp"], "sp": STAYS["completep-moe"]})
+    report = report_line(frame, sweep="planted", hp="lr", rules=Rules(control="plain"))
+    assert [(found.parameterization, found.is_control, found.verdict) for found in report.findings] == [
+        ("mine", False, "transfers"),
+        ("sp", False, "transfers"),
+        ("plain", True, "drifts"),
+    ]
+    assert "With plain you would lose" in report.headline
+    assert report.control == "plain"
+    alone = report_line(line(STAYS), sweep="planted", hp="lr", rules=Rules(control="plain")).findings[0]
+    assert [addition.parameterization for addition in alone.to_add] == ["plain"]
+
+
+def test_losses_from_outside_transfer_beside_a_control_alone() -> None:
+    """The draws are the same, so that nothing but the word differs."""
+    frame = line({**STAYS, **MOVES})
+    named, nameless = (
+        report_line(frame, sweep="planted", hp="lr", rules=Rules(control=control, outside=True))
+        for control in ("sp", None)
+    )
+    assert [found.verdict for found in named.findings] == ["transfers", "drifts"]
+    assert [found.verdict for found in nameless.findings] == ["stays", "drifts"]
+    assert [found.lacking for found in nameless.findings] == [("no control",), ("no control",)]
+    assert nameless.findings[0].transfer_chance == named.findings[0].transfer_chance
+    assert nameless.findings[0].to_add == ()
+
+
 def test_axes_are_judged_apart() -> None:
     both = pd.concat([line({**STAYS, **MOVES}), line({**STAYS, "sp": STAYS["completep-moe"]}, axis="depth")])
     report = report_line(both, sweep="planted", hp="lr")

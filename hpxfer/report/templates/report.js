@@ -187,7 +187,7 @@
         return line;
       }));
       const end = Math.min(start + PAGE_ROWS, rows.length);
-      status.textContent = rows.length ? `${start + 1} to ${end} of ${rows.length} trials; click one for its multipliers` : "no trial matches";
+      status.textContent = rows.length ? `${start + 1} to ${end} of ${rows.length} trials; click one for all that is known of it` : "no trial matches";
       back.disabled = page === 0;
       next.disabled = end >= rows.length;
     };
