@@ -21,6 +21,7 @@ from hpxfer.scaling.shape import Shape
 
 ALWAYS = "hpxfer.json"
 VERSION_KEY = "hpxfer_export"
+FAMILIES = ("gpt", "user")  # whose recipes serve models of other frameworks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +64,15 @@ def export(
     role, an optimizer that the target cannot build and, unless `partial`, for all that the target cannot hold.
     """
     target, at = EXPORT_TARGETS.get(to, "--to"), as_shape(shape, "shape")
-    if recipe.file.family != "gpt":
+    if recipe.file.family not in FAMILIES:
         raise HpxferError(
-            f"recipe: must be of the family gpt for an export, got {recipe.file.family}; use "
+            f"recipe: must be of the family {' or '.join(FAMILIES)} for an export, got {recipe.file.family}; use "
             "recipe.param_groups(model, roles, shape)"
+        )
+    if recipe.parameterization.is_own:
+        raise HpxferError(
+            f"recipe: must have a table for an export, got {recipe.parameterization.name}, an arm of your own trainer: "
+            "that trainer alone knows how it scales"
         )
     if recipe.optimizer not in target.optimizers:
         raise HpxferError(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.shape import DIMENSIONS, Shape
 from hpxfer.spec.axes import Axis
 from hpxfer.spec.blocks import Options
 from hpxfer.spec.scale import scale_of
@@ -96,7 +96,7 @@ def _scheduled(target: Shape, schedule: Mapping[str, Any]) -> Shape:
 
 def _dims(shape: Shape) -> dict[str, int]:
     """Return every dimension, with the numbers of heads that the shape has whether or not they were given."""
-    given = {field.name: getattr(shape, field.name) for field in fields(shape)}
+    given = {name: getattr(shape, name) for name in DIMENSIONS}
     return {**given, "num_heads": shape.query_heads, "kv_heads": shape.key_heads}
 
 

@@ -83,6 +83,11 @@ def predict(
     steps it trains as the shapes of its axis do, or for `tokens`. `parameterization` names an arm of the sweep, by
     default the first one. Raises HpxferError if no model has this shape, and if nothing was tuned at the base.
     """
+    if results.spec.trainer is not None:
+        raise HpxferError(
+            f"{results.folder}: predict knows the shapes of built-in families, got a sweep of your own trainer; the "
+            "HPs of a bigger model are in its recipe (`hpxfer recipe`, `hpxfer export`)"
+        )
     label = arm_of(results, parameterization, variant)
     shape = _with_tokens(as_shape(target), tokens, results.spec.base_shape)
     why_no_line = results.why_no_line()

@@ -49,7 +49,7 @@ class Base:
 
     @cached_property
     def shape(self) -> Shape:
-        return shape_from_mapping(self.file.base_shape, "base_shape")
+        return shape_from_mapping(self.file.base, "base_shape")
 
     @cached_property
     def hps(self) -> HPs:

@@ -107,7 +107,7 @@ def _check(recipe: RecipeFile, file: YamlFile, path: Path) -> None:
                 f"{file.where(at)}: must be {expected}, as in the recipe {path}, got {shown(given)}; its HPs mean "
                 "nothing for another one: name another recipe, or take hps.recipe out"
             )
-    if (own := _base_dims(model)) is None:
+    if recipe.own_shape is not None or (own := _base_dims(model)) is None:
         return
     wanted = _dims(shape_from_mapping(recipe.base_shape, "the base"))
     name = next((name for name in wanted | own if own.get(name) != wanted.get(name)), None)
@@ -182,7 +182,9 @@ def _with_conventions(table: Any, at: KeyPath, recipe: RecipeFile, filled: dict[
 def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
     """Yield key path -> value of what a recipe fills in."""
     yield ("model", "family"), recipe.family
-    if not isinstance(data.get("model"), dict) or "base" not in data["model"]:  # it was compared
+    if recipe.own_shape is not None:
+        yield ("model", "own"), recipe.own_shape
+    elif not isinstance(data.get("model"), dict) or "base" not in data["model"]:  # it was compared
         yield ("model", "base"), {key: value for key, value in recipe.base_shape.items() if key not in _OF_SHAPE}
     read = registry("family").get(recipe.family).model_keys
     for name, key in INIT.items():

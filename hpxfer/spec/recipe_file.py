@@ -14,6 +14,7 @@ from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
 from hpxfer.spec.balance import BalanceLoss, BiasRule
 from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Section, Seq
+from hpxfer.spec.own import OwnDims
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sections import validated
 from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec, Seed
@@ -180,13 +181,19 @@ class RecipeFile(Section):
     family: str  # checked before all else, because nothing else means the same in another family
     parameterization: ParameterizationSpec
     optimizer: Annotated[str, AfterValidator(_spelled_optimizer)]  # the name of a registered optimizer
-    base_shape: dict[str, int | str]  # `own` is the shape of a user's own trainer, as JSON
+    base_shape: dict[str, int]
+    own_shape: OwnDims | None = None  # the base in the words of a user's own trainer; left out if there is none
     hps: HPsPart
     init: InitPart
     model: ModelPart
     training: TrainingPart | None  # null, as is `fitted`, if made by hand
     fitted: FittedPart | None
     provenance: ProvenancePart
+
+    @property
+    def base(self) -> dict[str, Any]:
+        """The base shape with all of its dimensions."""
+        return self.base_shape if self.own_shape is None else {**self.base_shape, "own": self.own_shape}
 
 
 def doubts(recipe: RecipeFile) -> tuple[str, ...]:
@@ -227,6 +234,8 @@ def checked_recipe(file: YamlFile) -> RecipeFile:
 def dump_recipe(recipe: RecipeFile) -> str:
     """Return YAML that reads back as an equal recipe."""
     data = recipe.model_dump(mode="json")
+    if recipe.own_shape is None:
+        del data["own_shape"]
     for name in ("search", "recipe", "plugins"):
         if not data["provenance"][name]:
             del data["provenance"][name]
@@ -277,7 +286,7 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     yield from _unknown_names(recipe)
     yield from _unit_problems(recipe)
     try:
-        base = shape_from_mapping(recipe.base_shape, "the base")
+        base = shape_from_mapping(recipe.base, "the base")
         if not base.head_dim and registry("family").get(recipe.family).data == "tokens":
             yield ("base_shape",), "the base: must give head_dim"
     except HpxferError as error:

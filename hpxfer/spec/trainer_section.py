@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import AfterValidator, Field
 
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import OWN
 from hpxfer.spec.data_section import OWN_DATA
 from hpxfer.spec.fields import Positive, Section, Seq
 
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what JSON cannot hold, such as a date: args travel to the trainer in a JSON file."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError("texts, finite numbers, true, false, null, and lists and mappings of these") from None
+    return value
+
+
+Args = Annotated[dict[str, Any], AfterValidator(_plain)]
 _Second = Annotated[float, Field(gt=0, le=1e7)]
 
 
@@ -30,7 +42,7 @@ class TimeoutsSpec(Section):
 class ArmSpec(Section):
     """One way of your own trainer to scale its HPs from shape to shape."""
 
-    args: dict[str, JsonValue] = Field(default_factory=dict)
+    args: Args = Field(default_factory=dict)
     """What the trainer gets in its args, beside those of all arms."""
 
 
@@ -57,15 +69,15 @@ class TrainerSpec(Section):
     """A Python function such as `mypackage.train:train`. It gets one trial, and returns the losses."""
     command: Seq[str] | None = None
     """A program and its arguments, without a shell. Placeholders stand within an argument: `{config_json}`, `{gpus}`,
-    `{nodes}`, `{node_rank}`, `{rdzv_endpoint}`, `{rdzv_id}`, `{rdzv_is_host}`, `{run_dir}`, `{seed}`, `{steps}`, `{hp.lr}`,
-    `{shape.d_model}`, `{arg.NAME}`. `{{` and `}}` are braces."""
+    `{nodes}`, `{node_rank}`, `{rdzv_endpoint}`, `{rdzv_id}`, `{rdzv_is_host}`, `{run_dir}`, `{seed}`, `{steps}`,
+    `{hp.lr}`, `{shape.d_model}`, `{arg.NAME}`. `{{` and `}}` are braces."""
     version: str | None = None
     """The version of your code, in words of your own. Raise it when a change moves numbers. `dev` is never reused by
     another results folder."""
     files: Seq[str] | None = None
     """The files that decide what is computed, as paths or globs such as `src/**/*.py` from the folder of the sweep
     file. Their contents are part of the trials' identity."""
-    args: dict[str, JsonValue] = Field(default_factory=dict)
+    args: Args = Field(default_factory=dict)
     """What else the trainer gets, the same for all trials."""
     arms: dict[str, ArmSpec] | None = None
     """Ways to scale of your own, in place of `parameterizations`."""

@@ -55,7 +55,8 @@ name: nodes
 trainer:
   command: ["{arg.python}", -m, torch.distributed.run, --nnodes, "{nodes}", --nproc-per-node, "1",
             --node-rank, "{node_rank}", --rdzv-backend, c10d, --rdzv-endpoint, "{rdzv_endpoint}",
-            --rdzv-id, "{rdzv_id}", --rdzv-conf, "is_host={rdzv_is_host}", --max-restarts, "0", train.py, "{config_json}"]
+            --rdzv-id, "{rdzv_id}", --rdzv-conf, "is_host={rdzv_is_host}", --max-restarts, "0",
+            train.py, "{config_json}"]
   files: [train.py]
   args: {python: PYTHON}
   arms: {plain: {}}

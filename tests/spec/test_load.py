@@ -129,7 +129,7 @@ def test_derived_values() -> None:
         ),
         (  # an axis may have the name of a key
             ("  width: [32, 64]", "  shapes: {qqq: 1}"),
-            "s.yaml:16: axes.shapes.qqq: unknown key; legal: allow_kappa_change, num_active, shapes, values",
+            "s.yaml:16: axes.shapes.qqq: unknown key; legal: allow_kappa_change, num_active, scale, shapes, values",
         ),
         (("seeds: 2", "2: seeds"), "s.yaml:21: 2: a key must be text, got 2; quote it"),
         (("  width: [32, 64]", "  a: [{1: 2}]"), "s.yaml:16: axes.a[0].1: a key must be text, got 1; quote it"),
@@ -191,7 +191,7 @@ def test_derived_values() -> None:
             ("router_bias_lr: 0.01", "router_bias_lr: {log2: true}"),
             "s.yaml:18: hps.router_bias_lr: must be a valid number, got {'log2': True}",
         ),
-        (("family: gpt", "family: llama"), "s.yaml:3: model.family: unknown family 'llama'; legal: gpt, mlp"),
+        (("family: gpt", "family: llama"), "s.yaml:3: model.family: unknown family 'llama'; legal: gpt, mlp, user"),
         (
             ("context: 64", "context: 64\n  gate: relu"),
             "s.yaml:6: model.gate: unknown gate 'relu'; "
@@ -216,7 +216,7 @@ def test_every_fault_is_named_at_once() -> None:
 
 def test_a_long_value_is_cut() -> None:
     line = message_of(edited(("family: gpt", "family: " + "x" * 500)))
-    assert line == "s.yaml:3: model.family: unknown family '" + "x" * 76 + "...; legal: gpt, mlp"
+    assert line == "s.yaml:3: model.family: unknown family '" + "x" * 76 + "...; legal: gpt, mlp, user"
 
 
 @pytest.mark.parametrize(

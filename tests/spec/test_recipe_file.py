@@ -59,7 +59,7 @@ def test_an_unequal_recipe_is_unequal() -> None:
         ({"hpxfer_recipe": True}, "<recipe>:1: hpxfer_recipe: must be a version, which is 2, got True"),
         (
             {"family": "mamba"},
-            "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, mlp, got 'mamba'",
+            "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, mlp, user, got 'mamba'",
         ),
         ({"family": 7}, "got 7; its roles and base model mean nothing here"),
         ({"model__gate": "softmx"}, "model.gate: unknown gate 'softmx'; did you mean 'softmax'?"),
@@ -80,7 +80,7 @@ def test_an_unequal_recipe_is_unequal() -> None:
         ({"hps__multipliers": {"lr": 1.0}}, "hps.multipliers.lr: must be a dotted name"),
         ({"hps__betas": 0.9}, "hps.betas: unknown key; did you mean 'beta2'?"),
         ({"init__matrix_std": -0.5}, "init.matrix_std: must be greater than 0, got -0.5"),
-        ({"fitted__axes": {"width": {"verdict": "yes"}}}, "fitted.axes.width.verdict: must be 'transfers', 'drifts'"),
+        ({"fitted__axes": {"width": {"verdict": "yes"}}}, "fitted.axes.width.verdict: must be 'transfers', 'stays'"),
         ({"fitted__axes": {"width": {}}}, "fitted.axes.width.range: must be given"),
         ({"colour": 1}, "colour: unknown key; legal: base_shape, family"),
     ],

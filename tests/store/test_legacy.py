@@ -23,7 +23,7 @@ _LATER_SETTING = (
     *("ties", "init_draw", "balance", "top_groups", "route_scale", "learned_router_bias", "shared_expert_gate"),
     *("qkv_biases", "attention_gate", "positions", "rope_theta", "rope_share", "norm", "norm_eps", "qk_norm"),
     *("qk_norm_kind", "accumulation_tokens", "accumulation_lanes", "validation_source", "validation_digest"),
-    *("epochs", "document_eos", "mlp", "num_inputs", "num_targets", "only_classes"),
+    *("epochs", "document_eos", "mlp", "num_inputs", "num_targets", "only_classes", "trainer"),
 )
 _LATER_HPS = ("momentum", "aux_weight", "z_weight")
 
@@ -35,8 +35,8 @@ def first_format(trial: Trial) -> str:
         del setting[name]
     del setting["init"]["scale_of"]
     choice = trial.parameterization
-    base = {name: value for name, value in asdict(trial.base).items() if value not in (0, None)}
-    shape = {name: value for name, value in asdict(trial.shape).items() if value not in (0, None)}
+    base = {name: value for name, value in asdict(trial.base).items() if value not in (0, None, "")}
+    shape = {name: value for name, value in asdict(trial.shape).items() if value not in (0, None, "")}
     for dims in (base, shape):
         if dims["num_groups"] == 1:
             del dims["num_groups"]
