@@ -177,8 +177,10 @@ def _status(cell: Any) -> str:
 
 
 def _loss(cell: Any) -> float:
-    """Return a loss; +inf says that the run diverged."""
-    rule = f"a number from -{cells.LARGEST:g} to {cells.LARGEST:g}, or inf of a run that diverged"
+    """Return a loss; +inf says that the run diverged, and so does the text nan, which no empty cell is written as."""
+    if isinstance(cell, str) and cell.strip().lower() == "nan":
+        return math.inf
+    rule = f"a number from -{cells.LARGEST:g} to {cells.LARGEST:g}, or inf or nan of a run that diverged"
     loss = cells.number(cell, rule)
     if loss != math.inf and not -cells.LARGEST <= loss <= cells.LARGEST:
         raise cells.Bad(rule, cell)
