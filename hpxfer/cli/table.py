@@ -39,12 +39,18 @@ Steps = Annotated[
     int | None, typer.Option(min=1, help="Where a run has finished; default: the last step of its shape.")
 ]
 
-app = typer.Typer(
-    help="Write the table of runs that `hpxfer judge` reads.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.callback()
+def table() -> None:
+    """Write the table of runs that `hpxfer judge` reads.
+
+    \b
+    Examples:
+      hpxfer table wandb me/moe --map value=lr --map scale=width --map seed=seed --output runs.parquet
+      hpxfer table results results/quickstart --output quickstart.csv
+    """
 
 
 @app.command()

@@ -96,8 +96,9 @@ def test_no_number_changes(folder: Path) -> None:
     for name, old in before.items():
         new = pq.read_table(folder / name)
         added = [column for column in new.column_names if column not in old.column_names]
-        later = ["num_heads", "kv_heads", "momentum", "aux_weight", "z_weight", "plugins"]
-        later += ["validation_error", "validation_top5_error", "cpu"]
+        later = ["own", "num_heads", "kv_heads", "momentum", "aux_weight", "z_weight", "trainer", "plugins"]
+        later += ["validation_error", "validation_top5_error", "loss_name", "loss_unit", "attempts", "num_gpus"]
+        later += ["num_nodes", "provenance", "cpu"]
         assert added == (later if name.startswith("trials") else [])
         same = [repr(table.drop_columns(["trial_id"]).to_pydict()) for table in (old, new.drop_columns(added))]
         assert same[0] == same[1]
