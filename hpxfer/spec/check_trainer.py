@@ -20,6 +20,7 @@ from hpxfer.spec.trainer_section import TrainerSpec, labels
 from hpxfer.spec.yaml_file import KeyPath
 
 _AT: KeyPath = ("trainer",)
+OF_USER = ("own", "dims")  # keys of `model` that go with the family user alone
 _READ_OF_MODEL = ("family", "own", "dims", "base", "gate", "attention_scale")  # the last two are for its recipe
 _READ_OF_POINT = ("own", "batch_tokens", "batch_samples", "steps", "schedule")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # of an arm: part of labels
@@ -36,7 +37,7 @@ def without_trainer(spec: SweepSpec) -> Iterator[Problem]:
     family = spec.model.family
     if spec.trainer is not None:
         yield _AT, f"goes with model.family: {USER}, got {family}; take one of them out"
-    for key in ("own", "dims"):
+    for key in OF_USER:
         if getattr(spec.model, key):
             yield ("model", key), f"goes with model.family: {USER}, got {family}; take it out"
     for key, instead in (("gpus_per_trial", "gpus_per_stack"), ("gpus_per_node", None), ("nodes_per_trial", None)):

@@ -143,7 +143,8 @@ def with_trainer(sweep: Any) -> Any:
     data = sweep.get("data")
     is_stored = "data" in trainer and isinstance(data, dict) and str(data.get("source")).startswith(OWN_DATA)
     if isinstance(name, str) and ("data" not in sweep or is_stored):
-        out["data"] = {**(data or {}), "source": f"{OWN_DATA}{name}"}
+        source = f"{OWN_DATA}{name}"
+        out["data"] = data if data is not None and data.get("source") == source else {"source": source}
     arms = trainer.get("arms")
     if isinstance(arms, dict) and arms and "parameterizations" not in sweep:
         out["parameterizations"] = [{"name": f"{OWN}{arm}"} for arm in arms]

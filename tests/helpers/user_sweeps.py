@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sweep_text import edited
 
-TRAIN = '''\
+TRAIN = """\
 import json, math, os, sys, time
 config = json.load(open(sys.argv[1]))
 lines = open(config["report_file"], "a", buffering=1)
@@ -25,7 +25,7 @@ def finish():
         say(type="report", step=step, loss=loss_at(step), grad_norm=1.0)
     say(type="result", status="finished", validation_loss=loss_at(steps))
 
-'''
+"""
 ARMS = """\
 name: mine
 trainer:
