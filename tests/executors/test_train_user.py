@@ -152,7 +152,7 @@ def test_the_columns_of_a_user_trial(tmp_path: Path) -> None:
 
 
 def test_a_first_trial_with_a_bug_stops_the_run_with_the_end_of_its_log(tmp_path: Path) -> None:
-    with pytest.raises(TrainingFailed, match="(?s)exit code 3.*no such layer"):
+    with pytest.raises(TrainingFailed, match=r"(?s)exit code 3.*no such layer"):
         trained(tmp_path, COUNT + 'sys.exit(sys.stderr.write("no such layer\\n") and 3)', seeds(3))
     (row,) = rows_of(tmp_path).values()
     assert (row["status"], row["error_kind"]) == ("failed", "bug")
@@ -192,7 +192,7 @@ def test_what_no_other_trial_would_do_better_stops_the_run(tmp_path: Path, progr
 
 def test_a_finished_trial_without_the_loss_that_is_judged_is_a_bug_that_says_what_to_do(tmp_path: Path) -> None:
     no_loss = 'for step in range(steps): say(type="report", step=step, loss=loss_at(step))'
-    with pytest.raises(TrainingFailed, match="judged by the validation loss, and the trainer gave none; return"):
+    with pytest.raises(TrainingFailed, match=r"judged by the validation loss, and the trainer gave none; return"):
         trained(tmp_path, no_loss, seeds(1))
 
 
@@ -201,7 +201,7 @@ WINDOW = (("  steps: 20\n", "  steps: 20\n  final_window_steps: 10\n"), ("grid:"
 
 def test_a_final_window_of_too_few_reports_is_a_bug_that_says_what_to_do(tmp_path: Path) -> None:
     few = 'for step in (0, 5, 11, 13, 15, 19): say(type="report", step=step, loss=loss_at(step))'
-    with pytest.raises(TrainingFailed, match="final window of 10 steps, and the trainer reported 4 losses in it"):
+    with pytest.raises(TrainingFailed, match=r"final window of 10 steps, and the trainer reported 4 losses in it"):
         trained(tmp_path, few, seeds(1), *WINDOW)
 
 

@@ -72,7 +72,7 @@ def test_a_change_of_kind_is_refused(own: dict[str, Any], change: dict[str, Any]
 )
 def test_what_is_no_shape_is_refused_with_a_reason(own: Any) -> None:
     assert own_problem(own) is not None
-    with pytest.raises(HpxferError, match="^x: own: "):
+    with pytest.raises(HpxferError, match=r"^x: own: "):
         shape_from_mapping({"own": own}, "x")
 
 
@@ -94,13 +94,13 @@ def test_dims_are_the_numbers_that_they_name(wanted: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("value", [-1, 10**9 + 1])
 def test_a_dimension_beyond_what_is_stored_is_refused(value: int) -> None:
-    with pytest.raises(HpxferError, match="dims.width: must be a whole number from 0 to 1000000000, got"):
+    with pytest.raises(HpxferError, match=r"dims\.width: must be a whole number from 0 to 1000000000, got"):
         shape_of({"width": "a"}, a=value)
 
 
 @pytest.mark.parametrize("value", [True, 1.5, "x"])
 def test_a_dimension_is_a_whole_number(value: Any) -> None:
-    with pytest.raises(HpxferError, match="dims.width: must be a whole number"):
+    with pytest.raises(HpxferError, match=r"dims\.width: must be a whole number"):
         shape_of({"width": "a"}, a=value)
 
 
@@ -131,7 +131,7 @@ def test_the_scale_is_what_is_asked_for_then_the_axis_name_then_the_only_change(
     ],
 )
 def test_shapes_without_a_scale_are_refused(shapes: tuple[Shape, ...], asked: str | None, expected: str) -> None:
-    with pytest.raises(HpxferError, match=f"^scale: {expected}"):
+    with pytest.raises(HpxferError, match=rf"^scale: {expected}"):
         own_scale("size", asked, shapes)
 
 
