@@ -11,7 +11,7 @@ import pyarrow as pa
 from hpxfer.data import require_data
 from hpxfer.driver.dispatch import Dispatcher, OnEvent, TrainingFailed, allowed
 from hpxfer.driver.kernels import require_kernels
-from hpxfer.driver.own_trainer import require_command, train_user
+from hpxfer.driver.own_trainer import train_user
 from hpxfer.driver.plugins import require_plugins
 from hpxfer.driver.precision import require_same
 from hpxfer.driver.prepared import RESULTS, PreparedSweep, located, prepare, refreshed
@@ -83,7 +83,6 @@ def run(
     if strict_memory:
         require_fit(prepared.real)
     with located(prepared.file, prepared.overrides):
-        require_command(prepared.spec, iter(prepared.missing))
         if prepared.missing and executor is None and prepared.spec.trainer is None:
             require_kernels(prepared.spec, prepared.real.device, address)
         if prepared.missing and address is None:
@@ -122,6 +121,7 @@ def placement_of(prepared: PreparedSweep, address: str | None, plugins: tuple[Pl
     return Placement(
         resources=prepared.spec.resources,
         own_trainer=prepared.spec.trainer is not None,
+        grace_s=0.0 if prepared.spec.trainer is None else prepared.spec.trainer.timeouts.grace_s,
         workers=prepared.real.workers,
         address=address,
         stopping=_stopping(prepared.spec),

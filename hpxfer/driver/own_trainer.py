@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.driver.prepared import RESULTS, PreparedSweep
+from hpxfer.driver.user_command import scanned_multipliers
 from hpxfer.errors import HpxferError
 from hpxfer.executors.train_user import TrainUser
 from hpxfer.spec import SweepSpec
 from hpxfer.store import Store
-from hpxfer.trainer.config import hps_of
-from hpxfer.trainer.placeholders import check
-from hpxfer.trial.trial import Trial
 
 RUNS = "runs"
 # What trainers are made of. Other packages are found in the logs of a trial.
@@ -27,15 +25,6 @@ _PACKAGES = (
     *("megatron-core", "torchtitan", "ai2-olmo-core", "transformer-engine", "jax", "flax", "lightning"),
 )
 _GIT_S = 10.0
-
-
-def require_command(spec: SweepSpec, trials: Iterator[Trial]) -> None:
-    """Raise HpxferError if the command of a trainer has a placeholder that nothing fills."""
-    trainer, first = spec.trainer, next(trials, None)
-    if trainer is None or trainer.command is None or first is None:
-        return
-    args = json.loads(first.setting.trainer).get("args", {})
-    check(trainer.command, list(first.shape.own_dims), list(hps_of(first)), list(args), "trainer.command")
 
 
 def train_user(prepared: PreparedSweep) -> TrainUser:
@@ -49,6 +38,7 @@ def train_user(prepared: PreparedSweep) -> TrainUser:
         trainer=spec.trainer,
         sweep=spec.name,
         runs=str(root / RUNS),
+        multipliers=scanned_multipliers(spec),
         judged=spec.judge.loss,
         gpus_on_node=resources.gpus_on_node,
         nodes=resources.nodes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,8 @@ from hpxfer.driver.kernels import kernels_caution
 from hpxfer.driver.plugins import stored_plugins, without_defaults
 from hpxfer.driver.precision import precision_of
 from hpxfer.driver.restoring import Restoring
-from hpxfer.driver.reuse import Reuse, open_reuse
+from hpxfer.driver.reuse import Reuse, open_reuse, require_reusable
+from hpxfer.driver.user_command import require_command
 from hpxfer.errors import HpxferError, shown
 from hpxfer.executors.kinds import EXECUTORS
 from hpxfer.plan.hardware import Hardware, hardware_named, this_machine
@@ -127,6 +129,7 @@ def prepare(
     spec = without_defaults(overridden(given, executor, early_stopping))
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
     with located(file, overrides):
+        require_command(spec)
         spec = digested(spec)
         data = data_ref(spec.data, point_keys(spec))
         check_length(spec)
@@ -139,6 +142,7 @@ def prepare(
     spec = with_precision(resolved(spec, begun(location.folder, spec)), precision.value)
     expansion = Expansion(spec, data)
     cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
+    require_reusable(spec, reuse)
     wanted = open_reuse(reuse, location, spec.judge.loss)
     own = spec.trainer is not None
     about_kernels = None if own else kernels_caution(spec, device, expansion.setting.vocab_size, address)
@@ -195,7 +199,9 @@ def _ready(
     search = make_search(expansion, lambda: store.read_trials().to_pandas())
     reuse = reuse.asked_by(search, outcomes)
     done = {**outcomes, **reuse.wanted}
-    known = measured(store, cuda=device.cuda, precision=spec.precision) if outcomes else {}
+    # What a user's own trainer runs on is what it asks for, whatever the machine has.
+    cuda = device.cuda if spec.trainer is None else bool(spec.resources.gpus_per_trial)
+    known = measured(store, cuda=cuda, precision=spec.precision) if outcomes else {}
     counts = grid_counts(expansion, done) if spec.search_row.lists_trials else _counts(search, done)
     warnings = (*cautions, *_warnings(spec, device, store, location, precision))
 
@@ -266,11 +272,21 @@ def located(file: Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except HpxferError as error:
-        key, _, rest = str(error).partition(": ")
-        if file is None or key.partition(".")[0] not in ("axes", "data", "resources", "trainer", "training"):
+        lines = [line.partition(": ") for line in str(error).split("\n")]
+        if file is None or not any(map(_is_located, lines)):
             raise
         given = with_overrides(read_yaml(file), overrides)
-        raise HpxferError(f"{given.where(in_file(given, key_path(key)))}: {rest}") from None
+        found = (
+            f"{given.where(in_file(given, key_path(line[0])))}: {line[2]}" if _is_located(line) else "".join(line)
+            for line in lines
+        )
+        raise HpxferError("\n".join(found)) from None
+
+
+def _is_located(line: tuple[str, str, str]) -> bool:
+    """Return whether a line of an error starts with a key of the sweep file. `line` is partitioned at ': '."""
+    sections = ("axes", "data", "resources", "trainer", "training")
+    return bool(line[1]) and " " not in line[0] and re.split(r"[.\[]", line[0])[0] in sections
 
 
 def measured(store: Store, *, cuda: bool, precision: str = "float32") -> dict[Shape, Measured]:

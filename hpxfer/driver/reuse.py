@@ -11,6 +11,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.rekey import holds_legacy_ids, how_to_rekey
 from hpxfer.search import Outcome, Search
 from hpxfer.search.stored import known_outcomes
+from hpxfer.spec import SweepSpec
+from hpxfer.spec.trainer_section import DEV
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.losses import LOSS_COLUMNS
@@ -65,6 +67,15 @@ class Reuse:
             if found := left & has.keys():
                 left -= store.adopt(other, found)
         return set(trial_ids) - left
+
+
+def require_reusable(spec: SweepSpec, folders: Sequence[str | Path]) -> None:
+    """Raise HpxferError if folders are to be reused for a trainer under work, whose ids do not tell its code."""
+    if folders and spec.trainer is not None and spec.trainer.version == DEV:
+        raise HpxferError(
+            f"--reuse: must not be given with trainer.version: {DEV}, whose code changes under one name; give the "
+            "version a name of its own, or leave --reuse out"
+        )
 
 
 def open_reuse(folders: Sequence[str | Path], own: ResultsLocation, loss: str) -> Reuse:

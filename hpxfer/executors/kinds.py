@@ -39,9 +39,12 @@ def _local(placement: Placement) -> Executor:
     from hpxfer.executors.local import LocalExecutor
 
     resources = placement.resources
-    gpus = resources.gpus_on_node if placement.own_trainer else 0.0
     return LocalExecutor(
-        workers=placement.workers, ranks=resources.ranks, rank_timeout_s=resources.rank_timeout_s, gpus=gpus
+        workers=placement.workers,
+        ranks=resources.ranks,
+        rank_timeout_s=resources.rank_timeout_s,
+        gpus=resources.gpus_on_node if placement.own_trainer else 0.0,
+        grace_s=placement.grace_s,
     )
 
 

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from hpxfer.errors import HpxferError, RankLost
 from hpxfer.executors.executor import More, OnEvent, Train, lost
 from hpxfer.executors.queue import Queue
-from hpxfer.executors.worker import MEMBER, STOP, STOP_S, guarded, keep_memory
+from hpxfer.executors.worker import MEMBER, STOP, guarded, keep_memory, stop_s
 from hpxfer.host.machine import num_cpus
 from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.stack import Stack
@@ -54,6 +54,7 @@ class LocalExecutor:
     ranks: int = 1
     rank_timeout_s: float = 900.0
     gpus: float = 0.0  # that a process of a user's own trainer has; 0 leaves them as they are
+    grace_s: float = 0.0  # that such a trainer has to end
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
@@ -93,7 +94,7 @@ class LocalExecutor:
         except HpxferError:
             raise  # the driver lost its lease, or its disk is full: nothing more is to be written
         except BaseException:
-            _keep(workers, on_event)
+            _keep(workers, on_event, stop_s(self.grace_s))
             raise
         finally:
             for worker in workers:
@@ -123,9 +124,11 @@ class LocalExecutor:
     def _gpus(self, place: int, *, of_rank: bool = False) -> str | None:
         """Return the numbers of the GPUs of a process by its place among all. Shares fill one GPU after another."""
         if not self.gpus:
-            return str(place) if of_rank else None
+            return os.environ.get("CUDA_VISIBLE_DEVICES", str(place)) if of_rank else None
         first = int(place * self.gpus + 1e-9)
-        return ",".join(str(first + each) for each in range(max(1, int(self.gpus))))
+        wanted = range(first, first + max(1, int(self.gpus)))
+        visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+        return ",".join(visible[number % len(visible)] if visible else str(number) for number in wanted)
 
     def _start(self, train: Train, number: int) -> _Worker:
         """Start a worker: one process, or as many as there are ranks, of which the first opens a store for all."""
@@ -145,9 +148,9 @@ def _is_gone(worker: _Worker) -> bool:
     return any(rank.process.poll() is not None for rank in worker.all)
 
 
-def _keep(workers: list[_Worker], on_event: OnEvent) -> None:
+def _keep(workers: list[_Worker], on_event: OnEvent, within_s: float) -> None:
     """Ask the workers to write checkpoints and end, and wait for them a short time. Pass on the results that come."""
-    deadline = time.monotonic() + STOP_S
+    deadline = time.monotonic() + within_s
     busy = [worker for worker in workers if worker.stack is not None]
     for worker in busy:
         _send(worker, None)
@@ -171,7 +174,7 @@ def _start(train: Train, gpus: str | None, *, is_rank: bool = False) -> _Worker:
     command = [sys.executable, "-m", "hpxfer.executors.local", str(worker_end.fileno())]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     if gpus is not None:
-        environment = {"CUDA_VISIBLE_DEVICES": gpus, **environment}
+        environment["CUDA_VISIBLE_DEVICES"] = gpus
     if is_rank:
         command.append(_TEAM)
     process = subprocess.Popen(command, pass_fds=[worker_end.fileno()], start_new_session=True, env=environment)

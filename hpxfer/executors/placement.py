@@ -18,6 +18,7 @@ class Placement:
 
     resources: ResourcesSpec = field(default_factory=ResourcesSpec)  # of the sweep
     own_trainer: bool = False  # whether a user's own trainer trains, which gets whole nodes or GPUs
+    grace_s: float = 0.0  # that such a trainer has to end when the run is stopped
     workers: int | None = None  # stacks that run at once, for an executor that stays on this machine; None: per core
     address: str | None = None  # of a Ray cluster to join: auto | HOST:PORT | ray://HOST:PORT; None starts Ray here
     stopping: Stopping | None = None  # when trials that fall behind are stopped; None stops none

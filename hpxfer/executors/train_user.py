@@ -55,6 +55,7 @@ class TrainUser:
     trainer: TrainerSpec
     sweep: str
     runs: str
+    multipliers: tuple[str, ...] = ()  # that the sweep names
     judged: str  # the loss that the sweep is judged by: validation or final_window
     gpus_on_node: float = 0.0
     nodes: int = 1
@@ -81,7 +82,9 @@ class TrainUser:
     ) -> Generator[Event, None, Ending]:
         """Run an attempt on this node, and yield its progress."""
         gpus = max(1, round(self.gpus_on_node)) if self.gpus_on_node else 0
-        config = config_of(trial, self.trainer, sweep=self.sweep, gpus=gpus, nodes=self.nodes)
+        config = config_of(
+            trial, self.trainer, sweep=self.sweep, gpus=gpus, nodes=self.nodes, multipliers=self.multipliers
+        )
         at = Path(os.path.abspath(folder))
         values = placeholders(
             trial,
@@ -168,7 +171,8 @@ class TrainUser:
 
     def _result(self, trial: Trial, ending: Ending) -> TrialResult:
         setting = trial.setting
-        window = [point.loss for point in ending.points if point.step >= setting.steps - setting.final_window_steps]
+        last = max([setting.steps - 1, *(point.step for point in ending.points[-1:])])  # from 1 on, it is `steps`
+        window = [point.loss for point in ending.points if point.step > last - setting.final_window_steps]
         final = math.fsum(window) / len(window) if len(window) >= LEAST_IN_WINDOW else None
         error, kind = (ending.message, ending.kind) if ending.status == "failed" else (None, None)
         status = ending.status

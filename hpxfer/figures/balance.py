@@ -20,6 +20,7 @@ from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, octaves_of, shape_name, why_none
 from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.thresholds import CONTROL
 
 X_MARGIN = 0.4  # octaves
 MOST_IN_TITLE = 2  # arms; of more, the title names the two with the smallest and the largest deviation
@@ -78,9 +79,9 @@ class BalanceInfo:
         return pd.DataFrame(rows, columns=columns)
 
 
-def balance_info(found: Sequence[LoadBalance], axis: str) -> BalanceInfo | str:
+def balance_info(found: Sequence[LoadBalance], axis: str, control: str | None = CONTROL) -> BalanceInfo | str:
     """Return what the figure of one axis shows, or why there is none."""
-    of_axis = along(found, axis)
+    of_axis = along(found, axis, control)
     panels = [BalancePanel(parameterization=load.parameterization, series=_series(load.lines)) for load in of_axis]
     kept = tuple(panel for panel in panels if panel.series)
     if not kept:
@@ -163,7 +164,9 @@ def _draw_panel(axes: Axes, panel: BalancePanel, color_of: Mapping[float, str]) 
 BALANCE = HPFigure(
     name="balance",
     question="Are all experts used alike?",
-    infos=lambda given: {axis: balance_info(given.analysis.found("balance"), axis) for axis in given.axes},
+    infos=lambda given: {
+        axis: balance_info(given.analysis.found("balance"), axis, given.analysis.control) for axis in given.axes
+    },
     draw=draw_balance,
     judged_only=True,
 )

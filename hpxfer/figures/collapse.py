@@ -25,7 +25,7 @@ from hpxfer.figures.text import along, listed, shape_name, why_none
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.text import exponent_text
-from hpxfer.verdict.thresholds import COLLAPSE_SHARE
+from hpxfer.verdict.thresholds import COLLAPSE_SHARE, CONTROL
 
 NOTHING = "no loss curves"
 LEAST = 1e-4  # smallest spread that is shown on the log axis, as a fraction of the largest
@@ -92,9 +92,11 @@ class CollapseInfo:
         return pd.DataFrame(out, columns=[*columns, "from seeds alone"])
 
 
-def collapse_info(found: Sequence[Collapse], axis: str, judged: JudgedLoss = NATS) -> CollapseInfo | str:
+def collapse_info(
+    found: Sequence[Collapse], axis: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
+) -> CollapseInfo | str:
     """Return what the figure of losses over steps along one axis shows, or why there is none."""
-    of_axis = along(found, axis)
+    of_axis = along(found, axis, control)
     kept = [curves for curves in of_axis if curves.why_not is None and curves.curves]
     if not kept:
         return why_none((curves.why_not for curves in of_axis), NOTHING)
@@ -115,9 +117,11 @@ def collapse_info(found: Sequence[Collapse], axis: str, judged: JudgedLoss = NAT
     )
 
 
-def normalized_info(found: Sequence[Collapse], axis: str, judged: JudgedLoss = NATS) -> CollapseInfo | str:
+def normalized_info(
+    found: Sequence[Collapse], axis: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
+) -> CollapseInfo | str:
     """Return what the figure of normalized losses along one axis shows, or why there is none."""
-    of_axis = along(found, axis)
+    of_axis = along(found, axis, control)
     kept = [curves for curves in of_axis if curves.why_not is None and curves.shares and curves.deviation]
     if not kept:
         return why_none((curves.why_not for curves in of_axis), NOTHING)
@@ -274,7 +278,8 @@ COLLAPSE = HPFigure(
     name="collapse",
     question="Do the losses of all shapes follow one curve early in training?",
     infos=lambda given: {
-        axis: collapse_info(given.analysis.found("collapse"), axis, given.report.judged) for axis in given.axes
+        axis: collapse_info(given.analysis.found("collapse"), axis, given.report.judged, given.analysis.control)
+        for axis in given.axes
     },
     draw=draw_collapse,
     judged_only=True,
@@ -283,7 +288,8 @@ NORMALIZED_COLLAPSE = HPFigure(
     name="normalized-collapse",
     question="Do the normalized losses of all shapes follow one curve?",
     infos=lambda given: {
-        axis: normalized_info(given.analysis.found("collapse"), axis, given.report.judged) for axis in given.axes
+        axis: normalized_info(given.analysis.found("collapse"), axis, given.report.judged, given.analysis.control)
+        for axis in given.axes
     },
     draw=draw_collapse,
     judged_only=True,

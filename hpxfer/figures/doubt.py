@@ -16,7 +16,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed
-from hpxfer.model.cost import train_flops
+from hpxfer.model.cost import relative_cost
 from hpxfer.results import Results
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.kinds import kind_of
@@ -27,6 +27,7 @@ from hpxfer.store.schema import shape_of_row
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss_grid import loss_grids
 from hpxfer.verdict.rules import Rules
+from hpxfer.verdict.thresholds import CONTROL
 
 MOST_PANELS = 6
 LOOKS = 8  # at the trials of a sweep, at equal steps of FLOPs
@@ -53,6 +54,7 @@ class DoubtInfo:
     caption: str
     error: float
     paths: tuple[DoubtPath, ...]
+    control: str | None = CONTROL
 
     def table(self) -> pd.DataFrame:
         """Return one row per look."""
@@ -96,7 +98,7 @@ def _spent(results: Results, wanted: set[str]) -> list[tuple[str, float]]:
     for row in trials.sort_values(["finished_at", "trial_id"]).to_dict("records"):
         shape = shape_of_row(row)
         if shape not in known:
-            known[shape] = train_flops(shape, results.expansion.setting_at(shape))
+            known[shape] = relative_cost(shape, results.expansion.setting_at(shape))
         total += known[shape]
         out.append((str(row["trial_id"]), total))
     return out
@@ -120,7 +122,7 @@ def _doubts(
     return {doubt.finding.key: doubt for doubt in doubts(grids, rules)} if grids else {}
 
 
-def doubt_info(paths: Sequence[DoubtPath], error: float) -> DoubtInfo | str:
+def doubt_info(paths: Sequence[DoubtPath], error: float, control: str | None = CONTROL) -> DoubtInfo | str:
     """Return what the figure shows, or why there is none."""
     if all(doubt == MOST for path in paths for _, doubt in path.points):
         return "no shape has been compared with the base yet"
@@ -135,14 +137,15 @@ def doubt_info(paths: Sequence[DoubtPath], error: float) -> DoubtInfo | str:
         "as a share of what the grid of the sweep file takes with all its seeds and parameterizations.",
         error=error,
         paths=tuple(paths),
+        control=control,
     )
 
 
 def draw_doubt(info: DoubtInfo) -> Figure:
     """Return the figure: one panel per axis."""
     panels = list(dict.fromkeys(path.panel for path in info.paths))[:MOST_PANELS]
-    names = sorted({path.name for path in info.paths}, key=control_last)
-    look_of = style.marks(names)
+    names = sorted({path.name for path in info.paths}, key=lambda name: control_last(name, info.control))
+    look_of = style.marks(names, info.control)
     furthest = max(1.0, *(share for path in info.paths for share, _ in path.points))
     with style.look():
         figure, grid = style.panels(info.title, len(panels), height=2.9, foot=0.55)
@@ -185,7 +188,7 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     if kind.lists_trials or kind.tunes != "lines" or results.why_no_line() is not None:
         return {}  # a grid trains in the order that fills the workers: its path says nothing about the grid
     rules = rules_of(results.spec)
-    return {"": doubt_info(doubt_paths(results, rules), rules.error)}
+    return {"": doubt_info(doubt_paths(results, rules), rules.error, rules.control)}
 
 
 DOUBT = SweepFigure(name="doubt", question="How sure was each verdict, at which cost?", infos=_infos, draw=draw_doubt)

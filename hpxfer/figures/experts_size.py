@@ -16,6 +16,7 @@ from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import SMALL
 from hpxfer.figures.text import control_last, listed, slope_text, why_none
 from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.thresholds import CONTROL
 
 NOTHING = "no two shapes trade experts for expert size"
 
@@ -50,9 +51,13 @@ class ExpertsSizeInfo:
         ).rename(columns=self.judged.column)
 
 
-def experts_size_info(found: Sequence[ExpertsAgainstSize], judged: JudgedLoss = NATS) -> ExpertsSizeInfo | str:
+def experts_size_info(
+    found: Sequence[ExpertsAgainstSize], judged: JudgedLoss = NATS, control: str | None = CONTROL
+) -> ExpertsSizeInfo | str:
     """Return what the figure shows, or why there is none."""
-    kept = sorted((lines for lines in found if lines.groups), key=lambda lines: control_last(lines.parameterization))
+    kept = sorted(
+        (lines for lines in found if lines.groups), key=lambda lines: control_last(lines.parameterization, control)
+    )
     if not kept:
         return why_none((lines.why_not for lines in found), NOTHING)
     slopes = [text for lines in kept if (text := _slopes(lines, judged))]
@@ -113,6 +118,8 @@ def _draw_panel(axes: Axes, panel: ExpertsAgainstSize) -> None:
 EXPERTS_SIZE = SweepFigure(
     name="experts-size",
     question="Many small experts or few large ones?",
-    infos=lambda results, analysis: {"": experts_size_info(analysis.found("experts_size"), analysis.judged)},
+    infos=lambda results, analysis: {
+        "": experts_size_info(analysis.found("experts_size"), analysis.judged, analysis.control)
+    },
     draw=draw_experts_size,
 )

@@ -15,6 +15,7 @@ from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.surface import NOTHING, cell_rises, draw_surface_cells
 from hpxfer.figures.text import control_last, octaves_of, why_none
 from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.thresholds import CONTROL
 
 MOST_CELLS_WITH_NUMBERS = 10  # per side: in more cells the numbers do not fit
 
@@ -74,10 +75,10 @@ def pairs_info(found: Sequence[Surface], parameterization: str, judged: JudgedLo
     )
 
 
-def pair_names(found: Sequence[Surface]) -> tuple[str, ...]:
+def pair_names(found: Sequence[Surface], control: str | None = CONTROL) -> tuple[str, ...]:
     """Return the parameterizations with cells at the base, the control last."""
     names = {surface.parameterization for surface in found if surface.is_base and surface.cells}
-    return tuple(sorted(names, key=control_last))
+    return tuple(sorted(names, key=lambda name: control_last(name, control)))
 
 
 def draw_pairs(info: PairsInfo) -> Figure:
@@ -103,7 +104,7 @@ PAIRS = SweepFigure(
     question="Which values of two HPs are best together at the base?",
     infos=lambda results, analysis: {
         name: pairs_info(analysis.found("surfaces"), name, analysis.judged)
-        for name in pair_names(analysis.found("surfaces"))
+        for name in pair_names(analysis.found("surfaces"), analysis.control)
     },
     draw=draw_pairs,
 )

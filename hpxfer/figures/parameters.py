@@ -19,6 +19,7 @@ from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed, slope_text, why_none
 from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.thresholds import CONTROL
 
 NOTHING = "no shape has a result at a transferred HP"
 TITLE_COUNT: Count = "active"  # the count that the title is about, where there is one
@@ -41,6 +42,7 @@ class ParametersInfo:
     title: str
     panels: tuple[ParametersPanel, ...]
     judged: JudgedLoss = NATS
+    control: str | None = CONTROL
     caption: str = (
         "Loss at the HP transferred from the base, as a mean over seeds with two standard errors, against the "
         "logarithm of the parameters. Dashed: the least-squares line over all shapes. Dotted: the power law that "
@@ -73,13 +75,13 @@ def fitted(fit: LossFit, params: float) -> float | None:
 
 
 def parameters_info(
-    fits: Sequence[LossFit], laws: Sequence[PowerLaw], judged: JudgedLoss = NATS
+    fits: Sequence[LossFit], laws: Sequence[PowerLaw], judged: JudgedLoss = NATS, control: str | None = CONTROL
 ) -> ParametersInfo | str:
     """Return what the figure shows, or why there is none."""
     panels = []
     for count in COUNTS:
         of_count = [fit for fit in fits if fit.count == count and fit.points]
-        of_count.sort(key=lambda fit: control_last(fit.parameterization))
+        of_count.sort(key=lambda fit: control_last(fit.parameterization, control))
         if of_count:
             kept = tuple(law for law in laws if law.count == count and law.floor is not None)
             panels.append(ParametersPanel(count=count, fits=tuple(of_count), laws=kept))
@@ -94,7 +96,7 @@ def parameters_info(
         if fit.slope is not None
     ]
     title = f"{judged.signed_unit.capitalize()} per doubling of {first.count} parameters: {listed(slopes)}"
-    return ParametersInfo(title=title, panels=tuple(panels), judged=judged)
+    return ParametersInfo(title=title, panels=tuple(panels), judged=judged, control=control)
 
 
 def draw_parameters(info: ParametersInfo) -> Figure:
@@ -102,7 +104,7 @@ def draw_parameters(info: ParametersInfo) -> Figure:
     with style.look():
         figure, grid = style.panels(info.title, len(info.panels), height=2.8, foot=0.6)
         names = [fit.parameterization for panel in info.panels for fit in panel.fits]
-        look_of = style.marks(sorted(set(names), key=control_last))
+        look_of = style.marks(sorted(set(names), key=lambda name: control_last(name, info.control)), info.control)
         for axes, panel in zip(grid, info.panels, strict=True):
             _draw_panel(axes, panel, look_of)
             loss_axis(axes, info.judged)
@@ -166,7 +168,9 @@ LOSS_PARAMETERS = SweepFigure(
     name="loss-parameters",
     question="How does the loss fall with the number of parameters?",
     infos=lambda results, analysis: {
-        "": parameters_info(analysis.found("loss_fits"), analysis.found("power_laws"), analysis.judged)
+        "": parameters_info(
+            analysis.found("loss_fits"), analysis.found("power_laws"), analysis.judged, analysis.control
+        )
     },
     draw=draw_parameters,
 )

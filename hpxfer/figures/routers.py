@@ -31,6 +31,7 @@ from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, why_none, with_interval
 from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.thresholds import CONTROL
 
 NOTHING = "no trial has a curve of its router"
 # What each panel is called, by metric.
@@ -83,6 +84,7 @@ class RoutersInfo:
     scale_name: str
     panels: tuple[RouterPanel, ...]
     lines: tuple[RouterLine, ...]  # all quantities, also those without a panel
+    control: str | None = CONTROL
     caption: str = (
         "Routers at the HP transferred from the base, as means over seeds and layers with two standard errors. Solid: "
         "the last logged step. Dashed: the first step, before any update. Thin: single layers at the end. Entropy 1: "
@@ -109,9 +111,9 @@ class RoutersInfo:
         return pd.DataFrame(rows, columns=[*columns, *more])
 
 
-def routers_info(found: Sequence[RouterLine], axis: str) -> RoutersInfo | str:
+def routers_info(found: Sequence[RouterLine], axis: str, control: str | None = CONTROL) -> RoutersInfo | str:
     """Return what the figure of one axis shows, or why there is none."""
-    of_axis = along(found, axis)
+    of_axis = along(found, axis, control)
     lines = tuple(line for line in of_axis if line.points)
     if not lines:
         return why_none((line.why_not for line in of_axis), NOTHING)
@@ -123,7 +125,12 @@ def routers_info(found: Sequence[RouterLine], axis: str) -> RoutersInfo | str:
         if kept:
             panels.append(RouterPanel(metric=metric, lines=tuple(kept)))
     return RoutersInfo(
-        title=_title(lines, axis), axis=axis, scale_name=lines[0].scale_name, panels=tuple(panels), lines=lines
+        title=_title(lines, axis),
+        axis=axis,
+        scale_name=lines[0].scale_name,
+        panels=tuple(panels),
+        lines=lines,
+        control=control,
     )
 
 
@@ -159,7 +166,7 @@ def draw_routers(info: RoutersInfo) -> Figure:
     with style.look():
         figure, grid = style.panels(info.title, len(info.panels), height=2.9, foot=0.6)
         names = list(dict.fromkeys(line.parameterization for line in info.lines))
-        look_of = style.marks(names)
+        look_of = style.marks(names, info.control)
         for axes, panel in zip(grid, info.panels, strict=True):
             _draw_panel(axes, panel, look_of, info.scale_name)
         handles = [
@@ -214,7 +221,9 @@ def _layers(line: RouterLine) -> list[tuple[float, ...]]:
 ROUTERS = HPFigure(
     name="routers",
     question="Do routers keep learning, and do they stay undecided, as the model grows?",
-    infos=lambda given: {axis: routers_info(given.analysis.found("routers"), axis) for axis in given.axes},
+    infos=lambda given: {
+        axis: routers_info(given.analysis.found("routers"), axis, given.analysis.control) for axis in given.axes
+    },
     draw=draw_routers,
     judged_only=True,
 )

@@ -24,6 +24,7 @@ from hpxfer.figures.text import control_last, listed
 from hpxfer.results import Results
 from hpxfer.search.kinds import kind_of
 from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.thresholds import CONTROL
 
 MOST_PANELS = 6
 SHOWN_QUANTILE = 0.8  # of the losses: those above are not drawn, as the first points of a search may lie far up
@@ -56,6 +57,7 @@ class SearchBestInfo:
     caption: str
     panels: tuple[ShapePanel, ...]
     judged: JudgedLoss = NATS
+    control: str | None = CONTROL
 
     def table(self) -> pd.DataFrame:
         """Return one row per point, in the order in which the points ended."""
@@ -71,13 +73,17 @@ class SearchBestInfo:
 
 
 def search_best_info(
-    arms: Sequence[ArmProgress], found: Sequence[ArmBest], kind: str, judged: JudgedLoss = NATS
+    arms: Sequence[ArmProgress],
+    found: Sequence[ArmBest],
+    kind: str,
+    judged: JudgedLoss = NATS,
+    control: str | None = CONTROL,
 ) -> SearchBestInfo | str:
     """Return what the figure of a search of this kind shows, or why there is none."""
     shapes = dict.fromkeys(arm.shape for arm in arms if arm.points)
     if not shapes:
         return "no point has ended with every seed"
-    panels = tuple(_panel([arm for arm in arms if arm.shape == shape]) for shape in shapes)
+    panels = tuple(_panel([arm for arm in arms if arm.shape == shape], control) for shape in shapes)
     left_out = len(panels) - MOST_PANELS
     return SearchBestInfo(
         title=f"{kind}: {listed([_leader(shape, found, judged) for shape in shapes], 2)}",
@@ -87,15 +93,16 @@ def search_best_info(
         "many is partly luck." + (f" {left_out} more shapes are in the data." if left_out > 0 else ""),
         panels=panels,
         judged=judged,
+        control=control,
     )
 
 
-def _panel(arms: Sequence[ArmProgress]) -> ShapePanel:
+def _panel(arms: Sequence[ArmProgress], control: str | None) -> ShapePanel:
     return ShapePanel(
         shape=arms[0].shape,
         is_base=arms[0].is_base,
         equal_trials=min(arm.num_trials for arm in arms),
-        arms=tuple(sorted(arms, key=lambda arm: control_last(arm.parameterization))),
+        arms=tuple(sorted(arms, key=lambda arm: control_last(arm.parameterization, control))),
     )
 
 
@@ -120,8 +127,9 @@ def _leader(shape: str, found: Sequence[ArmBest], judged: JudgedLoss) -> str:
 def draw_search_best(info: SearchBestInfo) -> Figure:
     """Return the figure: one panel per shape."""
     shown = info.panels[:MOST_PANELS]
-    names = sorted({arm.parameterization for panel in shown for arm in panel.arms}, key=control_last)
-    look_of = style.marks(names)
+    there = {arm.parameterization for panel in shown for arm in panel.arms}
+    names = sorted(there, key=lambda name: control_last(name, info.control))
+    look_of = style.marks(names, info.control)
     with style.look():
         figure, grid = style.panels(info.title, len(shown), height=2.9, foot=0.55)
         handles = {}
@@ -174,7 +182,9 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     if kind_of(results.spec).lists_trials:  # a grid chooses nothing
         return {}
     arms, found = search_progress(results), analysis.found("search_best")
-    return {"": search_best_info(arms, found, results.spec.search.kind, analysis.judged)} if arms else {}
+    return (
+        {"": search_best_info(arms, found, results.spec.search.kind, analysis.judged, analysis.control)} if arms else {}
+    )
 
 
 SEARCH_BEST = SweepFigure(

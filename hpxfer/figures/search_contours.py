@@ -23,6 +23,7 @@ from hpxfer.figures.text import control_last, listed, octaves_of, why_none
 from hpxfer.results import Results
 from hpxfer.search.quadratic import Floats
 from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.thresholds import CONTROL
 
 MOST_PANELS = 6
 SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the regret limit: the rises over the lowest fitted loss that get a contour
@@ -66,13 +67,13 @@ def _places(points: Sequence[JointPoint]) -> Floats:
     return np.array([(point.log2_first, point.log2_second) for point in points], dtype=float)
 
 
-def contours_info(found: Sequence[JointOptimum]) -> ContoursInfo | str:
+def contours_info(found: Sequence[JointOptimum], control: str | None = CONTROL) -> ContoursInfo | str:
     """Return what the figure shows, or why there is none. The base comes first, a control last at its shape."""
     kept = [one for one in found if one.best_nats is not None]
     if not kept:
         return why_none((one.why_not for one in found), "no round has ended")
     kept = sorted(kept, key=lambda one: not one.is_base)
-    kept = [one for is_base in (True, False) for one in _of(kept, is_base)]
+    kept = [one for is_base in (True, False) for one in _of(kept, is_base, control)]
     left_out = len(kept) - MOST_PANELS
     return ContoursInfo(
         title=listed([one.finding for one in kept], 2),
@@ -89,11 +90,11 @@ def contours_info(found: Sequence[JointOptimum]) -> ContoursInfo | str:
     )
 
 
-def _of(found: Sequence[JointOptimum], is_base: bool) -> list[JointOptimum]:
+def _of(found: Sequence[JointOptimum], is_base: bool, control: str | None) -> list[JointOptimum]:
     """Return the arms at the base or elsewhere, the control last at each shape. Shapes keep their order."""
     shapes = list(dict.fromkeys(one.shape for one in found))
     of = [one for one in found if one.is_base == is_base]
-    return sorted(of, key=lambda one: (shapes.index(one.shape), control_last(one.parameterization)))
+    return sorted(of, key=lambda one: (shapes.index(one.shape), control_last(one.parameterization, control)))
 
 
 def _rises(one: JointOptimum) -> list[float | None]:
@@ -188,7 +189,7 @@ def _handles(panels: Sequence[JointOptimum], top_nats: float, judged: JudgedLoss
 
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     found = analysis.found("joint_optima")
-    return {"-".join(results.spec.grid): contours_info(found)} if found else {}
+    return {"-".join(results.spec.grid): contours_info(found, analysis.control)} if found else {}
 
 
 SEARCH_CONTOURS = SweepFigure(

@@ -19,6 +19,7 @@ from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed
 from hpxfer.results import Results
 from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.thresholds import CONTROL
 
 ROW_INCHES = 0.3
 MOST_BELOW = 1.5  # how far down the axis reaches, in widths of the bars: losses far below would hide the gains
@@ -34,6 +35,7 @@ class SearchStepsInfo:
     parameterization: str
     steps: tuple[Step, ...]
     judged: JudgedLoss = NATS
+    control: str | None = CONTROL
 
     def table(self) -> pd.DataFrame:
         """Return one row per ratio that was tried."""
@@ -49,7 +51,11 @@ def steps_names(found: Sequence[CoordinateStep]) -> tuple[tuple[str, str], ...]:
 
 
 def search_steps_info(
-    found: Sequence[CoordinateStep], parameterization: str, shape: str, judged: JudgedLoss = NATS
+    found: Sequence[CoordinateStep],
+    parameterization: str,
+    shape: str,
+    judged: JudgedLoss = NATS,
+    control: str | None = CONTROL,
 ) -> SearchStepsInfo | str:
     """Return what the figure of one arm shows, or why there is none."""
     of_arm = [ratio for ratio in found if (ratio.parameterization, ratio.shape) == (parameterization, shape)]
@@ -69,12 +75,13 @@ def search_steps_info(
         parameterization=parameterization,
         steps=steps,
         judged=judged,
+        control=control,
     )
 
 
 def draw_search_steps(info: SearchStepsInfo) -> Figure:
     """Return the figure: one row per step, the first on top."""
-    color, _ = style.marks([info.parameterization])[info.parameterization]
+    color, _ = style.marks([info.parameterization], info.control)[info.parameterization]
     with style.look():
         figure, (axes,) = style.panels(info.title, 1, height=1.1 + ROW_INCHES * len(info.steps), foot=0.5)
         for row, step in enumerate(info.steps):
@@ -140,7 +147,7 @@ def _handles(color: str) -> Iterator[Line2D]:
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     found = analysis.found("search_steps")
     return {
-        f"{label}-{shape}": search_steps_info(found, label, shape, analysis.judged)
+        f"{label}-{shape}": search_steps_info(found, label, shape, analysis.judged, analysis.control)
         for label, shape in steps_names(found)
     }
 

@@ -23,6 +23,7 @@ from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import INK, SMALL
 from hpxfer.figures.text import along, listed, why_none
 from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.thresholds import CONTROL
 
 NOTHING = "no two arms to compare"
 SHOWN = 10  # x starts at this part of the longest run: before it all arms look alike
@@ -84,9 +85,11 @@ def positions(curve: LossCurve, unit: Unit) -> tuple[float, ...]:
     return curve.steps if unit == "steps" else curve.tokens
 
 
-def steps_to_loss_info(found: Sequence[StepsToLoss], axis: str, judged: JudgedLoss = NATS) -> SameLossInfo | str:
+def steps_to_loss_info(
+    found: Sequence[StepsToLoss], axis: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
+) -> SameLossInfo | str:
     """Return what the figure of one axis shows, or why there is none."""
-    of_axis = along(found, axis)
+    of_axis = along(found, axis, control)
     kept = [answer for answer in of_axis if answer.why_not is None and answer.curves]
     if not kept:
         return why_none((answer.why_not for answer in of_axis), NOTHING)
@@ -263,7 +266,9 @@ STEPS_TO_LOSS = HPFigure(
     name="steps-to-loss",
     question="After how many steps does each arm have the loss that its reference ends at?",
     infos=lambda given: {
-        axis: steps_to_loss_info(given.analysis.found("steps_to_loss"), axis, given.report.judged)
+        axis: steps_to_loss_info(
+            given.analysis.found("steps_to_loss"), axis, given.report.judged, given.analysis.control
+        )
         for axis in given.axes
     },
     draw=draw_steps_to_loss,

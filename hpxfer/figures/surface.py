@@ -23,6 +23,7 @@ from hpxfer.figures.text import control_last, listed, octaves_of, why_none, with
 from hpxfer.results import Results
 from hpxfer.search.kinds import kind_of
 from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.thresholds import CONTROL
 
 NOTHING = "no two HPs are scanned together (product: true)"
 MOST_PANELS = 6  # per figure
@@ -57,13 +58,21 @@ class SurfaceInfo:
         return pd.DataFrame(rows, columns=columns).rename(columns=self.judged.column)
 
 
-def surface_info(found: Sequence[Surface], first: str, second: str, judged: JudgedLoss = NATS) -> SurfaceInfo | str:
+def surface_info(
+    found: Sequence[Surface], first: str, second: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
+) -> SurfaceInfo | str:
     """Return what the figure of a pair of HPs shows, or why there is none. The base's surfaces come first."""
     of_pair = [surface for surface in found if (surface.first, surface.second) == (first, second)]
     kept = [surface for surface in of_pair if any(cell.loss is not None for cell in surface.cells)]
     if not kept:
         return why_none((surface.why_not for surface in of_pair), NOTHING)
-    kept.sort(key=lambda surface: (not surface.is_base, _sizes(surface.shape), control_last(surface.parameterization)))
+    kept.sort(
+        key=lambda surface: (
+            not surface.is_base,
+            _sizes(surface.shape),
+            control_last(surface.parameterization, control),
+        )
+    )
     left_out = len(kept) - MOST_PANELS
     panels = tuple(kept[:MOST_PANELS])
     tilts = [
@@ -167,7 +176,10 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     pairs = dict.fromkeys((surface.first, surface.second) for surface in found)
     if not pairs:
         return {"": "the sweep scans fewer than two HPs"}
-    return {f"{first}-{second}": surface_info(found, first, second, analysis.judged) for first, second in pairs}
+    return {
+        f"{first}-{second}": surface_info(found, first, second, analysis.judged, analysis.control)
+        for first, second in pairs
+    }
 
 
 SURFACE = SweepFigure(name="surface", question="Do two HPs have to be tuned together?", infos=_infos, draw=draw_surface)

@@ -116,7 +116,7 @@ def training_info(
     report: TransferReport, axis: str, best: Mapping[Key, pd.DataFrame], known: Curves
 ) -> TrainingInfo | str:
     """Return what the figure of one axis shows, or why there is none. See `best_cells` and `loss_curves`."""
-    findings = along(report.findings, axis)
+    findings = along(report.findings, axis, report.control)
     panels = tuple(panel for finding in findings if (panel := _panel(finding, best, known)).curves)
     if not panels:
         return f"no best trial along {axis} has a loss curve"

@@ -44,3 +44,11 @@ def flops_per_token(shape: Shape, setting: Setting) -> float:
 def train_flops(shape: Shape, setting: Setting) -> float:
     """Return the FLOPs of all training steps of one trial."""
     return flops_per_token(shape, setting) * setting.batch_tokens * setting.steps
+
+
+def relative_cost(shape: Shape, setting: Setting) -> float:
+    """Return what a trial costs beside others of its sweep: its FLOPs.
+
+    Of a user's own trainer, whose FLOPs nobody counts, it is the tokens.
+    """
+    return train_flops(shape, setting) or float(setting.batch_tokens * setting.steps)

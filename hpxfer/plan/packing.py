@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from hpxfer.model.cost import train_flops
+from hpxfer.model.cost import relative_cost
 from hpxfer.plan.footprint import ONE, Way
 from hpxfer.plan.ways import ANY, How, StackMemory, ways
 from hpxfer.scaling.shape import Shape
@@ -217,7 +217,7 @@ def stack_sizes(
     how: How = ANY,
 ) -> dict[tuple[Shape, Setting], int]:
     """Return (shape, setting) -> most trials per stack, given how many trials of each the workers share."""
-    flops = {group: train_flops(*group) for group in counts}
+    flops = {group: relative_cost(*group) for group in counts}
     part = SHARE_OF_WORKER * sum(flops[group] * count for group, count in counts.items()) / workers
     out = {}
     for group in counts:
@@ -275,4 +275,4 @@ def with_way(
 
 def stack_flops(stack: Stack) -> float:
     """Return the FLOPs that training a stack takes."""
-    return train_flops(stack.shape, stack.setting) * len(stack.trials)
+    return relative_cost(stack.shape, stack.setting) * len(stack.trials)

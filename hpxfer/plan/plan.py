@@ -135,7 +135,7 @@ class Plan:
     @property
     def gpu_hours(self) -> float:
         """Hours of whole GPUs: a stack with half of one counts half. 0 on a CPU."""
-        return sum(row.worker_s * row.gpu_share for row in self.shapes) / 3600
+        return sum(row.worker_s * row.gpu_share for row in self.shapes if row.gpu_share) / 3600
 
     @property
     def price(self) -> float | None:

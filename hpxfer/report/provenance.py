@@ -15,6 +15,7 @@ from hpxfer.registry import registry
 from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
 from hpxfer.scaling.coverage import control_notes
+from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.data_section import OWN_DATA
 from hpxfer.spec.trainer_section import TrainerSpec
@@ -22,7 +23,7 @@ from hpxfer.spec.variants import given_hps
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import STATUSES
 from hpxfer.verdict.rules import Rules
-from hpxfer.verdict.thresholds import CONTROL, MOVE_OCTAVES
+from hpxfer.verdict.thresholds import MOVE_OCTAVES
 
 # Column of the trials -> its name in the report. The report says how many trials have each value.
 COLUMNS = {
@@ -216,7 +217,7 @@ def _of_control(results: Results) -> Iterator[str]:
     if results.spec.training.optimizer not in registry("optimizer"):
         return  # a plug-in's, which no report imports
     for choice in expansion.choices:
-        for axis in expansion.axes if choice.name == CONTROL else ():
+        for axis in expansion.axes if choice.name == rules_of(results.spec).control and not choice.is_own else ():
             shape, base = axis.points[-1].shape, results.spec.base_shape
             facts, column = expansion.facts(choice, shape), expansion.setting.column
             for note in control_notes(choice, base, shape, facts, column):

@@ -25,6 +25,7 @@ _MAX_DIGITS = 250
 OwnDim = int | float | bool | str
 _OWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 MAX_OWN_TEXT = 200  # characters
+MAX_OWN = 2**53  # up to here each language that reads JSON holds every whole number
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -285,8 +286,10 @@ def own_problem(given: Any) -> str | None:
             return f"a dimension's name must be letters, digits and '_', starting with a letter, got {shown(name)}"
         if not isinstance(value, int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
             return f"{name} must be a finite number, true, false or a text, got {shown(value)}"
-        if isinstance(value, str) and len(value) > MAX_OWN_TEXT:
-            return f"{name} must have at most {MAX_OWN_TEXT} characters, got {len(value)}"
+        if isinstance(value, int) and abs(value) > MAX_OWN:
+            return f"{name} must be from -2^53 to 2^53, got {shown(value)}"
+        if isinstance(value, str) and not (0 < len(value) <= MAX_OWN_TEXT and value.isprintable()):
+            return f"{name} must be 1 to {MAX_OWN_TEXT} printable characters, got {shown(value)}"
     return None
 
 

@@ -53,7 +53,11 @@ class VerdictSearch:
         settings = spec.search.settings(VerdictSettings)
         self.expansion = expansion
         self.rounds = Rounds(
-            lines_of_grid(expansion), arm_budget(spec), rules_of(spec), settings.hours, judged_by(spec)
+            lines_of_grid(expansion, rules_of(spec).control),
+            arm_budget(spec),
+            rules_of(spec),
+            settings.hours,
+            judged_by(spec),
         )
         self._known: Mapping[str, Outcome] = {}
         self._num_known = 0

@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from hpxfer.model.cost import train_flops
+from hpxfer.model.cost import relative_cost
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome
 from hpxfer.trial import Cell, Expansion, Trial
 from hpxfer.verdict.labels import is_control
 from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
+from hpxfer.verdict.thresholds import CONTROL
 
 ArmKey = tuple[Parameterization | None, Shape]
 
@@ -47,10 +48,11 @@ class VerdictLine:
     scale_name: str
     parameterization: str
     shapes: tuple[LineShape, ...]
+    control: str | None = CONTROL  # the arm that the others are compared with
 
     @property
     def is_control(self) -> bool:
-        return is_control(self.parameterization)
+        return is_control(self.parameterization, self.control)
 
     @property
     def name(self) -> str:
@@ -116,17 +118,17 @@ def _loss(outcome: Outcome) -> float | None:
     return None if outcome.loss is None or math.isnan(outcome.loss) else outcome.loss
 
 
-def lines_of_grid(expansion: Expansion) -> tuple[VerdictLine, ...]:
+def lines_of_grid(expansion: Expansion, control: str | None = CONTROL) -> tuple[VerdictLine, ...]:
     """Return every line of the sweep's grid, HP by HP and axis by axis, the control last on each axis."""
     found: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in expansion.cells():
         found.setdefault((cell.line, cell.axis, cell.parameterization), []).append(cell)
-    lines = [_line(expansion, cells) for cells in found.values()]
+    lines = [_line(expansion, cells, control) for cells in found.values()]
     hps, axes = list(expansion.spec.grid), [axis.name for axis in expansion.axes]
     return tuple(sorted(lines, key=lambda line: (hps.index(line.hp), axes.index(line.axis), line.is_control)))
 
 
-def _line(expansion: Expansion, cells: list[Cell]) -> VerdictLine:
+def _line(expansion: Expansion, cells: list[Cell], control: str | None) -> VerdictLine:
     first = cells[0]
     return VerdictLine(
         hp=first.line,
@@ -134,6 +136,7 @@ def _line(expansion: Expansion, cells: list[Cell]) -> VerdictLine:
         scale_name=first.scale_name,
         parameterization=first.parameterization,
         shapes=tuple(sorted(_shapes(expansion, cells), key=lambda shape: shape.scale)),
+        control=control,
     )
 
 
@@ -149,7 +152,7 @@ def _shapes(expansion: Expansion, cells: list[Cell]) -> Iterator[LineShape]:
             name=members[0].shape,
             scale=members[0].scale,
             is_base=shape == expansion.spec.base_shape,
-            flops=train_flops(shape, expansion.setting_at(shape)),
+            flops=relative_cost(shape, expansion.setting_at(shape)),
             trials={value: tuple(trials[value]) for value in sorted(trials)},
         )
 

@@ -8,7 +8,7 @@ from hpxfer.scaling.tables import OWN
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
 from hpxfer.store.losses import judged_loss
-from hpxfer.verdict.loss import JudgedLoss
+from hpxfer.verdict.loss import UNITS, JudgedLoss
 from hpxfer.verdict.rules import Rules
 
 
@@ -27,10 +27,12 @@ def rules_of(spec: SweepSpec) -> Rules:
 
 def judged_by(spec: SweepSpec, loss: str | None = None) -> JudgedLoss:
     """Return what a loss of a sweep is, by default the one that it is judged by."""
+    own = None if spec.trainer is None else spec.trainer.loss
     squared = spec.model.mlp is not None and spec.model.mlp.loss == "squared_error"
-    return judged_loss(
+    found = judged_loss(
         loss or spec.judge.loss,
         classes=spec.data.classes,
         num_samples=spec.training.validation,
-        trained="squared error" if squared else "cross entropy",
+        trained="squared error" if squared or (own is not None and own.unit == "squared error") else "cross entropy",
     )
+    return found if own is None else replace(found, own_unit=own.unit if own.unit not in UNITS.values() else None)

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from hpxfer.model.cost import train_flops
+from hpxfer.model.cost import relative_cost
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome
 from hpxfer.trial import Trial
@@ -26,7 +26,7 @@ def affordable(
     if hours is None:
         return tuple(trials)
     left = 3600 * hours - math.fsum(outcomes[trial.id].seconds or 0.0 for trial in earlier)
-    flops = {trial.shape: train_flops(trial.shape, trial.setting) for trial in (*trials, *earlier)}
+    flops = {trial.shape: relative_cost(trial.shape, trial.setting) for trial in (*trials, *earlier)}
     measured = _medians(earlier, outcomes)
     if not measured:
         return tuple(trials)

@@ -86,22 +86,21 @@ def _own_shape_at(
 ) -> Shape:
     """Return the shape of a user's own trainer that an entry of an axis stands for."""
     if not isinstance(entry, ShapeChange):
-        if name in OF_RUN:
-            number = _whole(entry, name, "")
-            entry = (
-                ShapeChange.model_construct(steps=number, batch_tokens=None)
-                if name == "steps"
-                else (
-                    ShapeChange.model_construct(
-                        batch_tokens=number, steps=_whole(base.tokens / number, "steps", f" at {base.tokens} in all")
-                    )
-                )
-            )
-        else:
-            entry = ShapeChange.model_construct(own={name: entry})
+        entry = _of_run(base, name, entry) if name in OF_RUN else ShapeChange.model_construct(own={name: entry})
     new = changed(own, entry.own or {})
     batch = entry.batch_tokens or entry.batch_samples or base.batch_tokens
     return own_shape(new, dims, batch=batch, steps=entry.steps or base.steps)
+
+
+def _of_run(base: Shape, name: str, value: float) -> ShapeChange:
+    """Return the change that a bare value of the axis steps or batch_tokens stands for."""
+    number = _whole(value, name, "")
+    if number < 1:
+        raise HpxferError(f"{name} must be at least 1, got {number}")
+    if name == "steps":
+        return ShapeChange.model_construct(steps=number)
+    steps = _whole(base.tokens / number, "steps", f" at {base.tokens} in all")
+    return ShapeChange.model_construct(batch_tokens=number, steps=steps)
 
 
 def _change(base: Shape, name: str, axis: AxisSpec, value: float) -> ShapeChange:

@@ -9,7 +9,7 @@ from hpxfer.errors import nearest
 from hpxfer.registry import registry
 from hpxfer.spec import presets
 from hpxfer.spec.axes import entries
-from hpxfer.spec.check_trainer import trainer_problems, without_trainer
+from hpxfer.spec.check_trainer import OF_USER, trainer_problems, without_trainer
 from hpxfer.spec.model_section import BalanceSpec, MLPSpec, ModelSpec, ShapeSpec
 from hpxfer.spec.own import USER
 from hpxfer.spec.problem import Problem
@@ -111,7 +111,7 @@ def _unread(spec: SweepSpec, family: Any) -> Iterator[Problem]:
 
     # A preset fills in keys that the file does not give.
     keys = ["like"] if model.like is not None and "like" in unread["model"] else unread["model"]
-    for name in keys:
+    for name in (key for key in keys if key not in OF_USER):  # `without_trainer` names those
         default = defaults.get(name, ModelSpec.model_fields[name].default)
         if is_given(model, name, default):
             read = [key for key in ModelSpec.model_fields if key not in (*unread["model"], "family", "base")]
@@ -130,9 +130,7 @@ def unread_keys(family: Any) -> dict[str, list[str]]:
     `family` is its row.
     """
     model = (
-        ["mlp", "own", "dims"]
-        if family.model_keys is None
-        else _without(ModelSpec, (*family.model_keys, "family", "base"))
+        ["mlp", *OF_USER] if family.model_keys is None else _without(ModelSpec, (*family.model_keys, "family", "base"))
     )
     return {"model": model, "base": [] if family.base_keys is None else _without(ShapeSpec, family.base_keys)}
 

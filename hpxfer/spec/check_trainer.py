@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import OWN
 from hpxfer.spec import presets
 from hpxfer.spec.axes import entries
 from hpxfer.spec.model_section import ModelSpec
-from hpxfer.spec.own import USER, own_shape
+from hpxfer.spec.own import OF_RUN, USER, own_shape
 from hpxfer.spec.problem import Problem
+from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.sweep import ShapeChange, SweepSpec
-from hpxfer.spec.trainer_section import TrainerSpec
+from hpxfer.spec.trainer_section import TrainerSpec, labels
 from hpxfer.spec.yaml_file import KeyPath
 
 _AT: KeyPath = ("trainer",)
+OF_USER = ("own", "dims")  # keys of `model` that go with the family user alone
 _READ_OF_MODEL = ("family", "own", "dims", "base", "gate", "attention_scale")  # the last two are for its recipe
 _READ_OF_POINT = ("own", "batch_tokens", "batch_samples", "steps", "schedule")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # of an arm: part of labels
 # Fewer reports than this in the final window say too little of its mean.
 LEAST_IN_WINDOW = 5
+# Keys of `resources` that only the built-in trainer reads.
+_OF_STACKS = ("stack_size", "micro_batch_tokens", "kernels", "recompute", "checkpoint_s")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY", re.IGNORECASE)
 
@@ -32,7 +37,7 @@ def without_trainer(spec: SweepSpec) -> Iterator[Problem]:
     family = spec.model.family
     if spec.trainer is not None:
         yield _AT, f"goes with model.family: {USER}, got {family}; take one of them out"
-    for key in ("own", "dims"):
+    for key in OF_USER:
         if getattr(spec.model, key):
             yield ("model", key), f"goes with model.family: {USER}, got {family}; take it out"
     for key, instead in (("gpus_per_trial", "gpus_per_stack"), ("gpus_per_node", None), ("nodes_per_trial", None)):
@@ -61,6 +66,16 @@ def trainer_problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from _resources(spec)
 
 
+def cost_problems(spec: SweepSpec, shapes: Sequence[Shape]) -> Iterator[Problem]:
+    """Yield every label of `trainer.cost` that no shape of the sweep has."""
+    seconds = None if spec.trainer is None or spec.trainer.cost is None else spec.trainer.cost.seconds_per_trial
+    legal = list(dict.fromkeys(label for shape in shapes for label in reversed(labels(shape))))
+    for label in seconds if isinstance(seconds, dict) else ():
+        if label not in legal:
+            rule = f"must be the label of a shape of the sweep, got {shown(label)}"
+            yield (*_AT, "cost", "seconds_per_trial", label), f"{rule}; {nearest(label, legal)}"
+
+
 def _entry(trainer: TrainerSpec) -> Iterator[Problem]:
     if (trainer.function is None) == (trainer.command is None):
         got = "neither" if trainer.function is None else "both"
@@ -76,9 +91,11 @@ def _entry(trainer: TrainerSpec) -> Iterator[Problem]:
             "must give version or files, by which a change of your code is known: trials of other code are others; "
             "e.g. files: [train.py]",
         )
+    if trainer.digests and not trainer.files:
+        yield (*_AT, "digests"), "goes with trainer.files, and is written by a run; take it out"
     for index, name in enumerate(trainer.files or ()):
         path = PurePosixPath(name)
-        if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
             yield (*_AT, "files", index), f"must be a path or glob below the folder of the sweep, got {shown(name)}"
 
 
@@ -86,7 +103,7 @@ def _arms(spec: SweepSpec, trainer: TrainerSpec) -> Iterator[Problem]:
     names = [chosen.name for chosen in spec.parameterizations]
     own = [name.removeprefix(OWN) for name in names if name.startswith(OWN)]
     arms = trainer.arms or {}
-    if arms and len(own) < len(names):
+    if arms and (len(own) < len(names) or set(arms) - set(own)):
         yield ("parameterizations",), "must be left out with trainer.arms, which are the arms of the sweep"
     for name in arms:
         if not _NAME.fullmatch(name):
@@ -115,12 +132,23 @@ def _texts(trainer: TrainerSpec) -> Iterator[Problem]:
         value = getattr(trainer, key)
         if value is not None and (not value.strip() or len(value) > 200 or not value.isprintable()):
             yield (*_AT, key), f"must be 1 to 200 characters on one line, got {shown(value)}"
-    for name in trainer.args:
-        if _SECRET.search(name):
+    of_arms = [((*_AT, "arms", name, "args"), arm.args) for name, arm in (trainer.arms or {}).items()]
+    for at, args in (((*_AT, "args"), trainer.args), *of_arms):
+        for path in _secrets(args):
             yield (
-                (*_AT, "args", name),
+                (*at, *path),
                 "must be no secret, as args stand in files and ids; name an environment variable in trainer.env",
             )
+
+
+def _secrets(args: object) -> Iterator[KeyPath]:
+    """Yield the key path of each arg, at any depth, whose name is that of a secret."""
+    below = args.items() if isinstance(args, dict) else enumerate(args) if isinstance(args, list) else ()
+    for name, value in below:
+        if isinstance(name, str) and _SECRET.search(name):
+            yield (name,)
+        else:
+            yield from ((name, *path) for path in _secrets(value))
 
 
 def _model(spec: SweepSpec) -> Iterator[Problem]:
@@ -128,6 +156,9 @@ def _model(spec: SweepSpec) -> Iterator[Problem]:
     if model.own is None:
         yield ("model", "own"), "must be given: the base shape in your trainer's words, such as {d_model: 256}"
         return
+    for name in OF_RUN:
+        if name in model.own:
+            yield ("model", "own", name), "is a number of the run; give it in training, or choose another name"
     try:
         own_shape(model.own, model.dims, batch=1, steps=1)
     except HpxferError as error:
@@ -139,6 +170,9 @@ def _model(spec: SweepSpec) -> Iterator[Problem]:
             "must say what the parameterizations read of model.own, such as {width: d_model, depth: n_layer}; or give "
             "arms of your own as trainer.arms",
         )
+    if model.like is not None:
+        yield ("model", "like"), "has no effect: your own trainer builds the model; take it out"
+        return
     defaults = presets.of_family(model.family)
     for name, field in ModelSpec.model_fields.items():
         if name in _READ_OF_MODEL:
@@ -159,6 +193,10 @@ def _keys(spec: SweepSpec) -> Iterator[Problem]:
         yield at, "must give at most one of batch_tokens and batch_samples, got both"
     for name, axis in spec.axes.items():
         for below, entry in entries(axis):
+            for key in ("batch_tokens", "batch_samples"):
+                given = getattr(entry, key, None) is not None or (key == name and axis.values is not None)
+                if given and getattr(training, key) is None:
+                    yield ("axes", name, *below), f"must have its batch in the unit of the base; give training.{key}"
             if not isinstance(entry, ShapeChange):
                 continue
             for key in ShapeChange.model_fields:
@@ -188,9 +226,13 @@ def _resources(spec: SweepSpec) -> Iterator[Problem]:
     resources = spec.resources
     if resources.gpus_per_stack is not None:
         yield ("resources", "gpus_per_stack"), "goes with the built-in trainer; write gpus_per_trial"
-    for key in ("stack_size", "micro_batch_tokens"):
-        if getattr(resources, key) is not None:
-            yield ("resources", key), "goes with the built-in trainer, which stacks trials; take it out"
+    for key in _OF_STACKS:
+        if getattr(resources, key) != ResourcesSpec.model_fields[key].default:
+            yield ("resources", key), "goes with the built-in trainer; take it out"
+    if resources.device == "cuda" and resources.gpus_per_trial is None:
+        yield ("resources", "device"), "must be given with gpus_per_trial, which says how many GPUs a trial has"
+    if resources.device == "cpu" and resources.gpus_per_trial is not None:
+        yield ("resources", "device"), "must not be cpu with gpus_per_trial; take one of them out"
     gpus, each = resources.gpus_per_trial, resources.gpus_per_node
     if resources.keep != "none":
         yield ("resources", "keep"), "goes with the built-in trainer; let your own keep weights in its checkpoints"

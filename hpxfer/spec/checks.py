@@ -29,6 +29,7 @@ from hpxfer.spec.check_shapes import (
     parameterization_problems,
 )
 from hpxfer.spec.check_size import length_problems, size_problems
+from hpxfer.spec.check_trainer import cost_problems
 from hpxfer.spec.data import data_problems
 from hpxfer.spec.fields import GridValues, power_of_two
 from hpxfer.spec.mlp import LEARNED
@@ -68,6 +69,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from _ranks(spec)
     yield from parameterization_problems(spec, shapes)
     yield from () if broken_base else axis_problems(spec)
+    yield from cost_problems(spec, [shape for _, shape in shapes])
     yield from _betas(spec, shapes)
     roles = {role for _, shape in shapes for role in model_roles(shape, spec.model)}
     scanned = chain(_hps(spec, roles), _grid(spec, roles))

@@ -14,7 +14,7 @@ from hpxfer.host.files import folder_at
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import entries, shape_at
-from hpxfer.spec.data_section import DataSpec, PointData, is_own
+from hpxfer.spec.data_section import OWN_DATA, DataSpec, PointData, is_own
 from hpxfer.spec.manifest import read_manifest
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.sample_rules import sample_problems, stated_by_samples, token_problems
@@ -28,7 +28,8 @@ from hpxfer.storage.uri import is_uri
 def data_problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every broken rule of the section. No rule touches the data. A user's own trainer has only a name for it."""
     if spec.trainer is not None:
-        if not is_own(spec.data):
+        # A stored sweep has the digest of that name.
+        if spec.data.model_copy(update={"digest": None}) != DataSpec(source=f"{OWN_DATA}{spec.trainer.data}"):
             yield ("data",), "is read by the built-in trainer; give the name of your trainer's data as trainer.data"
         return
     data, family = spec.data, spec.model.family

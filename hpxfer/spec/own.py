@@ -14,12 +14,12 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.scaling.shape import DIMENSIONS, OwnDim, Shape, heads_of, own_problem, spell_own
+from hpxfer.scaling.shape import DIMENSIONS, MAX_DIM, OwnDim, Shape, heads_of, own_problem, spell_own
 
 USER = "user"  # the family whose models a user's own trainer trains
 # The dimensions that `model.dims` may name. The schedule is `training`'s, whatever the trainer.
 NAMED_DIMS = tuple(name for name in DIMENSIONS if name not in ("batch_tokens", "steps"))
-# What an axis of a user's own shapes may be measured by, beside the keys of these shapes.
+# What an axis of a user's own shapes may be measured by, beside the keys of these shapes. No key is called so.
 OF_RUN = ("batch_tokens", "steps", "tokens")
 
 
@@ -67,8 +67,9 @@ def _dim(own: Mapping[str, OwnDim], name: str, value: int | str) -> int:
     if isinstance(value, str) and value not in own:
         raise HpxferError(f"dims.{name}: must be a key of own or a number, got {shown(value)}; {nearest(value, own)}")
     number = own[value] if isinstance(value, str) else value
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise HpxferError(f"dims.{name}: must be a whole number, got {shown(number)} of own.{value}")
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MAX_DIM:
+        got = f"{shown(number)} of own.{value}" if isinstance(value, str) else shown(number)
+        raise HpxferError(f"dims.{name}: must be a whole number from 0 to {MAX_DIM}, got {got}")
     return number
 
 
@@ -77,17 +78,31 @@ def changed(base: Mapping[str, OwnDim], change: Mapping[str, OwnDim]) -> dict[st
     for name, value in change.items():
         if name not in base:
             raise HpxferError(f"own: unknown key {shown(name)}; {nearest(name, base)}")
-        if isinstance(value, str) != isinstance(base[name], str):
+        if _kind(value) != _kind(base[name]):
             raise HpxferError(
                 f"own: {name} must be of the kind that it has at the base, {shown(base[name])}, got {shown(value)}"
             )
     return {**base, **{name: like(base[name], value) for name, value in change.items()}}
 
 
+def _kind(value: OwnDim) -> type:
+    return float if _is_number(value) else type(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def like(known: OwnDim, value: OwnDim) -> OwnDim:
-    """Return a number of a file as the base has it: 256.0 is 256 where the base has a whole number."""
-    is_whole = isinstance(known, int) and isinstance(value, float) and value.is_integer()
-    return int(value) if is_whole else value
+    """Return a number of a file as the base has it, as a shape has one spelling and so one id.
+
+    256.0 is 256 where the base has a whole number, and 1 is 1.0 where it has none.
+    """
+    if isinstance(known, bool) or isinstance(value, bool | str):
+        return value
+    if isinstance(known, float):
+        return float(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def own_scale(axis_name: str, asked: str | None, shapes: Sequence[Shape]) -> tuple[str, list[float]]:
@@ -127,4 +142,4 @@ def _only_change(keys: Sequence[str], shapes: Sequence[Shape]) -> str:
 
 def _number(shape: Shape, name: str) -> float | None:
     value = getattr(shape, name) if name in OF_RUN else shape.own_dims.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if value is not None and _is_number(value) else None

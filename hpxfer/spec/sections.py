@@ -14,7 +14,7 @@ from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, spell
 M = TypeVar("M", bound=BaseModel)
 
 # Parts of a key path that no file spells: keys that a short form leaves out, and the members of a union.
-_LEFT_OUT = ("values", "shapes", "name", "float", "str")
+_LEFT_OUT = ("values", "shapes", "name", "float", "str", "mapping", "number")
 # HP -> the key of the list that holds its value.
 _LISTS = {"beta1": "betas", "beta2": "betas"}
 # Section -> its short form.
@@ -73,7 +73,7 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
         return f"{where}: unknown key; {fix}"
     if kind == "missing":
         return f"{file.where(loc)}: must be given"
-    if kind == "unregistered":
+    if kind in ("unregistered", "own"):
         return f"{where}: {error['msg']}"
     if kind == "invalid_key" or loc[-1] == "[key]":
         section = in_file(file, loc[:-1] if kind == "invalid_key" else loc[:-2])

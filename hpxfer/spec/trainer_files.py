@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from hpxfer.errors import HpxferError, shown
@@ -11,6 +12,7 @@ from hpxfer.host.files import read_bytes
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.trainer_section import TrainerSpec
 
+SWEEP_FILE = "sweep.yaml"  # of a results folder, beside its trials
 MAX_FILES = 10_000
 MAX_BYTES = 2**30  # of all files together; code is smaller
 
@@ -55,11 +57,23 @@ def digested(spec: SweepSpec) -> SweepSpec:
 
 
 def _matches(folder: Path, trainer: TrainerSpec) -> Iterator[tuple[str, list[Path]]]:
-    """Yield each name with the files that it matches. Compiled Python is no code of the user's."""
+    """Yield each name with the files that it matches.
+
+    A glob passes over what is no code of the user's: hidden folders such as .git, compiled Python, and results folders,
+    which change with every run.
+    """
+    is_results = lru_cache(maxsize=None)(lambda path: (path / SWEEP_FILE).is_file() and any(path.glob("trials*")))
+
+    def is_code(path: Path) -> bool:
+        folders = path.relative_to(folder).parents[:-1]
+        passed = any(each.name.startswith(".") or each.name == "__pycache__" for each in folders)
+        return not passed and not any(is_results(folder / each) for each in folders)
+
     for name in trainer.files or ():
+        is_glob = any(mark in name for mark in "*?[")
         try:
-            found = sorted(path for path in folder.glob(name) if path.is_file() and "__pycache__" not in path.parts)
-        except (ValueError, NotImplementedError, OSError) as error:
+            found = sorted(path for path in folder.glob(name) if path.is_file() and (not is_glob or is_code(path)))
+        except (IndexError, ValueError, NotImplementedError, OSError) as error:
             raise HpxferError(f"trainer.files: {shown(name)}: {error}") from None
         yield name, found
 

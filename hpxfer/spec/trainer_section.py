@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import OWN
 from hpxfer.spec.data_section import OWN_DATA
 from hpxfer.spec.fields import Positive, Section, Seq
 
+DEV = "dev"  # the version of a trainer under work
+
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what JSON cannot hold, such as a date: args travel to the trainer in a JSON file."""
+    """Refuse what JSON cannot hold, such as a date or a key that is no text: args travel to the trainer as JSON."""
     try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        raise ValueError("texts, finite numbers, true, false, null, and lists and mappings of these") from None
+        is_plain = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError, RecursionError):
+        is_plain = False
+    if not is_plain:
+        raise ValueError("texts, finite numbers, true, false, null, lists, and mappings with texts as keys")
     return value
 
 
@@ -55,11 +59,18 @@ class LossSpec(Section):
     """The unit of every loss. No loss is converted."""
 
 
+def _form(value: Any) -> str:
+    return "mapping" if isinstance(value, dict) else "number"
+
+
 class CostSpec(Section):
     """What a trial costs, where no stored trial says it."""
 
-    seconds_per_trial: dict[str, Positive] | Positive
-    """The seconds of one trial: for all shapes, or by the label of each, such as `d_model=128 n_layer=2`."""
+    seconds_per_trial: Annotated[
+        Annotated[dict[str, Positive], Tag("mapping")] | Annotated[Positive, Tag("number")], Discriminator(_form)
+    ]
+    """The seconds of one trial: for all shapes, or by the label of each as `hpxfer plan` prints it, such as
+    `d_model=128 n_layer=2`."""
 
 
 class TrainerSpec(Section):
@@ -104,7 +115,9 @@ class TrainerSpec(Section):
     def seconds_of(self, shape: Shape) -> float | None:
         """Return the seconds of a trial of a shape by `cost`, or None if it does not say."""
         seconds = None if self.cost is None else self.cost.seconds_per_trial
-        return seconds.get(shape.label()) if isinstance(seconds, dict) else seconds
+        if not isinstance(seconds, dict):
+            return seconds
+        return next((seconds[label] for label in labels(shape) if label in seconds), None)
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -112,15 +125,26 @@ class TrainerSpec(Section):
         return {"function": self.function} if self.function is not None else {"command": list(self.command or ())}
 
 
+def labels(shape: Shape) -> tuple[str, str]:
+    """Return what `cost` may call a shape: with batch and steps, or without."""
+    return shape.label(schedule=True), shape.label()
+
+
 def with_trainer(sweep: Any) -> Any:
-    """Return a sweep file with what its own trainer stands for: the data by name, and arms in place of tables."""
+    """Return a sweep file with what its own trainer stands for: the data by name, and arms in place of tables.
+
+    A stored sweep spells both out. Its data is what `trainer.data` says by now.
+    """
     trainer = sweep.get("trainer") if isinstance(sweep, dict) else None
     if not isinstance(trainer, dict):
         return sweep
     out = dict(sweep)
     name = trainer.get("data", TrainerSpec.model_fields["data"].default)
-    if "data" not in sweep and isinstance(name, str):
-        out["data"] = {"source": f"{OWN_DATA}{name}"}
+    data = sweep.get("data")
+    is_stored = "data" in trainer and isinstance(data, dict) and str(data.get("source")).startswith(OWN_DATA)
+    if isinstance(name, str) and ("data" not in sweep or is_stored):
+        source = f"{OWN_DATA}{name}"
+        out["data"] = data if data is not None and data.get("source") == source else {"source": source}
     arms = trainer.get("arms")
     if isinstance(arms, dict) and arms and "parameterizations" not in sweep:
         out["parameterizations"] = [{"name": f"{OWN}{arm}"} for arm in arms]

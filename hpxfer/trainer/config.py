@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,8 +15,13 @@ from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.trial import Trial
 
 
-def config_of(trial: Trial, trainer: TrainerSpec, *, sweep: str, gpus: int, nodes: int) -> dict[str, Any]:
-    """Return the part of config.json that the trial decides. `gpus` are those of one node."""
+def config_of(
+    trial: Trial, trainer: TrainerSpec, *, sweep: str, gpus: int, nodes: int, multipliers: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the part of config.json that the trial decides.
+
+    `gpus` are those of one node. `multipliers` are those that the sweep names.
+    """
     setting = trial.setting
     own = trial.parameterization is not None and trial.parameterization.is_own
     return {
@@ -25,7 +30,7 @@ def config_of(trial: Trial, trainer: TrainerSpec, *, sweep: str, gpus: int, node
         "shape": trial.shape.own_dims,
         "base_shape": trial.base.own_dims,
         "dims": _dims(trial.shape),
-        "hps": hps_of(trial),
+        "hps": {**{name: trial.hps.get(name) for name in multipliers}, **hps_of(trial)},
         "args": json.loads(setting.trainer).get("args", {}),
         "seed": trial.seed,
         "steps": setting.steps,
@@ -50,7 +55,7 @@ def config_of(trial: Trial, trainer: TrainerSpec, *, sweep: str, gpus: int, node
 
 
 def hps_of(trial: Trial) -> dict[str, float]:
-    """Return HP -> its base value, multipliers by dotted name."""
+    """Return HP -> its base value, with multipliers that are not 1 by dotted name."""
     return {**{name: trial.hps.get(name) for name in SCALARS}, **dict(trial.hps.multipliers)}
 
 

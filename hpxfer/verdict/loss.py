@@ -49,7 +49,7 @@ class JudgedLoss:
     @property
     def training_unit(self) -> str:
         """The unit of the training loss, whatever loss is judged."""
-        return UNITS[self.trained]
+        return self.own_unit or UNITS[self.trained]
 
     @property
     def data_unit(self) -> str:

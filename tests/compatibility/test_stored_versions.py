@@ -1,7 +1,7 @@
 """The promise of docs/compatibility.md: folders, sweeps and recipes that earlier versions wrote are read.
 
 The archives hold the trials, the sweep and the recipe of the quickstart as versions 2 and 3 of the store wrote them,
-and made-up results of version 7.
+made-up results of version 7, and those of a small command as its own trainer of version 8.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ STORED = {
     5: (PUBLISHED, 180, {"completep-moe": "transfers", "sp": "drifts"}),
     6: (PUBLISHED.parent / "init_matrices_300", 72, {"completep-moe": "undecided"}),
     7: (HERE / "schema-7.tar.xz", None, None),
+    # A user's own trainer with arms of its own.
+    8: (HERE / "schema-8.tar.xz", 84, {"own:scaled": "transfers", "own:plain": "drifts"}),
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import fuzz_mlp
 import fuzz_mutate as mutate
+import fuzz_user
 import typer
 from fuzz_materials import RESULTS, Materials
 
@@ -182,6 +183,10 @@ def _samples(materials: Materials, random: Random) -> tuple[Sequence[str], Mappi
     return fuzz_mlp.damaged_samples(random)
 
 
+def _user(materials: Materials, random: Random) -> tuple[Sequence[str], Mapping[str, bytes]]:
+    return fuzz_user.drawn(random)
+
+
 KINDS: dict[str, Maker] = {
     "sweep": _sweep,
     "recipe": _recipe,
@@ -191,4 +196,5 @@ KINDS: dict[str, Maker] = {
     "data": _data,
     "mlp": _drawn,
     "samples": _samples,
+    "user": _user,
 }

@@ -74,12 +74,14 @@ def scales_training(choice: Parameterization) -> bool:
 
 
 def _trial_flops(inputs: Inputs) -> dict[tuple[str, str], float | None]:
-    """Return (axis, name of a shape) -> the FLOPs of one trial. None if a plug-in that is not loaded knows them."""
+    """Return (axis, name of a shape) -> the FLOPs of one trial. None if nobody knows, or a plug-in not loaded."""
     expansion = inputs.results.expansion
     out: dict[tuple[str, str], float | None] = {}
     for key, shape in inputs.shapes.items():
         try:
-            out[key] = train_flops(shape, expansion.setting_at(shape))
+            out[key] = (
+                train_flops(shape, expansion.setting_at(shape)) or None
+            )  # of a user's own trainer, none are known
         except HpxferError:
             out[key] = None
     return out

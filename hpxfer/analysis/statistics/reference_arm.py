@@ -46,7 +46,7 @@ def chosen_arm(results: Results, spelled: str) -> ChosenArm:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a shape costs. None if a plug-in that is not loaded knows it."""
+    """What a shape costs. None if nobody knows, or only a plug-in that is not loaded."""
 
     active: int | None = None  # parameters without embeddings
     flops_per_token: float | None = None
@@ -59,6 +59,7 @@ class Arms:
     rows: Mapping[str, Mapping[Shape, ShapeLosses]]  # label of the parameterization -> its shapes on all axes
     chosen: ChosenArm | None
     cost: Mapping[Shape, Cost]
+    control: str | None  # the arm that the others are compared with, by the rules of the sweep
 
     def reference(self, label: str, shape: Shape) -> tuple[str, Shape] | None:
         """Return the parameterization and the shape that an arm is compared with, or None.
@@ -80,7 +81,9 @@ class Arms:
             return label, min(dense, key=lambda other: self._distance(shape, other))
         if any(other.num_experts for other in own) and dense:
             return label, shape  # a dense shape is a reference itself
-        controls = [other for other in self.rows if is_control(other) and variant_of(other) == variant_of(label)]
+        controls = [
+            other for other in self.rows if is_control(other, self.control) and variant_of(other) == variant_of(label)
+        ]
         if controls and label not in controls:
             return controls[0], shape
         return label, next((other for other, row in own.items() if row.is_base), shape)
@@ -102,6 +105,7 @@ def arms_of(inputs: Inputs) -> Arms:
         rows=rows,
         chosen=None if spelled is None else chosen_arm(inputs.results, spelled),
         cost={shape: cost_of(inputs.results, shape) for shape in dict.fromkeys(inputs.shapes.values())},
+        control=inputs.rules.control,
     )
 
 
@@ -109,6 +113,7 @@ def cost_of(results: Results, shape: Shape) -> Cost:
     """Return what a shape of a sweep costs."""
     setting = results.expansion.setting_at(shape)
     try:
-        return Cost(active=active_without_embeddings(shape, setting), flops_per_token=flops_per_token(shape, setting))
+        active, flops = active_without_embeddings(shape, setting), flops_per_token(shape, setting)
     except HpxferError:
         return Cost()
+    return Cost(active=active or None, flops_per_token=flops or None)  # of a user's own trainer, none are known

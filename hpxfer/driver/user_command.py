@@ -1,0 +1,24 @@
+"""The command of a user's own trainer, before anything runs: something fills each of its placeholders."""
+
+from __future__ import annotations
+
+from hpxfer.scaling.hps import SCALARS
+from hpxfer.spec import SweepSpec
+from hpxfer.trainer.placeholders import check
+
+
+def scanned_multipliers(spec: SweepSpec) -> tuple[str, ...]:
+    """Return the multipliers that a sweep names, in order. Each of its trials has a value of each, 1 by default."""
+    of_variants = [variant.hps.multipliers for variant in (spec.variants or {}).values()]
+    names = {*spec.grid, *spec.hps.multipliers, *(name for given in of_variants for name in given)}
+    return tuple(sorted(names - set(SCALARS)))
+
+
+def require_command(spec: SweepSpec) -> None:
+    """Raise HpxferError, with a line per mistake, if the command has a placeholder that some trial does not fill."""
+    trainer = spec.trainer
+    if trainer is None or trainer.command is None:
+        return
+    arms = [{*trainer.args, *arm.args} for arm in (trainer.arms or {}).values()] or [set(trainer.args)]
+    args = sorted(set.intersection(*arms))
+    check(trainer.command, list(spec.model.own or ()), [*SCALARS, *scanned_multipliers(spec)], args)

@@ -1,0 +1,309 @@
+"""Trials of a user's own trainer from end to end: how each way to end is stored, and what comes after it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from user_sweeps import write_user
+
+from hpxfer.driver import run
+from hpxfer.driver.dispatch import TrainingFailed
+from hpxfer.store import Store
+from hpxfer.trainer.job import REPORTS, attempt_numbers
+
+# Trials of one shape and one HP, which differ in the seed.
+ONE = (
+    (", scaled: {args: {power: 1}}", ""),
+    ("d_model: [128]", "d_model: [64]"),
+    ("lr: [0.01, 0.02]", "lr: [0.015625]"),
+    ("  control: plain\n", "  control: plain\n  timeouts: {grace_s: 1, silence_s: 2}\n"),
+    ("  executor: local\n", "  executor: local\n  workers: 1\n"),
+)
+# A program counts its starts, and so knows its place among the trials, whatever their order is.
+COUNT = """
+with open("calls", "a") as calls:
+    print(file=calls)
+call = sum(1 for _ in open("calls"))
+"""
+LONG_S = 120
+
+
+def seeds(number: int) -> tuple[str, str]:
+    return "seeds: 2", f"seeds: {number}"
+
+
+def trained(folder: Path, program: str, *edits: tuple[str, str], **given: Any) -> dict[int, dict[str, Any]]:
+    """Run a sweep with a small program as its trainer. Return seed -> stored row."""
+    run(write_user(folder, program, *ONE, *edits), results=folder / "results", **given)
+    return rows_of(folder)
+
+
+def rows_of(folder: Path) -> dict[int, dict[str, Any]]:
+    rows = Store.open(folder / "results" / "mine", write=False).read_trials().to_pylist()
+    return {row["seed"]: row for row in rows}
+
+
+def run_dir(folder: Path, row: dict[str, Any]) -> Path:
+    return folder / "results" / "mine" / "runs" / str(row["trial_id"])
+
+
+def loss_at(step: int, seed: int = 0) -> float:
+    """Return the loss that the small programs report at an LR of 1/64 and a width of 64, where it is least."""
+    return 2 + math.exp(-step / 3) + seed / 1000
+
+
+# What seed does what, at its first attempt and at a later one.
+PROGRAM = """
+seed, attempt = config["seed"], config["attempt"]
+if seed == 1:
+    say(type="report", step=0, loss=loss_at(0))
+    say(type="report", step=1, loss="NaN")
+    time.sleep(100)
+elif seed == 2 and attempt == 1:
+    say(type="report", step=0, loss=loss_at(0))
+    os.kill(os.getpid(), 9)
+elif seed == 3 and attempt == 1:
+    say(type="report", step=0, loss=loss_at(0))
+    time.sleep(100)
+elif seed == 4 and not config["resume"]:
+    for step in range(10):
+        say(type="report", step=step, loss=9.0 if step > 6 else loss_at(step))
+    path = os.path.join(config["checkpoint_dir"], "six")
+    open(path, "w").write("6")
+    say(type="checkpoint", step=6, path=path)
+    sys.exit(75)
+elif seed == 4:
+    for step in range(int(open(config["resume"]).read()) + 1, steps):
+        say(type="report", step=step, loss=loss_at(step))
+    say(type="result", status="finished", validation_loss=loss_at(steps))
+else:
+    finish()
+"""
+
+
+def check_endings(folder: Path, rows: dict[int, dict[str, Any]]) -> None:
+    """Check what is stored of the trials of PROGRAM."""
+    assert {seed: row["status"] for seed, row in rows.items()} == {
+        **dict.fromkeys((0, 2, 3, 4), "finished"),
+        1: "diverged",
+    }
+    assert {seed: row["attempts"] for seed, row in rows.items()} == {0: 1, 1: 1, 2: 2, 3: 2, 4: 2}
+    assert {seed: row["resumes"] for seed, row in rows.items()} == {0: 0, 1: 0, 2: 0, 3: 0, 4: 1}
+    for seed in (0, 2, 3, 4):
+        assert rows[seed]["validation_loss_nats"] == pytest.approx(loss_at(20, seed), rel=1e-12)
+        # The window is the last two steps, of which the mean says too little.
+        assert rows[seed]["final_window_loss_nats"] is None
+        assert rows[seed]["error"] is None
+    assert (rows[1]["diverged_step"], rows[1]["validation_loss_nats"]) == (1, None)
+    assert rows[1]["last_finite_loss_nats"] == pytest.approx(loss_at(0, 1), rel=1e-12)
+    ends = {
+        seed: [
+            json.loads((run_dir(folder, rows[seed]) / f"attempt-{number}" / "ended.json").read_text())["kind"]
+            for number in attempt_numbers(run_dir(folder, rows[seed]))
+        ]
+        for seed in (2, 3, 4)
+    }
+    assert ends == {2: ["memory", None], 3: ["timeout", None], 4: ["lost", None]}
+    curves = Store.open(folder / "results" / "mine", write=False).read_curves().to_pandas()
+    found = curves[(curves["trial_id"] == rows[4]["trial_id"]) & (curves["metric"] == "train_loss_nats")]
+    # From the checkpoint on, the later attempt counts: none of the nines is left.
+    assert list(found.sort_values("step")["step"]) == [*range(20)]
+    assert list(found.sort_values("step")["value"]) == pytest.approx([loss_at(step, 4) for step in range(20)], rel=1e-6)
+
+
+def test_each_end_is_stored_and_followed_by_what_the_contract_says(tmp_path: Path) -> None:
+    check_endings(tmp_path, trained(tmp_path, PROGRAM, seeds(5)))
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
+def test_each_end_is_the_same_on_ray(tmp_path: Path) -> None:
+    from hpxfer.executors import ray as ray_executor
+
+    ray_executor.ray.init(
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
+    try:
+        check_endings(tmp_path, trained(tmp_path, PROGRAM, seeds(5), ("executor: local", "executor: ray")))
+    finally:
+        ray_executor.ray.shutdown()
+
+
+def test_the_columns_of_a_user_trial(tmp_path: Path) -> None:
+    loss = ("  control: plain\n", "  control: plain\n  loss: {name: eval, unit: bits per byte}\n")
+    (row,) = trained(tmp_path, "finish()", seeds(1), loss).values()
+    unknown = ("width", "depth", "head_dim", "num_experts", "params_total", "params_active", "context", "tokenizer")
+    assert {row[name] for name in unknown} == {None}
+    assert row["own"] == '{"act":"gelu","d_model":64}'
+    assert (row["loss_name"], row["loss_unit"]) == ("eval", "bits per byte")
+    assert (row["num_nodes"], row["num_gpus"], row["device"], row["stack_size"]) == (1, None, "cpu", 1)
+    assert json.loads(row["provenance"]).keys() == {"commit", "dirty", "python", "packages"}
+    assert row["tokens_per_s"] == pytest.approx(512 * 20 / row["wall_s"])
+
+
+def test_a_first_trial_with_a_bug_stops_the_run_with_the_end_of_its_log(tmp_path: Path) -> None:
+    with pytest.raises(TrainingFailed, match=r"(?s)exit code 3.*no such layer"):
+        trained(tmp_path, COUNT + 'sys.exit(sys.stderr.write("no such layer\\n") and 3)', seeds(3))
+    (row,) = rows_of(tmp_path).values()
+    assert (row["status"], row["error_kind"]) == ("failed", "bug")
+    assert len((tmp_path / "calls").read_text()) == 1
+
+
+def test_a_later_bug_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
+    program = COUNT + "sys.exit(3) if call == 2 else finish()"
+    rows = trained(tmp_path, program, seeds(4))
+    assert sorted(row["status"] for row in rows.values()) == ["failed", "finished", "finished", "finished"]
+    # The same command tries it again, and it alone.
+    rows = trained(tmp_path, program, seeds(4))
+    assert [row["status"] for row in rows.values()] == ["finished"] * 4
+    assert len((tmp_path / "calls").read_text()) == 5
+
+
+def test_a_bug_that_is_seen_twice_stops_the_run(tmp_path: Path) -> None:
+    with pytest.raises(TrainingFailed):
+        trained(tmp_path, COUNT + "finish() if call == 1 else sys.exit(3)", seeds(4))
+    assert sorted(row["status"] for row in rows_of(tmp_path).values()) == ["failed", "failed", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "text"),
+    [
+        ("sys.exit(78)", "input", "78"),
+        ("pass", "bug", "no"),
+        ('say(type="report", step=0, loss=1.0, extra="text")', "bug", "extra"),
+    ],
+)
+def test_what_no_other_trial_would_do_better_stops_the_run(tmp_path: Path, program: str, kind: str, text: str) -> None:
+    with pytest.raises(TrainingFailed, match=text):
+        trained(tmp_path, program, seeds(2))
+    (row,) = rows_of(tmp_path).values()
+    assert (row["status"], row["error_kind"]) == ("failed", kind)
+
+
+def test_a_finished_trial_without_the_loss_that_is_judged_is_a_bug_that_says_what_to_do(tmp_path: Path) -> None:
+    no_loss = 'for step in range(steps): say(type="report", step=step, loss=loss_at(step))'
+    with pytest.raises(TrainingFailed, match=r"judged by the validation loss, and the trainer gave none; return"):
+        trained(tmp_path, no_loss, seeds(1))
+
+
+WINDOW = (("  steps: 20\n", "  steps: 20\n  final_window_steps: 10\n"), ("grid:", "judge: {loss: final_window}\ngrid:"))
+
+
+def test_a_final_window_of_too_few_reports_is_a_bug_that_says_what_to_do(tmp_path: Path) -> None:
+    few = 'for step in (0, 5, 11, 13, 15, 19): say(type="report", step=step, loss=loss_at(step))'
+    with pytest.raises(TrainingFailed, match=r"final window of 10 steps, and the trainer reported 4 losses in it"):
+        trained(tmp_path, few, seeds(1), *WINDOW)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_final_window_is_the_mean_of_its_steps_counted_from_0_or_1(tmp_path: Path, first: int) -> None:
+    program = f'for step in range(steps): say(type="report", step=step + {first}, loss=loss_at(step))'
+    (row,) = trained(tmp_path, program, seeds(1), *WINDOW).values()
+    assert row["validation_loss_nats"] is None
+    expected = math.fsum(loss_at(step) for step in range(10, 20)) / 10
+    assert row["final_window_loss_nats"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_function_is_trained_in_a_process_of_its_own(tmp_path: Path) -> None:
+    program = """
+import os
+def train(trial):
+    assert trial.hps["readout.lr_mult"] in (1.0, 2.0)
+    for step in range(trial.steps):
+        trial.report(step, 2.0 + trial.seed / 10, pid=os.getpid())
+    return {"validation": trial.hps["readout.lr_mult"] + trial.args["power"]}
+"""
+    path = write_user(
+        tmp_path,
+        "",
+        *ONE,
+        seeds(1),
+        ('  command: [python3, train.py, "{config_json}"]\n', "  function: train:train\n"),
+        ("lr: [0.015625]", "readout.lr_mult: [1, 2]\nhps: {lr: 0.01}"),
+    )
+    (tmp_path / "train.py").write_text(program)
+    run(path, results=tmp_path / "results")
+    store = Store.open(tmp_path / "results" / "mine", write=False)
+    rows = store.read_trials().to_pylist()
+    assert sorted(row["validation_loss_nats"] for row in rows) == [1.0, 2.0]
+    curves = store.read_curves().to_pandas()
+    assert curves[curves["metric"] == "pid"]["value"].nunique() == 2
+    assert os.getpid() not in set(curves["value"])
+
+
+def test_a_driver_that_is_killed_goes_on_from_the_checkpoint_by_the_same_command(tmp_path: Path) -> None:
+    program = """
+start = 0 if config["resume"] is None else 1 + int(open(config["resume"]).read())
+for step in range(start, steps):
+    say(type="report", step=step, loss=loss_at(step))
+    path = os.path.join(config["checkpoint_dir"], "newest")
+    open(path, "w").write(str(step))
+    say(type="checkpoint", step=step, path=path)
+    if config["attempt"] == 1 and step == 5:
+        time.sleep(100)
+say(type="result", status="finished", validation_loss=loss_at(steps))
+"""
+    slow = ("silence_s: 2", "silence_s: 100")
+    path = write_user(tmp_path, program, *ONE, seeds(1), slow)
+    command = [sys.executable, "-m", "hpxfer", "run", str(path), "--results", str(tmp_path / "results"), "--yes"]
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path)
+    runs = tmp_path / "results" / "mine" / "runs"
+    until(lambda: any('"step": 5' in each.read_text() for each in runs.glob(f"*/attempt-1/{REPORTS}")))
+    (trainer,) = [each for each in psutil.Process(driver.pid).children(recursive=True) if _runs(each, "train.py")]
+    driver.send_signal(signal.SIGKILL)
+    driver.wait(LONG_S)
+    until(lambda: not trainer.is_running())  # nothing of a killed driver goes on
+    assert run(path, results=tmp_path / "results").trials["status"].tolist() == ["finished"]
+    (row,) = rows_of(tmp_path).values()
+    assert (row["attempts"], row["resumes"]) == (2, 1)
+    assert row["validation_loss_nats"] == pytest.approx(loss_at(20), rel=1e-12)
+    second = (run_dir(tmp_path, row) / "attempt-2" / REPORTS).read_text().splitlines()
+    assert json.loads(second[0])["step"] == 6
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _runs(process: psutil.Process, name: str) -> bool:
+    try:
+        command = process.cmdline()
+    except psutil.Error:
+        return False
+    return name in command and command[0] == sys.executable and "supervisor" not in " ".join(command)
+
+
+def test_the_interrupted_trainer_gets_its_time_to_write_a_checkpoint(tmp_path: Path) -> None:
+    """Longer than a stack of the built-in trainer gets: what `timeouts.grace_s` says."""
+    program = """
+import signal
+def ask(*_):
+    time.sleep(7)
+    say(type="checkpoint", step=0, path=config["checkpoint_dir"])
+    sys.exit(75)
+signal.signal(signal.SIGTERM, ask)
+say(type="report", step=0, loss=loss_at(0))
+time.sleep(100)
+"""
+    path = write_user(tmp_path, program, *ONE, seeds(1), ("grace_s: 1, silence_s: 2", "grace_s: 30"))
+    command = [sys.executable, "-m", "hpxfer", "run", str(path), "--results", str(tmp_path / "results"), "--yes"]
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path)
+    runs = tmp_path / "results" / "mine" / "runs"
+    until(lambda: any('"step": 0' in each.read_text() for each in runs.glob(f"*/attempt-1/{REPORTS}")))
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(LONG_S) == 130
+    (reports,) = runs.glob(f"*/attempt-1/{REPORTS}")
+    assert '"type": "checkpoint"' in reports.read_text()
