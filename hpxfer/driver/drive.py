@@ -21,6 +21,7 @@ from hpxfer.executors.executor import Executor, Train
 from hpxfer.executors.kinds import make_executor
 from hpxfer.executors.placement import Placement
 from hpxfer.executors.stopping import Stopping
+from hpxfer.executors.train_user import TrainUser
 from hpxfer.executors.worker import TrainStack
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
@@ -108,20 +109,27 @@ def run(
                 _checkpoints(prepared).end(prepared.outcomes)  # those of a driver that was killed at its very end
             store.save_sweep(prepared.spec, prepared.expansion.setting.data_digest)
             if prepared.missing or prepared.reuse.wanted:
-                how = executor or make_executor(placement_of(prepared, address, plugins))
+                own = None if prepared.spec.trainer is None else train_user(prepared)
+                how = executor or make_executor(placement_of(prepared, address, plugins, own))
                 with _logging(prepared, loggers, lease) as log:
-                    _train(prepared, store, lease, signals, how, _then(on_event, log), plugins)
+                    _train(prepared, store, lease, signals, how, _then(on_event, log), plugins, own)
             store.compact()
             pa.default_memory_pool().release_unused()  # merging takes much memory, which Arrow would keep
             location.push(lease.check)
     return load_results(location.folder)
 
 
-def placement_of(prepared: PreparedSweep, address: str | None, plugins: tuple[PluginFile, ...] = ()) -> Placement:
-    """Return where and how wide the missing trials of a sweep are trained."""
+def placement_of(
+    prepared: PreparedSweep,
+    address: str | None,
+    plugins: tuple[PluginFile, ...] = (),
+    own: TrainUser | None = None,
+) -> Placement:
+    """Return where and how wide the missing trials of a sweep are trained. `own` is for a user's own trainer."""
     return Placement(
         resources=prepared.spec.resources,
-        own_trainer=prepared.spec.trainer is not None,
+        own_trainer=own is not None,
+        reached=None if own is None else own.reached,
         workers=prepared.real.workers,
         address=address,
         stopping=_stopping(prepared.spec),
@@ -138,18 +146,19 @@ def _train(
     executor: Executor,
     on_event: OnEvent | None,
     plugins: tuple[PluginFile, ...],
+    own: TrainUser | None,
 ) -> None:
     resources, counts = prepared.spec.resources, _counts(prepared)
     checkpoints = _checkpoints(prepared)
     spec = None
-    if resources.checkpoint_s and prepared.spec.trainer is None:
+    if resources.checkpoint_s and own is None:
         with lease.writing():
             spec = checkpoints.start(resources.checkpoint_s)
     with lease.writing():
         # Weights of trials that lost nothing but their curves stay as they are.
         keep = kept.start(_weights(prepared), "none" if prepared.restoring else resources.keep)
-    if prepared.spec.trainer is not None:
-        how: Train = train_user(prepared)
+    if own is not None:
+        how: Train = own
     else:
         how = TrainStack(
             resources.device,

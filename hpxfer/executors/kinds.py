@@ -41,7 +41,11 @@ def _local(placement: Placement) -> Executor:
     resources = placement.resources
     gpus = resources.gpus_on_node if placement.own_trainer else 0.0
     return LocalExecutor(
-        workers=placement.workers, ranks=resources.ranks, rank_timeout_s=resources.rank_timeout_s, gpus=gpus
+        workers=placement.workers,
+        ranks=resources.ranks,
+        rank_timeout_s=resources.rank_timeout_s,
+        gpus=gpus,
+        reached=placement.reached,
     )
 
 

@@ -18,7 +18,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from hpxfer.errors import HpxferError, RankLost
-from hpxfer.executors.executor import More, OnEvent, Train, lost
+from hpxfer.executors.executor import More, OnEvent, Reached, Train, lost
 from hpxfer.executors.queue import Queue
 from hpxfer.executors.worker import MEMBER, STOP, STOP_S, guarded, keep_memory
 from hpxfer.host.machine import num_cpus
@@ -54,10 +54,11 @@ class LocalExecutor:
     ranks: int = 1
     rank_timeout_s: float = 900.0
     gpus: float = 0.0  # that a process of a user's own trainer has; 0 leaves them as they are
+    reached: Reached | None = None  # see `Queue`
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
-        queue = Queue(more)
+        queue = Queue(more, self.reached)
         limit = self.workers or max(1, num_cpus() // self.ranks)
         workers: list[_Worker] = []
         try:

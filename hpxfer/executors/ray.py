@@ -75,7 +75,7 @@ class RayExecutor:
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
-        queue = Queue(more)
+        queue = Queue(more, self.placement.reached)
         workers = self.placement.resources.workers or (num_cpus() if self.placement.address is None else 0)
         if workers and not queue.ask(workers):  # no work is no reason to start Ray
             return

@@ -31,6 +31,7 @@ from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.trainer.config import config_of, placeholders
 from hpxfer.trainer.ending import Ending
 from hpxfer.trainer.follow import Seen, follow
+from hpxfer.trainer.history import reached
 from hpxfer.trainer.job import CONFIG, ENDED, Job, Timeouts, attempt_folder, attempt_numbers, next_attempt
 from hpxfer.trainer.lines import Point
 from hpxfer.trainer.placeholders import fill
@@ -75,6 +76,14 @@ class TrainUser:
                 continue
             yield Ended(results=(self._result(trial, ending),))
             return
+
+    def reached(self, stack: Stack) -> int:
+        """Return the latest step of which a trial has a checkpoint, at most its number of steps; -1 without any.
+
+        On a machine that does not see the folders of the trials it is always -1.
+        """
+        (trial,) = stack.trials
+        return reached(Path(self.runs) / trial.id, trial_id=trial.id, steps=trial.setting.steps)
 
     def _attempt(
         self, trial: Trial, folder: Path, attempt: int, endpoint: str, rank: int

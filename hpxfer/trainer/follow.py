@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
@@ -23,6 +24,7 @@ from hpxfer.trainer.job import (
     REPORTS,
     Job,
     attempt_folder,
+    attempt_numbers,
     environment,
     next_attempt,
     write_config,
@@ -30,9 +32,10 @@ from hpxfer.trainer.job import (
 from hpxfer.trainer.lines import Point
 from hpxfer.trainer.patience import Patience
 from hpxfer.trainer.reader import Reader
-from hpxfer.trainer.supervised import Exit, Supervised
+from hpxfer.trainer.supervised import Exit, Supervised, end_marked
 from hpxfer.trainer.supervisor import HALF_BYTES, QUICK_S
 
+REPORT_FILE = "HPXFER_REPORT_FILE"  # the variable by which the processes of an attempt are found, too
 # How often the report file is looked at. While lines come, the next look comes sooner.
 _SOON_S, _LATE_S = 0.01, 0.2
 
@@ -119,6 +122,8 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[Seen, None, Endin
     logs = _open(job, number, resume)
     attempt = _Attempt(job, number, earlier)
     env = _environment(job, logs, attempt.reader.path)
+    if earlier:
+        _end_earlier(job, number)
     out, err = logs / "stdout", logs / "stderr"
     with Supervised(job.argv, cwd=job.cwd, env=env, stdout=out, stderr=err, grace_s=job.grace_s) as command:
         yield from _watch(job, command, attempt, stop)
@@ -235,13 +240,22 @@ def _open(job: Job, number: int, resume: tuple[int, str] | None) -> Path:
     return logs
 
 
+def _end_earlier(job: Job, number: int) -> None:
+    """End what earlier attempts have left on this machine. It would write into the same folder.
+
+    Something is left if a worker and the supervisor were killed together: ranks then hang, waiting for others.
+    """
+    before = (each for each in attempt_numbers(job.run_dir) if each < number)
+    end_marked({os.fsencode(f"{REPORT_FILE}={attempt_folder(job.run_dir, each) / REPORTS}") for each in before})
+
+
 def _environment(job: Job, logs: Path, reports: Path) -> dict[str, str]:
     return {
         "PYTHONFAULTHANDLER": "1",  # a Python that a signal ends writes where it was
         **environment(job.env),
         "TORCHELASTIC_ERROR_FILE": str(logs / ERROR),
         "HPXFER_CONFIG": str(job.run_dir / CONFIG),
-        "HPXFER_REPORT_FILE": str(reports),
+        REPORT_FILE: str(reports),
     }
 
 
