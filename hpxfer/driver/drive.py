@@ -11,6 +11,7 @@ import pyarrow as pa
 from hpxfer.data import require_data
 from hpxfer.driver.dispatch import Dispatcher, OnEvent, TrainingFailed, allowed
 from hpxfer.driver.kernels import require_kernels
+from hpxfer.driver.own_code import require_same_code
 from hpxfer.driver.own_trainer import require_command, train_user
 from hpxfer.driver.plugins import require_plugins
 from hpxfer.driver.precision import require_same
@@ -62,6 +63,7 @@ def run(
     address: str | None = None,
     reuse: Sequence[str | Path] = (),
     strict_memory: bool = True,
+    strict_code: bool = False,
     on_event: OnEvent | None = None,
     on_wait: Callable[[str], None] | None = None,
 ) -> Results:
@@ -70,6 +72,7 @@ def run(
     `results` is the folder or URI that holds the sweep's own folder. `executor` replaces the one that the sweep's
     `resources` name. `address` joins a Ray cluster. `reuse` names other results folders; their trials are copied
     instead of trained. `strict_memory` refuses a sweep if even one trial of some shape does not fit into memory.
+    `strict_code` refuses a user's own trainer whose commit or packages are not those of the last stored trial.
     `on_event` is called after the results of an event are stored. `on_wait` gets one line if the run has to watch an
     old lease.
 
@@ -83,6 +86,8 @@ def run(
     )
     if strict_memory:
         require_fit(prepared.real)
+    if strict_code:
+        require_same_code(prepared.spec, Store.open(prepared.folder, write=False))
     with located(prepared.file, prepared.overrides):
         require_command(prepared.spec, iter(prepared.missing))
         if prepared.missing and executor is None and prepared.spec.trainer is None:

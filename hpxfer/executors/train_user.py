@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from hpxfer.spec.check_trainer import LEAST_IN_WINDOW
 from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.trainer.config import config_of, placeholders
 from hpxfer.trainer.ending import Ending
+from hpxfer.trainer.files import require_files
 from hpxfer.trainer.follow import Seen, follow
 from hpxfer.trainer.history import reached
 from hpxfer.trainer.job import CONFIG, ENDED, Job, Timeouts, attempt_folder, attempt_numbers, next_attempt
@@ -61,9 +62,11 @@ class TrainUser:
     nodes: int = 1
     curves: bool = True
     provenance: str | None = None  # JSON: of the user's code
+    sent: Mapping[str, bytes] = field(default_factory=dict)  # files of the trainer that came with a job
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         (trial,) = stack.trials
+        require_files(self.trainer, self.sent)
         meeting = _Meeting.of(MEMBER.team)
         folder = Path(self.runs) / trial.id
         while True:
