@@ -45,6 +45,7 @@ from hpxfer.storage.uri import Uri, parse_root
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
+from hpxfer.trainer.supervised import SLACK_S
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Event
 from hpxfer.trial.stack import Stack
@@ -135,6 +136,7 @@ def placement_of(
         resources=prepared.spec.resources,
         own_trainer=own is not None,
         reached=None if own is None else own.reached,
+        stop_s=None if own is None else own.trainer.timeouts.grace_s + SLACK_S,
         workers=prepared.real.workers,
         address=address,
         stopping=_stopping(prepared.spec),

@@ -46,6 +46,7 @@ def _local(placement: Placement) -> Executor:
         rank_timeout_s=resources.rank_timeout_s,
         gpus=gpus,
         reached=placement.reached,
+        stop_s=placement.stop_s,
     )
 
 

@@ -55,6 +55,7 @@ class LocalExecutor:
     rank_timeout_s: float = 900.0
     gpus: float = 0.0  # that a process of a user's own trainer has; 0 leaves them as they are
     reached: Reached | None = None  # see `Queue`
+    stop_s: float | None = None  # how long an interrupted run waits for checkpoints; None: STOP_S
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
@@ -94,7 +95,7 @@ class LocalExecutor:
         except HpxferError:
             raise  # the driver lost its lease, or its disk is full: nothing more is to be written
         except BaseException:
-            _keep(workers, on_event)
+            _keep(workers, on_event, STOP_S if self.stop_s is None else self.stop_s)
             raise
         finally:
             for worker in workers:
@@ -146,9 +147,9 @@ def _is_gone(worker: _Worker) -> bool:
     return any(rank.process.poll() is not None for rank in worker.all)
 
 
-def _keep(workers: list[_Worker], on_event: OnEvent) -> None:
+def _keep(workers: list[_Worker], on_event: OnEvent, stop_s: float) -> None:
     """Ask the workers to write checkpoints and end, and wait for them a short time. Pass on the results that come."""
-    deadline = time.monotonic() + STOP_S
+    deadline = time.monotonic() + stop_s
     busy = [worker for worker in workers if worker.stack is not None]
     for worker in busy:
         _send(worker, None)

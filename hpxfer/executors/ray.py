@@ -127,6 +127,7 @@ class _Run:
         self._resources, self._measured = placement.resources, placement.measured
         self._queue, self._on_event = queue, on_event
         self._own_trainer = placement.own_trainer
+        self._stop_s = STOP_S if placement.stop_s is None else placement.stop_s
         self._device = cluster_device(self._resources)
         self._monitor = ClusterMonitor.of_cluster()
         self._train = ray.put(train)
@@ -159,7 +160,7 @@ class _Run:
         """Ask the workers to write checkpoints and end, and wait for them a short time. Pass on the results that
         come.
         """
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + self._stop_s
         busy = {actor.call: actor for actor in self._actors if actor.call is not None}
         with suppress(ray.exceptions.RayError, ConnectionError):
             if busy and self._monitor.is_alive():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from hpxfer.driver.own_code import SENT, commit_of
 from hpxfer.errors import HpxferError, shown
@@ -53,8 +55,7 @@ def with_trainer_files(text: str, files: Mapping[str, str], root: str, name: str
     for each, content in files.items():
         path = folder / checked_name(each)
         path.parent.mkdir(parents=True, exist_ok=True)
-        data = content.encode("latin-1")
-        write_files({path: lambda file, data=data: file.write(data)})
+        write_files({path: partial(_write, content.encode("latin-1"))})
     here = digested(spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"folder": str(folder)})}))
     assert here.trainer is not None
     if here.trainer.digests != digests:
@@ -63,6 +64,10 @@ def with_trainer_files(text: str, files: Mapping[str, str], root: str, name: str
             f"trainer.files: {differ[0][0]}: must be the file that was submitted, got another in {folder}; submit again"
         )
     return dump_sweep(here)
+
+
+def _write(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)
 
 
 def checked_name(name: str) -> PurePosixPath:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from hpxfer.trainer.job import (
 from hpxfer.trainer.lines import Point
 from hpxfer.trainer.patience import Patience
 from hpxfer.trainer.reader import Reader
+from hpxfer.trainer.slurm import slurm_state
 from hpxfer.trainer.supervised import Exit, Supervised, end_marked
 from hpxfer.trainer.supervisor import HALF_BYTES, QUICK_S
 
@@ -113,7 +115,7 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[Seen, None, Endin
     generator kills the command and all that it started. A trial whose last attempt wrote its result, but whose result
     nobody took (there is no ended.json), is not run again. Raises OSError if the folder cannot be written.
     """
-    started = time.monotonic()
+    started, began = time.monotonic(), datetime.now()
     number = next_attempt(job.run_dir) if job.attempt is None else job.attempt
     earlier = read_earlier(job.run_dir, number, trial_id=job.trial_id, steps=job.steps)
     if job.speaks and (found := _already_ended(job, earlier)) is not None:
@@ -129,7 +131,8 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[Seen, None, Endin
         yield from _watch(job, command, attempt, stop)
         exit_ = command.wait(0)
         assert exit_ is not None
-    return _ending(job, attempt, exit_, logs, time.monotonic() - started)
+    slurm = slurm_state(began) if exit_.code != 0 and attempt.own.result is None else ""
+    return _ending(job, attempt, exit_, logs, time.monotonic() - started, slurm)
 
 
 def _watch(job: Job, command: Supervised, attempt: _Attempt, stop: Callable[[], bool]) -> Generator[Seen, None, None]:
@@ -169,7 +172,7 @@ def _already_ended(job: Job, earlier: list[Reported]) -> Ending | None:
     return None if found.status == "failed" else found
 
 
-def _ending(job: Job, attempt: _Attempt, exit_: Exit, logs: Path, wall_s: float) -> Ending:
+def _ending(job: Job, attempt: _Attempt, exit_: Exit, logs: Path, wall_s: float, slurm: str = "") -> Ending:
     before, own = merged(attempt.earlier), attempt.own
     points = merged([*attempt.earlier, own])
     best_before = max((each.step for one in attempt.earlier for each in one.checkpoints), default=-1)
@@ -187,6 +190,7 @@ def _ending(job: Job, attempt: _Attempt, exit_: Exit, logs: Path, wall_s: float)
             stdout=_text(logs / "stdout"),
             stderr=_text(logs / "stderr"),
             error_file=_text(logs / ERROR),
+            slurm_state=slurm,
             nan_exit=job.nan_exit,
             nodes=job.nodes,
             speaks=job.speaks,

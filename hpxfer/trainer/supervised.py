@@ -20,7 +20,7 @@ from hpxfer.trainer import supervisor
 # The variable by which the processes of a command are found if their supervisor itself was killed.
 MARK = "HPXFER_MARK"
 # Beyond the time that the supervisor needs at most. A supervisor that takes longer is killed.
-_SLACK_S = 10.0
+SLACK_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class Supervised:
 
     def _ends_in(self, grace_s: float) -> None:
         self.is_ending = True
-        self._deadline = time.monotonic() + grace_s + supervisor.GIVE_UP_S + _SLACK_S
+        self._deadline = time.monotonic() + grace_s + supervisor.GIVE_UP_S + SLACK_S
 
     def _hear(self, event: Mapping[str, object]) -> None:
         match event:
