@@ -70,8 +70,8 @@ def code_cautions(spec: SweepSpec, store: Store) -> Iterator[str]:
     differ = [] if stored is None or stored.trainer is None else list(_of_identity(stored.trainer, spec.trainer))
     for change in differ:
         yield (
-            f"{change} since it trained what {store.folder} holds; a run trains all trials again that this code has not "
-            "trained, and keeps the old rows"
+            f"{change} since it trained what {store.folder} holds; a run trains all trials again that this code has "
+            "not trained, and keeps the old rows"
         )
     if not differ and (text := drift(spec, store)) is not None:
         yield text

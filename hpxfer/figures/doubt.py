@@ -16,7 +16,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed
-from hpxfer.model.cost import train_flops
+from hpxfer.model.cost import relative_cost
 from hpxfer.results import Results
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.kinds import kind_of
@@ -53,6 +53,7 @@ class DoubtInfo:
     caption: str
     error: float
     paths: tuple[DoubtPath, ...]
+    unit: str = "FLOPs"  # of what was spent
 
     def table(self) -> pd.DataFrame:
         """Return one row per look."""
@@ -96,7 +97,7 @@ def _spent(results: Results, wanted: set[str]) -> list[tuple[str, float]]:
     for row in trials.sort_values(["finished_at", "trial_id"]).to_dict("records"):
         shape = shape_of_row(row)
         if shape not in known:
-            known[shape] = train_flops(shape, results.expansion.setting_at(shape))
+            known[shape] = relative_cost(shape, results.expansion.setting_at(shape))
         total += known[shape]
         out.append((str(row["trial_id"]), total))
     return out
@@ -120,7 +121,7 @@ def _doubts(
     return {doubt.finding.key: doubt for doubt in doubts(grids, rules)} if grids else {}
 
 
-def doubt_info(paths: Sequence[DoubtPath], error: float) -> DoubtInfo | str:
+def doubt_info(paths: Sequence[DoubtPath], error: float, unit: str = "FLOPs") -> DoubtInfo | str:
     """Return what the figure shows, or why there is none."""
     if all(doubt == MOST for path in paths for _, doubt in path.points):
         return "no shape has been compared with the base yet"
@@ -129,12 +130,13 @@ def doubt_info(paths: Sequence[DoubtPath], error: float) -> DoubtInfo | str:
     ]
     spent = max(share for path in paths for share, _ in path.points)
     return DoubtInfo(
-        title=f"After {spent:.0%} of the FLOPs of the whole grid: {listed(said, 3) if said else 'nothing is decided'}",
+        title=f"After {spent:.0%} of the {unit} of the whole grid: {listed(said, 3) if said else 'nothing is decided'}",
         caption="Doubt is the chance of being wrong if the likelier verdict were said at that moment. It is 0.5 where "
-        "nothing is known. A verdict is said below the dashed line. The FLOPs are those of the trials that had ended, "
-        "as a share of what the grid of the sweep file takes with all its seeds and parameterizations.",
+        f"nothing is known. A verdict is said below the dashed line. The {unit} are those of the trials that had "
+        "ended, as a share of what the grid of the sweep file takes with all its seeds and parameterizations.",
         error=error,
         paths=tuple(paths),
+        unit=unit,
     )
 
 
@@ -154,13 +156,13 @@ def draw_doubt(info: DoubtInfo) -> Figure:
                     x, y = ([point[i] for point in path.points] for i in range(2))
                     shown = [max(LEAST, doubt) for doubt in y]
                     axes.plot(x, shown, color=color, marker=marker, markersize=4, drawstyle="steps-post")
-            _frame(axes, info.error, furthest)
+            _frame(axes, info, furthest)
         style.legend_below(figure, list(_handles(names, look_of, info.error)), columns=4)
     return figure
 
 
-def _frame(axes: Axes, error: float, furthest: float) -> None:
-    axes.axhline(error, color=INK, alpha=FAINT, linestyle="--", linewidth=1.2)
+def _frame(axes: Axes, info: DoubtInfo, furthest: float) -> None:
+    axes.axhline(info.error, color=INK, alpha=FAINT, linestyle="--", linewidth=1.2)
     axes.axvline(1.0, color=INK, alpha=FAINT, linestyle=":", linewidth=1.2)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(FixedLocator(TICKS))
@@ -169,7 +171,7 @@ def _frame(axes: Axes, error: float, furthest: float) -> None:
     axes.set_ylim(0.7 * LEAST, 1.4 * MOST)
     axes.set_xlim(0.0, 1.03 * furthest)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xlabel("FLOPs spent, as a share of the whole grid")
+    axes.set_xlabel(f"{info.unit} spent, as a share of the whole grid")
     axes.set_ylabel("doubt: chance of a wrong verdict")
 
 
@@ -185,7 +187,8 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     if kind.lists_trials or kind.tunes != "lines" or results.why_no_line() is not None:
         return {}  # a grid trains in the order that fills the workers: its path says nothing about the grid
     rules = rules_of(results.spec)
-    return {"": doubt_info(doubt_paths(results, rules), rules.error)}
+    unit = "FLOPs" if results.spec.trainer is None else "tokens"  # see `relative_cost`
+    return {"": doubt_info(doubt_paths(results, rules), rules.error, unit)}
 
 
 DOUBT = SweepFigure(name="doubt", question="How sure was each verdict, at which cost?", infos=_infos, draw=draw_doubt)

@@ -5,6 +5,7 @@ A job's metadata names its sweep and its results. Later commands need nothing el
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,15 +58,20 @@ class Offer:
 
     @property
     def gpu_hours(self) -> float:
-        return float(self.plan["gpu_hours"])
+        return _hours(self.plan["gpu_hours"])
 
     @property
     def worker_hours(self) -> float:
-        return float(self.plan["worker_hours"])
+        return _hours(self.plan["worker_hours"])
 
     @property
     def rate_from(self) -> str:
         return str(self.plan["rate_from"])
+
+
+def _hours(value: float | None) -> float:
+    """Return hours of a plan that travelled as JSON, which has no NaN for a time that is not known."""
+    return math.nan if value is None else float(value)
 
 
 def offer(

@@ -44,3 +44,12 @@ def flops_per_token(shape: Shape, setting: Setting) -> float:
 def train_flops(shape: Shape, setting: Setting) -> float:
     """Return the FLOPs of all training steps of one trial."""
     return flops_per_token(shape, setting) * setting.batch_tokens * setting.steps
+
+
+def relative_cost(shape: Shape, setting: Setting) -> float:
+    """Return what a trial costs beside others of its sweep, above 0: its FLOPs.
+
+    The FLOPs of a user's own trainer are not known. There a token costs the same at every shape. Measured seconds would
+    make what a search asks for depend on how busy a machine was.
+    """
+    return train_flops(shape, setting) or float(setting.batch_tokens * setting.steps)

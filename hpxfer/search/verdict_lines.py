@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from hpxfer.model.cost import train_flops
+from hpxfer.model.cost import relative_cost
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome
@@ -30,7 +30,7 @@ class LineShape:
     name: str
     scale: float
     is_base: bool
-    flops: float  # of one trial
+    flops: float  # of one trial; of a user's own trainer, where they are not known, its tokens
     trials: Mapping[float, tuple[Trial, ...]]  # values ascend
 
     @cached_property
@@ -149,7 +149,7 @@ def _shapes(expansion: Expansion, cells: list[Cell]) -> Iterator[LineShape]:
             name=members[0].shape,
             scale=members[0].scale,
             is_base=shape == expansion.spec.base_shape,
-            flops=train_flops(shape, expansion.setting_at(shape)),
+            flops=relative_cost(shape, expansion.setting_at(shape)),
             trials={value: tuple(trials[value]) for value in sorted(trials)},
         )
 
