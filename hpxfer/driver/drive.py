@@ -184,6 +184,7 @@ def _train(
         lease,
         counts,
         checkpoints=checkpoints if spec else None,
+        reached=None if own is None else own.reached,
         deferred=signals.deferred,
         on_event=on_event,
     )

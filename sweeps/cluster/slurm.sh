@@ -17,6 +17,7 @@ cpus=${SLURM_CPUS_PER_TASK:-1}
 
 export PATH="$environment/bin:$PATH"
 export RAY_USAGE_STATS_ENABLED=0
+export SRUN_CPUS_PER_TASK=$cpus  # since Slurm 22.05 a step has one CPU unless srun is told
 
 # A token of this job's own, which only its user can read: whoever reaches a port of this Ray needs it.
 secrets=$(mktemp -d "${HPXFER_SHARED:-$HOME}/.hpxfer-$SLURM_JOB_ID.XXXXXX")
