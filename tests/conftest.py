@@ -25,7 +25,10 @@ if not torch.cuda.is_available():
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each of them takes a gigabyte and most of a small machine: one at a time.
-START_RAY = {"test_asha.py", "test_jobs.py", "test_ray.py", "test_ray_cluster.py", "test_soak.py", "test_sweep_ray.py"}
+START_RAY = {
+    *("test_asha.py", "test_jobs.py", "test_lost_user.py", "test_ray.py", "test_ray_cluster.py", "test_soak.py"),
+    "test_sweep_ray.py",
+}
 
 settings.register_profile("hpxfer", deadline=None, derandomize=True, database=None, max_examples=20)
 settings.load_profile("hpxfer")

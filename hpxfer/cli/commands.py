@@ -46,6 +46,7 @@ COMMANDS: Registry[Command] = Registry(
         "check": "hpxfer.cli.check:CHECK",
         "schema": "hpxfer.cli.schema:SCHEMA",
         "bench": "hpxfer.cli.bench:BENCH",
+        "slurm": "hpxfer.cli.slurm:SLURM",
         "submit": "hpxfer.cli.submit:SUBMIT",
         "status": "hpxfer.cli.jobs:STATUS",
         "logs": "hpxfer.cli.jobs:LOGS",

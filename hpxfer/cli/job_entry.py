@@ -15,6 +15,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.jobs.answers import answer, leave_mark
 from hpxfer.jobs.plugins import unpacked_sweep
 from hpxfer.jobs.request import VARIABLE, Request, answer_lines, unpacked, where
+from hpxfer.jobs.trainer import with_trainer_files
 from hpxfer.storage.uri import parse_root
 
 
@@ -26,6 +27,9 @@ def main() -> None:
             path = Path(scratch, "sweep.yaml")
             if request.plugins:
                 sweep = unpacked_sweep(sweep, dict(request.plugins))
+            if request.files:  # a check leaves nothing on the cluster
+                root = where(request.root) if request.action == "run" else scratch
+                sweep = with_trainer_files(sweep, request.files, root, request.name)
             path.write_text(sweep, encoding="utf-8")
             if request.action == "run":
                 _run(request, path)
@@ -48,7 +52,8 @@ def _run(request: Request, sweep: Path) -> None:
     reuse = [f"--reuse={where(folder)}" for folder in request.reuse]
     memory = [] if request.strict_memory else ["--no-strict-memory"]
     retrain = ["--retrain-missing-curves"] if request.retrain_missing_curves else []
-    options = [f"--results={root}", *reuse, *memory, *retrain, "--address=auto", "--yes"]
+    code = ["--strict-code"] if request.strict_code else []
+    options = [f"--results={root}", *reuse, *memory, *code, *retrain, "--address=auto", "--yes"]
     sys.argv = ["hpxfer", "run", str(sweep), *options]
     hpxfer()
 

@@ -85,6 +85,15 @@ StrictMemory = Annotated[
     ),
 ]
 
+StrictCode = Annotated[
+    bool,
+    typer.Option(
+        "--strict-code",
+        help="With a trainer of your own: refuse if its commit, uncommitted changes or packages differ from those of "
+        "the last stored trial, instead of a warning.",
+    ),
+]
+
 RetrainMissingCurves = Annotated[
     bool,
     typer.Option(

@@ -17,6 +17,7 @@ from hpxfer.cli.options import (
     Price,
     ReuseFrom,
     RootOrUri,
+    StrictCode,
     StrictMemory,
     Sweep,
 )
@@ -41,6 +42,7 @@ def plan(
     price_per_hour: Price = None,
     max_gpu_hours: MaxGpuHours = None,
     strict_memory: StrictMemory = True,
+    strict_code: StrictCode = False,
     plugin: Plugins = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -56,9 +58,11 @@ def plan(
     """
     from hpxfer.cli.consent import keep_within
     from hpxfer.driver import prepare
+    from hpxfer.driver.own_code import require_same_code
     from hpxfer.driver.trial_list import trials_of, trials_text
     from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
+    from hpxfer.store import Store
 
     job = prepare(
         sweep,
@@ -80,6 +84,8 @@ def plan(
     else:
         table = [] if listed is None else ["", trials_text(listed)]
         say("\n".join([plan_text(job.plan), *job.reuse.lines(), *table]))
+    if strict_code:
+        require_same_code(job.spec, Store.open(job.folder, write=False))
     keep_within(job.plan, max_gpu_hours)
     if strict_memory:
         require_fit(job.plan)

@@ -19,6 +19,7 @@ from hpxfer.cli.options import (
     RetrainMissingCurves,
     ReuseFrom,
     RootOrUri,
+    StrictCode,
     StrictMemory,
     Sweep,
     Yes,
@@ -47,6 +48,7 @@ def run(
     max_gpu_hours: MaxGpuHours = None,
     early_stopping: EarlyStopping = None,
     strict_memory: StrictMemory = True,
+    strict_code: StrictCode = False,
     retrain_missing_curves: RetrainMissingCurves = False,
     yes: Yes = False,
     plugin: Plugins = None,
@@ -68,11 +70,13 @@ def run(
     from hpxfer.cli.consent import ask, keep_within
     from hpxfer.driver import prepare
     from hpxfer.driver.kernels import require_kernels
+    from hpxfer.driver.own_code import require_same_code
     from hpxfer.driver.prepared import located
     from hpxfer.loggers.kinds import logger_kinds
     from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
     from hpxfer.rekey import refuse_legacy_ids
+    from hpxfer.store import Store
 
     if executor == "local" and address is not None:
         raise HpxferError("--address joins a Ray cluster, and --executor local uses none; leave one out")
@@ -103,6 +107,8 @@ def run(
     warn(dict.fromkeys((*job.problems, *job.plan.cautions, *job.real.cautions, *unfit)))
     if not as_json:
         say("\n".join([plan_text(job.plan), *job.reuse.lines()]))
+    if strict_code:
+        require_same_code(job.spec, Store.open(job.folder, write=False))
     keep_within(job.plan, max_gpu_hours)
     keep_within(job.real, max_gpu_hours)
     if strict_memory:

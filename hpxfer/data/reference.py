@@ -98,7 +98,12 @@ def require_data(spec: SweepSpec) -> None:
 
 
 def is_here(name: str, key: str = "data.source") -> bool:
-    """Return whether the data of a source is on this machine. Raise HpxferError if it cannot be used."""
+    """Return whether the data of a source is on this machine. Raise HpxferError if it cannot be used.
+
+    A user's own trainer finds its data by itself.
+    """
+    if name.startswith(OWN_DATA):
+        return True
     if source_kind(name) == SAMPLES:
         return open_samples(name) is not None
     return open_dataset(name, key) is not None

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
-from hpxfer.driver.kept import kept_text
+from hpxfer.driver.kept import kept_text, steps_kept
 from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.errors import HpxferError
+from hpxfer.executors.executor import Reached
 from hpxfer.plan.packing import pack, stack_flops, with_way
 from hpxfer.plan.ways import How
 from hpxfer.progress.counts import RunCounts
@@ -49,11 +50,13 @@ class Dispatcher:
         counts: RunCounts,
         *,
         checkpoints: Checkpoints | None,
+        reached: Reached | None,  # of a user's own trainer, which writes checkpoints of its own
         deferred: Callable[[], AbstractContextManager[None]],
         on_event: OnEvent | None,
     ) -> None:
         self._prepared, self._store, self._lease, self._counts = prepared, store, lease, counts
         self._checkpoints, self._deferred, self._on_event = checkpoints, deferred, on_event
+        self._reached = reached
         self._outcomes = dict(prepared.outcomes)
         # Trial ids.
         self.done = set(prepared.outcomes)
@@ -123,8 +126,11 @@ class Dispatcher:
 
     def kept(self) -> str | None:
         """Return what the checkpoints keep of the trials that have not ended, in words. None if no trial was begun."""
-        checkpoints = [] if self._checkpoints is None else self._checkpoints.usable()
-        return kept_text(self._begun.values(), checkpoints)
+        steps = {} if self._checkpoints is None else steps_kept(self._checkpoints.usable())
+        if self._reached is not None:
+            last = {trial.id: self._reached(Stack(trials=(trial,))) for trial in self._begun.values()}
+            steps = {trial_id: step + 1 for trial_id, step in last.items() if step >= 0}
+        return kept_text(self._begun.values(), steps)
 
     def _ask(self) -> tuple[Trial, ...]:
         """Return the trials that the search wants next, and note its new decisions."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from hpxfer.data import require_data
 from hpxfer.driver.dispatch import Dispatcher, OnEvent, TrainingFailed, allowed
 from hpxfer.driver.kernels import require_kernels
+from hpxfer.driver.own_code import require_same_code
 from hpxfer.driver.own_trainer import train_user
 from hpxfer.driver.plugins import require_plugins
 from hpxfer.driver.precision import require_same
@@ -21,6 +22,7 @@ from hpxfer.executors.executor import Executor, Train
 from hpxfer.executors.kinds import make_executor
 from hpxfer.executors.placement import Placement
 from hpxfer.executors.stopping import Stopping
+from hpxfer.executors.train_user import TrainUser
 from hpxfer.executors.worker import TrainStack
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
@@ -43,6 +45,7 @@ from hpxfer.storage.uri import Uri, parse_root
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
+from hpxfer.trainer.supervised import SLACK_S
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Event
 from hpxfer.trial.stack import Stack
@@ -61,6 +64,7 @@ def run(
     address: str | None = None,
     reuse: Sequence[str | Path] = (),
     strict_memory: bool = True,
+    strict_code: bool = False,
     on_event: OnEvent | None = None,
     on_wait: Callable[[str], None] | None = None,
 ) -> Results:
@@ -69,6 +73,7 @@ def run(
     `results` is the folder or URI that holds the sweep's own folder. `executor` replaces the one that the sweep's
     `resources` name. `address` joins a Ray cluster. `reuse` names other results folders; their trials are copied
     instead of trained. `strict_memory` refuses a sweep if even one trial of some shape does not fit into memory.
+    `strict_code` refuses a user's own trainer whose commit or packages are not those of the last stored trial.
     `on_event` is called after the results of an event are stored. `on_wait` gets one line if the run has to watch an
     old lease.
 
@@ -82,6 +87,8 @@ def run(
     )
     if strict_memory:
         require_fit(prepared.real)
+    if strict_code:
+        require_same_code(prepared.spec, Store.open(prepared.folder, write=False))
     with located(prepared.file, prepared.overrides):
         if prepared.missing and executor is None and prepared.spec.trainer is None:
             require_kernels(prepared.spec, prepared.real.device, address)
@@ -107,21 +114,28 @@ def run(
                 _checkpoints(prepared).end(prepared.outcomes)  # those of a driver that was killed at its very end
             store.save_sweep(prepared.spec, prepared.expansion.setting.data_digest)
             if prepared.missing or prepared.reuse.wanted:
-                how = executor or make_executor(placement_of(prepared, address, plugins))
+                own = None if prepared.spec.trainer is None else train_user(prepared)
+                how = executor or make_executor(placement_of(prepared, address, plugins, own))
                 with _logging(prepared, loggers, lease) as log:
-                    _train(prepared, store, lease, signals, how, _then(on_event, log), plugins)
+                    _train(prepared, store, lease, signals, how, _then(on_event, log), plugins, own)
             store.compact()
             pa.default_memory_pool().release_unused()  # merging takes much memory, which Arrow would keep
             location.push(lease.check)
     return load_results(location.folder)
 
 
-def placement_of(prepared: PreparedSweep, address: str | None, plugins: tuple[PluginFile, ...] = ()) -> Placement:
-    """Return where and how wide the missing trials of a sweep are trained."""
+def placement_of(
+    prepared: PreparedSweep,
+    address: str | None,
+    plugins: tuple[PluginFile, ...] = (),
+    own: TrainUser | None = None,
+) -> Placement:
+    """Return where and how wide the missing trials of a sweep are trained. `own` is for a user's own trainer."""
     return Placement(
         resources=prepared.spec.resources,
-        own_trainer=prepared.spec.trainer is not None,
-        grace_s=0.0 if prepared.spec.trainer is None else prepared.spec.trainer.timeouts.grace_s,
+        own_trainer=own is not None,
+        reached=None if own is None else own.reached,
+        stop_s=None if own is None else own.trainer.timeouts.grace_s + SLACK_S,
         workers=prepared.real.workers,
         address=address,
         stopping=_stopping(prepared.spec),
@@ -138,18 +152,19 @@ def _train(
     executor: Executor,
     on_event: OnEvent | None,
     plugins: tuple[PluginFile, ...],
+    own: TrainUser | None,
 ) -> None:
     resources, counts = prepared.spec.resources, _counts(prepared)
     checkpoints = _checkpoints(prepared)
     spec = None
-    if resources.checkpoint_s and prepared.spec.trainer is None:
+    if resources.checkpoint_s and own is None:
         with lease.writing():
             spec = checkpoints.start(resources.checkpoint_s)
     with lease.writing():
         # Weights of trials that lost nothing but their curves stay as they are.
         keep = kept.start(_weights(prepared), "none" if prepared.restoring else resources.keep)
-    if prepared.spec.trainer is not None:
-        how: Train = train_user(prepared)
+    if own is not None:
+        how: Train = own
     else:
         how = TrainStack(
             resources.device,
@@ -168,6 +183,7 @@ def _train(
         lease,
         counts,
         checkpoints=checkpoints if spec else None,
+        reached=None if own is None else own.reached,
         deferred=signals.deferred,
         on_event=on_event,
     )

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from hpxfer.train.checkpoints import FoundCheckpoint
 from hpxfer.trial import Trial
 
 
-def kept_text(running: Collection[Trial], checkpoints: Iterable[FoundCheckpoint]) -> str | None:
-    """Return e.g. `4 trials stopped at step 12 to 40 of 300`. Return None if no trial was running.
-
-    `checkpoints` are the usable ones, the furthest first.
-    """
+def steps_kept(checkpoints: Iterable[FoundCheckpoint]) -> dict[str, int]:
+    """Return trial id -> the steps that usable checkpoints hold. The furthest checkpoint comes first."""
     steps: dict[str, int] = {}
     for found in checkpoints:
         for trial_id in found.trials:
             steps.setdefault(trial_id, found.step)
+    return steps
+
+
+def kept_text(running: Collection[Trial], steps: Mapping[str, int]) -> str | None:
+    """Return e.g. `4 trials stopped at step 12 to 40 of 300`. Return None if no trial was running.
+
+    `steps` is trial id -> the steps that a checkpoint holds.
+    """
     kept: dict[int, list[int]] = {}  # steps of the whole training -> steps done, of each trial
     for trial in running:
         if trial.id in steps:

@@ -12,8 +12,11 @@ from hpxfer.trial.stack import Stack
 Train = Callable[[Stack], Iterator[Event]]
 More = Callable[[], Sequence[Stack]]
 OnEvent = Callable[[Stack, Event], None]
+# How far a stack has come by what it left on the disk: a whole number that only grows, and has a limit.
+Reached = Callable[[Stack], int]
 
-# How often a stack is tried whose worker is lost: killed, out of host memory, or gone with its node.
+# How often a stack is tried whose worker is lost: killed, out of host memory, or gone with its node. A user's own
+# trainer may need longer than its workers live: a loss after which a trial has reached more costs no try.
 TRIES = 3
 
 
@@ -40,7 +43,7 @@ def once(stacks: Sequence[Stack]) -> More:
 
 
 def lost(stack: Stack, why: str) -> Ended:
-    """Return the end of a stack whose worker was lost on every try."""
+    """Return the end of a stack whose worker was lost on every try that counts."""
     return failed(stack, f"the worker was lost {TRIES} times: {why}", "lost")
 
 

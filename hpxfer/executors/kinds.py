@@ -44,7 +44,8 @@ def _local(placement: Placement) -> Executor:
         ranks=resources.ranks,
         rank_timeout_s=resources.rank_timeout_s,
         gpus=resources.gpus_on_node if placement.own_trainer else 0.0,
-        grace_s=placement.grace_s,
+        reached=placement.reached,
+        stop_s=placement.stop_s,
     )
 
 

@@ -18,9 +18,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from hpxfer.errors import HpxferError, RankLost
-from hpxfer.executors.executor import More, OnEvent, Train, lost
+from hpxfer.executors.executor import More, OnEvent, Reached, Train, lost
 from hpxfer.executors.queue import Queue
-from hpxfer.executors.worker import MEMBER, STOP, guarded, keep_memory, stop_s
+from hpxfer.executors.worker import MEMBER, STOP, STOP_S, guarded, keep_memory
 from hpxfer.host.machine import num_cpus
 from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.stack import Stack
@@ -54,11 +54,12 @@ class LocalExecutor:
     ranks: int = 1
     rank_timeout_s: float = 900.0
     gpus: float = 0.0  # that a process of a user's own trainer has; 0 leaves them as they are
-    grace_s: float = 0.0  # that such a trainer has to end
+    reached: Reached | None = None  # see `Queue`
+    stop_s: float | None = None  # how long an interrupted run waits for checkpoints; None: STOP_S
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
-        queue = Queue(more)
+        queue = Queue(more, self.reached)
         limit = self.workers or max(1, num_cpus() // self.ranks)
         workers: list[_Worker] = []
         try:
@@ -94,7 +95,7 @@ class LocalExecutor:
         except HpxferError:
             raise  # the driver lost its lease, or its disk is full: nothing more is to be written
         except BaseException:
-            _keep(workers, on_event, stop_s(self.grace_s))
+            _keep(workers, on_event, STOP_S if self.stop_s is None else self.stop_s)
             raise
         finally:
             for worker in workers:
@@ -148,9 +149,9 @@ def _is_gone(worker: _Worker) -> bool:
     return any(rank.process.poll() is not None for rank in worker.all)
 
 
-def _keep(workers: list[_Worker], on_event: OnEvent, within_s: float) -> None:
+def _keep(workers: list[_Worker], on_event: OnEvent, stop_s: float) -> None:
     """Ask the workers to write checkpoints and end, and wait for them a short time. Pass on the results that come."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + stop_s
     busy = [worker for worker in workers if worker.stack is not None]
     for worker in busy:
         _send(worker, None)

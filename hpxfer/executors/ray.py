@@ -34,7 +34,6 @@ from hpxfer.executors.ray_cluster import (
 )
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
-from hpxfer.executors.worker import stop_s
 from hpxfer.host.machine import num_cpus
 from hpxfer.plan.packing import SHARES, gpu_share
 from hpxfer.trial.events import Ended, Started
@@ -75,7 +74,7 @@ class RayExecutor:
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
-        queue = Queue(more)
+        queue = Queue(more, self.placement.reached)
         workers = self.placement.resources.workers or (num_cpus() if self.placement.address is None else 0)
         if workers and not queue.ask(workers):  # no work is no reason to start Ray
             return
@@ -126,7 +125,8 @@ class _Run:
     def __init__(self, placement: Placement, queue: Queue, train: Train, on_event: OnEvent) -> None:
         self._resources, self._measured = placement.resources, placement.measured
         self._queue, self._on_event = queue, on_event
-        self._own_trainer, self._grace_s = placement.own_trainer, placement.grace_s
+        self._own_trainer = placement.own_trainer
+        self._stop_s = STOP_S if placement.stop_s is None else placement.stop_s
         self._device = cluster_device(self._resources)
         self._monitor = ClusterMonitor.of_cluster()
         self._train = ray.put(train)
@@ -159,7 +159,7 @@ class _Run:
         """Ask the workers to write checkpoints and end, and wait for them a short time. Pass on the results that
         come.
         """
-        deadline = time.monotonic() + stop_s(self._grace_s)
+        deadline = time.monotonic() + self._stop_s
         busy = {actor.call: actor for actor in self._actors if actor.call is not None}
         with suppress(ray.exceptions.RayError, ConnectionError):
             if busy and self._monitor.is_alive():

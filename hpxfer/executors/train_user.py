@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,9 @@ from hpxfer.spec.check_trainer import LEAST_IN_WINDOW
 from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.trainer.config import config_of, placeholders
 from hpxfer.trainer.ending import Ending
+from hpxfer.trainer.files import require_files
 from hpxfer.trainer.follow import Seen, follow
+from hpxfer.trainer.history import reached
 from hpxfer.trainer.job import CONFIG, ENDED, Job, Timeouts, attempt_folder, attempt_numbers, next_attempt
 from hpxfer.trainer.lines import Point
 from hpxfer.trainer.placeholders import fill
@@ -61,9 +63,11 @@ class TrainUser:
     nodes: int = 1
     curves: bool = True
     provenance: str | None = None  # JSON: of the user's code
+    sent: Mapping[str, bytes] = field(default_factory=dict)  # files of the trainer that came with a job
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         (trial,) = stack.trials
+        require_files(self.trainer, self.sent)
         meeting = _Meeting.of(MEMBER.team)
         folder = Path(self.runs) / trial.id
         while True:
@@ -76,6 +80,14 @@ class TrainUser:
                 continue
             yield Ended(results=(self._result(trial, ending),))
             return
+
+    def reached(self, stack: Stack) -> int:
+        """Return the latest step of which a trial has a checkpoint, at most its number of steps; -1 without any.
+
+        On a machine that does not see the folders of the trials it is always -1.
+        """
+        (trial,) = stack.trials
+        return reached(Path(self.runs) / trial.id, trial_id=trial.id, steps=trial.setting.steps)
 
     def _attempt(
         self, trial: Trial, folder: Path, attempt: int, endpoint: str, rank: int

@@ -74,7 +74,7 @@ class TuneExecutor:
                 thread = threading.Thread(target=channel.run, args=(tuner.fit,), daemon=True, name="tune")
                 thread.start()
                 try:
-                    _drive(channel, Queue(more), limit, on_event)
+                    _drive(channel, Queue(more, self.placement.reached), limit, on_event)
                 finally:
                     channel.stopped.set()
                     thread.join(_STOP_S)

@@ -27,11 +27,6 @@ from hpxfer.weights.kept import KeepSpec
 STOP_S = 5.0
 
 
-def stop_s(grace_s: float) -> float:
-    """Return how long an interrupted driver waits for workers of which each gives a user's trainer this time to end."""
-    return STOP_S + grace_s
-
-
 class StopRequest:
     """Whether the driver has asked this process to stop. The training then writes a checkpoint and ends.
 

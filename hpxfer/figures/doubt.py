@@ -55,6 +55,7 @@ class DoubtInfo:
     error: float
     paths: tuple[DoubtPath, ...]
     control: str | None = CONTROL
+    unit: str = "FLOPs"  # of what was spent
 
     def table(self) -> pd.DataFrame:
         """Return one row per look."""
@@ -122,7 +123,9 @@ def _doubts(
     return {doubt.finding.key: doubt for doubt in doubts(grids, rules)} if grids else {}
 
 
-def doubt_info(paths: Sequence[DoubtPath], error: float, control: str | None = CONTROL) -> DoubtInfo | str:
+def doubt_info(
+    paths: Sequence[DoubtPath], error: float, unit: str = "FLOPs", control: str | None = CONTROL
+) -> DoubtInfo | str:
     """Return what the figure shows, or why there is none."""
     if all(doubt == MOST for path in paths for _, doubt in path.points):
         return "no shape has been compared with the base yet"
@@ -131,13 +134,14 @@ def doubt_info(paths: Sequence[DoubtPath], error: float, control: str | None = C
     ]
     spent = max(share for path in paths for share, _ in path.points)
     return DoubtInfo(
-        title=f"After {spent:.0%} of the FLOPs of the whole grid: {listed(said, 3) if said else 'nothing is decided'}",
+        title=f"After {spent:.0%} of the {unit} of the whole grid: {listed(said, 3) if said else 'nothing is decided'}",
         caption="Doubt is the chance of being wrong if the likelier verdict were said at that moment. It is 0.5 where "
-        "nothing is known. A verdict is said below the dashed line. The FLOPs are those of the trials that had ended, "
-        "as a share of what the grid of the sweep file takes with all its seeds and parameterizations.",
+        f"nothing is known. A verdict is said below the dashed line. The {unit} are those of the trials that had "
+        "ended, as a share of what the grid of the sweep file takes with all its seeds and parameterizations.",
         error=error,
         paths=tuple(paths),
         control=control,
+        unit=unit,
     )
 
 
@@ -157,13 +161,13 @@ def draw_doubt(info: DoubtInfo) -> Figure:
                     x, y = ([point[i] for point in path.points] for i in range(2))
                     shown = [max(LEAST, doubt) for doubt in y]
                     axes.plot(x, shown, color=color, marker=marker, markersize=4, drawstyle="steps-post")
-            _frame(axes, info.error, furthest)
+            _frame(axes, info, furthest)
         style.legend_below(figure, list(_handles(names, look_of, info.error)), columns=4)
     return figure
 
 
-def _frame(axes: Axes, error: float, furthest: float) -> None:
-    axes.axhline(error, color=INK, alpha=FAINT, linestyle="--", linewidth=1.2)
+def _frame(axes: Axes, info: DoubtInfo, furthest: float) -> None:
+    axes.axhline(info.error, color=INK, alpha=FAINT, linestyle="--", linewidth=1.2)
     axes.axvline(1.0, color=INK, alpha=FAINT, linestyle=":", linewidth=1.2)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(FixedLocator(TICKS))
@@ -172,7 +176,7 @@ def _frame(axes: Axes, error: float, furthest: float) -> None:
     axes.set_ylim(0.7 * LEAST, 1.4 * MOST)
     axes.set_xlim(0.0, 1.03 * furthest)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xlabel("FLOPs spent, as a share of the whole grid")
+    axes.set_xlabel(f"{info.unit} spent, as a share of the whole grid")
     axes.set_ylabel("doubt: chance of a wrong verdict")
 
 
@@ -188,7 +192,8 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     if kind.lists_trials or kind.tunes != "lines" or results.why_no_line() is not None:
         return {}  # a grid trains in the order that fills the workers: its path says nothing about the grid
     rules = rules_of(results.spec)
-    return {"": doubt_info(doubt_paths(results, rules), rules.error, rules.control)}
+    unit = "FLOPs" if results.spec.trainer is None else "tokens"  # see `relative_cost`
+    return {"": doubt_info(doubt_paths(results, rules), rules.error, unit, rules.control)}
 
 
 DOUBT = SweepFigure(name="doubt", question="How sure was each verdict, at which cost?", infos=_infos, draw=draw_doubt)

@@ -53,10 +53,12 @@ def check(request: Request, sweep: Path) -> dict[str, Any]:
 def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
     from hpxfer.driver import prepare
     from hpxfer.driver.kernels import require_kernels
+    from hpxfer.driver.own_code import require_same_code
     from hpxfer.driver.retrain import retraining
     from hpxfer.loggers.kinds import logger_kinds
     from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
+    from hpxfer.store import Store
 
     spec = load_sweep(sweep)
     if isinstance(found := parse_root(root), Path):
@@ -76,6 +78,8 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
         said = list[str]()
         if request.retrain_missing_curves:
             job, said = retraining(job)
+        if request.strict_code:
+            require_same_code(job.spec, Store.open(job.folder, write=False))
         if request.strict_memory:
             require_fit(job.plan)
         require_plugins(plugin_files(spec))

@@ -5,22 +5,26 @@ A job's metadata names its sweep and its results. Later commands need nothing el
 
 from __future__ import annotations
 
+import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hpxfer.driver.prepared import located, overridden
 from hpxfer.errors import HpxferError, shown
 from hpxfer.jobs.answers import has_mark, is_store_file, progress
 from hpxfer.jobs.client import Cluster, JobInfo, checked_id, new_id, new_nonce
 from hpxfer.jobs.next_command import next_command
 from hpxfer.jobs.plugins import sources
 from hpxfer.jobs.request import DEFAULT_ROOT, Request
+from hpxfer.jobs.trainer import trainer_files
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.spec.precision import AUTO, with_precision
+from hpxfer.spec.trainer_files import digested
 from hpxfer.storage.lease import leased
 from hpxfer.storage.lease_file import LeaseFile
 from hpxfer.storage.uri import parse_root
@@ -44,7 +48,9 @@ class Offer:
     warnings: tuple[str, ...]
     reuse: tuple[str, ...] = ()  # results folders on the cluster, whose trials are copied
     strict_memory: bool = True
+    strict_code: bool = False
     retrain_missing_curves: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)  # of a trainer of the user's own, as they were checked
 
     @property
     def num_left(self) -> int:
@@ -52,15 +58,20 @@ class Offer:
 
     @property
     def gpu_hours(self) -> float:
-        return float(self.plan["gpu_hours"])
+        return _hours(self.plan["gpu_hours"])
 
     @property
     def worker_hours(self) -> float:
-        return float(self.plan["worker_hours"])
+        return _hours(self.plan["worker_hours"])
 
     @property
     def rate_from(self) -> str:
         return str(self.plan["rate_from"])
+
+
+def _hours(value: float | None) -> float:
+    """Return hours of a plan that travelled as JSON, which has no NaN for a time that is not known."""
+    return math.nan if value is None else float(value)
 
 
 def offer(
@@ -72,6 +83,7 @@ def offer(
     price_per_hour: float | None = None,
     early_stopping: str | None = None,
     strict_memory: bool = True,
+    strict_code: bool = False,
     retrain_missing_curves: bool = False,
     plugins: Sequence[str] = (),
     overrides: Sequence[str] = (),
@@ -81,15 +93,15 @@ def offer(
     A relative data path starts at the sweep file's folder on this machine. The data must be at the same absolute path
     on every node. `results` is the root on the cluster; the default is the sweep's `storage`, else DEFAULT_ROOT.
     `reuse` names results folders on the cluster. `early_stopping` (none) replaces the sweep's. With `strict_memory`
-    a shape that does not fit into the cluster's memory even alone is a reason. `retrain_missing_curves` trains only the
-    trials whose curves are lost. `plugins` names plug-ins beside those of the sweep file. `overrides` change
-    keys of the file.
+    a shape that does not fit into the cluster's memory even alone is a reason. With `strict_code` other code than that
+    of the last stored trial is one. `retrain_missing_curves` trains only the trials whose curves are lost. `plugins`
+    names plug-ins beside those of the sweep file. `overrides` change keys of the file.
     """
     spec = load_given(sweep, plugins, overrides)
     if early_stopping is not None:
-        from hpxfer.driver.prepared import overridden
-
         spec = overridden(spec, None, early_stopping)
+    with located(sweep, overrides):
+        spec = digested(spec)
     root = root_of(spec, results)
     for folder in reuse:
         _cluster_folder("--reuse", folder)
@@ -101,9 +113,11 @@ def offer(
         nonce=new_nonce(),
         price_per_hour=price_per_hour,
         strict_memory=strict_memory,
+        strict_code=strict_code,
         retrain_missing_curves=retrain_missing_curves,
         reuse=tuple(reuse),
         plugins=sources(spec),
+        files=trainer_files(spec),
     )
     answer = cluster.ask(request, dump_sweep(spec)).data
     refused = list(refusals(answer, cluster.address))
@@ -119,7 +133,9 @@ def offer(
         warnings=tuple(answer["warnings"]),
         reuse=tuple(reuse),
         strict_memory=strict_memory,
+        strict_code=strict_code,
         retrain_missing_curves=retrain_missing_curves,
+        files=request.files,
     )
 
 
@@ -135,8 +151,10 @@ def submit(cluster: Cluster, offered: Offer) -> str:
         name=offered.spec.name,
         reuse=offered.reuse,
         strict_memory=offered.strict_memory,
+        strict_code=offered.strict_code,
         retrain_missing_curves=offered.retrain_missing_curves,
         plugins=sources(offered.spec),
+        files=offered.files,
     )
     metadata = {
         SWEEP_KEY: offered.spec.name,

@@ -50,7 +50,9 @@ class Request:
     strict_memory: bool = True
     retrain_missing_curves: bool = False
     reuse: tuple[str, ...] = ()  # results folders on the cluster, or URIs
+    strict_code: bool = False
     plugins: Mapping[str, str] = field(default_factory=dict)  # name -> source, see `hpxfer.jobs.plugins`
+    files: Mapping[str, str] = field(default_factory=dict)  # name -> content, see `hpxfer.jobs.trainer`
 
 
 def where(root: str) -> str:
@@ -67,6 +69,13 @@ def packed(request: Request, sweep: str) -> str:
     """Return the text that travels with a job. Raise HpxferError if the sweep is too long."""
     content = json.dumps({**asdict(request), "sweep": sweep}).encode()
     text = base64.b64encode(zlib.compress(content, 9)).decode("ascii")
+    if (len(text) > MOST_CHARACTERS or len(content) > _MOST_BYTES) and request.files:
+        largest = max(request.files, key=lambda name: len(request.files[name]))
+        raise HpxferError(
+            f"trainer.files: must fit into {MOST_CHARACTERS} characters to be submitted, compressed and with the "
+            f"sweep, got {len(text)}; the largest is {largest} ({len(request.files[largest]) / 1024:.0f} KiB); name "
+            "code alone, install libraries on every node, or give `hpxfer run` on the cluster the file"
+        )
     if len(text) > MOST_CHARACTERS or len(content) > _MOST_BYTES:
         raise HpxferError(
             f"the sweep must fit into {MOST_CHARACTERS} characters to be submitted, got {len(text)}; shorten its "
@@ -86,7 +95,9 @@ def unpacked(text: str) -> tuple[Request, str]:
     texts = (sweep, request.root, request.name, request.job, request.nonce, *request.reuse)
     if not isinstance(request.plugins, dict):
         raise HpxferError(f"{VARIABLE}: must map plug-ins to their sources, got {type(request.plugins).__name__}")
-    texts = (*texts, *request.plugins, *request.plugins.values())
+    if not isinstance(request.files, dict):
+        raise HpxferError(f"{VARIABLE}: must map files to their contents, got {type(request.files).__name__}")
+    texts = (*texts, *request.plugins, *request.plugins.values(), *request.files, *request.files.values())
     legal = request.action in get_args(Action) and all(isinstance(text, str) for text in texts)
     if not legal or not is_job_id(request.job) or not is_job_id(request.name):
         raise HpxferError(f"{VARIABLE}: must name an action, a job and a sweep, got {request}")

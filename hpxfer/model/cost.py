@@ -47,8 +47,9 @@ def train_flops(shape: Shape, setting: Setting) -> float:
 
 
 def relative_cost(shape: Shape, setting: Setting) -> float:
-    """Return what a trial costs beside others of its sweep: its FLOPs.
+    """Return what a trial costs beside others of its sweep, above 0: its FLOPs.
 
-    Of a user's own trainer, whose FLOPs nobody counts, it is the tokens.
+    The FLOPs of a user's own trainer are not known. There a token costs the same at every shape. Measured seconds would
+    make what a search asks for depend on how busy a machine was.
     """
     return train_flops(shape, setting) or float(setting.batch_tokens * setting.steps)

@@ -10,6 +10,7 @@ batch that was never begun.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -156,8 +157,17 @@ def _rules(expansion: Expansion) -> Rules:
         sampler=name,
         arguments={**ARGUMENTS.get(name, {}), **settings.sampler_args},
         seed=settings.seed,
-        ceiling=1.0 if judged_by(spec).is_error else guess_loss(expansion.setting.mlp.loss, expansion.data.vocab_size),
+        ceiling=_ceiling(expansion),
     )
+
+
+def _ceiling(expansion: Expansion) -> float:
+    """Return the loss of a model that guesses. That of a user's own trainer is not known, and limits nothing."""
+    if judged_by(expansion.spec).is_error:
+        return 1.0
+    if expansion.spec.trainer is not None:
+        return math.inf
+    return guess_loss(expansion.setting.mlp.loss, expansion.data.vocab_size)
 
 
 def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:

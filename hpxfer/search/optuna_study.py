@@ -34,7 +34,7 @@ class Rules:
     sampler: str  # class of optuna.samplers
     arguments: Mapping[str, Any]
     seed: int
-    ceiling: float  # the loss of a model that guesses
+    ceiling: float  # the loss of a model that guesses; inf if it is not known
 
 
 class Study:

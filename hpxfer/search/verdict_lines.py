@@ -31,7 +31,7 @@ class LineShape:
     name: str
     scale: float
     is_base: bool
-    flops: float  # of one trial
+    flops: float  # of one trial; of a user's own trainer, where they are not known, its tokens
     trials: Mapping[float, tuple[Trial, ...]]  # values ascend
 
     @cached_property

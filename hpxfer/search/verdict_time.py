@@ -21,20 +21,21 @@ def affordable(
     """Return the first of the trials, as many as fit into what the earlier ones left of the hours.
 
     A trial is expected to take as long as the median one of its shape. At a shape that has none, it is expected to take
-    as long per FLOP as at the largest measured shape. Without any measured time, every trial fits.
+    as long per FLOP as at the largest measured shape, or per token with a user's own trainer. Without any measured
+    time, every trial fits.
     """
     if hours is None:
         return tuple(trials)
     left = 3600 * hours - math.fsum(outcomes[trial.id].seconds or 0.0 for trial in earlier)
-    flops = {trial.shape: relative_cost(trial.shape, trial.setting) for trial in (*trials, *earlier)}
+    costs = {trial.shape: relative_cost(trial.shape, trial.setting) for trial in (*trials, *earlier)}
     measured = _medians(earlier, outcomes)
     if not measured:
         return tuple(trials)
-    largest = max(measured, key=flops.__getitem__)
-    per_flop = measured[largest] / flops[largest]
+    largest = max(measured, key=costs.__getitem__)
+    rate = measured[largest] / costs[largest]
     out = []
     for trial in trials:
-        left -= measured.get(trial.shape, per_flop * flops[trial.shape])
+        left -= measured.get(trial.shape, rate * costs[trial.shape])
         if left < 0:
             break
         out.append(trial)

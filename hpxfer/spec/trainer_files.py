@@ -52,8 +52,13 @@ def digested(spec: SweepSpec) -> SweepSpec:
                     f"trainer.files: {shown(name)}: must be code, at most {MAX_FILES} files of 1 GiB together; name "
                     "fewer, and give data a name in trainer.data"
                 )
-            digests[path.relative_to(folder).as_posix()] = hashlib.blake2b(content, digest_size=16).hexdigest()
+            digests[path.relative_to(folder).as_posix()] = digest_of(content)
     return _with(spec, trainer.model_copy(update={"digests": dict(sorted(digests.items()))}))
+
+
+def digest_of(content: bytes) -> str:
+    """Return the digest by which a change of a file is known."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _matches(folder: Path, trainer: TrainerSpec) -> Iterator[tuple[str, list[Path]]]:

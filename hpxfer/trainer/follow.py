@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from hpxfer.trainer.job import (
     REPORTS,
     Job,
     attempt_folder,
+    attempt_numbers,
     environment,
     next_attempt,
     write_config,
@@ -30,9 +33,11 @@ from hpxfer.trainer.job import (
 from hpxfer.trainer.lines import Point
 from hpxfer.trainer.patience import Patience
 from hpxfer.trainer.reader import Reader
-from hpxfer.trainer.supervised import Exit, Supervised
+from hpxfer.trainer.slurm import slurm_state
+from hpxfer.trainer.supervised import Exit, Supervised, end_marked
 from hpxfer.trainer.supervisor import HALF_BYTES, QUICK_S
 
+REPORT_FILE = "HPXFER_REPORT_FILE"  # the variable by which the processes of an attempt are found, too
 # How often the report file is looked at. While lines come, the next look comes sooner.
 _SOON_S, _LATE_S = 0.01, 0.2
 
@@ -110,7 +115,7 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[Seen, None, Endin
     generator kills the command and all that it started. A trial whose last attempt wrote its result, but whose result
     nobody took (there is no ended.json), is not run again. Raises OSError if the folder cannot be written.
     """
-    started = time.monotonic()
+    started, began = time.monotonic(), datetime.now()
     number = next_attempt(job.run_dir) if job.attempt is None else job.attempt
     earlier = read_earlier(job.run_dir, number, trial_id=job.trial_id, steps=job.steps)
     if job.speaks and (found := _already_ended(job, earlier)) is not None:
@@ -119,12 +124,15 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[Seen, None, Endin
     logs = _open(job, number, resume)
     attempt = _Attempt(job, number, earlier)
     env = _environment(job, logs, attempt.reader.path)
+    if earlier:
+        _end_earlier(job, number)
     out, err = logs / "stdout", logs / "stderr"
     with Supervised(job.argv, cwd=job.cwd, env=env, stdout=out, stderr=err, grace_s=job.grace_s) as command:
         yield from _watch(job, command, attempt, stop)
         exit_ = command.wait(0)
         assert exit_ is not None
-    return _ending(job, attempt, exit_, logs, time.monotonic() - started)
+    slurm = slurm_state(began) if exit_.code != 0 and attempt.own.result is None else ""
+    return _ending(job, attempt, exit_, logs, time.monotonic() - started, slurm)
 
 
 def _watch(job: Job, command: Supervised, attempt: _Attempt, stop: Callable[[], bool]) -> Generator[Seen, None, None]:
@@ -164,7 +172,7 @@ def _already_ended(job: Job, earlier: list[Reported]) -> Ending | None:
     return None if found.status == "failed" else found
 
 
-def _ending(job: Job, attempt: _Attempt, exit_: Exit, logs: Path, wall_s: float) -> Ending:
+def _ending(job: Job, attempt: _Attempt, exit_: Exit, logs: Path, wall_s: float, slurm: str = "") -> Ending:
     before, own = merged(attempt.earlier), attempt.own
     points = merged([*attempt.earlier, own])
     best_before = max((each.step for one in attempt.earlier for each in one.checkpoints), default=-1)
@@ -182,6 +190,7 @@ def _ending(job: Job, attempt: _Attempt, exit_: Exit, logs: Path, wall_s: float)
             stdout=_text(logs / "stdout"),
             stderr=_text(logs / "stderr"),
             error_file=_text(logs / ERROR),
+            slurm_state=slurm,
             nan_exit=job.nan_exit,
             nodes=job.nodes,
             speaks=job.speaks,
@@ -235,13 +244,22 @@ def _open(job: Job, number: int, resume: tuple[int, str] | None) -> Path:
     return logs
 
 
+def _end_earlier(job: Job, number: int) -> None:
+    """End what earlier attempts have left on this machine. It would write into the same folder.
+
+    Something is left if a worker and the supervisor were killed together: ranks then hang, waiting for others.
+    """
+    before = (each for each in attempt_numbers(job.run_dir) if each < number)
+    end_marked({os.fsencode(f"{REPORT_FILE}={attempt_folder(job.run_dir, each) / REPORTS}") for each in before})
+
+
 def _environment(job: Job, logs: Path, reports: Path) -> dict[str, str]:
     return {
         "PYTHONFAULTHANDLER": "1",  # a Python that a signal ends writes where it was
         **environment(job.env),
         "TORCHELASTIC_ERROR_FILE": str(logs / ERROR),
         "HPXFER_CONFIG": str(job.run_dir / CONFIG),
-        "HPXFER_REPORT_FILE": str(reports),
+        REPORT_FILE: str(reports),
     }
 
 

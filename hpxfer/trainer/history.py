@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,12 @@ def _read(folder: Path, attempt: int, *, trial_id: str, steps: int) -> Reported:
             if found.result is not None:
                 return found
     return found
+
+
+def reached(folder: Path, *, trial_id: str, steps: int) -> int:
+    """Return the latest step of which any attempt at a trial has reported a checkpoint; -1 without any."""
+    found = read_earlier(folder, sys.maxsize, trial_id=trial_id, steps=steps)
+    return max((each.step for one in found for each in one.checkpoints), default=-1)
 
 
 def merged(attempts: Iterable[Reported]) -> tuple[Point, ...]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from hpxfer.trainer import supervisor
 # The variable by which the processes of a command are found if their supervisor itself was killed.
 MARK = "HPXFER_MARK"
 # Beyond the time that the supervisor needs at most. A supervisor that takes longer is killed.
-_SLACK_S = 10.0
+SLACK_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class Supervised:
 
     def _ends_in(self, grace_s: float) -> None:
         self.is_ending = True
-        self._deadline = time.monotonic() + grace_s + supervisor.GIVE_UP_S + _SLACK_S
+        self._deadline = time.monotonic() + grace_s + supervisor.GIVE_UP_S + SLACK_S
 
     def _hear(self, event: Mapping[str, object]) -> None:
         match event:
@@ -137,7 +137,7 @@ class Supervised:
         """Kill the supervisor, and the processes with its mark."""
         self._process.kill()
         self._process.wait()
-        _kill_marked(f"{MARK}={self._mark}".encode())
+        end_marked({f"{MARK}={self._mark}".encode()})
         self._exit = Exit(lost=f"the supervisor of the command is gone: {why}")
 
     def _send(self, message: Mapping[str, object]) -> None:
@@ -148,16 +148,19 @@ class Supervised:
             pipe.flush()
 
 
-def _kill_marked(mark: bytes) -> None:
-    """Send SIGKILL to all processes of this user with the mark in their environment, until there is none."""
+def end_marked(marks: Set[bytes]) -> None:
+    """Send SIGKILL to all processes of this user with one of the marks in their environment, until there is none.
+
+    A mark is a variable and its value, e.g. b"NAME=value".
+    """
     deadline = time.monotonic() + supervisor.GIVE_UP_S
-    while (found := [pid for pid in supervisor.parents() if _has_mark(pid, mark)]) and time.monotonic() < deadline:
+    while (found := [pid for pid in supervisor.parents() if _has_mark(pid, marks)]) and time.monotonic() < deadline:
         supervisor.signal_all(found, signal.SIGKILL)
         time.sleep(0.02)
 
 
-def _has_mark(pid: int, mark: bytes) -> bool:
+def _has_mark(pid: int, marks: Set[bytes]) -> bool:
     try:
-        return mark in (supervisor.PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return not marks.isdisjoint((supervisor.PROC / str(pid) / "environ").read_bytes().split(b"\0"))
     except OSError:
         return False

@@ -9,7 +9,7 @@
 
 set -euo pipefail
 
-sweep=${1:?usage: sbatch sweeps/cluster/slurm.sh SWEEP [RESULTS]}
+sweep=${1:?usage: sbatch sweeps/cluster/slurm.sh SWEEP [RESULTS [OPTION...]]}
 results=${2:-results}                      # on a disk that all nodes share, as the sweep's data must be
 environment=${HPXFER_ENV:-"$PWD/.venv"}    # where hpxfer is installed, on that disk too
 port=${HPXFER_RAY_PORT:-$((20000 + SLURM_JOB_ID % 20000))}
@@ -17,6 +17,7 @@ cpus=${SLURM_CPUS_PER_TASK:-1}
 
 export PATH="$environment/bin:$PATH"
 export RAY_USAGE_STATS_ENABLED=0
+export SRUN_CPUS_PER_TASK=$cpus  # since Slurm 22.05 a step has one CPU unless srun is told
 
 # A token of this job's own, which only its user can read: whoever reaches a port of this Ray needs it.
 secrets=$(mktemp -d "${HPXFER_SHARED:-$HOME}/.hpxfer-$SLURM_JOB_ID.XXXXXX")
@@ -68,7 +69,7 @@ for node in "${nodes[@]:1}"; do
     started+=("$!")
 done
 
-hpxfer run "$sweep" --address "$address:$port" --yes --results "$results" &
+hpxfer run "$sweep" --address "$address:$port" --yes --results "$results" "${@:3}" &
 driver=$!
 code=0
 wait "$driver" || code=$?

@@ -11,7 +11,7 @@ from tiny import write_tiny
 from tiny_trials import SETTING, trial
 
 from hpxfer.driver import TrainingFailed, run
-from hpxfer.driver.kept import kept_text
+from hpxfer.driver.kept import kept_text, steps_kept
 from hpxfer.host.interrupts import Interrupted
 from hpxfer.train.checkpoints import Checkpoints, FoundCheckpoint
 from hpxfer.trial.events import Progress, Started
@@ -65,8 +65,11 @@ def test_what_is_kept_in_words() -> None:
     def found(step: int, *members: int) -> FoundCheckpoint:
         return FoundCheckpoint(name="", trials=tuple(trials[member].id for member in members), step=step, facts={})
 
-    assert kept_text([], [found(3, 0)]) is None
-    assert kept_text(trials[:1], [found(3, 0)]) == "1 trial stopped at step 3 of 6"
-    assert kept_text(trials[:2], [found(3, 0, 1)]) == "2 trials stopped at step 3 of 6"
+    assert kept_text([], steps_kept([found(3, 0)])) is None
+    assert kept_text(trials[:1], steps_kept([found(3, 0)])) == "1 trial stopped at step 3 of 6"
+    assert kept_text(trials[:2], steps_kept([found(3, 0, 1)])) == "2 trials stopped at step 3 of 6"
     older = [found(5, 0), found(4, 0, 1), found(2, 2)]
-    assert kept_text(trials, older) == "3 trials stopped at step 2 to 5 of 6, 1 trial without a checkpoint starts over"
+    assert (
+        kept_text(trials, steps_kept(older))
+        == "3 trials stopped at step 2 to 5 of 6, 1 trial without a checkpoint starts over"
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpxfer.executors.executor import TRIES, once
 from hpxfer.executors.queue import Queue
@@ -50,6 +52,24 @@ def test_a_lost_stack_goes_first_until_its_tries_are_used_up(stacks: list[Stack]
         assert queue.lost(stacks[0]) is (left > 0)
     assert queue.num_running == 0
     assert list(queue.waiting()) == stacks[1:]
+
+
+@given(found=st.lists(st.integers(-1, 6), min_size=60, max_size=60))
+def test_a_loss_costs_a_try_unless_more_was_reached_than_ever(setting: Setting, found: list[int]) -> None:
+    (stack,) = only = [tiny_stack(setting, FINE, size=1)]
+    left = iter(found)
+    queue = Queue(once(only), lambda _: next(left))
+    queue.ask(1)
+    losses = 0
+    while queue.take() and queue.lost(stack):
+        losses += 1
+    # By hand: the first number is that before the first try.
+    best, free, cost = found[0], 0, 0
+    for number in found[1 : losses + 2]:
+        free, cost, best = (free + 1, cost, number) if number > best else (free, cost + 1, best)
+    assert cost == TRIES
+    assert losses + 1 == free + TRIES <= 7 + TRIES  # no number beyond 6: it ends
+    assert queue.num_running == 0
 
 
 def test_the_first_stack_that_fits_is_taken_out_of_the_line(stacks: list[Stack]) -> None:

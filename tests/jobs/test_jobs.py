@@ -42,6 +42,23 @@ register_parameterization(replace(PARAMETERIZATIONS.get("completep-moe"), name="
 """
 
 
+TRAIN = """
+import json, sys
+config = json.load(open(sys.argv[1]))
+with open(config["report_file"], "a") as out:
+    print(json.dumps({"type": "report", "step": 20, "loss": 2.5}), file=out)
+    print(json.dumps({"type": "result", "status": "finished", "validation_loss": 2.0}), file=out)
+"""
+OWN = """
+name: mine
+trainer: {command: [python3, train.py, "{config_json}"], files: [train.py], arms: {plain: {}}}
+model: {family: user, own: {d_model: 64}}
+training: {steps: 20}
+axes: {d_model: [64]}
+grid: {lr: [0.015625, 0.03125]}
+"""
+
+
 def until(condition: Callable[[], Any], what: str) -> Any:
     """Return the first true value of `condition`."""
     deadline = time.monotonic() + LONG_S
@@ -230,6 +247,19 @@ def test_a_plugin_travels_with_its_sweep(far: Cluster, tmp_path: Path) -> None:
     assert "SUCCEEDED" in far.hpxfer("status", job)
     found = job_commands.fetch(connect(far.address), job, tmp_path / "here")
     assert set(load_results(found.folder).trials["status"]) == {"finished"}
+
+
+def test_a_trainer_travels_with_its_sweep(far: Cluster, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "train.py").write_text(TRAIN)
+    (here / "mine.yaml").write_text(OWN)
+    job = far.hpxfer("submit", here / "mine.yaml", "--results", tmp_path / "head").strip()
+    shutil.rmtree(here)  # nothing of it is needed any more
+    far.hpxfer("logs", job, "--follow")
+    assert "SUCCEEDED" in far.hpxfer("status", job)
+    assert job_commands.fetch(connect(far.address), job, tmp_path / "home").num_new == 2
+    assert set(load_results(tmp_path / "home" / "mine").trials["validation_loss_nats"]) == {2.0}
 
 
 def test_data_that_the_cluster_does_not_have_stops_the_submission(far: Cluster, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_run_whose_loss_is_nan_has_diverged(tmp_path: Path, spelled: str) -> N
 
 
 def test_an_empty_loss_of_a_finished_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HpxferError, match="row 5, column loss: must be .* got an empty cell"):
+    with pytest.raises(HpxferError, match=r"row 5, column loss: must be .* got an empty cell"):
         read(read_table(table(tmp_path, "")))
 
 

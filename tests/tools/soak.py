@@ -4,10 +4,12 @@
     python tests/tools/soak.py --kills 30 --seed 0 --executor ray
     python tests/tools/soak.py --kills 30 --seed 0 --ranks 2
     python tests/tools/soak.py --kills 12 --seed 0 --sweep mlp-search
+    python tests/tools/soak.py --kills 30 --seed 0 --sweep any-trainer-command
 
-With `--sweep` another model trains: the MLP mixture, or a staged-grid search over its HPs. With `--ranks` a batch has
-pieces in lanes, and each start of the driver draws how many ranks share a stack, and how many pieces are computed at
-once. Bits must not depend on either.
+With `--sweep` another model trains: the MLP mixture, a staged-grid search over its HPs, or a user's own trainer of two
+ranks, whose supervisors, trainers and ranks are killed too, and workers together with their supervisors. With `--ranks`
+a batch has pieces in lanes, and each start of the driver draws how many ranks share a stack, and how many pieces are
+computed at once. Bits must not depend on either.
 
 Real processes and kill -9: of workers and of the driver, which also dies within appends to the store and within its
 compaction; with ray of a whole node and of the head too. Now and then SIGTERM interrupts the driver instead. Whoever
@@ -37,8 +39,8 @@ from pathlib import Path
 from soak_checks import RESUMED, Check, History, checks, history_of
 from soak_cluster import Cluster
 from soak_driver import APPEND, COMPACTION, MOMENTS
-from soak_processes import ROLE, TOKEN, Process, kill, processes, wait_until
-from soak_sweeps import SWEEPS, sweep_text, write_data
+from soak_processes import ROLE, TOKEN, Process, kill, processes, supervisors, wait_until
+from soak_sweeps import ANY_TRAINER, SWEEPS, sweep_text, write_data
 
 # Of a soak with ranks: 8 pieces in 4 lanes.
 PIECES = ", accumulation_tokens: 32, accumulation_lanes: 4"
@@ -51,7 +53,9 @@ AIMED = "all workers"
 AIMED_EVERY = 3
 WAIT_S = 120.0
 WEIGHTS = {"worker": 5, "driver": 3, APPEND: 2, COMPACTION: 1, "interrupt": 1, "node": 2, "head": 1}
+WEIGHTS |= {"supervisor": 2, "trainer": 2, "rank": 2, "worker and supervisor": 2}
 OF_RAY = ("node", "head")
+OF_OWN = ("supervisor", "trainer", "rank", "worker and supervisor")  # of a sweep with a user's own trainer
 TRIALS_FAILED = 1  # the exit code of a run with failed trials: some lost their worker too often
 BAD_INPUT = 2  # so ends a driver whose cluster is gone
 # What it says then: where it notices, where a call of Ray's fails first, and where it was about to join.
@@ -154,11 +158,10 @@ class _Soak:
             driver.wait(0.0 if kind == AIMED else self.rng.uniform(0.0, PAUSE_S))
             self._ended(driver)
             return self._started() if driver.returncode == TRIALS_FAILED else driver
-        if kind in ("worker", AIMED):
-            workers = [process.pid for process in processes(self.token) if process.trains]
-            if not workers:
+        if kind in ("worker", AIMED, *OF_OWN):
+            if not (found := self._found(kind)):
                 return driver
-            kill(workers if kind == AIMED else [self.rng.choice(workers)])
+            kill(found)
         elif kind == "node":
             assert self.cluster is not None
             self.cluster.pull_node()
@@ -186,6 +189,22 @@ class _Soak:
             driver = self._started()
         self.kills[kind] += 1
         return driver
+
+    def _found(self, kind: str) -> list[int]:
+        """Return the processes that a kill takes. There may be none at the moment."""
+        there = processes(self.token)
+        if kind == AIMED:
+            return [process.pid for process in there if process.trains]
+        above = supervisors(self.folder)
+        own = [process for process in there if process.is_trainer]
+        choice: dict[str, list[tuple[int, ...]]] = {
+            "worker": [(process.pid,) for process in there if process.trains],
+            "supervisor": [(pid,) for pid in above],
+            "worker and supervisor": [(parent, pid) for pid, parent in above.items() if parent > 1],
+            "trainer": [(process.pid,) for process in own if not process.is_rank],
+            "rank": [(process.pid,) for process in own if process.is_rank],
+        }
+        return list(self.rng.choice(choice[kind])) if choice[kind] else []
 
     def _killed_itself(self, driver: subprocess.Popen[bytes], kind: str) -> bool:
         """Let the driver die within its next write of a kind. Return False if it ended before."""
@@ -227,14 +246,17 @@ class _Soak:
     def _written(self) -> set[tuple[str, int]]:
         """Return the checkpoints that are there, and when they were written."""
         out = set()
-        for path in (self.results / "checkpoints").glob("*.safetensors"):
+        for path in (*self.results.glob("checkpoints/*.safetensors"), *self.results.glob("runs/*/ckpt/step-*")):
             with suppress(OSError):
                 out.add((path.name, path.stat().st_mtime_ns))
         return out
 
     def _left(self) -> list[Process]:
         """Return the drivers and workers that are there."""
-        return [process for process in processes(self.token) if process.role == "driver" or process.trains]
+        there = processes(self.token)
+        return [one for one in there if one.role == "driver" or one.trains or one.is_trainer] + [
+            Process(pid=pid, command="a supervisor", role="") for pid in supervisors(self.folder)
+        ]
 
     def _leftovers(self) -> tuple[Check, ...]:
         left = ", ".join(f"{left_over.pid} {left_over.command[:60]}" for left_over in self._left())
@@ -280,7 +302,8 @@ def soak(
         how = {"executor": executor, "checkpoint_s": checkpoint_s, "pieces": pieces, "way": way}
         return sweep_text(sweep, steps=steps, folder=folder, **how)
 
-    kinds = kinds or [kind for kind in WEIGHTS if executor == "ray" or kind not in OF_RAY]
+    left_out = (*(() if executor == "ray" else OF_RAY), *(() if sweep == ANY_TRAINER else OF_OWN))
+    kinds = kinds or [kind for kind in WEIGHTS if kind not in left_out]
     soak = _Soak(
         folder=folder,
         undisturbed=undisturbed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ FILES = {
     "transfer.svg",
     "optuna.db",
 }
+RUNS = "runs"  # of a user's own trainer
 # Of the rounds of a soak one is enough: the last may have no kill left that is aimed at a checkpoint.
 RESUMED = "some went on from a checkpoint"
 
@@ -98,7 +100,8 @@ def checks(
     other = [key for key in its if _numbers(mine.get(key, {})) != _numbers(its[key])]
     differing = [key for key in its if my_curves.get(key) != its_curves.get(key)]
     earlier = {path.name for path in folder.glob("sweep-????????.yaml")} if has_changed else set()
-    extra = sorted({path.name for path in folder.iterdir()} - FILES - earlier)
+    extra = sorted({path.name for path in folder.iterdir()} - FILES - earlier - {RUNS})
+    extra += half_written(folder / RUNS)
     resumes = [row["resumes"] or 0 for row in mine.values()]
     settled = history_of(folder) == finished
     return (
@@ -111,6 +114,23 @@ def checks(
         Check(RESUMED, any(resumes), f"{sum(map(bool, resumes))} trials, {sum(resumes)} times"),
         Check("nothing else is left in the results", not extra, ", ".join(extra) or "nothing"),
     )
+
+
+def half_written(runs: Path) -> list[str]:
+    """Return what is not whole in the folders of trials of a user's own trainer, or not said of their last attempt."""
+    found = []
+    for folder in sorted(runs.iterdir()) if runs.exists() else ():
+        attempts = sorted(int(path.name.partition("-")[2]) for path in folder.glob("attempt-*"))
+        files = ["config.json", f"attempt-{attempts[-1]}/ended.json" if attempts else "attempt-1"]
+        files += [str(path.relative_to(folder)) for path in folder.glob("ckpt/*/*")]
+        files += [str(path.relative_to(folder)) for path in folder.glob("attempt-*/ended.json")]
+        for name in dict.fromkeys(files):
+            try:
+                json.loads((folder / name).read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                found.append(f"{folder.name}/{name}")
+        found += [str(path) for path in folder.rglob("*.tmp")]
+    return found
 
 
 def _rows(store: Store) -> dict[str, dict[str, Any]]:

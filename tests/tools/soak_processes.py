@@ -23,6 +23,16 @@ class Process:
     role: str  # driver, head or node
 
     @property
+    def is_trainer(self) -> bool:
+        """Whether it is a user's own trainer, or one of its ranks."""
+        return "soak_trainer.py" in self.command
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether it is a rank of a user's own trainer beside the first."""
+        return self.is_trainer and "--rank" in self.command
+
+    @property
     def trains(self) -> bool:
         """Whether it is a worker: a local one, or Ray's with an actor or a task of ours."""
         ours = self.command.startswith("ray::") and not self.command.startswith(_RAYS_OWN)
@@ -43,6 +53,20 @@ def processes(token: str) -> list[Process]:
                 if environment.get(TOKEN) == token:
                     command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                     out.append(Process(pid=int(path.name), command=command, role=environment.get(ROLE, "")))
+    return out
+
+
+def supervisors(folder: Path) -> dict[int, int]:
+    """Return pid -> pid of the parent, of the supervisors of trials below a folder. They have no variables of ours."""
+    out = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                if b"/trainer/supervisor.py" in (path / "cmdline").read_bytes():
+                    log = Path(os.readlink(path / "fd" / "2"))
+                    parent = (path / "stat").read_bytes().rpartition(b")")[2].split()[1]
+                    if log.is_relative_to(folder):
+                        out[int(path.name)] = int(parent)
     return out
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 
+ANY_TRAINER = "any-trainer-command"
 _RESOURCES = "resources: {{executor: {executor}, workers: 2, stack_size: 2, checkpoint_s: {checkpoint_s}{way}}}\n"
 _GPT = """\
 name: soak
@@ -63,11 +66,30 @@ search:
 seeds: 1
 judge: {{loss: validation_top5_error}}
 """
+# A user's own trainer: a command with two ranks and checkpoints. HPXFER_SOAK and its role mark its processes.
+_ANY = """\
+name: soak
+trainer:
+  command: ["{python}", soak_trainer.py, "{{config_json}}"]
+  files: [soak_trainer.py]
+  arms: {{scaled: {{args: {{power: 1}}}}, plain: {{args: {{power: 0}}}}}}
+  control: plain
+  env: [HPXFER_SOAK, HPXFER_SOAK_ROLE]
+  timeouts: {{grace_s: 2}}
+model: {{family: user, own: {{d_model: 64}}}}
+training: {{steps: {steps}}}
+axes: {{d_model: [64, 128]}}
+grid:
+  lr: {{values: [0.002, 0.03, 100000.0]}}
+seeds: 1
+resources: {{executor: {executor}, workers: 2}}
+"""
 # Name -> the sweep file, and the factor by which its trials have more steps than those of gpt: they are faster.
 SWEEPS: dict[str, tuple[str, int]] = {
     "gpt": (_GPT + _RESOURCES, 1),
     "mlp": (_MLP + _RESOURCES, 4),
     "mlp-schedule": (_MLP + _RESOURCES, 4),
+    ANY_TRAINER: (_ANY, 2),
     "mlp-search": (_SEARCH + _RESOURCES.replace("2, checkpoint", "4, curves: none, checkpoint"), 1),
 }
 _OPTIONS = {
@@ -82,14 +104,15 @@ def sweep_text(
 ) -> str:
     """Return the sweep file of a soak. `folder` holds what `write_data` wrote."""
     text, factor = SWEEPS[name]
-    options = {"samples": folder / "samples.npz", **_OPTIONS.get(name, {})}
+    options = {"samples": folder / "samples.npz", "python": sys.executable, **_OPTIONS.get(name, {})}
     return text.format(
         steps=factor * steps, executor=executor, checkpoint_s=checkpoint_s, pieces=pieces, way=way, **options
     )
 
 
 def write_data(folder: Path) -> None:
-    """Write the samples that a sweep reads: points around one point per class."""
+    """Write what a sweep reads: samples, points around one point per class, and the trainer of our own."""
+    shutil.copy(Path(__file__).with_name("soak_trainer.py"), folder)
     rng = np.random.default_rng(0)
     classes = np.arange(1200) % _CLASSES
     centers = rng.standard_normal((_CLASSES, _INPUTS), dtype=np.float32)

@@ -19,6 +19,7 @@ import pytest
 from soak import run_undisturbed, soak
 from soak_checks import History, checks, history_of
 from soak_processes import ROLE, TOKEN, kill, processes, wait_until
+from soak_sweeps import ANY_TRAINER
 from tiny import write_tiny
 
 from hpxfer.driver import run
@@ -54,6 +55,13 @@ def test_whatever_is_killed_each_trial_is_trained_once_with_the_same_numbers(
     )
     assert report.ok, str(report)
     assert report.kills.total() == kills
+    assert set(report.kills) == {"all workers", *kinds}, str(report)
+
+
+def test_a_trainer_of_ones_own_is_killed_with_its_ranks_and_supervisors(tmp_path: Path) -> None:
+    kinds = ("worker and supervisor", "rank", "supervisor")
+    report = soak(tmp_path / "soak", kills=4, seed=2, steps=40, kinds=kinds, sweep=ANY_TRAINER)
+    assert report.ok, str(report)
     assert set(report.kills) == {"all workers", *kinds}, str(report)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -239,3 +242,21 @@ def test_arguments_are_no_shell(runner: Runner) -> None:
     assert (runner.folder / "attempt-1" / "stdout").exists() is False  # a node has its own folder
     assert (runner.folder / "attempt-1" / "node-0" / "stdout").read_text() == nasty
     assert not (runner.folder.parent / "hacked").exists()
+
+
+def test_an_attempt_ends_what_earlier_ones_left_and_nothing_else(runner: Runner, tmp_path: Path) -> None:
+    """A worker and its supervisor were killed together: a rank in a session of its own is left."""
+    runner.run("sys.exit(75)")
+    files = [runner.folder / "attempt-1" / "reports.jsonl", tmp_path / "t2" / "attempt-1" / "reports.jsonl"]
+    command = [sys.executable, "-S", "-c", "input()"]
+    left, other = (
+        subprocess.Popen(command, stdin=subprocess.PIPE, env={"HPXFER_REPORT_FILE": str(file)}) for file in files
+    )
+    try:
+        assert runner.run("report(2, 1.0)").ending.status == "finished"
+        assert left.wait(10) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.communicate()

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpxfer.trainer.history import Reported, merged, newest_checkpoint, read_earlier
+from hpxfer.trainer.history import Reported, merged, newest_checkpoint, reached, read_earlier
 from hpxfer.trainer.lines import Checkpoint, Groups, Point
 
 STEPS = st.sets(st.integers(0, 20)).map(sorted)
@@ -68,3 +68,13 @@ def test_earlier_attempts_are_read_up_to_their_first_bad_line(tmp_path: Path) ->
     (tmp_path / "attempt-x").mkdir()
     told = read_earlier(tmp_path, 11, trial_id="t1", steps=5)
     assert [(each.attempt, len(each.points)) for each in told] == [(1, 3), (2, 1), (10, 3)]
+
+
+def test_what_was_reached_is_the_latest_checkpoint_of_any_attempt(tmp_path: Path) -> None:
+    assert reached(tmp_path / "none", trial_id="t", steps=9) == -1
+    for attempt, steps in ((1, [2, 5]), (2, [3])):
+        folder = tmp_path / f"attempt-{attempt}"
+        folder.mkdir()
+        lines = [json.dumps({"type": "checkpoint", "step": step, "path": "gone"}) for step in steps]
+        (folder / "reports.jsonl").write_text("\n".join([*lines, '{"type": "checkpoint", "step": 9']))
+    assert reached(tmp_path, trial_id="t", steps=9) == 5

@@ -74,14 +74,15 @@ def scales_training(choice: Parameterization) -> bool:
 
 
 def _trial_flops(inputs: Inputs) -> dict[tuple[str, str], float | None]:
-    """Return (axis, name of a shape) -> the FLOPs of one trial. None if nobody knows, or a plug-in not loaded."""
+    """Return (axis, name of a shape) -> the FLOPs of one trial.
+
+    None if they are not known: those of a plug-in that is not loaded, or of a user's own trainer.
+    """
     expansion = inputs.results.expansion
     out: dict[tuple[str, str], float | None] = {}
     for key, shape in inputs.shapes.items():
         try:
-            out[key] = (
-                train_flops(shape, expansion.setting_at(shape)) or None
-            )  # of a user's own trainer, none are known
+            out[key] = train_flops(shape, expansion.setting_at(shape)) or None  # 0: a user's own trainer
         except HpxferError:
             out[key] = None
     return out
