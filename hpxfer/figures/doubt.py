@@ -184,7 +184,7 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     kind = kind_of(results.spec)
     if kind.lists_trials or kind.tunes != "lines" or results.why_no_line() is not None:
         return {}  # a grid trains in the order that fills the workers: its path says nothing about the grid
-    rules = rules_of(results.spec)
+    rules = results.rules
     return {"": doubt_info(doubt_paths(results, rules), rules.error)}
 
 

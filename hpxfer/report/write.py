@@ -196,7 +196,8 @@ def _summary(results: Results, report: TransferReport) -> str:
     if asks_for_points(results.spec):
         return points_text(results)
     joint = joint_optima(results) if not report.findings else []
-    return joint_text(joint, results) if joint else report.summary()
+    lines = [f"{line}\n" for line in list(trainer_checks(results))[:1]]
+    return (joint_text(joint, results) if joint else report.summary()) + "".join(lines)
 
 
 def _full_text(source: Source, report: TransferReport) -> str:
