@@ -22,7 +22,6 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.verdict_doubts import Doubt, doubts
 from hpxfer.search.verdict_lines import all_flops, lines_of_grid
-from hpxfer.search.verdict_rules import rules_of
 from hpxfer.store.schema import shape_of_row
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss_grid import loss_grids

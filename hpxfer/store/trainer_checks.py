@@ -1,4 +1,4 @@
-"""What the checks of a user's own trainer found: check.json in the results folder, and whether it still counts."""
+"""What the checks of a user's own trainer found: trainer_check.json in the results folder, and whether it still counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpxfer.host.files import read_text, reason, write_files
 from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.trial.setting import trainer_code
 
-CHECK_FILE = "check.json"
+CHECK_FILE = "trainer_check.json"
 VERSION = 1
 STATUSES = ("passed", "failed", "not possible")
 FIX = "hpxfer check --trainer SWEEP.yaml makes it anew"
@@ -71,7 +71,7 @@ def checks_text(checks: TrainerChecks | None, trainer: TrainerSpec) -> str:
 
 
 def write_checks(folder: Path, checks: TrainerChecks) -> Path:
-    """Write check.json, complete or not at all, over an older one. Return its path."""
+    """Write trainer_check.json, complete or not at all, over an older one. Return its path."""
     path = folder / CHECK_FILE
     content = (json.dumps(checks.to_dict(), indent=1, allow_nan=False) + "\n").encode()
     try:
