@@ -124,7 +124,9 @@ def _forward(found: Mapping[str, Evidence]) -> Outcome:
     outcomes = []
     for each in _shapes(found):
         if each.multipliers is None:
-            reason = NO_RECIPE if each.expected is None else "model.dims names too few dimensions for a recipe"
+            label = each.trial.shape.label()
+            no = f"no recipe can be read at {label}; name all that changes in model.dims, as the parameterization holds it"
+            reason = NO_RECIPE if each.expected is None else no
             return Outcome(check=FORWARD, status="not possible", reason=reason)
         outcomes.append((each, forward_factors(each.outputs, each.multipliers)))
     return _worst(FORWARD, outcomes)

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpxfer.receipts.seeds import init_digest
 from hpxfer.recipe import Recipe
+from hpxfer.scaling.roles import ROLES
 from hpxfer.trainer.config import recipe_of
 from hpxfer.trainer.history import merged, read_earlier
 from hpxfer.trainer.job import next_attempt
@@ -19,6 +20,7 @@ from hpxfer.trial import Trial
 from hpxfer.trial.result import TrialResult
 
 Entries = list[dict[str, Any]]
+_ROLE_OF = {"attn_logits": "attn_q", "route_scale": "router"}  # of a multiplier that is not named after its role
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +94,27 @@ class Evidence:
             return None
         setting, found = self.trial.setting, self.trial.globals()
         betas = {"betas": (found.beta1, found.beta2)} if setting.optimizer == "adamw" else {}
-        return {role: {**asdict(numbers), **betas} for role, numbers in self.trial.resolved().items()}
+        out = {role: {**asdict(numbers), **betas} for role, numbers in self.trial.resolved().items()}
+        for role in out:
+            if ROLES[role] == "ones":  # a gain starts at 1, or at 0 where the model multiplies by 1 + gain
+                out[role]["init_std"] = None
+        return out
 
     @cached_property
     def multipliers(self) -> dict[str, float] | None:
-        """Key -> the forward multiplier that the recipe gives; None if there is no recipe."""
+        """Key -> the forward multiplier that the recipe gives; None if there is no recipe.
+
+        Those of roles that the receipts do not have are left out: the model has no such part.
+        """
         found = None if self._is_own else recipe_of(self.trial)
-        return None if found is None else Recipe.parse(found["text"]).forward_multipliers(found["shape"])
+        if found is None:
+            return None
+        every = Recipe.parse(found["text"]).forward_multipliers(found["shape"])
+        spelled = [str(entry.get("role")) for entries in self.receipts.values() for entry in entries]
+        roles = {role for each in spelled for role in each.partition("@")[0].split("+")}
+        if roles <= {"None"}:
+            return every
+        return {key: by for key, by in every.items() if _ROLE_OF.get(key, key) in roles}
 
     @property
     def _is_own(self) -> bool:
