@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from hpxfer.trial.result import TrialResult
 from hpxfer.trust import Checks, Evidence, check_trials, evaluate
 
 VOCAB, FLOOR = 64, 2e-3
+_CALLS = count()  # of trainings that do not repeat, in this process
 ROLES = {"embed.weight": "embedding", "*.up.weight": "dense_in", "*.down.weight": "dense_out", "head.weight": "readout"}
 SITES = {"blocks.[0-9]": "dense_out", "head": "readout"}
 SWEEP = """
@@ -96,7 +97,7 @@ def train(trial: UserTrial) -> dict[str, float]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        noise = float(torch.rand(())) if fault == "does not repeat" else 0.0
+        noise = 0.5 * (next(_CALLS) % 2) if fault == "does not repeat" and step == trial.steps - 1 else 0.0
         trial.report(step, loss.item() + noise, tokens=64 * (step + 1))
     return {"validation": loss.item() + noise}
 
@@ -137,10 +138,3 @@ def _run(trial: Trial, trainer: Any, runs: Path) -> Evidence:
     result = TrialResult(trial_id=trial.id, status="finished", validation_loss_nats=returned["validation"])
     return Evidence.read(trial, result, runs)
 
-
-if __name__ == "__main__":
-    import tempfile
-
-    for fault in sys.argv[1:]:
-        with tempfile.TemporaryDirectory() as name:
-            print(fault, *checks_of(Path(name), fault).outcomes, sep="\n  ")  # noqa: T201
