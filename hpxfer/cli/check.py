@@ -47,7 +47,9 @@ def check(
         typer.Option(metavar="NAME=NUMBER", help="Of --module without a recipe: a base HP; may be repeated."),
     ] = None,
     points: Annotated[str | None, typer.Option(help="Values along one axis, e.g. 32,64,128,256.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of optimizer steps; default: 6, 5 of --module, or 20 of --trainer.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Number of optimizer steps; default: 6, 5 of --module, or 20 of --trainer.")
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Number of seeds, trained together; default: 6, or 3 of --module.")
     ] = None,

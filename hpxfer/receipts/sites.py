@@ -63,9 +63,7 @@ class _Site:
         mode = _mode(module)
         self._seen.add(mode)
         with_it = float(getattr(module, SCALING)) if self._key == ATTENTION else _rms(output)
-        self._tell(
-            {"key": self._key, "module": self._name, "mode": mode, "with": with_it, "without": self._without}
-        )
+        self._tell({"key": self._key, "module": self._name, "mode": mode, "with": with_it, "without": self._without})
         self._without = None
 
 

@@ -52,7 +52,9 @@ class CheckedTrainer:
         if why is not None:
             lines.append(f"Every verdict on this trainer is undecided until this is mended: {why}")
         if self.checks.extra_sd:
-            lines.append(f"Verdicts add {self.checks.extra_sd:.3g} to the noise of a seed, as one seed does not repeat.")
+            lines.append(
+                f"Verdicts add {self.checks.extra_sd:.3g} to the noise of a seed, as one seed does not repeat."
+            )
         total = sum(self.wall_s.values())
         lines.append(
             f"{len(self.wall_s)} trials of {self.stored.steps} steps, {total:.0f} s in all; their logs: {self.runs}"
@@ -71,7 +73,9 @@ def check_trainer(
     spec = prepared.spec
     if spec.trainer is None:
         where = f"{prepared.file}: " if prepared.file else ""
-        raise HpxferError(f"{where}trainer: must be given for a check of it, got none; hpxfer check --sweep is for ours")
+        raise HpxferError(
+            f"{where}trainer: must be given for a check of it, got none; hpxfer check --sweep is for ours"
+        )
     trials = check_trials(prepared.expansion, STEPS if steps is None else steps)
     with located(prepared.file, prepared.overrides):
         require_command(spec, iter(trials.values()))

@@ -21,4 +21,6 @@ def checks_table(outcomes: Sequence[Outcome]) -> str:
 
 def _lines(row: tuple[str, str, str], first: int, second: int) -> list[str]:
     start = f"{row[0]:<{first}}  {row[1]:<{second}}  "
-    return textwrap.wrap(row[2], WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_on_hyphens=False)
+    return textwrap.wrap(
+        row[2], WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_on_hyphens=False
+    )

@@ -129,12 +129,16 @@ def _run(trial: Trial, trainer: Any, runs: Path) -> Evidence:
     attempt.mkdir(parents=True)
     config = {
         **config_of(trial, trainer, sweep="checked", gpus=0, nodes=1),
-        **{"check": True, "contract": CONTRACT, "trial": trial.id, "attempt": 1},
-        **{"report_file": str(attempt / "reports.jsonl"), "checkpoint_dir": str(attempt / "ckpt"), "resume": None},
+        "check": True,
+        "contract": CONTRACT,
+        "trial": trial.id,
+        "attempt": 1,
+        "report_file": str(attempt / "reports.jsonl"),
+        "checkpoint_dir": str(attempt / "ckpt"),
+        "resume": None,
     }
     user = trial_of(json.loads(json.dumps(config)))
     returned = train(user)
     user.result(returned)
     result = TrialResult(trial_id=trial.id, status="finished", validation_loss_nats=returned["validation"])
     return Evidence.read(trial, result, runs)
-
