@@ -1,4 +1,4 @@
-"""`hpxfer check`: do features scale as a table predicts, and do they keep their size?"""
+"""`hpxfer check`: do features scale as a table predicts, and does a trainer do what its sweep says?"""
 
 from __future__ import annotations
 

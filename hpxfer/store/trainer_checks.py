@@ -1,4 +1,4 @@
-"""What the checks of a user's own trainer found: trainer_check.json in the results folder, and whether it still counts."""
+"""What the checks of a user's own trainer found: trainer_check.json beside the results, and whether it counts."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _forward(found: Mapping[str, Evidence]) -> Outcome:
     for each in _shapes(found):
         if each.multipliers is None:
             label = each.trial.shape.label()
-            no = f"no recipe can be read at {label}; name all that changes in model.dims, as the parameterization holds it"
+            no = f"no recipe can be read at {label}: name the dimensions that the parameterization needs in model.dims"
             reason = NO_RECIPE if each.expected is None else no
             return Outcome(check=FORWARD, status="not possible", reason=reason)
         outcomes.append((each, forward_factors(each.outputs, each.multipliers)))

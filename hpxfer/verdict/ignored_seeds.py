@@ -1,4 +1,4 @@
-"""Seeds that change nothing: a trainer that ignores its seed has no noise, and its verdicts would be falsely sure. Pure.
+"""Seeds that change nothing: a trainer that ignores its seed has no noise, and its verdicts are falsely sure. Pure.
 
 Equal losses in one cell may be chance, as trainers print few digits. So two seeds count as one if they have the same
 loss in every cell of a shape that has both, and in two cells at least.
@@ -26,7 +26,7 @@ def ignored_seeds(rows: Iterable[ShapeLosses]) -> str | None:
             ]
             if len(pairs) >= MIN_CELLS and all(a == b for a, b in pairs):
                 return (
-                    f"{row.name}: seeds {one} and {other} end with exactly the same loss in all {len(pairs)} cells: the "
-                    "training ignores its seed, so that the noise is not known; pass the seed on"
+                    f"{row.name}: seeds {one} and {other} end with exactly the same loss in all {len(pairs)} cells: "
+                    "the training ignores its seed, so that the noise is not known; pass the seed on"
                 )
     return None
