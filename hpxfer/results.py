@@ -16,6 +16,7 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import DIMENSIONS
 from hpxfer.search.cells import cells_of
 from hpxfer.search.kinds import kind_of
+from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.data import points_with_data
 from hpxfer.spec.data_section import is_own
@@ -26,7 +27,9 @@ from hpxfer.store.location import local_results
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.store.lost_curves import LostCurves, lost_curves
 from hpxfer.store.sweep_file import load_stored
+from hpxfer.store.trainer_checks import TrainerChecks, read_checks
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
+from hpxfer.verdict.rules import Rules
 from hpxfer.verdict.shape_names import AxisShape, find_shape
 
 # The status of a cell whose trial is not in the store.
@@ -47,7 +50,13 @@ class Results:
     problems: tuple[str, ...]  # the files that were passed over, and why; the trials that lost their curves
     trainer_version: int = TRAINER_VERSION  # of the trials in `cells`: the newest version in the folder
     lost_curves: LostCurves | None = None  # None: every trial has its curves
+    checks: TrainerChecks | None = None  # of a user's own trainer, if it was checked
     base: AxisShape | None = None  # the shape that all is judged from, see `from_base`; None: the sweep's base
+
+    @property
+    def rules(self) -> Rules:
+        """The rules of the verdicts on the sweep, which the checks of a user's own trainer are part of."""
+        return rules_of(self.spec, self.checks)
 
     @property
     def name(self) -> str:
@@ -205,7 +214,15 @@ def load_results(folder: str | Path) -> Results:
     version = store.trainer_version() or TRAINER_VERSION
     lost = None if spec.resources.curves == "none" else lost_curves(store, spec.name)
     problems = (*store.problems, *([] if lost is None else [lost.text()]))
-    return Results(folder=path, spec=spec, trials=trials, problems=problems, trainer_version=version, lost_curves=lost)
+    return Results(
+        folder=path,
+        spec=spec,
+        trials=trials,
+        problems=problems,
+        trainer_version=version,
+        lost_curves=lost,
+        checks=None if spec.trainer is None else read_checks(path),
+    )
 
 
 def _columns(spec: SweepSpec) -> list[str]:

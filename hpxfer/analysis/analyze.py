@@ -14,7 +14,7 @@ from hpxfer.analysis.statistics.answers import answers_of
 from hpxfer.analysis.statistics.reference_arm import chosen_arm
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host.output import json_ready
-from hpxfer.search.verdict_rules import judged_by, rules_of
+from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec.yaml_file import YamlFile, read_yaml
 from hpxfer.store import SWEEP_FILE
 from hpxfer.verdict.loss import NATS, JudgedLoss
@@ -101,7 +101,7 @@ def analyze(results: Results, loss: str | None = None, references: References | 
         hp=results.spec.judged_hp,
         loss=loss,
         lines=tuple(lines),
-        rules=rules_of(results.spec),
+        rules=results.rules,
         references=references,
     )
     statistics, failed = _statistics(inputs)
@@ -183,7 +183,7 @@ def _lines(results: Results, loss: str) -> tuple[list[JudgedLine], list[str]]:
             more = "" if why is None else f": {why}"
             notes.append(f"{hp}: no trial lies on a line of it, so nothing can be said about its transfer{more}")
         else:
-            out.append(judge_line(line, sweep=results.name, hp=hp, loss=judged_by(spec, loss), rules=rules_of(spec)))
+            out.append(judge_line(line, sweep=results.name, hp=hp, loss=judged_by(spec, loss), rules=results.rules))
     return out, notes
 
 

@@ -1,8 +1,9 @@
-"""`hpxfer check`: do features scale as a table predicts, and do they keep their size?"""
+"""`hpxfer check`: do features scale as a table predicts, and does a trainer do what its sweep says?"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,8 @@ from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, column, load_plugins
 from hpxfer.cli.output import CHECK_MISSED, say, written
 from hpxfer.errors import HpxferError
+
+LEAST_STEPS = 5  # a warm-up, a peak, a decay and an end
 
 
 def check(
@@ -24,6 +27,13 @@ def check(
         str | None, typer.Option(help="adamw or sgd; default: the sweep's, or adamw if the table has it.")
     ] = None,
     sweep: Annotated[Path | None, typer.Option(help="Take model, data, HPs and shapes from this sweep.")] = None,
+    trainer: Annotated[
+        Path | None,
+        typer.Option(metavar="SWEEP", help="Check the trainer of this sweep: receipts, seeds, repetition, and more."),
+    ] = None,
+    results: Annotated[
+        str | None, typer.Option(help="Of --trainer: the folder or URI that holds the sweep's own folder.")
+    ] = None,
     module: Annotated[
         str | None,
         typer.Option(metavar="PKG.MOD:BUILD", help="Check your own torch module; PKG.MOD has batch and loss_fn too."),
@@ -37,7 +47,9 @@ def check(
         typer.Option(metavar="NAME=NUMBER", help="Of --module without a recipe: a base HP; may be repeated."),
     ] = None,
     points: Annotated[str | None, typer.Option(help="Values along one axis, e.g. 32,64,128,256.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of optimizer steps; default: 6, or 5 of --module.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Number of optimizer steps; default: 6, 5 of --module, or 20 of --trainer.")
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Number of seeds, trained together; default: 6, or 3 of --module.")
     ] = None,
@@ -71,6 +83,10 @@ def check(
     With --module your own code is trained: build(shape) returns the model, batch(shape) a batch, and
     loss_fn(model, batch) the loss. If PKG.MOD has optimizer(model, shape) too, the check only watches.
 
+    With --trainer short trials of your own trainer are run, and nothing grows but one shape: does it apply the recipe,
+    does its seed matter, does it repeat? What they find is stored beside the results. A failed receipt or seed check
+    makes every verdict undecided.
+
     An axis names what grows: width, depth, experts, active, capacity, granularity, expert_ratio, expert_width, shared,
     groups, dense_ratio, regime-i to regime-iii.
 
@@ -80,8 +96,17 @@ def check(
       hpxfer check --sweep sweeps/quickstart.yaml --points 32,64,128,256
       hpxfer check --plugin ./mine.py --parameterization mine
       hpxfer check --parameterization mssp-ii --architecture mlp --convention readout_init=zero --seeds 12
+      hpxfer check --trainer sweep.yaml --steps 20
       hpxfer check --module train.model:build --recipe results/quickstart/recipe.yaml
     """
+    if trainer is not None:
+        given = (parameterization, convention, axis, optimizer, sweep, module, recipe, base, hp, points, seeds)
+        _of_trainer(given, (architecture, gate, activation, matrices, top_k, bias, output))
+        load_plugins(plugin)
+        _check_trainer(trainer, steps, results, plugin or (), as_json=as_json)
+        return
+    if results is not None:
+        raise HpxferError("--results: belongs to --trainer, got none; add it, or leave this out")
     if module is not None:
         _require_no_other(
             sweep=sweep, architecture=architecture, activation=activation, matrices=matrices, top_k=top_k, bias=bias
@@ -109,6 +134,31 @@ def check(
     else:
         say(found.table() + (f"\n\n{written(files)}" if files else ""))
     if not found.passed:
+        raise typer.Exit(CHECK_MISSED)
+
+
+def _of_trainer(*given: Sequence[object]) -> None:
+    """Raise HpxferError for options of the other checks beside --trainer."""
+    if any(value is not None and value != [] for values in given for value in values):
+        raise HpxferError(
+            "--trainer: goes with --steps, --results, --plugin and --json alone, as the sweep says the rest; leave the "
+            "other options out"
+        )
+
+
+def _check_trainer(
+    sweep: Path, steps: int | None, results: str | None, plugins: Sequence[str], *, as_json: bool
+) -> None:
+    """Check the trainer of a sweep, and end with 1 if a check failed."""
+    from hpxfer.driver import prepare
+    from hpxfer.trust import check_trainer
+
+    if steps is not None and steps < LEAST_STEPS:
+        raise HpxferError(f"--steps: must be at least {LEAST_STEPS} with --trainer, got {steps}")
+    found = check_trainer(prepare(sweep, results=results, plugins=plugins), steps=steps)
+    files = [str(file) for file in found.files]
+    say(json.dumps({**found.to_dict(), "files": files}) if as_json else f"{found.table()}\n\n{written(files)}")
+    if not found.checks.passed:
         raise typer.Exit(CHECK_MISSED)
 
 

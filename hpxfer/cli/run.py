@@ -171,6 +171,7 @@ def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
     if as_json:
         report = found.reports[0].to_dict()
         data = {"plan": plan_data(job), "report": report, "num_failed": len(failed), "no_recipe": no_recipe}
+        data |= {"trainer_checks": list(found.checks[0])} if found.checks[0] else {}
         data["lost_curves"] = [] if outcome.lost_curves is None else outcome.lost_curves.all_ids()
         say(json.dumps({**data, "files": names, "next_step": found.next_steps[0]}))
     else:

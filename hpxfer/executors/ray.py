@@ -34,6 +34,7 @@ from hpxfer.executors.ray_cluster import (
 )
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
+from hpxfer.executors.worker import STOP_S
 from hpxfer.host.machine import num_cpus
 from hpxfer.plan.packing import SHARES, gpu_share
 from hpxfer.trial.events import Ended, Started

@@ -58,12 +58,13 @@ class TrainUser:
     sweep: str
     runs: str
     multipliers: tuple[str, ...] = ()  # that the sweep names
-    judged: str  # the loss that the sweep is judged by: validation or final_window
+    judged: str | None  # the loss that the sweep is judged by: validation or final_window; None: any will do
     gpus_on_node: float = 0.0
     nodes: int = 1
     curves: bool = True
     provenance: str | None = None  # JSON: of the user's code
     sent: Mapping[str, bytes] = field(default_factory=dict)  # files of the trainer that came with a job
+    check: bool = False  # whether these are short trials that check the trainer: the config says so
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         (trial,) = stack.trials
@@ -97,6 +98,7 @@ class TrainUser:
         config = config_of(
             trial, self.trainer, sweep=self.sweep, gpus=gpus, nodes=self.nodes, multipliers=self.multipliers
         )
+        config |= {"check": True} if self.check else {}
         at = Path(os.path.abspath(folder))
         values = placeholders(
             trial,
@@ -189,7 +191,7 @@ class TrainUser:
         error, kind = (ending.message, ending.kind) if ending.status == "failed" else (None, None)
         status = ending.status
         judged = ending.validation_loss if self.judged == "validation" else final
-        if status == "finished" and MEMBER.is_first and judged is None:
+        if status == "finished" and MEMBER.is_first and self.judged is not None and judged is None:
             status, kind, error = "failed", "bug", _no_loss(self.judged, len(window), setting.final_window_steps)
         numbers = Path(self.runs) / trial.id
         loss, finished = self.trainer.loss, status == "finished"

@@ -22,7 +22,6 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.verdict_doubts import Doubt, doubts
 from hpxfer.search.verdict_lines import all_flops, lines_of_grid
-from hpxfer.search.verdict_rules import rules_of
 from hpxfer.store.schema import shape_of_row
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss_grid import loss_grids
@@ -191,7 +190,7 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     kind = kind_of(results.spec)
     if kind.lists_trials or kind.tunes != "lines" or results.why_no_line() is not None:
         return {}  # a grid trains in the order that fills the workers: its path says nothing about the grid
-    rules = rules_of(results.spec)
+    rules = results.rules
     unit = "FLOPs" if results.spec.trainer is None else "tokens"  # see `relative_cost`
     return {"": doubt_info(doubt_paths(results, rules), rules.error, unit, rules.control)}
 

@@ -74,7 +74,9 @@ def judge(
         )
     if hp is not None and hp not in hps:
         raise HpxferError(f"{where}: --hp: must be an HP of the table, got {shown(hp)}; {nearest(hp, hps)}")
-    rules = replace(_rules(regret_limit, error), control=control, outside=True, assumed_bases=assumed)
+    rules = replace(
+        _rules(regret_limit, error), control=control, outside=True, assumed_bases=assumed, seeds_differ=True
+    )
     loss = _loss(ready.read, runs, unit, classes, samples)
     hp = hp or ("lr" if "lr" in hps else hps[0])
     frames = {each: _line([run for run in runs if run.hp == each]) for each in sorted(hps, key=lambda one: one != hp)}

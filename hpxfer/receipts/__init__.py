@@ -6,7 +6,7 @@
 from hpxfer.receipts.arms import arms_agree, same_measure
 from hpxfer.receipts.changes import changes_since, weights_of
 from hpxfer.receipts.forward import forward_factors
-from hpxfer.receipts.groups import groups_match
+from hpxfer.receipts.groups import common_factor, groups_match
 from hpxfer.receipts.init import init_matches
 from hpxfer.receipts.outcome import Outcome, undecided_because
 from hpxfer.receipts.receipt import receipt
@@ -21,6 +21,7 @@ __all__ = [
     "arms_agree",
     "base_repeats",
     "changes_since",
+    "common_factor",
     "forward_factors",
     "groups_match",
     "hp_is_wired",

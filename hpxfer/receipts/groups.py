@@ -34,7 +34,7 @@ def groups_match(
     pairs = [(each, found) for each in trained if (found := expected_of(each, expected)) is not None]
     if not pairs:
         return _outcome("not possible", "no parameter has a role or a name with expected numbers; give roles")
-    scale = _common_factor(pairs) if factor is None else factor
+    scale = _median_ratio(pairs) if factor is None else factor
     wrong = [text for entry, found in pairs for text in _differences(entry, found, scale, tolerance)]
     if wrong:
         return _outcome("failed", listed(wrong))
@@ -73,7 +73,14 @@ def _lost(groups: Sequence[Entry], expected: Expected) -> Iterator[str]:
         yield f"the receipt does not have {listed(lost)}"
 
 
-def _common_factor(pairs: Sequence[tuple[Entry, Entry]]) -> float | None:
+def common_factor(groups: Sequence[Entry], expected: Expected) -> float | None:
+    """Return the factor of the schedule by which most LRs differ from those expected, or None if none is known."""
+    return _median_ratio(
+        [(each, found) for each in in_optimizer(groups) if (found := expected_of(each, expected)) is not None]
+    )
+
+
+def _median_ratio(pairs: Sequence[tuple[Entry, Entry]]) -> float | None:
     """Return the median of LR over expected LR, or None if all LRs are zero or unknown."""
     ratios = [
         held / wanted

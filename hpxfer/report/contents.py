@@ -21,11 +21,11 @@ from hpxfer.report.provenance import (
     progress_table,
     provenance_table,
     threshold_table,
+    trainer_checks,
 )
 from hpxfer.report.tables import NOTHING, Cell, Column, Table, text_table
 from hpxfer.report.trials import TrialData, trial_data
 from hpxfer.results import Results
-from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.storage.uri import spelled
 from hpxfer.verdict.headline import headline
@@ -138,6 +138,7 @@ class Section:
     figures: Sequence[DrawnFigure] = ()
     not_drawn: Sequence[str] = ()  # why other figures are missing
     problems: Sequence[str] = ()  # files that could not be read
+    checks: Sequence[str] = ()  # of a user's own trainer: what they found in one line, then what failed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -181,7 +182,7 @@ def report_of(sections: Sequence[Section], *, made_from: str = Report.made_from)
 
 def _section(source: Source, name: str) -> Section:
     results, analysis = source.results, source.analysis
-    rules = rules_of(results.spec)
+    rules = results.rules
     judged = [report for report in analysis.reports if report.hp == analysis.hp]
     others = [report for report in analysis.reports if report.hp != analysis.hp]
     return Section(
@@ -210,6 +211,7 @@ def _section(source: Source, name: str) -> Section:
         figures=source.figures,
         not_drawn=source.not_drawn,
         problems=results.problems,
+        checks=tuple(trainer_checks(results)),
     )
 
 
@@ -367,6 +369,7 @@ def _section_dict(section: Section) -> dict[str, Any]:
         "progress": {"text": section.progress, **section.progress_table.to_dict()},
         "failures": list(section.failures),
         "problems": list(section.problems),
+        "trainer_checks": list(section.checks) or None,
         "provenance": section.provenance.to_dict(),
         "limits": list(section.limits),
         "figures": [

@@ -31,6 +31,7 @@ def _section(section: Section, links: Mapping[tuple[str, str], str]) -> Iterator
     yield from _figures(section, links, under_verdict=True)
     for card in (*section.cards, *section.other_cards):
         yield from _card(card)
+    yield from _listing("Checks of the trainer", section.checks)
     yield from _listing("What is not known, and why", section.unknown)
     yield from _listing("Failed trials", section.failures)
     yield from _listing("Files that could not be read", section.problems)

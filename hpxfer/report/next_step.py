@@ -28,6 +28,8 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
     progress = Progress.of(results)
     if is_running and progress.num_missing:
         return f"Next: nothing yet. The run goes on, and {progress.num_missing} trials are still to come."
+    if doubted := [doubt for finding in every for doubt in finding.doubts]:
+        return f"Next: mend the trainer, as more trials do not help: {doubted[0]}"
     if num := progress.num_missing + progress.num_failed:
         return f"Next: run the sweep again: that trains the {num} trials without a result, and nothing else."
     if (diverged := all_diverged(results)) is not None:

@@ -20,6 +20,7 @@ from hpxfer.spec.budget import budget_text
 from hpxfer.spec.data_section import OWN_DATA
 from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.spec.variants import given_hps
+from hpxfer.store.trainer_checks import checks_text
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import STATUSES
 from hpxfer.verdict.rules import Rules
@@ -142,6 +143,15 @@ def _of_trainer(trainer: TrainerSpec, trials: pd.DataFrame) -> Iterator[tuple[st
     packages = {f"{name} {version}" for code in codes for name, version in code["packages"].items()}
     if packages:
         yield "packages beside it", ", ".join(sorted(packages))
+
+
+def trainer_checks(results: Results) -> Iterator[str]:
+    """Yield what the checks of a user's own trainer found in one line, and then each that failed, with the reason."""
+    if (trainer := results.spec.trainer) is None:
+        return
+    yield checks_text(results.checks, trainer)
+    if results.checks is not None and results.checks.counts_for(trainer):
+        yield from results.checks.faults()
 
 
 def threshold_table(rules: Rules) -> Table:

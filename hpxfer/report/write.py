@@ -27,6 +27,7 @@ from hpxfer.report.joint import joint_text
 from hpxfer.report.markdown import to_markdown
 from hpxfer.report.next_step import next_step
 from hpxfer.report.page import to_pdf, to_png
+from hpxfer.report.provenance import trainer_checks
 from hpxfer.results import Results, load_results
 
 Format = Literal["html", "md", "json", "text", "png", "pdf"]
@@ -50,6 +51,7 @@ class Written:
     next_steps: tuple[str, ...]
     files: tuple[Path, ...]  # in the order written
     warnings: tuple[str, ...]
+    checks: tuple[tuple[str, ...], ...] = ()  # one per folder: what the checks of a user's own trainer found
     not_written: tuple[str, ...] = ()  # one message per folder or file that was asked for and cannot be written
 
     def text(self) -> str:
@@ -59,6 +61,8 @@ class Written:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data: the report of a single folder itself, or a list of the reports of several."""
         found = [report.to_dict() for report in self.reports]
+        for report, checks in zip(found, self.checks, strict=True):
+            report |= {"trainer_checks": list(checks)} if checks else {}
         files = {"files": [str(path) for path in self.files]}
         return {**found[0], **files} if len(found) == 1 else {"reports": found, **files}
 
@@ -185,6 +189,7 @@ def _write_report(
         if full
         else (),
         next_steps=tuple(next_steps),
+        checks=tuple(tuple(trainer_checks(results)) for results in sweeps),
         files=tuple(files),
         warnings=tuple(warnings),
         not_written=tuple(not_written),
@@ -196,7 +201,8 @@ def _summary(results: Results, report: TransferReport) -> str:
     if asks_for_points(results.spec):
         return points_text(results)
     joint = joint_optima(results) if not report.findings else []
-    return joint_text(joint, results) if joint else report.summary()
+    lines = [f"{line}\n" for line in list(trainer_checks(results))[:1]]
+    return (joint_text(joint, results) if joint else report.summary()) + "".join(lines)
 
 
 def _full_text(source: Source, report: TransferReport) -> str:

@@ -8,20 +8,27 @@ from hpxfer.scaling.tables import OWN
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
 from hpxfer.store.losses import judged_loss
+from hpxfer.store.trainer_checks import TrainerChecks
 from hpxfer.verdict.loss import UNITS, JudgedLoss
 from hpxfer.verdict.rules import Rules
 
 
-def rules_of(spec: SweepSpec) -> Rules:
+def rules_of(spec: SweepSpec, checks: TrainerChecks | None = None) -> Rules:
     """Return the rules of the verdicts on a sweep.
 
-    Of the arms of a user's own trainer, only the user can say which one is the control.
+    Of the arms of a user's own trainer, only the user can say which one is the control. `checks` of that trainer say
+    whether its losses can be believed. Those of other code do not count.
     """
     limit, error = spec.judge.regret_limit, kind_of(spec).error(spec)
     rules = Rules(loss=limit.loss, octaves=limit.octaves)
-    if (trainer := spec.trainer) is not None and (trainer.arms or trainer.control):
-        control = f"{OWN if trainer.arms else ''}{trainer.control}" if trainer.control else None
-        rules = replace(rules, control=control, outside=control is None)
+    if (trainer := spec.trainer) is not None:
+        rules = replace(rules, seeds_differ=True)
+        if trainer.arms or trainer.control:
+            control = f"{OWN if trainer.arms else ''}{trainer.control}" if trainer.control else None
+            rules = replace(rules, control=control, outside=control is None)
+        if checks is not None and checks.counts_for(trainer):
+            why = checks.undecided_because
+            rules = replace(rules, doubts=() if why is None else (why,), extra_sd=checks.extra_sd)
     return rules if error is None else replace(rules, error=error)
 
 

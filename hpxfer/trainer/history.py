@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpxfer.trainer.job import REPORTS, attempt_folder, attempt_numbers
-from hpxfer.trainer.lines import Checkpoint, Groups, Line, Point, Result
+from hpxfer.trainer.lines import Checkpoint, Forward, Groups, Line, Point, Result
 from hpxfer.trainer.reader import Reader
 
 # Receipts are for a few steps, and the newest checkpoints count. Who writes them at each step fills no memory.
@@ -24,6 +24,7 @@ class Reported:
     points: list[Point] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     groups: list[Groups] = field(default_factory=list)
+    outputs: list[Forward] = field(default_factory=list)
     result: Result | None = None
 
     def add(self, line: Line) -> None:
@@ -36,6 +37,8 @@ class Reported:
                 del self.checkpoints[:-_MOST]
             case Groups() if len(self.groups) < _MOST:
                 self.groups.append(line)
+            case Forward() if len(self.outputs) < _MOST:
+                self.outputs.append(line)
             case Result():
                 self.result = line
 

@@ -3,7 +3,11 @@
     {"type": "report", "step": 10, "loss": 3.2, "grad_norm": 0.7}    a loss, and any other numbers by name
     {"type": "alive"}                                                 it works on, and has nothing to report
     {"type": "checkpoint", "step": 10, "path": "ckpt/step-10"}        a checkpoint is whole
-    {"type": "groups", "step": 1, "groups": [{"names": [...], "lr": 0.01}]}    the optimizer's groups
+    {"type": "groups", "step": 1, "groups": [{"name": "wq", "lr": 0.01}]}    a receipt: what the optimizer holds; also
+        "changes": {"wq": 0.01}    by how much (RMS) the update of this step changed each parameter
+        "batch": "5f3a"            a hash of the batch of this step
+    {"type": "forward", "step": 0, "outputs": [{"key": "readout", "mode": "train", "with": 0.5, "without": 1.0}]}
+        the size (RMS) of the output at the site of a forward multiplier, with it and without it
     {"type": "result", "status": "finished", "validation_loss": 3.1}  the last line; or "diverged", with its `step`
 
 Each line may also have `trial`, `attempt` (both must be those of the config) and `time` (seconds since 1970).
@@ -57,6 +61,16 @@ class Groups:
 
     step: int
     groups: tuple[Mapping[str, Any], ...]
+    changes: Mapping[str, float] | None = None  # name -> RMS of its change by the update of this step
+    batch: str | None = None  # a hash of the batch of this step
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Outputs at the sites of forward multipliers, each with the multiplier and without it."""
+
+    step: int
+    outputs: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,7 @@ class Result:
     metrics: Mapping[str, float]
 
 
-Line = Point | Alive | Checkpoint | Groups | Result
+Line = Point | Alive | Checkpoint | Groups | Forward | Result
 
 
 def parse_line(text: bytes, *, trial_id: str, attempt: int, steps: int) -> Line:
@@ -117,7 +131,20 @@ def _groups(data: Mapping[str, Any], steps: int) -> Groups:
     groups = data.get("groups")
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         raise Fault(f"groups: must be a list of objects, one per parameter group, got {shown(groups)}")
-    return Groups(_step(data, steps), tuple(groups))
+    changes, batch = data.get("changes"), data.get("batch")
+    if changes is not None and not isinstance(changes, dict):
+        raise Fault(f"changes: must map a name to the RMS of its change, got {shown(changes)}")
+    if batch is not None and not isinstance(batch, str):
+        raise Fault(f"batch: must be a text, such as a hash, got {shown(batch)}")
+    moved = None if changes is None else {name: _number(changes, name) for name in changes}
+    return Groups(_step(data, steps), tuple(groups), moved, batch)
+
+
+def _forward(data: Mapping[str, Any], steps: int) -> Forward:
+    outputs = data.get("outputs")
+    if not isinstance(outputs, list) or not all(isinstance(each, dict) and "key" in each for each in outputs):
+        raise Fault(f"outputs: must be a list of objects, each with the key of a multiplier, got {shown(outputs)}")
+    return Forward(_step(data, steps), tuple(outputs))
 
 
 def _result(data: Mapping[str, Any], steps: int) -> Result:
@@ -134,6 +161,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], int], Line]] = {
     "alive": _alive,
     "checkpoint": _checkpoint,
     "groups": _groups,
+    "forward": _forward,
     "result": _result,
 }
 

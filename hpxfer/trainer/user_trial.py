@@ -12,12 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, SupportsFloat
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import sync_folder
+from hpxfer.host.output import json_ready
 from hpxfer.trainer.ranks import barrier
 from hpxfer.trainer.user_recipe import TrialRecipe
+
+if TYPE_CHECKING:
+    import torch
 
 _STEP = re.compile(r"step-[0-9]+|\.step-.*")
 _ALIVE_S = 1.0  # `alive` may be called at each step: more lines than this say nothing
@@ -78,10 +82,57 @@ class UserTrial:
             self._write({"type": "result", "status": "diverged", "step": int(step)})
         raise SystemExit(0)
 
-    def groups(self, step: int, groups: Iterable[Mapping[str, Any]]) -> None:
-        """Report the parameter groups of the optimizer as plain data, e.g. names, lr, eps, weight_decay, betas."""
+    def groups(
+        self,
+        step: int,
+        groups: Iterable[Mapping[str, Any]],
+        *,
+        changes: Mapping[str, float] | None = None,
+        batch: str | None = None,
+    ) -> None:
+        """Report what the optimizer holds as plain data, one entry per parameter: `hpxfer.receipt(model, optimizer)`.
+
+        `changes` are name -> RMS of the change by the update of this step, and `batch` is a hash of its batch.
+        """
         if self.rank == 0:
-            self._write({"type": "groups", "step": int(step), "groups": [dict(group) for group in groups]})
+            more: dict[str, Any] = {"changes": None if changes is None else dict(changes), "batch": batch}
+            line = {"type": "groups", "step": int(step), "groups": [json_ready(dict(group)) for group in groups]}
+            self._write({**line, **{name: value for name, value in more.items() if value is not None}})
+
+    def forward(self, step: int, outputs: Iterable[Mapping[str, Any]]) -> None:
+        """Report outputs at the sites of multipliers, each `{"key", "mode", "with", "without"}`, see `watch`."""
+        if self.rank == 0:
+            self._write({"type": "forward", "step": int(step), "outputs": [json_ready(dict(each)) for each in outputs]})
+
+    @property
+    def is_check(self) -> bool:
+        """Whether this is a short trial of `hpxfer check --trainer`."""
+        return self.config.get("check") is True
+
+    def watch(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
+        roles: Any = None,
+        *,
+        sites: Any = None,
+    ) -> None:
+        """Report all that `hpxfer check --trainer` asks of a torch training. In other trials this does nothing.
+
+        Call it once, when model and optimizer are wrapped and before the first step; under torchrun on all ranks. Hooks
+        of the optimizer then report its groups at a few steps, and the change by the first update. Hooks of the modules
+        report the first batch, and the output at the sites of forward multipliers with and without them.
+
+        Args:
+            model, optimizer: of torch; several optimizers if the training has several.
+            roles: pairs of a pattern of parameter names and a role, as for `recipe.init_`.
+            sites: pairs of a pattern of module names and a key, as for `recipe.attach`. Multipliers that the model
+                applies by itself are no sites: report them with `forward`.
+        """
+        if self.is_check:
+            from hpxfer.trainer.watch import watch
+
+            watch(self, model, optimizer, roles, sites)
 
     def result(self, values: Mapping[str, SupportsFloat]) -> None:
         """Report that the training has finished. `hpxfer` calls it with what `train` returns."""

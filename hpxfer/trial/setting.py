@@ -23,7 +23,7 @@ from hpxfer.spec.precision import AUTO
 from hpxfer.spec.schedule import planned_at, schedule_at
 from hpxfer.spec.ties import ties_at
 from hpxfer.spec.trainer_section import TrainerSpec
-from hpxfer.trial.identity import canonical
+from hpxfer.trial.identity import canonical, digest_of
 
 _INIT = BaseInit()
 _BALANCE = Balance()
@@ -203,6 +203,12 @@ def trainer_identity(trainer: TrainerSpec, choice: Parameterization | None) -> d
     out: dict[str, Any] = {**trainer.entry, **{name: value for name, value in code.items() if value}}
     loss = trainer.loss.model_dump(exclude_defaults=True)
     return {**out, "loss": loss} if loss else out
+
+
+def trainer_code(trainer: TrainerSpec) -> str:
+    """Return a hash of what decides the numbers of a user's own trainer in all of its arms."""
+    arms = {name: arm.args for name, arm in (trainer.arms or {}).items()}
+    return digest_of(canonical({"trainer": trainer_identity(trainer, None), "arms": arms}))
 
 
 def _sums_to_one(gate: str) -> bool:

@@ -15,6 +15,7 @@ from scipy import stats
 
 from hpxfer.verdict.basins import Ints, rise_of_each
 from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, half_width
+from hpxfer.verdict.ignored_seeds import ignored_seeds
 from hpxfer.verdict.loss import NATS
 from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
 from hpxfer.verdict.measured import Measured, measure
@@ -40,6 +41,7 @@ class Estimates:
     optima: tuple[Optimum, ...]  # in the order of the rows
     drift: Drift | None
     move: Move | None
+    ignored_seeds: str | None = None  # where seeds change nothing, on any grid that shares the noise
 
     @property
     def noise(self) -> SeedNoise | None:
@@ -94,8 +96,11 @@ class Estimates:
         return self.bounded(out)
 
 
-def estimate_all(grids: Sequence[LossGrid]) -> tuple[Estimates, ...]:
-    """Return the estimates of every grid. The noise of seeds is pooled over all of them."""
+def estimate_all(grids: Sequence[LossGrid], *, extra_sd: float = 0.0) -> tuple[Estimates, ...]:
+    """Return the estimates of every grid. The noise of seeds is pooled over all of them.
+
+    `extra_sd` is the standard deviation of a loss beyond that of seeds, in the loss's unit. It is added to the noise.
+    """
     distinct: dict[tuple[object, ...], ShapeLosses] = {}
     for grid in grids:
         for row in grid.rows:
@@ -103,6 +108,9 @@ def estimate_all(grids: Sequence[LossGrid]) -> tuple[Estimates, ...]:
     judged = grids[0].judged if grids else NATS
     measured = dict(zip(distinct, measure(distinct.values(), judged), strict=True))
     noise = seed_noise(list(measured.values()))
+    if noise is not None and extra_sd:
+        noise = replace(noise, variance=noise.variance + extra_sd**2)
+    ignored = ignored_seeds(distinct.values())
     arms: dict[str, list[tuple[object, ...]]] = {}
     for key, row in distinct.items():
         arms.setdefault(row.parameterization, []).append(key)
@@ -110,7 +118,7 @@ def estimate_all(grids: Sequence[LossGrid]) -> tuple[Estimates, ...]:
         name: posterior([measured[key] for key in keys], noise or _nominal([measured[key] for key in keys]))
         for name, keys in arms.items()
     }
-    return tuple(
+    estimates = (
         _estimate(
             grid,
             found[grid.parameterization],
@@ -119,6 +127,7 @@ def estimate_all(grids: Sequence[LossGrid]) -> tuple[Estimates, ...]:
         )
         for grid in grids
     )
+    return tuple(replace(each, ignored_seeds=ignored) for each in estimates)
 
 
 def _key(row: ShapeLosses) -> tuple[object, ...]:

@@ -101,6 +101,7 @@ class Finding:
     judged: JudgedLoss = NATS
     is_control: bool = False  # whether all others of its variant are compared with this parameterization
     lacking: tuple[str, ...] = ()  # why it may at best be said that the optimum stays, e.g. `no control`
+    doubts: tuple[str, ...] = ()  # why the losses cannot be believed, see `Rules.doubts`
 
     @property
     def key(self) -> tuple[str, str]:

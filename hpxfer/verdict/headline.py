@@ -110,6 +110,8 @@ def _decide(hp: str, findings: Sequence[Finding], decides: Callable[[Sequence[Fi
 
 
 def _what_decides(found: Sequence[Finding], *, is_running: bool, of_table: bool) -> str:
+    if doubted := [doubt for finding in found for doubt in finding.doubts]:
+        return f"mend the trainer first: {doubted[0]}"
     needs = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
     if needs and of_table:
         return f"add {'; '.join(need.text for need in needs)}"

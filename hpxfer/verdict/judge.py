@@ -29,6 +29,7 @@ NO_NOISE = "one seed: no noise floor, add seeds"
 def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tuple[str, ...]]:
     """Return the verdict on the shapes of a finding, and its reasons.
 
+    - `undecided` if the losses cannot be believed, see `Rules.doubts`.
     - `drifts` if one shape diverges at the transferred HP, or if a single statement is sure: that one regret exceeds
       its limit, and was measured, or that two optima differ by MOVE_OCTAVES. A base that is not bracketed does not
       prevent it.
@@ -36,6 +37,8 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
       nothing else is in doubt. The regret at a shape whose own optimum is not bracketed is a lower bound, and the
       reasons say so.
     """
+    if finding.doubts:
+        return "undecided", finding.doubts
     base = next((shape for shape in finding.shapes if shape.is_base), None)
     others = [shape for shape in finding.shapes if not shape.is_base]
     if base is None:

@@ -116,7 +116,7 @@ def judge_line(
 
     `sweep` is the name of the sweep or, `of_table`, of the table.
     """
-    estimates = estimate_all(loss_grids(line, loss))
+    estimates = estimate_all(loss_grids(line, loss), extra_sd=rules.extra_sd)
     findings = [finding_of(found, rules) for found in estimates]
     findings.sort(key=lambda finding: (finding.axis, finding.is_control, finding.parameterization))
     compared = tuple(with_control(finding, findings, rules) for finding in findings)

@@ -16,6 +16,9 @@ class Rules:
     `outside` is for losses that another trainer measured. Nothing but the user says there which arm is the control and
     which shape the base. Without either no HP is said to transfer: the verdict is `stays`. A control that the user
     names stands beside all arms, whatever their variant.
+
+    `doubts` say why no loss of the trainer can be believed. With one of them, every verdict is `undecided`, with these
+    reasons first. `seeds_differ` is for a trainer that may ignore its seed: exactly equal losses are such a doubt too.
     """
 
     error: float = ERROR_RATE
@@ -24,6 +27,9 @@ class Rules:
     control: str | None = CONTROL  # the arm that the others are compared with; None: nobody named one
     outside: bool = False
     assumed_bases: tuple[str, ...] = ()  # the axes whose base nobody named, so that the smallest scale was taken
+    doubts: tuple[str, ...] = ()
+    seeds_differ: bool = False
+    extra_sd: float = 0.0  # by how much runs of one seed differ, in the loss's unit; added to the noise of seeds
 
 
 DEFAULT_RULES = Rules()

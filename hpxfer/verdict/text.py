@@ -217,6 +217,8 @@ def verdict_line(finding: Finding) -> str:
 def conclusion(finding: Finding) -> str | None:
     """Return in a few words what a verdict rests on; None if nothing is known."""
     worst = finding.worst
+    if finding.doubts:
+        return finding.doubts[0]
     if finding.verdict == "transfers":
         return lost_text(finding)
     if finding.verdict == "stays":

@@ -33,7 +33,7 @@ class _Cells:
 
 def find(grids: Sequence[LossGrid], rules: Rules = DEFAULT_RULES) -> tuple[Finding, ...]:
     """Return the finding of each grid, not yet compared with the control. The noise of seeds is pooled over all."""
-    return tuple(finding_of(estimates, rules) for estimates in estimate_all(grids))
+    return tuple(finding_of(estimates, rules) for estimates in estimate_all(grids, extra_sd=rules.extra_sd))
 
 
 def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
@@ -57,6 +57,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         reasons=(),
         judged=grid.judged,
         is_control=is_control(grid.parameterization, rules.control),
+        doubts=_doubts(estimates, rules),
         regret_trend=regret_trend(
             [shape.scale for shape in shapes],
             [shape.best_loss for shape in shapes],
@@ -64,12 +65,18 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
             [shape.regret_se_nats for shape in shapes],
         ),
     )
-    if base is not None and noise is not None:
+    if base is not None and noise is not None and not finding.doubts:  # no chance is known of losses in doubt
         finding = _with_chances(finding, estimates, base, cells[base].moved)
     verdict, reasons = judge(finding, rules)
     to_add = what_to_add(finding, grid, rules) if verdict == "undecided" else ()
     needs = tuple(f"to decide: {addition.text}" for addition in to_add)
     return replace(finding, verdict=verdict, reasons=(*reasons, *needs, *_notes(estimates)), to_add=to_add)
+
+
+def _doubts(estimates: Estimates, rules: Rules) -> tuple[str, ...]:
+    """Return why the losses cannot be believed: what the rules say, and seeds that change nothing."""
+    ignored = estimates.ignored_seeds if rules.seeds_differ and not estimates.grid.judged.is_error else None
+    return (*rules.doubts, *([] if ignored is None else [ignored]))
 
 
 def _base_value(estimates: Estimates, base: int) -> float | None:

@@ -45,6 +45,8 @@ def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) 
 
     Nothing else is asked for before everything planned that counts has been run.
     """
+    if finding.doubts:
+        return (_nothing("mend the trainer first"),)
     rows = [Row.of(finding, shape, row) for shape, row in zip(finding.shapes, grid.rows, strict=True)]
     if again := [addition for row in rows if (addition := cells_to_run_again(row)) is not None]:
         return tuple(again)

@@ -184,7 +184,7 @@ def _held_out(inputs: Inputs) -> list[HeldOut]:
     if line is None:
         return []
     grids = {key: rest for key, found in line.by_key.items() if (rest := without_largest(found.grid)) is not None}
-    rests = dict(zip(grids, estimate_all(list(grids.values())), strict=True))
+    rests = dict(zip(grids, estimate_all(list(grids.values()), extra_sd=inputs.rules.extra_sd), strict=True))
     return [
         held_out(line.by_key[finding.key], rests.get(finding.key), finding.base_value, line.hp)
         for finding in line.report.findings
