@@ -30,7 +30,10 @@ def test_an_example_is_written_and_can_be_planned(
     monkeypatch.chdir(tmp_path)
     code, out, err = hpxfer(capsys, "init", "--example", name, "new/folder")
     path = Path("new", "folder", f"{name}.yaml")
-    assert (code, out) == (0, f"written:\n  {path}\n")
+    beside = sorted(examples()[name].parent.glob("*.py"))
+    written = [path, *(path.with_name(each.name) for each in beside)]
+    assert (code, out) == (0, "\n".join(["written:", *(f"  {each}" for each in written)]) + "\n")
+    assert [each.read_bytes() for each in written[1:]] == [each.read_bytes() for each in beside]
     assert f"hpxfer plan {path}" in err
     on: tuple[str, ...] = ()
     if "full" in examples()[name].parts:  # too large for a CPU, and its data is beside it
@@ -41,6 +44,8 @@ def test_an_example_is_written_and_can_be_planned(
         own = PUBLISHED / Path(recipe).parent.name / "recipe.yaml"
         other = own if own.exists() else PUBLISHED / "quickstart" / "recipe.yaml"
         (path.parent / recipe).write_bytes(other.read_bytes())
+    elif beside:  # the folder of a trainer is part of a sweep, and not of its trials
+        assert load_sweep(path).trainer.digests == load_sweep(examples()[name]).trainer.digests
     else:
         assert load_sweep(path) == load_sweep(examples()[name])
     assert hpxfer(capsys, "plan", path, *on)[0] == 0
@@ -61,6 +66,15 @@ def test_a_file_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixtu
     code, out, err = hpxfer(capsys, "init", tmp_path)
     assert (code, out, path.read_text()) == (2, "", "mine")
     assert err == f"hpxfer: {path}: must not exist yet, as it would be overwritten; name another folder\n"
+
+
+def test_a_trainer_is_never_overwritten_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("mine")
+    code, out, err = hpxfer(capsys, "init", "--example", "own_numpy", tmp_path)
+    assert (code, out, path.read_text()) == (2, "", "mine")
+    assert err == f"hpxfer: {path}: must not exist yet, as it would be overwritten; name another folder\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
 
 
 def test_a_folder_that_is_a_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
