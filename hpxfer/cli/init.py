@@ -44,8 +44,8 @@ def init(
         return
     if example not in found:
         fix = nearest(example, found)
-        near = f"{fix}; " if fix.startswith("did") else ""  # the table names all of them
-        raise HpxferError(f"--example: unknown example {shown(example)}; {near}there are:\n{_table(found)}")
+        near = f"{fix}; " if fix.startswith("did") else ""  # the list names all of them
+        raise HpxferError(f"--example: unknown example {shown(example)}; {near}--list names all {len(found)}")
     files = {folder / each.name: each for each in _files(found[example])}
     for path in files:
         if path.exists():

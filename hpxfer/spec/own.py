@@ -67,7 +67,7 @@ def _head_dim(width: int, num_heads: int) -> int:
     """Return the width of a head where only the number of heads is named. Tables scale attention by it."""
     if width % num_heads:
         raise HpxferError(
-            f"dims.num_heads: must divide the width if dims.head_dim is not given, got {num_heads} heads at width {width}"
+            f"dims.num_heads: must divide the width if dims.head_dim is not given, got {num_heads} at width {width}"
         )
     return width // num_heads
 

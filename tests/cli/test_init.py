@@ -84,18 +84,17 @@ def test_a_folder_that_is_a_file_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert "quickstart.yaml: cannot be written: " in err
 
 
-def test_an_unknown_name_lists_the_examples_and_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_told_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = hpxfer(capsys, "init", "--example", "quikstart", tmp_path)
     assert code == 2
-    assert err.startswith("hpxfer: --example: unknown example 'quikstart'; did you mean 'quickstart'?; there are:\n")
-    assert [line.split()[0] for line in err.splitlines()[1:]] == [*examples()]
+    rest = f"--list names all {len(examples())}\n"
+    assert err == f"hpxfer: --example: unknown example 'quikstart'; did you mean 'quickstart'?; {rest}"
     assert not list(tmp_path.iterdir())
 
 
-def test_a_name_like_no_other_lists_the_examples_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_like_no_other_is_told_where_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = hpxfer(capsys, "init", "--example", "foo", tmp_path)
-    assert (code, err.splitlines()[0]) == (2, "hpxfer: --example: unknown example 'foo'; there are:")
-    assert err.count("staged_grid") == 1
+    assert (code, err) == (2, f"hpxfer: --example: unknown example 'foo'; --list names all {len(examples())}\n")
 
 
 def test_the_list_says_what_each_example_asks(capsys: pytest.CaptureFixture[str]) -> None:

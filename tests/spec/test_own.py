@@ -28,5 +28,5 @@ def test_a_width_of_heads_that_is_given_stays() -> None:
 
 
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    with pytest.raises(HpxferError, match=r"dims\.num_heads: must divide the width .* got 3 heads at width 32"):
+    with pytest.raises(HpxferError, match=r"dims\.num_heads: must divide the width .* got 3 at width 32"):
         own_shape({"d": 32, "n": 2, "h": 3}, DIMS, batch=1, steps=1)

@@ -1,7 +1,7 @@
 """A small GPT in plain torch, trained by DDP: torchrun --standalone --nproc-per-node 2 train.py CONFIG_JSON
 
-hpxfer writes the config. This script reads it, takes init, parameter groups and forward multipliers from its recipe, and
-appends one line of JSON per report to a file.
+hpxfer writes the config. This script reads it and takes the init, the parameter groups and the forward multipliers from
+its recipe. It appends one line of JSON per report to a file.
 """
 
 import json
