@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hpxfer.receipts.entries import Entry, Expected, count, expected_of, number
 from hpxfer.receipts.outcome import INIT, Outcome, listed
