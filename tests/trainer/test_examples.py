@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def test_nanogpt_under_torchrun(
 ) -> None:
     shrunken = ("grid.lr.log2=[-7,-7]", "seeds=1", f"axes.width.shapes=[{NARROW_GPT}]", "training.steps=20")
     schedule = "training.schedule.warmup=4"
-    ran = run("nanogpt", tmp_path, capsys, monkeypatch, *shrunken, schedule, "parameterizations=[completep]")
+    more = ("parameterizations=[completep]", "trainer.args.save_every=8")
+    ran = run("nanogpt", tmp_path, capsys, monkeypatch, *shrunken, schedule, *more)
     assert set(ran.trials["status"]) == {"finished"}
     assert len(ran.trials) == 2
     for trial, row in ran.trials.iterrows():
@@ -104,6 +106,22 @@ def test_nanogpt_under_torchrun(
         assert schedule_keeps_ratios(receipts).status == "passed"
         wrong = {role: {**numbers, "eps": 2 * numbers["eps"]} for role, numbers in expected.items()}
         assert groups_match(receipts[0]["groups"], wrong).status == "failed"
+    assert_resumes(ran, str(ran.trials.index[0]))
+
+
+def assert_resumes(ran: Ran, trial: str) -> None:
+    """Assert that the trial goes on from its checkpoint as if it had never ended: the same losses, to the bit."""
+    folder, config = ran.folder / "runs" / trial, ran.config(trial)
+    (checkpoint,) = (folder / "ckpt").iterdir()  # the newest alone is kept
+    assert checkpoint.name == "step-15.pt"
+    again = {**config, "resume": str(checkpoint), "attempt": 2, "report_file": str(folder / "attempt-2" / REPORTS)}
+    (folder / "attempt-2").mkdir()
+    (folder / CONFIG).write_text(json.dumps(again))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*launch, "train.py", str(folder / CONFIG)], check=True, timeout=120)
+    steps = [(line["step"], line["loss"]) for line in ran.lines(trial, "report", attempt=2)]
+    assert steps == list(enumerate(ran.losses(trial)))[16:]
+    assert ran.lines(trial, "result", attempt=2) == ran.lines(trial, "result")
 
 
 def test_mixtral_under_the_trainer_of_transformers(

@@ -109,13 +109,15 @@ def report(config, rank, **line):
 
 
 def save(config, rank, step, model, optimizer, schedule):
-    """Write a checkpoint. It gets its name when it is whole, and is then reported."""
+    """Write a checkpoint. It gets its name when it is whole, and is then reported. The ones before are removed."""
     if rank == 0:
-        path = os.path.join(config["checkpoint_dir"], f"step-{step}.pt")
+        path, before = Path(config["checkpoint_dir"], f"step-{step}.pt"), set(Path(config["checkpoint_dir"]).iterdir())
         state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save({**state, "schedule": schedule.state_dict()}, f"{path}.tmp")
         os.replace(f"{path}.tmp", path)
-        report(config, rank, type="checkpoint", step=step, path=path)
+        report(config, rank, type="checkpoint", step=step, path=str(path))
+        for old in before - {path}:
+            old.unlink()
 
 
 def main(config):
@@ -154,7 +156,7 @@ def main(config):
         schedule.step()
         dist.all_reduce(mean := loss.detach() / world)
         report(config, rank, type="report", step=step, loss=mean.item())
-        if (step + 1) % 100 == 0:
+        if (step + 1) % config["args"]["save_every"] == 0:
             save(config, rank, step, model, optimizer, schedule)
 
     starts = torch.linspace(0, len(held_out) - CONTEXT - 1, VALIDATION_SEQUENCES).long()[rank::world]
