@@ -1,4 +1,4 @@
-"""`hpxfer init`: write a commented sweep file to start from. The examples travel in the package."""
+"""`hpxfer init`: write a commented sweep file to start from, and its trainer. The examples travel in the package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from hpxfer.errors import HpxferError, nearest, shown
 
 _EXAMPLES = Path(hpxfer.__file__).parent / "examples"
 # Folders of examples. What else stands beside them is for clusters, and no sweep.
-_FOLDERS = tuple(_EXAMPLES / name for name in ("", "search", "chain", "mlp", "full"))
+_OWN = tuple(f"any_trainer/{name}" for name in ("numpy", "nanogpt", "mixtral"))
+_FOLDERS = tuple(_EXAMPLES / name for name in ("", "search", "chain", "mlp", "full", *_OWN))
 
 
 def init(
@@ -28,13 +29,14 @@ def init(
     list_all: Annotated[bool, typer.Option("--list", help="List the examples, and write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a commented sweep file to start from.
+    """Write a commented sweep file to start from. That of a trainer of one's own comes with its train.py.
 
     \b
     Examples:
       hpxfer init
       hpxfer init --list
       hpxfer init --example transfer sweeps
+      hpxfer init --example own_numpy first
     """
     found = examples()
     if list_all:
@@ -42,27 +44,35 @@ def init(
         return
     if example not in found:
         fix = nearest(example, found)
-        near = f"{fix}; " if fix.startswith("did") else ""  # the table names all of them
-        raise HpxferError(f"--example: unknown example {shown(example)}; {near}there are:\n{_table(found)}")
-    path = folder / f"{example}.yaml"
-    if path.exists():
-        raise HpxferError(f"{path}: must not exist yet, as it would be overwritten; name another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file:
-            file.write(found[example].read_bytes())
-    except OSError as error:
-        raise HpxferError(f"{path}: cannot be written: {error.strerror}; name another folder") from None
+        near = f"{fix}; " if fix.startswith("did") else ""  # the list names all of them
+        raise HpxferError(f"--example: unknown example {shown(example)}; {near}--list names all {len(found)}")
+    files = {folder / each.name: each for each in _files(found[example])}
+    for path in files:
+        if path.exists():
+            raise HpxferError(f"{path}: must not exist yet, as it would be overwritten; name another folder")
+    for path, source in files.items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                file.write(source.read_bytes())
+        except OSError as error:
+            raise HpxferError(f"{path}: cannot be written: {error.strerror}; name another folder") from None
+    sweep, *beside = map(str, files)
     if as_json:
-        say(json.dumps({"sweep": str(path)}))
+        say(json.dumps({"sweep": sweep, **({"files": beside} if beside else {})}))
     else:
-        say(f"written:\n  {path}")
-        say(f"next: edit it, then see what it costs: hpxfer plan {path}", err=True)
+        say("\n".join(["written:", *(f"  {path}" for path in files)]))
+        say(f"next: edit it, then see what it costs: hpxfer plan {sweep}", err=True)
 
 
 def examples() -> dict[str, Path]:
     """Return the example sweeps by name."""
     return {path.stem: path for folder in _FOLDERS for path in sorted(folder.glob("*.yaml"))}
+
+
+def _files(sweep: Path) -> list[Path]:
+    """Return what an example is written as: its sweep file, and the code of its own trainer."""
+    return [sweep, *sorted(sweep.parent.glob("*.py"))]
 
 
 def _table(found: dict[str, Path]) -> str:

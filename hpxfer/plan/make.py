@@ -150,8 +150,11 @@ def _with_piece(plan: Plan, row: ShapePlan, expansion: Expansion) -> ShapePlan:
 
 
 def _balance_lines(expansion: Expansion) -> Iterator[str]:
-    """Yield what balances the experts: of the sweep, or of each of its variants if they differ in it."""
-    if not any(shape.num_experts for shape in expansion.shapes):
+    """Yield what balances the experts: of the sweep, or of each of its variants if they differ in it.
+
+    What a user's own trainer does about it is not known.
+    """
+    if expansion.spec.trainer is not None or not any(shape.num_experts for shape in expansion.shapes):
         return
     found = {part.variant: _balance_line(part.spec) for part in expansion.parts}
     if len(set(found.values())) == 1:

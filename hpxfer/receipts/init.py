@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hpxfer.receipts.entries import Entry, Expected, count, expected_of, number
 from hpxfer.receipts.outcome import INIT, Outcome, listed
+from hpxfer.scaling.roles import ROLES
 
 SHARE = 0.03
 SIGMAS = 5.0
 # So rarely may a normal have no element beyond the cut for the cut to be believed.
 CHANCE = 1e-6
+
+_CONSTANTS: Mapping[float | str, tuple[float, ...]] = {"ones": (1.0,), "zeros": (0.0,), "gain": (1.0, 0.0)}
 
 
 def std_of_cut(cut: float) -> float:
@@ -39,12 +41,13 @@ def init_matches(groups: Sequence[Entry], expected: Expected) -> Outcome:
 
     Args:
         groups: the entries of a receipt with `init=True`, taken before the first update and after all wrapping.
-        expected: name or role -> `init_std`, or `init`: a std, `ones` or `zeros` as `recipe.explain` has it.
+        expected: name or role -> `init_std`, or `init`: a std, `ones` or `zeros` as `recipe.explain` has it. A gain
+            whose expected std is 0 starts at 1, or at 0 if it is of the kind 1 + w, which its role does not say.
     """
     asked = [
         (each, wanted)
         for each in groups
-        if number(each, "std") is not None and (wanted := _wanted(expected_of(each, expected))) is not None
+        if number(each, "std") is not None and (wanted := _wanted(each, expected)) is not None
     ]
     if not asked:
         reason = "no receipt has the std of a parameter with expected numbers; call hpxfer.receipt(..., init=True)"
@@ -55,24 +58,27 @@ def init_matches(groups: Sequence[Entry], expected: Expected) -> Outcome:
     return Outcome(check=INIT, status="passed", reason=f"{len(asked)} parameters start as the recipe says")
 
 
-def _wanted(found: Mapping[str, Any] | None) -> float | str | None:
+def _wanted(entry: Entry, expected: Expected) -> float | str | None:
+    found = expected_of(entry, expected)
     if found is None:
         return None
     if found.get("init") in ("ones", "zeros"):
         return str(found["init"])
     std = number(found, "init")
-    return number(found, "init_std") if std is None else std
+    std = number(found, "init_std") if std is None else std
+    is_gain = ROLES.get(str(entry.get("role")).partition("@")[0]) == "ones"
+    return "gain" if is_gain and std == 0.0 else std
 
 
 def _fault(entry: Entry, wanted: float | str) -> str | None:
     """Return what is wrong with the start of a parameter, or None."""
     name, std, mean = entry.get("name"), number(entry, "std") or 0.0, number(entry, "mean")
-    if wanted in ("ones", "zeros") or wanted == 0.0:
-        constant = 1.0 if wanted == "ones" else 0.0
-        if std == 0.0 and (mean is None or mean == constant):
+    if wanted in _CONSTANTS or wanted == 0.0:
+        constants = _CONSTANTS.get(wanted, (0.0,))
+        if std == 0.0 and (mean is None or mean in constants):
             return None
         at = "" if mean is None else f" about {mean:.4g}"
-        return f"{name} has std {std:.4g}{at} in place of the constant {constant:g}"
+        return f"{name} has std {std:.4g}{at} in place of the constant {' or '.join(f'{one:g}' for one in constants)}"
     assert isinstance(wanted, float)
     ratio, numel = std / wanted, max(count(entry, "numel"), 1)
     if cut := _cut_at(ratio, numel, number(entry, "largest"), wanted):

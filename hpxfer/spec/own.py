@@ -55,10 +55,21 @@ def _given(base: Any) -> Any:
 def own_shape(own: Mapping[str, OwnDim], dims: Mapping[str, int | str] | None, *, batch: int, steps: int) -> Shape:
     """Return the Shape of a user's own shape. Raise HpxferError if `dims` cannot be read from it."""
     found = {"width": 0, "depth": 0, **{name: _dim(own, name, value) for name, value in (dims or {}).items()}}
+    if (num_heads := found.get("num_heads")) and "head_dim" not in found:
+        found["head_dim"] = _head_dim(found["width"], num_heads)
     heads = heads_of(
         found["width"], found.get("head_dim", 0), found.pop("num_heads", None), found.pop("kv_heads", None)
     )
     return Shape(**found, **heads, batch_tokens=batch, steps=steps, own=spell_own(own))
+
+
+def _head_dim(width: int, num_heads: int) -> int:
+    """Return the width of a head where only the number of heads is named. Tables scale attention by it."""
+    if width % num_heads:
+        raise HpxferError(
+            f"dims.num_heads: must divide the width if dims.head_dim is not given, got {num_heads} at width {width}"
+        )
+    return width // num_heads
 
 
 def _dim(own: Mapping[str, OwnDim], name: str, value: int | str) -> int:

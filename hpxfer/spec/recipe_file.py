@@ -139,9 +139,8 @@ class FittedPart(Section):
     open_because: str | None  # why a better value may lie where nothing was measured, null if it does not
     loss: LossName
     loss_nats: float | None  # at the base, median over the seeds; null for a loss in another unit
-    unit: Literal["squared error", "share", "bits per byte"] | None = (
-        None  # of the three numbers below; left out for nats
-    )
+    # Of `loss_value` and of the numbers of `axes`; left out for nats.
+    unit: Literal["squared error", "bits per byte", "share"] | None = None
     loss_value: float | None = None  # in place of loss_nats
     axes: dict[str, AxisPart]
 

@@ -29,6 +29,7 @@ _PEERS = re.compile(
 )
 _MISSING = re.compile(r"No such file|^FileNotFoundError:|^ModuleNotFoundError:")
 _SIGNALED = re.compile(r"SignalException: Process \d+ got signal: (\d+)")  # torchrun itself
+_TORCHRUN = re.compile(r"^[WE]\d{4} .*torch/distributed/elastic/multiprocessing/api\.py:\d+\] ", re.MULTILINE)
 _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
@@ -91,8 +92,13 @@ def cause(facts: Facts) -> Cause:
 
 
 def tail(log: str) -> str:
-    """Return the end of a log: at most 40 lines and 4000 characters."""
-    return "\n".join(log.rstrip().splitlines()[-_TAIL_LINES:])[-_TAIL_CHARS:]
+    """Return the end of a log: at most 40 lines and 4000 characters.
+
+    What torchrun says of itself when a rank has failed is longer than that, and is left out if the rank said anything.
+    """
+    found = _TORCHRUN.search(log)
+    own = log[: found.start()].strip() if found else ""
+    return "\n".join((own or log.rstrip()).splitlines()[-_TAIL_LINES:])[-_TAIL_CHARS:]
 
 
 def _result(facts: Facts) -> Cause | None:

@@ -49,7 +49,7 @@ class JudgedLoss:
     @property
     def training_unit(self) -> str:
         """The unit of the training loss, whatever loss is judged."""
-        return self.own_unit or UNITS[self.trained]
+        return UNITS[self.trained] if self.own_unit is None else self.own_unit
 
     @property
     def data_unit(self) -> str:

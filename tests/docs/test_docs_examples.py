@@ -120,14 +120,15 @@ def test_every_make_target_module_and_script_exists(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_sweep_loads(name: str) -> None:
-    """A block with data is a whole sweep. Any other one is a part of the quickstart."""
+    """A block with data, or with a trainer, is a whole sweep. Any other one is a part of the quickstart."""
     whole = read_yaml(ROOT / "sweeps" / "quickstart.yaml").data
     for block in blocks(text_of(name), "yaml"):
         data = parse_yaml(block, name).data
         if "recipe" in data.get("hps", {}):  # of a run; any recipe at the base of the quickstart will do
             data["hps"]["recipe"] = str(ROOT / "results" / "published" / "quickstart" / "recipe.yaml")
         if "plugins" not in data:  # `test_docs_extend` loads those, beside their files
-            assert parse_sweep(write_yaml(data if {"data", "model"} <= set(data) else {**whole, **data})).name
+            is_whole = "model" in data and ("data" in data or "trainer" in data)
+            assert parse_sweep(write_yaml(data if is_whole else {**whole, **data})).name
 
 
 @pytest.mark.parametrize("name", NAMES)

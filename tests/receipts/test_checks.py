@@ -244,6 +244,18 @@ class TestInit:
         assert init_matches([found], {"a": {"init_std": 0.02}}).status == "passed"
         assert tolerance_of(size) >= 0.03
 
+    @pytest.mark.parametrize("role", ["norm", "final_norm"])
+    @pytest.mark.parametrize(("start", "status"), [(1.0, "passed"), (0.0, "passed"), (0.5, "failed")])
+    def test_a_gain_that_is_known_by_its_role_is_one(self, role: str, start: float, status: str) -> None:
+        """A gain has no init std. It starts at 1, and at 0 if the norm multiplies by 1 + w."""
+        found = {"name": "ln.weight", "role": role, "numel": 8, "std": 0.0, "mean": start}
+        assert init_matches([found], {role: {"init_std": 0.0}}).status == status
+
+    def test_a_gain_with_a_spread_is_none(self) -> None:
+        found = {"name": "ln.weight", "role": "norm", "numel": 8, "std": 0.02, "mean": 1.0}
+        reason = init_matches([found], {"norm": {"init_std": 0.0}}).reason
+        assert reason == "ln.weight has std 0.02 about 1 in place of the constant 1 or 0"
+
 
 class TestSeeds:
     ONE: ClassVar[dict[str, Any]] = {"init": "aa", "batch": "bb", "loss": 2.0}

@@ -139,3 +139,26 @@ def test_a_label_speaks_the_users_words() -> None:
     shape = shape_of(d_model=64, act="gelu", steps=20, batch=512)
     assert shape.label() == "act=gelu d_model=64"
     assert shape.label(schedule=True) == "act=gelu d_model=64 b512 t20"
+
+
+NANO_DIMS: dict[str, int | str] = {"width": "d", "depth": "n", "num_heads": "h"}
+
+
+@given(heads=st.integers(1, 32), head_dim=st.integers(1, 64))
+def test_the_number_of_heads_gives_their_width(heads: int, head_dim: int) -> None:
+    """Tables scale attention by head_dim, and a trainer such as nanoGPT names the number of heads."""
+    own = {"d": heads * head_dim, "n": 2, "h": heads}
+    by_number = own_shape(own, NANO_DIMS, batch=1, steps=1)
+    by_width = own_shape(own, {"width": "d", "depth": "n", "head_dim": head_dim}, batch=1, steps=1)
+    assert by_number == by_width
+    assert by_number.head_dim == head_dim
+
+
+def test_a_width_of_heads_that_is_given_stays() -> None:
+    shape = own_shape({"d": 32, "n": 2, "h": 4}, {**NANO_DIMS, "head_dim": 16}, batch=1, steps=1)
+    assert (shape.head_dim, shape.num_heads) == (16, 4)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(HpxferError, match=r"dims\.num_heads: must divide the width .* got 3 at width 32"):
+        own_shape({"d": 32, "n": 2, "h": 3}, NANO_DIMS, batch=1, steps=1)

@@ -17,8 +17,13 @@ Graph = Mapping[str, set[str]]
 
 
 def modules(root: Path, package: str = PACKAGE) -> Iterator[tuple[str, Path]]:
-    """Yield (dotted name, file) of every module below `root / package`, through the link hpxfer/kernels too."""
+    """Yield (dotted name, file) of every module below `root / package`, through the link hpxfer/kernels too.
+
+    The scripts of examples are no modules: a user copies them.
+    """
     for folder, _, files in sorted(os.walk(root / package, followlinks=True)):
+        if (root / package / "examples") in (Path(folder), *Path(folder).parents):
+            continue
         for file in sorted(files):
             if file.endswith(".py"):
                 path = Path(folder, file)

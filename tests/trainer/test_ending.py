@@ -220,3 +220,14 @@ def test_a_message_ends_with_the_end_of_the_log() -> None:
     assert said.why.splitlines()[-1] == "line 999"
     assert len(said.why.splitlines()) == 41
     assert len(tail("x" * 10**6)) == 4000
+
+
+def test_the_tail_is_what_the_rank_said_and_not_what_torchrun_says_of_it() -> None:
+    said = "[rank0]: Traceback (most recent call last):\n[rank0]: KeyError: 'width'"
+    closing = "W0101 10:00:00.1 11 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 11 SIGTERM\n"
+    failed = "E0101 10:00:00.2 11 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)\n"
+    own_words = closing + failed + "Traceback\n" * 60 + TORCHRUN.format(code=1)
+    message = cause(facts(1, stderr=f"{said}\n{own_words}")).why
+    assert message == f"exit code 1\n{said}"
+    alone = cause(facts(1, stderr=own_words)).why  # a rank that said nothing: then torchrun's words are all there is
+    assert "Root Cause" in alone

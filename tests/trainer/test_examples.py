@@ -1,0 +1,139 @@
+"""The examples of a trainer of one's own run end to end through the command line, each on a grid that is shrunken."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from command_line import hpxfer
+
+from hpxfer.receipts import groups_match, init_matches, schedule_keeps_ratios
+from hpxfer.trainer.job import CONFIG, REPORTS
+
+EXAMPLES = Path(__file__).parents[2] / "sweeps" / "any_trainer"
+NARROW_GPT = "{own: {n_embd: 48, n_head: 3, n_inner: 192}}"
+NARROW_MIXTRAL = "{own: {d_model: 48, heads: 3, d_expert: 96}}"
+
+
+class Ran:
+    """A results folder, with what each trial reported."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.trials = pd.read_parquet(folder / "trials.parquet").set_index("trial_id")
+
+    def config(self, trial: str) -> dict[str, Any]:
+        return json.loads((self.folder / "runs" / trial / CONFIG).read_text())
+
+    def lines(self, trial: str, kind: str, attempt: int = 1) -> list[dict[str, Any]]:
+        text = (self.folder / "runs" / trial / f"attempt-{attempt}" / REPORTS).read_text()
+        return [line for line in map(json.loads, text.splitlines()) if line["type"] == kind]
+
+    def losses(self, trial: str) -> list[float]:
+        return [line["loss"] for line in self.lines(trial, "report")]
+
+
+def run(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *overrides: str
+) -> Ran:
+    """Run an example in a folder of its own, with some keys changed."""
+    folder = tmp_path / name
+    shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(folder)
+    # torchrun lies beside the Python that runs the tests.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    options = [part for override in ("name=small", *overrides) for part in ("--set", override)]
+    code, out, err = hpxfer(capsys, "run", f"own_{name}.yaml", "--executor", "local", "--yes", *options)
+    assert code == 0, out + err
+    return Ran(folder / "results" / "small")
+
+
+def test_numpy_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    shrunken = ("grid.lr.log2=[-7,-6]", "seeds=2", "axes.width=[32, 64]", "training.steps=60")
+    ran = run("numpy", tmp_path, capsys, monkeypatch, *shrunken)
+    assert len(ran.trials) == 2 * 2 * 2 * 2
+    assert set(ran.trials["status"]) == {"finished"}
+    assert set(ran.trials["loss_unit"]) == {"squared error"}
+    rows = ran.trials.assign(width=[json.loads(own)["width"] for own in ran.trials["own"]])
+    loss = rows.set_index(["width", "parameterization", "lr", "seed"])["final_window_loss_nats"]
+    for lr in (2.0**-7, 2.0**-6):
+        for seed in (0, 1):
+            assert loss[32, "own:scaled", lr, seed] == loss[32, "own:plain", lr, seed]  # to the bit: one model
+            assert loss[64, "own:scaled", lr, seed] != loss[64, "own:plain", lr, seed]
+        assert loss[32, "own:plain", lr, 0] != loss[32, "own:plain", lr, 1]
+    first = ran.trials.index[0]
+    assert ran.losses(first)[-1] < ran.losses(first)[0] / 1.5
+
+
+def test_the_function_in_numpy_is_short_and_needs_no_torch() -> None:
+    tree = ast.parse((EXAMPLES / "numpy" / "train.py").read_text())
+    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    assert imported == {"numpy"}
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert len(list(ast.walk(function))) > 100
+    assert function.end_lineno is not None
+    assert function.end_lineno - function.lineno + 1 == 15
+
+
+def test_nanogpt_under_torchrun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrunken = ("grid.lr.log2=[-7,-7]", "seeds=1", f"axes.width.shapes=[{NARROW_GPT}]", "training.steps=20")
+    schedule = "training.schedule.warmup=4"
+    more = ("parameterizations=[completep]", "trainer.args.save_every=8")
+    ran = run("nanogpt", tmp_path, capsys, monkeypatch, *shrunken, schedule, *more)
+    assert set(ran.trials["status"]) == {"finished"}
+    assert len(ran.trials) == 2
+    for trial, row in ran.trials.iterrows():
+        config, losses = ran.config(str(trial)), ran.losses(str(trial))
+        assert len(losses) == 20
+        assert losses[-1] < losses[0] - 0.5
+        assert losses[-1] - 0.5 < row["validation_loss_nats"] < losses[0]
+        receipts, expected = ran.lines(str(trial), "groups"), config["roles"]
+        assert [receipt["step"] for receipt in receipts] == [0, 4, 19]
+        for receipt in receipts:
+            assert groups_match(receipt["groups"], expected).status == "passed"
+        assert init_matches(receipts[0]["groups"], expected).status == "passed"
+        assert schedule_keeps_ratios(receipts).status == "passed"
+        wrong = {role: {**numbers, "eps": 2 * numbers["eps"]} for role, numbers in expected.items()}
+        assert groups_match(receipts[0]["groups"], wrong).status == "failed"
+    assert_resumes(ran, str(ran.trials.index[0]))
+
+
+def assert_resumes(ran: Ran, trial: str) -> None:
+    """Assert that the trial goes on from its checkpoint as if it had never ended: the same losses, to the bit."""
+    folder, config = ran.folder / "runs" / trial, ran.config(trial)
+    (checkpoint,) = (folder / "ckpt").iterdir()  # the newest alone is kept
+    assert checkpoint.name == "step-15.pt"
+    again = {**config, "resume": str(checkpoint), "attempt": 2, "report_file": str(folder / "attempt-2" / REPORTS)}
+    (folder / "attempt-2").mkdir()
+    (folder / CONFIG).write_text(json.dumps(again))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*launch, "train.py", str(folder / CONFIG)], check=True, timeout=120)
+    steps = [(line["step"], line["loss"]) for line in ran.lines(trial, "report", attempt=2)]
+    assert steps == list(enumerate(ran.losses(trial)))[16:]
+    assert ran.lines(trial, "result", attempt=2) == ran.lines(trial, "result")
+
+
+def test_mixtral_under_the_trainer_of_transformers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers", reason="needs the extra hf")
+    pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
+    shrunken = ("grid.lr.log2=[-7,-7]", "seeds=1", f"axes.width.shapes=[{NARROW_MIXTRAL}]", "training.steps=20")
+    schedule = "training.schedule.warmup=4"
+    ran = run("mixtral", tmp_path, capsys, monkeypatch, *shrunken, schedule, "parameterizations=[completep-moe]")
+    assert set(ran.trials["status"]) == {"finished"}
+    for trial in ran.trials.index:
+        losses = ran.losses(str(trial))
+        assert len(losses) == 20
+        assert losses[-1] < losses[0]
