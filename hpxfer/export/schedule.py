@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.recipe_file import RecipeFile
-from hpxfer.spec.schedule import Planned, Run
+from hpxfer.spec.schedule import Planned, Run, whole_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +30,8 @@ def phases(recipe: RecipeFile, target: Shape) -> Phases | None:
         return None
     run: Run = target if target.steps else training
     planned = Planned(schedule=training.schedule, steps=training.steps)
-    decay_steps = _rounded(planned.exact("decay_length", run))
-    warmup_steps = min(_rounded(planned.exact("warmup", run)), run.steps - min(decay_steps, 1))
+    decay_steps = whole_steps(planned.exact("decay_length", run))
+    warmup_steps = min(whole_steps(planned.exact("warmup", run)), run.steps - min(decay_steps, 1))
     return Phases(
         decay=training.schedule.decay,
         steps=run.steps,
@@ -41,8 +40,3 @@ def phases(recipe: RecipeFile, target: Shape) -> Phases | None:
         decay_steps=min(decay_steps, run.steps - warmup_steps),
         final_fraction=training.schedule.final_fraction,
     )
-
-
-def _rounded(steps: Fraction) -> int:
-    """Return whole steps, half up, and at least 1 of what is not 0, as `hpxfer.spec.schedule` does."""
-    return max(int(steps > 0), int(steps + Fraction(1, 2)))

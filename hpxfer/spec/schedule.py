@@ -89,16 +89,17 @@ def schedule_at(spec: SweepSpec, shape: Shape, planned: Planned | None = None) -
     `Planned.shortest` asks for.
     """
     planned = planned or planned_at(spec, shape)
-    decay_steps = _rounded(planned.exact("decay_length", shape))
-    warmup_steps = min(_rounded(planned.exact("warmup", shape)), shape.steps - min(decay_steps, 1))
+    decay_steps = whole_steps(planned.exact("decay_length", shape))
+    warmup_steps = min(whole_steps(planned.exact("warmup", shape)), shape.steps - min(decay_steps, 1))
     return PhaseSteps(
         warmup_steps=warmup_steps,
         decay_steps=min(decay_steps, shape.steps - warmup_steps),
-        final_window_steps=_rounded(Fraction(spec.final_window_steps * shape.steps, spec.steps)),
+        final_window_steps=whole_steps(Fraction(spec.final_window_steps * shape.steps, spec.steps)),
     )
 
 
-def _rounded(steps: Fraction) -> int:
+def whole_steps(steps: Fraction) -> int:
+    """Return whole steps, half up, and at least 1 of what is not 0."""
     return max(int(steps > 0), int(steps + Fraction(1, 2)))
 
 
