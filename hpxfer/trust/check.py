@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.driver.drive import placement_of
-from hpxfer.driver.own_trainer import require_command, train_user
-from hpxfer.driver.prepared import PreparedSweep, located
+from hpxfer.driver.own_trainer import train_user
+from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Executor, once
 from hpxfer.executors.kinds import make_executor
@@ -77,12 +77,10 @@ def check_trainer(
             f"{where}trainer: must be given for a check of it, got none; hpxfer check --sweep is for ours"
         )
     trials = check_trials(prepared.expansion, STEPS if steps is None else steps)
-    with located(prepared.file, prepared.overrides):
-        require_command(spec, iter(trials.values()))
     train = train_user(prepared)
     runs = Path(train.runs).with_name(FOLDER)
     shutil.rmtree(runs, ignore_errors=True)
-    how = executor or make_executor(placement_of(prepared, address, plugin_files(spec)))
+    how = executor or make_executor(placement_of(prepared, address, plugin_files(spec), train))
     results = _train(how, trials, replace(train, runs=str(runs), judged=None, check=True))
     found = {name: Evidence.read(trial, results[trial.id], runs) for name, trial in trials.items()}
     if found[BASE].failure is not None:
