@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hpxfer.plan.base_points import base_point_cautions
 from hpxfer.scaling.coverage import control_notes, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import Parameterization
-from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.spec import Axis
 from hpxfer.trial import Expansion
 
@@ -21,7 +22,7 @@ def cautions(expansion: Expansion) -> tuple[str, ...]:
     """Return the cautions of a sweep: of early stopping, of base values beside the grid, of its model, and of each
     table at the base and along each axis.
     """
-    out = [*_of_early_stopping(expansion), *base_point_cautions(expansion), *_of_gate(expansion)]
+    out = [*_of_early_stopping(expansion), *base_point_cautions(expansion), *_of_gate(expansion), *_of_dims(expansion)]
     for choice in expansion.choices:
         at_base = _warnings(expansion, choice, expansion.spec.base_shape)
         out += at_base
@@ -42,6 +43,18 @@ def _of_gate(expansion: Expansion) -> Iterator[str]:
     if found:
         more = len(found) - 1
         yield found[0] + (f"; and at {more} more shape{'s' if more > 1 else ''}" if more else "")
+
+
+def _of_dims(expansion: Expansion) -> Iterator[str]:
+    """Yield why the trials of a user's own trainer get no recipe, under tables that could give one."""
+    base = expansion.spec.base_shape
+    if expansion.spec.trainer is None or all(choice.is_own for choice in expansion.choices):
+        return
+    if (problem := check_shape(replace(base, own=""))) is not None:
+        yield (
+            f"model.dims: names too few dimensions for a recipe: {problem}; config.json has the numbers of roles alone, "
+            "and a dimension that is not named counts as one that never changes"
+        )
 
 
 def _along(expansion: Expansion, choice: Parameterization, axis: Axis, known: set[str]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from user_sweeps import write_user
+from user_sweeps import TABLES, write_user
 
 from hpxfer.cli.consent import ask, keep_within
 from hpxfer.driver import prepare
@@ -129,3 +129,12 @@ def test_the_first_trials_tell_how_long_the_others_take(tmp_path: Path) -> None:
     eta = counts.run_status().eta_s
     assert eta is not None
     assert 40 <= eta <= 160  # 8 trials of 10 s are left, one after the other
+
+
+def test_too_few_dimensions_for_a_recipe_are_said(tmp_path: Path) -> None:
+    def cautions(*edits: tuple[str, str]) -> str:
+        plan = prepare(write_user(tmp_path, "", *edits, text=TABLES), results=tmp_path / "results").plan
+        return "\n".join(plan.cautions)
+
+    assert "model.dims: names too few dimensions for a recipe: must have experts" in cautions()
+    assert "model.dims" not in cautions(("depth: 2}", "depth: 2, dense_width: 256, head_dim: 16}"))
