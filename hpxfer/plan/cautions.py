@@ -52,7 +52,7 @@ def _of_dims(expansion: Expansion) -> Iterator[str]:
         return
     if (problem := check_shape(replace(base, own=""))) is not None:
         yield (
-            f"model.dims: names too few dimensions for a recipe: {problem}; config.json has the numbers of roles alone, "
+            f"model.dims: names too few dimensions for a recipe: {problem}; config.json has the numbers of roles only, "
             "and a dimension that is not named counts as one that never changes"
         )
 
