@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,9 @@ from hpxfer.cli.commands import Command
 from hpxfer.cli.options import Overrides, Sweep
 from hpxfer.cli.output import say
 from hpxfer.errors import HpxferError, shown
-from hpxfer.spec import SweepSpec
+
+if TYPE_CHECKING:
+    from hpxfer.spec import SweepSpec
 
 # The script that travels in the package. What is written is this one, with a header and arguments for the sweep.
 _SHIPPED = Path(hpxfer.__file__).parent / "examples" / "cluster" / "slurm.sh"

@@ -22,8 +22,6 @@ from hpxfer.spec import SweepSpec
 from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.store import Store
 
-# A version of this name says that the code changes all the time.
-DEV = "dev"
 # In the folder of a trainer that came here with a job: what git says of it where it came from.
 SENT = ".hpxfer-code.json"
 # What trainers are made of. Other packages are found in the logs of a trial.

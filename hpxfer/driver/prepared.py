@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hpxfer.data import check_length, data_cautions, data_ref, point_keys
 from hpxfer.driver.begun import begun, goes_on
 from hpxfer.driver.kernels import kernels_caution
-from hpxfer.driver.own_code import DEV, code_cautions
+from hpxfer.driver.own_code import code_cautions
 from hpxfer.driver.plugins import stored_plugins, without_defaults
 from hpxfer.driver.precision import precision_of
 from hpxfer.driver.restoring import Restoring
@@ -147,13 +147,7 @@ def prepare(
     wanted = open_reuse(reuse, location, spec.judge.loss)
     own = spec.trainer is not None
     about_kernels = None if own else kernels_caution(spec, device, expansion.setting.vocab_size, address)
-    cautions = [about_kernels] if about_kernels else []
-    if spec.trainer is not None and spec.trainer.version == DEV and reuse:
-        wanted = wanted.without_trials()
-        cautions.append(
-            f"trainer.version: {DEV} is never reused, and nothing is copied from {', '.join(wanted.folders)}; name "
-            "a version in both sweeps"
-        )
+    cautions = (about_kernels,) if about_kernels else ()
     job = _ready(file, expansion, location, wanted, device, cost, precision, cautions)
     return replace(job, overrides=tuple(overrides))
 

@@ -52,10 +52,6 @@ class Reuse:
             out.update((key, has[key]) for key in trial_ids if key in has and key not in out)
         return out
 
-    def without_trials(self) -> Reuse:
-        """Return this with the same folders, of which no trial is copied."""
-        return replace(self, has=tuple({} for _ in self.folders))
-
     def asked_by(self, search: Search, outcomes: Mapping[str, Outcome]) -> Reuse:
         """Return this with `wanted`: the trials that the search asks for, round by round, and that a folder has."""
         known, wanted = dict(outcomes), dict[str, Outcome]()

@@ -26,9 +26,13 @@ def sweep_schema() -> dict[str, Any]:
     model = schema["$defs"]["ModelSpec"]
     for key in ("family", "base"):
         model["required"].remove(key)
-    schema["required"].remove("parameterizations")
-    # A recipe says all three, and a preset the family.
+    for key in ("data", "parameterizations"):
+        schema["required"].remove(key)
+    # A recipe says the family, the base and the table, and a preset the family. A user's own trainer has neither a base
+    # nor data of ours, and arms of its own may stand in the place of tables.
+    trainer = {"required": ["trainer"]}
     recipe = {"properties": {"hps": {"required": ["recipe"]}}, "required": ["hps"]}
     family = {"anyOf": [{"required": ["family"]}, {"required": ["like"]}], "required": ["base"]}
-    schema["anyOf"] = [recipe, {"required": ["parameterizations"], "properties": {"model": family}}]
+    ours = {"required": ["parameterizations", "data"], "properties": {"model": family}}
+    schema["anyOf"] = [trainer, {**recipe, "required": ["hps", "data"]}, ours]
     return schema

@@ -107,15 +107,14 @@ def test_another_version_is_said(folder: Path) -> None:
 
 
 def test_dev_is_never_reused_by_another_folder(tmp_path: Path) -> None:
-    for version, copied in (("'1'", 2), ("dev", 0)):
-        one, two = (write(tmp_path, f"version: {version}", name=f"{name}-{copied}") for name in ("one", "two"))
-        run(one, results=tmp_path)
-        job = prepare(two, results=tmp_path, reuse=[tmp_path / f"one-{copied}"])
-        assert len(job.reuse.wanted) == copied
-        assert len(job.missing) == 2 - copied
-        said = any("trainer.version: dev is never reused" in text for text in job.plan.cautions)
-        assert said is (copied == 0)
-    assert not prepare(tmp_path / "one-0.yaml", results=tmp_path).missing  # its own folder goes on
+    one, two = (write(tmp_path, "version: '1'", name=name) for name in ("one", "two"))
+    run(one, results=tmp_path)
+    assert len(prepare(two, results=tmp_path, reuse=[tmp_path / "one"]).reuse.wanted) == 2
+    first, second = (write(tmp_path, "version: dev", name=name) for name in ("dev-one", "dev-two"))
+    run(first, results=tmp_path)
+    with pytest.raises(HpxferError, match=r"--reuse: must not be given with trainer\.version: dev"):
+        prepare(second, results=tmp_path, reuse=[tmp_path / "dev-one"])
+    assert not prepare(first, results=tmp_path).missing  # its own folder goes on
 
 
 def test_git_is_asked(tmp_path: Path) -> None:
