@@ -18,10 +18,12 @@ from planted_lines import MOVES, STAYS, line, with_status
 from planted_sweeps import Planted, plant
 
 from hpxfer.analysis import TransferReport, report_line, transfer_report
+from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.sweep import RegretLimit
 from hpxfer.verdict.findings import ShapeFinding
 from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.rules import Rules
 from hpxfer.verdict.transfer import find
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart.yaml"
@@ -145,6 +147,10 @@ class Stored:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def rules(self) -> Rules:
+        return rules_of(self.spec)
 
     def line(self, hp: str, loss: str, /) -> pd.DataFrame:
         self.asked.append((hp, loss))
