@@ -128,7 +128,7 @@ class TestGPT:
         along_width = self.check(build=without, steps=2)
         assert ("readout", "effective") in misses(along_width)
         assert any("does not multiply by" in text for text in along_width.axes[0].warnings)
-        along_depth = misses(self.check(build=without, axis="depth", steps=2))
+        along_depth = misses(self.check(build=without, axis="depth"))
         assert {("attn_out", "activation"), ("dense_out", "effective")} <= along_depth
 
     def test_weights_that_decay_otherwise_are_named(self) -> None:
