@@ -232,10 +232,8 @@ class _Run:
         bundles = self._bundles(gpus)
         if not self._any_started:
             require_place(bundles, apart=self._own_trainer)
-        elif not most_workers(
-            bundles, apart=self._own_trainer
-        ):  # a node was lost and may come back; `_check_cluster` says so if it takes long
-            return
+        elif not most_workers(bundles, apart=self._own_trainer):
+            return  # a node was lost and may come back; `_check_cluster` says so if it takes long
         if len(bundles) > 1:
             self._actors.append(self._team(bundles, gpus))
             return

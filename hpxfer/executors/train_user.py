@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
@@ -48,6 +49,11 @@ _ONCE_MORE = ("memory", "timeout")
 # to end.
 _WORD_S = 60.0
 _PROGRESS_S = 1.0
+# How torchrun finds the ranks on other nodes.
+_ON_NODES = (
+    *("--nnodes", "{nodes}", "--node-rank", "{node_rank}", "--rdzv-backend", "c10d"),
+    *("--rdzv-endpoint", "{rdzv_endpoint}", "--rdzv-id", "{rdzv_id}", "--rdzv-conf", "is_host={rdzv_is_host}"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,19 +160,11 @@ class TrainUser:
         """Return the command, unfilled. That of a function runs it in a fresh process, or in one for each GPU."""
         if self.trainer.command is not None:
             return self.trainer.command
-        module = ("-m", "hpxfer.trainer", "{config_json}")
-        if gpus > 1:
-            launch = (
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node",
-                "{gpus}",
-                "--max-restarts",
-                "0",
-            )
-            return (_python(), *launch, *module)
-        return (_python(), *module)
+        launch: tuple[str, ...] = ()
+        if gpus > 1 or self.nodes > 1:
+            meet = _ON_NODES if self.nodes > 1 else ("--standalone",)
+            launch = ("-m", "torch.distributed.run", *meet, "--nproc-per-node", "{gpus}", "--max-restarts", "0")
+        return (sys.executable, *launch, "-m", "hpxfer.trainer", "{config_json}")
 
     def _goes_on(self, ending: Ending, folder: Path) -> bool:
         """Return whether the first node tries again by itself. Raise RankLost if another worker shall try.
@@ -178,9 +176,9 @@ class TrainUser:
         if ending.kind == "lost":
             if ending.advanced:
                 return True
-            raise RankLost(first_line_of(ending.message))
+            raise RankLost(_first_line(ending.message))
         if ending.kind in _ONCE_MORE and _count(folder)[ending.kind or ""] < 2:
-            raise RankLost(first_line_of(ending.message))
+            raise RankLost(_first_line(ending.message))
         return False
 
     def _result(self, trial: Trial, ending: Ending) -> TrialResult:
@@ -278,7 +276,7 @@ class _TeamMeeting(_Meeting):
         try:
             return bool(self._get(key, wait_s))
         except RankLost:
-            raise RankLost(f"node {self.rank}: {first_line_of(ending.message)}") from None
+            raise RankLost(f"node {self.rank}: {_first_line(ending.message)}") from None
 
     def _set(self, key: str, value: object) -> None:
         with suppress(RuntimeError):  # a node that is gone is noticed elsewhere
@@ -300,13 +298,7 @@ def _free_port(host: str) -> int:
         return int(found.getsockname()[1])
 
 
-def _python() -> str:
-    import sys
-
-    return sys.executable
-
-
-def first_line_of(message: str) -> str:
+def _first_line(message: str) -> str:
     """Return the first line of a message."""
     return (message.strip().splitlines() or ["no reason is known"])[0]
 
@@ -348,7 +340,7 @@ def _curves(points: tuple[Point, ...]) -> tuple[Curve, ...]:
     steps: dict[str, list[int]] = {}
     values: dict[str, list[float]] = {}
     for point in points:
-        for metric, value in {"train_loss_nats": point.loss, **point.metrics}.items():
+        for metric, value in {**point.metrics, "train_loss_nats": point.loss}.items():
             steps.setdefault(metric, []).append(point.step)
             values.setdefault(metric, []).append(value)
     return tuple(Curve(metric=name, steps=tuple(steps[name]), values=tuple(values[name])) for name in steps)

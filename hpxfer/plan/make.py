@@ -96,14 +96,13 @@ def make_plan(
     shapes = _shape_plans(expansion, counts, device, rate, measured or {}, workers)
     known = [row for row in shapes if row.is_measured]
     is_own = spec.trainer is not None
-    ratios = (
-        []
-        if is_own
-        else sorted(_measured_over_rated(row, expansion, rate, (measured or {})[row.shape]) for row in known)
-    )
+    rated = [] if is_own else known  # no rate says how long a user's own trainer takes
+    ratios = sorted(_measured_over_rated(row, expansion, rate, (measured or {})[row.shape]) for row in rated)
     ratio = ratios[len(ratios) // 2] if ratios else None
     if ratio is not None:
         shapes = tuple(row if row.is_measured else replace(row, trial_s=row.trial_s * ratio) for row in shapes)
+    num_known = len(known), len(shapes)
+    rate_from = _own_rate(spec, *num_known) if is_own else _rate_from(*num_known, ratio, rate)
     plan = Plan(
         sweep=spec.name,
         reads=_reads(spec),
@@ -115,9 +114,7 @@ def make_plan(
         device=device,
         hardware=chosen.name,
         ratio=ratio,
-        rate_from=_own_rate(spec, len(known), len(shapes))
-        if is_own
-        else _rate_from(len(known), len(shapes), ratio, rate),
+        rate_from=rate_from,
         at_most=counts.at_most,
         price_per_hour=price_per_hour,
         precision=spec.precision,

@@ -29,7 +29,12 @@ LEAST_IN_WINDOW = 5
 # Keys of `resources` that only the built-in trainer reads.
 _OF_STACKS = ("stack_size", "micro_batch_tokens", "kernels", "recompute", "checkpoint_s")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY", re.IGNORECASE)
+# hf_token is a secret, while tokenizer, num_tokens and eos_token are none.
+_SECRET = re.compile(
+    r"(^|_)(SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|SECRET_KEY|ACCESS_KEY|JWT)$"
+    r"|(^|_)(HF|HUGGINGFACE|HUB|WANDB|GITHUB|GITLAB|AUTH|ACCESS|API|BEARER|REFRESH)_?TOKEN$|^TOKEN$",
+    re.IGNORECASE,
+)
 
 
 def without_trainer(spec: SweepSpec) -> Iterator[Problem]:
@@ -142,10 +147,10 @@ def _texts(trainer: TrainerSpec) -> Iterator[Problem]:
 
 
 def _secrets(args: object) -> Iterator[KeyPath]:
-    """Yield the key path of each arg, at any depth, whose name is that of a secret."""
+    """Yield the key path of each text among the args, at any depth, whose name is that of a secret."""
     below = args.items() if isinstance(args, dict) else enumerate(args) if isinstance(args, list) else ()
     for name, value in below:
-        if isinstance(name, str) and _SECRET.search(name):
+        if isinstance(name, str) and isinstance(value, str) and _SECRET.search(name):
             yield (name,)
         else:
             yield from ((name, *path) for path in _secrets(value))
@@ -245,9 +250,3 @@ def _resources(spec: SweepSpec) -> Iterator[Problem]:
         yield ("resources", "nodes_per_trial"), f"must be gpus_per_trial / gpus_per_node, which is {gpus / each:g}"
     elif each is None and resources.nodes_per_trial is not None:
         yield ("resources", "gpus_per_node"), "must be given with gpus_per_trial on several nodes"
-    if resources.nodes > 1 and spec.trainer is not None and spec.trainer.function is not None:
-        yield (
-            ("trainer", "function"),
-            "runs on one node; for several give the command [torchrun, --nnodes, '{nodes}', ..., -m, hpxfer.trainer, "
-            "'{config_json}'] and the function in args",
-        )

@@ -19,10 +19,9 @@ from hpxfer.scaling.shape import DIMENSIONS, MAX_DIM, OwnDim, Shape, heads_of, o
 USER = "user"  # the family whose models a user's own trainer trains
 # The dimensions that `model.dims` may name. The schedule is `training`'s, whatever the trainer.
 NAMED_DIMS = tuple(name for name in DIMENSIONS if name not in ("batch_tokens", "steps"))
-# What an axis of a user's own shapes may be measured by, beside the keys of these shapes. No key is called so.
+# What an axis of a user's own shapes may be measured by, beside the keys of these shapes. A shape may not have keys of
+# these names.
 OF_RUN = ("batch_tokens", "steps", "tokens")
-
-
 # The base of a sweep that has another one.
 _UNREAD = {"width": 1, "depth": 1, "num_groups": 1}
 

@@ -1,8 +1,8 @@
 """SweepSpec: what a sweep file may say, key by key, with the default and the rule of each.
 
 The text below a field documents its key. `hpxfer schema` and `docs/sweep-file.md` are made from it. pydantic checks the
-types. `checks.py` checks the rules that join several keys. The sections `model`, `data` and `resources` have files of
-their own.
+types. `checks.py` checks the rules that join several keys. The sections `model`, `data`, `trainer`, `variants` and
+`resources` have files of their own.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from hpxfer.spec.fields import (
     into,
     whole,
 )
-from hpxfer.spec.model_section import BalanceSpec, Depth, ModelSpec, Ratio
+from hpxfer.spec.model_section import Depth, ModelSpec, Ratio
 from hpxfer.spec.own import OwnDims, own_shape
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 from hpxfer.spec.trainer_section import TrainerSpec, with_trainer
+from hpxfer.spec.variants_section import VariantSpec
 
 MAX_SEEDS = 100_000
 
@@ -306,45 +307,6 @@ class HPsSpec(Section):
     multipliers: dict[str, Number] = Field(default_factory=dict)
     """Constant multipliers of one role, by dotted name: `router.lr_mult: 0.0625`, `expert_out.init_mult: 2`, or
     `embedding.forward_mult: 4`, which multiplies what the role gives in the forward pass."""
-
-
-class VariantHPs(Section):
-    """The base values that a variant moves. What is left out is as in `hps` and `training`."""
-
-    lr: Number | None = None
-    """The learning rate."""
-    init_scale: Number | None = None
-    """The factor of the init std of every matrix."""
-    residual_scale: Number | None = None
-    """The factor of every residual branch."""
-    weight_decay: Number | None = None
-    """The weight decay."""
-    eps: Number | None = None
-    """AdamW's eps."""
-    beta1: Number | None = None
-    """The first beta of AdamW."""
-    beta2: Number | None = None
-    """The second beta of AdamW."""
-    momentum: Number | None = None
-    """The momentum of SGD."""
-    router_bias_lr: Number | None = None
-    """The rate of the rule that balances the experts through the router bias."""
-    aux_weight: Number | None = None
-    """The weight of the loss that balances the experts."""
-    z_weight: Number | None = None
-    """The weight of the router's z-loss."""
-    multipliers: dict[str, Number] = Field(default_factory=dict)
-    """Constant multipliers of one role. A multiplier of `hps` that is not named here stays."""
-
-
-class VariantSpec(Section):
-    """What a variant changes."""
-
-    hps: VariantHPs = VariantHPs()
-    """The base values that differ."""
-    balance: BalanceSpec | None = None
-    """How the experts are balanced instead, e.g. `{bias: sign}`. It replaces `model.balance` whole. Without a loss in
-    it, aux_weight is 0."""
 
 
 class RegretLimit(Section):

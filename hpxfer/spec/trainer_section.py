@@ -93,7 +93,8 @@ class TrainerSpec(Section):
     arms: dict[str, ArmSpec] | None = None
     """Ways to scale of your own, in place of `parameterizations`."""
     control: str | None = None
-    """The arm that the others are compared with: one that does not scale. Without it no verdict says `transfers`."""
+    """The arm that the others are compared with: one that does not scale. Among tables the default is `sp`. Arms of
+    your own have no default, and without a control no verdict on them says `transfers`."""
     data: str = "unnamed"
     """The name of the data and of its version, such as `fineweb-10BT@2026-10`. It is part of the trials' identity."""
     nan_exit: Seq[str] = ()

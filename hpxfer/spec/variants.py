@@ -15,7 +15,8 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.problem import Problem
-from hpxfer.spec.sweep import SweepSpec, VariantHPs, VariantSpec
+from hpxfer.spec.sweep import SweepSpec
+from hpxfer.spec.variants_section import VariantHPs, VariantSpec
 from hpxfer.spec.yaml_file import KeyPath
 
 # The variant that changes nothing. Its arms have the labels that they have in a sweep without variants.

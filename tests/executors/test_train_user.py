@@ -241,6 +241,38 @@ def train(trial):
     assert os.getpid() not in set(curves["value"])
 
 
+def test_a_function_on_several_nodes_is_started_under_torchrun(tmp_path: Path) -> None:
+    """The nodes are processes of this machine: torchrun runs on each, and the ranks meet at the first."""
+    program = """
+import torch, torch.distributed as dist
+def train(trial):
+    dist.init_process_group("gloo")
+    there = torch.ones(1)
+    dist.all_reduce(there)
+    for step in range(trial.steps):
+        trial.report(step, 2.0 + trial.rank, world=trial.world, there=there.item())
+    dist.destroy_process_group()
+    return {"validation": 2.0}
+"""
+    path = write_user(
+        tmp_path,
+        "",
+        *ONE,
+        seeds(1),
+        ('  command: [python3, train.py, "{config_json}"]\n', "  function: train:train\n"),
+        ("silence_s: 2", "silence_s: 60"),
+        ("  workers: 1\n", "  workers: 1\n  nodes_per_trial: 2\n"),
+    )
+    (tmp_path / "train.py").write_text(program)
+    run(path, results=tmp_path / "results")
+    (row,) = rows_of(tmp_path).values()
+    assert (row["status"], row["num_nodes"], row["validation_loss_nats"]) == ("finished", 2, 2.0)
+    curves = Store.open(tmp_path / "results" / "mine", write=False).read_curves().to_pandas()
+    values = curves.groupby("metric", observed=True)["value"].agg(set)
+    assert values["world"] == values["there"] == {2.0}
+    assert values["train_loss_nats"] == {2.0}, "the second rank has spoken"
+
+
 def test_a_driver_that_is_killed_goes_on_from_the_checkpoint_by_the_same_command(tmp_path: Path) -> None:
     program = """
 start = 0 if config["resume"] is None else 1 + int(open(config["resume"]).read())

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from recipe_data import MakeRecipe
+from torchtitan_config import Attention, Block, Decoder, Module, Separate
 from trainer_stand_ins import (
     MEGATRON,
     TITAN,
@@ -390,65 +390,6 @@ def test_a_flat_router_of_olmo_core_is_known_by_its_size(recipe: MakeRecipe) -> 
 def test_torchtitan_s_schedule(recipe: MakeRecipe, decay: str, ratio: float | None, kind: str, floor: float) -> None:
     found = run(export(recipe(decay), "torchtitan", MOE, partial=True))["lr_scheduler"]()
     assert (found.warmup_steps, found.decay_ratio, found.decay_type, found.min_lr_factor) == (20, ratio, kind, floor)
-
-
-@dataclass
-class Module:
-    """A module's config of torchtitan: `param_init` maps a parameter to the function that starts it."""
-
-    param_init: dict[str, Any] | None = None
-
-
-@dataclass
-class Fused:
-    wqkv: Module = field(default_factory=Module)
-
-
-@dataclass
-class Separate:
-    """Its modules wk and wv are both made of wkv."""
-
-    wq: Module = field(default_factory=Module)
-    wkv: Module = field(default_factory=Module)
-
-
-@dataclass
-class Attention:
-    qkv_linear: Fused | Separate = field(default_factory=Fused)
-    wo: Module = field(default_factory=Module)
-
-
-@dataclass
-class Router:
-    gate: Module = field(default_factory=Module)
-
-
-@dataclass
-class Routed:
-    inner_experts: Module = field(default_factory=Module)
-
-
-@dataclass
-class Moe:
-    router: Router = field(default_factory=Router)
-    routed_experts: Routed = field(default_factory=Routed)
-
-
-@dataclass
-class Block:
-    attention: Attention = field(default_factory=Attention)
-    attention_norm: Module = field(default_factory=Module)
-    moe: Moe | None = field(default_factory=Moe)
-
-
-@dataclass
-class Decoder:
-    """As torchtitan/models/qwen3/__init__.py of version 0.3.0 has it: a list of layers, and modules by their names."""
-
-    tok_embeddings: Module = field(default_factory=Module)
-    norm: Module = field(default_factory=Module)
-    lm_head: Module = field(default_factory=Module)
-    layers: list[Block] = field(default_factory=lambda: [Block() for _ in range(3)])
 
 
 def test_torchtitan_s_config_function(recipe: MakeRecipe) -> None:

@@ -21,6 +21,22 @@ def message_of(*edits: tuple[str, str], text: str = ARMS) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        '{tokenizer: gpt2, num_tokens: 1000, eos_token: "</s>", max_tokens_per_step: 8, n_kv_heads: 2}',
+        "{secret: 3, author: me, authors: [you]}",
+    ],
+)
+def test_words_of_language_models_are_no_secrets(args: str) -> None:
+    assert parse_sweep(edited(trainer(f"args: {args}"), text=ARMS)).trainer is not None
+
+
+@pytest.mark.parametrize("name", ["token", "HF_TOKEN", "wandb_api_key", "apikey", "access_token", "db_password", "jwt"])
+def test_secrets_are_refused_by_their_names(name: str) -> None:
+    assert f"trainer.args.{name}: must be no secret" in message_of(trainer(f"args: {{{name}: x}}"))
+
+
 def trainer(line: str) -> tuple[str, str]:
     """Return the edit that puts one more line at the start of the section `trainer`."""
     return "trainer:\n", f"trainer:\n  {line}\n"
@@ -169,10 +185,6 @@ def test_the_sweeps_themselves_are_legal_and_come_back_from_their_dump(text: str
         (
             [("  executor", "  device: cpu\n  gpus_per_trial: 1\n  executor")],
             "19: resources.device: must not be cpu with gpus_per_trial",
-        ),
-        (
-            [(COMMAND, "  function: train:train\n"), ("  executor", "  nodes_per_trial: 2\n  executor")],
-            "3: trainer.function: runs on one node; for several give the command",
         ),
     ],
 )

@@ -10,8 +10,8 @@ from strategies import sweeps
 from sweep_text import edited
 
 from hpxfer.spec import SweepSpec, parse_sweep
-from hpxfer.spec.sweep import VariantHPs, VariantSpec
 from hpxfer.spec.variants import variants_of
+from hpxfer.spec.variants_section import VariantHPs, VariantSpec
 from hpxfer.trial import Cell, DataRef, Expansion
 
 DATA = DataRef(digest="d1", tokenizer="ascii", vocab_size=128)
