@@ -48,7 +48,7 @@ class TrainerChecks:
         if not self.counts_for(trainer):
             return (
                 "trainer checks: outdated, as the trainer has changed since, so that they do not count; "
-                "run hpxfer check --trainer again"
+                "run hpxfer check --trainer SWEEP again"
             )
         by_status = {status: [each.check for each in self.outcomes if each.status == status] for status in STATUSES}
         found = "; ".join(f"{status}: {', '.join(names)}" for status, names in by_status.items() if names)
@@ -66,7 +66,7 @@ class TrainerChecks:
 def checks_text(checks: TrainerChecks | None, trainer: TrainerSpec) -> str:
     """Return in one line what the checks of a trainer found, or that nobody made them."""
     if checks is None:
-        return "trainer checks: not made; run hpxfer check --trainer"
+        return "trainer checks: not made; run hpxfer check --trainer SWEEP"
     return checks.text(trainer)
 
 
