@@ -82,7 +82,7 @@ def _local(path: Path) -> LoggedRun:
     points: dict[str, list[Point]] = {}
     name, run_id, state = path.stem, path.stem, "running"
     try:
-        for number, data in enumerate(_records(path)):
+        for number, data in enumerate(records(path)):
             record = record_of(data)
             if record.HasField("run"):
                 name, run_id = record.run.display_name or name, record.run.run_id or run_id
@@ -145,7 +145,7 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _records(path: Path) -> Iterator[bytes]:
+def records(path: Path) -> Iterator[bytes]:
     """Yield the records of a file. One that was being written when the run was killed is left out."""
     data, at, record = path.read_bytes(), _HEADER, b""
     while at + _HEADER <= len(data):
