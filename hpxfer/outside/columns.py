@@ -60,9 +60,9 @@ def _check_used_once(of: Mapping[str, str], shape: Sequence[str], where: str) ->
     for name in shape:
         if shape.count(name) > 1:
             raise HpxferError(f"{where}: --shape: must name {shown(name)} once, got it twice; leave one of them out")
-    sizes = [("a shape column", name) for name in shape] or [("scale", of.get("scale"))]
-    holds: dict[str, str] = {}
-    for what, own in (*sizes, *((name, of.get(name)) for name in ("value", "seed", "loss"))):
+    holds = dict.fromkeys(shape, "a shape column")
+    for what in ("value", "seed", "loss") if shape else ("scale", "value", "seed", "loss"):
+        own = of.get(what)
         if own is not None and holds.setdefault(own, what) != what:
             raise HpxferError(
                 f"{where}: column {shown(own)} must be one thing, got it as {holds[own]} and as {what}; map another "
