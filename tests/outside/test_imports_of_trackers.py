@@ -67,6 +67,8 @@ def test_a_metric_that_could_be_another_is_asked_for() -> None:
         made([logged("a", two)])
     with pytest.raises(HpxferError, match=r"no metric looks like a loss.*'accuracy'"):
         made([logged("a", {"accuracy": curve(0.5)})])
+    with pytest.raises(HpxferError, match="the runs must have metrics, got none; name another source"):
+        made([logged("a", {})])
     with pytest.raises(HpxferError, match="--metric: no run has 'val_loss'; did you mean 'eval_loss'"):
         made([logged("a", two)], metric="val_loss")
 
@@ -257,6 +259,9 @@ class TestMLflow:
 
         with pytest.raises(HpxferError, match="MLflow cannot read it"):
             mlflow_runs("nothing://there", None)
+        with pytest.raises(HpxferError, match="must be a store that is there, got no such file"):
+            mlflow_runs(f"sqlite:///{tmp_path}/typo/mlflow.db", None)
+        assert not (tmp_path / "typo").exists()
 
 
 class Server:
@@ -348,6 +353,9 @@ class TestWandb:
 
         (tmp_path / "run-x.wandb").write_bytes(b":W&B\xff\xff\x00" + b"\x00\x00\x00\x00\x05\x00\x01zzzzz")
         with pytest.raises(HpxferError, match="must be a file of wandb"):
+            wandb_runs(str(tmp_path))
+        (tmp_path / "run-x.wandb").write_bytes(bytes(range(200)))
+        with pytest.raises(HpxferError, match="must be a file of wandb, got: a file of another kind"):
             wandb_runs(str(tmp_path))
         with pytest.raises(HpxferError, match="must be a folder of wandb, or ENTITY/PROJECT"):
             wandb_runs(str(tmp_path / "gone"))

@@ -19,6 +19,7 @@ from hpxfer.outside.imports.logged import LoggedRun, Point, flat, library
 
 PAGE = 10_000  # rows of a history per request
 LATER = 1e12  # more than the records of a file: the points of a later start come after those of an earlier one
+_START = b":W&B"
 _BLOCK, _HEADER, _FULL, _LAST = 32768, 7, 1, 4  # its files are logs of blocks, as LevelDB has; kinds that end a record
 _WORDS = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
 
@@ -146,8 +147,13 @@ def _number(value: Any) -> float | None:
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file. One that was being written when the run was killed is left out."""
+    """Yield the records of a file. One that was being written when the run was killed is left out.
+
+    Raises ValueError if the file starts as no file of wandb does.
+    """
     data, at, record = path.read_bytes(), _HEADER, b""
+    if not data.startswith(_START[: len(data)]):
+        raise ValueError("a file of another kind")
     while at + _HEADER <= len(data):
         if _BLOCK - at % _BLOCK < _HEADER:  # the rest of a block that holds no part
             at += _BLOCK - at % _BLOCK
