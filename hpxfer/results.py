@@ -24,7 +24,7 @@ from hpxfer.spec.source_kind import source_row
 from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.store import Store
 from hpxfer.store.location import local_results
-from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.store.losses import LOSS_COLUMNS, loss_row
 from hpxfer.store.lost_curves import LostCurves, lost_curves
 from hpxfer.store.sweep_file import load_stored
 from hpxfer.store.trainer_checks import TrainerChecks, read_checks
@@ -150,10 +150,9 @@ class Results:
             raise HpxferError(
                 f"{self.folder}: hp: must be scanned by the sweep, got {shown(hp)}; {nearest(hp, self.spec.grid)}"
             )
-        if loss not in LOSS_COLUMNS:
-            raise HpxferError(f"loss: unknown loss {shown(loss)}; {nearest(loss, LOSS_COLUMNS)}")
+        column = loss_row(loss).column
         finished = self.trials["status"] == "finished"
-        if finished.any() and self.trials.loc[finished, LOSS_COLUMNS[loss]].isna().all():
+        if finished.any() and self.trials.loc[finished, column].isna().all():
             raise HpxferError(
                 f"{self.folder}: loss: no trial has a {loss}: its data has no such classes; use validation"
             )
@@ -167,7 +166,7 @@ class Results:
         if self.why_no_line(hp) is not None:
             cells = cells.assign(**{hp: None}) if hp not in cells else cells
             rows &= False
-        found = cells[rows].rename(columns={hp: "value", LOSS_COLUMNS[loss]: "loss"})[_LINE]
+        found = cells[rows].rename(columns={hp: "value", column: "loss"})[_LINE]
         return found.assign(loss=found["loss"].where(found["status"] == "finished")).reset_index(drop=True)
 
     def why_no_line(self, hp: str | None = None) -> str | None:

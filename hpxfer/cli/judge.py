@@ -98,13 +98,13 @@ def judge(
     say("\n".join([*lines, *([written(files)] if files else []), found.next_step()]))
 
 
-def pairs(given: Sequence[str], option: str) -> dict[str, str]:
+def pairs(given: Sequence[str], option: str, example: str = "value=lr") -> dict[str, str]:
     """Return name -> value of options NAME=VALUE. Raise HpxferError for one that is none, or given twice."""
     out: dict[str, str] = {}
     for one in given:
         name, equals, value = one.partition("=")
         if not (equals and name.strip() and value.strip()):
-            raise HpxferError(f"{option}: must be NAME=VALUE, got {shown(one)}; e.g. {option} value=lr")
+            raise HpxferError(f"{option}: must be NAME=VALUE, got {shown(one)}; e.g. {option} {example}")
         if name.strip() in out:
             raise HpxferError(f"{option}: must name {name.strip()} once, got it twice; leave one of them out")
         out[name.strip()] = value.strip()
@@ -113,7 +113,7 @@ def pairs(given: Sequence[str], option: str) -> dict[str, str]:
 
 def _limit(given: str) -> dict[str, float]:
     """Return a regret limit as `hpxfer.judge` takes it."""
-    (kind, size), *_ = pairs([given], "--regret-limit").items()
+    (kind, size), *_ = pairs([given], "--regret-limit", "loss=0.01").items()
     try:
         return {kind: float(size)}
     except ValueError:

@@ -16,6 +16,7 @@ from hpxfer.cli.commands import Command
 from hpxfer.cli.options import Overrides, Sweep
 from hpxfer.cli.output import say
 from hpxfer.errors import HpxferError, shown
+from hpxfer.host.files import read_bytes, reason, write_files
 
 if TYPE_CHECKING:
     from hpxfer.spec import SweepSpec
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _SHIPPED = Path(hpxfer.__file__).parent / "examples" / "cluster" / "slurm.sh"
 # A trainer gets this long beyond its grace, so that the driver stores what it has before Slurm kills the job.
 _STORE_S, _LEAST_S = 60, 120
+_MARK = "# Written by `hpxfer slurm`."
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:,@+-]*")
 _TIME = re.compile(r"(\d+-)?\d+(:\d+){0,2}")
 
@@ -76,18 +78,28 @@ def slurm(
     if output is None:
         say(text.rstrip("\n"))
         return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HpxferError(f"--output {output}: cannot be written: {error.strerror}") from None
+    _write(output, text.encode())
     say(f"wrote {output}; next: sbatch {shlex.quote(str(output))}", err=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write the script to a new file, or over an older script. Raise HpxferError if another file is there."""
+    try:
+        if path.exists() and _MARK.encode() not in read_bytes(path):
+            raise HpxferError(
+                f"--output {path}: must be a new file or an older script of hpxfer slurm, got another file; "
+                "name a new one"
+            )
+        write_files({path: lambda file: file.write(content)})
+    except OSError as error:
+        raise HpxferError(f"--output {path}: cannot be written: {reason(error)}; name another file") from None
 
 
 def script(asked: dict[str, str], arguments: list[str]) -> str:
     """Return the shipped script with what is asked of Slurm and its arguments filled in. No value needs a shell."""
     lines = _SHIPPED.read_text(encoding="utf-8").splitlines()
     last = max(number for number, line in enumerate(lines) if line.startswith("#SBATCH"))
-    header = ["#!/usr/bin/env bash", "# Written by `hpxfer slurm`. Run it again after a time limit or a lost node."]
+    header = ["#!/usr/bin/env bash", f"{_MARK} Run it again after a time limit or a lost node."]
     header += [f"#SBATCH --{name}={value}" for name, value in asked.items()]
     own = f"export HPXFER_ENV=${{HPXFER_ENV:-{shlex.quote(sys.prefix)}}}"
     return "\n".join([*header, "", own, f"set -- {shlex.join(arguments)}", *lines[last + 1 :]]) + "\n"

@@ -86,7 +86,7 @@ def init_lacks(plan: Plan, native: Mapping[str, float | None]) -> list[Lack]:
 
 
 def other_lacks(plan: Plan) -> list[Lack]:
-    """Return what no target holds: rules of a table that the model itself must follow."""
+    """Return what neither a target nor hpxfer can do: rules of a table that the model itself must follow."""
     return [Lack(what="a rule of the table", call=sentence) for sentence in plan.resolved.by_hand]
 
 

@@ -19,12 +19,12 @@ def named_sizes(spelled: Sequence[str]) -> dict[str, float]:
     out = {}
     for one in spelled:
         name, equals, size = one.partition("=")
+        if not (equals and name.strip()):
+            raise HpxferError(f"--base: must be NAME=SIZE, got {shown(one)}; e.g. --base scale=64")
         try:
-            if not (equals and name.strip()):
-                raise Bad("NAME=SIZE", one)
             out[name.strip()] = positive(size)
         except Bad as bad:
-            raise HpxferError(f"--base: {bad}; e.g. --base scale=64") from None
+            raise HpxferError(f"--base: {name.strip()}: {bad}; e.g. --base scale=64") from None
     return out
 
 

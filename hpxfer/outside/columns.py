@@ -41,16 +41,33 @@ def columns_of(present: Sequence[str], given: Mapping[str, str], shape: Sequence
         if name not in present:
             raise HpxferError(f"{where}: column {shown(name)} is not in the table; {nearest(name, present)}")
     out = {name: name for name in COLUMNS if name in present and name not in shape} | dict(given)
+    _check_used_once(out, shape, where)
     if shape:
         _check_shape_columns(out, given, shape, where)
     missing = [name for name in REQUIRED if name not in out and not (name == "scale" and shape)]
     if missing:
         names = ", ".join(map(shown, present[:20]))
+        free = [name for name in present if name not in (*out.values(), *shape)]
         raise HpxferError(
             f"{where}: column {missing[0]} is missing: {COLUMNS[missing[0]]}; name the column that holds it, e.g. "
-            f"--map {missing[0]}={'NAME' if not present else present[-1]}; the table has {names or 'no column'}"
+            f"--map {missing[0]}={free[-1] if free else 'NAME'}; the table has {names or 'no column'}"
         )
     return out
+
+
+def _check_used_once(of: Mapping[str, str], shape: Sequence[str], where: str) -> None:
+    """Refuse a column of the table that would be two things at once, such as the HP value and the loss."""
+    for name in shape:
+        if shape.count(name) > 1:
+            raise HpxferError(f"{where}: --shape: must name {shown(name)} once, got it twice; leave one of them out")
+    holds = dict.fromkeys(shape, "a shape column")
+    for what in ("value", "seed", "loss") if shape else ("scale", "value", "seed", "loss"):
+        own = of.get(what)
+        if own is not None and holds.setdefault(own, what) != what:
+            raise HpxferError(
+                f"{where}: column {shown(own)} must be one thing, got it as {holds[own]} and as {what}; map another "
+                "column"
+            )
 
 
 def _check_shape_columns(out: dict[str, str], given: Mapping[str, str], shape: Sequence[str], where: str) -> None:

@@ -15,7 +15,7 @@ def table_of(results: Results, loss: str | None = None) -> pd.DataFrame:
     """Return one row per cell of every line of a sweep, with the columns of `hpxfer.outside.columns`.
 
     `loss` is one of those of `judge.loss`, by default the one that the sweep is judged by. HPs whose line cannot be
-    read, or that the search scans no line of, have no rows.
+    read, or that the search scans no line of, have no rows. Raises HpxferError for an unknown loss.
     """
     judged, steps = judged_by(results.spec, loss), results.trials.set_index("trial_id")["steps"]
     parts = []

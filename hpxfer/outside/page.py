@@ -10,9 +10,7 @@ from typing import IO, Any
 import pandas as pd
 
 import hpxfer
-from hpxfer.errors import HpxferError
 from hpxfer.figures import line_figures, save_transfer, transfer_info
-from hpxfer.host.files import reason, write_files
 from hpxfer.outside.judged import JudgedTable
 from hpxfer.report.analyses import analysis_tables, unknown
 from hpxfer.report.contents import Report, Section, cards_of, report_of
@@ -20,7 +18,7 @@ from hpxfer.report.html import to_html
 from hpxfer.report.provenance import of_others, of_ranges, progress_table, threshold_table
 from hpxfer.report.tables import Table, text_table
 from hpxfer.report.trials import TrialData, distinct, packed_trials, rounded
-from hpxfer.report.write import FIGURES, figure_writers, garbage_collection_paused
+from hpxfer.report.write import FIGURES, figure_writers, garbage_collection_paused, write_report_files
 
 FILE = "report.html"
 OPTION = "--report"
@@ -40,14 +38,7 @@ def write_page(judged: JudgedTable, folder: Path) -> tuple[Path, ...]:
             report.sections[0].figures, folder / FIGURES, "html"
         )
         writers[folder / FILE] = lambda file: file.write(page)
-        try:
-            for parent in {path.parent for path in writers}:
-                parent.mkdir(parents=True, exist_ok=True)
-            write_files(writers)
-        except OSError as error:
-            raise HpxferError(
-                f"{folder}: the report cannot be written: {reason(error)}; choose another folder with {OPTION}"
-            ) from None
+        write_report_files(writers, folder, OPTION)
         info = transfer_info(judged.report, judged.lines[judged.report.hp])
         return (*save_transfer(info, folder, option=OPTION), folder / FILE, folder / FIGURES)
 

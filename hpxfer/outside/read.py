@@ -15,6 +15,7 @@ from hpxfer.host.files import read_bytes, reason
 
 KINDS = (".csv", ".parquet")
 MOST_BYTES = 1 << 30
+OTHER_MARKS = (";", "\t", "|")  # that some programs write between cells
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
@@ -42,6 +43,8 @@ def _csv(path: Path, content: bytes) -> pd.DataFrame:
     if not rows:
         raise HpxferError(f"{path}: must have a line of column names, got an empty file; name another file")
     head = [name.strip() for name in rows[0]]
+    if len(head) == 1 and (others := [mark for mark in OTHER_MARKS if mark in head[0]]):
+        raise HpxferError(f"{path}: must have commas between cells, got {shown(others[0])}; save it with commas")
     for number, row in enumerate(rows[1:], 1):
         if len(row) != len(head):
             raise HpxferError(

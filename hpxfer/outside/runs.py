@@ -120,7 +120,7 @@ class _Reader:
         return Run(
             row=at + 1,
             arm=self._read(at, "arm", cells.text, ONE_ARM),
-            hp=self._read(at, "hp", cells.text, "value" if self.of["value"] == "value" else self.of["value"]),
+            hp=self._read(at, "hp", cells.text, self.of["value"]),
             value=self._read(at, "value", cells.not_negative, 1.0),
             seed=self._read(at, "seed", cells.whole, 0),
             loss=loss,

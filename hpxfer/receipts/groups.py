@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from hpxfer.receipts.entries import RELATIVE, Entry, Expected, betas_of, count, expected_of, in_optimizer, number, same
-from hpxfer.receipts.outcome import GROUPS, Outcome, listed
+from hpxfer.receipts.outcome import GROUPS, Outcome, Status, listed
 from hpxfer.scaling.roles import ROLES
 
 NUMBERS = ("eps", "weight_decay")
@@ -47,9 +47,8 @@ def groups_match(
     return _outcome("passed", f"{len(pairs)} parameters, each once, with the numbers of the recipe")
 
 
-def _outcome(status: str, reason: str) -> Outcome:
-    assert status in ("passed", "failed", "not possible")
-    return Outcome(check=GROUPS, status=status, reason=reason)  # type: ignore[arg-type]
+def _outcome(status: Status, reason: str) -> Outcome:
+    return Outcome(check=GROUPS, status=status, reason=reason)
 
 
 def _not_once(groups: Sequence[Entry]) -> Iterator[str]:

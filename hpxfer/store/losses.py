@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.verdict.loss import JudgedLoss, Kind
 
 
@@ -47,15 +48,23 @@ LOSSES = (
 LOSS_COLUMNS = {row.name: row.column for row in LOSSES}
 
 
+def loss_row(name: str) -> LossRow:
+    """Return the loss of this name. Raise HpxferError if there is none."""
+    for row in LOSSES:
+        if row.name == name:
+            return row
+    raise HpxferError(f"loss: unknown loss {shown(name)}; {nearest(name, LOSS_COLUMNS)}")
+
+
 def judged_loss(
     name: str, *, classes: int | None, num_samples: int | None, trained: Kind = "cross entropy"
 ) -> JudgedLoss:
     """Return what a loss is in a sweep.
 
     `classes` are those of its data, None for tokens and real targets; `num_samples` are held out. `trained` is the kind
-    of the loss that it trains with.
+    of the loss that it trains with. Raises HpxferError for a name that no loss has.
     """
-    (row,) = (row for row in LOSSES if row.name == name)
+    row = loss_row(name)
     if row.top is None:
         return JudgedLoss(name=name, words=row.words, kind=trained, trained=trained)
     return JudgedLoss(

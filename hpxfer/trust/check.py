@@ -74,7 +74,8 @@ def check_trainer(
     if spec.trainer is None:
         where = f"{prepared.file}: " if prepared.file else ""
         raise HpxferError(
-            f"{where}trainer: must be given for a check of it, got none; hpxfer check --sweep is for ours"
+            f"{where}trainer: must be given for a check of it, got none; to check how the model of this sweep "
+            "scales, use hpxfer check --sweep"
         )
     trials = check_trials(prepared.expansion, STEPS if steps is None else steps)
     train = train_user(prepared)

@@ -65,6 +65,10 @@ def test_the_page_is_written(runs: Path, tmp_path: Path, capsys: pytest.CaptureF
         (("--map", "value=lr", "--map", "value=loss"), "--map: must name value once"),
         ((*MAP, "--control", "sp"), "--control: must be an arm of the table, got 'sp'; legal: good, plain"),
         ((*MAP, "--regret-limit", "loss=much"), "--regret-limit: must be loss=SHARE or octaves=NUMBER"),
+        ((*MAP, "--regret-limit", "loss"), "--regret-limit: must be NAME=VALUE, got 'loss'; e.g. --regret-limit loss="),
+        ((*MAP, "--unit", ""), "--unit: must be a unit such as nats or bits per byte, got ''"),
+        ((*MAP, "--base", ""), "--base: must be NAME=SIZE, got ''; e.g. --base scale=64"),
+        ((*MAP, "--base", "scale=large"), "--base: scale: must be a number from 1e-30"),
         ((*MAP, "--duplicates", "first"), "--duplicates: unknown choice 'first'"),
         (("--map", "value=lr", "--map", "scale=width"), "row 97, column loss: one HP value"),  # two arms taken as one
     ],
@@ -98,6 +102,9 @@ def test_the_table_of_results_is_judged_as_their_report(tmp_path: Path, capsys: 
     assert (code, "must not be there yet" in err) == (2, True)
     code, _, err = hpxfer(capsys, "table", "results", PUBLISHED / "quickstart", "--output", tmp_path / "a.xls")
     assert (code, "must end in .csv or .parquet" in err) == (2, True)
+    unknown = ("--output", tmp_path / "other.csv", "--loss", "validaton")
+    code, _, err = hpxfer(capsys, "table", "results", PUBLISHED / "quickstart", *unknown)
+    assert (code, err) == (2, "hpxfer: loss: unknown loss 'validaton'; did you mean 'validation'?\n")
 
 
 def test_a_folder_of_tensorboard_becomes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -177,6 +177,20 @@ def test_a_script_that_slurm_or_a_shell_would_misread_is_refused(
     assert rule in err
 
 
+def test_no_file_but_an_older_script_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep, out = tmp_path / "mine.yaml", tmp_path / "mine.sh"
+    sweep.write_text(OWN)
+    for nodes in ("2", "3"):
+        assert hpxfer(capsys, "slurm", sweep, "--nodes", nodes, "-o", out)[0] == 0
+        assert f"#SBATCH --nodes={nodes}\n" in out.read_text()
+    code, _, err = hpxfer(capsys, "slurm", sweep, "-o", sweep)
+    assert (code, "must be a new file or an older script of hpxfer slurm, got another file" in err) == (2, True)
+    assert sweep.read_text() == OWN
+    for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none" / "mine.sh", "No such file or directory")):
+        code, _, err = hpxfer(capsys, "slurm", sweep, "-o", path)
+        assert (code, f"cannot be written: {why}; name another file" in err) == (2, True)
+
+
 def test_slurms_warning_lets_the_driver_store_before_ray_ends(tmp_path: Path) -> None:
     script = start(tmp_path, "sweep.yaml", "wait")
     deadline = time.monotonic() + LONG_S

@@ -1,32 +1,12 @@
-"""What a file of wandb holds, read without wandb's service: records in a log of blocks, as LevelDB has."""
+"""What a file of wandb holds, read without wandb's service."""
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_BLOCK, _HEADER = 32768, 7
-_FULL, _LAST = 1, 4  # kinds of parts that end a record
-
-
-def records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file, but for one that is still being written."""
-    data, at, record = path.read_bytes(), _HEADER, b""
-    while at + _HEADER <= len(data):
-        if _BLOCK - at % _BLOCK < _HEADER:  # the rest of a block that holds no part
-            at += _BLOCK - at % _BLOCK
-            continue
-        length, kind = struct.unpack_from("<HB", data, at + 4)
-        part = data[at + _HEADER : at + _HEADER + length]
-        if kind == 0 or len(part) < length:
-            return
-        record, at = record + part, at + _HEADER + length
-        if kind in (_FULL, _LAST):
-            yield record
-            record = b""
+from hpxfer.outside.imports.wandb import records
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, dict[int, Any]]]:

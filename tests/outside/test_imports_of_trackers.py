@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,6 +67,8 @@ def test_a_metric_that_could_be_another_is_asked_for() -> None:
         made([logged("a", two)])
     with pytest.raises(HpxferError, match=r"no metric looks like a loss.*'accuracy'"):
         made([logged("a", {"accuracy": curve(0.5)})])
+    with pytest.raises(HpxferError, match="the runs must have metrics, got none; name another source"):
+        made([logged("a", {})])
     with pytest.raises(HpxferError, match="--metric: no run has 'val_loss'; did you mean 'eval_loss'"):
         made([logged("a", two)], metric="val_loss")
 
@@ -234,7 +235,7 @@ class TestMLflow:
                 client.log_param(run.info.run_id, key, value)
             last = math.inf if seed == 4 else 3.0 + seed
             values = [*(4.0 for _ in range(2499)), last]
-            now = int(time.time() * 1000)
+            now = 1_700_000_000_000
             for start in range(0, len(values), 1000):
                 part = [
                     Metric("val_loss", value, now, start + at) for at, value in enumerate(values[start : start + 1000])
@@ -258,6 +259,9 @@ class TestMLflow:
 
         with pytest.raises(HpxferError, match="MLflow cannot read it"):
             mlflow_runs("nothing://there", None)
+        with pytest.raises(HpxferError, match="must be a store that is there, got no such file"):
+            mlflow_runs(f"sqlite:///{tmp_path}/typo/mlflow.db", None)
+        assert not (tmp_path / "typo").exists()
 
 
 class Server:
@@ -349,6 +353,9 @@ class TestWandb:
 
         (tmp_path / "run-x.wandb").write_bytes(b":W&B\xff\xff\x00" + b"\x00\x00\x00\x00\x05\x00\x01zzzzz")
         with pytest.raises(HpxferError, match="must be a file of wandb"):
+            wandb_runs(str(tmp_path))
+        (tmp_path / "run-x.wandb").write_bytes(bytes(range(200)))
+        with pytest.raises(HpxferError, match="must be a file of wandb, got: a file of another kind"):
             wandb_runs(str(tmp_path))
         with pytest.raises(HpxferError, match="must be a folder of wandb, or ENTITY/PROJECT"):
             wandb_runs(str(tmp_path / "gone"))

@@ -66,8 +66,32 @@ def test_a_missing_column_is_named_with_what_is_there() -> None:
         ready(table(), columns={**COLUMNS, "los": "loss"})
     with pytest.raises(HpxferError, match=r"column 'lr' must be there once"):
         ready(pd.concat([table(), table()["lr"]], axis=1))
+    with pytest.raises(HpxferError, match=r"column loss is missing: .*--map loss=note; the table has"):  # the free one
+        ready(table(note="")[["method", "note", "seed", "width", "lr"]])
     with pytest.raises(HpxferError, match="at least one row"):
         ready(table().head(0))
+
+
+@pytest.mark.parametrize(
+    ("columns", "shape", "message"),
+    [
+        ({**COLUMNS, "value": "width"}, (), r"column 'width' must be one thing, got it as scale and as value; map "),
+        ({**COLUMNS, "loss": "lr"}, (), r"column 'lr' must be one thing, got it as value and as loss; map "),
+        ({"value": "lr"}, ("width", "lr"), r"column 'lr' must be one thing, got it as a shape column and as value"),
+        ({"value": "lr"}, ("width", "width"), r"--shape: must name 'width' once, got it twice"),
+    ],
+)
+def test_a_column_is_one_thing(columns: dict[str, str], shape: tuple[str, ...], message: str) -> None:
+    with pytest.raises(HpxferError, match=message):
+        ready(table(), columns=columns, shape=shape)
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_a_file_with_other_marks_than_commas_is_named_as_such(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(mark.join(["scale", "value", "loss"]) + "\n" + mark.join(["64", "0.1", "3"]) + "\n")
+    with pytest.raises(HpxferError, match=r"must have commas between cells, got .*; save it with commas"):
+        read_table(path)
 
 
 def test_two_results_of_one_seed_are_refused_or_the_last_is_kept() -> None:

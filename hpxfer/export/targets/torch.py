@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpxfer.export.lacks import Lack
+from hpxfer.export.lacks import Lack, other_lacks
 from hpxfer.export.plan import Plan
 from hpxfer.export.source import factor, header, literal, strings
 from hpxfer.export.target import ExportTarget
@@ -112,15 +112,10 @@ def files(plan: Plan, lacks: Sequence[Lack]) -> dict[str, str]:
     return {"hpxfer_torch.py": text + body(plan)}
 
 
-def lacks(plan: Plan) -> Sequence[Lack]:
-    """Return what hpxfer cannot do from outside the model."""
-    return [Lack(what="a rule of the table", call=sentence) for sentence in plan.resolved.by_hand]
-
-
 TORCH = ExportTarget(
     name="torch",
     doc="a Python module with parameter groups by name, for any loop with torch.optim",
     optimizers=("adamw", "sgd"),
-    lacks=lacks,
+    lacks=other_lacks,
     files=files,
 )

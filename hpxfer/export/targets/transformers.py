@@ -10,13 +10,13 @@ import math
 from collections.abc import Sequence
 
 from hpxfer.errors import HpxferError
-from hpxfer.export.lacks import EXPERTS, Lack
+from hpxfer.export.lacks import EXPERTS, Lack, other_lacks
 from hpxfer.export.names import Named
 from hpxfer.export.plan import Plan
 from hpxfer.export.source import assigned, header
 from hpxfer.export.standard import in_layers, named
 from hpxfer.export.target import ExportTarget
-from hpxfer.export.targets.torch import body, lacks
+from hpxfer.export.targets.torch import body
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.shape import Shape
 
@@ -117,6 +117,6 @@ TRANSFORMERS = ExportTarget(
     doc="a Python module with a Trainer of transformers that makes the recipe's optimizer and schedule",
     optimizers=("adamw", "sgd"),
     names=names,
-    lacks=lacks,
+    lacks=other_lacks,
     files=files,
 )

@@ -58,5 +58,7 @@ def _only(there: Sequence[str], where: str) -> tuple[str, str]:
             raise HpxferError(
                 f"{where}: one metric must be the loss, got {', '.join(map(shown, names[:20]))}; name it with --metric"
             )
-    listed = ", ".join(map(shown, there[:50])) or "none"
+    if not there:
+        raise HpxferError(f"{where}: the runs must have metrics, got none; name another source")
+    listed = ", ".join(map(shown, there[:50]))
     raise HpxferError(f"{where}: no metric looks like a loss; name it with --metric; the metrics are {listed}")

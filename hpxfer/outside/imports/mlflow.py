@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError, first_line, nearest, shown
 from hpxfer.outside.imports.logged import LoggedRun, Point, library
 
+_SQLITE = "sqlite:///"  # MLflow would make the file of a name that is not there
 PAGE = 1000  # runs per request; MLflow's default stops after 1000 runs without a word
 
 
@@ -19,6 +21,8 @@ def mlflow_runs(uri: str, experiment: str | None) -> list[LoggedRun]:
     Raises HpxferError if the store cannot be read, or does not have that experiment.
     """
     mlflow = library("mlflow", "mlflow")
+    if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE).partition("?")[0]).exists():
+        raise HpxferError(f"{uri}: must be a store that is there, got no such file; name a tracking URI")
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it says that it looks at tables
     try:
         client = mlflow.MlflowClient(tracking_uri=uri)

@@ -19,6 +19,7 @@ from hpxfer.outside.imports.logged import LoggedRun, Point, flat, library
 
 PAGE = 10_000  # rows of a history per request
 LATER = 1e12  # more than the records of a file: the points of a later start come after those of an earlier one
+_START = b":W&B"
 _BLOCK, _HEADER, _FULL, _LAST = 32768, 7, 1, 4  # its files are logs of blocks, as LevelDB has; kinds that end a record
 _WORDS = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
 
@@ -82,7 +83,7 @@ def _local(path: Path) -> LoggedRun:
     points: dict[str, list[Point]] = {}
     name, run_id, state = path.stem, path.stem, "running"
     try:
-        for number, data in enumerate(_records(path)):
+        for number, data in enumerate(records(path)):
             record = record_of(data)
             if record.HasField("run"):
                 name, run_id = record.run.display_name or name, record.run.run_id or run_id
@@ -145,9 +146,14 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file. One that was being written when the run was killed is left out."""
+def records(path: Path) -> Iterator[bytes]:
+    """Yield the records of a file. One that was being written when the run was killed is left out.
+
+    Raises ValueError if the file starts as no file of wandb does.
+    """
     data, at, record = path.read_bytes(), _HEADER, b""
+    if not data.startswith(_START[: len(data)]):
+        raise ValueError("a file of another kind")
     while at + _HEADER <= len(data):
         if _BLOCK - at % _BLOCK < _HEADER:  # the rest of a block that holds no part
             at += _BLOCK - at % _BLOCK
