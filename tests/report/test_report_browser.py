@@ -180,7 +180,7 @@ def test_a_trial_shows_its_multipliers_and_has_an_address(visit: Visit, path: Pa
     address = page.url
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog:not([open])", state="attached")
-    assert page.url.endswith("#trials")
+    page.wait_for_url(lambda url: url.endswith("#trials"))  # the page sets it just after the dialog closes
     page.goto(address)
     page.reload()
     page.wait_for_selector("dialog[open]")
