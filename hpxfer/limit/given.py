@@ -1,0 +1,52 @@
+"""Given: what a limit is conditional on. These are the samples of every step, the LR, and what is drawn at every width alike.
+
+Letters: T updates, P samples of a batch, D inputs, C outputs, m experts of regime I.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Loss = Literal["squared_error", "cross_entropy"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """The samples of one forward pass: inputs [P, D] and targets, which are real [P, C] or classes int64 [P]."""
+
+    inputs: Floats
+    targets: NDArray[np.float64] | NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Given:
+    """The training that is solved: T + 1 forward passes with T updates of plain SGD between them.
+
+    The loss of a sample is that of the family `mlp`: the sum over outputs of (f - y)^2, or cross entropy in nats. An
+    update follows the gradient of the batch's mean loss.
+    """
+
+    batches: tuple[Batch, ...]
+    """One per forward pass, T + 1 in all. Full-batch training repeats one batch."""
+    lrs: tuple[float, ...]
+    """The base LR of every update, T in all."""
+    loss: Loss = "squared_error"
+    router_bias: Floats | None = None
+    """[T + 1, m] of regime I: the router bias of every pass. A bias that is fixed repeats, and of one that is learned
+    only the first row is read."""
+    active: tuple[NDArray[np.bool_], ...] | None = None
+    """Of regime I with top-K and no bias: which experts each pass uses, [P, m] per pass. The limit is conditional on it."""
+
+    @property
+    def num_updates(self) -> int:
+        return len(self.lrs)
+
+    @classmethod
+    def full_batch(cls, batch: Batch, *, steps: int, lr: float, loss: Loss = "squared_error") -> Given:
+        """Return the training on one batch for `steps` updates at a constant LR."""
+        return cls(batches=(batch,) * (steps + 1), lrs=(lr,) * steps, loss=loss)

@@ -1,0 +1,74 @@
+"""Network: the infinite network whose training is solved, as the papers write it.
+
+    h1 = act1(W1 x)       psi = Q h1 + b       phi = gate(beta psi)
+    h2_i = W2_i h1        h3 = c sum over active i of phi_i W3_i act(h2_i)        f = W4 h3
+
+That is MSSP 1.2. Why Routers Freeze (Def. 1) has experts of one matrix: h3 = c sum phi_i act(W3_i h1). A residual network
+(CompleteP for MoE, Fig. 18) adds the branch of every block to its input.
+
+Letters: N width, M experts, K active experts, N_e hidden features of an expert, D inputs, C outputs, P samples of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+Regime = Literal["I", "II", "III", "residual"]
+Style = Literal["mup", "mssp"]
+Gate = Literal["sigmoid", "softmax", "normalized_softmax"]
+Activation = Literal["linear", "relu", "gelu", "tanh"]
+Aggregation = Literal["1/K", "1/M", "none"]
+RouterBias = Literal["none", "fixed", "schedule", "learned"]
+Role = Literal["embedding", "router", "expert_in", "expert_out", "readout"]
+
+REGIMES: tuple[Regime, ...] = get_args(Regime)
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """What is infinite, what stays, and the constants that no table decides.
+
+    The limit itself is that of Table B.1 of MSSP under SGD (of Table 1 of Why Routers Freeze in regime I): each role
+    starts with the std of the table, times `init_mult`, and has the LR of the table, times `lr_mult`. Forward
+    multipliers are 1. A finite network with others is the same network with other constants (`folded`).
+    """
+
+    regime: Regime
+    parameterization: Style
+    gate: Gate = "sigmoid"
+    activation: Activation = "linear"
+    """Of the experts: of their hidden features or, of experts with one matrix, of their outputs."""
+    input_activation: Activation = "linear"
+    aggregation: Aggregation = "1/K"
+    """c: 1/K of the active experts or 1/M of all of them. `none` for a gate whose weights sum to one."""
+    inverse_temperature: float = 1.0
+    num_experts: int | None = None
+    """M of regime I. Elsewhere there are infinitely many."""
+    num_active: int | None = None
+    """K of regime I. None: all of them."""
+    expert_matrices: Literal[1, 2] = 2
+    active_share: float = 1.0
+    """K/M in regimes II, III and residual."""
+    expert_ratio: float = 1.0
+    """iota = N_e/N: in regime III, in regime I with two matrices, and in the residual network."""
+    expert_width: int | None = None
+    """N_e of regime II."""
+    experts_per_width: float = 1.0
+    """kappa = M/N in regimes II and III."""
+    depth: int = 1
+    """L of the residual network."""
+    router_bias: RouterBias = "none"
+    router_bias_std: float = 1.0
+    init_mult: Mapping[Role, float] = field(default_factory=dict)
+    lr_mult: Mapping[Role, float] = field(default_factory=dict)
+
+    def std(self, role: Role) -> float:
+        """Return the constant of a role's initial std."""
+        return self.init_mult.get(role, 1.0)
+
+    def rate(self, role: Role) -> float:
+        """Return the constant of a role's LR."""
+        return self.lr_mult.get(role, 1.0)
