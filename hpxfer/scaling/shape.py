@@ -131,6 +131,10 @@ class Shape:
         return {dim.name: value for dim in fields(self) if (value := getattr(self, dim.name)) != dim.default}
 
 
+# The base from which a table's factors are the absolute powers of the dimensions that the papers write.
+UNIT = Shape(width=1, depth=1, num_experts=1, num_active=1, expert_width=1)
+
+
 def heads_of(width: int, head_dim: int, num_heads: int | None, kv_heads: int | None) -> dict[str, Any]:
     """Return num_heads and kv_heads as a shape holds them: 0 where they are what they would be without being given."""
     heads = 0 if num_heads is None or num_heads * head_dim == width else num_heads

@@ -18,13 +18,12 @@ from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
-from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.shape import UNIT, Shape
 from hpxfer.scaling.table import Column
 from hpxfer.spec.balance import Balance
 from hpxfer.spec.mlp import MLP, Activation, RouterBias
 from hpxfer.trial import Setting, Trial
 
-UNIT = Shape(width=1, depth=1, num_experts=1, num_active=1, expert_width=1)
 Gate = Literal["sigmoid", "softmax", "normalized_softmax"]
 # Two classes. Cross entropy is then log(1 + exp(-y f)) of the difference f of the two outputs, whose gradient stays of
 # order 1, as the papers assume. That of a squared error would cross zero within a few steps.
