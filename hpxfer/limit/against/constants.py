@@ -14,7 +14,7 @@ from hpxfer.scaling.evaluate import Multipliers, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit, resolve
 from hpxfer.scaling.shape import UNIT, Shape
-from hpxfer.spec.mlp import MLP
+from hpxfer.spec.mlp import LEARNED, MLP
 from hpxfer.trial import Trial
 
 
@@ -27,9 +27,10 @@ class Constant:
 
 
 def roles_of(options: MLP) -> tuple[Role, ...]:
-    """Return the roles of the family's weight matrices."""
-    one = options.expert_matrices == 1
-    return ("embedding", "router", *(() if one else ("expert_in",)), "expert_out", "readout")
+    """Return the roles that a model of the family trains."""
+    learned: tuple[Role, ...] = ("router_bias",) if options.router_bias in LEARNED else ()
+    inner: tuple[Role, ...] = () if options.expert_matrices == 1 else ("expert_in",)
+    return ("embedding", "router", *learned, *inner, "expert_out", "readout")
 
 
 def constants_of(trial: Trial, table: str) -> dict[Role, Constant]:
@@ -45,7 +46,8 @@ def constants_of(trial: Trial, table: str) -> dict[Role, Constant]:
     for role in roles_of(trial.setting.mlp):
         own, ref, factor = numbers[role], reference[role], beyond.get(role, 1.0)
         out[role] = Constant(
-            std=_over(factor * own.init_std, ref.init_std),
+            # A learned bias starts at the same draw everywhere, which the limit is given.
+            std=1.0 if role == "router_bias" else _over(factor * own.init_std, ref.init_std),
             rate=_over(factor**2 * own.lr / trial.hps.lr, ref.lr),
         )
     return out

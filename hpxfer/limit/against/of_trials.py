@@ -12,7 +12,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.limit.against.constants import Constant, constants_of, roles_of
 from hpxfer.limit.against.path import regime_of
 from hpxfer.limit.against.refused import has_bias, require_solvable
-from hpxfer.limit.network import Network, Regime, Role, Style
+from hpxfer.limit.network import Network, Regime, Role, RouterBias, Style
+from hpxfer.spec.mlp import LEARNED
 from hpxfer.trial import Setting, Trial
 
 # Constants of all shapes must agree to this relative error.
@@ -40,7 +41,7 @@ def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
         )
     if not options.residual and shape.depth != 1:
         raise HpxferError(f"{where}: depth must be 1 without a residual, got {shape.depth}: stacks are not solved")
-    if regime != "I" and has_bias(first):
+    if regime != "I" and _router_bias(first) != "none":
         raise HpxferError(
             f"{where}: model.mlp.router_bias: a bias of the router is solved in regime I, got regime {regime} and "
             f"{_bias_text(setting)}; write router_bias: none"
@@ -68,7 +69,6 @@ def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
         experts_per_width=1.0 if regime == "I" else shape.num_experts / shape.width,
         depth=shape.depth,
         router_bias=_router_bias(first),
-        router_bias_std=_bias_std(first),
         init_mult={role: each.std for role, each in constants.items() if each.std != 1.0},
         lr_mult={role: each.rate for role, each in constants.items() if each.rate != 1.0},
     )
@@ -131,3 +131,18 @@ def _wrong(path: Sequence[Trial], rows: Sequence[dict[Role, Constant]], role: Ro
             ends = ((path[i].shape.width, values[i]) for i in (0, -1))
             out.append(f"{role} {what} " + " and ".join(f"{value:.4g} at width {width}" for width, value in ends))
     return out
+
+
+def _router_bias(trial: Trial) -> RouterBias:
+    """Return the kind of bias that is added to the logits. What several sources add is the kind that changes most."""
+    kind = trial.setting.mlp.router_bias
+    if kind in LEARNED:
+        return "learned"
+    if not has_bias(trial):
+        return "none"
+    drawn_anew = kind == "schedule" or trial.structure().router_bias_std > 0
+    return "schedule" if drawn_anew else "fixed"
+
+
+def _bias_text(setting: Setting) -> str:
+    return f"router_bias: {setting.mlp.router_bias} and ties: {setting.ties}"
