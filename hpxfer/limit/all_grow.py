@@ -104,16 +104,30 @@ class _OfExperts:
         self._d.add(lr * d.reshape(len(d), -1))
 
 
-def neurons_needed(given: Given) -> int:
-    """Return the most Gaussians of a neuron."""
-    return given.num_samples + given.num_outputs * len(given.batches)
+def is_exact(network: Network) -> bool:
+    """Return whether nothing is sampled: the gates of infinitely many experts always are."""
+    return False
+
+
+def bytes_needed(network: Network, given: Given, sites: int) -> float:
+    """Return about how much memory a solve takes."""
+    of_h1, neurons = _sizes(given)
+    most = max(len(batch.inputs) for batch in given.batches)
+    of_input = sites if network.input_activation != "linear" else of_h1
+    rows = 4 * given.num_samples + 8 * most  # past gradients of two matrices, and what a pass holds
+    return 8.0 * (sites * (rows * neurons + 8 * given.num_samples) + of_input * (10 * given.num_samples + 4 * of_h1))
+
+
+def _sizes(given: Given) -> tuple[int, int]:
+    """Return the most Gaussians of a coordinate of h1, and of a hidden neuron."""
+    return rank(given) + 2 * given.num_samples, given.num_samples + given.num_outputs * len(given.batches)
 
 
 def _spaces(network: Network, given: Given, sites: int, seed: int) -> tuple[Space, Space, Space, Coefficients]:
     """Return the spaces of h1, of h3, of one number per expert, and of the neurons of an expert."""
-    of_h1 = rank(given) + 2 * given.num_samples
+    of_h1, neurons = _sizes(given)
     wide: Space = Coefficients(of_h1)
     if network.input_activation != "linear":
         wide = Sites(Noise(sites, of_h1, seed, 1))
     tall = Coefficients(given.num_outputs + given.num_samples)
-    return wide, tall, Sites(Noise(sites, given.num_samples, seed, 0)), Coefficients(neurons_needed(given))
+    return wide, tall, Sites(Noise(sites, given.num_samples, seed, 0)), Coefficients(neurons)

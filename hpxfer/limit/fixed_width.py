@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from hpxfer.limit.activations import activate, slope
-from hpxfer.limit.gates import gate, largest
+from hpxfer.limit.gates import Mask, gate, largest
 from hpxfer.limit.given import Floats, Given
 from hpxfer.limit.layers import InputLayer, Readout, rank, rms
 from hpxfer.limit.losses import by_outputs
@@ -32,7 +32,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     """Return what is measured at every pass."""
     kappa, width = network.experts_per_width, network.expert_width
     assert width is not None, "the limit of regime II has an expert width"
-    wide, tall, routers, hidden = _spaces(network, given, width, sites, seed)
+    wide, tall, routers, hidden = _spaces(network, given, sites, seed)
     layer, readout = InputLayer(network, given, wide), Readout(network, given.num_outputs, tall)
     q = Trained(
         Lazy(wide, routers, kappa), wide, routers, std=network.std("router"), rate=network.rate("router")
@@ -76,27 +76,40 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     return out
 
 
-def active(network: Network, psi: Floats) -> np.ndarray | None:
+def active(network: Network, psi: Floats) -> Mask | None:
     """Return which experts are active, or None if all are: the share with the largest logits."""
     if network.active_share == 1.0:
         return None
     return largest(psi, round(network.active_share * psi.shape[1]))
 
 
-def columns(network: Network, given: Given, width: int) -> tuple[int, int]:
-    """Return the most Gaussians that an expert's site needs, and that a site of h1 needs."""
-    forward, backward = given.num_samples * (1 + width), given.num_outputs * len(given.batches) * width
-    return forward + backward, rank(given) + 2 * given.num_samples
+def is_exact(network: Network) -> bool:
+    """Return whether nothing is sampled: the gates of infinitely many experts always are."""
+    return False
 
 
-def _spaces(
-    network: Network, given: Given, width: int, sites: int, seed: int
-) -> tuple[Space, Space, Space, Space]:
+def bytes_needed(network: Network, given: Given, sites: int) -> float:
+    """Return about how much memory a solve takes."""
+    width = network.expert_width or 0
+    of_experts, of_h1 = _columns(network, given)
+    of_input = sites if network.input_activation != "linear" else of_h1
+    rows = given.num_samples * (3 + 5 * width)  # directions, images, past inputs and gradients of the three matrices
+    return 8.0 * (sites * (2 * rows + 4 * of_experts) + of_input * (10 * given.num_samples + 4 * of_h1))
+
+
+def _columns(network: Network, given: Given) -> tuple[int, int]:
+    """Return the most Gaussians that the site of an expert needs, and that a coordinate of h1 needs."""
+    width = network.expert_width or 0
+    of_experts = given.num_samples * (1 + width) + given.num_outputs * len(given.batches) * width
+    return of_experts, rank(given) + 2 * given.num_samples
+
+
+def _spaces(network: Network, given: Given, sites: int, seed: int) -> tuple[Space, Space, Space, Space]:
     """Return the spaces of h1, of h3, of one number per expert, and of N_e numbers per expert."""
-    of_experts, of_h1 = columns(network, given, width)
+    of_experts, of_h1 = _columns(network, given)
     experts = Noise(sites, of_experts, seed, 0)
     wide: Space = Coefficients(of_h1)
     if network.input_activation != "linear":
         wide = Sites(Noise(sites, of_h1, seed, 1))
     tall = Coefficients(given.num_outputs + given.num_samples)
-    return wide, tall, Sites(experts), Sites(experts, width)
+    return wide, tall, Sites(experts), Sites(experts, network.expert_width or 0)
