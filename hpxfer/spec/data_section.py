@@ -24,7 +24,7 @@ class DataSpec(Section):
     `data/*.bin`. `tokens:` also reads a folder that `hpxfer data prepare` or `datasets` made.
 
     For a family that reads samples: `builtin:shapes`, `builtin:teacher/polynomial`, `builtin:teacher/network`,
-    `idx:FOLDER`, `cifar:FOLDER`, `npz:FILE` or `images:FOLDER`."""
+    `builtin:teacher/few`, `idx:FOLDER`, `cifar:FOLDER`, `npz:FILE` or `images:FOLDER`."""
     tokenizer: str | None = None
     """The vocabulary: ascii (128 ids), bytes (256) or gpt2 (50257, padded to 50304).
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,12 @@ from hpxfer.train.state import TrainState
 # No trial of a sweep uses this seed.
 PROBE_SEED = 2**62
 EXPERTS = ("expert_in", "expert_out")
+
+
+def probe_samples(data: Any) -> tuple[Any, Any]:
+    """Return the samples on which routers are measured: inputs and targets. `data` are those of a family of samples."""
+    inputs, targets = (part[0][:PROBE_SAMPLES] for part in data.train_batches(PROBE_SEED, 0, 1))
+    return inputs, targets
 
 
 class Measured(NamedTuple):
@@ -48,8 +54,7 @@ class Measures:
         model = state.model
         assert isinstance(model, ShowsRouters), "this family does not show its routers"
         self._state, self._model, self._one_by_one = state, model, one_by_one
-        inputs, targets = (part[0][:PROBE_SAMPLES] for part in state.data.train_batches(PROBE_SEED, 0, 1))
-        self._inputs, _ = state.for_all((inputs, targets))
+        self._inputs, _ = state.for_all(probe_samples(state.data))
         start = state.flat if step == 0 else state.initial()
         self._first = self._views(start, torch.zeros_like(state.router_bias), 0)
         self._start = self._routers(start).clone()

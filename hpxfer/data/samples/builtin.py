@@ -25,6 +25,12 @@ MAKERS = {
         facts=Facts(shape=(teacher.NETWORK_INPUTS,), is_pixels=False, num_classes=teacher.CLASSES),
         draw=teacher.network,
     ),
+    "teacher/few": Maker(
+        name=f"teacher/few {teacher.VERSION}",
+        facts=Facts(shape=(teacher.FEW_INPUTS,), is_pixels=False, num_targets=1),
+        draw=teacher.few,
+        cycle=teacher.FEW,
+    ),
 }
 
 

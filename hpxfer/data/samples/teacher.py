@@ -7,6 +7,9 @@ nothing.
 
 `network` is a classification on 20 inputs: which of 100 outputs of a random network with one hidden layer is largest.
 
+`few` is a regression on 4 inputs, y = x1 + x2 x3, with 4 samples again and again: for training on the full batch, where
+all seeds and steps see the same and the infinite limit of a network is one curve.
+
 A Gaussian number is the sum of twelve uniform numbers of 16 bits, minus its mean, over 2^16: its variance is 1, and it
 lies within 6. Everything is integer arithmetic, or float64 products of integers below 2^53, so all machines agree.
 """
@@ -22,6 +25,7 @@ from hpxfer.data.samples.words import parts, words
 
 VERSION = 1
 POLYNOMIAL_INPUTS, NETWORK_INPUTS, CLASSES = 20, 20, 100
+FEW, FEW_INPUTS = 4, 4
 _UNIFORMS, _BITS = 12, 16
 _MEAN = _UNIFORMS * (2**_BITS - 1) // 2
 # Rows of Sylvester's Hadamard matrix of order 16, whose entries are 1 and -1.
@@ -55,6 +59,15 @@ def network(
     hidden[:, _ODD:] = abs(hidden[:, _ODD:]) - _MEDIAN
     outputs = np.clip(hidden, -_MOST, _MOST) @ last
     return _real(whole), outputs[:, list(classes)].argmax(axis=1)
+
+
+def few(
+    stream: str, begin: int, end: int, classes: tuple[int, ...]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return samples `begin` to `end` of a stream: inputs [N, 4], and targets [N, 1]."""
+    whole = _gaussian(f"hpxfer teacher/few {VERSION} {stream}", begin, end, FEW_INPUTS)
+    total = (whole[:, 0] << _BITS) + whole[:, 1] * whole[:, 2]
+    return _real(whole), (total.astype(np.float64) / 2 ** (2 * _BITS)).astype(np.float32)[:, None]
 
 
 def _gaussian(stream: str, begin: int, end: int, num: int) -> NDArray[np.int64]:

@@ -47,11 +47,11 @@ def given_of(trial: Trial, data: SampleData, num_updates: int) -> Given:
     whole = num_updates == setting.steps
     inputs, targets = data.train_batches(trial.seed, 0, num_updates if whole else num_updates + 1)
     known: dict[bytes, Batch] = {}
-    batches = [_batch(setting, (x, y), known) for x, y in zip(inputs, targets, strict=True)]
+    batches = [_shared(batch_of(setting, (x, y)), known) for x, y in zip(inputs, targets, strict=True)]
     if whole:
         rows = list(data.validation_batches())
         joined = np.concatenate([x for x, _ in rows]), np.concatenate([y for _, y in rows])
-        batches.append(_batch(setting, joined, known))
+        batches.append(_shared(batch_of(setting, joined), known))
     return Given(
         batches=tuple(batches),
         lrs=tuple(trial.hps.lr * lr_factor(setting, step) for step in range(num_updates)),
@@ -61,13 +61,16 @@ def given_of(trial: Trial, data: SampleData, num_updates: int) -> Given:
     )
 
 
-def _batch(setting: Setting, rows: SampleBatch, known: dict[bytes, Batch]) -> Batch:
-    """Return a batch with its samples sorted; one object for batches with the same samples."""
+def batch_of(setting: Setting, rows: SampleBatch) -> Batch:
+    """Return a batch with its samples sorted, so that batches of the same samples are equal."""
     inputs, targets = rows[0].astype(np.float64), _targets(setting, rows[1])
     order = np.lexsort([*targets.reshape(len(targets), -1).T, *inputs.T])
-    inputs, targets = inputs[order], targets[order]
-    key = inputs.tobytes() + targets.tobytes()
-    return known.setdefault(key, Batch(inputs=inputs, targets=targets))
+    return Batch(inputs=inputs[order], targets=targets[order])
+
+
+def _shared(batch: Batch, known: dict[bytes, Batch]) -> Batch:
+    """Return one object for equal batches."""
+    return known.setdefault(batch.inputs.tobytes() + batch.targets.tobytes(), batch)
 
 
 def _targets(setting: Setting, targets: np.ndarray) -> np.ndarray:

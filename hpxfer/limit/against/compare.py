@@ -1,0 +1,235 @@
+"""against: a sweep of the family `mlp` beside the limits of its arms. Nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpxfer.analysis import analyze
+from hpxfer.data.samples.batches import open_sample_data
+from hpxfer.errors import HpxferError
+from hpxfer.limit.against.batches import Seen, batch_of, seen_by
+from hpxfer.limit.against.measured import LOSS_CURVE, SPREAD_CURVE, Line, curve_of, held_out_of, lines_of
+from hpxfer.limit.against.of_trials import network_of
+from hpxfer.limit.against.report import Against, Quantity
+from hpxfer.limit.against.statistics import Deviations, distances, extrapolate, mean_of, mean_slope, network_slope
+from hpxfer.limit.network import Network
+from hpxfer.limit.outcome import Limit
+from hpxfer.limit.refusals import MOST_EXPERT_SAMPLES, MOST_SAMPLES
+from hpxfer.limit.solve import SITES, solve
+from hpxfer.results import Results
+from hpxfer.trial import Trial
+
+Floats = NDArray[np.float64]
+# An error that is estimated from few draws is itself uncertain: with 4, one accusation of 40 had no cause where the
+# solver's error was the larger one; with 8 it is as seldom as ALPHA says.
+SEEDS = 8
+# The share of the limit's loss within which a width counts as large enough.
+TOLERANCE = 0.05
+# Held-out samples are solved along if they are at most so many batches.
+MOST_HELD_OUT = 2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Solved:
+    """The limits of the seeds of a line: [S, T] per series, and the standard error [T], the largest so far."""
+
+    limits: Sequence[tuple[Seen, Limit]]
+    seeds: tuple[int, ...]
+
+    def series(self, name: str, passes: Sequence[int]) -> Floats:
+        rows = {seed: limit.series[name].mean for seen, limit in self.limits for seed in seen.seeds}
+        return np.stack([rows[seed][list(passes)] for seed in self.seeds])
+
+    def error(self, name: str, passes: Sequence[int]) -> Floats:
+        """Return the error of the mean over seeds, as if the draws of all limits were the same.
+
+        An error of few draws may be small by chance at one pass, and errors grow with training. So each pass has the
+        largest error up to it.
+        """
+        found = [limit.series[name].error for _, limit in self.limits]
+        known = [each for each in found if each is not None]
+        assert len(known) == len(found), "limits are solved with several seeds"
+        largest: Floats = np.maximum.accumulate(np.max(known, axis=0))
+        return largest[list(passes)]
+
+    @property
+    def error_seeds(self) -> int:
+        return min(0 if limit.is_exact else limit.num_seeds for _, limit in self.limits)
+
+
+def against(
+    results: Results,
+    *,
+    axis: str | None = None,
+    arm: str | None = None,
+    value: float | None = None,
+    steps: int | None = None,
+    sites: int = SITES,
+    seeds: int = SEEDS,
+    tolerance: float = TOLERANCE,
+) -> tuple[Against, ...]:
+    """Return each arm of a sweep along each axis beside its limit, or those that are named.
+
+    `value` is that of the judged HP, by default the best one of the smallest shape. `steps` are the updates that are
+    compared, by default all of the run. `sites` and `seeds` are as in `solve`, and `tolerance` is the share of the limit's
+    loss within which a width is large enough. Raise HpxferError if an arm has no limit that is solved, if its samples are
+    not on this machine, or if fewer than two seeds finished at every width.
+    """
+    if seeds < 2:
+        raise HpxferError(f"seeds: must be at least 2, as one draw shows no error of the limit, got {seeds}")
+    if not 0 < tolerance < 1:
+        raise HpxferError(f"tolerance: must be a share between 0 and 1, got {tolerance:g}")
+    lines = lines_of(results, axis=axis, arm=arm, value=value)
+    # All are refused before one is solved, which may take minutes.
+    ready = [(line, network_of(line.of_widths(), _where(results, line))) for line in lines]
+    plans = [(line, network, _updates(results, line, network, steps)) for line, network in ready]
+    return tuple(
+        _compared(results, line, network, updates, sites=sites, seeds=seeds, tolerance=tolerance)
+        for line, network, updates in plans
+    )
+
+
+def _where(results: Results, line: Line) -> str:
+    return f"{results.folder}: {line.parameterization} along {line.axis}"
+
+
+def _updates(results: Results, line: Line, network: Network, steps: int | None) -> int:
+    """Return how many updates are solved. Raise HpxferError if they are too many, or the seeds too few."""
+    where, trial = _where(results, line), line.of_widths()[0]
+    whole, batch = trial.shape.steps, trial.shape.batch_tokens
+    if steps is not None and not 1 <= steps <= whole:
+        raise HpxferError(f"{where}: steps must be from 1 to the {whole} of the sweep, got {steps}")
+    if len(line.seeds) < 2:
+        got = f"{len(line.seeds)}" + "".join(f"; {each}" for each in line.left_out())
+        raise HpxferError(f"{where}: at least 2 seeds must have finished at every width, got {got}; run more seeds")
+    updates = steps or whole
+    if updates == whole and trial.setting.validation_tokens > MOST_HELD_OUT * batch:
+        updates -= 1  # the loss after the last update is of held-out samples alone
+    if not updates:
+        raise HpxferError(f"{where}: the loss must be known after an update, got a sweep of 1 step; take more steps")
+    experts = network.num_experts or 1 if network.regime == "I" else 1
+    most = {"I": MOST_EXPERT_SAMPLES // experts, "II": MOST_SAMPLES, "III": MOST_SAMPLES, "residual": updates * batch}
+    if updates * batch > most[network.regime]:
+        cost = "cube" if network.regime != "II" else "square"
+        fits = most[network.regime] // batch
+        fix = f"compare the first {fits} of them (--steps {fits})" if fits else "take smaller batches"
+        raise HpxferError(
+            f"{where}: updates times samples must be at most {most[network.regime]} in regime {network.regime}, got "
+            f"{updates} updates of {batch} samples, as the time to solve grows as their {cost}; {fix}"
+        )
+    return updates
+
+
+def _compared(
+    results: Results, line: Line, network: Network, updates: int, *, sites: int, seeds: int, tolerance: float
+) -> Against:
+    where, trial = _where(results, line), line.of_seeds()[0]
+    groups = seen_by(line.of_seeds(), updates)
+    try:
+        limits = [(seen, solve(network, seen.given, sites=sites, seeds=seeds)) for seen in groups]
+    except HpxferError as error:
+        raise HpxferError(f"{where}: {error}") from None
+    solved = Solved(limits=limits, seeds=line.seeds)
+    has_held_out = updates == trial.shape.steps
+    loss = _loss(results, line, solved, updates, has_held_out)
+    spread = _logit_variance(results, line, solved, updates) if _is_probed(trial, groups) else None
+    return Against(
+        sweep=results.name,
+        axis=line.axis,
+        parameterization=line.parameterization,
+        hp=line.hp,
+        value=line.value,
+        network=network,
+        seeds=line.seeds,
+        num_limits=len(groups),
+        is_exact=all(limit.is_exact for _, limit in limits),
+        updates=updates,
+        quantities=(loss,) if spread is None else (loss, spread),
+        held_out=has_held_out,
+        distances=distances(loss.deviations, loss.limit, tolerance),
+        tolerance=tolerance,
+        network_slope=network_slope(loss.deviations),
+        mean_slope=_named(mean_slope(loss.deviations), loss.passes),
+        from_data=_from_data(results, line),
+        left_out=tuple(line.left_out()),
+        cautions=tuple(dict.fromkeys(caution for _, limit in limits for caution in limit.cautions)),
+    )
+
+
+def _loss(results: Results, line: Line, solved: Solved, updates: int, has_held_out: bool) -> Quantity:
+    last = updates if has_held_out else updates + 1
+    passes, finite = curve_of(results, line, LOSS_CURVE, range(last))
+    if not passes:
+        raise HpxferError(
+            f"{_where(results, line)}: the trials must have curves of their training loss, got none; run the sweep with "
+            "--retrain-missing-curves"
+        )
+    fell = solved.series("loss", passes).mean(axis=0)
+    scale = float(fell[0] - fell.min()) or float(fell[0]) or 1.0
+    if has_held_out:
+        finite = np.concatenate([finite, held_out_of(results, line)[:, :, None]], axis=2)
+        passes = (*passes, updates)
+    return _quantity("loss", line, solved, passes, finite, scale)
+
+
+def _logit_variance(results: Results, line: Line, solved: Solved, updates: int) -> Quantity | None:
+    """Return the variance of the router's logits at the steps at which the trials logged their spread."""
+    passes, spread = curve_of(results, line, SPREAD_CURVE, range(updates))
+    scale = float(solved.series("logit_variance", passes).max(initial=0.0))
+    if not passes or not scale:
+        return None
+    return _quantity("logit_variance", line, solved, passes, spread**2, scale)
+
+
+def _quantity(
+    name: str, line: Line, solved: Solved, passes: tuple[int, ...], finite: Floats, scale: float
+) -> Quantity:
+    limit = solved.series(name, passes)
+    found = Deviations(
+        sizes=line.widths,
+        values=finite - limit,
+        error=solved.error(name, passes),
+        error_seeds=solved.error_seeds,
+        scale=scale,
+    )
+    return Quantity(
+        name=name,
+        passes=passes,
+        limit=limit.mean(axis=0),
+        finite=finite,
+        deviations=found,
+        means=mean_of(found.values, found),
+        extrapolated=extrapolate(found),
+    )
+
+
+def _named(found: tuple[object, int] | None, passes: Sequence[int]) -> tuple[object, int] | None:
+    return None if found is None else (found[0], passes[found[1]])
+
+
+def _is_probed(trial: Trial, groups: Sequence[Seen]) -> bool:
+    """Return whether the samples on which the trainer measures routers are the one batch of all passes and seeds."""
+    # The trainer's measures are torch's, and they alone know their samples.
+    from hpxfer.train.measures import probe_samples
+
+    training = groups[0].given.batches[: trial.shape.steps]
+    if len(groups) > 1 or any(batch is not training[0] for batch in training):
+        return False
+    probe = batch_of(trial.setting, probe_samples(open_sample_data(trial.setting)))
+    return np.array_equal(probe.inputs, training[0].inputs) and np.array_equal(probe.targets, training[0].targets)
+
+
+def _from_data(results: Results, line: Line) -> str:
+    """Return what the report of the sweep says of the shape to tune at."""
+    values = results.line(line.hp)["value"].nunique()
+    if values < 2:
+        return f"nothing, as the sweep scans one value of {line.hp}, which has no optimum."
+    bases = analyze(results).statistics.get("bases", ())
+    for each in bases:
+        if each.key == (line.axis, line.parameterization):
+            return str(each.why_not or each.advice or each.in_brief)
+    return "nothing of this arm."

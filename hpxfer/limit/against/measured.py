@@ -1,0 +1,164 @@
+"""What the stored trials of a sweep measured, arm by arm along its axes, at one value of the judged HP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.results import Results
+from hpxfer.search.cells import cells_of
+from hpxfer.trial import Trial
+
+Floats = NDArray[np.float64]
+LOSS_CURVE = "train_loss_nats"
+SPREAD_CURVE = "router_logit_spread"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Line:
+    """The trials of one arm along one axis at one value of the judged HP, which may be stored or not."""
+
+    axis: str
+    parameterization: str
+    hp: str
+    value: float
+    trials: Mapping[tuple[float, int], Trial]  # (width, seed) -> trial
+    shapes: Mapping[float, str]  # width -> the shape's name on the axis
+    statuses: Mapping[str, str]  # id -> status
+
+    @property
+    def widths(self) -> tuple[float, ...]:
+        return tuple(sorted(self.shapes))
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds whose trials finished at every width."""
+        every = sorted({seed for _, seed in self.trials})
+        return tuple(
+            seed for seed in every if all(self._status(width, seed) == "finished" for width in self.widths)
+        )
+
+    def left_out(self) -> Iterator[str]:
+        """Yield what is missing at each width, in words."""
+        for width in self.widths:
+            counts: dict[str, int] = {}
+            for seed in sorted({seed for _, seed in self.trials}):
+                status = self._status(width, seed)
+                if status != "finished":
+                    counts[status] = counts.get(status, 0) + 1
+            for status, count in counts.items():
+                yield f"{count} {status} at width {width:g}"
+
+    def of_seeds(self) -> list[Trial]:
+        """Return the trials of the smallest shape, one per seed."""
+        return [self.trials[self.widths[0], seed] for seed in self.seeds]
+
+    def of_widths(self) -> list[Trial]:
+        """Return one trial per shape."""
+        first = {width: seed for (width, seed) in sorted(self.trials, reverse=True)}
+        return [self.trials[width, first[width]] for width in self.widths]
+
+    def _status(self, width: float, seed: int) -> str:
+        trial = self.trials.get((width, seed))
+        return "missing" if trial is None else self.statuses[trial.id]
+
+
+def lines_of(
+    results: Results, *, axis: str | None = None, arm: str | None = None, value: float | None = None
+) -> list[Line]:
+    """Return the lines of a sweep: of every arm along every axis, or of those that are named.
+
+    Without a `value`, a line is taken at the value of the judged HP whose mean loss is lowest at its smallest shape: the
+    value that would be transferred. Raise HpxferError if the sweep has no such line.
+    """
+    hp = results.spec.judged_hp
+    if (why := results.why_no_line(hp)) is not None:
+        raise HpxferError(f"{results.folder}: no line of {hp} can be compared with a limit: {why}")
+    table = results.line(hp)
+    table = _only(table, "axis", axis, results)
+    table = _only(table, "parameterization", arm, results)
+    known = {cell.trial.id: cell.trial for cell in cells_of(results.expansion, results.trials)}
+    return [
+        _line(results, hp, own, known, value)
+        for _, own in table.groupby(["axis", "parameterization"], sort=False, observed=True)
+    ]
+
+
+def _only(table: pd.DataFrame, column: str, given: str | None, results: Results) -> pd.DataFrame:
+    if given is None:
+        return table
+    names = list(dict.fromkeys(table[column]))
+    if given not in names:
+        raise HpxferError(f"{results.folder}: {column}: the sweep has no {shown(given)}; {nearest(given, names)}")
+    return table[table[column] == given]
+
+
+def _line(
+    results: Results, hp: str, table: pd.DataFrame, known: Mapping[str, Trial], value: float | None
+) -> Line:
+    values = sorted(set(table["value"]))
+    axis, arm = str(table["axis"].iloc[0]), str(table["parameterization"].iloc[0])
+    chosen = _value(results, table, hp, values, value)
+    own = table[table["value"] == chosen]
+    trials = {}
+    for row in own.itertuples():
+        trial = known[row.trial_id]
+        trials[float(trial.shape.width), trial.seed] = trial
+    return Line(
+        axis=axis,
+        parameterization=arm,
+        hp=hp,
+        value=chosen,
+        trials=trials,
+        shapes={float(known[row.trial_id].shape.width): str(row.shape) for row in own.itertuples()},
+        statuses={str(row.trial_id): str(row.status) for row in own.itertuples()},
+    )
+
+
+def _value(results: Results, table: pd.DataFrame, hp: str, values: Sequence[float], given: float | None) -> float:
+    if given is not None:
+        near = [value for value in values if np.isclose(value, given, rtol=1e-9, atol=0)]
+        if not near:
+            legal = ", ".join(f"{value:g}" for value in values)
+            raise HpxferError(f"{results.folder}: {hp}: must be a value that the sweep scans, got {given:g}; legal: {legal}")
+        return near[0]
+    if len(values) == 1:
+        return float(values[0])
+    smallest = table[table["scale"] == table["scale"].min()]
+    losses = smallest.groupby("value")["loss"].agg(["mean", "count"])
+    whole = losses[losses["count"] == losses["count"].max()]["mean"].dropna()
+    if whole.empty:
+        raise HpxferError(
+            f"{results.folder}: {hp}: no trial of the smallest shape has a loss yet, by which the value to compare is "
+            "chosen; run the sweep, or name a value"
+        )
+    return float(whole.idxmin())
+
+
+def curve_of(results: Results, line: Line, metric: str, passes: Sequence[int]) -> tuple[tuple[int, ...], Floats]:
+    """Return the passes of `passes` that every trial of the line has logged, and the values [J, S, passes]."""
+    ids = {line.trials[width, seed].id: (j, s) for j, width in enumerate(line.widths) for s, seed in enumerate(line.seeds)}
+    curves = results.curves
+    own = curves[(curves["metric"] == metric) & curves["trial_id"].isin(ids) & curves["step"].isin(passes)]
+    steps = sorted(
+        step for step, count in own.groupby("step").size().items() if count == len(ids)
+    )
+    out = np.full((len(line.widths), len(line.seeds), len(steps)), np.nan)
+    place = {step: t for t, step in enumerate(steps)}
+    for trial, step, number in zip(own["trial_id"], own["step"], own["value"], strict=True):
+        if step in place:
+            out[(*ids[trial], place[step])] = number
+    return tuple(int(step) for step in steps), out
+
+
+def held_out_of(results: Results, line: Line) -> Floats:
+    """Return the loss on the held-out samples after the last update, [J, S]."""
+    losses = results.trials.set_index("trial_id")["validation_loss_nats"]
+    rows = [[losses[line.trials[width, seed].id] for seed in line.seeds] for width in line.widths]
+    return np.array(rows, float)

@@ -1,0 +1,247 @@
+"""Against: what a comparison of finite networks with their limit found, as data, as JSON and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hpxfer.host.output import aligned, json_ready
+from hpxfer.limit.against.statistics import ALPHA, Deviations, Distance, Extrapolated, Mean, Slope
+from hpxfer.limit.network import Network
+from hpxfer.verdict.labels import scale_text
+
+Verdict = Literal["agrees", "disagrees", "undecided"]
+# An offset of this share of the fall of the loss must be visible, else agreement says nothing.
+MOST_UNSEEN = 0.25
+MEANINGS = {"loss": "loss", "logit_variance": "variance of the router's logits"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Quantity:
+    """One number per pass of the finite networks beside that of the limit."""
+
+    name: str
+    passes: tuple[int, ...]
+    limit: np.ndarray  # [T], mean over the solved limits
+    finite: np.ndarray  # [J, S, T]
+    deviations: Deviations
+    means: Mean  # [J, T], of the deviations
+    extrapolated: Extrapolated
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = json_ready(
+            {
+                "passes": self.passes,
+                "limit": self.limit.tolist(),
+                "limit_error": self.deviations.error.tolist(),
+                "finite": [
+                    {
+                        "size": size,
+                        "mean": self.finite[j].mean(axis=0).tolist(),
+                        "deviation": self.means.mean[j].tolist(),
+                        "error": self.means.error[j].tolist(),
+                        "z": self.means.z[j].tolist(),
+                    }
+                    for j, size in enumerate(self.deviations.sizes)
+                ],
+                "extrapolated": {
+                    "offset": self.extrapolated.offset.mean.tolist(),
+                    "error": self.extrapolated.offset.error.tolist(),
+                    "z": self.extrapolated.offset.z.tolist(),
+                    "p": self.extrapolated.p,
+                    "worst_pass": self.passes[self.extrapolated.worst],
+                    "seen": self.extrapolated.seen,
+                },
+            }
+        )
+        return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Against:
+    """The networks of one arm along one axis of a sweep beside the limit of their training."""
+
+    sweep: str
+    axis: str
+    parameterization: str
+    hp: str
+    value: float
+    network: Network
+    seeds: tuple[int, ...]
+    num_limits: int
+    """How many trainings were solved: one if all seeds saw the same samples."""
+    is_exact: bool
+    updates: int
+    quantities: tuple[Quantity, ...]  # the training loss first
+    held_out: bool
+    """Whether the last pass of the loss is that on held-out samples."""
+    distances: tuple[Distance, ...]
+    tolerance: float
+    network_slope: Slope | None
+    mean_slope: tuple[Slope, int] | None
+    from_data: str
+    """What the sweep's report says of the width to tune at."""
+    left_out: tuple[str, ...]
+    cautions: tuple[str, ...]
+
+    @property
+    def loss(self) -> Quantity:
+        return self.quantities[0]
+
+    @property
+    def p(self) -> float:
+        """The probability of deviations as sure as these without cause, over all quantities."""
+        return min(1.0, len(self.quantities) * min(each.extrapolated.p for each in self.quantities))
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.p < ALPHA:
+            return "disagrees"
+        return "agrees" if self.loss.extrapolated.seen <= MOST_UNSEEN else "undecided"
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the largest size is so far from the limit that the extrapolation says little."""
+        last = self.distances[-1]
+        return last.within is False and last.is_resolved
+
+    @property
+    def large_enough(self) -> float | None:
+        """The smallest size from which on all sizes are surely within the tolerance; None if there is none."""
+        out = None
+        for each in reversed(self.distances):
+            if not each.within:
+                break
+            out = each.size
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as JSON has it."""
+        found: dict[str, Any] = json_ready(
+            {
+                "sweep": self.sweep,
+                "axis": self.axis,
+                "parameterization": self.parameterization,
+                self.hp: self.value,
+                "network": {**asdict(self.network)},
+                "seeds": self.seeds,
+                "limits": self.num_limits,
+                "exact": self.is_exact,
+                "updates": self.updates,
+                "held_out": self.held_out,
+                "verdict": self.verdict,
+                "p": self.p,
+                "tolerance": self.tolerance,
+                "large_enough": self.large_enough,
+                "from_data": self.from_data,
+                "distances": [asdict(each) for each in self.distances],
+                "network_slope": None if self.network_slope is None else asdict(self.network_slope),
+                "mean_slope": None
+                if self.mean_slope is None
+                else {**asdict(self.mean_slope[0]), "pass": self.mean_slope[1]},
+                "left_out": self.left_out,
+                "cautions": self.cautions,
+            }
+        )
+        return {**found, "quantities": {each.name: each.to_dict() for each in self.quantities}}
+
+    def sentence(self) -> str:
+        """Return what follows, in one sentence or two."""
+        arm = f"{self.parameterization} along {self.axis}"
+        seen = self.loss.extrapolated.seen
+        if self.verdict == "disagrees":
+            worst = min(self.quantities, key=lambda each: each.extrapolated.p)
+            at = worst.extrapolated.worst
+            return (
+                f"{arm}: the networks do NOT approach the limit of their table: extrapolated to an infinite width, the "
+                f"{MEANINGS[worst.name]} after {_updates(worst.passes[at])} is off by "
+                f"{worst.extrapolated.offset.mean[at]:+.3g} (z = {worst.extrapolated.offset.z[at]:+.1f}). Look for an "
+                "initialization, an LR or a forward multiplier that is not what the table says."
+            )
+        start = f"{arm}: the networks approach the limit of their table"
+        if self.verdict == "undecided":
+            why = "the widths are too small" if self.is_far else f"{len(self.seeds)} seeds are too few"
+            start = f"{arm}: {why} to tell whether the networks approach the limit of their table"
+        tail = f" (an offset of {seen:.1%} of the fall of the loss would have been seen)."
+        if not np.isfinite(seen):
+            tail = "."
+        return f"{start}{tail} {self._enough()}"
+
+    def _enough(self) -> str:
+        share, smallest = f"{self.tolerance:.0%}", self.distances[0].size
+        enough = self.large_enough
+        if enough is None:
+            last = self.distances[-1]
+            known = "is not" if last.within is False else "is not seen to be"
+            return f"Width {scale_text(last.size)}, the largest, {known} within {share} of the limit's loss."
+        if enough == smallest:
+            return f"Width {scale_text(enough)}, the smallest, is within {share} of the limit's loss: large enough."
+        below = next(each for each in reversed(self.distances) if each.size < enough)
+        why = "is further away" if below.within is False else "is left open by its seeds"
+        return (
+            f"Width {scale_text(enough)} is large enough: it is within {share} of the limit's loss, and width "
+            f"{scale_text(below.size)} {why}."
+        )
+
+    def table(self) -> str:
+        """Return the whole comparison as text."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield self.sentence()
+        yield f"From its data the sweep's report says: {self.from_data}"
+        yield ""
+        limits = "one limit for all of them" if self.num_limits == 1 else f"{self.num_limits} limits"
+        sampled = "exact" if self.is_exact else "sampled"
+        what = f"regime {self.network.regime}" if self.network.regime != "residual" else "residual network"
+        yield (
+            f"Limit: {what}, {self.network.parameterization} numbers, {self.hp} {self.value:g}, {self.updates} updates; "
+            f"{sampled}; {len(self.seeds)} seeds with {limits}"
+        )
+        rows = [["width", "mean - limit", "noise", "one network", "largest |z|", f"within {self.tolerance:.0%}"]]
+        for each in self.distances:
+            rows.append(
+                [
+                    scale_text(each.size),
+                    f"{each.mean:.2%}",
+                    f"{each.noise:.2%}",
+                    f"{each.network:.2%}",
+                    f"{each.widest_z:.1f}",
+                    {True: "yes", False: "no", None: "open"}[each.within],
+                ]
+            )
+        yield from aligned(rows, right_from=0)
+        yield "  (RMS over updates, as a share of the fall of the limit's loss)"
+        yield f"one network: N^{_slope(self.network_slope)}, expected -0.5"
+        if self.mean_slope is None:
+            yield "mean over seeds: no exponent, as some size is within 3 standard errors of the limit; expected -1"
+        else:
+            slope, at = self.mean_slope
+            yield f"mean over seeds after {_updates(at)}: N^{_slope(slope)}, expected -1"
+        yield from self._extrapolations()
+        yield from (f"left out: {each}" for each in self.left_out)
+        yield from (f"caution: {each}" for each in self.cautions)
+
+    def _extrapolations(self) -> Iterator[str]:
+        for each in self.quantities:
+            found = each.extrapolated
+            at = found.worst
+            allowing = "c/N and b/N^2" if found.is_curved else "c/N"
+            yield (
+                f"{MEANINGS[each.name]} extrapolated to infinite width, allowing {allowing}: largest offset "
+                f"{found.offset.mean[at]:+.3g} +- {found.offset.error[at]:.2g} after {_updates(each.passes[at])}, "
+                f"probability {found.p:.2g} without cause"
+            )
+
+
+def _updates(count: int) -> str:
+    return f"{count} update" + ("" if count == 1 else "s")
+
+
+def _slope(found: Slope | None) -> str:
+    return "-" if found is None else f"{found.slope:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
