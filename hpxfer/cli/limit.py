@@ -78,7 +78,8 @@ def limit(
         float | None, typer.Option(help="Of --against: how near is near enough, as a share of the loss; default: 0.05.")
     ] = None,
     bias_rate: Annotated[
-        bool, typer.Option("--bias-rate", help="How many experts change per step of a balancing bias (CompleteP Fig. 6).")
+        bool,
+        typer.Option("--bias-rate", help="How many experts change per step of a balancing bias (CompleteP Fig. 6)."),
     ] = False,
     output: Annotated[Path | None, typer.Option(help="Write figures, limit.txt and limit.json to this folder.")] = None,
     plugin: Plugins = None,
@@ -86,11 +87,11 @@ def limit(
 ) -> None:
     """Solve the training of an infinite mixture of MLPs, with the error of the solver.
 
-    In regime I width is infinite, in II width and experts, in III width, experts and their size. The residual network has
-    infinitely many experts too. Numbers are shown before training and after every update.
+    In regime I width is infinite, in II width and experts, in III width, experts and their size. The residual network
+    has infinitely many experts too. Numbers are shown before training and after every update.
 
-    With --against the networks of a sweep of the family mlp are compared with the limit that their table approaches: how
-    far is each size from it, and does the widest agree?
+    With --against the networks of a sweep of the family mlp are compared with the limit that their table approaches:
+    how far is each size from it, and does the widest agree?
 
     \b
     Examples:

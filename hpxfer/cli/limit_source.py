@@ -43,7 +43,9 @@ LEGAL: dict[str, tuple[str, ...]] = {
 }
 
 
-def limit(asked: dict[str, Any], sites: int | None, seeds: int | None, output: Path | None) -> tuple[Solved, list[Path]]:
+def limit(
+    asked: dict[str, Any], sites: int | None, seeds: int | None, output: Path | None
+) -> tuple[Solved, list[Path]]:
     """Return what was solved, and the files written to `output`."""
     network = _network(asked)
     given = _given(asked, network)
@@ -56,18 +58,22 @@ def limit(asked: dict[str, Any], sites: int | None, seeds: int | None, output: P
 def _network(asked: dict[str, Any]) -> Network:
     for option, legal in LEGAL.items():
         if asked[option] is not None and asked[option] not in legal:
-            raise HpxferError(f"--{option.replace('_', '-')}: got {shown(asked[option])}; {nearest(asked[option], legal)}")
+            raise HpxferError(
+                f"--{option.replace('_', '-')}: got {shown(asked[option])}; {nearest(asked[option], legal)}"
+            )
     regime = asked["regime"]
     if regime is None or asked["parameterization"] is None:
         lacks = "--regime" if regime is None else "--parameterization"
         raise HpxferError(f"limit: needs --regime and --parameterization, or --against, or --bias-rate; got no {lacks}")
     values = {option: _of_regime(option, asked[option], regime) for option in ONLY}
-    gate = asked["gate"] or "sigmoid"
+    gate: words.Gate = asked["gate"] or "sigmoid"
     init, lr_mult = _constants(asked["hp"] or ())
     if values["matrices"] not in (1, 2, None):
         raise HpxferError(f"--matrices: must be 1 or 2, got {values['matrices']}")
     if regime == "I" and values["matrices"] == 1 and asked["iota"] is not None:
-        raise HpxferError("--iota: an expert with one matrix has the width of the model; leave it out, or give --matrices 2")
+        raise HpxferError(
+            "--iota: an expert with one matrix has the width of the model; leave it out, or give --matrices 2"
+        )
     return Network(
         regime=regime,
         parameterization=asked["parameterization"],
@@ -95,7 +101,8 @@ def _of_regime(option: str, value: Any, regime: str) -> Any:
         return ONLY[option][regime] if value is None else value
     if value is not None:
         raise HpxferError(
-            f"--{option.replace('_', '-')}: read in regime {' and '.join(ONLY[option])}, got regime {regime}; leave it out"
+            f"--{option.replace('_', '-')}: read in regime {' and '.join(ONLY[option])}, got regime {regime}; leave it "
+            "out"
         )
     return None
 
@@ -110,7 +117,9 @@ def _active(top_k: float | None, regime: str, experts: int | None) -> dict[str, 
         return {"active_share": top_k}
     number = top_k * experts if top_k < 1 else top_k
     if number != round(number) or not 1 <= number <= experts:
-        raise HpxferError(f"--top-k: must be a whole number of the {experts} experts, or a share of them, got {top_k:g}")
+        raise HpxferError(
+            f"--top-k: must be a whole number of the {experts} experts, or a share of them, got {top_k:g}"
+        )
     return {"num_active": round(number)}
 
 
@@ -150,7 +159,9 @@ def _given(asked: dict[str, Any], network: Network) -> Given:
 def _batch(asked: dict[str, Any], loss: Loss) -> Batch:
     inputs, targets, samples = asked["inputs"], asked["targets"], asked["samples"]
     if (inputs is None) != (targets is None):
-        raise HpxferError(f"--{'targets' if targets is None else 'inputs'}: --inputs and --targets go together; give both")
+        raise HpxferError(
+            f"--{'targets' if targets is None else 'inputs'}: --inputs and --targets go together; give both"
+        )
     if inputs is None:
         if loss == "cross_entropy":
             raise HpxferError("--loss: the built-in batch has real targets; give --inputs and --targets with classes")

@@ -18,11 +18,13 @@ PNG_DPI = 150
 
 
 def save(folder: Path, text: str, numbers: Mapping[str, Any], figures: Mapping[str, Figure]) -> list[Path]:
-    """Write limit.txt, limit.json and every figure as PNG and SVG, and return the paths. Equal limits give equal bytes."""
+    """Write limit.txt, limit.json and every figure (PNG, SVG), and return the paths. Equal limits give equal bytes."""
     texts = {"limit.txt": text, "limit.json": json.dumps(numbers, allow_nan=False)}
     writers = {folder / name: partial(_write, content + "\n") for name, content in texts.items()}
     drawn = {
-        folder / f"{name}.{kind}": partial(_draw, figure, kind) for name, figure in figures.items() for kind in ("png", "svg")
+        folder / f"{name}.{kind}": partial(_draw, figure, kind)
+        for name, figure in figures.items()
+        for kind in ("png", "svg")
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
