@@ -15,6 +15,7 @@ from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.limit import network as words
 from hpxfer.limit.given import Batch, Given, Loss
 from hpxfer.limit.network import ROLES, Network
+from hpxfer.limit.save import make_folder, save
 from hpxfer.limit.solve import SEEDS, SITES, solve
 from hpxfer.limit.text import Solved
 
@@ -49,6 +50,8 @@ def limit(
     """Return what was solved, and the files written to `output`."""
     network = _network(asked)
     given = _given(asked, network)
+    if output is not None:
+        make_folder(output)  # fails now, and not after minutes of solving
     with Console(stderr=True).status("solving"):
         found = solve(network, given, sites=SITES if sites is None else sites, seeds=SEEDS if seeds is None else seeds)
     solved = Solved(network=network, given=given, limit=found)
@@ -207,6 +210,4 @@ def _read(option: str, path: Path) -> NDArray[Any]:
 def _write(solved: Solved, folder: Path) -> list[Path]:
     """Write limit.txt, limit.json and the figure to a folder, and return their paths."""
     from hpxfer.limit.figure import limit_figures
-    from hpxfer.limit.save import save
-
     return save(folder, solved.table(), solved.to_dict(), limit_figures(solved))
