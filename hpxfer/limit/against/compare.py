@@ -15,11 +15,11 @@ from hpxfer.limit.against.batches import Seen, batch_of, seen_by
 from hpxfer.limit.against.measured import LOSS_CURVE, SPREAD_CURVE, Line, curve_of, held_out_of, lines_of
 from hpxfer.limit.against.of_trials import network_of
 from hpxfer.limit.against.report import Against, Quantity
-from hpxfer.limit.against.statistics import Deviations, distances, extrapolate, mean_of, mean_slope, network_slope
+from hpxfer.limit.against.statistics import Deviations, distances, mean_of, mean_slope, missed, network_slope
 from hpxfer.limit.network import Network
 from hpxfer.limit.outcome import Limit
 from hpxfer.limit.refusals import MOST_EXPERT_SAMPLES, MOST_SAMPLES
-from hpxfer.limit.solve import SITES, solve
+from hpxfer.limit.solve import solve
 from hpxfer.results import Results
 from hpxfer.trial import Trial
 
@@ -68,7 +68,7 @@ def against(
     arm: str | None = None,
     value: float | None = None,
     steps: int | None = None,
-    sites: int = SITES,
+    sites: int | None = None,
     seeds: int = SEEDS,
     tolerance: float = TOLERANCE,
 ) -> tuple[Against, ...]:
@@ -125,7 +125,7 @@ def _updates(results: Results, line: Line, network: Network, steps: int | None) 
 
 
 def _compared(
-    results: Results, line: Line, network: Network, updates: int, *, sites: int, seeds: int, tolerance: float
+    results: Results, line: Line, network: Network, updates: int, *, sites: int | None, seeds: int, tolerance: float
 ) -> Against:
     where, trial = _where(results, line), line.of_seeds()[0]
     groups = seen_by(line.of_seeds(), updates)
@@ -203,7 +203,7 @@ def _quantity(
         finite=finite,
         deviations=found,
         means=mean_of(found.values, found),
-        extrapolated=extrapolate(found),
+        test=missed(found),
     )
 
 

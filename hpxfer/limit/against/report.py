@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpxfer.host.output import aligned, json_ready
-from hpxfer.limit.against.statistics import ALPHA, Deviations, Distance, Extrapolated, Mean, Slope
+from hpxfer.limit.against.statistics import ALPHA, SLOWEST, Deviations, Distance, Mean, Slope, Test
 from hpxfer.limit.network import Network
 from hpxfer.verdict.labels import scale_text
 
@@ -29,7 +29,7 @@ class Quantity:
     finite: np.ndarray  # [J, S, T]
     deviations: Deviations
     means: Mean  # [J, T], of the deviations
-    extrapolated: Extrapolated
+    test: Test
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = json_ready(
@@ -47,13 +47,11 @@ class Quantity:
                     }
                     for j, size in enumerate(self.deviations.sizes)
                 ],
-                "extrapolated": {
-                    "offset": self.extrapolated.offset.mean.tolist(),
-                    "error": self.extrapolated.offset.error.tolist(),
-                    "z": self.extrapolated.offset.z.tolist(),
-                    "p": self.extrapolated.p,
-                    "worst_pass": self.passes[self.extrapolated.worst],
-                    "seen": self.extrapolated.seen,
+                "test": {
+                    "p": self.test.p,
+                    "p_of_pass": self.test.p_of_pass.tolist(),
+                    "worst_pass": self.passes[self.test.worst],
+                    "seen": self.test.seen,
                 },
             }
         )
@@ -94,17 +92,17 @@ class Against:
     @property
     def p(self) -> float:
         """The probability of deviations as sure as these without cause, over all quantities."""
-        return min(1.0, len(self.quantities) * min(each.extrapolated.p for each in self.quantities))
+        return min(1.0, len(self.quantities) * min(each.test.p for each in self.quantities))
 
     @property
     def verdict(self) -> Verdict:
         if self.p < ALPHA:
             return "disagrees"
-        return "agrees" if self.loss.extrapolated.seen <= MOST_UNSEEN else "undecided"
+        return "agrees" if self.loss.test.seen <= MOST_UNSEEN else "undecided"
 
     @property
     def is_far(self) -> bool:
-        """Whether the largest size is so far from the limit that the extrapolation says little."""
+        """Whether the largest size is far from the limit for sure."""
         last = self.distances[-1]
         return last.within is False and last.is_resolved
 
@@ -151,24 +149,21 @@ class Against:
     def sentence(self) -> str:
         """Return what follows, in one sentence or two."""
         arm = f"{self.parameterization} along {self.axis}"
-        seen = self.loss.extrapolated.seen
+        seen = self.loss.test.seen
         if self.verdict == "disagrees":
-            worst = min(self.quantities, key=lambda each: each.extrapolated.p)
-            at = worst.extrapolated.worst
+            worst = min(self.quantities, key=lambda each: each.test.p)
+            at = worst.test.worst
             return (
-                f"{arm}: the networks do NOT approach the limit of their table: extrapolated to an infinite width, the "
-                f"{MEANINGS[worst.name]} after {_updates(worst.passes[at])} is off by "
-                f"{worst.extrapolated.offset.mean[at]:+.3g} (z = {worst.extrapolated.offset.z[at]:+.1f}). Look for an "
-                "initialization, an LR or a forward multiplier that is not what the table says."
+                f"{arm}: the networks do NOT approach the limit of their table: at the two largest widths the "
+                f"{MEANINGS[worst.name]} after {_updates(worst.passes[at])} is off by {worst.means.mean[-2, at]:+.3g} and "
+                f"{worst.means.mean[-1, at]:+.3g} (z = {worst.means.z[-1, at]:+.1f}), which does not shrink as it must. "
+                "Look for an initialization, an LR or a forward multiplier that is not what the table says."
             )
         start = f"{arm}: the networks approach the limit of their table"
         if self.verdict == "undecided":
             why = "the widths are too small" if self.is_far else f"{len(self.seeds)} seeds are too few"
             start = f"{arm}: {why} to tell whether the networks approach the limit of their table"
-        tail = f" (an offset of {seen:.1%} of the fall of the loss would have been seen)."
-        if not np.isfinite(seen):
-            tail = "."
-        return f"{start}{tail} {self._enough()}"
+        return f"{start} (an offset of {seen:.1%} of the fall of the loss would have been seen). {self._enough()}"
 
     def _enough(self) -> str:
         share, smallest = f"{self.tolerance:.0%}", self.distances[0].size
@@ -221,19 +216,16 @@ class Against:
         else:
             slope, at = self.mean_slope
             yield f"mean over seeds after {_updates(at)}: N^{_slope(slope)}, expected -1"
-        yield from self._extrapolations()
+        yield from self._tests()
         yield from (f"left out: {each}" for each in self.left_out)
         yield from (f"caution: {each}" for each in self.cautions)
 
-    def _extrapolations(self) -> Iterator[str]:
+    def _tests(self) -> Iterator[str]:
         for each in self.quantities:
-            found = each.extrapolated
-            at = found.worst
-            allowing = "c/N and b/N^2" if found.is_curved else "c/N"
             yield (
-                f"{MEANINGS[each.name]} extrapolated to infinite width, allowing {allowing}: largest offset "
-                f"{found.offset.mean[at]:+.3g} +- {found.offset.error[at]:.2g} after {_updates(each.passes[at])}, "
-                f"probability {found.p:.2g} without cause"
+                f"{MEANINGS[each.name]}: probability {each.test.p:.2g} of such deviations, if they shrink as N^-{SLOWEST:g} or "
+                f"faster; the widest: {each.means.mean[-1, each.test.worst]:+.3g} +- "
+                f"{each.means.error[-1, each.test.worst]:.2g} after {_updates(each.passes[each.test.worst])}"
             )
 
 

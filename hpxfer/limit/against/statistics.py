@@ -3,7 +3,7 @@
 One network deviates as N^-1/2: its initial weights are one draw. The mean over draws deviates as 1/N: such a law fits
 measured means far better than N^-1/2 wherever they are resolved (docs/limit.md). So a network that follows its table is
 not at its limit at any width, and a test that asks whether the widest mean is there would accuse it once seeds are many
-enough. The test here asks where the means go: it extrapolates them to 1/N = 0.
+enough. The test here asks whether the means still go there (`missed`).
 
 Letters: J sizes, ascending; S seeds; T passes. Networks of one seed are correlated across sizes, as a larger one begins
 with the same random numbers. So every error is that of a number per seed, and none assumes independent sizes.
@@ -11,6 +11,7 @@ with the same random numbers. So every error is that of a number per seed, and n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,9 +20,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 Floats = NDArray[np.float64]
-# Sizes from which on the extrapolation allows 1/N^2 beside 1/N. With fewer it would cost more than it mends: at widths
-# 64 to 1024 the intercept has 1.4 times the error of the widest mean, at 256 to 1024 it would have 3.9 times.
-CURVED = 4
 # Float32 networks compute a loss to about this share of the loss at the start.
 ROUNDING = 1e-6
 CONFIDENCE = 0.95
@@ -77,68 +75,56 @@ def mean_of(values: Floats, found: Deviations) -> Mean:
     return Mean(mean=mean, error=error, freedom=freedom, z=mean / error)
 
 
-def intercept_weights(sizes: Sequence[float], degree: int) -> Floats:
-    """Return the weights [J] that extrapolate means to 1/N = 0.
-
-    They are those of the least squares fit of a + c/N (+ b/N^2 with degree 2), with variances as 1/N. Their sum is 1,
-    and that of w_j/N_j is 0: an offset of all sizes is seen in full, and a bias c/N not at all. They depend on the
-    sizes alone, so the error of what they give is as exact as that of a mean.
-    """
-    n = np.asarray(sizes, float)
-    powers = (n[:, None] / n.min()) ** -np.arange(degree + 1)
-    weighted = powers * n[:, None]
-    out: Floats = np.linalg.solve(weighted.T @ powers, weighted.T)[0]
-    return out
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Extrapolated:
-    """Where the means over seeds go as 1/N goes to 0, less the limit."""
+class Test:
+    """Whether the means over seeds miss the limit, however large the networks."""
 
-    offset: Mean  # [T]. Its error holds that of the extrapolation
     p: float
-    """The probability that one of the passes deviates so surely without cause: T times the least one (Bonferroni)."""
+    """The probability of deviations as sure as these, if the networks approach the limit as N^-SLOWEST or faster."""
+    p_of_pass: Floats  # [T]
     worst: int
     """The pass of the least probability."""
     seen: float
-    """The offset, over the scale, that would be seen at half of the passes in 4 of 5 sweeps, at level ALPHA."""
-    is_curved: bool
+    """The offset of all sizes, over the scale, that would be seen in 4 of 5 sweeps at level ALPHA."""
 
 
-# The level of the accusation.
-ALPHA = 1e-3
+ALPHA = 1e-3  # the level at which networks are said to miss their limit
 POWER = 0.8
-# The error of an extrapolation, in units of what it moves by when the smallest size is left out. Planted deviations
-# -A/(1 + N/N0) have terms of all orders. With 3, fewer than 1 of 100 such sweeps were accused at N0 = 1000 and widths 64
-# to 1024, and all were with 0; an offset of a tenth of the fall of the loss is still seen from 16 seeds.
-DOUBT = 3.0
+# The slowest approach of means that is allowed, as a power of N. It is 1/N in the end. Before that, where networks are
+# still far from their limit, it is slower: under muP in regimes II and III.
+SLOWEST = 0.25
+# The share of the passes at which means must miss the limit. One pass alone may have a mean that stays, or changes its
+# sign, between two sizes that are far from the limit.
+SHARE = 1 / 3
 
 
-def extrapolate(found: Deviations) -> Extrapolated:
-    """Return the means over seeds extrapolated to an infinite network, and whether they miss the limit.
+def missed(found: Deviations) -> Test:
+    """Test whether the means m of the two largest sizes N' < N miss the limit.
 
-    Each seed gives one number per pass, sum_j w_j d_j, so correlations between sizes and their unequal variances are in
-    the spread over seeds. Networks that are still far from their limit do not follow a polynomial of 1/N. That shows:
-    without the smallest size the extrapolation goes elsewhere. DOUBT times the largest such move so far is an error.
+    If means fall as N^-q with q >= SLOWEST, what is left at N is at most k = 1/((N/N')^SLOWEST - 1) times what the last
+    step in size took off: |m(N)| <= k |m(N') - m(N)|. So the limit is missed at a pass if both m(N) - k (m(N') - m(N))
+    and m(N) + k (m(N') - m(N)) have the same sign for sure. Each is a mean over seeds of one number per seed, so
+    correlations between sizes are in its error. Both must be sure, so no level is shared between them (an
+    intersection-union test). Over T passes of any dependence, the n-th least probability times T/n is one (Rueger,
+    1978), with n = SHARE T.
     """
-    degree = 2 if len(found.sizes) >= CURVED else 1
-    weights = intercept_weights(found.sizes, degree)
-    rest = found.sizes[1:]
-    fewer = np.array([0.0, *intercept_weights(rest, min(degree, len(rest) - 1))])
-    plain = mean_of(np.einsum("j,jst->st", weights, found.values), found)
-    moved = np.abs(np.einsum("j,jst->t", fewer - weights, found.values) / found.num_seeds)
-    error = np.hypot(plain.error, DOUBT * np.maximum.accumulate(moved))
-    offset = Mean(mean=plain.mean, error=error, freedom=plain.freedom, z=plain.mean / error)
-    passes = len(offset.mean)
-    p = offset.p
-    level = stats.t.isf(ALPHA / passes / 2, offset.freedom) + stats.norm.ppf(POWER)
-    worst = int(np.argmin(p))
-    return Extrapolated(
-        offset=offset,
-        p=min(1.0, passes * float(p[worst])),
-        worst=worst,
-        seen=float(np.median(level * error)) / found.scale,
-        is_curved=degree == 2,
+    ratio = found.sizes[-1] / found.sizes[-2]
+    k = 1 / (ratio**SLOWEST - 1)
+    last, before = found.values[-1], found.values[-2]
+    ends = [mean_of(last - sign * k * (before - last), found) for sign in (1, -1)]
+    above = np.max([stats.t.sf(end.z, end.freedom) for end in ends], axis=0)
+    below = np.max([stats.t.sf(-end.z, end.freedom) for end in ends], axis=0)
+    p = np.minimum(1.0, 2 * np.minimum(above, below))
+    count = math.ceil(SHARE * len(p))
+    factor = len(p) / count
+    level = [
+        (stats.t.isf(ALPHA / factor / 2, end.freedom) + stats.norm.ppf(POWER)) * end.error for end in ends
+    ]
+    return Test(
+        p=min(1.0, factor * float(np.sort(p)[count - 1])),
+        p_of_pass=p,
+        worst=int(np.argmin(p)),
+        seen=float(np.sort(np.max(level, axis=0))[count - 1]) / found.scale,
     )
 
 
