@@ -24,7 +24,7 @@ _ROUNDING = 1e-6
 # Batches of other samples have other losses. One that is so many times the first has grown.
 _GROWN = 4.0
 # A network of width 1000 has logits that fluctuate by about 0.03.
-_LEAST_MARGIN = 0.1
+LEAST_MARGIN = 0.1
 SOLVERS: dict[Regime, ModuleType] = {"I": fixed_experts, "II": fixed_width, "III": all_grow, "residual": residual}
 
 
@@ -145,9 +145,9 @@ def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, draw
             "others: a "
             "network that chooses by its logits takes other experts there"
         )
-    elif not drawn and margins and min(margins) < _LEAST_MARGIN:
+    elif not drawn and margins and min(margins) < LEAST_MARGIN:
         yield (
-            f"the margin of top-K falls below {_LEAST_MARGIN:g}: a network whose logits are that close to a tie "
+            f"the margin of top-K falls below {LEAST_MARGIN:g}: a network whose logits are that close to a tie "
             "chooses by its "
             "fluctuations, of size N^-1/2, and not as the limit does"
         )

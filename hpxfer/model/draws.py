@@ -11,6 +11,7 @@ import torch
 from hpxfer.model.counter import CHUNK, normals
 from hpxfer.model.flat import FlatLayout
 from hpxfer.scaling.roles import ROLES
+from hpxfer.spec.ties import FIXED_BIAS_STD
 from hpxfer.trial import Trial
 
 CPU = torch.device("cpu")
@@ -19,9 +20,6 @@ NOISE_STEPS = 16
 # `counter` computes at least so many numbers of a trial at once, however many trials there are.
 LEAST = 2**10
 EXPERT_ROLES = ("expert_in", "expert_gate", "expert_out")
-# The std of `fixed_bias`, in units of the router's logits. It changes a sigmoid gate by 0.005: as far as one step of
-# the balancing rule moves a score at its default rate of 0.01 and a load that is 0.5 off. Ids stand for this number.
-FIXED_BIAS_STD = 0.02
 
 
 def draw(

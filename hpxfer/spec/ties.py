@@ -19,6 +19,10 @@ from hpxfer.spec.axes import axes_of
 from hpxfer.spec.model_section import Ties
 from hpxfer.spec.sweep import ParameterizationSpec, SweepSpec
 
+# The std of the bias of `fixed_bias`, in units of the router's logits. It changes a sigmoid gate by 0.005: as far as one step of
+# the balancing rule moves a score at its default rate of 0.01 and a load that is 0.5 off. Ids stand for this number.
+FIXED_BIAS_STD = 0.02
+
 
 def choice_of(chosen: ParameterizationSpec) -> Parameterization:
     """Return the parameterization that a sweep names. One that is not registered here has the conventions given."""

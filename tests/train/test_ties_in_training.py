@@ -9,8 +9,9 @@ import torch
 from tiny_trials import BASE, numbers, trained, trial
 from torch import Tensor
 
-from hpxfer.model.draws import FIXED_BIAS_STD, fixed_bias, tie_keys
+from hpxfer.model.draws import fixed_bias, tie_keys
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.ties import FIXED_BIAS_STD
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Setting, Trial
 from hpxfer.trial.stack import Stack

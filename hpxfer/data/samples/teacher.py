@@ -61,9 +61,7 @@ def network(
     return _real(whole), outputs[:, list(classes)].argmax(axis=1)
 
 
-def few(
-    stream: str, begin: int, end: int, classes: tuple[int, ...]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def few(stream: str, begin: int, end: int, classes: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return samples `begin` to `end` of a stream: inputs [N, 4], and targets [N, 1]."""
     whole = _gaussian(f"hpxfer teacher/few {VERSION} {stream}", begin, end, FEW_INPUTS)
     total = (whole[:, 0] << _BITS) + whole[:, 1] * whole[:, 2]

@@ -5,6 +5,6 @@ Here alone the room knows of sweeps. What a limit is solved from is read off the
 
 from hpxfer.limit.against.compare import SEEDS, TOLERANCE, against
 from hpxfer.limit.against.of_trials import network_of
-from hpxfer.limit.against.report import Against
+from hpxfer.limit.against.report import Against, Comparisons
 
-__all__ = ["SEEDS", "TOLERANCE", "Against", "against", "network_of"]
+__all__ = ["SEEDS", "TOLERANCE", "Against", "Comparisons", "against", "network_of"]

@@ -27,21 +27,21 @@ class Seen:
     given: Given
 
 
-def seen_by(trials: Sequence[Trial], num_updates: int) -> list[Seen]:
+def seen_by(trials: Sequence[Trial], num_updates: int, *, has_bias: bool) -> list[Seen]:
     """Return what trials of one shape, one per seed, saw up to `num_updates`; seeds that saw the same stand together.
 
-    Samples of a batch are in an order of their own, as no loss depends on it: full-batch training has one limit for all
+    `has_bias` asks for the router's bias of every expert, of which regime I has the same number at every width. Samples of a batch are in an order of their own, as no loss depends on it: full-batch training has one limit for all
     seeds. Raise HpxferError if the samples are not on this machine.
     """
     data = open_sample_data(trials[0].setting)
     groups: dict[bytes, tuple[list[int], Given]] = {}
     for trial in trials:
-        found = given_of(trial, data, num_updates)
+        found = given_of(trial, data, num_updates, has_bias=has_bias)
         groups.setdefault(_key(found), ([], found))[0].append(trial.seed)
     return [Seen(seeds=tuple(seeds), given=found) for seeds, found in groups.values()]
 
 
-def given_of(trial: Trial, data: SampleData, num_updates: int) -> Given:
+def given_of(trial: Trial, data: SampleData, num_updates: int, *, has_bias: bool) -> Given:
     """Return what the trial saw up to `num_updates`. After all updates of its run, the last pass is held out."""
     setting = trial.setting
     whole = num_updates == setting.steps
@@ -57,7 +57,7 @@ def given_of(trial: Trial, data: SampleData, num_updates: int) -> Given:
         lrs=tuple(trial.hps.lr * lr_factor(setting, step) for step in range(num_updates)),
         loss=setting.mlp.loss,
         num_classes=outputs_of(setting) if setting.mlp.loss == "cross_entropy" else 0,
-        router_bias=_router_bias(trial, num_updates),
+        router_bias=_router_bias(trial, num_updates) if has_bias else None,
     )
 
 

@@ -14,12 +14,12 @@ from hpxfer.errors import HpxferError
 from hpxfer.limit.against.batches import Seen, batch_of, seen_by
 from hpxfer.limit.against.measured import LOSS_CURVE, SPREAD_CURVE, Line, curve_of, held_out_of, lines_of
 from hpxfer.limit.against.of_trials import network_of
-from hpxfer.limit.against.report import Against, Quantity
+from hpxfer.limit.against.report import Against, Comparisons, Quantity
 from hpxfer.limit.against.statistics import Deviations, distances, mean_of, mean_slope, missed, network_slope
 from hpxfer.limit.network import Network
 from hpxfer.limit.outcome import Limit
 from hpxfer.limit.refusals import MOST_EXPERT_SAMPLES, MOST_SAMPLES
-from hpxfer.limit.solve import solve
+from hpxfer.limit.solve import LEAST_MARGIN, solve
 from hpxfer.results import Results
 from hpxfer.trial import Trial
 
@@ -71,7 +71,7 @@ def against(
     sites: int | None = None,
     seeds: int = SEEDS,
     tolerance: float = TOLERANCE,
-) -> tuple[Against, ...]:
+) -> Comparisons:
     """Return each arm of a sweep along each axis beside its limit, or those that are named.
 
     `value` is that of the judged HP, by default the best one of the smallest shape. `steps` are the updates that are
@@ -87,10 +87,11 @@ def against(
     # All are refused before one is solved, which may take minutes.
     ready = [(line, network_of(line.of_widths(), _where(results, line))) for line in lines]
     plans = [(line, network, _updates(results, line, network, steps)) for line, network in ready]
-    return tuple(
+    arms = tuple(
         _compared(results, line, network, updates, sites=sites, seeds=seeds, tolerance=tolerance)
         for line, network, updates in plans
     )
+    return Comparisons(sweep=results.name, arms=arms)
 
 
 def _where(results: Results, line: Line) -> str:
@@ -127,12 +128,21 @@ def _updates(results: Results, line: Line, network: Network, steps: int | None) 
 def _compared(
     results: Results, line: Line, network: Network, updates: int, *, sites: int | None, seeds: int, tolerance: float
 ) -> Against:
-    where, trial = _where(results, line), line.of_seeds()[0]
-    groups = seen_by(line.of_seeds(), updates)
+    where, trial, left_out = _where(results, line), line.of_seeds()[0], list(line.left_out())
+    groups = seen_by(line.of_seeds(), updates, has_bias=network.regime == "I")
     try:
-        limits = [(seen, solve(network, seen.given, sites=sites, seeds=seeds)) for seen in groups]
+        every = [(seen, solve(network, seen.given, sites=sites, seeds=seeds)) for seen in groups]
     except HpxferError as error:
         raise HpxferError(f"{where}: {error}") from None
+    limits = [(seen, limit) for seen, limit in every if not _near_tie(limit)]
+    if tied := [seed for seen, limit in every if _near_tie(limit) for seed in seen.seeds]:
+        line = line.without(tied)
+        left_out.append(
+            f"{len(tied)} seeds whose top-K margin falls below {LEAST_MARGIN:g} in the limit: networks so close to a tie "
+            "choose experts by their fluctuations"
+        )
+        if len(line.seeds) < 2:
+            raise HpxferError(f"{where}: at least 2 seeds must be left, got {len(line.seeds)}; {left_out[-1]}")
     solved = Solved(limits=limits, seeds=line.seeds)
     has_held_out = updates == trial.shape.steps
     loss = _loss(results, line, solved, updates, has_held_out)
@@ -145,7 +155,7 @@ def _compared(
         value=line.value,
         network=network,
         seeds=line.seeds,
-        num_limits=len(groups),
+        num_limits=len(limits),
         is_exact=all(limit.is_exact for _, limit in limits),
         updates=updates,
         quantities=(loss,) if spread is None else (loss, spread),
@@ -155,9 +165,13 @@ def _compared(
         network_slope=network_slope(loss.deviations),
         mean_slope=_named(mean_slope(loss.deviations), loss.passes),
         from_data=_from_data(results, line),
-        left_out=tuple(line.left_out()),
+        left_out=tuple(left_out),
         cautions=tuple(dict.fromkeys(caution for _, limit in limits for caution in limit.cautions)),
     )
+
+
+def _near_tie(limit: Limit) -> bool:
+    return limit.margins is not None and min(limit.margins) < LEAST_MARGIN
 
 
 def _loss(results: Results, line: Line, solved: Solved, updates: int, has_held_out: bool) -> Quantity:
@@ -185,9 +199,7 @@ def _logit_variance(results: Results, line: Line, solved: Solved, updates: int) 
     return _quantity("logit_variance", line, solved, passes, spread**2, scale)
 
 
-def _quantity(
-    name: str, line: Line, solved: Solved, passes: tuple[int, ...], finite: Floats, scale: float
-) -> Quantity:
+def _quantity(name: str, line: Line, solved: Solved, passes: tuple[int, ...], finite: Floats, scale: float) -> Quantity:
     limit = solved.series(name, passes)
     found = Deviations(
         sizes=line.widths,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -40,9 +40,11 @@ class Line:
     def seeds(self) -> tuple[int, ...]:
         """The seeds whose trials finished at every width."""
         every = sorted({seed for _, seed in self.trials})
-        return tuple(
-            seed for seed in every if all(self._status(width, seed) == "finished" for width in self.widths)
-        )
+        return tuple(seed for seed in every if all(self._status(width, seed) == "finished" for width in self.widths))
+
+    def without(self, seeds: Collection[int]) -> Line:
+        """Return the line without these seeds."""
+        return replace(self, trials={key: trial for key, trial in self.trials.items() if key[1] not in seeds})
 
     def left_out(self) -> Iterator[str]:
         """Yield what is missing at each width, in words."""
@@ -99,9 +101,7 @@ def _only(table: pd.DataFrame, column: str, given: str | None, results: Results)
     return table[table[column] == given]
 
 
-def _line(
-    results: Results, hp: str, table: pd.DataFrame, known: Mapping[str, Trial], value: float | None
-) -> Line:
+def _line(results: Results, hp: str, table: pd.DataFrame, known: Mapping[str, Trial], value: float | None) -> Line:
     values = sorted(set(table["value"]))
     axis, arm = str(table["axis"].iloc[0]), str(table["parameterization"].iloc[0])
     chosen = _value(results, table, hp, values, value)
@@ -126,7 +126,9 @@ def _value(results: Results, table: pd.DataFrame, hp: str, values: Sequence[floa
         near = [value for value in values if np.isclose(value, given, rtol=1e-9, atol=0)]
         if not near:
             legal = ", ".join(f"{value:g}" for value in values)
-            raise HpxferError(f"{results.folder}: {hp}: must be a value that the sweep scans, got {given:g}; legal: {legal}")
+            raise HpxferError(
+                f"{results.folder}: {hp}: must be a value that the sweep scans, got {given:g}; legal: {legal}"
+            )
         return near[0]
     if len(values) == 1:
         return float(values[0])
@@ -143,12 +145,12 @@ def _value(results: Results, table: pd.DataFrame, hp: str, values: Sequence[floa
 
 def curve_of(results: Results, line: Line, metric: str, passes: Sequence[int]) -> tuple[tuple[int, ...], Floats]:
     """Return the passes of `passes` that every trial of the line has logged, and the values [J, S, passes]."""
-    ids = {line.trials[width, seed].id: (j, s) for j, width in enumerate(line.widths) for s, seed in enumerate(line.seeds)}
+    ids = {
+        line.trials[width, seed].id: (j, s) for j, width in enumerate(line.widths) for s, seed in enumerate(line.seeds)
+    }
     curves = results.curves
     own = curves[(curves["metric"] == metric) & curves["trial_id"].isin(ids) & curves["step"].isin(passes)]
-    steps = sorted(
-        step for step, count in own.groupby("step").size().items() if count == len(ids)
-    )
+    steps = sorted(step for step, count in own.groupby("step").size().items() if count == len(ids))
     out = np.full((len(line.widths), len(line.seeds), len(steps)), np.nan)
     place = {step: t for t, step in enumerate(steps)}
     for trial, step, number in zip(own["trial_id"], own["step"], own["value"], strict=True):

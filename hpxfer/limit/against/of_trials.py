@@ -14,7 +14,8 @@ from hpxfer.limit.against.path import regime_of
 from hpxfer.limit.against.refused import has_bias, require_solvable
 from hpxfer.limit.network import Network, Regime, Role, RouterBias, Style
 from hpxfer.spec.mlp import LEARNED
-from hpxfer.trial import Setting, Trial
+from hpxfer.spec.ties import FIXED_BIAS_STD
+from hpxfer.trial import Trial
 
 # Constants of all shapes must agree to this relative error.
 SAME = 1e-6
@@ -41,10 +42,10 @@ def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
         )
     if not options.residual and shape.depth != 1:
         raise HpxferError(f"{where}: depth must be 1 without a residual, got {shape.depth}: stacks are not solved")
-    if regime != "I" and _router_bias(first) != "none":
+    if regime in ("II", "III") and _router_bias(first) != "none":
         raise HpxferError(
-            f"{where}: model.mlp.router_bias: a bias of the router is solved in regime I, got regime {regime} and "
-            f"{_bias_text(setting)}; write router_bias: none"
+            f"{where}: model.mlp.router_bias: a bias of the router is solved in regime I and in residual networks, got "
+            f"regime {regime} and router_bias: {options.router_bias}, ties: {setting.ties}; write router_bias: none"
         )
     if regime == "I" and not has_bias(first) and shape.num_active < shape.num_experts:
         raise HpxferError(
@@ -69,6 +70,7 @@ def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
         experts_per_width=1.0 if regime == "I" else shape.num_experts / shape.width,
         depth=shape.depth,
         router_bias=_router_bias(first),
+        router_bias_std=_bias_std(first),
         init_mult={role: each.std for role, each in constants.items() if each.std != 1.0},
         lr_mult={role: each.rate for role, each in constants.items() if each.rate != 1.0},
     )
@@ -144,5 +146,9 @@ def _router_bias(trial: Trial) -> RouterBias:
     return "schedule" if drawn_anew else "fixed"
 
 
-def _bias_text(setting: Setting) -> str:
-    return f"router_bias: {setting.mlp.router_bias} and ties: {setting.ties}"
+def _bias_std(trial: Trial) -> float:
+    """Return the std of the bias over experts, from all that adds to it."""
+    options = trial.setting.mlp
+    own = options.router_bias_std if options.router_bias != "none" else 0.0
+    tie = FIXED_BIAS_STD if trial.setting.ties == "fixed_bias" else 0.0
+    return math.hypot(own, tie, trial.structure().router_bias_std) if has_bias(trial) else Network.router_bias_std

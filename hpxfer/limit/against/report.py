@@ -218,7 +218,6 @@ class Against:
             yield f"mean over seeds after {_updates(at)}: N^{_slope(slope)}, expected -1"
         yield from self._tests()
         yield from (f"left out: {each}" for each in self.left_out)
-        yield from (f"caution: {each}" for each in self.cautions)
 
     def _tests(self) -> Iterator[str]:
         for each in self.quantities:
@@ -229,11 +228,30 @@ class Against:
             )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Comparisons:
+    """All arms of a sweep beside their limits."""
+
+    sweep: str
+    arms: tuple[Against, ...]
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        found = (f"{arm.parameterization} along {arm.axis}: {each}" for arm in self.arms for each in arm.cautions)
+        return tuple(dict.fromkeys(found))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparisons as JSON has them."""
+        return {"sweep": self.sweep, "arms": [arm.to_dict() for arm in self.arms]}
+
+    def table(self) -> str:
+        """Return the comparisons as text."""
+        return "\n\n".join(arm.table() for arm in self.arms)
+
+
 def _updates(count: int) -> str:
     return f"{count} update" + ("" if count == 1 else "s")
 
 
 def _slope(found: Slope | None) -> str:
     return "-" if found is None else f"{found.slope:.2f} ({found.low:.2f} to {found.high:.2f})"
-
-
