@@ -19,8 +19,9 @@ from hpxfer.spec.axes import axes_of
 from hpxfer.spec.model_section import Ties
 from hpxfer.spec.sweep import ParameterizationSpec, SweepSpec
 
-# The std of the bias of `fixed_bias`, in units of the router's logits. It changes a sigmoid gate by 0.005: as far as one step of
-# the balancing rule moves a score at its default rate of 0.01 and a load that is 0.5 off. Ids stand for this number.
+# The std of the bias of `fixed_bias`, in units of the router's logits. It changes a sigmoid gate by 0.005: as far as
+# one step of the balancing rule moves a score at its default rate of 0.01 and a load that is 0.5 off. Ids stand for
+# this number.
 FIXED_BIAS_STD = 0.02
 
 

@@ -1,4 +1,4 @@
-"""What a seed's trials saw: the batches of every pass, the LRs, and the router's bias, which are the same at every width.
+"""What a seed's trials saw, alike at every width: the batches of every pass, the LRs, and the router's bias.
 
 Pass t is the batch of the trainer's step t, counted from 0, after t updates. The pass after the last update reads the
 held-out samples, as the trainer does.
@@ -30,8 +30,9 @@ class Seen:
 def seen_by(trials: Sequence[Trial], num_updates: int, *, has_bias: bool) -> list[Seen]:
     """Return what trials of one shape, one per seed, saw up to `num_updates`; seeds that saw the same stand together.
 
-    `has_bias` asks for the router's bias of every expert, of which regime I has the same number at every width. Samples of a batch are in an order of their own, as no loss depends on it: full-batch training has one limit for all
-    seeds. Raise HpxferError if the samples are not on this machine.
+    `has_bias` asks for the router's bias of every expert, of which regime I has the same ones at every width. Samples
+    of a batch are sorted, as no loss depends on their order: full-batch training has one limit for all seeds. Raise
+    HpxferError if the samples are not on this machine.
     """
     data = open_sample_data(trials[0].setting)
     groups: dict[bytes, tuple[list[int], Given]] = {}
@@ -82,7 +83,7 @@ def _targets(setting: Setting, targets: np.ndarray) -> np.ndarray:
     outputs = outputs_of(setting)
     if outputs == 1:  # of two classes the first has 1 and the second -1
         return (1.0 - 2.0 * targets)[:, None]
-    return np.eye(outputs)[targets]
+    return np.asarray(np.eye(outputs)[targets])
 
 
 def _router_bias(trial: Trial, num_updates: int) -> Floats | None:

@@ -15,7 +15,15 @@ from hpxfer.limit.against.batches import Seen, batch_of, seen_by
 from hpxfer.limit.against.measured import LOSS_CURVE, SPREAD_CURVE, Line, curve_of, held_out_of, lines_of
 from hpxfer.limit.against.of_trials import network_of
 from hpxfer.limit.against.report import Against, Comparisons, Quantity
-from hpxfer.limit.against.statistics import Deviations, distances, mean_of, mean_slope, missed, network_slope
+from hpxfer.limit.against.statistics import (
+    Deviations,
+    Slope,
+    distances,
+    mean_of,
+    mean_slope,
+    missed,
+    network_slope,
+)
 from hpxfer.limit.network import Network
 from hpxfer.limit.outcome import Limit
 from hpxfer.limit.refusals import MOST_EXPERT_SAMPLES, MOST_SAMPLES
@@ -24,8 +32,8 @@ from hpxfer.results import Results
 from hpxfer.trial import Trial
 
 Floats = NDArray[np.float64]
-# An error that is estimated from few draws is itself uncertain: with 4, one accusation of 40 had no cause where the
-# solver's error was the larger one; with 8 it is as seldom as ALPHA says.
+# An error that is estimated from few draws is itself uncertain. With 8 planted networks are accused as seldom as ALPHA
+# says, also where the solver's error is the larger one. With 4 they are ten times as often.
 SEEDS = 8
 # The share of the limit's loss within which a width counts as large enough.
 TOLERANCE = 0.05
@@ -75,9 +83,9 @@ def against(
     """Return each arm of a sweep along each axis beside its limit, or those that are named.
 
     `value` is that of the judged HP, by default the best one of the smallest shape. `steps` are the updates that are
-    compared, by default all of the run. `sites` and `seeds` are as in `solve`, and `tolerance` is the share of the limit's
-    loss within which a width is large enough. Raise HpxferError if an arm has no limit that is solved, if its samples are
-    not on this machine, or if fewer than two seeds finished at every width.
+    compared, by default all of the run. `sites` and `seeds` are as in `solve`, and `tolerance` is the share of the
+    limit's loss within which a width is large enough. Raise HpxferError if an arm has no limit that is solved, if its
+    samples are not on this machine, or if fewer than two seeds finished at every width.
     """
     if seeds < 2:
         raise HpxferError(f"seeds: must be at least 2, as one draw shows no error of the limit, got {seeds}")
@@ -138,8 +146,8 @@ def _compared(
     if tied := [seed for seen, limit in every if _near_tie(limit) for seed in seen.seeds]:
         line = line.without(tied)
         left_out.append(
-            f"{len(tied)} seeds whose top-K margin falls below {LEAST_MARGIN:g} in the limit: networks so close to a tie "
-            "choose experts by their fluctuations"
+            f"{len(tied)} seeds whose top-K margin falls below {LEAST_MARGIN:g} in the limit: networks so close to a "
+            "tie choose experts by their fluctuations"
         )
         if len(line.seeds) < 2:
             raise HpxferError(f"{where}: at least 2 seeds must be left, got {len(line.seeds)}; {left_out[-1]}")
@@ -179,8 +187,8 @@ def _loss(results: Results, line: Line, solved: Solved, updates: int, has_held_o
     passes, finite = curve_of(results, line, LOSS_CURVE, range(last))
     if not passes:
         raise HpxferError(
-            f"{_where(results, line)}: the trials must have curves of their training loss, got none; run the sweep with "
-            "--retrain-missing-curves"
+            f"{_where(results, line)}: the trials must have curves of their training loss, got none; run the sweep "
+            "with --retrain-missing-curves"
         )
     fell = solved.series("loss", passes).mean(axis=0)
     scale = float(fell[0] - fell.min()) or float(fell[0]) or 1.0
@@ -219,7 +227,7 @@ def _quantity(name: str, line: Line, solved: Solved, passes: tuple[int, ...], fi
     )
 
 
-def _named(found: tuple[object, int] | None, passes: Sequence[int]) -> tuple[object, int] | None:
+def _named(found: tuple[Slope, int] | None, passes: Sequence[int]) -> tuple[Slope, int] | None:
     return None if found is None else (found[0], passes[found[1]])
 
 

@@ -1,4 +1,4 @@
-"""The figure of a comparison: the loss of the limit and of every size over updates, and the deviations against the width.
+"""The figure of a comparison: the loss of the limit and of every size over updates, and deviations against the width.
 
 `against_info` decides everything that is shown and is pure. `draw_against` only draws it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -137,10 +137,9 @@ def draw_against(info: AgainstInfo) -> Figure:
         _draw_sizes(right, info)
         handles: list[Artist] = [Line2D([], [], color=colors[size], label=scale_text(size)) for size in colors]
         handles.append(Line2D([], [], color="black", linestyle=(0, (4, 2)), label="limit"))
-        handles.append(Line2D([], [], color=INK, marker="o", linestyle="none", label="one network"))
-        handles.append(
-            Line2D([], [], color=INK, marker="s", fillstyle="none", linestyle="none", label="mean over seeds")
-        )
+        point: dict[str, Any] = {"color": INK, "linestyle": "none"}
+        handles.append(Line2D([], [], marker="o", label="one network", **point))
+        handles.append(Line2D([], [], marker="s", fillstyle="none", label="mean over seeds", **point))
         handles.append(Patch(color=INK, alpha=0.1, linewidth=0, label="its noise"))
         legend_below(figure, handles, columns=len(handles), title="width")
     return figure
@@ -167,7 +166,7 @@ def _draw_sizes(axes: Axes, info: AgainstInfo) -> None:
         axes.plot(n, heights, color=INK, marker=marker, fillstyle=fill, markersize=5, linestyle="none")
         guide = heights[0] * (n / n[0]) ** sizes.guide
         axes.plot(n, guide, color=INK, alpha=FAINT, linewidth=0.9, linestyle=":" if sizes.guide == -1 else "--")
-        end = {"xytext": (4, 0), "textcoords": "offset points"}
+        end: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points"}
         axes.annotate(f"N^{sizes.guide:g}", (n[-1], guide[-1]), fontsize=8, va="center", alpha=FAINT, **end)
         bottom = min(bottom, float(guide[-1]) / 1.3)
     axes.fill_between(info.means.sizes, bottom, info.means.noise, color=INK, alpha=0.1, linewidth=0)

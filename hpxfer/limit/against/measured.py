@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -63,7 +64,7 @@ class Line:
 
     def of_widths(self) -> list[Trial]:
         """Return one trial per shape."""
-        first = {width: seed for (width, seed) in sorted(self.trials, reverse=True)}
+        first = dict(sorted(self.trials, reverse=True))
         return [self.trials[width, first[width]] for width in self.widths]
 
     def _status(self, width: float, seed: int) -> str:
@@ -76,8 +77,8 @@ def lines_of(
 ) -> list[Line]:
     """Return the lines of a sweep: of every arm along every axis, or of those that are named.
 
-    Without a `value`, a line is taken at the value of the judged HP whose mean loss is lowest at its smallest shape: the
-    value that would be transferred. Raise HpxferError if the sweep has no such line.
+    Without a `value`, a line is taken at the value of the judged HP whose mean loss is lowest at its smallest shape:
+    the value that would be transferred. Raise HpxferError if the sweep has no such line.
     """
     hp = results.spec.judged_hp
     if (why := results.why_no_line(hp)) is not None:
@@ -108,15 +109,22 @@ def _line(results: Results, hp: str, table: pd.DataFrame, known: Mapping[str, Tr
     own = table[table["value"] == chosen]
     trials = {}
     for row in own.itertuples():
-        trial = known[row.trial_id]
+        trial = known[str(row.trial_id)]
         trials[float(trial.shape.width), trial.seed] = trial
+    shapes = {known[str(trial_id)].shape for trial_id in own["trial_id"]}
+    if len(shapes) > len({shape.width for shape in shapes}):
+        got = ", ".join(shape.label() for shape in sorted(shapes))
+        raise HpxferError(
+            f"{results.folder}: {arm} along {axis}: the width must grow from shape to shape, as a limit is that of an "
+            f"infinite width, got {got}; name another axis"
+        )
     return Line(
         axis=axis,
         parameterization=arm,
         hp=hp,
         value=chosen,
         trials=trials,
-        shapes={float(known[row.trial_id].shape.width): str(row.shape) for row in own.itertuples()},
+        shapes={float(known[str(row.trial_id)].shape.width): str(row.shape) for row in own.itertuples()},
         statuses={str(row.trial_id): str(row.status) for row in own.itertuples()},
     )
 
@@ -145,18 +153,18 @@ def _value(results: Results, table: pd.DataFrame, hp: str, values: Sequence[floa
 
 def curve_of(results: Results, line: Line, metric: str, passes: Sequence[int]) -> tuple[tuple[int, ...], Floats]:
     """Return the passes of `passes` that every trial of the line has logged, and the values [J, S, passes]."""
-    ids = {
-        line.trials[width, seed].id: (j, s) for j, width in enumerate(line.widths) for s, seed in enumerate(line.seeds)
-    }
+    places = itertools.product(enumerate(line.widths), enumerate(line.seeds))
+    ids = {line.trials[width, seed].id: (j, s) for (j, width), (s, seed) in places}
     curves = results.curves
     own = curves[(curves["metric"] == metric) & curves["trial_id"].isin(ids) & curves["step"].isin(passes)]
-    steps = sorted(step for step, count in own.groupby("step").size().items() if count == len(ids))
-    out = np.full((len(line.widths), len(line.seeds), len(steps)), np.nan)
-    place = {step: t for t, step in enumerate(steps)}
+    steps, counts = np.unique(own["step"].to_numpy(int), return_counts=True)
+    whole = steps[counts == len(ids)].tolist()
+    place = {step: t for t, step in enumerate(whole)}
+    out = np.full((len(line.widths), len(line.seeds), len(whole)), np.nan)
     for trial, step, number in zip(own["trial_id"], own["step"], own["value"], strict=True):
         if step in place:
             out[(*ids[trial], place[step])] = number
-    return tuple(int(step) for step in steps), out
+    return tuple(whole), out
 
 
 def held_out_of(results: Results, line: Line) -> Floats:

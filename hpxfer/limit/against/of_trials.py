@@ -117,9 +117,10 @@ def _matched(path: Sequence[Trial], regime: Regime, where: str) -> tuple[Style, 
         if not wrong[style]:
             return style, rows[0]
     nearest = min(styles, key=lambda style: len(wrong[style]))
+    legal = " or ".join(f"{style}-{numbers}" for style in styles)
     raise HpxferError(
-        f"{where}: the numbers of a table must approach a limit: those of {' or '.join(f'{s}-{numbers}' for s in styles)}"
-        f", times constants that all shapes share, got over those of {nearest}-{numbers}: {'; '.join(wrong[nearest])}; "
+        f"{where}: the numbers of a table must approach a limit: those of {legal}, times constants that all shapes "
+        f"share, got over those of {nearest}-{numbers}: {'; '.join(wrong[nearest])}; "
         "take an arm that follows the regime of the axis"
     )
 

@@ -1,4 +1,4 @@
-"""What no limit is solved for, by the setting and the HPs of a trial alone. Each reason has a rule, a value and a fix."""
+"""What no limit is solved for, by the setting and the HPs of a trial. Each reason has a rule, a value and a fix."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def reasons(trial: Trial) -> Iterator[str]:
         return
     if setting.optimizer != "sgd":
         yield (
-            f"training.optimizer: must be sgd, got {setting.optimizer}: an update of Adam divides entry by entry, so it "
-            "is not of low rank and its limit is not solved; train with sgd"
+            f"training.optimizer: must be sgd, got {setting.optimizer}: an update of Adam divides entry by entry, so "
+            "it is not of low rank and its limit is not solved; train with sgd"
         )
     if hps.momentum:
         yield f"hps.momentum: must be 0, got {hps.momentum:g}: the limit is that of plain SGD; take it out"
@@ -59,6 +59,6 @@ def _of_choice(trial: Trial) -> Iterator[str]:
         )
     if not has_bias(trial) and not trial.resolved()["router"].init_std:
         yield (
-            f"model.ties: the router starts at zero and nothing tells its experts apart, so ties ({setting.ties}) decide"
-            " which are active; a limit is solved once they have a bias: write model.mlp.router_bias: fixed"
+            f"model.ties: the router starts at zero and nothing tells its experts apart, so ties ({setting.ties}) "
+            "decide which are active; a limit is solved once they have a bias: write model.mlp.router_bias: fixed"
         )

@@ -153,11 +153,12 @@ class Against:
         if self.verdict == "disagrees":
             worst = min(self.quantities, key=lambda each: each.test.p)
             at = worst.test.worst
+            before, last = worst.means.mean[-2:, at]
             return (
                 f"{arm}: the networks do NOT approach the limit of their table: at the two largest widths the "
-                f"{MEANINGS[worst.name]} after {_updates(worst.passes[at])} is off by {worst.means.mean[-2, at]:+.3g} and "
-                f"{worst.means.mean[-1, at]:+.3g} (z = {worst.means.z[-1, at]:+.1f}), which does not shrink as it must. "
-                "Look for an initialization, an LR or a forward multiplier that is not what the table says."
+                f"{MEANINGS[worst.name]} after {_updates(worst.passes[at])} is off by {before:+.3g} and {last:+.3g} "
+                f"(z = {worst.means.z[-1, at]:+.1f}), which does not shrink as it must. Look for an initialization, "
+                "an LR or a forward multiplier that is not what the table says."
             )
         start = f"{arm}: the networks approach the limit of their table"
         if self.verdict == "undecided":
@@ -193,8 +194,8 @@ class Against:
         sampled = "exact" if self.is_exact else "sampled"
         what = f"regime {self.network.regime}" if self.network.regime != "residual" else "residual network"
         yield (
-            f"Limit: {what}, {self.network.parameterization} numbers, {self.hp} {self.value:g}, {self.updates} updates; "
-            f"{sampled}; {len(self.seeds)} seeds with {limits}"
+            f"Limit: {what}, {self.network.parameterization} numbers, {self.hp} {self.value:g}, {self.updates} "
+            f"updates; {sampled}; {len(self.seeds)} seeds with {limits}"
         )
         rows = [["width", "mean - limit", "noise", "one network", "largest |z|", f"within {self.tolerance:.0%}"]]
         for each in self.distances:
@@ -221,10 +222,11 @@ class Against:
 
     def _tests(self) -> Iterator[str]:
         for each in self.quantities:
+            at = each.test.worst
             yield (
-                f"{MEANINGS[each.name]}: probability {each.test.p:.2g} of such deviations, if they shrink as N^-{SLOWEST:g} or "
-                f"faster; the widest: {each.means.mean[-1, each.test.worst]:+.3g} +- "
-                f"{each.means.error[-1, each.test.worst]:.2g} after {_updates(each.passes[each.test.worst])}"
+                f"{MEANINGS[each.name]}: the widest is off by {each.means.mean[-1, at]:+.3g} +- "
+                f"{each.means.error[-1, at]:.2g} after {_updates(each.passes[at])}; probability of such deviations, "
+                f"if they shrink as N^-{SLOWEST:g} or faster: {each.test.p:.2g}"
             )
 
 

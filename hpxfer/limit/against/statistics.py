@@ -37,7 +37,7 @@ class Deviations:
 
     @property
     def num_seeds(self) -> int:
-        return self.values.shape[1]
+        return int(self.values.shape[1])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,8 +52,7 @@ class Mean:
     @property
     def p(self) -> Floats:
         """The probability of a |z| that large without a deviation, by Student's t."""
-        out: Floats = 2 * stats.t.sf(np.abs(self.z), self.freedom)
-        return out
+        return np.asarray(2 * stats.t.sf(np.abs(self.z), self.freedom))
 
 
 def mean_of(values: Floats, found: Deviations) -> Mean:
@@ -113,8 +112,8 @@ def missed(found: Deviations) -> Test:
     k = 1 / (ratio**SLOWEST - 1)
     last, before = found.values[-1], found.values[-2]
     ends = [mean_of(last - sign * k * (before - last), found) for sign in (1, -1)]
-    above = np.max([stats.t.sf(end.z, end.freedom) for end in ends], axis=0)
-    below = np.max([stats.t.sf(-end.z, end.freedom) for end in ends], axis=0)
+    above = np.maximum(*(np.asarray(stats.t.sf(end.z, end.freedom)) for end in ends))
+    below = np.maximum(*(np.asarray(stats.t.sf(-end.z, end.freedom)) for end in ends))
     p = np.minimum(1.0, 2 * np.minimum(above, below))
     count = math.ceil(SHARE * len(p))
     factor = len(p) / count
