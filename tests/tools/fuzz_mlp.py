@@ -19,7 +19,7 @@ import yaml
 Maker = tuple[Sequence[str], Mapping[str, bytes]]
 # A command of the fuzz, as a plug-in.
 TRAIN_FEW = Path(__file__).with_name("fuzz_train_few.py").read_bytes()
-_BUILTIN = ("builtin:shapes", "builtin:teacher/network", "builtin:teacher/polynomial")
+_BUILTIN = ("builtin:shapes", "builtin:teacher/network", "builtin:teacher/polynomial", "builtin:teacher/few")
 _TABLES = ("sp", "mup", "mup-moe", "mup-i", "mup-ii", "mup-iii", "mssp-i", "mssp-ii", "mssp-iii")
 _SHAPES = {
     "i": "{{width: {0}, expert_width: {1}}}",

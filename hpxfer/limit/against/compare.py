@@ -17,7 +17,6 @@ from hpxfer.limit.against.of_trials import network_of
 from hpxfer.limit.against.report import Against, Comparisons, Quantity
 from hpxfer.limit.against.statistics import (
     Deviations,
-    Slope,
     distances,
     mean_of,
     mean_slope,
@@ -171,7 +170,7 @@ def _compared(
         distances=distances(loss.deviations, loss.limit, tolerance),
         tolerance=tolerance,
         network_slope=network_slope(loss.deviations),
-        mean_slope=_named(mean_slope(loss.deviations), loss.passes),
+        mean_slope=mean_slope(loss.deviations),
         from_data=_from_data(results, line),
         left_out=tuple(left_out),
         cautions=tuple(dict.fromkeys(caution for _, limit in limits for caution in limit.cautions)),
@@ -225,10 +224,6 @@ def _quantity(name: str, line: Line, solved: Solved, passes: tuple[int, ...], fi
         means=mean_of(found.values, found),
         test=missed(found),
     )
-
-
-def _named(found: tuple[Slope, int] | None, passes: Sequence[int]) -> tuple[Slope, int] | None:
-    return None if found is None else (found[0], passes[found[1]])
 
 
 def _is_probed(trial: Trial, groups: Sequence[Seen]) -> bool:

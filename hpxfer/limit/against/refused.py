@@ -29,7 +29,7 @@ def reasons(trial: Trial) -> Iterator[str]:
     if hps.momentum:
         yield f"hps.momentum: must be 0, got {hps.momentum:g}: the limit is that of plain SGD; take it out"
     if hps.weight_decay:
-        yield f"hps.weight_decay: must be 0, got {hps.weight_decay:g}: the limit is that of plain SGD; take it out"
+        yield f"training.weight_decay: must be 0, got {hps.weight_decay:g}: the limit is that of plain SGD; take it out"
     if setting.gradient_clip is not None:
         got = f"{setting.gradient_clip:g}"
         yield f"training.gradient_clip: must be none, got {got}: the limit is that of plain SGD; take it out"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpxfer.host.output import aligned, json_ready
-from hpxfer.limit.against.statistics import ALPHA, SLOWEST, Deviations, Distance, Mean, Slope, Test
+from hpxfer.limit.against.statistics import ALPHA, RESOLVED, SLOWEST, Deviations, Distance, Mean, Slope, Test
 from hpxfer.limit.network import Network
 from hpxfer.verdict.labels import scale_text
 
@@ -79,7 +79,7 @@ class Against:
     distances: tuple[Distance, ...]
     tolerance: float
     network_slope: Slope | None
-    mean_slope: tuple[Slope, int] | None
+    mean_slope: Slope | None
     from_data: str
     """What the sweep's report says of the width to tune at."""
     left_out: tuple[str, ...]
@@ -137,9 +137,7 @@ class Against:
                 "from_data": self.from_data,
                 "distances": [asdict(each) for each in self.distances],
                 "network_slope": None if self.network_slope is None else asdict(self.network_slope),
-                "mean_slope": None
-                if self.mean_slope is None
-                else {**asdict(self.mean_slope[0]), "pass": self.mean_slope[1]},
+                "mean_slope": None if self.mean_slope is None else asdict(self.mean_slope),
                 "left_out": self.left_out,
                 "cautions": self.cautions,
             }
@@ -153,10 +151,12 @@ class Against:
         if self.verdict == "disagrees":
             worst = min(self.quantities, key=lambda each: each.test.p)
             at = worst.test.worst
-            before, last = worst.means.mean[-2:, at]
+            sizes = worst.deviations.sizes
+            before, last = worst.means.mean[[sizes.index(worst.test.against_size), -1], at]
             return (
-                f"{arm}: the networks do NOT approach the limit of their table: at the two largest widths the "
-                f"{MEANINGS[worst.name]} after {_updates(worst.passes[at])} is off by {before:+.3g} and {last:+.3g} "
+                f"{arm}: the networks do NOT approach the limit of their table: the "
+                f"{MEANINGS[worst.name]} {self._after(worst, at)} is off by {before:+.3g} at width "
+                f"{scale_text(worst.test.against_size)} and by {last:+.3g} at width {scale_text(sizes[-1])} "
                 f"(z = {worst.means.z[-1, at]:+.1f}), which does not shrink as it must. Look for an initialization, "
                 "an LR or a forward multiplier that is not what the table says."
             )
@@ -213,19 +213,22 @@ class Against:
         yield "  (RMS over updates, as a share of the fall of the limit's loss)"
         yield f"one network: N^{_slope(self.network_slope)}, expected -0.5"
         if self.mean_slope is None:
-            yield "mean over seeds: no exponent, as some size is within 3 standard errors of the limit; expected -1"
+            yield f"mean over seeds: no exponent, as not all sizes are {RESOLVED:g} times their noise away; expected -1"
         else:
-            slope, at = self.mean_slope
-            yield f"mean over seeds after {_updates(at)}: N^{_slope(slope)}, expected -1"
+            yield f"mean over seeds: N^{_slope(self.mean_slope)}, expected -1 near the limit"
         yield from self._tests()
         yield from (f"left out: {each}" for each in self.left_out)
+
+    def _after(self, quantity: Quantity, at: int) -> str:
+        is_held_out = self.held_out and quantity.passes[at] == self.updates
+        return f"after {_updates(quantity.passes[at])}" + (" on held-out samples" if is_held_out else "")
 
     def _tests(self) -> Iterator[str]:
         for each in self.quantities:
             at = each.test.worst
             yield (
                 f"{MEANINGS[each.name]}: the widest is off by {each.means.mean[-1, at]:+.3g} +- "
-                f"{each.means.error[-1, at]:.2g} after {_updates(each.passes[at])}; probability of such deviations, "
+                f"{each.means.error[-1, at]:.2g} {self._after(each, at)}; probability of such deviations, "
                 f"if they shrink as N^-{SLOWEST:g} or faster: {each.test.p:.2g}"
             )
 

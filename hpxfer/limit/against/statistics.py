@@ -80,6 +80,7 @@ class Test:
 
     p: float
     """The probability of deviations as sure as these, if the networks approach the limit as N^-SLOWEST or faster."""
+    against_size: float  # that the largest size is compared with
     p_of_pass: Floats  # [T]
     worst: int
     """The pass of the least probability, and of equal ones that of the largest z of the widest."""
@@ -88,7 +89,7 @@ class Test:
 
 
 ALPHA = 1e-3  # the level at which networks are said to miss their limit
-POWER = 0.8
+POWER = 0.9  # of one contrast. Two of them must be sure, at several passes, which leaves about 0.8
 # The slowest approach of means that is allowed, as a power of N. It is 1/N in the end. Before that, where networks are
 # still far from their limit, it is slower: under muP in regimes II and III (docs/limit.md). So the test allows much
 # less. It costs power that is not missed: a swapped initialization moves the loss by a good part of its fall.
@@ -99,18 +100,18 @@ SHARE = 1 / 3
 
 
 def missed(found: Deviations) -> Test:
-    """Test whether the means m of the two largest sizes N' < N miss the limit.
+    """Test whether the means m of the largest size N and of a smaller one N' (`_partner`) miss the limit.
 
-    If means fall as N^-q with q >= SLOWEST, what is left at N is at most k = 1/((N/N')^SLOWEST - 1) times what the last
-    step in size took off: |m(N)| <= k |m(N') - m(N)|. So the limit is missed at a pass if both m(N) - k (m(N') - m(N))
+    If means fall as N^-q with q >= SLOWEST, what is left at N is at most k = 1/((N/N')^SLOWEST - 1) times what fell
+    from N' to N: |m(N)| <= k |m(N') - m(N)|. So the limit is missed at a pass if both m(N) - k (m(N') - m(N))
     and m(N) + k (m(N') - m(N)) have the same sign for sure. Each is a mean over seeds of one number per seed, so
     correlations between sizes are in its error. Both must be sure, so no level is shared between them (an
     intersection-union test). Over T passes of any dependence, the n-th least probability times T/n is one (Rueger,
     1978), with n = SHARE T.
     """
-    ratio = found.sizes[-1] / found.sizes[-2]
-    k = 1 / (ratio**SLOWEST - 1)
-    last, before = found.values[-1], found.values[-2]
+    partner = _partner(found.sizes)
+    k = 1 / ((found.sizes[-1] / found.sizes[partner]) ** SLOWEST - 1)
+    last, before = found.values[-1], found.values[partner]
     ends = [mean_of(last - sign * k * (before - last), found) for sign in (1, -1)]
     above = np.maximum(*(np.asarray(stats.t.sf(end.z, end.freedom)) for end in ends))
     below = np.maximum(*(np.asarray(stats.t.sf(-end.z, end.freedom)) for end in ends))
@@ -119,11 +120,23 @@ def missed(found: Deviations) -> Test:
     factor = len(p) / count
     level = [(stats.t.isf(ALPHA / factor / 2, end.freedom) + stats.norm.ppf(POWER)) * end.error for end in ends]
     return Test(
+        against_size=found.sizes[partner],
         p=min(1.0, factor * float(np.sort(p)[count - 1])),
         p_of_pass=p,
         worst=int(np.lexsort((-np.abs(mean_of(last, found).z), p))[0]),
         seen=float(np.sort(np.max(level, axis=0))[count - 1]) / found.scale,
     )
+
+
+# The largest size is compared with one that is at most so many times smaller. The further away it is, the surer is the
+# test, and the longer must the means have fallen as N^-SLOWEST.
+SPAN = 4.0
+
+
+def _partner(sizes: Sequence[float]) -> int:
+    """Return the place of the smallest size within SPAN of the largest; of the second largest if there is none."""
+    near = [at for at, size in enumerate(sizes[:-1]) if sizes[-1] / size <= SPAN]
+    return near[0] if near else len(sizes) - 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,26 +161,19 @@ def network_slope(found: Deviations) -> Slope | None:
     return _jackknife(found, slope)
 
 
-def mean_slope(found: Deviations) -> tuple[Slope, int] | None:
-    """Return the exponent of the |mean over seeds| at one pass, and that pass: expected -1.
+def mean_slope(found: Deviations) -> Slope | None:
+    """Return the exponent of the RMS over passes of the mean over seeds: expected -1.
 
-    It is the pass whose means are surest: that with the largest least |z| over sizes. None where no pass has means
-    beyond 3 standard errors at every size, as a mean of noise has no exponent.
+    None unless that is more than RESOLVED times its noise at every size, as a mean of noise has no exponent of its own.
     """
-    found_mean = mean_of(found.values, found)
-    surest = np.min(np.abs(found_mean.z), axis=0)
-    at = int(np.argmax(surest))
-    if surest[at] < RESOLVED or len(set(np.sign(found_mean.mean[:, at]))) > 1:
+    means = mean_of(found.values, found)
+    size, noise = (np.sqrt(np.mean(each**2, axis=1)) for each in (means.mean, means.error))
+    if (size <= RESOLVED * noise).any():
         return None
-
-    def slope(values: Floats) -> float:
-        return _slope(found.sizes, np.abs(values[:, :, at].mean(axis=1)))
-
-    out = _jackknife(found, slope)
-    return None if out is None else (out, at)
+    return _jackknife(found, lambda values: _slope(found.sizes, np.sqrt(np.mean(values.mean(axis=1) ** 2, axis=1))))
 
 
-RESOLVED = 3.0  # standard errors
+RESOLVED = 2.0
 
 
 def _slope(sizes: Sequence[float], heights: Floats) -> float:
@@ -208,7 +214,7 @@ class Distance:
 
     @property
     def is_resolved(self) -> bool:
-        return self.mean > 2 * self.noise
+        return self.mean > RESOLVED * self.noise
 
 
 def distances(found: Deviations, losses: Floats, tolerance: float) -> tuple[Distance, ...]:

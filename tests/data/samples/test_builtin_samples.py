@@ -15,6 +15,7 @@ PINNED = {
     "shapes": "c7dc8dc7397d4e36d3a697b66760e59c",
     "teacher/polynomial": "c6814ae05cfe463819e7791833086928",
     "teacher/network": "7b3d268d1b8a1dbe9fda7baed266f91d",
+    "teacher/few": "dc902d630ed0c7c9caf73af1802f8a88",
 }
 EVERY = tuple(range(100))
 
@@ -104,3 +105,17 @@ def test_the_identity_is_the_name_and_the_version() -> None:
     assert found is not None
     assert found.digest() in digests
     assert found.facts.num_classes == 2
+
+
+def test_few_samples_are_the_same_for_all_seeds_and_steps() -> None:
+    found = open_samples("builtin:teacher/few")
+    assert found is not None
+    inputs, targets = found.train(0, 0, 12, 0)
+    assert inputs.shape == (12, 4)
+    assert np.array_equal(inputs, np.tile(inputs[:4], (3, 1)))
+    assert len(np.unique(inputs[:, 0])) == 4
+    for one, other in zip((inputs[3:9], targets[3:9]), found.train(7, 3, 9, 0), strict=True):
+        assert np.array_equal(one, other)
+    assert np.allclose(targets[:, 0], inputs[:, 0] + inputs[:, 1] * inputs[:, 2], atol=1e-6)
+    held_out, _ = found.held_out(0, 4)
+    assert not set(held_out[:, 0].tolist()) & set(inputs[:, 0].tolist())

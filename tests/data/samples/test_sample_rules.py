@@ -127,7 +127,7 @@ def test_one_fault_of_the_classes_is_one_message(make_sweep: Make, reader: str) 
 
 
 def test_a_family_of_samples_takes_them(make_sweep: Make, reader: str) -> None:
-    for source in ("builtin:shapes", "builtin:teacher/polynomial", "builtin:teacher/network"):
+    for source in ("builtin:shapes", "builtin:teacher/polynomial", "builtin:teacher/network", "builtin:teacher/few"):
         spec = of_family(make_sweep("x"), reader).model_copy(update={"data": filled(source, epochs=3)})
         assert broken(spec) == []
     without_data = DataSpec(source="idx:/nowhere", inputs=784, classes=10, digest="ab")
