@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,7 +137,7 @@ def test_other_biases_are_other_trainings() -> None:
 def test_samples_that_are_no_longer_here_are_named(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     rng = np.random.default_rng(0)
-    sizes = {"x_train": (8, 4), "y_train": 8, "x_test": (4, 4), "y_test": 4}
+    sizes: dict[str, Any] = {"x_train": (8, 4), "y_train": 8, "x_test": (4, 4), "y_test": 4}
     np.savez(path, **{name: rng.standard_normal(size) for name, size in sizes.items()})
     text = text_of(REGIME_I, source=f"npz:{path}").replace("data: {source", "data: {epochs: 9, source")
     trials = trials_of(text, f"npz:{path}")

@@ -6,6 +6,8 @@ level says; an offset that stays is found, and so is a swapped limit.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -64,7 +66,7 @@ def planted(
     )
 
 
-def share_accused(repeats: int, seeds: int, level: float = ALPHA, **how: float) -> float:
+def share_accused(repeats: int, seeds: int, level: float = ALPHA, **how: Any) -> float:
     rng = np.random.default_rng(7)
     return float(np.mean([missed(planted(rng, seeds, **how)).p < level for _ in range(repeats)]))
 

@@ -13,7 +13,7 @@ from limit_sweeps import REGIME_I, text_of
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.limit.against import Comparisons, against, compare
+from hpxfer.limit.against import Comparisons, against, compare, network_of
 from hpxfer.limit.against.figure import against_figures, against_info
 from hpxfer.limit.network import Network
 from hpxfer.limit.save import save
@@ -73,10 +73,9 @@ def test_the_constants_are_those_of_the_paper(found: Comparisons) -> None:
 
 def planted(monkeypatch: pytest.MonkeyPatch, results: Results, **changed: Any) -> Comparisons:
     """Return the comparison with another network than the one that the trials approach."""
-    plain = compare.network_of
 
     def wrong(*args: Any) -> Network:
-        return replace(plain(*args), **changed)
+        return replace(network_of(*args), **changed)
 
     monkeypatch.setattr(compare, "network_of", wrong)
     return against(results)

@@ -118,7 +118,7 @@ def draw_against(info: AgainstInfo) -> Figure:
 
     colors = scale_colors(curve.size for curve in info.curves if curve.size is not None)
     with look():
-        figure, (left, right) = panels(info.title, 2, height=3.4, foot=0.8)
+        figure, (left, right) = panels(info.title, 2, height=3.4, foot=1.0)
         figure.set_facecolor("white")
         for curve in info.curves:
             assert curve.size is not None, "only the limit has no size"
@@ -141,7 +141,7 @@ def draw_against(info: AgainstInfo) -> Figure:
         handles.append(Line2D([], [], marker="o", label="one network", **point))
         handles.append(Line2D([], [], marker="s", fillstyle="none", label="mean over seeds", **point))
         handles.append(Patch(color=INK, alpha=0.1, linewidth=0, label="its noise"))
-        legend_below(figure, handles, columns=len(handles), title="width")
+        legend_below(figure, handles, columns=5, title="width")
     return figure
 
 
