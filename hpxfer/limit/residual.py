@@ -1,1 +1,141 @@
-"""Placeholder until the residual limit is merged."""
+"""The residual network (CompleteP for MoE, App. E and Fig. 18) with alpha* = N / (M N_e L) -> 0, width and experts infinite.
+
+    h_0 = W1 x        h_l+1 = h_l + 1/(L K) sum_i phi_i W3_i act(W2_i h_l)        f = W4 h_L
+
+The experts add no Gaussian noise to the residual stream where alpha* is 0. The stream therefore stays in the span of the
+columns of W1 at the start and of w = N W4 at the start. These have D + C directions, orthonormal where the width is
+infinite. The limit is this network with residual width r = D + C, orthonormal embedding and readout, and infinitely many
+expert neurons. It has no memory of past passes, so depth and number of updates are free.
+
+The constants are those of Table B.1 of MSSP, regime III, under SGD. A neuron reads by A = W2, std 1, and writes by
+B = W3, std iota^-1/2, for each direction; a = K/M under the aggregation 1/M, and 1 under 1/K:
+
+    branch      a' iota / L      with a' = a M/K
+    dA, dB      a' / L times LR times the gradient of one neuron
+    dq          a' iota / (kappa L) times LR times the gradient of one expert
+
+With a fixed N_e they are those of regime II: iota = N_e and kappa = 1. There W3 must start with std (N/N_e)^1/2, which needs
+M >> N; with the N_e^-1/2 of table `mup-ii` its start vanishes in the limit (`init_mult["expert_out"] = 0`).
+
+A router bias that is trained stays: its LR does not grow with M, and its gradient is 1/M.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hpxfer.limit.given import Batch, Floats, Given
+from hpxfer.limit.layers import coordinates
+from hpxfer.limit.losses import by_outputs, loss
+from hpxfer.limit.network import Network
+from hpxfer.limit.outcome import Pass
+from hpxfer.limit.residual_block import Block, Constants, Routed
+from hpxfer.limit.residual_draws import draw, num_nodes, sizes
+
+
+def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:
+    """Return what is measured at every pass. Every block has `sites` neurons, of all of its experts together."""
+    inputs = _inputs(given)
+    num_inputs = inputs[0].shape[1]
+    readout_std = network.std("readout")
+    directions = num_inputs + (given.num_outputs if readout_std else 0)
+    blocks = _blocks(network, directions, sites, seed)
+    embedding = np.eye(directions, num_inputs) * network.std("embedding") / math.sqrt(given.batches[0].inputs.shape[1])
+    readout = np.eye(directions, given.num_outputs, -num_inputs) * readout_std
+    out = []
+    for at, (x, batch) in enumerate(zip(inputs, given.batches, strict=True)):
+        routed, c = [], x @ embedding.T
+        for block in blocks:
+            routed.append(block.forward(c))
+            c = routed[-1].out
+        f = c @ readout
+        out.append(_measured(network, given, batch, f, blocks, routed))
+        if at == given.num_updates:
+            break
+        lr, by_f = given.lrs[at], by_outputs(given.loss, f, batch.targets)
+        by_c = by_f @ readout.T
+        readout = readout - lr * network.rate("readout") * (c.T @ by_f)
+        for block, of_block in zip(reversed(blocks), reversed(routed), strict=True):
+            by_c = block.backward(of_block, by_c, lr)
+        embedding = embedding - lr * network.rate("embedding") * (by_c.T @ x)
+    return out
+
+
+def is_exact(network: Network) -> bool:
+    """Return whether nothing is sampled: the neurons of infinitely many experts always are."""
+    return False
+
+
+def bytes_needed(network: Network, given: Given, sites: int) -> float:
+    """Return about how much memory a solve takes: it grows with sites, directions and depth, and not with updates."""
+    directions = _inputs(given)[0].shape[1] + given.num_outputs
+    num_experts = sites // network.expert_width if network.expert_width else num_nodes(network, sites)
+    most = max(len(batch.inputs) for batch in given.batches)
+    # Of every block how its neurons read and write, and of a pass logits, gates and gradients of every expert.
+    return 8.0 * network.depth * (2 * sites * directions + num_experts * (directions + 6 * most))
+
+
+def constants(network: Network) -> Constants:
+    """Return the factors of a block."""
+    is_wide = network.expert_width is None
+    iota = network.expert_ratio if is_wide else float(network.expert_width or 0)
+    kappa = network.experts_per_width if is_wide else 1.0
+    each = (1.0 / network.active_share if network.aggregation == "1/K" else 1.0) / network.depth
+    return Constants(
+        branch=each * iota,
+        router=network.rate("router") * each * iota / kappa,
+        reads=network.rate("expert_in") * each,
+        writes=network.rate("expert_out") * each,
+        writes_std=network.std("expert_out") / math.sqrt(iota),
+    )
+
+
+def _blocks(network: Network, directions: int, sites: int, seed: int) -> list[Block]:
+    """Return the blocks at the start, each with draws of its own."""
+    split, factors = sizes(network, directions, sites), constants(network)
+    draws = (draw(network, split, directions, np.random.default_rng([seed, index])) for index in range(network.depth))
+    return [Block(network, factors, start) for start in draws]
+
+
+def _inputs(given: Given) -> list[Floats]:
+    """Return the inputs of every pass in an orthonormal basis of the span of all. A batch may serve many passes."""
+    distinct = {id(batch): batch for batch in given.batches}
+    found = dict(zip(distinct, coordinates(replace(given, batches=tuple(distinct.values()))), strict=True))
+    return [found[id(batch)] for batch in given.batches]
+
+
+def _measured(
+    network: Network, given: Given, batch: Batch, f: Floats, blocks: Sequence[Block], routed: Sequence[Routed]
+) -> Pass:
+    """Return what is measured at a pass: means over the blocks. The 1/L of the branch is not part of h3."""
+    of_gates = [_moments(block.share, each.gated.phi) for block, each in zip(blocks, routed, strict=True)]
+    of_logits = [_moments(block.share, each.logits) for block, each in zip(blocks, routed, strict=True)]
+    (gate_mean, gate_variance), (logit_mean, logit_variance) = np.mean(of_gates, axis=0), np.mean(of_logits, axis=0)
+    return Pass(
+        outputs=f,
+        numbers={
+            "loss": loss(given.loss, f, batch.targets),
+            "gate_mean": float(gate_mean),
+            "gate_variance": float(gate_variance),
+            "logit_mean": float(logit_mean),
+            "logit_variance": float(logit_variance),
+            "h1_rms": _rms([each.c for each in routed]),
+            "h3_rms": network.depth * _rms([each.out - each.c for each in routed]),
+        },
+    )
+
+
+def _moments(share: Floats, numbers: Floats) -> tuple[float, float]:
+    """Return mean and variance over experts of numbers [P, E], each as the mean over samples."""
+    mean = numbers @ share
+    variance = ((numbers - mean[:, None]) ** 2) @ share
+    return float(np.mean(mean)), float(np.mean(variance))
+
+
+def _rms(rows: Sequence[Floats]) -> float:
+    """Return the root of the mean square over the infinitely many coordinates, samples and blocks."""
+    return math.sqrt(float(np.mean([np.sum(each**2, axis=1) for each in rows])))
