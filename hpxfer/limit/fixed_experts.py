@@ -129,14 +129,16 @@ def is_exact(network: Network) -> bool:
 def bytes_needed(network: Network, given: Given, sites: int) -> float:
     """Return about how much memory a solve takes."""
     total = 0.0
-    rows = 6.0 * given.num_samples * (network.num_experts or 0)  # of matrices: directions, images, past inputs, gradients
+    rows = (
+        6.0 * given.num_samples * (network.num_experts or 0)
+    )  # of matrices: directions, images, past inputs, gradients
     for exact, most in _sizes(network, given):
         total += 8 * (rows * most if exact else (rows + 4 * most) * sites)
     return total
 
 
 def _sizes(network: Network, given: Given) -> list[tuple[bool, int]]:
-    """Return of the spaces of h1, of h3, and of h2 if there is one: is it exact, and the most Gaussians that it needs."""
+    """Return (is it exact, the most Gaussians that it needs) of the spaces of h1, of h3 and, if there is one, of h2."""
     m, two, linear = network.num_experts or 0, network.expert_matrices == 2, network.activation == "linear"
     backward = given.num_outputs * len(given.batches)  # by the readout, which has C directions per pass
     by_hidden = given.num_samples if two or not linear else backward
@@ -173,7 +175,8 @@ def _bias(given: Given, at: int, network: Network) -> Floats | float:
     """Return the router's bias at a pass, without what it learned."""
     if given.router_bias is None:
         return 0.0
-    return given.router_bias[0 if network.router_bias == "learned" else at]
+    row: Floats = given.router_bias[0 if network.router_bias == "learned" else at]
+    return row
 
 
 def _active(network: Network, given: Given, at: int, logits: Floats) -> Mask | None:

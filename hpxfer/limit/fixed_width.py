@@ -1,11 +1,13 @@
-"""Regime II: width and number of experts are infinite, M = kappa N, and the expert width N_e is not (MSSP, App. L and M).
+"""Regime II: width and number of experts are infinite, M = kappa N, and the expert width N_e is not (MSSP, App. L and
+M).
 
 Every expert is a site with its logit psi, its hidden features h2_j and its backward features u_j = (W3'w)_j / N, for
-j up to N_e. The variance of the initial W3 is lam M / N_e: lam = 1 is MSSP, and lam = 0 is the limit of muP, whose 1/N_e is
-too small to be seen. The papers' gradient-flow equations are these with sums over updates as integrals.
+j up to N_e. The variance of the initial W3 is lam M / N_e: lam = 1 is MSSP, and lam = 0 is the limit of muP, whose
+1/N_e is too small to be seen. The papers' gradient-flow equations are these with sums over updates as integrals.
 
     psi = Q h1            h2 = W2 h1            m = phi act(h2)            u = W3'w / N
-    h3 = 1/M sum W3 m     z1 = N df/dh1 = (Q' vQ + W2' v2) / kappa         vQ = phi' sum_j u act(h2),  v2 = phi u act'(h2)
+    h3 = 1/M sum W3 m     z1 = N df/dh1 = (Q' vQ + W2' v2) / kappa         vQ = phi' sum_j u act(h2),  v2 = phi u
+    act'(h2)
 
 phi stands for M/K phi under the aggregation 1/K.
 """
@@ -34,9 +36,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     assert width is not None, "the limit of regime II has an expert width"
     wide, tall, routers, hidden = _spaces(network, given, sites, seed)
     layer, readout = InputLayer(network, given, wide), Readout(network, given.num_outputs, tall)
-    q = Trained(
-        Lazy(wide, routers, kappa), wide, routers, std=network.std("router"), rate=network.rate("router")
-    )
+    q = Trained(Lazy(wide, routers, kappa), wide, routers, std=network.std("router"), rate=network.rate("router"))
     w2 = Trained(
         Lazy(wide, hidden, kappa * width), wide, hidden, std=network.std("expert_in"), rate=network.rate("expert_in")
     )
@@ -57,9 +57,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
         m = (share * gated.phi[:, None] * a).reshape(len(h1), -1)
         h3 = w3_T.transposed(m) / kappa
         f = readout.outputs(h3)
-        out.append(
-            measured(given, batch, f, logits=psi, gated=gated, h1_rms=rms(wide, h1), h3_rms=rms(tall, h3))
-        )
+        out.append(measured(given, batch, f, logits=psi, gated=gated, h1_rms=rms(wide, h1), h3_rms=rms(tall, h3)))
         if at == given.num_updates:
             break
         lr, chi = given.lrs[at], by_outputs(given.loss, f, batch.targets)

@@ -33,7 +33,8 @@ class Gated:
         if self.active is not None:
             by_phi = np.where(self.active, by_phi, 0.0)
         if self.kind == "sigmoid":
-            return self.inverse_temperature * by_phi * self.phi * (1 - self.scores)
+            by_logits: Floats = by_phi * self.phi * (1 - self.scores)
+            return self.inverse_temperature * by_logits
         mean = np.sum(by_phi * self.phi, axis=1, keepdims=True)
         over = self.scores if self.kind == "softmax" else self.phi
         return self.inverse_temperature * (by_phi * self.phi - over * mean)

@@ -1,4 +1,5 @@
-"""What is refused, each with its reason: limits that are not derived or do not exist, and sizes that nobody can wait for.
+"""What is refused, each with its reason: limits that are not derived or do not exist, and sizes that nobody can wait
+for.
 
 A rule yields nothing, or raises HpxferError with rule, value, and fix.
 """
@@ -32,7 +33,8 @@ def require_network(network: Network) -> None:
         _require_fixed_experts(network)
     elif sums_to_one:
         raise HpxferError(
-            f"gate: must be sigmoid in regime {network.regime}, got {network.gate}; with infinitely many experts the limit of a "
+            f"gate: must be sigmoid in regime {network.regime}, got {network.gate}; with infinitely many experts the "
+            "limit of a "
             "softmax is derived here for regime I alone"
         )
     elif network.regime == "residual":
@@ -66,22 +68,28 @@ def _require_fixed_experts(network: Network) -> None:
 def _require_many_experts(network: Network) -> None:
     where = f"in regime {network.regime}"
     if network.regime == "II" and (network.expert_width is None or network.expert_width < 1):
-        raise HpxferError(f"expert_width: regime II needs N_e, which stays fixed there, got {shown(network.expert_width)}")
+        raise HpxferError(
+            f"expert_width: regime II needs N_e, which stays fixed there, got {shown(network.expert_width)}"
+        )
     if network.regime == "III" and network.activation != "linear":
         raise HpxferError(
             f"activation: must be linear {where}, got {network.activation}: the hidden neurons of an expert would be a "
             "population inside each expert, which is not solved here; the input layer may have any"
         )
     if network.expert_matrices == 1:
-        raise HpxferError(f"expert_matrices: must be 2 {where}, got 1: an expert with one matrix has the width of the model")
+        raise HpxferError(
+            f"expert_matrices: must be 2 {where}, got 1: an expert with one matrix has the width of the model"
+        )
     if network.router_bias != "none":
         raise HpxferError(
-            f"router_bias: must be none {where}, got {network.router_bias}: the papers derive its limit for a fixed number of "
+            f"router_bias: must be none {where}, got {network.router_bias}: the papers derive its limit for a fixed "
+            "number of "
             "experts, regime I"
         )
     if network.active_share < 1 and not network.std("router"):
         raise HpxferError(
-            f"active_share: must be 1 {where} where the router starts at zero, got {network.active_share:g}: all logits are "
+            f"active_share: must be 1 {where} where the router starts at zero, got {network.active_share:g}: all "
+            "logits are "
             "equal, so that top-K has no limit; take router.init_mult above 0"
         )
 
@@ -131,7 +139,8 @@ def require_given(network: Network, given: Given) -> None:
         raise HpxferError("batches: there must be at least one, got none")
     if len(given.lrs) != len(given.batches) - 1:
         raise HpxferError(
-            f"lrs: must be one fewer than the {len(given.batches)} passes, with an update between two, got {len(given.lrs)}"
+            f"lrs: must be one fewer than the {len(given.batches)} passes, with an update between two, got "
+            f"{len(given.lrs)}"
         )
     if wrong := [lr for lr in given.lrs if not (math.isfinite(lr) and lr >= 0)]:
         raise HpxferError(f"lr: must be a finite number of at least 0, got {shown(wrong[0])}")
@@ -160,14 +169,18 @@ def _require_batch(where: str, batch: Batch, first: Batch, given: Given) -> None
     if len(x) != len(y):
         raise HpxferError(f"{where}: inputs and targets must be as many, got {len(x)} inputs and {len(y)} targets")
     if x.shape[1] != first.inputs.shape[1] or y.shape[1:] != first.targets.shape[1:]:
-        raise HpxferError(f"{where}: samples of all passes must have the same sizes, got {list(x.shape)}, {list(y.shape)}")
+        raise HpxferError(
+            f"{where}: samples of all passes must have the same sizes, got {list(x.shape)}, {list(y.shape)}"
+        )
     for name, numbers in (("inputs", x), ("targets", y)):
         if not np.isfinite(numbers).all():
             place = np.argwhere(~np.isfinite(numbers))[0].tolist()
             raise HpxferError(f"{where}: {name} must be finite, got {numbers[tuple(place)]} at {place}")
     if given.loss == "squared_error":
         if y.ndim != 2 or not y.shape[1]:
-            raise HpxferError(f"{where}: targets of a squared error must be real numbers [samples, outputs], got {list(y.shape)}")
+            raise HpxferError(
+                f"{where}: targets of a squared error must be real numbers [samples, outputs], got {list(y.shape)}"
+            )
     elif y.ndim != 1 or y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= given.num_classes:
         raise HpxferError(f"{where}: targets of a cross entropy must be classes from 0 to {given.num_classes - 1}")
 
@@ -176,25 +189,29 @@ def require_size(network: Network, given: Given, *, sites: int, seeds: int, need
     """Raise HpxferError if a limit would take hours, or more memory than there is."""
     if not 16 <= sites <= MOST_SITES or sites & (sites - 1):
         raise HpxferError(
-            f"sites: must be a power of two from 16 to {MOST_SITES}, as a Sobol sequence is balanced there, got {shown(sites)}"
+            f"sites: must be a power of two from 16 to {MOST_SITES}, as a Sobol sequence is balanced there, got "
+            f"{shown(sites)}"
         )
     if not 1 <= seeds <= MOST_SEEDS:
         raise HpxferError(f"seeds: must be from 1 to {MOST_SEEDS}, got {shown(seeds)}")
     samples = given.num_samples - len(given.batches[-1].inputs)
     if network.regime == "I" and (got := (network.num_experts or 1) * samples) > MOST_EXPERT_SAMPLES:
         raise HpxferError(
-            f"m T P: experts times updates times samples must be at most {MOST_EXPERT_SAMPLES}, got {got}: memory grows as its "
+            f"m T P: experts times updates times samples must be at most {MOST_EXPERT_SAMPLES}, got {got}: memory "
+            "grows as its "
             "square, and the time as its cube; take fewer steps or samples"
         )
     if network.regime in ("II", "III") and samples > MOST_SAMPLES:
         power = "square" if network.regime == "II" else "cube"
         raise HpxferError(
-            f"T P: updates times samples must be at most {MOST_SAMPLES}, got {samples}: the time grows as its {power}; take "
+            f"T P: updates times samples must be at most {MOST_SAMPLES}, got {samples}: the time grows as its {power}; "
+            "take "
             "fewer steps or samples"
         )
     room = host_bytes()
     if room is not None and needed_bytes > room:
         raise HpxferError(
-            f"sites: {sites} sites with {given.num_samples} samples over all passes need about {needed_bytes / 2**30:.3g} GiB, "
+            f"sites: {sites} sites with {given.num_samples} samples over all passes need about "
+            f"{needed_bytes / 2**30:.3g} GiB, "
             f"got {room / 2**30:.3g} GiB of memory; take fewer sites, steps or samples"
         )

@@ -61,10 +61,18 @@ def solve(network: Network, given: Given, *, sites: int = SITES, seeds: int = SE
 
 
 def _draws_masks(network: Network, given: Given) -> tuple[int, int] | None:
-    """Return (experts, active experts) where the experts of every sample are drawn: top-K of regime I without a bias."""
+    """Return (experts, active experts) where top-K of regime I has no bias, so that it is a draw. None elsewhere."""
     m, k = network.num_experts, network.num_active
-    if network.regime != "I" or m is None or k in (None, m) or given.active is not None or given.router_bias is not None:
+    if network.regime != "I" or m is None or k is None or k == m:
         return None
+    if given.active is not None or given.router_bias is not None:
+        return None
+    if network.parameterization == "mssp" or not network.std("router"):
+        raise HpxferError(
+            f"num_active: must be the {m} experts where the router starts at zero without a bias, got {k}: all logits "
+            "are "
+            "equal, and the rule for ties chooses at every width; give a router bias"
+        )
     return m, k
 
 
@@ -103,8 +111,10 @@ def _require_descent(given: Given, losses: Floats) -> None:
         return
     at = int(np.flatnonzero(wrong)[0])
     raise HpxferError(
-        f"lr: the loss must fall, got {losses[0]:.4g} before training and {losses[at]:.4g} after {at} updates; the LR is beyond "
-        "the edge of stability, where finite networks leave the limit after a few updates, so that it is no guide; take a "
+        f"lr: the loss must fall, got {losses[0]:.4g} before training and {losses[at]:.4g} after {at} updates; the LR "
+        "is beyond "
+        "the edge of stability, where finite networks leave the limit after a few updates, so that it is no guide; "
+        "take a "
         "smaller lr"
     )
 
@@ -114,17 +124,27 @@ def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, draw
     rises = np.flatnonzero(np.diff(losses) > _ROUNDING * losses[:-1])
     if _repeats(given) and len(rises):
         yield (
-            f"the loss rises at update {rises[0] + 1}: near the edge of stability finite networks leave the limit after such "
+            f"the loss rises at update {rises[0] + 1}: near the edge of stability finite networks leave the limit "
+            "after such "
             "updates"
         )
     if drawn:
         yield (
-            "top-K without a router bias has no limit of its own: this is the mean over draws of the active experts, each kept "
-            "in all passes, and the errors are those of that mean"
+            "top-K without a router bias has no limit of its own: this is the mean over draws of the active experts, "
+            "each kept "
+            "in all passes, and its errors are those of the mean"
         )
-    elif any(each.margin is not None and each.margin < _LEAST_MARGIN for run in runs for each in run):
+    margins = _margins(runs) or ()
+    if drawn and min(margins) < -_ROUNDING:
         yield (
-            f"the margin of top-K falls below {_LEAST_MARGIN:g}: a network whose logits are that close to a tie chooses by its "
+            f"from update {int(np.argmax(np.array(margins) < -_ROUNDING))} on logits of active experts fall below "
+            "others: a "
+            "network that chooses by its logits takes other experts there"
+        )
+    elif not drawn and margins and min(margins) < _LEAST_MARGIN:
+        yield (
+            f"the margin of top-K falls below {_LEAST_MARGIN:g}: a network whose logits are that close to a tie "
+            "chooses by its "
             "fluctuations, of size N^-1/2, and not as the limit does"
         )
 
