@@ -4,34 +4,30 @@
     logit ~ 0.02 N(0, 1)        b ~ 0.05 U(0, 1)        b <- b + 0.01 U(0, 1)
 
 The paper's claim: at a fixed share of active experts, a constant LR of the bias changes the same part of them for any
-number of experts E. With infinitely many experts the K largest are those above a quantile, so that the part is a number.
-That number is computed here by quadrature, beside the simulation.
+number of experts E. With infinitely many experts that part is an integral (`changed_limit`), which is the truth of the
+simulation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import expit, logit, ndtr
+from scipy.special import expit
 
 from hpxfer.errors import HpxferError, shown
+from hpxfer.limit.bias_rate_limit import changed_limit
 from hpxfer.limit.given import Floats
 
 # Numbers that are drawn at once.
 _AT_ONCE = 2**20
 _MOST_DRAWS = 2**31
-# Of the quadrature: where a normal ends, the room around the thresholds, their tolerance, and the nodes of a panel.
-_TAIL = 9.0
-_BEYOND = 1e-6
-_TOLERANCE = 1e-13
-_NODES, _WEIGHTS = (half / 2 for half in np.polynomial.legendre.leggauss(48))
-_NODES = _NODES + 0.5
+# Active experts, of which the quantile of so few is itself uncertain.
+_FEW = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +83,13 @@ class BiasRate:
         """Return it as JSON has it."""
         return asdict(self)
 
-    def text(self) -> str:
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What a reader should know before the numbers."""
+        few = [row.num_active for row in self.rows if row.num_active < _FEW]
+        return (f"with fewer than {_FEW} active experts the simulation is above its limit by about 1/K",) if few else ()
+
+    def table(self) -> str:
         """Return it as a table."""
         head = f"{'experts':>8} {'active':>7} {'share':>7} {'update':>9} {'changed':>9} {'error':>8} {'limit':>9}"
         lines = [
@@ -96,7 +98,7 @@ class BiasRate:
             for row in self.rows
         ]
         trends = [
-            f"share {each.active_share:.4g}: the changed part grows as experts^{each.slope:.3f} (error {each.error:.3f})"
+            f"share {each.active_share:.4g}: the part grows as experts^{each.slope:.3f} (error {each.error:.3f})"
             for each in self.trends
         ]
         return "\n".join([head, *lines, *trends])
@@ -115,61 +117,6 @@ def bias_rate(options: BiasRateOptions | None = None) -> BiasRate:
     return BiasRate(options=chosen, rows=rows, trends=tuple(each for each in trends if each is not None))
 
 
-def changed_limit(active_share: float, *, logit_scale: float, bias_scale: float, update_scale: float) -> float:
-    """Return the changed part of the active experts with infinitely many of them.
-
-    Let S(x) be the part of experts with q above x, and x_A, x_B the thresholds before and after. An expert with the
-    update u stays active if q > x_A and q + u > x_B. So 1 - changed is the mean over u of S(max(x_A, x_B - u)) / share.
-    """
-    if not update_scale or active_share == 1.0:
-        return 0.0
-
-    def above(x: Floats) -> Floats:
-        return _above(x, logit_scale, bias_scale)
-
-    def shifted(x: float, least: float = -math.inf) -> float:
-        """Return the mean over u of S(max(least, x - u))."""
-        bends = np.array([x - least, x - 0.5, x - 0.5 - bias_scale]) / update_scale
-        return float(_mean(lambda part: above(np.maximum(least, x - update_scale * part)), 0.0, 1.0, bends))
-
-    low = float(expit(-_TAIL * logit_scale)) - _BEYOND
-    high = float(expit(_TAIL * logit_scale)) + bias_scale + update_scale + _BEYOND
-    before = brentq(lambda x: float(above(np.array(x))) - active_share, low, high, xtol=_TOLERANCE)
-    after = brentq(lambda x: shifted(x) - active_share, low, high, xtol=_TOLERANCE)
-    return 1.0 - shifted(after, before) / active_share
-
-
-def _above(x: Floats, logit_scale: float, bias_scale: float) -> Floats:
-    """Return the part of experts whose sigmoid(logit) + bias is above x."""
-    least, most = (
-        _bounded(logit(np.clip(x - bias, 0.0, 1.0)) / logit_scale) if logit_scale else np.where(x - bias < 0.5, -_TAIL, _TAIL)
-        for bias in (bias_scale, 0.0)
-    )
-    if not bias_scale:
-        return np.asarray(ndtr(-most))
-
-    def density(z: Floats) -> Floats:
-        part = (expit(logit_scale * z) + bias_scale - x[..., None, None]) / bias_scale
-        return np.clip(part, 0.0, 1.0) * np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-
-    bends = np.stack([least, most, np.zeros_like(least)], axis=-1)
-    return _mean(density, -_TAIL, _TAIL, bends) * (2 * _TAIL)
-
-
-def _mean(function: Callable[[Floats], Floats], low: float, high: float, bends: Floats) -> Floats:
-    """Return the mean over [low, high] of a function that bends at `bends` [..., n]: Gauss-Legendre between them."""
-    edges = np.sort(np.clip(bends, low, high), axis=-1)
-    ends = edges[..., :1] * 0
-    edges = np.concatenate([ends + low, edges, ends + high], axis=-1)
-    widths = np.diff(edges, axis=-1)
-    inside = function(edges[..., :-1, None] + widths[..., None] * _NODES)
-    return np.asarray(((inside @ _WEIGHTS) * widths).sum(axis=-1) / (high - low))
-
-
-def _bounded(z: Floats) -> Floats:
-    return np.clip(z, -_TAIL, _TAIL)
-
-
 def _row(options: BiasRateOptions, num_experts: int, share: float, index: int) -> BiasRateRow:
     """Return the simulation of one number of experts at one share."""
     update = options.update_scale * (num_experts / options.num_experts[0]) ** options.rate_exponent
@@ -185,9 +132,7 @@ def _row(options: BiasRateOptions, num_experts: int, share: float, index: int) -
         update_scale=update,
         changed=float(1.0 - kept.mean()),
         error=float(kept.std(ddof=1) / math.sqrt(len(kept))),
-        limit=changed_limit(
-            share, logit_scale=options.logit_scale, bias_scale=options.bias_scale, update_scale=update
-        ),
+        limit=changed_limit(share, logit_scale=options.logit_scale, bias_scale=options.bias_scale, update_scale=update),
     )
 
 
@@ -239,7 +184,9 @@ def _require(options: BiasRateOptions) -> None:
     if not math.isfinite(options.rate_exponent):
         raise HpxferError(f"rate_exponent: must be a finite number, got {shown(options.rate_exponent)}")
     if not options.num_experts or len(set(options.num_experts)) < len(options.num_experts):
-        raise HpxferError(f"num_experts: must be different whole numbers, at least one, got {shown(options.num_experts)}")
+        raise HpxferError(
+            f"num_experts: must be different whole numbers, at least one, got {shown(options.num_experts)}"
+        )
     if not options.active_shares or len(set(options.active_shares)) < len(options.active_shares):
         raise HpxferError(f"active_shares: must be different numbers, at least one, got {shown(options.active_shares)}")
     for share in options.active_shares:
@@ -249,11 +196,14 @@ def _require(options: BiasRateOptions) -> None:
             count = share * num_experts
             if num_experts < 1 or round(count) < 1 or abs(count - round(count)) > 1e-9 * num_experts:
                 raise HpxferError(
-                    f"active_shares: share times experts must be a whole number of at least 1, got {share:g} of {num_experts}"
+                    f"active_shares: share times experts must be a whole number of at least 1, got {share:g} of "
+                    f"{num_experts}; take other shares or numbers of experts"
                 )
     if options.repeats < 2:
         raise HpxferError(f"repeats: must be at least 2, for an error of the mean, got {shown(options.repeats)}")
     if (draws := options.repeats * sum(options.num_experts) * len(options.active_shares)) > _MOST_DRAWS:
-        raise HpxferError(f"repeats: experts of all repeats must be at most {_MOST_DRAWS}, got {draws}; take fewer repeats")
+        raise HpxferError(
+            f"repeats: experts of all repeats must be at most {_MOST_DRAWS}, got {draws}; take fewer repeats"
+        )
     if options.seed < 0:
         raise HpxferError(f"seed: must be at least 0, got {options.seed}")

@@ -1,23 +1,28 @@
-"""The residual network (CompleteP for MoE, App. E and Fig. 18) with alpha* = N / (M N_e L) -> 0, width and experts infinite.
+"""The residual network (CompleteP for MoE, App. E, Fig. 18) where width and experts are infinite and alpha* is 0.
 
     h_0 = W1 x        h_l+1 = h_l + 1/(L K) sum_i phi_i W3_i act(W2_i h_l)        f = W4 h_L
 
-The experts add no Gaussian noise to the residual stream where alpha* is 0. The stream therefore stays in the span of the
-columns of W1 at the start and of w = N W4 at the start. These have D + C directions, orthonormal where the width is
-infinite. The limit is this network with residual width r = D + C, orthonormal embedding and readout, and infinitely many
-expert neurons. It has no memory of past passes, so depth and number of updates are free.
+alpha* is the limit of N / (M N_e L). Where it is 0, the experts add no Gaussian noise to the residual stream. The
+stream stays in the span of the columns that W1 and w' = N W4' start with. These are D + C directions, orthonormal
+where the width is infinite. So the limit is this network with a residual stream of r = D + C coordinates, and
+infinitely many expert neurons. It has no memory of past passes, so that depth and number of updates are free.
 
-The constants are those of Table B.1 of MSSP, regime III, under SGD. A neuron reads by A = W2, std 1, and writes by
-B = W3, std iota^-1/2, for each direction; a = K/M under the aggregation 1/M, and 1 under 1/K:
+The constants are those of Table B.1 of MSSP, regime III, under SGD. In each of the r directions a neuron reads by W2
+with std 1, and writes by W3 with std iota^-1/2. With c = M/K under the aggregation 1/K, and 1 under 1/M:
 
-    branch      a' iota / L      with a' = a M/K
-    dA, dB      a' / L times LR times the gradient of one neuron
-    dq          a' iota / (kappa L) times LR times the gradient of one expert
+    factor of the branch        c iota / L, times the average over experts and their neurons
+    update of W2, W3            LR times c / L times the gradient of one neuron, without the factors of averages
+    update of Q                 LR times c iota / (L kappa) times the gradient of one expert
 
-With a fixed N_e they are those of regime II: iota = N_e and kappa = 1. There W3 must start with std (N/N_e)^1/2, which needs
-M >> N; with the N_e^-1/2 of table `mup-ii` its start vanishes in the limit (`init_mult["expert_out"] = 0`).
+With a fixed N_e the LRs are those of regime II, which is iota = N_e and kappa = 1 here. W3 starts with std
+(N/N_e)^1/2, which grows with N as in the paper and needs M >> N. Under the table `mup-ii` itself it starts with N_e^-1/2, which
+vanishes in the limit: `init_mult["expert_out"] = 0`.
 
-A router bias that is trained stays: its LR does not grow with M, and its gradient is 1/M.
+The tables have no factor of depth in the LR of SGD. The blocks therefore learn less and less as L grows. LR
+multipliers of L for router, expert_in and expert_out give the limit of infinite depth, an ordinary differential
+equation over depth.
+
+A router bias that is trained stays as it is: its LR is constant, and its gradient vanishes as 1/M.
 """
 
 from __future__ import annotations
@@ -76,14 +81,14 @@ def bytes_needed(network: Network, given: Given, sites: int) -> float:
     num_experts = sites // network.expert_width if network.expert_width else num_nodes(network, sites)
     most = max(len(batch.inputs) for batch in given.batches)
     # Of every block how its neurons read and write, and of a pass logits, gates and gradients of every expert.
-    return 8.0 * network.depth * (2 * sites * directions + num_experts * (directions + 6 * most))
+    numbers: int = network.depth * (2 * sites * directions + num_experts * (directions + 6 * most))
+    return 8.0 * numbers
 
 
 def constants(network: Network) -> Constants:
     """Return the factors of a block."""
-    is_wide = network.expert_width is None
-    iota = network.expert_ratio if is_wide else float(network.expert_width or 0)
-    kappa = network.experts_per_width if is_wide else 1.0
+    iota = network.expert_ratio if network.expert_width is None else float(network.expert_width)
+    kappa = network.experts_per_width if network.expert_width is None else 1.0
     each = (1.0 / network.active_share if network.aggregation == "1/K" else 1.0) / network.depth
     return Constants(
         branch=each * iota,

@@ -1,9 +1,9 @@
 """A block of the residual limit: forward, backward by hand, and the update of its experts.
 
-    psi_i = q_i c + b_i        phi_i = gate(beta psi_i)        c' = c + s E_i[phi_i E_j[act(A_ij c) B_ij]]
+    psi_i = Q_i c + b_i        phi_i = gate(beta psi_i)        c' = c + factor E_i[phi_i E_j[act(W2_ij c) W3_ij]]
 
-c has the coordinates of the residual stream in r orthonormal directions. A_ij = W2_ij reads them, and B_ij = W3_ij writes
-them. E_i is the average over experts, and E_j over the neurons of an expert.
+c has the coordinates of the residual stream in r orthonormal directions. A neuron reads them by W2_ij and writes them
+by W3_ij. E_i is the average over experts, and E_j over the neurons of an expert.
 
 Letters: E nodes of experts, J neurons of each, r directions, P samples.
 """
@@ -72,7 +72,7 @@ class Block:
     def backward(self, routed: Routed, by_out: Floats, lr: float) -> Floats:
         """Return dL/dc [P, r] given that of the output, and update the block with a base LR."""
         c, phi, rates = routed.c, routed.gated.phi.T, self._constants
-        by_phi = np.zeros_like(phi)  # [E, P]: E_j[act B . dL/dc']
+        by_phi = np.zeros_like(phi)  # [E, P], summed over neurons
         by_c = np.zeros_like(c)
         for experts, rows in self._pieces(len(c)):
             reads, writes = self.reads[rows], self.writes[rows]
@@ -86,7 +86,8 @@ class Block:
         by_logits = routed.gated.by_logits(by_phi.T / self._num_neurons)
         by_c = by_c / self._num_neurons + (by_logits * self.share) @ self.router
         self.router -= lr * rates.router * (by_logits.T @ c)
-        return by_out + rates.branch * by_c
+        total: Floats = by_out + rates.branch * by_c
+        return total
 
     def _pieces(self, num_samples: int) -> Iterator[tuple[slice, slice]]:
         """Yield (experts, rows of their neurons): some whole experts, or a part of one."""

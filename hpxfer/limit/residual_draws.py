@@ -126,7 +126,7 @@ def _gaussian(split: Sizes, rng: np.random.Generator) -> Floats:
 
 
 def _nodes(network: Network, count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return share and bias of every node: a Gauss-Hermite quadrature or, of top-K, one draw in each of equal strata."""
+    """Return share and bias of every node: Gauss-Hermite or, of top-K, one draw per stratum."""
     if network.router_bias == "none":
         return np.ones(1), np.zeros(1)
     if network.active_share < 1.0:

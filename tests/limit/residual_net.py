@@ -1,4 +1,4 @@
-"""Ground truth: the residual network at a finite size, trained by torch autograd in float64. It knows nothing of limits.
+"""Ground truth: the residual network at a finite size, trained by torch autograd in float64.
 
     h <- h + 1/(L K) sum_i phi_i W3_i act(W2_i h)        f = W4 h        b_i is drawn once and not trained
 
@@ -70,7 +70,9 @@ class Net:
             h = h + branch / self.depth
         return h @ w["readout"].T, {name: torch.stack(parts) for name, parts in seen.items()}
 
-    def train(self, batches: list[tuple[Tensor, Tensor]], lr: float, seed: int, loss: str = "squared_error") -> list[dict]:
+    def train(
+        self, batches: list[tuple[Tensor, Tensor]], lr: float, seed: int, loss: str = "squared_error"
+    ) -> list[dict]:
         """Return the numbers of every pass."""
         num_outputs = batches[0][1].shape[1] if loss == "squared_error" else int(batches[0][1].max()) + 1
         w = self.start(batches[0][0].shape[1], num_outputs, seed)
@@ -80,10 +82,8 @@ class Net:
         for at, (x, y) in enumerate(batches):
             w = {name: value.detach().requires_grad_() for name, value in w.items()}
             f, seen = self.forward(w, x)
-            if loss == "squared_error":
-                value = ((f - y) ** 2).sum(1).mean()
-            else:
-                value = torch.nn.functional.cross_entropy(f, y)
+            squared = loss == "squared_error"
+            value = ((f - y) ** 2).sum(1).mean() if squared else torch.nn.functional.cross_entropy(f, y)
             out.append(
                 {
                     "loss": value.item(),
