@@ -83,7 +83,7 @@ CASES: dict[str, dict[str, Any]] = {
         "net": {"act": "relu", "depth": 3},
         "rates": DEEP,
         "sizes": (16, 32),
-        "seeds": 150,
+        "seeds": 200,
     },
     "gelu, top-K": {
         "network": {"activation": "gelu", "active_share": 0.25},
