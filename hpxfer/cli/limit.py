@@ -68,7 +68,8 @@ def limit(
         typer.Option(metavar="NAME=NUMBER", help="A multiplier, e.g. readout.init_mult=0; may be repeated."),
     ] = None,
     sites: Annotated[
-        int | None, typer.Option(help="Sampled sites of every population, a power of two; default: 32768.")
+        int | None,
+        typer.Option(help="Sampled sites of every population, a power of two; default: 32768, or 2048 in III."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds of the solver, which give its error; default: 4.")] = None,
     against: Annotated[

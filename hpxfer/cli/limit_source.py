@@ -15,7 +15,8 @@ from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.limit import network as words
 from hpxfer.limit.given import Batch, Given, Loss
 from hpxfer.limit.network import ROLES, Network
-from hpxfer.limit.solve import SEEDS, SITES, solve
+from hpxfer.limit.save import make_folder, save
+from hpxfer.limit.solve import SEEDS, solve
 from hpxfer.limit.text import Solved
 
 STEPS, LR, SAMPLES = 5, 0.1, 8
@@ -49,8 +50,10 @@ def limit(
     """Return what was solved, and the files written to `output`."""
     network = _network(asked)
     given = _given(asked, network)
+    if output is not None:
+        make_folder(output)  # fails now, and not after minutes of solving
     with Console(stderr=True).status("solving"):
-        found = solve(network, given, sites=SITES if sites is None else sites, seeds=SEEDS if seeds is None else seeds)
+        found = solve(network, given, sites=sites, seeds=SEEDS if seeds is None else seeds)
     solved = Solved(network=network, given=given, limit=found)
     return solved, [] if output is None else _write(solved, output)
 
@@ -207,6 +210,5 @@ def _read(option: str, path: Path) -> NDArray[Any]:
 def _write(solved: Solved, folder: Path) -> list[Path]:
     """Write limit.txt, limit.json and the figure to a folder, and return their paths."""
     from hpxfer.limit.figure import limit_figures
-    from hpxfer.limit.save import save
 
     return save(folder, solved.table(), solved.to_dict(), limit_figures(solved))

@@ -34,10 +34,10 @@ class Gated:
             by_phi = np.where(self.active, by_phi, 0.0)
         if self.kind == "sigmoid":
             by_logits: Floats = by_phi * self.phi * (1 - self.scores)
-            return self.inverse_temperature * by_logits
-        mean = np.sum(by_phi * self.phi, axis=1, keepdims=True)
-        over = self.scores if self.kind == "softmax" else self.phi
-        return self.inverse_temperature * (by_phi * self.phi - over * mean)
+        else:
+            over = self.scores if self.kind == "softmax" else self.phi
+            by_logits = by_phi * self.phi - over * np.sum(by_phi * self.phi, axis=1, keepdims=True)
+        return self.inverse_temperature * by_logits
 
 
 def gate(network: Network, logits: Floats, active: Mask | None) -> Gated:

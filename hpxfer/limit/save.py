@@ -26,14 +26,24 @@ def save(folder: Path, text: str, numbers: Mapping[str, Any], figures: Mapping[s
         for name, figure in figures.items()
         for kind in ("png", "svg")
     }
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         write_files({**writers, **drawn})
     except OSError as error:
-        raise HpxferError(
-            f"{folder}: the limit cannot be written: {error.strerror}; choose another folder with --output"
-        ) from None
+        raise _not_written(folder, error) from None
     return [*writers, *drawn]
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder. Raise HpxferError if it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_written(folder, error) from None
+
+
+def _not_written(folder: Path, error: OSError) -> HpxferError:
+    return HpxferError(f"{folder}: the limit cannot be written: {error.strerror}; choose another folder with --output")
 
 
 def _write(text: str, file: IO[bytes]) -> None:

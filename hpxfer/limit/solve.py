@@ -16,7 +16,8 @@ from hpxfer.limit.outcome import SERIES, Limit, Pass, Series
 from hpxfer.limit.refusals import require_given, require_network, require_size
 from hpxfer.limit.selection import draw, selection
 
-SITES = 32768
+# By default. A site of regime III holds a vector per sample, so that its memory grows as the square of T P.
+SITES: dict[Regime, int] = {"I": 32768, "II": 32768, "III": 2048, "residual": 32768}
 SEEDS = 4
 # Losses that differ by less than this share are equal.
 _ROUNDING = 1e-6
@@ -27,14 +28,17 @@ _LEAST_MARGIN = 0.1
 SOLVERS: dict[Regime, ModuleType] = {"I": fixed_experts, "II": fixed_width, "III": all_grow, "residual": residual}
 
 
-def solve(network: Network, given: Given, *, sites: int = SITES, seeds: int = SEEDS) -> Limit:
+def solve(network: Network, given: Given, *, sites: int | None = None, seeds: int = SEEDS) -> Limit:
     """Return the limit. `sites` is the size of every sampled population, and `seeds` the number of its draws.
+
+    The default of `sites` is that of the regime (`SITES`).
 
     Raise HpxferError if the limit of this network is not derived or not affordable, or if its losses grow.
     """
     require_network(network)
     require_given(network, given)
     solver = SOLVERS[network.regime]
+    sites = SITES[network.regime] if sites is None else sites
     needed = int(solver.bytes_needed(network, given, sites))
     require_size(network, given, sites=sites, seeds=seeds, needed_bytes=needed)
     chosen = _draws_masks(network, given)
