@@ -15,8 +15,8 @@ with std 1, and writes by W3 with std iota^-1/2. With c = M/K under the aggregat
     update of Q                 LR times c iota / (L kappa) times the gradient of one expert
 
 With a fixed N_e the LRs are those of regime II, which is iota = N_e and kappa = 1 here. W3 starts with std
-(N/N_e)^1/2, which grows with N as in the paper and needs M >> N. Under the table `mup-ii` itself it starts with N_e^-1/2, which
-vanishes in the limit: `init_mult["expert_out"] = 0`.
+(N/N_e)^1/2, which grows with N as in the paper and needs M >> N. Under the table `mup-ii` itself it starts with
+N_e^-1/2, which vanishes in the limit: `init_mult["expert_out"] = 0`.
 
 The tables have no factor of depth in the LR of SGD. The blocks therefore learn less and less as L grows. LR
 multipliers of L for router, expert_in and expert_out give the limit of infinite depth, an ordinary differential
