@@ -51,7 +51,9 @@ def limit(
     ] = None,
     experts: Annotated[int | None, typer.Option(help="Of I: the number of experts; default: 4.")] = None,
     matrices: Annotated[int | None, typer.Option(help="Of I: the matrices of an expert, 1 or 2; default: 1.")] = None,
-    kappa: Annotated[float | None, typer.Option(help="Of II, III: experts per width, M/N; default: 0.5.")] = None,
+    kappa: Annotated[
+        float | None, typer.Option(help="Of II, III, residual: experts per width, M/N; default: 0.5.")
+    ] = None,
     expert_width: Annotated[
         int | None, typer.Option(help="Of II: N_e; default: 2. Of residual: N_e, if it stays fixed.")
     ] = None,
@@ -71,7 +73,12 @@ def limit(
         int | None,
         typer.Option(help="Sampled sites of every population, a power of two; default: 32768, or 2048 in III."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds of the solver, which give its error; default: 4.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Seeds of the solver, which give its error; default: 4. Of --bias-rate: repeats; default: 1000."
+        ),
+    ] = None,
     against: Annotated[
         str | None, typer.Option(metavar="RESULTS", help="Compare the networks of this sweep with their limit.")
     ] = None,

@@ -101,7 +101,18 @@ class BiasRate:
             f"share {each.active_share:.4g}: the part grows as experts^{each.slope:.3f} (error {each.error:.3f})"
             for each in self.trends
         ]
-        return "\n".join([head, *lines, *trends])
+        return "\n".join([self._answer(), "", head, *lines, "", *trends])
+
+    def _answer(self) -> str:
+        """Return what follows, in a sentence."""
+        first, last = self.options.num_experts[0], self.options.num_experts[-1]
+        if not self.trends:
+            return "How many of the active experts does one update of the bias change?"
+        low, high = min(each.slope for each in self.trends), max(each.slope for each in self.trends)
+        return (
+            f"From {first} to {last} experts, the part of the active experts that one update of the bias changes goes as "
+            f"experts^{low:.2f} to experts^{high:.2f}: 0 is the same part at every number."
+        )
 
 
 def bias_rate(options: BiasRateOptions | None = None) -> BiasRate:
