@@ -110,8 +110,8 @@ class BiasRate:
             return "How many of the active experts does one update of the bias change?"
         low, high = min(each.slope for each in self.trends), max(each.slope for each in self.trends)
         return (
-            f"From {first} to {last} experts, the part of the active experts that one update of the bias changes goes as "
-            f"experts^{low:.2f} to experts^{high:.2f}: 0 is the same part at every number."
+            f"From {first} to {last} experts, the part of the active experts that one update of the bias changes goes "
+            f"as experts^{low:.2f} to experts^{high:.2f}: 0 is the same part at every number."
         )
 
 
