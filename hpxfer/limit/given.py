@@ -17,7 +17,7 @@ Loss = Literal["squared_error", "cross_entropy"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """The samples of one forward pass: inputs [P, D] and targets, which are real [P, C] or classes int64 [P]."""
+    """The samples of one forward pass: inputs [P, D] and targets, real [P, C] or, under cross entropy, classes int64 [P]."""
 
     inputs: Floats
     targets: NDArray[np.float64] | NDArray[np.int64]
@@ -36,6 +36,8 @@ class Given:
     lrs: tuple[float, ...]
     """The base LR of every update, T in all."""
     loss: Loss = "squared_error"
+    num_classes: int = 0
+    """Of targets that are classes."""
     router_bias: Floats | None = None
     """[T + 1, m] of regime I: the router bias of every pass. A bias that is fixed repeats, and of one that is learned
     only the first row is read."""
@@ -46,7 +48,20 @@ class Given:
     def num_updates(self) -> int:
         return len(self.lrs)
 
+    @property
+    def num_samples(self) -> int:
+        """The samples of all passes together, T P."""
+        return sum(len(batch.inputs) for batch in self.batches)
+
+    @property
+    def num_outputs(self) -> int:
+        """C: the real targets of a sample, or the number of its classes."""
+        targets = self.batches[0].targets
+        return self.num_classes if targets.ndim == 1 else int(targets.shape[1])
+
     @classmethod
-    def full_batch(cls, batch: Batch, *, steps: int, lr: float, loss: Loss = "squared_error") -> Given:
+    def full_batch(
+        cls, batch: Batch, *, steps: int, lr: float, loss: Loss = "squared_error", num_classes: int = 0
+    ) -> Given:
         """Return the training on one batch for `steps` updates at a constant LR."""
-        return cls(batches=(batch,) * (steps + 1), lrs=(lr,) * steps, loss=loss)
+        return cls(batches=(batch,) * (steps + 1), lrs=(lr,) * steps, loss=loss, num_classes=num_classes)

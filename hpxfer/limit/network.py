@@ -21,7 +21,7 @@ Gate = Literal["sigmoid", "softmax", "normalized_softmax"]
 Activation = Literal["linear", "relu", "gelu", "tanh"]
 Aggregation = Literal["1/K", "1/M", "none"]
 RouterBias = Literal["none", "fixed", "schedule", "learned"]
-Role = Literal["embedding", "router", "expert_in", "expert_out", "readout"]
+Role = Literal["embedding", "router", "router_bias", "expert_in", "expert_out", "readout"]
 
 REGIMES: tuple[Regime, ...] = get_args(Regime)
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -1,0 +1,170 @@
+"""Regime I: the width is infinite, and the number of experts is not (Why Routers Freeze; MSSP, regime I).
+
+With linear activations every coordinate is linear in unit Gaussians, so nothing is sampled (router-freeze 2.4 and its
+errata are what this equals). With others, the spaces that they touch are sampled.
+
+A router row Q_k = q_k / N starts with std 1/N (muP) or at zero (MSSP), and has the LR lr / N. Experts have the LR lr.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpxfer.limit.activations import activate, slope
+from hpxfer.limit.gates import Mask, gate, largest, margin
+from hpxfer.limit.given import Floats, Given
+from hpxfer.limit.layers import InputLayer, Readout, rank, rms
+from hpxfer.limit.losses import by_outputs
+from hpxfer.limit.matrix import Lazy, Trained
+from hpxfer.limit.measure import measured
+from hpxfer.limit.network import Network
+from hpxfer.limit.outcome import Pass
+from hpxfer.limit.spaces import Coefficients, Noise, Sites, Space
+
+
+def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:
+    """Return what is measured at every pass."""
+    num_experts = network.num_experts
+    assert num_experts is not None, "the limit of regime I has a number of experts"
+    spaces = _spaces(network, given, sites, seed)
+    layer, readout = InputLayer(network, given, spaces.input), Readout(network, given.num_outputs, spaces.output)
+    mup = network.parameterization == "mup"
+    q = (network.std("router") if mup else 0.0) * spaces.input.fresh(num_experts)  # [m, N]
+    experts = [_Expert(network, spaces, k) for k in range(num_experts)]
+    learned = np.zeros(num_experts)
+    share = _aggregation(network)
+    out = []
+    for at, batch in enumerate(given.batches):
+        h1, slope1 = layer.features(at)
+        logits = spaces.input.inner(h1, q) + learned + _bias(given, at, network)
+        active = _active(network, given, at, logits)
+        gated = gate(network, logits, active)
+        each = [expert.forward(h1) for expert in experts]  # [P, N] of every expert
+        h3 = share * sum(phi[:, None] * y for phi, y in zip(gated.phi.T, each, strict=True))
+        f = readout.outputs(h3)
+        out.append(
+            measured(
+                given,
+                batch,
+                f,
+                logits=logits,
+                gated=gated,
+                h1_rms=rms(spaces.input, h1),
+                h3_rms=rms(spaces.output, h3),
+                margin=None if active is None else margin(logits, active),
+            )
+        )
+        if at == given.num_updates:
+            break
+        lr, chi = given.lrs[at], by_outputs(given.loss, f, batch.targets)
+        by_h3 = chi @ readout.w  # N dL/dh3
+        by_phi = share * np.stack([_pairs(spaces.output, y, by_h3) for y in each], axis=1)
+        by_logits = gated.by_logits(by_phi)
+        z = by_logits @ q
+        for expert, phi in zip(experts, gated.phi.T, strict=True):
+            z = z + expert.backward(share * phi[:, None] * by_h3)
+        for expert in experts:
+            expert.update(lr)
+        q = q - lr * network.rate("router") * (by_logits.T @ h1)
+        if network.router_bias == "learned":
+            learned = learned - lr * network.rate("router_bias") * by_logits.sum(axis=0)
+        readout.update(chi, h3, lr)
+        layer.update(at, z * slope1, lr)
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spaces:
+    input: Space  # of h1
+    hidden: tuple[Space, ...]  # of h2, one per expert with two matrices
+    output: Space  # of h3
+
+
+class _Expert:
+    """An expert: act(W3 h1), or W3 act(W2 h1). Its matrices have the LR of the table, lr."""
+
+    def __init__(self, network: Network, spaces: _Spaces, k: int) -> None:
+        self._two = network.expert_matrices == 2
+        self._activation = network.activation
+        iota = network.expert_ratio
+        source = spaces.hidden[k] if self._two else spaces.input
+        out = {"std": network.std("expert_out"), "rate": network.rate("expert_out")}
+        # With N_e = iota N features, the product of two past inputs is iota N times their average.
+        ratio, scale = (1 / iota, iota) if self._two else (1.0, 1.0)
+        self._w3 = Trained(Lazy(source, spaces.output, ratio), source, spaces.output, **out, scale=scale)
+        if self._two:
+            up = {"std": network.std("expert_in"), "rate": network.rate("expert_in")}
+            self._w2 = Trained(Lazy(spaces.input, source, iota), spaces.input, source, **up)
+
+    def forward(self, h1: Floats) -> Floats:
+        """Return the outputs [P, N]."""
+        self._h1 = h1
+        before = self._w2.forward(h1) if self._two else self._w3.forward(h1)
+        self._a, self._slope = activate(self._activation, before), slope(self._activation, before)
+        return self._w3.forward(self._a) if self._two else self._a
+
+    def backward(self, by_output: Floats) -> Floats:
+        """Return N dL/dh1 through this expert, given N dL/d(output), both [P, N]."""
+        if not self._two:
+            self._d = self._slope * by_output
+            return self._w3.transposed(self._d)
+        self._d = by_output
+        self._d2 = self._slope * self._w3.transposed(by_output)
+        return self._w2.transposed(self._d2)
+
+    def update(self, lr: float) -> None:
+        """Add the update that the last backward pass gives."""
+        self._w3.update(self._a if self._two else self._h1, self._d, lr)
+        if self._two:
+            self._w2.update(self._h1, self._d2, lr)
+
+
+def is_exact(network: Network) -> bool:
+    """Return whether nothing is sampled."""
+    return network.activation == network.input_activation == "linear"
+
+
+def _spaces(network: Network, given: Given, sites: int, seed: int) -> _Spaces:
+    """Return the spaces. Each bound counts the unit Gaussians that can be drawn over all passes."""
+    m, two, linear = network.num_experts or 0, network.expert_matrices == 2, network.activation == "linear"
+    backward = given.num_outputs * len(given.batches)  # by the readout, which has C directions per pass
+    by_hidden = given.num_samples if two or not linear else backward
+
+    def space(exact: bool, most: int, population: int) -> Space:
+        return Coefficients(most) if exact else Sites(Noise(sites, most, seed, population))
+
+    return _Spaces(
+        input=space(network.input_activation == "linear", rank(given) + m + m * by_hidden, 0),
+        output=space(linear or two, given.num_outputs + m * given.num_samples, 1),
+        hidden=tuple(space(linear, given.num_samples + backward, 2 + k) for k in range(m if two else 0)),
+    )
+
+
+def _aggregation(network: Network) -> float:
+    """Return c."""
+    if network.aggregation == "none":
+        return 1.0
+    experts = network.num_experts if network.aggregation == "1/M" else network.num_active or network.num_experts
+    assert experts is not None, "the limit of regime I has a number of experts"
+    return 1 / experts
+
+
+def _bias(given: Given, at: int, network: Network) -> Floats | float:
+    """Return the router's bias at a pass, without what it learned."""
+    if given.router_bias is None:
+        return 0.0
+    return given.router_bias[0 if network.router_bias == "learned" else at]
+
+
+def _active(network: Network, given: Given, at: int, logits: Floats) -> Mask | None:
+    """Return which experts a pass uses, or None if it uses all."""
+    if network.num_active in (None, network.num_experts):
+        return None
+    return largest(logits, network.num_active) if given.active is None else given.active[at]
+
+
+def _pairs(space: Space, a: Floats, b: Floats) -> Floats:
+    """Return the inner product of each row with its partner, [P]."""
+    return np.array([space.inner(x[None], y[None]).item() for x, y in zip(a, b, strict=True)])

@@ -1,0 +1,69 @@
+"""The gates: the weights of the experts, and the gradient by the logits.
+
+Logits and weights are [P, M], for the M experts of regime I or for the sites of infinitely many. The active experts are
+constants in the backward pass (Why Routers Freeze, eqs. 376, 377 and 385).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+
+from hpxfer.limit.given import Floats
+from hpxfer.limit.network import Gate, Network
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gated:
+    """What a gate gives for the logits of a pass."""
+
+    phi: Floats  # [P, M], 0 where an expert is not active
+    scores: Floats  # [P, M], of all experts
+    active: Mask | None  # None: all
+    kind: Gate
+    inverse_temperature: float
+
+    def by_logits(self, by_phi: Floats) -> Floats:
+        """Return the gradient by the logits, given the one by the weights."""
+        if self.active is not None:
+            by_phi = np.where(self.active, by_phi, 0.0)
+        if self.kind == "sigmoid":
+            return self.inverse_temperature * by_phi * self.phi * (1 - self.scores)
+        mean = np.sum(by_phi * self.phi, axis=1, keepdims=True)
+        over = self.scores if self.kind == "softmax" else self.phi
+        return self.inverse_temperature * (by_phi * self.phi - over * mean)
+
+
+def gate(network: Network, logits: Floats, active: Mask | None) -> Gated:
+    """Return the weights of the experts. The softmax of the papers' top-K is `normalized_softmax`."""
+    scaled = network.inverse_temperature * logits
+    scores = expit(scaled) if network.gate == "sigmoid" else softmax(scaled, axis=1)
+    if active is None:
+        phi = scores
+    elif network.gate == "normalized_softmax":
+        phi = softmax(np.where(active, scaled, -np.inf), axis=1)
+    else:
+        phi = np.where(active, scores, 0.0)
+    return Gated(
+        phi=phi, scores=scores, active=active, kind=network.gate, inverse_temperature=network.inverse_temperature
+    )
+
+
+def largest(logits: Floats, count: int) -> Mask:
+    """Return which `count` logits of each sample are the largest, [P, M]. Of equal ones the first are taken."""
+    chosen = np.argsort(-logits, axis=1, kind="stable")[:, :count]
+    out = np.zeros(logits.shape, bool)
+    np.put_along_axis(out, chosen, True, axis=1)
+    return out
+
+
+def margin(logits: Floats, active: Mask) -> float:
+    """Return the least gap, over samples, from the last chosen logit to the next. It is negative under another mask."""
+    last = np.where(active, logits, np.inf).min(axis=1)
+    following = np.where(active, -np.inf, logits).max(axis=1)
+    return float(np.min(last - following))

@@ -1,0 +1,159 @@
+"""A trained matrix with infinitely many rows and columns: its initial draw, and the updates of training.
+
+The initial draw W is never stored. `Lazy` knows what W did to the directions that it met so far. Given that, what W does to
+a new direction is Gaussian, with a mean that follows from what was met (Bolthausen's conditioning):
+
+    W e  = sum over g of g <W'g, e> / k  + Z             e: a new unit direction of the inputs, Z fresh
+    W'g  = sum over e of e k <g, W e>    + sqrt(k) Y     g: a new unit direction of the outputs, Y fresh
+
+The sums are the response functions of dynamical mean-field theory. No derivative, kernel inverse or path integral is needed.
+A direction that is not new needs no noise, so singular kernels are no special case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from hpxfer.limit.given import Floats
+from hpxfer.limit.spaces import Space
+
+# A direction is new if it is longer than this, relative to the vector. Below it, rounding decides the direction.
+NEW = 1e-11
+
+
+class Rows:
+    """Rows of numbers that grow, [count, size]."""
+
+    def __init__(self, size: int) -> None:
+        self._held: Floats = np.empty((0, size))
+        self._count = 0
+
+    @property
+    def all(self) -> Floats:
+        return self._held[: self._count]
+
+    def add(self, rows: Floats) -> None:
+        count = self._count + len(rows)
+        if count > len(self._held):  # at least twice as many, so that few copies are made
+            held = np.empty((max(count, 2 * self._count), rows.shape[1]))
+            held[: self._count] = self.all
+            self._held = held
+        self._held[self._count : count] = rows
+        self._count = count
+
+
+class _Directions:
+    """Orthonormal rows of a space, and what a matrix makes of each."""
+
+    def __init__(self, space: Space, other: Space) -> None:
+        self.space = space
+        self.rows, self.images = Rows(space.size), Rows(other.size)
+
+    def coefficients(self, x: Floats) -> Floats:
+        """Return the coefficients [X, directions] of rows that lie in the span of the directions."""
+        first, left = _project(self.space, x, self.rows.all)
+        return first + _project(self.space, left, self.rows.all)[0]
+
+    def new(self, x: Floats) -> Floats:
+        """Return orthonormal rows that span what the directions leave of x."""
+        known, lengths = self.rows.all, _lengths(self.space, x)
+        left = _left(self.space, _left(self.space, x, known), known)
+        found = np.empty_like(x)
+        count = 0
+        for row, length in zip(left, lengths, strict=True):
+            rest = _left(self.space, row[None], found[:count])
+            size = _lengths(self.space, rest)[0]
+            if size <= NEW * length:
+                continue
+            # A short rest has lost digits. So its direction is made orthogonal once more, to all others.
+            rest = _left(self.space, _left(self.space, rest / size, known), found[:count])
+            found[count] = rest[0] / _lengths(self.space, rest)[0]
+            count += 1
+        return found[:count]
+
+
+def _project(space: Space, x: Floats, rows: Floats) -> tuple[Floats, Floats]:
+    """Return the coefficients of x on orthonormal rows, and what they leave of x."""
+    coefficients = space.inner(x, rows)
+    return coefficients, x - coefficients @ rows
+
+
+def _left(space: Space, x: Floats, rows: Floats) -> Floats:
+    return _project(space, x, rows)[1]
+
+
+def _lengths(space: Space, x: Floats) -> Floats:
+    return np.sqrt([space.inner(row[None], row[None]).item() for row in x])
+
+
+class Lazy:
+    """A matrix whose entries are N(0, 1/n) for n columns and k n rows, both infinite."""
+
+    def __init__(self, source: Space, target: Space, k: float) -> None:
+        self.k = k
+        self._known = _Directions(source, target)  # e, with W e
+        self._known_T = _Directions(target, source)  # g, with W'g
+
+    def forward(self, x: Floats) -> Floats:
+        """Return W x of rows."""
+        return self._apply(self._known, self._known_T, x, 1 / self.k, 1.0)
+
+    def transposed(self, y: Floats) -> Floats:
+        """Return W'y of rows."""
+        return self._apply(self._known_T, self._known, y, self.k, math.sqrt(self.k))
+
+    def _apply(self, known: _Directions, other: _Directions, x: Floats, response: float, noise: float) -> Floats:
+        new = known.new(x)
+        if len(new):
+            mean = known.space.inner(new, other.images.all) @ other.rows.all
+            known.rows.add(new)
+            known.images.add(response * mean + noise * other.space.fresh(len(new)))
+        return known.coefficients(x) @ known.images.all
+
+
+class Untied(Lazy):
+    """The average over infinitely many independent draws of such a matrix.
+
+    What the draws share is a mean: `transposed` takes the average over them of a vector per draw. The noise of W'g and the
+    response of W e to it are of the size of one draw among many, and vanish.
+    """
+
+    def forward(self, x: Floats) -> Floats:
+        return self._apply(self._known, self._known_T, x, 0.0, 1.0)
+
+    def transposed(self, y: Floats) -> Floats:
+        known = self._known
+        return self.k * (self._known_T.space.inner(y, known.images.all) @ known.rows.all)
+
+
+class Trained:
+    """A matrix std W + dW, where training by SGD has added dW = -rate scale / n sum over past q of lr_q d_q x_q'.
+
+    x_q is a past input, and d_q the gradient of the batch's mean loss by its output, up to the powers of n that the table's LR
+    makes up for. `scale` is what is left of these powers.
+    """
+
+    def __init__(self, lazy: Lazy, source: Space, target: Space, *, std: float, rate: float, scale: float = 1.0) -> None:
+        self.lazy, self.std = lazy, std
+        self._source, self._target = source, target
+        self._by_x, self._by_d = rate * scale, rate * scale * lazy.k
+        self._x, self._d = Rows(source.size), Rows(target.size)
+
+    def forward(self, x: Floats) -> Floats:
+        """Return the matrix times rows: std W x - rate scale sum lr_q <x, x_q> d_q."""
+        return self._draw(self.lazy.forward, x, self._target) - self._by_x * (self._source.inner(x, self._x.all) @ self._d.all)
+
+    def transposed(self, d: Floats) -> Floats:
+        """Return the transposed matrix times rows: std W'd - rate scale k sum lr_q <d, d_q> x_q."""
+        return self._draw(self.lazy.transposed, d, self._source) - self._by_d * (self._target.inner(d, self._d.all) @ self._x.all)
+
+    def update(self, x: Floats, d: Floats, lr: float) -> None:
+        """Add the update that inputs x and gradients d give at a learning rate."""
+        self._x.add(x)
+        self._d.add(lr * d)
+
+    def _draw(self, apply: Callable[[Floats], Floats], x: Floats, space: Space) -> Floats:
+        return self.std * apply(x) if self.std else np.zeros((len(x), space.size))
