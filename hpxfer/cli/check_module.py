@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from hpxfer.cli.check_source import numbers
+from hpxfer.cli.options import read_hps
 from hpxfer.coordinates.own.checking import SEEDS, STEPS, check_own
 from hpxfer.coordinates.own.load import load_own
 from hpxfer.coordinates.report import CheckReport
@@ -86,28 +87,11 @@ def given_recipe(
     return Recipe.from_hps(
         parameterization,
         load_shape(base),
-        _hps(made["--hp"]),
+        read_hps(made["--hp"]),
         optimizer=optimizer or "adamw",
         conventions=conventions,
         **model,
     )
-
-
-def _hps(given: Iterable[str]) -> dict[str, float]:
-    """Return the HPs in texts such as `lr=0.004`."""
-    out: dict[str, float] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        try:
-            number = float(value)
-        except ValueError:
-            equals, number = "", 0.0
-        if not name or not equals:
-            raise HpxferError(f"--hp must be NAME=NUMBER, e.g. lr=0.004, got {shown(text)}")
-        if name in out:
-            raise HpxferError(f"--hp {name} stands twice; keep one")
-        out[name] = number
-    return out
 
 
 def _of_module(own: Any, name: str) -> Recipe:

@@ -44,6 +44,7 @@ COMMANDS: Registry[Command] = Registry(
         "weights": "hpxfer.cli.weights:WEIGHTS",
         "explain": "hpxfer.cli.explain:EXPLAIN",
         "check": "hpxfer.cli.check:CHECK",
+        "limit": "hpxfer.cli.limit:LIMIT",
         "schema": "hpxfer.cli.schema:SCHEMA",
         "bench": "hpxfer.cli.bench:BENCH",
         "slurm": "hpxfer.cli.slurm:SLURM",

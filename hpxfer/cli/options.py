@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,3 +132,20 @@ def column(optimizer: str | None) -> Column | None:
         raise HpxferError(f"--optimizer must be {' or '.join(rows.names())}, got {shown(optimizer)}")
     named: Column = rows.get(optimizer).column
     return named
+
+
+def read_hps(given: Iterable[str]) -> dict[str, float]:
+    """Return the HPs in texts such as `lr=0.004`."""
+    out: dict[str, float] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            equals, number = "", 0.0
+        if not name or not equals:
+            raise HpxferError(f"--hp must be NAME=NUMBER, e.g. lr=0.004, got {shown(text)}")
+        if name in out:
+            raise HpxferError(f"--hp {name} stands twice; keep one")
+        out[name] = number
+    return out

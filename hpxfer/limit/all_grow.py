@@ -1,10 +1,12 @@
-"""Regime III: width, expert width and number of experts are infinite, N_e = iota N and M = kappa N (MSSP, App. N and O).
+"""Regime III: width, expert width and number of experts are infinite, N_e = iota N and M = kappa N (MSSP, App. N and
+O).
 
-Every expert is a site with its logit psi, and with vectors over its infinitely many hidden neurons: h2 = W2 h1 and u = W3'w.
-Experts are linear, so these vectors are linear in Gaussians of a neuron, exactly. Under MSSP all experts start from the same
-(W2, W3). These Gaussians are then shared, and what experts add up to is as large as what each of them is. Under muP each
-expert has its own. Then the sum over experts of what its random matrices give vanishes as M^-1/2, and what is left are the
-means: neither the fresh noise of W2'g and W3 m nor the response of a forward pass to the backward passes before.
+Every expert is a site with its logit psi, and with vectors over its infinitely many hidden neurons: h2 = W2 h1 and u =
+W3'w. Experts are linear, so these vectors are linear in Gaussians of a neuron, exactly. Under MSSP all experts start
+from the same (W2, W3). These Gaussians are then shared, and what experts add up to is as large as what each of them is.
+Under muP each expert has its own. Then the sum over experts of what its random matrices give vanishes as M^-1/2, and
+what is left are the means: neither the fresh noise of W2'g and W3 m nor the response of a forward pass to the backward
+passes before.
 
     h3 = 1/M sum W3_i m_i, m = phi h2      z1 = N df/dh1 = Q' vQ / kappa + E[W2' phi u],  vQ = phi' iota <u, h2>
 
@@ -35,10 +37,17 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     wide, tall, routers, neurons = _spaces(network, given, sites, seed)
     layer, readout = InputLayer(network, given, wide), Readout(network, given.num_outputs, tall)
     q = Trained(
-        Lazy(wide, routers, kappa), wide, routers, std=network.std("router"), rate=network.rate("router"), scale=1 / kappa
+        Lazy(wide, routers, kappa),
+        wide,
+        routers,
+        std=network.std("router"),
+        rate=network.rate("router"),
+        scale=1 / kappa,
     )
     draw = Lazy if network.parameterization == "mssp" else Untied
-    w2 = _OfExperts(draw(wide, neurons, iota), wide, neurons, sites, std=network.std("expert_in"), rate=network.rate("expert_in"))
+    w2 = _OfExperts(
+        draw(wide, neurons, iota), wide, neurons, sites, std=network.std("expert_in"), rate=network.rate("expert_in")
+    )
     w3_T = _OfExperts(
         draw(tall, neurons, iota),
         *(tall, neurons, sites),
@@ -55,9 +64,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
         m = phi * h2  # [P, experts, neurons]
         h3 = w3_T.transposed(m)
         f = readout.outputs(h3)
-        out.append(
-            measured(given, batch, f, logits=psi, gated=gated, h1_rms=rms(wide, h1), h3_rms=rms(tall, h3))
-        )
+        out.append(measured(given, batch, f, logits=psi, gated=gated, h1_rms=rms(wide, h1), h3_rms=rms(tall, h3)))
         if at == given.num_updates:
             break
         lr, chi = given.lrs[at], by_outputs(given.loss, f, batch.targets)
@@ -80,7 +87,9 @@ class _OfExperts:
     [P, experts, Gaussians].
     """
 
-    def __init__(self, draw: Lazy, source: Space, neurons: Coefficients, sites: int, *, std: float, rate: float) -> None:
+    def __init__(
+        self, draw: Lazy, source: Space, neurons: Coefficients, sites: int, *, std: float, rate: float
+    ) -> None:
         self._draw, self._source, self._std, self._rate = draw, source, std, rate
         self._shape = sites, neurons.size
         self._x, self._d = Rows(source.size), Rows(sites * neurons.size)
@@ -92,9 +101,11 @@ class _OfExperts:
         return start[:, None] - self._rate * added.reshape(len(x), *self._shape)
 
     def transposed(self, d: Floats) -> Floats:
-        """Return the average over experts of W_i'd_i, times 1 / iota where the draw counts neurons: rows of the inputs."""
+        """Return the average over experts of W_i'd_i, which are rows of the inputs."""
         sites = self._shape[0]
-        start = self._std * self._draw.transposed(d.mean(axis=1)) if self._std else np.zeros((len(d), self._source.size))
+        start = (
+            self._std * self._draw.transposed(d.mean(axis=1)) if self._std else np.zeros((len(d), self._source.size))
+        )
         pairs = d.reshape(len(d), -1) @ self._d.all.T / sites
         return start - self._rate * self._draw.k * (pairs @ self._x.all)
 
@@ -104,16 +115,30 @@ class _OfExperts:
         self._d.add(lr * d.reshape(len(d), -1))
 
 
-def neurons_needed(given: Given) -> int:
-    """Return the most Gaussians of a neuron."""
-    return given.num_samples + given.num_outputs * len(given.batches)
+def is_exact(network: Network) -> bool:
+    """Return whether nothing is sampled: the gates of infinitely many experts always are."""
+    return False
+
+
+def bytes_needed(network: Network, given: Given, sites: int) -> float:
+    """Return about how much memory a solve takes."""
+    of_h1, neurons = _sizes(given)
+    most = max(len(batch.inputs) for batch in given.batches)
+    of_input = sites if network.input_activation != "linear" else of_h1
+    rows = 4 * given.num_samples + 8 * most  # past gradients of two matrices, and what a pass holds
+    return 8.0 * (sites * (rows * neurons + 8 * given.num_samples) + of_input * (10 * given.num_samples + 4 * of_h1))
+
+
+def _sizes(given: Given) -> tuple[int, int]:
+    """Return the most Gaussians of a coordinate of h1, and of a hidden neuron."""
+    return rank(given) + 2 * given.num_samples, given.num_samples + given.num_outputs * len(given.batches)
 
 
 def _spaces(network: Network, given: Given, sites: int, seed: int) -> tuple[Space, Space, Space, Coefficients]:
     """Return the spaces of h1, of h3, of one number per expert, and of the neurons of an expert."""
-    of_h1 = rank(given) + 2 * given.num_samples
+    of_h1, neurons = _sizes(given)
     wide: Space = Coefficients(of_h1)
     if network.input_activation != "linear":
         wide = Sites(Noise(sites, of_h1, seed, 1))
     tall = Coefficients(given.num_outputs + given.num_samples)
-    return wide, tall, Sites(Noise(sites, given.num_samples, seed, 0)), Coefficients(neurons_needed(given))
+    return wide, tall, Sites(Noise(sites, given.num_samples, seed, 0)), Coefficients(neurons)

@@ -126,19 +126,39 @@ def is_exact(network: Network) -> bool:
     return network.activation == network.input_activation == "linear"
 
 
-def _spaces(network: Network, given: Given, sites: int, seed: int) -> _Spaces:
-    """Return the spaces. Each bound counts the unit Gaussians that can be drawn over all passes."""
+def bytes_needed(network: Network, given: Given, sites: int) -> float:
+    """Return about how much memory a solve takes."""
+    total = 0.0
+    rows = (
+        6.0 * given.num_samples * (network.num_experts or 0)
+    )  # of matrices: directions, images, past inputs, gradients
+    for exact, most in _sizes(network, given):
+        total += 8 * (rows * most if exact else (rows + 4 * most) * sites)
+    return total
+
+
+def _sizes(network: Network, given: Given) -> list[tuple[bool, int]]:
+    """Return (is it exact, the most Gaussians that it needs) of the spaces of h1, of h3 and, if there is one, of h2."""
     m, two, linear = network.num_experts or 0, network.expert_matrices == 2, network.activation == "linear"
     backward = given.num_outputs * len(given.batches)  # by the readout, which has C directions per pass
     by_hidden = given.num_samples if two or not linear else backward
+    return [
+        (network.input_activation == "linear", rank(given) + m + m * by_hidden),
+        (linear or two, given.num_outputs + m * given.num_samples),
+        *([(linear, given.num_samples + backward)] if two else []),
+    ]
 
+
+def _spaces(network: Network, given: Given, sites: int, seed: int) -> _Spaces:
     def space(exact: bool, most: int, population: int) -> Space:
         return Coefficients(most) if exact else Sites(Noise(sites, most, seed, population))
 
+    of_input, of_output, *of_hidden = _sizes(network, given)
+    m = network.num_experts or 0
     return _Spaces(
-        input=space(network.input_activation == "linear", rank(given) + m + m * by_hidden, 0),
-        output=space(linear or two, given.num_outputs + m * given.num_samples, 1),
-        hidden=tuple(space(linear, given.num_samples + backward, 2 + k) for k in range(m if two else 0)),
+        input=space(*of_input, 0),
+        output=space(*of_output, 1),
+        hidden=tuple(space(*size, 2 + k) for size in of_hidden for k in range(m)),
     )
 
 
@@ -155,7 +175,8 @@ def _bias(given: Given, at: int, network: Network) -> Floats | float:
     """Return the router's bias at a pass, without what it learned."""
     if given.router_bias is None:
         return 0.0
-    return given.router_bias[0 if network.router_bias == "learned" else at]
+    row: Floats = given.router_bias[0 if network.router_bias == "learned" else at]
+    return row
 
 
 def _active(network: Network, given: Given, at: int, logits: Floats) -> Mask | None:

@@ -1,11 +1,13 @@
-"""Regime II: width and number of experts are infinite, M = kappa N, and the expert width N_e is not (MSSP, App. L and M).
+"""Regime II: width and number of experts are infinite, M = kappa N, and the expert width N_e is not (MSSP, App. L and
+M).
 
 Every expert is a site with its logit psi, its hidden features h2_j and its backward features u_j = (W3'w)_j / N, for
-j up to N_e. The variance of the initial W3 is lam M / N_e: lam = 1 is MSSP, and lam = 0 is the limit of muP, whose 1/N_e is
-too small to be seen. The papers' gradient-flow equations are these with sums over updates as integrals.
+j up to N_e. The variance of the initial W3 is lam M / N_e: lam = 1 is MSSP, and lam = 0 is the limit of muP, whose
+1/N_e is too small to be seen. The papers' gradient-flow equations are these with sums over updates as integrals.
 
     psi = Q h1            h2 = W2 h1            m = phi act(h2)            u = W3'w / N
-    h3 = 1/M sum W3 m     z1 = N df/dh1 = (Q' vQ + W2' v2) / kappa         vQ = phi' sum_j u act(h2),  v2 = phi u act'(h2)
+    h3 = 1/M sum W3 m     z1 = N df/dh1 = (Q' vQ + W2' v2) / kappa         vQ = phi' sum_j u act(h2),  v2 = phi u
+    act'(h2)
 
 phi stands for M/K phi under the aggregation 1/K.
 """
@@ -17,7 +19,7 @@ import math
 import numpy as np
 
 from hpxfer.limit.activations import activate, slope
-from hpxfer.limit.gates import gate, largest
+from hpxfer.limit.gates import Mask, gate, largest
 from hpxfer.limit.given import Floats, Given
 from hpxfer.limit.layers import InputLayer, Readout, rank, rms
 from hpxfer.limit.losses import by_outputs
@@ -32,11 +34,9 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     """Return what is measured at every pass."""
     kappa, width = network.experts_per_width, network.expert_width
     assert width is not None, "the limit of regime II has an expert width"
-    wide, tall, routers, hidden = _spaces(network, given, width, sites, seed)
+    wide, tall, routers, hidden = _spaces(network, given, sites, seed)
     layer, readout = InputLayer(network, given, wide), Readout(network, given.num_outputs, tall)
-    q = Trained(
-        Lazy(wide, routers, kappa), wide, routers, std=network.std("router"), rate=network.rate("router")
-    )
+    q = Trained(Lazy(wide, routers, kappa), wide, routers, std=network.std("router"), rate=network.rate("router"))
     w2 = Trained(
         Lazy(wide, hidden, kappa * width), wide, hidden, std=network.std("expert_in"), rate=network.rate("expert_in")
     )
@@ -57,9 +57,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
         m = (share * gated.phi[:, None] * a).reshape(len(h1), -1)
         h3 = w3_T.transposed(m) / kappa
         f = readout.outputs(h3)
-        out.append(
-            measured(given, batch, f, logits=psi, gated=gated, h1_rms=rms(wide, h1), h3_rms=rms(tall, h3))
-        )
+        out.append(measured(given, batch, f, logits=psi, gated=gated, h1_rms=rms(wide, h1), h3_rms=rms(tall, h3)))
         if at == given.num_updates:
             break
         lr, chi = given.lrs[at], by_outputs(given.loss, f, batch.targets)
@@ -76,27 +74,40 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     return out
 
 
-def active(network: Network, psi: Floats) -> np.ndarray | None:
+def active(network: Network, psi: Floats) -> Mask | None:
     """Return which experts are active, or None if all are: the share with the largest logits."""
     if network.active_share == 1.0:
         return None
     return largest(psi, round(network.active_share * psi.shape[1]))
 
 
-def columns(network: Network, given: Given, width: int) -> tuple[int, int]:
-    """Return the most Gaussians that an expert's site needs, and that a site of h1 needs."""
-    forward, backward = given.num_samples * (1 + width), given.num_outputs * len(given.batches) * width
-    return forward + backward, rank(given) + 2 * given.num_samples
+def is_exact(network: Network) -> bool:
+    """Return whether nothing is sampled: the gates of infinitely many experts always are."""
+    return False
 
 
-def _spaces(
-    network: Network, given: Given, width: int, sites: int, seed: int
-) -> tuple[Space, Space, Space, Space]:
+def bytes_needed(network: Network, given: Given, sites: int) -> float:
+    """Return about how much memory a solve takes."""
+    width = network.expert_width or 0
+    of_experts, of_h1 = _columns(network, given)
+    of_input = sites if network.input_activation != "linear" else of_h1
+    rows = given.num_samples * (3 + 5 * width)  # directions, images, past inputs and gradients of the three matrices
+    return 8.0 * (sites * (2 * rows + 4 * of_experts) + of_input * (10 * given.num_samples + 4 * of_h1))
+
+
+def _columns(network: Network, given: Given) -> tuple[int, int]:
+    """Return the most Gaussians that the site of an expert needs, and that a coordinate of h1 needs."""
+    width = network.expert_width or 0
+    of_experts = given.num_samples * (1 + width) + given.num_outputs * len(given.batches) * width
+    return of_experts, rank(given) + 2 * given.num_samples
+
+
+def _spaces(network: Network, given: Given, sites: int, seed: int) -> tuple[Space, Space, Space, Space]:
     """Return the spaces of h1, of h3, of one number per expert, and of N_e numbers per expert."""
-    of_experts, of_h1 = columns(network, given, width)
+    of_experts, of_h1 = _columns(network, given)
     experts = Noise(sites, of_experts, seed, 0)
     wide: Space = Coefficients(of_h1)
     if network.input_activation != "linear":
         wide = Sites(Noise(sites, of_h1, seed, 1))
     tall = Coefficients(given.num_outputs + given.num_samples)
-    return wide, tall, Sites(experts), Sites(experts, width)
+    return wide, tall, Sites(experts), Sites(experts, network.expert_width or 0)

@@ -33,10 +33,11 @@ class Gated:
         if self.active is not None:
             by_phi = np.where(self.active, by_phi, 0.0)
         if self.kind == "sigmoid":
-            return self.inverse_temperature * by_phi * self.phi * (1 - self.scores)
-        mean = np.sum(by_phi * self.phi, axis=1, keepdims=True)
-        over = self.scores if self.kind == "softmax" else self.phi
-        return self.inverse_temperature * (by_phi * self.phi - over * mean)
+            by_logits: Floats = by_phi * self.phi * (1 - self.scores)
+        else:
+            over = self.scores if self.kind == "softmax" else self.phi
+            by_logits = by_phi * self.phi - over * np.sum(by_phi * self.phi, axis=1, keepdims=True)
+        return self.inverse_temperature * by_logits
 
 
 def gate(network: Network, logits: Floats, active: Mask | None) -> Gated:

@@ -1,4 +1,5 @@
-"""Given: what a limit is conditional on. These are the samples of every step, the LR, and what is drawn at every width alike.
+"""Given: what a limit is conditional on. These are the samples of every step, the LR, and what is drawn at every width
+alike.
 
 Letters: T updates, P samples of a batch, D inputs, C outputs, m experts of regime I.
 """
@@ -17,7 +18,10 @@ Loss = Literal["squared_error", "cross_entropy"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """The samples of one forward pass: inputs [P, D] and targets, real [P, C] or, under cross entropy, classes int64 [P]."""
+    """The samples of one forward pass: inputs [P, D] and targets.
+
+    Targets are real [P, C] or, under cross entropy, classes int64 [P].
+    """
 
     inputs: Floats
     targets: NDArray[np.float64] | NDArray[np.int64]
@@ -42,7 +46,7 @@ class Given:
     """[T + 1, m] of regime I: the router bias of every pass. A bias that is fixed repeats, and of one that is learned
     only the first row is read."""
     active: tuple[NDArray[np.bool_], ...] | None = None
-    """Of regime I with top-K and no bias: which experts each pass uses, [P, m] per pass. The limit is conditional on it."""
+    """Of regime I with top-K and no bias: which experts each pass uses, [P, m] per pass. The limit depends on it."""
 
     @property
     def num_updates(self) -> int:

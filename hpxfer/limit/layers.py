@@ -71,7 +71,7 @@ def coordinates(given: Given) -> list[Floats]:
 
 def rank(given: Given) -> int:
     """Return the dimension of the span of all inputs."""
-    return coordinates(given)[0].shape[1]
+    return int(coordinates(given)[0].shape[1])
 
 
 def rms(space: Space, rows: Floats) -> float:

@@ -1,13 +1,13 @@
 """A trained matrix with infinitely many rows and columns: its initial draw, and the updates of training.
 
-The initial draw W is never stored. `Lazy` knows what W did to the directions that it met so far. Given that, what W does to
-a new direction is Gaussian, with a mean that follows from what was met (Bolthausen's conditioning):
+The initial draw W is never stored. `Lazy` knows what W did to the directions that it met so far. Given that, what W
+does to a new direction is Gaussian, with a mean that follows from what was met (Bolthausen's conditioning):
 
     W e  = sum over g of g <W'g, e> / k  + Z             e: a new unit direction of the inputs, Z fresh
     W'g  = sum over e of e k <g, W e>    + sqrt(k) Y     g: a new unit direction of the outputs, Y fresh
 
-The sums are the response functions of dynamical mean-field theory. No derivative, kernel inverse or path integral is needed.
-A direction that is not new needs no noise, so singular kernels are no special case.
+The sums are the response functions of dynamical mean-field theory. No derivative, kernel inverse or path integral is
+needed. A direction that is not new needs no noise, so singular kernels are no special case.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class Lazy:
 class Untied(Lazy):
     """The average over infinitely many independent draws of such a matrix.
 
-    What the draws share is a mean: `transposed` takes the average over them of a vector per draw. The noise of W'g and the
-    response of W e to it are of the size of one draw among many, and vanish.
+    What the draws share is a mean: `transposed` takes the average over them of a vector per draw. The noise of W'g and
+    the response of W e to it are of the size of one draw among many, and vanish.
     """
 
     def forward(self, x: Floats) -> Floats:
@@ -132,11 +132,13 @@ class Untied(Lazy):
 class Trained:
     """A matrix std W + dW, where training by SGD has added dW = -rate scale / n sum over past q of lr_q d_q x_q'.
 
-    x_q is a past input, and d_q the gradient of the batch's mean loss by its output, up to the powers of n that the table's LR
-    makes up for. `scale` is what is left of these powers.
+    x_q is a past input, and d_q the gradient of the batch's mean loss by its output, up to the powers of n that the
+    table's LR makes up for. `scale` is what is left of these powers.
     """
 
-    def __init__(self, lazy: Lazy, source: Space, target: Space, *, std: float, rate: float, scale: float = 1.0) -> None:
+    def __init__(
+        self, lazy: Lazy, source: Space, target: Space, *, std: float, rate: float, scale: float = 1.0
+    ) -> None:
         self.lazy, self.std = lazy, std
         self._source, self._target = source, target
         self._by_x, self._by_d = rate * scale, rate * scale * lazy.k
@@ -144,11 +146,15 @@ class Trained:
 
     def forward(self, x: Floats) -> Floats:
         """Return the matrix times rows: std W x - rate scale sum lr_q <x, x_q> d_q."""
-        return self._draw(self.lazy.forward, x, self._target) - self._by_x * (self._source.inner(x, self._x.all) @ self._d.all)
+        return self._draw(self.lazy.forward, x, self._target) - self._by_x * (
+            self._source.inner(x, self._x.all) @ self._d.all
+        )
 
     def transposed(self, d: Floats) -> Floats:
         """Return the transposed matrix times rows: std W'd - rate scale k sum lr_q <d, d_q> x_q."""
-        return self._draw(self.lazy.transposed, d, self._source) - self._by_d * (self._target.inner(d, self._d.all) @ self._x.all)
+        return self._draw(self.lazy.transposed, d, self._source) - self._by_d * (
+            self._target.inner(d, self._d.all) @ self._x.all
+        )
 
     def update(self, x: Floats, d: Floats, lr: float) -> None:
         """Add the update that inputs x and gradients d give at a learning rate."""

@@ -3,10 +3,11 @@
     h1 = act1(W1 x)       psi = Q h1 + b       phi = gate(beta psi)
     h2_i = W2_i h1        h3 = c sum over active i of phi_i W3_i act(h2_i)        f = W4 h3
 
-That is MSSP 1.2. Why Routers Freeze (Def. 1) has experts of one matrix: h3 = c sum phi_i act(W3_i h1). A residual network
-(CompleteP for MoE, Fig. 18) adds the branch of every block to its input.
+That is MSSP 1.2. Why Routers Freeze (Def. 1) has experts of one matrix: h3 = c sum phi_i act(W3_i h1). A residual
+network (CompleteP for MoE, Fig. 18) adds the branch of every block to its input.
 
-Letters: N width, M experts, K active experts, N_e hidden features of an expert, D inputs, C outputs, P samples of a batch.
+Letters: N width, M experts, K active experts, N_e hidden features of an expert, D inputs, C outputs, P samples of a
+batch.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpxfer.limit.selection import Selection
+
 # What every solver measures at each forward pass, with its meaning.
 SERIES = {
     "loss": "mean loss of the batch",
@@ -54,6 +56,8 @@ class Limit:
     """Whether nothing was sampled."""
     num_sites: int
     num_seeds: int
+    selection: Selection | None = None
+    """Of top-K in regime I without a bias, where the active experts are drawn: their distribution over seeds."""
     cautions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,5 +73,6 @@ class Limit:
             },
             "outputs": [each.tolist() for each in self.outputs],
             "output_errors": None if self.output_errors is None else [each.tolist() for each in self.output_errors],
+            "selection": None if self.selection is None else self.selection.to_dict(),
             "margins": None if self.margins is None else list(self.margins),
         }

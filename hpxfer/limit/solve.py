@@ -2,14 +2,161 @@
 
 from __future__ import annotations
 
-from hpxfer.limit.given import Given
-from hpxfer.limit.network import Network
-from hpxfer.limit.outcome import Limit
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+
+from hpxfer.errors import HpxferError
+from hpxfer.limit import all_grow, fixed_experts, fixed_width, residual
+from hpxfer.limit.given import Floats, Given
+from hpxfer.limit.network import Network, Regime
+from hpxfer.limit.outcome import SERIES, Limit, Pass, Series
+from hpxfer.limit.refusals import require_given, require_network, require_size
+from hpxfer.limit.selection import draw, selection
+
+# By default. A site of regime III holds a vector per sample, so that its memory grows as the square of T P.
+SITES: dict[Regime, int] = {"I": 32768, "II": 32768, "III": 2048, "residual": 32768}
+SEEDS = 4
+# Losses that differ by less than this share are equal.
+_ROUNDING = 1e-6
+# Batches of other samples have other losses. One that is so many times the first has grown.
+_GROWN = 4.0
+# A network of width 1000 has logits that fluctuate by about 0.03.
+_LEAST_MARGIN = 0.1
+SOLVERS: dict[Regime, ModuleType] = {"I": fixed_experts, "II": fixed_width, "III": all_grow, "residual": residual}
 
 
-def solve(network: Network, given: Given, *, sites: int = 32768, seeds: int = 4) -> Limit:
+def solve(network: Network, given: Given, *, sites: int | None = None, seeds: int = SEEDS) -> Limit:
     """Return the limit. `sites` is the size of every sampled population, and `seeds` the number of its draws.
 
-    Raise HpxferError if the limit of this network is not derived or not affordable, or if the losses grow.
+    The default of `sites` is that of the regime (`SITES`).
+
+    Raise HpxferError if the limit of this network is not derived or not affordable, or if its losses grow.
     """
-    raise NotImplementedError
+    require_network(network)
+    require_given(network, given)
+    solver = SOLVERS[network.regime]
+    sites = SITES[network.regime] if sites is None else sites
+    needed = int(solver.bytes_needed(network, given, sites))
+    require_size(network, given, sites=sites, seeds=seeds, needed_bytes=needed)
+    chosen = _draws_masks(network, given)
+    exact = bool(solver.is_exact(network))
+    runs = []
+    for seed in range(1 if exact and not chosen else seeds):
+        of_seed = replace(given, active=draw(given, *chosen, seed)) if chosen else given
+        with np.errstate(over="ignore", invalid="ignore"):  # losses that grow without bound are refused below
+            runs.append(solver.passes(network, of_seed, sites=sites, seed=seed))
+    losses = np.mean([[each.numbers["loss"] for each in run] for run in runs], axis=0)
+    _require_descent(given, losses)
+    sampled = bool(chosen) or not exact
+    return Limit(
+        series={name: _series([[each.numbers[name] for each in run] for run in runs], sampled) for name in SERIES},
+        outputs=tuple(np.mean([run[at].outputs for run in runs], axis=0) for at in range(len(given.batches))),
+        output_errors=_output_errors(runs, sampled),
+        margins=_margins(runs),
+        is_exact=exact,
+        num_sites=0 if exact else sites,
+        num_seeds=len(runs),
+        selection=selection(given.batches[0].inputs, *chosen) if chosen else None,
+        cautions=tuple(_cautions(given, runs, losses, bool(chosen))),
+    )
+
+
+def _draws_masks(network: Network, given: Given) -> tuple[int, int] | None:
+    """Return (experts, active experts) where top-K of regime I has no bias, so that it is a draw. None elsewhere."""
+    m, k = network.num_experts, network.num_active
+    if network.regime != "I" or m is None or k is None or k == m:
+        return None
+    if given.active is not None or given.router_bias is not None:
+        return None
+    if network.parameterization == "mssp" or not network.std("router"):
+        raise HpxferError(
+            f"num_active: must be the {m} experts where the router starts at zero without a bias, got {k}: all logits "
+            "are "
+            "equal, and the rule for ties chooses at every width; give a router bias"
+        )
+    return m, k
+
+
+def _series(values: Sequence[Sequence[float]], sampled: bool) -> Series:
+    numbers = np.array(values)  # [seeds, passes]
+    return Series(mean=numbers.mean(axis=0), error=_error(numbers, sampled))
+
+
+def _error(numbers: Floats, sampled: bool) -> Floats | None:
+    """Return the standard error of the mean over seeds, the first axis."""
+    if not sampled:
+        return np.zeros(numbers.shape[1:])
+    return None if len(numbers) < 2 else numbers.std(axis=0, ddof=1) / np.sqrt(len(numbers))
+
+
+def _output_errors(runs: Sequence[Sequence[Pass]], sampled: bool) -> tuple[Floats, ...] | None:
+    if sampled and len(runs) < 2:
+        return None
+    found = (_error(np.array([run[at].outputs for run in runs]), sampled) for at in range(len(runs[0])))
+    return tuple(each for each in found if each is not None)
+
+
+def _margins(runs: Sequence[Sequence[Pass]]) -> tuple[float, ...] | None:
+    """Return the least margin over seeds of every pass."""
+    if runs[0][0].margin is None:
+        return None
+    return tuple(min(each.margin for each in at if each.margin is not None) for at in zip(*runs, strict=True))
+
+
+def _require_descent(given: Given, losses: Floats) -> None:
+    """Raise HpxferError if the losses [passes] grow: finite networks follow their limit for few steps there."""
+    bound = losses[0] * (1 + _ROUNDING) if _repeats(given) else _GROWN * losses[0]
+    wrong = ~np.isfinite(losses)
+    wrong[-1:] |= losses[-1:] > bound
+    if not wrong.any():
+        return
+    at = int(np.flatnonzero(wrong)[0])
+    raise HpxferError(
+        f"lr: the loss must fall, got {losses[0]:.4g} before training and {losses[at]:.4g} after {at} updates; the LR "
+        "is beyond "
+        "the edge of stability, where finite networks leave the limit after a few updates, so that it is no guide; "
+        "take a "
+        "smaller lr"
+    )
+
+
+def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, drawn: bool) -> Iterator[str]:
+    """Yield where the limit is less of a guide."""
+    rises = np.flatnonzero(np.diff(losses) > _ROUNDING * losses[:-1])
+    if _repeats(given) and len(rises):
+        yield (
+            f"the loss rises at update {rises[0] + 1}: near the edge of stability finite networks leave the limit "
+            "after such "
+            "updates"
+        )
+    if drawn:
+        yield (
+            "top-K without a router bias has no limit of its own: this is the mean over draws of the active experts, "
+            "each kept "
+            "in all passes, and its errors are those of the mean"
+        )
+    margins = _margins(runs) or ()
+    if drawn and min(margins) < -_ROUNDING:
+        yield (
+            f"from update {int(np.argmax(np.array(margins) < -_ROUNDING))} on logits of active experts fall below "
+            "others: a "
+            "network that chooses by its logits takes other experts there"
+        )
+    elif not drawn and margins and min(margins) < _LEAST_MARGIN:
+        yield (
+            f"the margin of top-K falls below {_LEAST_MARGIN:g}: a network whose logits are that close to a tie "
+            "chooses by its "
+            "fluctuations, of size N^-1/2, and not as the limit does"
+        )
+
+
+def _repeats(given: Given) -> bool:
+    """Return whether every pass has the same samples."""
+    first = given.batches[0]
+    return all(
+        each is first or (np.array_equal(each.inputs, first.inputs) and np.array_equal(each.targets, first.targets))
+        for each in given.batches
+    )

@@ -1,0 +1,176 @@
+"""What is refused, each with its reason: limits that are not derived or do not exist, and sizes that nobody can wait
+for.
+
+A rule yields nothing, or raises HpxferError with rule, value, and fix.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpxfer.errors import HpxferError, shown
+from hpxfer.host.machine import host_bytes
+from hpxfer.limit.given import Batch, Given
+from hpxfer.limit.network import ROLES, Network
+
+# Samples of all updates together. The time grows as the square (I, II) or the cube (III).
+MOST_SAMPLES = 1000
+MOST_EXPERT_SAMPLES = 4000  # of regime I: times the experts
+MOST_SITES = 2**24
+MOST_SEEDS = 1000
+
+
+def require_network(network: Network) -> None:
+    """Raise HpxferError unless the limit of the network is derived."""
+    _require_numbers(network)
+    sums_to_one = network.gate != "sigmoid"
+    if sums_to_one != (network.aggregation == "none"):
+        legal = "none, as the weights of this gate sum to one" if sums_to_one else "1/K or 1/M"
+        raise HpxferError(f"aggregation: must be {legal} with the gate {network.gate}, got {network.aggregation}")
+    if network.regime == "I":
+        _require_fixed_experts(network)
+    elif sums_to_one:
+        raise HpxferError(
+            f"gate: must be sigmoid in regime {network.regime}, got {network.gate}; with infinitely many experts the "
+            "limit of a "
+            "softmax is derived here for regime I alone"
+        )
+    elif network.regime in ("II", "III"):
+        _require_many_experts(network)
+
+
+def _require_numbers(network: Network) -> None:
+    for name in ("expert_ratio", "experts_per_width", "inverse_temperature"):
+        if not (math.isfinite(value := getattr(network, name)) and value > 0):
+            raise HpxferError(f"{name}: must be a number above 0, got {shown(value)}")
+    if not 0 < network.active_share <= 1:
+        raise HpxferError(f"active_share: K/M must be above 0 and at most 1, got {shown(network.active_share)}")
+    for what, given in (("init_mult", network.init_mult), ("lr_mult", network.lr_mult)):
+        for role, value in given.items():
+            if role not in ROLES:
+                raise HpxferError(f"{role}.{what}: unknown role; legal: {', '.join(ROLES)}")
+            if not (math.isfinite(value) and value >= 0):
+                raise HpxferError(f"{role}.{what}: must be a finite number of at least 0, got {shown(value)}")
+
+
+def _require_fixed_experts(network: Network) -> None:
+    m, k = network.num_experts, network.num_active
+    if m is None or m < 1:
+        raise HpxferError(f"num_experts: regime I needs the number of its experts, got {shown(m)}")
+    if k is not None and not 1 <= k <= m:
+        raise HpxferError(f"num_active: must be from 1 to the {m} experts, got {shown(k)}")
+
+
+def _require_many_experts(network: Network) -> None:
+    where = f"in regime {network.regime}"
+    if network.regime == "II" and (network.expert_width is None or network.expert_width < 1):
+        raise HpxferError(
+            f"expert_width: regime II needs N_e, which stays fixed there, got {shown(network.expert_width)}"
+        )
+    if network.regime == "III" and network.activation != "linear":
+        raise HpxferError(
+            f"activation: must be linear {where}, got {network.activation}: the hidden neurons of an expert would be a "
+            "population inside each expert, which is not solved here; the input layer may have any"
+        )
+    if network.expert_matrices == 1:
+        raise HpxferError(
+            f"expert_matrices: must be 2 {where}, got 1: an expert with one matrix has the width of the model"
+        )
+    if network.router_bias != "none":
+        raise HpxferError(
+            f"router_bias: must be none {where}, got {network.router_bias}: the papers derive its limit for a fixed "
+            "number of "
+            "experts, regime I"
+        )
+    if network.active_share < 1 and not network.std("router"):
+        raise HpxferError(
+            f"active_share: must be 1 {where} where the router starts at zero, got {network.active_share:g}: all "
+            "logits are "
+            "equal, so that top-K has no limit; take router.init_mult above 0"
+        )
+
+
+def require_given(network: Network, given: Given) -> None:
+    """Raise HpxferError unless the training that is to be solved is whole."""
+    if not given.batches:
+        raise HpxferError("batches: there must be at least one, got none")
+    if len(given.lrs) != len(given.batches) - 1:
+        raise HpxferError(
+            f"lrs: must be one fewer than the {len(given.batches)} passes, with an update between two, got "
+            f"{len(given.lrs)}"
+        )
+    if wrong := [lr for lr in given.lrs if not (math.isfinite(lr) and lr >= 0)]:
+        raise HpxferError(f"lr: must be a finite number of at least 0, got {shown(wrong[0])}")
+    first = given.batches[0]
+    for at, batch in enumerate(given.batches):
+        _require_batch(f"pass {at}" if at else "samples", batch, first, given)
+    bias = given.router_bias
+    if bias is not None:
+        rows = 1 if network.router_bias == "learned" else len(given.batches)
+        if bias.ndim != 2 or bias.shape[1] != network.num_experts or len(bias) < rows or not np.isfinite(bias).all():
+            raise HpxferError(
+                f"router_bias: must be finite numbers [{rows} passes, {network.num_experts} experts], got {bias.shape}"
+            )
+    if given.active is not None:
+        shapes = [(len(batch.inputs), network.num_experts) for batch in given.batches]
+        if [mask.shape for mask in given.active] != shapes:
+            raise HpxferError(f"active: must be one mask per pass, [samples, experts], got {len(given.active)} masks")
+        if any((mask.sum(axis=1) != network.num_active).any() for mask in given.active):
+            raise HpxferError(f"active: each sample must have {network.num_active} active experts")
+
+
+def _require_batch(where: str, batch: Batch, first: Batch, given: Given) -> None:
+    x, y = batch.inputs, batch.targets
+    if x.ndim != 2 or not x.size:
+        raise HpxferError(f"{where}: inputs must be [samples, features], got shape {list(x.shape)}")
+    if len(x) != len(y):
+        raise HpxferError(f"{where}: inputs and targets must be as many, got {len(x)} inputs and {len(y)} targets")
+    if x.shape[1] != first.inputs.shape[1] or y.shape[1:] != first.targets.shape[1:]:
+        raise HpxferError(
+            f"{where}: samples of all passes must have the same sizes, got {list(x.shape)}, {list(y.shape)}"
+        )
+    for name, numbers in (("inputs", x), ("targets", y)):
+        if not np.isfinite(numbers).all():
+            place = np.argwhere(~np.isfinite(numbers))[0].tolist()
+            raise HpxferError(f"{where}: {name} must be finite, got {numbers[tuple(place)]} at {place}")
+    if given.loss == "squared_error":
+        if y.ndim != 2 or not y.shape[1]:
+            raise HpxferError(
+                f"{where}: targets of a squared error must be real numbers [samples, outputs], got {list(y.shape)}"
+            )
+    elif y.ndim != 1 or y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= given.num_classes:
+        raise HpxferError(f"{where}: targets of a cross entropy must be classes from 0 to {given.num_classes - 1}")
+
+
+def require_size(network: Network, given: Given, *, sites: int, seeds: int, needed_bytes: int) -> None:
+    """Raise HpxferError if a limit would take hours, or more memory than there is."""
+    if not 16 <= sites <= MOST_SITES or sites & (sites - 1):
+        raise HpxferError(
+            f"sites: must be a power of two from 16 to {MOST_SITES}, as a Sobol sequence is balanced there, got "
+            f"{shown(sites)}"
+        )
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise HpxferError(f"seeds: must be from 1 to {MOST_SEEDS}, got {shown(seeds)}")
+    samples = given.num_samples - len(given.batches[-1].inputs)
+    if network.regime == "I" and (got := (network.num_experts or 1) * samples) > MOST_EXPERT_SAMPLES:
+        raise HpxferError(
+            f"m T P: experts times updates times samples must be at most {MOST_EXPERT_SAMPLES}, got {got}: memory "
+            "grows as its "
+            "square, and the time as its cube; take fewer steps or samples"
+        )
+    if network.regime in ("II", "III") and samples > MOST_SAMPLES:
+        power = "square" if network.regime == "II" else "cube"
+        raise HpxferError(
+            f"T P: updates times samples must be at most {MOST_SAMPLES}, got {samples}: the time grows as its {power}; "
+            "take "
+            "fewer steps or samples"
+        )
+    room = host_bytes()
+    if room is not None and needed_bytes > room:
+        raise HpxferError(
+            f"sites: {sites} sites with {given.num_samples} samples over all passes need about "
+            f"{needed_bytes / 2**30:.3g} GiB, "
+            f"got {room / 2**30:.3g} GiB of memory; take fewer sites, steps or samples"
+        )

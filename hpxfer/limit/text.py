@@ -1,0 +1,155 @@
+"""A solved limit as text: what was solved, one row per update, and what to make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hpxfer.limit.given import Given
+from hpxfer.limit.network import Network
+from hpxfer.limit.outcome import SERIES, Limit, Series
+
+# Column of the table, by series: the symbol of the papers.
+HEADS = {
+    "loss": "loss",
+    "gate_mean": "E phi",
+    "gate_variance": "Var phi",
+    "logit_mean": "E psi",
+    "logit_variance": "Var psi",
+    "h1_rms": "|h1|",
+    "h3_rms": "|h3|",
+}
+_MOST_ROWS = 60
+_ZERO = 1e-12  # what rounding leaves of a zero
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Solved:
+    """A limit with the question that it answers."""
+
+    network: Network
+    given: Given
+    limit: Limit
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        return self.limit.cautions
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the question and the limit as JSON has them."""
+        given = self.given
+        return {
+            "network": {name: value for name, value in asdict(self.network).items() if value is not None},
+            "training": {
+                "loss": given.loss,
+                "lrs": list(given.lrs),
+                "samples": [len(batch.inputs) for batch in given.batches],
+                "router_bias": None if given.router_bias is None else np.asarray(given.router_bias).tolist(),
+            },
+            "symbols": {HEADS[name]: what for name, what in SERIES.items()},
+            **self.limit.to_dict(),
+        }
+
+    def table(self) -> str:
+        """Return the text."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        limit, loss = self.limit, self.limit.series["loss"]
+        last = len(loss.mean) - 1
+        yield (
+            f"The limit of {_name(self.network)}: the loss goes from {loss.mean[0]:.4g} to {loss.mean[-1]:.4g} in "
+            f"{last} "
+            f"{'update' if last == 1 else 'updates'}{_error(loss)}."
+        )
+        yield ""
+        yield _solver(limit)
+        yield ""
+        yield from self._rows(range(last + 1) if last < _MOST_ROWS else [*range(_MOST_ROWS - 1), last])
+        yield ""
+        yield "E and Var are over experts, || the RMS over coordinates. In brackets: standard error of the last digits."
+        if limit.selection is not None:
+            yield ""
+            yield from _selection(limit)
+
+    def _rows(self, shown: Any) -> Iterator[str]:
+        heads = ["update", *HEADS.values(), *(["margin"] if self.limit.margins is not None else [])]
+        rows = [
+            [
+                str(at),
+                *(_number(self.limit.series[name], at) for name in HEADS),
+                *([f"{self.limit.margins[at]:.3g}"] if self.limit.margins is not None else []),
+            ]
+            for at in shown
+        ]
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        for row in [heads, *rows]:
+            yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _name(network: Network) -> str:
+    """Return the network in words and the papers' symbols."""
+    style = {"mup": "muP", "mssp": "MSSP"}[network.parameterization]
+    match network.regime:
+        case "I":
+            active = f", K = {network.num_active}" if network.num_active else ""
+            ratio = f", N_e/N = {network.expert_ratio:g}" if network.expert_matrices == 2 else ""
+            sizes = f"M = {network.num_experts}{active}{ratio}"
+        case "II":
+            sizes = f"M/N = {network.experts_per_width:g}, N_e = {network.expert_width}{_share(network)}"
+        case "III":
+            sizes = f"M/N = {network.experts_per_width:g}, N_e/N = {network.expert_ratio:g}{_share(network)}"
+        case _:
+            fixed = network.expert_width
+            sizes = f"L = {network.depth}, " + (f"N_e = {fixed}" if fixed else f"N_e/N = {network.expert_ratio:g}")
+    where = "the residual network" if network.regime == "residual" else f"regime {network.regime}"
+    return f"{where} under {style} ({sizes})"
+
+
+def _share(network: Network) -> str:
+    return f", K/M = {network.active_share:g}" if network.active_share < 1 else ""
+
+
+def _solver(limit: Limit) -> str:
+    if limit.is_exact and limit.selection is None:
+        return "Nothing was sampled: the numbers are exact."
+    if limit.is_exact:
+        return f"Exact for given active experts, and the mean over {limit.num_seeds} draws of these."
+    if limit.num_seeds == 1:
+        return f"{limit.num_sites} sites, 1 seed: more seeds show the error of the solver."
+    return f"{limit.num_sites} sites, {limit.num_seeds} seeds."
+
+
+def _error(series: Series) -> str:
+    if series.error is None or not series.error.any():
+        return ""
+    return f", with an error of at most {series.error.max():.1g}"
+
+
+def _number(series: Series, at: int) -> str:
+    """Return a number with the digits that its error leaves, such as 0.1234(5)."""
+    value = float(series.mean[at])
+    error = 0.0 if series.error is None else float(series.error[at])
+    if max(abs(value), error) < _ZERO:
+        return "0"
+    if error < _ZERO:
+        return f"{value:.6g}"
+    digits = max(0, -int(np.floor(np.log10(error))))
+    return f"{value:.{digits}f}({round(error * 10**digits)})"
+
+
+def _selection(limit: Limit) -> Iterator[str]:
+    found = limit.selection
+    assert found is not None, "the caller has looked"
+    yield (
+        f"Top-K has no bias here. So a sample takes each of the {found.num_sets} sets of experts with probability "
+        f"{1 / found.num_sets:.4g}, at every width. The share of its experts that another sample has too is on average:"
+    )
+    yield ""
+    for row in found.overlaps[:8]:
+        yield "  ".join(f"{value:.3f}" for value in row[:8])
+    if len(found.overlaps) > 8:
+        yield f"... of {len(found.overlaps)} samples"

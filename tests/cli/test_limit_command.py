@@ -1,0 +1,146 @@
+"""`hpxfer limit` as a user calls it: text, JSON, files, and every kind of bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import hpxfer
+
+from hpxfer.limit import Batch, Given, Network, solve
+
+SMALL = ("--sites", 256, "--seeds", 2)
+
+
+@pytest.fixture
+def limit(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code, out, err = hpxfer(capsys, "limit", *arguments)
+        assert "Traceback" not in err
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> tuple[Path, Path]:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((3, 4)), rng.standard_normal(3)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    return tmp_path / "x.npy", tmp_path / "y.npy"
+
+
+def test_the_first_sentence_says_what_was_solved(limit: Any) -> None:
+    code, out, err = limit("--regime", "II", "--parameterization", "mssp", *SMALL)
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0].startswith("The limit of regime II under MSSP (M/N = 0.5, N_e = 2): the loss goes from 1.167 to ")
+    assert lines[2] == "256 sites, 2 seeds."
+    assert lines[4].split() == [
+        *("update", "loss", "E", "phi", "Var", "phi", "E", "psi", "Var", "psi", "|h1|", "|h3|")
+    ]
+    assert [line.split()[0] for line in lines[5:11]] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_json_holds_the_question_and_the_numbers_of_the_library(limit: Any, arrays: tuple[Path, Path]) -> None:
+    x, y = arrays
+    asked = ("--regime", "I", "--parameterization", "mup", "--experts", 3, "--steps", 2, "--lr", 0.2)
+    code, out, _ = limit(*asked, "--inputs", x, "--targets", y, "--hp", "readout.forward_mult=2", "--json")
+    found = json.loads(out)
+    batch = Batch(inputs=np.load(x), targets=np.load(y)[:, None])
+    network = Network(
+        regime="I",
+        parameterization="mup",
+        num_experts=3,
+        expert_matrices=1,
+        init_mult={"readout": 2.0},
+        lr_mult={"readout": 4.0},
+    )
+    expected = solve(network, Given.full_batch(batch, steps=2, lr=0.2))
+    assert (code, found["exact"], found["training"]["lrs"]) == (0, True, [0.2, 0.2])
+    assert found["series"]["loss"]["mean"] == expected.series["loss"].mean.tolist()
+    assert found["series"]["loss"]["error"] == [0.0, 0.0, 0.0]
+    assert np.allclose(found["outputs"], expected.outputs)
+    assert found["network"]["init_mult"] == {"readout": 2.0}
+
+
+def test_classes_need_the_cross_entropy(limit: Any, tmp_path: Path, arrays: tuple[Path, Path]) -> None:
+    np.save(tmp_path / "c.npy", np.array([0, 2, 1]))
+    asked = ("--regime", "I", "--parameterization", "mup", "--inputs", arrays[0], "--targets", tmp_path / "c.npy")
+    code, out, _ = limit(*asked, "--loss", "cross_entropy", "--steps", 1, "--json")
+    assert code == 0
+    assert json.loads(out)["series"]["loss"]["mean"][0] == pytest.approx(np.log(3))
+    assert limit(*asked[:-2], "--targets", arrays[1], "--loss", "cross_entropy")[0] == 2
+
+
+def test_top_k_without_a_bias_is_a_distribution(limit: Any) -> None:
+    code, out, err = limit("--regime", "I", "--parameterization", "mup", "--top-k", 0.5, "--samples", 2, "--steps", 2)
+    assert code == 0
+    assert "the 6 sets of experts with probability 0.1667" in out
+    assert err.startswith("warning: top-K without a router bias has no limit of its own")
+    fixed = limit("--regime", "I", "--parameterization", "mup", "--top-k", 2, "--bias", "fixed", "--steps", 2)
+    assert "Nothing was sampled" in fixed[1]
+    assert "margin" in fixed[1]
+
+
+def test_output_writes_text_numbers_and_figures(limit: Any, tmp_path: Path) -> None:
+    asked = ("--regime", "III", "--parameterization", "mup", "--steps", 2, *SMALL, "--output", tmp_path / "new" / "out")
+    code, out, _ = limit(*asked)
+    assert code == 0
+    folder = tmp_path / "new" / "out"
+    assert {"limit.txt", "limit.json"} < {path.name for path in folder.iterdir()}
+    assert any(path.suffix == ".png" for path in folder.iterdir())
+    assert json.loads((folder / "limit.json").read_text())["network"]["regime"] == "III"
+    assert (folder / "limit.txt").read_text().splitlines()[0] == out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "limit: needs --regime and --parameterization, or --against, or --bias-rate; got no --regime"),
+        (("--regime", "II"), "limit: needs --regime and --parameterization, or --against, or --bias-rate; got no --param"),
+        (("--regime", "IV", "--parameterization", "mup"), "--regime: got 'IV'; did you mean"),
+        (("--regime", "I", "--parameterization", "sp"), "--parameterization: got 'sp'; did you mean"),
+        (("--regime", "II", "--parameterization", "mup", "--experts", 3), "--experts: read in regime I, got regime II"),
+        (("--regime", "I", "--parameterization", "mup", "--kappa", 1), "--kappa: read in regime II and III, got regime I"),
+        (("--regime", "I", "--parameterization", "mup", "--iota", 1), "--iota: an expert with one matrix has the width"),
+        (("--regime", "II", "--parameterization", "mup", "--top-k", 2), "--top-k: must be the share of active experts"),
+        (("--regime", "I", "--parameterization", "mup", "--top-k", 0.3), "--top-k: must be a whole number of the 4"),
+        (("--regime", "I", "--parameterization", "mup", "--matrices", 3), "--matrices: must be 1 or 2, got 3"),
+        (("--regime", "I", "--parameterization", "mup", "--hp", "lr=1"), "--hp: unknown multiplier 'lr'"),
+        (("--regime", "I", "--parameterization", "mup", "--hp", "lr"), "--hp must be NAME=NUMBER"),
+        (("--regime", "I", "--parameterization", "mup", "--steps", -1), "--steps: must be from 0 to 100000, got -1"),
+        (("--regime", "I", "--parameterization", "mup", "--samples", 0), "--samples: must be from 1 to 100000, got 0"),
+        (("--regime", "I", "--parameterization", "mup", "--lr", "nan"), "lr: must be a finite number"),
+        (("--regime", "I", "--parameterization", "mup", "--inputs", "no.npy"), "--targets: --inputs and --targets go"),
+        (("--regime", "I", "--parameterization", "mup", "--tolerance", 1), "--tolerance: not read with --regime"),
+        (("--against", "results", "--kappa", 1), "--kappa: not read with --against; leave out"),
+        (("--bias-rate", "--sites", 64), "--sites: not read with --bias-rate; leave out"),
+    ],
+)
+def test_what_does_not_go_together_is_named(limit: Any, arguments: tuple[object, ...], message: str) -> None:
+    code, out, err = limit(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"hpxfer: {message}")
+
+
+def test_files_that_hold_no_numbers(limit: Any, tmp_path: Path, arrays: tuple[Path, Path]) -> None:
+    x, y = arrays
+    text, pickled, archive, cube = (tmp_path / name for name in ("text.npy", "objects.npy", "a.npz", "cube.npy"))
+    text.write_text("1,2,3")
+    np.save(pickled, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    np.savez(archive, x=np.zeros(3))
+    np.save(cube, np.zeros((2, 2, 2)))
+    np.save(tmp_path / "short.npy", np.zeros(2))
+    base = ("--regime", "I", "--parameterization", "mup")
+    for path in (text, pickled, archive, cube, tmp_path / "missing.npy", tmp_path):
+        code, _, err = limit(*base, "--inputs", path, "--targets", y)
+        assert (code, err.startswith(f"hpxfer: --inputs: {path}")) == (2, True), err
+    code, _, err = limit(*base, "--inputs", x, "--targets", tmp_path / "short.npy")
+    assert (code, "got 3 inputs and 2 targets" in err) == (2, True)
+    code, _, err = limit(*base, "--inputs", y, "--targets", y)
+    assert (code, "must be [samples, features]" in err) == (2, True)

@@ -1,0 +1,163 @@
+"""What is refused before anything is solved, each message with the rule, what was got, and a fix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given as random_examples
+from hypothesis import strategies as st
+
+from hpxfer.errors import HpxferError
+from hpxfer.limit import Batch, Given, Limit, Network, refusals, solve
+
+X = np.random.default_rng(0).standard_normal((3, 4))
+Y = X[:, :1]
+TRAINING = Given.full_batch(Batch(inputs=X, targets=Y), steps=2, lr=0.1)
+FIXED = Network(regime="I", parameterization="mup", num_experts=4, expert_matrices=1)
+MANY = Network(regime="II", parameterization="mssp", expert_width=2)
+ALL = Network(regime="III", parameterization="mssp")
+WITH_NAN = np.where(np.arange(12).reshape(3, 4) == 5, np.nan, X)
+
+
+def refused(network: Network, given: Given = TRAINING, **options: Any) -> str:
+    """Return the message of a refusal."""
+    with pytest.raises(HpxferError) as caught:
+        solve(network, given, **{"sites": 64, "seeds": 1, **options})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (replace(ALL, activation="tanh"), "activation: must be linear in regime III, got tanh: the hidden neurons"),
+        (replace(MANY, gate="softmax", aggregation="none"), "gate: must be sigmoid in regime II, got softmax"),
+        (replace(MANY, gate="softmax"), "aggregation: must be none, as the weights of this gate sum to one"),
+        (replace(FIXED, aggregation="none"), "aggregation: must be 1/K or 1/M with the gate sigmoid, got none"),
+        (replace(MANY, expert_width=None), "expert_width: regime II needs N_e"),
+        (replace(MANY, expert_matrices=1), "expert_matrices: must be 2 in regime II, got 1"),
+        (replace(MANY, router_bias="fixed"), "router_bias: must be none in regime II, got fixed"),
+        (replace(MANY, active_share=0.5, init_mult={"router": 0.0}), "active_share: must be 1 in regime II where the"),
+        (replace(MANY, active_share=0.0), "active_share: K/M must be above 0 and at most 1, got 0.0"),
+        (replace(MANY, experts_per_width=float("nan")), "experts_per_width: must be a number above 0, got nan"),
+        (replace(ALL, expert_ratio=-1.0), "expert_ratio: must be a number above 0, got -1.0"),
+        (replace(MANY, init_mult={"router": float("inf")}), "router.init_mult: must be a finite number"),
+        (replace(MANY, lr_mult={"attn_q": 1.0}), "attn_q.lr_mult: unknown role; legal: embedding"),  # type: ignore[dict-item]
+        (replace(FIXED, num_experts=None), "num_experts: regime I needs the number of its experts, got None"),
+        (replace(FIXED, num_active=5), "num_active: must be from 1 to the 4 experts, got 5"),
+        (replace(FIXED, num_active=2, init_mult={"router": 0.0}), "num_active: must be the 4 experts where the router"),
+        (replace(FIXED, num_active=2, parameterization="mssp"), "num_active: must be the 4 experts where the router"),
+    ],
+)
+def test_networks_without_a_derived_limit(network: Network, message: str) -> None:
+    assert refused(network).startswith(message)
+
+
+def batches(*given: tuple[Any, Any]) -> Given:
+    return Given(
+        batches=tuple(Batch(inputs=x, targets=y) for x, y in given),
+        lrs=(0.1,) * (len(given) - 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        (batches((X, Y[:2])), "samples: inputs and targets must be as many, got 3 inputs and 2 targets"),
+        (batches((X, Y), (X[:, :3], Y)), "pass 1: samples of all passes must have the same sizes, got [3, 3], [3, 1]"),
+        (batches((WITH_NAN, Y)), "samples: inputs must be finite, got nan at [1, 1]"),
+        (batches((X, np.full((3, 1), np.inf))), "samples: targets must be finite, got inf at [0, 0]"),
+        (batches((X[0], Y)), "samples: inputs must be [samples, features], got shape [4]"),
+        (batches((X[:0], Y[:0])), "samples: inputs must be [samples, features], got shape [0, 4]"),
+        (batches((X, Y[:, 0])), "samples: targets of a squared error must be real numbers"),
+        (batches(), "batches: there must be at least one, got none"),
+        (replace(TRAINING, lrs=(0.1,)), "lrs: must be one fewer than the 3 passes"),
+        (replace(TRAINING, lrs=(0.1, float("nan"))), "lr: must be a finite number of at least 0, got nan"),
+        (replace(TRAINING, lrs=(0.1, -1.0)), "lr: must be a finite number of at least 0, got -1.0"),
+        (replace(TRAINING, loss="cross_entropy"), "samples: targets of a cross entropy must be classes"),
+        (replace(TRAINING, router_bias=np.zeros((3, 3))), "router_bias: must be finite numbers [3 passes, 4 experts]"),
+        (replace(TRAINING, active=(np.ones((3, 4), bool),)), "active: must be one mask per pass"),
+    ],
+)
+def test_trainings_that_are_not_whole(training: Given, message: str) -> None:
+    assert refused(FIXED, training).startswith(message)
+
+
+@pytest.mark.parametrize("sites", [0, 15, 1000, 2**25])
+def test_sites_are_a_power_of_two(sites: int) -> None:
+    assert refused(MANY, sites=sites).startswith("sites: must be a power of two from 16 to 16777216")
+
+
+def test_seeds_are_some() -> None:
+    assert refused(MANY, seeds=0) == "seeds: must be from 1 to 1000, got 0"
+
+
+def test_long_trainings_are_refused_with_their_cost() -> None:
+    long = Given.full_batch(Batch(inputs=X, targets=Y), steps=334, lr=0.1)
+    assert refused(MANY, long).startswith("T P: updates times samples must be at most 1000, got 1002: the time grows")
+    assert "square" in refused(MANY, long)
+    assert "cube" in refused(ALL, long)
+    assert refused(FIXED, long).startswith("m T P: experts times updates times samples must be at most 4000, got 4008")
+
+
+def test_sizes_past_memory_are_refused_before_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "host_bytes", lambda: 2**30)
+    long = Given.full_batch(Batch(inputs=X, targets=Y), steps=300, lr=0.1)
+    for network in (MANY, ALL, replace(FIXED, num_experts=4, activation="relu", num_active=None)):
+        assert "GiB, got 1 GiB of memory; take fewer sites" in refused(network, long, sites=2**22)
+
+
+def test_fewer_sites_than_gaussians_are_refused() -> None:
+    long = Given.full_batch(Batch(inputs=X, targets=Y), steps=20, lr=0.1)
+    assert refused(MANY, long, sites=64).startswith("sites: must be more than the ")
+
+
+def test_an_lr_beyond_the_edge_of_stability_is_refused() -> None:
+    fast = Given.full_batch(Batch(inputs=X, targets=Y), steps=6, lr=8.0)
+    for network in (FIXED, MANY, ALL):
+        assert "beyond the edge of stability" in refused(network, fast, sites=256)
+    slow = Given.full_batch(Batch(inputs=X, targets=Y), steps=6, lr=0.1)
+    assert solve(FIXED, slow).series["loss"].mean[-1] < 0.9 * solve(FIXED, slow).series["loss"].mean[0]
+
+
+def test_a_loss_that_rises_on_the_way_is_a_caution() -> None:
+    near = Given.full_batch(Batch(inputs=X, targets=Y), steps=6, lr=1.0)
+    found: Limit = solve(replace(ALL, experts_per_width=0.5, expert_ratio=0.25), near, sites=256, seeds=2)
+    rises = np.diff(found.series["loss"].mean) > 0
+    assert rises.any()
+    assert found.cautions[0].startswith(f"the loss rises at update {int(np.argmax(rises)) + 1}: near the edge")
+
+
+NUMBERS = st.one_of(st.floats(), st.integers(-3, 5).map(float))
+
+
+@random_examples(
+    st.builds(
+        Network,
+        regime=st.sampled_from(["I", "II", "III"]),
+        parameterization=st.sampled_from(["mup", "mssp"]),
+        gate=st.sampled_from(["sigmoid", "softmax", "normalized_softmax"]),
+        activation=st.sampled_from(["linear", "relu", "gelu", "tanh"]),
+        aggregation=st.sampled_from(["1/K", "1/M", "none"]),
+        inverse_temperature=NUMBERS,
+        num_experts=st.one_of(st.none(), st.integers(-1, 4)),
+        num_active=st.one_of(st.none(), st.integers(-1, 5)),
+        expert_matrices=st.sampled_from([1, 2]),
+        active_share=NUMBERS,
+        expert_ratio=NUMBERS,
+        expert_width=st.one_of(st.none(), st.integers(-1, 2)),
+        experts_per_width=NUMBERS,
+        init_mult=st.dictionaries(st.sampled_from(["router", "readout", "x"]), NUMBERS, max_size=2),
+    ),
+    NUMBERS,
+)
+def test_whatever_is_given_is_solved_or_refused(network: Network, lr: float) -> None:
+    training = Given.full_batch(Batch(inputs=X, targets=Y), steps=2, lr=lr)
+    try:
+        found = solve(network, training, sites=64, seeds=2)
+    except HpxferError as error:
+        assert ": " in str(error)
+    else:
+        assert np.isfinite(found.series["loss"].mean).all()
