@@ -244,7 +244,7 @@ def solve_exactly(network: Network, given: Given, outputs: int, printed: frozens
         ]
         if network.router_bias == "learned":
             assert bias is not None
-            bias = bias - lr * moved.sum(0)
+            bias = bias - lr * rate("router_bias") * moved.sum(0)
     return out
 
 

@@ -90,9 +90,9 @@ def initial_stds(network: Network, size: Size, num_inputs: int) -> dict[str, flo
 
 
 def sgd_rates(network: Network, size: Size) -> dict[str, float]:
-    """Table B.1, LR of SGD."""
+    """Table B.1, LR of SGD. A router bias that is learned has the LR itself (Why Routers Freeze, eq. 161)."""
     n, m = size.width, size.experts
-    out = {"embedding": n, "readout": 1 / n}
+    out = {"embedding": n, "readout": 1 / n, "router_bias": 1.0}
     out |= {
         "I": {"router": 1 / n, "expert_in": 1.0, "expert_out": 1.0},
         "II": {"router": m / n, "expert_in": m / n, "expert_out": m * n},
@@ -204,8 +204,7 @@ def train(
         ])  # fmt: skip
     rates = sgd_rates(network, size)
     first = given.batches[0]
-    num_outputs = network_outputs(given)
-    weights = drawn(network, size, seeds=seeds, inputs=first.inputs.shape[1], outputs=num_outputs, seed=seed)
+    weights = drawn(network, size, seeds=seeds, inputs=first.inputs.shape[1], outputs=given.num_outputs, seed=seed)
     learned = network.router_bias == "learned"
     bias = None if given.router_bias is None else torch.from_numpy(given.router_bias[0]).repeat(seeds, 1)
     records, outputs, used = [], [], []
@@ -225,19 +224,12 @@ def train(
         used.append(now.used.numpy())
         if t == given.num_updates:
             break
-        leaves = weights | ({"bias": bias} if learned and bias is not None else {})
+        leaves = weights | ({"router_bias": bias} if learned and bias is not None else {})
         # The seeds share nothing, so that the gradient of their sum holds the gradient of each.
         gradients = torch.autograd.grad(loss.sum(), list(leaves.values()))
         with torch.no_grad():
             for (role, parameter), gradient in zip(leaves.items(), gradients, strict=True):
                 if role not in frozen:
-                    parameter -= given.lrs[t] * rates.get(role, 1.0) * gradient
+                    parameter -= given.lrs[t] * rates[role] * gradient
     series = {name: np.stack([record[name] for record in records], 1) for name in records[0]}
     return Run(series, tuple(outputs), tuple(used))
-
-
-def network_outputs(given: Given) -> int:
-    """Return C: the columns of the targets, or the number of classes."""
-    if given.loss == "squared_error":
-        return given.batches[0].targets.shape[1]
-    return int(max(batch.targets.max() for batch in given.batches)) + 1
