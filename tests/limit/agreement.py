@@ -27,7 +27,9 @@ class Estimate:
     error: np.ndarray  # [T + 1], the standard error
 
 
-def limit_of(passes: Passes, network: Network, given: Given, *, sites: int = 8192, seeds: int = 4) -> dict[str, Estimate]:
+def limit_of(
+    passes: Passes, network: Network, given: Given, *, sites: int = 8192, seeds: int = 4
+) -> dict[str, Estimate]:
     """Return the solver's series, mean over its seeds."""
     solves = [passes(network, given, sites=sites, seed=seed) for seed in range(seeds)]
     return estimates({name: np.array([[each.numbers[name] for each in solve] for solve in solves]) for name in SERIES})
@@ -39,7 +41,9 @@ def extrapolated(small: Run, wide: Run) -> dict[str, Estimate]:
     return {name: Estimate(2 * b[name].mean - a[name].mean, np.hypot(2 * b[name].error, a[name].error)) for name in a}
 
 
-def finite(network: Network, given: Given, widths: Sequence[int], seeds: int, frozen: tuple[str, ...] = ()) -> dict[str, Estimate]:
+def finite(
+    network: Network, given: Given, widths: Sequence[int], seeds: int, frozen: tuple[str, ...] = ()
+) -> dict[str, Estimate]:
     """Return what networks of two widths say of the limit."""
     small, wide = (train(network, given, n, seeds=seeds, seed=n, frozen=frozen, chunk=50) for n in widths)
     return extrapolated(small, wide)

@@ -112,7 +112,7 @@ def solve_exactly(network: Network, given: Given, outputs: int, printed: frozens
     num_inputs = given.batches[0].inputs.shape[1]
     std, rate = network.std, network.rate
 
-    # init (138, 144): the columns of W1, the rows of n W2, the rows of n W4
+    # Initialization, eqs. 138 and 144: the columns of W1, the rows of n W2, the rows of n W4
     first, third = Basis(), Basis()
     w1 = [unit(first.grow(np.eye(1))) for _ in range(num_inputs)]
     w2_std = 0.0 if network.parameterization == "mssp" else std("router")
@@ -235,12 +235,15 @@ def solve_exactly(network: Network, given: Given, outputs: int, printed: frozens
             for a in samples
         ]  # fmt: skip
 
-        # updates (159-161, 169)
+        # The updates of SGD: eqs. 159 to 161, and 169.
         lr = given.lrs[t]
         h1_change += [(x[a], lr * rate("embedding") * dh1[a]) for a in samples]
-        w2 = [first.sum([(1.0, w2[k]), *((-lr * rate("router") * moved[a, k], h1[a]) for a in samples)]) for k in range(m)]
+        w2 = [
+            first.sum([(1.0, w2[k]), *((-lr * rate("router") * moved[a, k], h1[a]) for a in samples)]) for k in range(m)
+        ]
         w4 = [
-            third.sum([(1.0, w4[b]), *((-lr * rate("readout") * chi[a, b], h3[a]) for a in samples)]) for b in range(outputs)
+            third.sum([(1.0, w4[b]), *((-lr * rate("readout") * chi[a, b], h3[a]) for a in samples)])
+            for b in range(outputs)
         ]
         if network.router_bias == "learned":
             assert bias is not None

@@ -106,7 +106,9 @@ def drawn(network: Network, size: Size, *, seeds: int, inputs: int, outputs: int
     generator = torch.Generator().manual_seed(seed)
     n, m, h = size.width, size.experts, size.hidden
     shapes = {"embedding": (n, inputs), "router": (m, n), "readout": (outputs, n)}
-    shapes |= {"expert_out": (m, n, n)} if network.expert_matrices == 1 else {"expert_in": (m, h, n), "expert_out": (m, n, h)}
+    shapes |= (
+        {"expert_out": (m, n, n)} if network.expert_matrices == 1 else {"expert_in": (m, h, n), "expert_out": (m, n, h)}
+    )
     tied = network.regime == "III" and network.parameterization == "mssp"
     std = initial_stds(network, size, inputs)
     weights = {}
@@ -146,7 +148,9 @@ class Forward:
     h3: Tensor  # [R, P, N]
 
 
-def forward(network: Network, size: Size, w: Weights, x: Tensor, bias: Tensor | None, imposed: Tensor | None) -> Forward:
+def forward(
+    network: Network, size: Size, w: Weights, x: Tensor, bias: Tensor | None, imposed: Tensor | None
+) -> Forward:
     """The definition, term by term. x [P, D], bias [R, M], imposed [P, M]."""
     h1 = ACTIVATIONS[network.input_activation](x @ w["embedding"].mT)
     psi = h1 @ w["router"].mT
@@ -192,7 +196,14 @@ def measured(now: Forward, loss: Tensor) -> dict[str, np.ndarray]:
 
 
 def train(
-    network: Network, given: Given, width: int, *, seeds: int, seed: int = 0, frozen: tuple[str, ...] = (), chunk: int = 0
+    network: Network,
+    given: Given,
+    width: int,
+    *,
+    seeds: int,
+    seed: int = 0,
+    frozen: tuple[str, ...] = (),
+    chunk: int = 0,
 ) -> Run:
     """Train `seeds` networks of a width. `frozen` names roles that get no update: a planted error."""
     size = Size.of(network, width)

@@ -19,7 +19,9 @@ def batch(*, samples: int = 3, inputs: int = 4, outputs: int = 1, classes: int =
     """Return inputs with entries N(0, 1), and targets of order one or classes."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((samples, inputs))
-    return Batch(inputs=x, targets=rng.integers(0, classes, samples) if classes else rng.standard_normal((samples, outputs)))
+    return Batch(
+        inputs=x, targets=rng.integers(0, classes, samples) if classes else rng.standard_normal((samples, outputs))
+    )
 
 
 def full_batch(lr: float, *, steps: int = 5, classes: int = 0, **kinds: Any) -> Given:
@@ -39,9 +41,7 @@ def changing(lr: float, *, steps: int = 4, classes: int = 0, **kinds: Any) -> Gi
 def two(parameterization: Any, kappa: float, width: int, **kinds: Any) -> Network:
     """Return a network of regime II: kappa, N_e."""
     kinds = {"aggregation": "1/M", **kinds}
-    return Network(
-        regime="II", parameterization=parameterization, experts_per_width=kappa, expert_width=width, **kinds
-    )
+    return Network(regime="II", parameterization=parameterization, experts_per_width=kappa, expert_width=width, **kinds)
 
 
 def three(parameterization: Any, kappa: float, iota: float, **kinds: Any) -> Network:

@@ -48,7 +48,7 @@ def test_finite_networks_approach_the_limit(name: str) -> None:
 
 
 def test_untied_experts_know_of_kappa_by_their_router_alone() -> None:
-    # Table B.1: the router's LR is 1 in regime III, so that its update has 1/kappa. If it starts at zero, nothing else has.
+    # Table B.1: the router's LR is 1 in regime III, so that its update has 1/kappa. Nothing else has, if it starts at 0.
     def of(kappa: float, rate: float) -> list[Any]:
         network = three("mup", kappa, 0.5, init_mult={"router": 0.0}, lr_mult={"router": rate})
         return passes(network, full_batch(LR), sites=64, seed=0)
@@ -72,7 +72,9 @@ def test_the_error_falls_faster_than_that_of_plain_sampling() -> None:
     network, given = FINITE["tied"]
 
     def spread(sites: int) -> float:
-        return float(np.std([passes(network, given, sites=sites, seed=s)[-1].numbers["loss"] for s in range(12)], ddof=1))
+        return float(
+            np.std([passes(network, given, sites=sites, seed=s)[-1].numbers["loss"] for s in range(12)], ddof=1)
+        )
 
     assert spread(2048) < spread(128) / 5  # a plain sample of 16 times the sites has a quarter
 
@@ -90,8 +92,6 @@ def test_larger_inputs_are_a_larger_first_layer() -> None:
         lr_mult={**network.lr_mult, "embedding": network.rate("embedding") / 4},
     )
     doubled = replace(given, batches=tuple(replace(batch, inputs=2 * batch.inputs) for batch in given.batches))
-    for a, b in zip(
-        passes(network, given, sites=256, seed=0), passes(other, doubled, sites=256, seed=0), strict=True
-    ):
+    for a, b in zip(passes(network, given, sites=256, seed=0), passes(other, doubled, sites=256, seed=0), strict=True):
         np.testing.assert_allclose(b.outputs, a.outputs, rtol=0, atol=1e-9)
         assert b.numbers == pytest.approx(a.numbers, abs=1e-9)

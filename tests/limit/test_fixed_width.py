@@ -28,7 +28,7 @@ FINITE = {
     "MSSP, top-k of a quarter": (two("mssp", 0.5, 2, active_share=0.25), full_batch(LR)),
     "muP, top-k of a half, 1/K, relu": (
         two("mup", 0.5, 2, active_share=0.5, aggregation="1/K", activation="relu"),
-        full_batch(LR),
+        full_batch(0.06),
     ),
     "MSSP, constants, two outputs, new batches": (
         two("mssp", 0.5, 2, inverse_temperature=1.5, **CONSTANTS),
