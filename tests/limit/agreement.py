@@ -52,7 +52,7 @@ def finite(
 def estimates(values: dict[str, np.ndarray]) -> dict[str, Estimate]:
     """Return the mean of every series. Of an RMS it is the mean of its square.
 
-    The square is what has a series in 1/n. Where the limit is zero, as of h3 at the start under muP, the RMS has n^-1/2.
+    The square is what has a series in 1/n. Where the limit is zero, as of h3 under muP at first, the RMS has n^-1/2.
     """
     squared = {name: value**2 if name.endswith("_rms") else value for name, value in values.items()}
     return {name: estimate(value) for name, value in squared.items()}

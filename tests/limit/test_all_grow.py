@@ -48,7 +48,7 @@ def test_finite_networks_approach_the_limit(name: str) -> None:
 
 
 def test_untied_experts_know_of_kappa_by_their_router_alone() -> None:
-    # Table B.1: the router's LR is 1 in regime III, so that its update has 1/kappa. Nothing else has, if it starts at 0.
+    # Table B.1: the router's LR is 1 in regime III, so its update has 1/kappa. Nothing else has if it starts at 0.
     def of(kappa: float, rate: float) -> list[Any]:
         network = three("mup", kappa, 0.5, init_mult={"router": 0.0}, lr_mult={"router": rate})
         return passes(network, full_batch(LR), sites=64, seed=0)
