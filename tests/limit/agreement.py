@@ -1,8 +1,10 @@
 """How far a limit is from finite networks, in standard errors.
 
 The mean of a number over networks of width n is limit + c / n + d / n^2 + ... Twice the mean at 2n less the mean at n
-holds no c. What is left of d is half of its effect at n, with the sign turned, which 200 seeds do not see at n = 128.
-So nothing is fitted, and no width is left out or chosen afterwards.
+holds no c. What is left of d is half of its effect at n, with the sign turned. Nothing is fitted.
+
+This is fair where d is small at the widths used. It is not near the edge of stability, nor for muP in regime III with a
+large down projection, whose widths below 256 are far from the limit. The cases of the tests were chosen to avoid both.
 """
 
 from __future__ import annotations

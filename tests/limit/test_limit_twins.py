@@ -1,7 +1,7 @@
 """Negative twins: a solver with an error planted in it is told from finite networks. Without the error it is not.
 
 No one network shows every error, so each error names the reference that shows it. A reference is a network with
-constants that make one of its parts learn fast.
+constants that make one of its parts learn fast. A search over random constants found them.
 """
 
 from __future__ import annotations
