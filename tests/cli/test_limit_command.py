@@ -79,7 +79,7 @@ def test_top_k_without_a_bias_is_a_distribution(limit: Any) -> None:
     code, out, err = limit("--regime", "I", "--parameterization", "mup", "--top-k", 0.5, "--samples", 2, "--steps", 2)
     assert code == 0
     assert "the 6 sets of experts with probability 0.1667" in out
-    assert err.startswith("warning: top-K without a router bias has no limit of its own")
+    assert err.startswith("warning: top-K without a router bias has no limit: these are networks whose samples keep")
     fixed = limit("--regime", "I", "--parameterization", "mup", "--top-k", 2, "--bias", "fixed", "--steps", 2)
     assert "Nothing was sampled" in fixed[1]
     assert "margin" in fixed[1]

@@ -33,3 +33,16 @@ def test_networks_take_sets_as_the_distribution_says(cosine: float, overlap: flo
     # the room's own draws have the same overlap
     drawn = np.array([draw(given, 4, 2, seed)[0] for seed in range(1500)])
     assert abs((drawn[:, 0] & drawn[:, 1]).sum(-1).mean() / 2 - overlap) < 0.03
+
+
+def test_free_networks_draw_again_after_the_first_update() -> None:
+    given = Given.full_batch(Batch(inputs=np.array([[1.0, 0.0]]), targets=np.ones((1, 1))), steps=1, lr=0.2)
+    network = one(
+        num_experts=2, num_active=1, expert_matrices=1, expert_ratio=1.0, gate="normalized_softmax", aggregation="none"
+    )
+    shares = []
+    for width, seeds in ((32, 2000), (128, 2000)):
+        used = train(network, given, width, seeds=seeds, chunk=500).used  # [passes][R, 1, 2]
+        shares.append(float((used[0] != used[1]).any(-1).mean()))
+    assert min(shares) > 0.13  # 0.17, with an error of 0.008
+    assert abs(shares[0] - shares[1]) < 0.04  # it does not fall with the width, as N^-1/2 would by a half
