@@ -24,7 +24,7 @@ def limit(
         str | None, typer.Option(metavar="mup|mssp", help="The initialization of Table B.1 of MSSP.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of plain SGD; default: 5.")] = None,
-    lr: Annotated[float | None, typer.Option(help="The base LR, which the table scales; default: 0.1.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The base LR, which the table scales; default: 0.05.")] = None,
     inputs: Annotated[
         Path | None, typer.Option(metavar="X.npy", help="The batch, [samples, features]; default: a built-in one.")
     ] = None,
@@ -103,7 +103,7 @@ def limit(
 
     \b
     Examples:
-      hpxfer limit --regime II --parameterization mssp --kappa .5 --expert-width 2 --steps 5 --lr .1
+      hpxfer limit --regime II --parameterization mssp --kappa .5 --expert-width 2 --steps 5 --lr .05
       hpxfer limit --regime I --parameterization mup --experts 4 --top-k 2 --bias fixed --activation linear
       hpxfer limit --regime III --parameterization mup --inputs x.npy --targets y.npy --json
       hpxfer limit --against results/limit-regime-ii --output limits

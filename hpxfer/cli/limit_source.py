@@ -22,7 +22,7 @@ from hpxfer.limit.text import Solved
 if TYPE_CHECKING:
     from hpxfer.limit.bias_rate import BiasRate
 
-STEPS, LR, SAMPLES = 5, 0.1, 8
+STEPS, LR, SAMPLES = 5, 0.05, 8
 MOST_STEPS, MOST_SAMPLES = 10**5, 10**5
 # Option -> the regimes that read it, and what it is by default there.
 ONLY: dict[str, dict[str, Any]] = {
@@ -124,10 +124,10 @@ def _of_regime(option: str, value: Any, regime: str) -> Any:
     if regime in ONLY[option]:
         return ONLY[option][regime] if value is None else value
     if value is not None:
-        raise HpxferError(
-            f"--{option.replace('_', '-')}: read in regime {' and '.join(ONLY[option])}, got regime {regime}; leave it "
-            "out"
-        )
+        *others, last = ONLY[option]
+        readers = f"{', '.join(others)} and {last}" if others else last
+        name = f"--{option.replace('_', '-')}"
+        raise HpxferError(f"{name}: read in regime {readers}, got regime {regime}; leave it out")
     return None
 
 

@@ -135,8 +135,8 @@ def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, draw
     margins = _margins(runs) or ()
     if drawn:
         yield (
-            "top-K without a router bias has no limit: these are networks whose samples keep the experts that they drew, "
-            "and their mean over draws; free networks draw again after update 1, as all logits are equal until update 2"
+            "top-K without a router bias has no limit: these are networks whose samples keep the experts that they "
+            "drew, and their mean over draws; free networks draw again after update 1, as all logits are equal until update 2"
         )
     if drawn and min(margins) < -_ROUNDING:
         yield (
