@@ -24,7 +24,7 @@ def limit(
         str | None, typer.Option(metavar="mup|mssp", help="The initialization of Table B.1 of MSSP.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of plain SGD; default: 5.")] = None,
-    lr: Annotated[float | None, typer.Option(help="The base LR, which the table scales; default: 0.1.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The base LR, which the table scales; default: 0.05.")] = None,
     inputs: Annotated[
         Path | None, typer.Option(metavar="X.npy", help="The batch, [samples, features]; default: a built-in one.")
     ] = None,
@@ -51,7 +51,9 @@ def limit(
     ] = None,
     experts: Annotated[int | None, typer.Option(help="Of I: the number of experts; default: 4.")] = None,
     matrices: Annotated[int | None, typer.Option(help="Of I: the matrices of an expert, 1 or 2; default: 1.")] = None,
-    kappa: Annotated[float | None, typer.Option(help="Of II, III: experts per width, M/N; default: 0.5.")] = None,
+    kappa: Annotated[
+        float | None, typer.Option(help="Of II, III, residual: experts per width, M/N; default: 0.5.")
+    ] = None,
     expert_width: Annotated[
         int | None, typer.Option(help="Of II: N_e; default: 2. Of residual: N_e, if it stays fixed.")
     ] = None,
@@ -71,7 +73,12 @@ def limit(
         int | None,
         typer.Option(help="Sampled sites of every population, a power of two; default: 32768, or 2048 in III."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds of the solver, which give its error; default: 4.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Seeds of the solver, which give its error; default: 4. Of --bias-rate: repeats; default: 1000."
+        ),
+    ] = None,
     against: Annotated[
         str | None, typer.Option(metavar="RESULTS", help="Compare the networks of this sweep with their limit.")
     ] = None,
@@ -96,7 +103,7 @@ def limit(
 
     \b
     Examples:
-      hpxfer limit --regime II --parameterization mssp --kappa .5 --expert-width 2 --steps 5 --lr .1
+      hpxfer limit --regime II --parameterization mssp --kappa .5 --expert-width 2 --steps 5 --lr .05
       hpxfer limit --regime I --parameterization mup --experts 4 --top-k 2 --bias fixed --activation linear
       hpxfer limit --regime III --parameterization mup --inputs x.npy --targets y.npy --json
       hpxfer limit --against results/limit-regime-ii --output limits

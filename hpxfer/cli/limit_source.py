@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,16 @@ from hpxfer.limit.save import make_folder, save
 from hpxfer.limit.solve import SEEDS, solve
 from hpxfer.limit.text import Solved
 
-STEPS, LR, SAMPLES = 5, 0.1, 8
+if TYPE_CHECKING:
+    from hpxfer.limit.bias_rate import BiasRate
+
+STEPS, LR, SAMPLES = 5, 0.05, 8
 MOST_STEPS, MOST_SAMPLES = 10**5, 10**5
 # Option -> the regimes that read it, and what it is by default there.
 ONLY: dict[str, dict[str, Any]] = {
     "experts": {"I": 4},
     "matrices": {"I": 1},
-    "kappa": {"II": 0.5, "III": 0.5},
+    "kappa": {"II": 0.5, "III": 0.5, "residual": 0.5},
     "expert_width": {"II": 2, "residual": None},
     "iota": {"III": 0.25, "I": 0.25, "residual": 0.25},
     "depth": {"residual": 3},
@@ -58,6 +61,22 @@ def limit(
     return solved, [] if output is None else _write(solved, output)
 
 
+def bias_rate(repeats: int | None, output: Path | None) -> tuple[BiasRate, list[Path]]:
+    """Return the simulation of the bias rate, and the files written to `output`."""
+    from hpxfer.limit.bias_rate import BiasRateOptions
+    from hpxfer.limit.bias_rate import bias_rate as simulate
+
+    if output is not None:
+        make_folder(output)
+    with Console(stderr=True).status("simulating"):
+        found = simulate(BiasRateOptions() if repeats is None else BiasRateOptions(repeats=repeats))
+    if output is None:
+        return found, []
+    from hpxfer.limit.bias_rate_figure import bias_rate_figure
+
+    return found, save(output, found.table(), found.to_dict(), {"bias-rate": bias_rate_figure(found)})
+
+
 def _network(asked: dict[str, Any]) -> Network:
     for option, legal in LEGAL.items():
         if asked[option] is not None and asked[option] not in legal:
@@ -71,6 +90,8 @@ def _network(asked: dict[str, Any]) -> Network:
     values = {option: _of_regime(option, asked[option], regime) for option in ONLY}
     gate: words.Gate = asked["gate"] or "sigmoid"
     init, lr_mult = _constants(asked["hp"] or ())
+    if regime == "residual":
+        init = {"router": 0.0, **init}  # as the paper starts it
     if values["matrices"] not in (1, 2, None):
         raise HpxferError(f"--matrices: must be 1 or 2, got {values['matrices']}")
     if regime == "I" and values["matrices"] == 1 and asked["iota"] is not None:
@@ -103,10 +124,10 @@ def _of_regime(option: str, value: Any, regime: str) -> Any:
     if regime in ONLY[option]:
         return ONLY[option][regime] if value is None else value
     if value is not None:
-        raise HpxferError(
-            f"--{option.replace('_', '-')}: read in regime {' and '.join(ONLY[option])}, got regime {regime}; leave it "
-            "out"
-        )
+        *others, last = ONLY[option]
+        readers = f"{', '.join(others)} and {last}" if others else last
+        name = f"--{option.replace('_', '-')}"
+        raise HpxferError(f"{name}: read in regime {readers}, got regime {regime}; leave it out")
     return None
 
 

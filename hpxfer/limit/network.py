@@ -56,9 +56,9 @@ class Network:
     expert_ratio: float = 1.0
     """iota = N_e/N: in regime III, in regime I with two matrices, and in the residual network."""
     expert_width: int | None = None
-    """N_e of regime II."""
+    """N_e of regime II. In the residual network None stands for infinitely many features per expert."""
     experts_per_width: float = 1.0
-    """kappa = M/N in regimes II and III."""
+    """kappa = M/N in regimes II and III. In the residual network only the LR of the router depends on it."""
     depth: int = 1
     """L of the residual network."""
     router_bias: RouterBias = "none"

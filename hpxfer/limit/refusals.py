@@ -37,7 +37,9 @@ def require_network(network: Network) -> None:
             "limit of a "
             "softmax is derived here for regime I alone"
         )
-    elif network.regime in ("II", "III"):
+    elif network.regime == "residual":
+        _require_residual(network)
+    else:
         _require_many_experts(network)
 
 
@@ -89,6 +91,50 @@ def _require_many_experts(network: Network) -> None:
             f"active_share: must be 1 {where} where the router starts at zero, got {network.active_share:g}: all "
             "logits are "
             "equal, so that top-K has no limit; take router.init_mult above 0"
+        )
+
+
+def _require_residual(network: Network) -> None:
+    if network.depth < 1:
+        raise HpxferError(f"depth: must be at least 1, got {shown(network.depth)}")
+    if network.expert_width is not None and network.expert_width < 1:
+        raise HpxferError(f"expert_width: must be at least 1, got {shown(network.expert_width)}")
+    if not (math.isfinite(network.router_bias_std) and network.router_bias_std >= 0):
+        raise HpxferError(
+            f"router_bias_std: must be a finite number of at least 0, got {shown(network.router_bias_std)}"
+        )
+    where = "in the residual network"
+    if network.parameterization != "mup":
+        raise HpxferError(
+            f"parameterization: must be mup {where}, got mssp: where all experts start from one draw (mssp-iii), "
+            "or W3 is larger by M^1/2 (mssp-ii), the noise of W3 does not average out, and the stream leaves its "
+            "D + C directions"
+        )
+    if network.input_activation != "linear":
+        raise HpxferError(
+            f"input_activation: must be linear {where}, got {network.input_activation}: updates of a nonlinear "
+            "input layer take the stream out of its D + C directions, into new ones at every step; experts may "
+            "have any activation"
+        )
+    if network.expert_matrices == 1:
+        raise HpxferError(
+            f"expert_matrices: must be 2 {where}, got 1: what an expert with one matrix gives leaves the D + C "
+            "directions of the stream"
+        )
+    if network.std("router"):
+        raise HpxferError(
+            f"router.init_mult: must be 0 {where}, got {network.std('router'):g}: a router that starts at random "
+            "adds noise to the gradient of the stream, unless there are far more experts than the width"
+        )
+    if network.router_bias == "schedule":
+        raise HpxferError(
+            f"router_bias: must be none, fixed or learned {where}, got schedule: an expert would remember the "
+            "biases of all passes"
+        )
+    if network.active_share < 1 and (network.router_bias == "none" or not network.router_bias_std):
+        raise HpxferError(
+            f"active_share: must be 1 {where} without a router bias, got {network.active_share:g}: the router "
+            "starts at zero, so that all logits are equal and top-K has no limit; give router_bias: fixed"
         )
 
 

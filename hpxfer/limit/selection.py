@@ -57,7 +57,11 @@ def expected_overlap(cosine: float, num_experts: int, num_active: int) -> float:
 
 
 def draw(given: Given, num_experts: int, num_active: int, seed: int) -> tuple[Mask, ...]:
-    """Return which experts a seed draws for every sample, [P, m] per pass. A sample keeps its experts in all passes."""
+    """Return which experts a seed draws for every sample, [P, m] per pass. A sample keeps its experts in all passes.
+
+    That is a network whose choice is held. A free one draws again after the first update: all logits stay equal until
+    the second one, and what the first one adds to their fluctuations is as large as these are.
+    """
     by_pass = coordinates(given)
     gaussian = np.random.default_rng(seed).standard_normal((by_pass[0].shape[1], num_experts))
     return tuple(largest(x @ gaussian, num_active) for x in by_pass)

@@ -132,18 +132,16 @@ def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, draw
             "after such "
             "updates"
         )
+    margins = _margins(runs) or ()
     if drawn:
         yield (
-            "top-K without a router bias has no limit of its own: this is the mean over draws of the active experts, "
-            "each kept "
-            "in all passes, and its errors are those of the mean"
+            "top-K without a router bias has no limit: these are networks whose samples keep the experts that they "
+            "drew, and their mean over draws; free networks draw again after update 1, as all logits are equal until update 2"
         )
-    margins = _margins(runs) or ()
     if drawn and min(margins) < -_ROUNDING:
         yield (
             f"from update {int(np.argmax(np.array(margins) < -_ROUNDING))} on logits of active experts fall below "
-            "others: a "
-            "network that chooses by its logits takes other experts there"
+            "others: a network that chooses by its logits takes other experts there"
         )
     elif not drawn and margins and min(margins) < LEAST_MARGIN:
         yield (

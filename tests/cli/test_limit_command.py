@@ -40,9 +40,7 @@ def test_the_first_sentence_says_what_was_solved(limit: Any) -> None:
     lines = out.splitlines()
     assert lines[0].startswith("The limit of regime II under MSSP (M/N = 0.5, N_e = 2): the loss goes from 1.167 to ")
     assert lines[2] == "256 sites, 2 seeds."
-    assert lines[4].split() == [
-        *("update", "loss", "E", "phi", "Var", "phi", "E", "psi", "Var", "psi", "|h1|", "|h3|")
-    ]
+    assert lines[4].split() == [*("update", "loss", "E", "phi", "Var", "phi", "E", "psi", "Var", "psi", "|h1|", "|h3|")]
     assert [line.split()[0] for line in lines[5:11]] == ["0", "1", "2", "3", "4", "5"]
 
 
@@ -81,7 +79,7 @@ def test_top_k_without_a_bias_is_a_distribution(limit: Any) -> None:
     code, out, err = limit("--regime", "I", "--parameterization", "mup", "--top-k", 0.5, "--samples", 2, "--steps", 2)
     assert code == 0
     assert "the 6 sets of experts with probability 0.1667" in out
-    assert err.startswith("warning: top-K without a router bias has no limit of its own")
+    assert err.startswith("warning: top-K without a router bias has no limit: these are networks whose samples keep")
     fixed = limit("--regime", "I", "--parameterization", "mup", "--top-k", 2, "--bias", "fixed", "--steps", 2)
     assert "Nothing was sampled" in fixed[1]
     assert "margin" in fixed[1]
@@ -102,12 +100,21 @@ def test_output_writes_text_numbers_and_figures(limit: Any, tmp_path: Path) -> N
     ("arguments", "message"),
     [
         ((), "limit: needs --regime and --parameterization, or --against, or --bias-rate; got no --regime"),
-        (("--regime", "II"), "limit: needs --regime and --parameterization, or --against, or --bias-rate; got no --param"),
+        (
+            ("--regime", "II"),
+            "limit: needs --regime and --parameterization, or --against, or --bias-rate; got no --param",
+        ),
         (("--regime", "IV", "--parameterization", "mup"), "--regime: got 'IV'; did you mean"),
         (("--regime", "I", "--parameterization", "sp"), "--parameterization: got 'sp'; did you mean"),
         (("--regime", "II", "--parameterization", "mup", "--experts", 3), "--experts: read in regime I, got regime II"),
-        (("--regime", "I", "--parameterization", "mup", "--kappa", 1), "--kappa: read in regime II and III, got regime I"),
-        (("--regime", "I", "--parameterization", "mup", "--iota", 1), "--iota: an expert with one matrix has the width"),
+        (
+            ("--regime", "I", "--parameterization", "mup", "--kappa", 1),
+            "--kappa: read in regime II and III, got regime I",
+        ),
+        (
+            ("--regime", "I", "--parameterization", "mup", "--iota", 1),
+            "--iota: an expert with one matrix has the width",
+        ),
         (("--regime", "II", "--parameterization", "mup", "--top-k", 2), "--top-k: must be the share of active experts"),
         (("--regime", "I", "--parameterization", "mup", "--top-k", 0.3), "--top-k: must be a whole number of the 4"),
         (("--regime", "I", "--parameterization", "mup", "--matrices", 3), "--matrices: must be 1 or 2, got 3"),

@@ -157,7 +157,6 @@ def test_whatever_is_given_is_solved_or_refused(network: Network, lr: float) -> 
     training = Given.full_batch(Batch(inputs=X, targets=Y), steps=2, lr=lr)
     try:
         found = solve(network, training, sites=64, seeds=2)
-    except HpxferError as error:
-        assert ": " in str(error)
-    else:
-        assert np.isfinite(found.series["loss"].mean).all()
+    except HpxferError:
+        return  # any other exception is a fault
+    assert np.isfinite(found.series["loss"].mean).all()

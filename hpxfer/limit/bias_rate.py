@@ -1,0 +1,220 @@
+"""How far one update of the router bias changes the active experts (CompleteP for MoE, App. B and Fig. 6).
+
+    q_i = sigmoid(logit_i) + b_i        the K = share * E experts with the largest q_i are active
+    logit ~ 0.02 N(0, 1)        b ~ 0.05 U(0, 1)        b <- b + 0.01 U(0, 1)
+
+The paper's claim: at a fixed share of active experts, a constant LR of the bias changes the same part of them for any
+number of experts E. With infinitely many experts that part is an integral (`changed_limit`), which is the truth of the
+simulation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from hpxfer.errors import HpxferError, shown
+from hpxfer.limit.bias_rate_limit import changed_limit
+from hpxfer.limit.given import Floats
+
+# Numbers that are drawn at once.
+_AT_ONCE = 2**20
+_MOST_DRAWS = 2**31
+# Active experts, of which the quantile of so few is itself uncertain.
+_FEW = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasRateOptions:
+    """What is simulated. The defaults are the paper's snippet."""
+
+    num_experts: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
+    active_shares: tuple[float, ...] = (0.0625, 0.125, 0.25, 0.5)
+    logit_scale: float = 0.02
+    bias_scale: float = 0.05
+    update_scale: float = 0.01
+    rate_exponent: float = 0.0
+    """The update grows as E to this power, with `update_scale` at the first of `num_experts`. The paper's rule is 0."""
+    repeats: int = 1000
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasRateRow:
+    """One number of experts at one share of active ones."""
+
+    num_experts: int
+    active_share: float
+    num_active: int
+    update_scale: float
+    changed: float
+    """The part of the active experts that are others after the update: |A ^ B| / 2K, mean over repeats."""
+    error: float
+    """The standard error of that mean."""
+    limit: float
+    """The same part with infinitely many experts and this update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasRateTrend:
+    """How the changed part moves with the number of experts, at one share."""
+
+    active_share: float
+    slope: float
+    """Of log2 of the changed part over log2 of E, by weighted least squares. Flat is 0."""
+    error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasRate:
+    """The simulation and its truth."""
+
+    options: BiasRateOptions
+    rows: tuple[BiasRateRow, ...]
+    trends: tuple[BiasRateTrend, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What a reader should know before the numbers."""
+        few = [row.num_active for row in self.rows if row.num_active < _FEW]
+        return (f"with fewer than {_FEW} active experts the simulation is above its limit by about 1/K",) if few else ()
+
+    def table(self) -> str:
+        """Return it as a table."""
+        head = f"{'experts':>8} {'active':>7} {'share':>7} {'update':>9} {'changed':>9} {'error':>8} {'limit':>9}"
+        lines = [
+            f"{row.num_experts:>8} {row.num_active:>7} {row.active_share:>7.4g} {row.update_scale:>9.4g} "
+            f"{row.changed:>9.5f} {row.error:>8.5f} {row.limit:>9.5f}"
+            for row in self.rows
+        ]
+        trends = [
+            f"share {each.active_share:.4g}: the part grows as experts^{each.slope:.3f} (error {each.error:.3f})"
+            for each in self.trends
+        ]
+        return "\n".join([self._answer(), "", head, *lines, "", *trends])
+
+    def _answer(self) -> str:
+        """Return what follows, in a sentence."""
+        first, last = self.options.num_experts[0], self.options.num_experts[-1]
+        if not self.trends:
+            return "How many of the active experts does one update of the bias change?"
+        low, high = min(each.slope for each in self.trends), max(each.slope for each in self.trends)
+        return (
+            f"From {first} to {last} experts, the part of the active experts that one update of the bias changes goes "
+            f"as experts^{low:.2f} to experts^{high:.2f}: 0 is the same part at every number."
+        )
+
+
+def bias_rate(options: BiasRateOptions | None = None) -> BiasRate:
+    """Return the simulation with its truth. Raise HpxferError for options that mean nothing or would take hours."""
+    chosen = options or BiasRateOptions()
+    _require(chosen)
+    rows = tuple(
+        _row(chosen, num_experts, share, index)
+        for index, share in enumerate(chosen.active_shares)
+        for num_experts in chosen.num_experts
+    )
+    trends = (_trend(share, [row for row in rows if row.active_share == share]) for share in chosen.active_shares)
+    return BiasRate(options=chosen, rows=rows, trends=tuple(each for each in trends if each is not None))
+
+
+def _row(options: BiasRateOptions, num_experts: int, share: float, index: int) -> BiasRateRow:
+    """Return the simulation of one number of experts at one share."""
+    update = options.update_scale * (num_experts / options.num_experts[0]) ** options.rate_exponent
+    count = _num_active(num_experts, share)
+    rng = np.random.default_rng([options.seed, index, num_experts])
+    kept = np.concatenate(
+        [_kept(options, rng, repeats, num_experts, count, update) for repeats in _batches(options.repeats, num_experts)]
+    )
+    return BiasRateRow(
+        num_experts=num_experts,
+        active_share=share,
+        num_active=count,
+        update_scale=update,
+        changed=float(1.0 - kept.mean()),
+        error=float(kept.std(ddof=1) / math.sqrt(len(kept))),
+        limit=changed_limit(share, logit_scale=options.logit_scale, bias_scale=options.bias_scale, update_scale=update),
+    )
+
+
+def _kept(
+    options: BiasRateOptions, rng: np.random.Generator, repeats: int, num_experts: int, count: int, update: float
+) -> Floats:
+    """Return the part of the active experts that stay active, [repeats]."""
+    size = (repeats, num_experts)
+    before = expit(options.logit_scale * rng.standard_normal(size)) + options.bias_scale * rng.random(size)
+    both = _largest(before, count) & _largest(before + update * rng.random(size), count)
+    return np.asarray(both.sum(axis=1) / count)
+
+
+def _largest(numbers: Floats, count: int) -> NDArray[np.bool_]:
+    out = np.zeros(numbers.shape, bool)
+    np.put_along_axis(out, np.argpartition(numbers, -count, axis=1)[:, -count:], True, axis=1)
+    return out
+
+
+def _batches(repeats: int, num_experts: int) -> Iterator[int]:
+    """Yield how many repeats are drawn at once."""
+    most = max(1, _AT_ONCE // num_experts)
+    for done in range(0, repeats, most):
+        yield min(most, repeats - done)
+
+
+def _trend(share: float, rows: Sequence[BiasRateRow]) -> BiasRateTrend | None:
+    """Return the slope over the number of experts, or None where nothing changes or one number was simulated."""
+    if len(rows) < 2 or any(not row.changed or not row.error for row in rows):
+        return None
+    x = np.log2([row.num_experts for row in rows])
+    y = np.log2([row.changed for row in rows])
+    weights = np.array([(row.changed * math.log(2) / row.error) ** 2 for row in rows])
+    x = x - weights @ x / weights.sum()
+    spread = float(weights @ x**2)
+    return BiasRateTrend(active_share=share, slope=float((weights * x) @ y / spread), error=1 / math.sqrt(spread))
+
+
+def _num_active(num_experts: int, share: float) -> int:
+    return round(share * num_experts)
+
+
+def _require(options: BiasRateOptions) -> None:
+    for name in ("logit_scale", "bias_scale", "update_scale"):
+        if not (math.isfinite(value := getattr(options, name)) and value >= 0):
+            raise HpxferError(f"{name}: must be a finite number of at least 0, got {shown(value)}")
+    if not (options.logit_scale or options.bias_scale):
+        raise HpxferError("logit_scale, bias_scale: one must be above 0, got 0 and 0: all experts would be equal")
+    if not math.isfinite(options.rate_exponent):
+        raise HpxferError(f"rate_exponent: must be a finite number, got {shown(options.rate_exponent)}")
+    if not options.num_experts or len(set(options.num_experts)) < len(options.num_experts):
+        raise HpxferError(
+            f"num_experts: must be different whole numbers, at least one, got {shown(options.num_experts)}"
+        )
+    if not options.active_shares or len(set(options.active_shares)) < len(options.active_shares):
+        raise HpxferError(f"active_shares: must be different numbers, at least one, got {shown(options.active_shares)}")
+    for share in options.active_shares:
+        if not 0 < share <= 1:
+            raise HpxferError(f"active_shares: must be above 0 and at most 1, got {shown(share)}")
+        for num_experts in options.num_experts:
+            count = share * num_experts
+            if num_experts < 1 or round(count) < 1 or abs(count - round(count)) > 1e-9 * num_experts:
+                raise HpxferError(
+                    f"active_shares: share times experts must be a whole number of at least 1, got {share:g} of "
+                    f"{num_experts}; take other shares or numbers of experts"
+                )
+    if options.repeats < 2:
+        raise HpxferError(f"repeats: must be at least 2, for an error of the mean, got {shown(options.repeats)}")
+    if (draws := options.repeats * sum(options.num_experts) * len(options.active_shares)) > _MOST_DRAWS:
+        raise HpxferError(
+            f"repeats: experts of all repeats must be at most {_MOST_DRAWS}, got {draws}; take fewer repeats"
+        )
+    if options.seed < 0:
+        raise HpxferError(f"seed: must be at least 0, got {options.seed}")

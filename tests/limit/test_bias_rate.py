@@ -1,0 +1,129 @@
+"""The bias-rate simulation: its truth by another quadrature, the paper's snippet, its claim, and twins of the claim."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from hpxfer.errors import HpxferError
+from hpxfer.limit.bias_rate import BiasRate, BiasRateOptions, bias_rate
+from hpxfer.limit.bias_rate_figure import bias_rate_figure
+from hpxfer.limit.bias_rate_limit import changed_limit
+
+PAPER = {"logit_scale": 0.02, "bias_scale": 0.05, "update_scale": 0.01}
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def snippet(sparsity: float, num_experts: int, tests: int, rng: np.random.Generator) -> list[float]:
+    """Return what the paper's snippet prints (App. B), 1 minus it."""
+    active, out = int(sparsity * num_experts), []
+    for _ in range(tests):
+        logits = 0.02 * rng.normal(0, 1, num_experts)
+        sig_logits = sigmoid(logits)
+        bias = 0.05 * rng.uniform(0, 1, num_experts)
+        mask_top_a = set(np.argsort(sig_logits + bias)[-active:])
+        bias_update = 0.01 * rng.uniform(0, 1, num_experts)
+        mask_top_b = set(np.argsort(sig_logits + bias + bias_update)[-active:])
+        out.append(1 - len(mask_top_a & mask_top_b) / active)
+    return out
+
+
+@pytest.mark.parametrize("share", [0.0625, 0.25, 0.5, 0.9])
+def test_the_limit_is_that_of_adaptive_quadrature_over_the_densities(share: float) -> None:
+    """q is a sigmoid of a normal plus a uniform: integrated here over the uniform, in the room over the normal."""
+    s, b, u = PAPER.values()
+
+    def score_above(y: float) -> float:
+        return float(norm.sf(np.log(y / (1 - y)) / s))
+
+    def q_above(x: float) -> float:
+        return quad(lambda bias: score_above(x - bias) / b, 0, b, epsabs=1e-9)[0]
+
+    def updated_above(x: float) -> float:
+        return quad(lambda update: q_above(x - update) / u, 0, u, epsabs=1e-8)[0]
+
+    before = brentq(lambda x: q_above(x) - share, 0.4, 0.7, xtol=1e-9)
+    after = brentq(lambda x: updated_above(x) - share, 0.4, 0.7, xtol=1e-8)
+    kept = quad(lambda update: q_above(max(before, after - update)) / u, 0, u, points=[after - before], epsabs=1e-8)[0]
+    assert changed_limit(share, **PAPER) == pytest.approx(1 - kept / share, abs=1e-6)
+
+
+def test_the_limit_of_plain_cases_is_known() -> None:
+    # Uniform q and a small uniform update u: an expert at distance d < u/2 below the threshold enters if its update is
+    # above u/2 + d. So u/8 of the density 1/b changes.
+    assert changed_limit(0.5, logit_scale=0.0, bias_scale=1.0, update_scale=0.08) == pytest.approx(
+        0.01 / 0.5, abs=1e-10
+    )
+    assert changed_limit(0.5, logit_scale=0.0, bias_scale=1.0, update_scale=0.0) == 0.0
+    assert changed_limit(1.0, **PAPER) == 0.0
+    # An update that is all that counts leaves a random choice.
+    assert changed_limit(0.25, logit_scale=0.02, bias_scale=0.0, update_scale=1000.0) == pytest.approx(0.75, abs=1e-3)
+
+
+def test_the_simulation_is_the_paper_s_snippet_and_reaches_the_limit() -> None:
+    found = bias_rate(BiasRateOptions(num_experts=(64, 4096), active_shares=(0.25,), repeats=4000))
+    small, large = found.rows
+    other = snippet(0.25, 64, 2000, np.random.default_rng(9))
+    error = np.hypot(small.error, np.std(other) / len(other) ** 0.5)
+    assert abs(small.changed - np.mean(other)) < 4 * error
+    assert abs(small.changed - small.limit) > 4 * small.error  # of so few experts the quantile is uncertain
+    assert abs(large.changed - large.limit) < 4 * large.error
+    assert large.error < 1e-3
+
+
+def trends(**changed: Any) -> BiasRate:
+    return bias_rate(BiasRateOptions(num_experts=(128, 256, 512, 1024, 2048), repeats=400, **changed))
+
+
+def test_a_constant_rate_changes_the_same_part_and_others_do_not() -> None:
+    assert all(abs(each.slope) < 0.03 for each in trends().trends)
+    for exponent in (1.0, -1.0):
+        found = trends(rate_exponent=exponent)
+        assert all(each.slope * exponent > 0.1 for each in found.trends)
+        assert all(each.slope * exponent > 20 * each.error for each in found.trends)
+
+
+def test_the_same_seed_gives_the_same_numbers_as_json_and_text() -> None:
+    options = BiasRateOptions(num_experts=(16, 32), active_shares=(0.25, 0.5), repeats=50)
+    one, other = bias_rate(options), bias_rate(options)
+    assert one == other
+    assert json.loads(json.dumps(one.to_dict(), allow_nan=False))["rows"][0]["num_experts"] == 16
+    assert len(one.table().splitlines()) == 1 + 4 + 2
+    assert one.cautions
+    assert bias_rate(BiasRateOptions(num_experts=(16,), repeats=50, seed=1)).trends == ()
+
+
+def test_the_figure_has_a_line_and_a_limit_per_share() -> None:
+    axes = bias_rate_figure(bias_rate(BiasRateOptions(num_experts=(16, 32, 64), repeats=50))).axes[0]
+    assert sum(line.get_linestyle() == "--" and len(line.get_xdata()) == 3 for line in axes.lines) == 4
+    assert axes.get_ylim()[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"logit_scale": float("nan")}, "logit_scale: must be a finite number"),
+        ({"update_scale": -0.1}, "update_scale: must be a finite number of at least 0"),
+        ({"logit_scale": 0.0, "bias_scale": 0.0}, "all experts would be equal"),
+        ({"active_shares": (0.3,), "num_experts": (16,)}, "whole number of at least 1"),
+        ({"active_shares": (1.5,)}, "at most 1"),
+        ({"active_shares": ()}, "at least one"),
+        ({"num_experts": (16, 16)}, "different"),
+        ({"repeats": 1}, "at least 2"),
+        ({"repeats": 10**9}, "take fewer repeats"),
+        ({"seed": -1}, "seed"),
+        ({"rate_exponent": float("inf")}, "rate_exponent"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(HpxferError, match=says):
+        bias_rate(BiasRateOptions(**changed))
