@@ -13,17 +13,13 @@ from hpxfer.cli.options import AsJson, Plugins, load_plugins
 from hpxfer.cli.output import say, warn, written
 from hpxfer.errors import HpxferError
 
-# What only one of the three questions of the command reads.
-OF_AGAINST = ("tolerance", "base", "plugin")
-OF_BIAS_RATE = ()
-
 
 def limit(
     regime: Annotated[str | None, typer.Option(metavar="I|II|III|residual", help="What is infinite.")] = None,
     parameterization: Annotated[
         str | None, typer.Option(metavar="mup|mssp", help="The initialization of Table B.1 of MSSP.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates of plain SGD; default: 5.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates of plain SGD; default: 5, or all of --against.")] = None,
     lr: Annotated[float | None, typer.Option(help="The base LR, which the table scales; default: 0.05.")] = None,
     inputs: Annotated[
         Path | None, typer.Option(metavar="X.npy", help="The batch, [samples, features]; default: a built-in one.")
@@ -76,11 +72,16 @@ def limit(
     seeds: Annotated[
         int | None,
         typer.Option(
-            help="Seeds of the solver, which give its error; default: 4. Of --bias-rate: repeats; default: 1000."
+            help="Seeds of the solver, which give its error; default: 4, or 8 of --against. Repeats of --bias-rate."
         ),
     ] = None,
     against: Annotated[
         str | None, typer.Option(metavar="RESULTS", help="Compare the networks of this sweep with their limit.")
+    ] = None,
+    axis: Annotated[str | None, typer.Option(help="Of --against: this axis alone.")] = None,
+    arm: Annotated[str | None, typer.Option(help="Of --against: this arm alone, e.g. mssp-ii.")] = None,
+    value: Annotated[
+        float | None, typer.Option(help="Of --against: the value of the judged HP; default: the best of the smallest.")
     ] = None,
     tolerance: Annotated[
         float | None, typer.Option(help="Of --against: how near is near enough, as a share of the loss; default: 0.05.")
@@ -135,15 +136,18 @@ def limit(
     }
     from hpxfer.cli import limit_source
 
+    of_against = {"axis": axis, "arm": arm, "value": value, "tolerance": tolerance}
+    found: limit_source.Answer
     if bias_rate:
-        _require_none("--bias-rate", {**asked, "sites": sites, "against": against, "tolerance": tolerance})
+        _require_none("--bias-rate", {**asked, **of_against, "sites": sites, "against": against, "plugin": plugin})
         found, files = limit_source.bias_rate(seeds, output)
     elif against is not None:
-        _require_none("--against", asked)
+        _require_none("--against", {name: value for name, value in asked.items() if name != "steps"})
         load_plugins(plugin)
-        found, files = limit_source.against(against, sites, seeds, tolerance, output)
+        options = {**of_against, "steps": steps, "sites": sites, "seeds": seeds}
+        found, files = limit_source.against(against, options, output)
     else:
-        _require_none("--regime", {"tolerance": tolerance})
+        _require_none("--regime", {**of_against, "plugin": plugin})
         found, files = limit_source.limit(asked, sites, seeds, output)
     warn(found.cautions)
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from hpxfer.limit.solve import SEEDS, solve
 from hpxfer.limit.text import Solved
 
 if TYPE_CHECKING:
+    from hpxfer.limit.against.report import Comparisons
     from hpxfer.limit.bias_rate import BiasRate
 
 STEPS, LR, SAMPLES = 5, 0.05, 8
@@ -59,6 +60,34 @@ def limit(
         found = solve(network, given, sites=sites, seeds=SEEDS if seeds is None else seeds)
     solved = Solved(network=network, given=given, limit=found)
     return solved, [] if output is None else _write(solved, output)
+
+
+class Answer(Protocol):
+    """What each question of the command is answered with."""
+
+    @property
+    def cautions(self) -> tuple[str, ...]: ...
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+    def table(self) -> str: ...
+
+
+def against(folder: str, options: dict[str, Any], output: Path | None) -> tuple[Comparisons, list[Path]]:
+    """Return the networks of a results folder beside their limits, and the files written to `output`."""
+    from hpxfer.limit.against import against as compare
+    from hpxfer.results import load_results
+
+    if output is not None:
+        make_folder(output)
+    results = load_results(folder)
+    with Console(stderr=True).status("solving"):
+        found = compare(results, **{name: value for name, value in options.items() if value is not None})
+    if output is None:
+        return found, []
+    from hpxfer.limit.against.figure import against_figures
+
+    return found, save(output, found.table(), found.to_dict(), against_figures(found.arms))
 
 
 def bias_rate(repeats: int | None, output: Path | None) -> tuple[BiasRate, list[Path]]:

@@ -136,7 +136,8 @@ def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, draw
     if drawn:
         yield (
             "top-K without a router bias has no limit: these are networks whose samples keep the experts that they "
-            "drew, and their mean over draws; free networks draw again after update 1, as all logits are equal until update 2"
+            "drew, and their mean over draws; free networks draw again after update 1, as all logits are equal "
+            "until update 2"
         )
     if drawn and min(margins) < -_ROUNDING:
         yield (
