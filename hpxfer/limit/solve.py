@@ -74,8 +74,7 @@ def _draws_masks(network: Network, given: Given) -> tuple[int, int] | None:
     if network.parameterization == "mssp" or not network.std("router"):
         raise HpxferError(
             f"num_active: must be the {m} experts where the router starts at zero without a bias, got {k}: all logits "
-            "are "
-            "equal, and the rule for ties chooses at every width; give a router bias"
+            "are equal, and the rule for ties chooses at every width; give a router bias"
         )
     return m, k
 
@@ -116,10 +115,8 @@ def _require_descent(given: Given, losses: Floats) -> None:
     at = int(np.flatnonzero(wrong)[0])
     raise HpxferError(
         f"lr: the loss must fall, got {losses[0]:.4g} before training and {losses[at]:.4g} after {at} updates; the LR "
-        "is beyond "
-        "the edge of stability, where finite networks leave the limit after a few updates, so that it is no guide; "
-        "take a "
-        "smaller lr"
+        "is beyond the edge of stability, where finite networks leave the limit after a few updates, so that it is no "
+        "guide; take a smaller lr"
     )
 
 
@@ -129,15 +126,14 @@ def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, draw
     if _repeats(given) and len(rises):
         yield (
             f"the loss rises at update {rises[0] + 1}: near the edge of stability finite networks leave the limit "
-            "after such "
-            "updates"
+            "after such updates"
         )
     margins = _margins(runs) or ()
     if drawn:
         yield (
             "top-K without a router bias has no limit: these are networks whose samples keep the experts that they "
-            "drew, and their mean over draws; free networks draw again after update 1, as all logits are equal "
-            "until update 2"
+            "drew, and their mean over draws; free networks draw again after update 1, as all logits are equal until "
+            "update 2"
         )
     if drawn and min(margins) < -_ROUNDING:
         yield (
@@ -146,9 +142,8 @@ def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, draw
         )
     elif not drawn and margins and min(margins) < LEAST_MARGIN:
         yield (
-            f"the margin of top-K falls below {LEAST_MARGIN:g}: a network whose logits are that close to a tie "
-            "chooses by its "
-            "fluctuations, of size N^-1/2, and not as the limit does"
+            f"the margin of top-K falls below {LEAST_MARGIN:g}: a network whose logits are that close to a tie chooses "
+            "by its fluctuations, of size N^-1/2, and not as the limit does"
         )
 
 

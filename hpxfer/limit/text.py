@@ -62,8 +62,7 @@ class Solved:
         last = len(loss.mean) - 1
         yield (
             f"The limit of {_name(self.network)}: the loss goes from {loss.mean[0]:.4g} to {loss.mean[-1]:.4g} in "
-            f"{last} "
-            f"{'update' if last == 1 else 'updates'}{_error(loss)}."
+            f"{last} {'update' if last == 1 else 'updates'}{_error(loss)}."
         )
         yield ""
         yield _solver(limit)
