@@ -109,7 +109,7 @@ def test_output_writes_text_numbers_and_figures(limit: Any, tmp_path: Path) -> N
         (("--regime", "II", "--parameterization", "mup", "--experts", 3), "--experts: read in regime I, got regime II"),
         (
             ("--regime", "I", "--parameterization", "mup", "--kappa", 1),
-            "--kappa: read in regime II and III, got regime I",
+            "--kappa: read in regime II, III and residual, got",
         ),
         (
             ("--regime", "I", "--parameterization", "mup", "--iota", 1),
