@@ -8,13 +8,14 @@ its blocks together, so that a single block that learns too little can hide; its
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from hpxfer.coordinates import gpt, mlp
 from hpxfer.coordinates.by_scale import by_scale, over_blocks
 from hpxfer.coordinates.cases import Case, mlp_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.coordinates.expected import Expected
+from hpxfer.coordinates.limit_answer import not_compared
 from hpxfer.coordinates.limits import require_memory, require_mlp_memory, require_size
 from hpxfer.coordinates.measure import TOLERANCE, Observation, Prediction, everywhere, fit, over_layers
 from hpxfer.coordinates.mlp.axes import MLPAxis, own_axis, sweep_axis
@@ -48,6 +49,8 @@ STEPS = 6
 SEEDS = 6
 # A MoE layer has them all. A table without any of them is checked on a dense model.
 EXPERT_ROLES = ("router", "expert_in", "expert_out")
+# Batches of a sweep differ by step and seed, so that every seed has a limit of its own.
+OF_SWEEPS = "a sweep is compared with its limit once it has run: hpxfer limit --against RESULTS"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +156,8 @@ class _Check:
         self._require_rows(case)
         self._require_steps(case)
         data = data_ref(case.spec.data)
-        return self.mlp(
-            axis, sweep_axis(self.choice, self.optimizer, case, lambda shape: self._trials(case, data, shape))
-        )
+        path = sweep_axis(self.choice, self.optimizer, case, lambda shape: self._trials(case, data, shape))
+        return replace(self.mlp(axis, path), limit=not_compared(OF_SWEEPS))
 
     def _mlp_decay(self, path: MLPAxis) -> Iterator[Prediction]:
         """Yield what weight decay should take from each role in one step, as in the GPT."""
@@ -278,7 +280,10 @@ def check(
             paths = {
                 axis: own_axis(choice, column, path, chosen, seeds=seeds, steps=steps) for axis, path in regimes.items()
             }
-            reports = [asked.mlp(axis, path) for axis, path in paths.items()]
+            reports = [
+                replace(asked.mlp(axis, path), limit=mlp.approach(choice, column, axis, chosen, on_shape))
+                for axis, path in paths.items()
+            ]
         else:
             cases = {axis: _case(asked, sweep, axis, points) for axis in named}
             for case in cases.values():

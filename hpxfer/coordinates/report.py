@@ -2,7 +2,8 @@
 
 The first answer is whether the model follows what is predicted: by the table's source, or by the table's own rows. The
 second is whether features keep their size, whatever is predicted. A table of hpxfer passes by the first, as its source
-derives it; a table that a user registered must pass both.
+derives it; a table that a user registered must pass both. In the family mlp there is a third: whether losses approach
+the limit that the table claims. A table that surely misses it does not pass.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from hpxfer.coordinates.by_scale import ByScale, as_data, as_text, without
+from hpxfer.coordinates.limit_answer import LimitAnswer
 from hpxfer.coordinates.measure import Fit, Verdict
 from hpxfer.host.output import aligned, json_ready
 
@@ -78,6 +80,7 @@ class AxisReport:
     must_be_stable: bool = False  # the table passes only if features keep their size
     not_tested: tuple[str, ...] = ()  # what this axis is silent on, one sentence each
     measures: tuple[ByScale, ...] = ()  # numbers that are shown at every scale, and of which nothing is predicted
+    limit: LimitAnswer | None = None  # whether losses approach the limit of the table, in the family mlp
 
     @cached_property
     def judged(self) -> tuple[Judged, ...]:
@@ -106,7 +109,8 @@ class AxisReport:
     @property
     def passed(self) -> bool:
         """Whether the table passes along this axis."""
-        return self.follows and (not self.must_be_stable or bool(self.stable))
+        misses_limit = self.limit is not None and self.limit.missed
+        return self.follows and (not self.must_be_stable or bool(self.stable)) and not misses_limit
 
     def to_dict(self, *, lines: bool) -> dict[str, Any]:
         """Return the report of this axis as JSON-ready data."""
@@ -115,6 +119,7 @@ class AxisReport:
         out["judged"] = [judged.to_dict() for judged in self.judged]
         out["stability"] = [judged.to_dict() for judged in self.judged_stability]
         out["measures"] = as_data([found for found in self.measures if lines or found.layer is None])
+        out["limit"] = None if self.limit is None else self.limit.to_dict()
         return {**out, "lines": json_ready([asdict(fit) for fit in self.fits])} if lines else out
 
 
@@ -197,6 +202,8 @@ def _axis_text(report: AxisReport) -> str:
         out += ["no prediction, because", *(f"  {roles}: {why}" for why, roles in reasons)]
     if measures := as_text(report.measures, report.scale_name):
         out += ["", *measures, ""]
+    if report.limit is not None and (losses := report.limit.lines()):
+        out += [*losses, ""]
     out += [f"not tested: {what}" for what in report.not_tested]
     return "\n".join(out)
 
@@ -233,6 +240,8 @@ def _answers(axis: AxisReport) -> list[str]:
     """Return one line per question along an axis, and for a registered table the answer that both give."""
     counts = ", ".join(f"{axis.count(verdict)} {verdict}" for verdict in WORST_FIRST if axis.count(verdict))
     stability = [f"{axis.axis}: features keep their size: {_stability(axis)}"] if axis.stability else []
+    if axis.limit is not None:
+        stability.append(f"{axis.axis}: {axis.limit.sentence}")
     if not axis.must_be_stable:
         return [f"{axis.axis}: {_passed(axis)} ({counts})", *stability]
     follows = f"{axis.axis}: the model follows the table: {'yes' if axis.follows else 'NO'} ({counts})"

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from hpxfer.coordinates.figure import check_info, draw_check
 from hpxfer.coordinates.mlp.layers_figure import draw_layers, layers_info
+from hpxfer.coordinates.mlp.limit_figure import draw_limit, has_figure
 from hpxfer.coordinates.mlp.papers_figure import draw_papers, papers_info
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.coordinates.style import PNG_DPI
@@ -43,6 +44,8 @@ def _figures(report: CheckReport, axis: AxisReport) -> Iterator[tuple[str, Figur
     if report.architecture == "mlp":
         yield f"check-{axis.axis}-papers", draw_papers(papers_info(report, axis))
         yield f"check-{axis.axis}-layers", draw_layers(layers_info(report, axis))
+    if has_figure(axis.limit):
+        yield f"check-{axis.axis}-limit", draw_limit(report, axis)
 
 
 def _save(figure: Figure, kind: str, file: IO[bytes]) -> None:

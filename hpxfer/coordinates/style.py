@@ -35,6 +35,8 @@ def verdict_title(report: CheckReport, axis: AxisReport) -> str:
     verdict = "passed" if axis.passed else "FAILED"
     if axis.must_be_stable and axis.follows and not axis.stable:
         verdict = "FAILED, features do not keep their size"
+    if axis.limit is not None and axis.limit.missed:
+        verdict = "FAILED, the losses miss their limit"
     if not any(axis.count(each) for each in ("ok", "miss", "unclear")):
         return f"{report.parameterization} along {axis.axis}, {report.optimizer}: nothing is predicted"
     counts = f"{axis.count('ok')} ok, {axis.count('miss')} missed, {axis.count('unclear')} unclear"

@@ -148,8 +148,10 @@ def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, draw
 
 
 def _repeats(given: Given) -> bool:
-    """Return whether every pass has the same samples."""
-    first = given.batches[0]
+    """Return whether every pass has the same samples and the same bias of the router."""
+    first, bias = given.batches[0], given.router_bias
+    if bias is not None and not np.array_equal(bias, np.broadcast_to(bias[0], bias.shape)):
+        return False
     return all(
         each is first or (np.array_equal(each.inputs, first.inputs) and np.array_equal(each.targets, first.targets))
         for each in given.batches

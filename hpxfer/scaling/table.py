@@ -101,6 +101,9 @@ class Table:
     # tables of the package with it. It holds a registered table to what follows from its rows.
     claims: Claims | None = None
     block_claims: BlockClaims | None = None
+    # The table of MSSP, Table B.1, whose limit training approaches under SGD. `hpxfer check` compares losses with it,
+    # so that a table whose rows or draws were changed is found.
+    limit: str | None = None
 
     def covers(self, axis: str, optimizer: Column) -> bool:
         """Return whether the source says how to scale along an axis."""

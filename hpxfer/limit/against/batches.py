@@ -6,17 +6,26 @@ held-out samples, as the trainer does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from hpxfer.data.samples.batches import SampleBatch, SampleData, open_sample_data
+from hpxfer.data.samples.batches import SampleBatch, open_sample_data
 from hpxfer.limit.given import Batch, Floats, Given
 from hpxfer.model.mlp.layout import outputs_of, parameters
 from hpxfer.spec.mlp import LEARNED
 from hpxfer.train.schedules import lr_factor
 from hpxfer.trial import Setting, Trial
+
+
+class Batches(Protocol):
+    """What a trainer reads: `SampleData`, or samples that are made up."""
+
+    def train_batches(self, seed: int, first_step: int, num_steps: int) -> SampleBatch: ...
+
+    def validation_batches(self) -> Iterator[SampleBatch]: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,14 +36,16 @@ class Seen:
     given: Given
 
 
-def seen_by(trials: Sequence[Trial], num_updates: int, *, has_bias: bool) -> list[Seen]:
+def seen_by(
+    trials: Sequence[Trial], num_updates: int, *, has_bias: bool, data: Batches | None = None
+) -> list[Seen]:
     """Return what trials of one shape, one per seed, saw up to `num_updates`; seeds that saw the same stand together.
 
     `has_bias` asks for the router's bias of every expert, of which regime I has the same ones at every width. Samples
-    of a batch are sorted, as no loss depends on their order: full-batch training has one limit for all seeds. Raise
-    HpxferError if the samples are not on this machine.
+    of a batch are sorted, as no loss depends on their order: full-batch training has one limit for all seeds. `data`
+    replaces the samples of the trials' setting. Raise HpxferError if those are not on this machine.
     """
-    data = open_sample_data(trials[0].setting)
+    data = open_sample_data(trials[0].setting) if data is None else data
     groups: dict[bytes, tuple[list[int], Given]] = {}
     for trial in trials:
         found = given_of(trial, data, num_updates, has_bias=has_bias)
@@ -42,7 +53,7 @@ def seen_by(trials: Sequence[Trial], num_updates: int, *, has_bias: bool) -> lis
     return [Seen(seeds=tuple(seeds), given=found) for seeds, found in groups.values()]
 
 
-def given_of(trial: Trial, data: SampleData, num_updates: int, *, has_bias: bool) -> Given:
+def given_of(trial: Trial, data: Batches, num_updates: int, *, has_bias: bool) -> Given:
     """Return what the trial saw up to `num_updates`. After all updates of its run, the last pass is held out."""
     setting = trial.setting
     whole = num_updates == setting.steps

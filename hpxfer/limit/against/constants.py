@@ -56,7 +56,8 @@ def constants_of(trial: Trial, table: str) -> dict[Role, Constant]:
 def _reference(table: str, shape: Shape, inputs: int) -> dict[str, Multipliers]:
     """Return the paper's numbers at a shape. The input layer starts at inputs^-1/2."""
     init = BaseInit(embedding_std=inputs**-0.5)
-    return resolve(parameterization(table), UNIT, shape, "sgd", HPs(lr=1.0), init)
+    # A bias of the router counts as trained: a limit knows no balancing rule, which has a rate of its own.
+    return resolve(parameterization(table), UNIT, shape, "sgd", HPs(lr=1.0), init, learned_bias_std=1.0)
 
 
 def _multipliers(

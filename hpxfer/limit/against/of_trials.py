@@ -113,7 +113,7 @@ def _matched(path: Sequence[Trial], regime: Regime, where: str) -> tuple[Style, 
     found = {style: [constants_of(trial, f"{style}-{numbers}") for trial in path] for style in styles}
     wrong = {}
     for style, rows in found.items():
-        wrong[style] = [text for role in roles_of(path[0].setting.mlp) for text in _wrong(path, rows, role)]
+        wrong[style] = [text for role in roles_of(path[0].setting.mlp) for text in changes(path, rows, role)]
         if not wrong[style]:
             return style, rows[0]
     nearest = min(styles, key=lambda style: len(wrong[style]))
@@ -125,7 +125,7 @@ def _matched(path: Sequence[Trial], regime: Regime, where: str) -> tuple[Style, 
     )
 
 
-def _wrong(path: Sequence[Trial], rows: Sequence[dict[Role, Constant]], role: Role) -> list[str]:
+def changes(path: Sequence[Trial], rows: Sequence[dict[Role, Constant]], role: Role) -> list[str]:
     """Return how the constants of a role change along the path, in words; nothing if they stay."""
     out = []
     for name, what in (("std", "init std"), ("rate", "LR")):

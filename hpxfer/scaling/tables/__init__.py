@@ -5,6 +5,7 @@
 
 from functools import lru_cache
 
+from hpxfer.errors import HpxferError
 from hpxfer.registry.rows import Registry
 from hpxfer.scaling.table import AXES, Table
 
@@ -59,7 +60,18 @@ def register_parameterization(table: Table) -> Table:
     `hpxfer.testing.parameterization` holds a table to more rules.
     """
     table.require_legal()
+    if table.limit is not None:
+        _require_limit(table, table.limit)
     return PARAMETERIZATIONS.register(table)
+
+
+def _require_limit(table: Table, name: str) -> None:
+    """Raise HpxferError unless the table of this name has the limit itself, along the regime of `table`."""
+    where, claimed = f"parameterization {table.name}: limit", PARAMETERIZATIONS.get(name)
+    if claimed.limit != name:
+        raise HpxferError(f"{where}: must be a table of MSSP, got {name}; take {claimed.limit}, or leave it out")
+    if table.regime not in (None, claimed.regime):
+        raise HpxferError(f"{where}: must be along the table's own regime {table.regime}, got {name}; leave it out")
 
 
 __all__ = ["OWN", "PARAMETERIZATIONS", "is_known", "register_parameterization", "table_of"]

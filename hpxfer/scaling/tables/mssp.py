@@ -138,6 +138,7 @@ def _table(regime: Regime, *, mssp: bool) -> Table:
         doc=f"Regime {regime}, {grows}; {what}.",
         claims=stable(MSSP_CLAIMS[regime] if mssp else MUP_CLAIMS[regime]),
         block_claims=MSSP_BLOCK[regime] if mssp else MUP_BLOCK[regime],
+        limit=f"{'mssp' if mssp else 'mup'}-{regime.lower()}",
     )
 
 

@@ -112,4 +112,5 @@ MUP = Table(
         one_matrix="why routers freeze",
         eps=block_mssp.EPS["I"],
     ),
+    limit="mup-i",
 )

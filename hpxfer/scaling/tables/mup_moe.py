@@ -121,4 +121,5 @@ MUP_MOE = Table(
         one_matrix="why routers freeze",
         eps=block_mssp.EPS["I"],
     ),
+    limit="mup-i",
 )
