@@ -16,6 +16,7 @@ from scipy import stats
 
 from hpxfer.host.output import aligned, json_ready
 from hpxfer.limit.against.statistics import ALPHA, POWER, Deviations, Mean, mean_of
+from hpxfer.limit.text import with_error
 
 LimitVerdict = Literal["ok", "miss", "unclear", "not compared"]
 # Of the scale. An offset that is not surely larger is no miss, as no law of powers of 1/N is exact at finite widths.
@@ -106,8 +107,8 @@ class LimitAnswer:
         rows = [
             [
                 str(at),
-                _number(found.limit[at], found.limit_error[at]),
-                *(_number(means[at], errors[at]) for means, errors in zip(found.means, found.errors, strict=True)),
+                with_error(found.limit[at], found.limit_error[at]),
+                *(with_error(means[at], errors[at]) for means, errors in zip(found.means, found.errors, strict=True)),
                 f"{found.offsets[at]:+.2g} +- {found.offset_errors[at]:.2g}",
                 f"{found.offsets[at] / found.offset_errors[at]:+.1f}",
             ]
@@ -217,11 +218,3 @@ def _surest(found: Mean, scale: float) -> tuple[float, int]:
     p = np.asarray(stats.t.sf(z, found.freedom))
     worst = int(np.lexsort([-z, p])[0])  # probabilities may all be 0
     return min(1.0, len(p) * float(p[worst])), worst
-
-
-def _number(value: float, error: float) -> str:
-    """Return a number with the digits that its error leaves, such as 0.1234(5)."""
-    if not error or not math.isfinite(error):
-        return f"{value:.6g}"
-    digits = min(max(0, -math.floor(math.log10(error))), 6)
-    return f"{value:.{digits}f}({round(error * 10**digits)})"

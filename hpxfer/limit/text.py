@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -129,14 +130,16 @@ def _error(series: Series) -> str:
 
 
 def _number(series: Series, at: int) -> str:
+    return with_error(float(series.mean[at]), 0.0 if series.error is None else float(series.error[at]))
+
+
+def with_error(value: float, error: float) -> str:
     """Return a number with the digits that its error leaves, such as 0.1234(5)."""
-    value = float(series.mean[at])
-    error = 0.0 if series.error is None else float(series.error[at])
     if max(abs(value), error) < _ZERO:
         return "0"
-    if error < _ZERO:
+    if error < _ZERO or not math.isfinite(error):
         return f"{value:.6g}"
-    digits = max(0, -int(np.floor(np.log10(error))))
+    digits = max(0, -math.floor(math.log10(error)))
     return f"{value:.{digits}f}({round(error * 10**digits)})"
 
 

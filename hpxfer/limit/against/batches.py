@@ -36,9 +36,7 @@ class Seen:
     given: Given
 
 
-def seen_by(
-    trials: Sequence[Trial], num_updates: int, *, has_bias: bool, data: Batches | None = None
-) -> list[Seen]:
+def seen_by(trials: Sequence[Trial], num_updates: int, *, has_bias: bool, data: Batches | None = None) -> list[Seen]:
     """Return what trials of one shape, one per seed, saw up to `num_updates`; seeds that saw the same stand together.
 
     `has_bias` asks for the router's bias of every expert, of which regime I has the same ones at every width. Samples
