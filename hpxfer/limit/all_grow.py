@@ -10,7 +10,8 @@ passes before.
 
     h3 = 1/M sum W3_i m_i, m = phi h2      z1 = N df/dh1 = Q' vQ / kappa + E[W2' phi u],  vQ = phi' iota <u, h2>
 
-phi stands for M/K phi under the aggregation 1/K, and <,> for the average over the neurons of an expert.
+phi stands for M/K phi under the aggregation 1/K (`Network.times_experts`), and <,> for the average over the neurons of
+an expert.
 """
 
 from __future__ import annotations
@@ -36,31 +37,22 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     kappa, iota = network.experts_per_width, network.expert_ratio
     wide, tall, routers, neurons = _spaces(network, given, sites, seed)
     layer, readout = InputLayer(network, given, wide), Readout(network, given.num_outputs, tall)
-    q = Trained(
-        Lazy(wide, routers, kappa),
-        wide,
-        routers,
-        std=network.std("router"),
-        rate=network.rate("router"),
-        scale=1 / kappa,
-    )
+    q = Trained(Lazy(wide, routers, kappa), std=network.std("router"), rate=network.rate("router") / kappa)
     draw = Lazy if network.parameterization == "mssp" else Untied
-    w2 = _OfExperts(
-        draw(wide, neurons, iota), wide, neurons, sites, std=network.std("expert_in"), rate=network.rate("expert_in")
-    )
+    w2 = _OfExperts(draw(wide, neurons, iota), sites, std=network.std("expert_in"), rate=network.rate("expert_in"))
     w3_T = _OfExperts(
         draw(tall, neurons, iota),
-        *(tall, neurons, sites),
+        sites,
         std=network.std("expert_out") / math.sqrt(iota),
         rate=network.rate("expert_out"),
     )
-    share = 1 / network.active_share if network.aggregation == "1/K" else 1.0
+    factor = network.times_experts
     out = []
     for at, batch in enumerate(given.batches):
         h1, slope1 = layer.features(at)
         psi, h2 = q.forward(h1), w2.forward(h1)
         gated = gate(network, psi, active(network, psi))
-        phi = share * gated.phi[:, :, None]
+        phi = factor * gated.phi[:, :, None]
         m = phi * h2  # [P, experts, neurons]
         h3 = w3_T.transposed(m)
         f = readout.outputs(h3)
@@ -70,7 +62,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
         lr, chi = given.lrs[at], by_outputs(given.loss, f, batch.targets)
         by_h3 = chi @ readout.w  # N dL/dh3
         u = w3_T.forward(by_h3)
-        v_q = gated.by_logits(share * iota * np.einsum("psn,psn->ps", u, h2))
+        v_q = gated.by_logits(factor * iota * np.einsum("psn,psn->ps", u, h2))
         z = q.transposed(v_q) / kappa + w2.transposed(phi * u)
         q.update(h1, v_q, lr)
         w2.update(h1, phi * u, lr)
@@ -87,12 +79,10 @@ class _OfExperts:
     [P, experts, Gaussians].
     """
 
-    def __init__(
-        self, draw: Lazy, source: Space, neurons: Coefficients, sites: int, *, std: float, rate: float
-    ) -> None:
-        self._draw, self._source, self._std, self._rate = draw, source, std, rate
-        self._shape = sites, neurons.size
-        self._x, self._d = Rows(source.size), Rows(sites * neurons.size)
+    def __init__(self, draw: Lazy, sites: int, *, std: float, rate: float) -> None:
+        self._draw, self._source, self._std, self._rate = draw, draw.source, std, rate
+        self._shape = sites, draw.target.size
+        self._x, self._d = Rows(draw.source.size), Rows(sites * draw.target.size)
 
     def forward(self, x: Floats) -> Floats:
         """Return W_i x of every expert, [P, experts, Gaussians]."""
@@ -113,11 +103,6 @@ class _OfExperts:
         """Add the update that inputs x and gradients d of every expert give at a learning rate."""
         self._x.add(x)
         self._d.add(lr * d.reshape(len(d), -1))
-
-
-def is_exact(network: Network) -> bool:
-    """Return whether nothing is sampled: the gates of infinitely many experts always are."""
-    return False
 
 
 def bytes_needed(network: Network, given: Given, sites: int) -> float:

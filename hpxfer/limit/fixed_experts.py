@@ -1,7 +1,9 @@
 """Regime I: the width is infinite, and the number of experts is not (Why Routers Freeze; MSSP, regime I).
 
-With linear activations every coordinate is linear in unit Gaussians, so nothing is sampled (router-freeze 2.4 and its
-errata are what this equals). With others, the spaces that they touch are sampled.
+    h3 = c sum_k phi_k y_k,  y_k = act(W3_k h1) or W3_k act(W2_k h1)        psi_k = <q_k, h1>        f = <w, h3>
+
+With linear activations every coordinate is linear in unit Gaussians, so nothing is sampled, and this equals the
+equations of Why Routers Freeze 2.4. With others, the spaces that they touch are sampled.
 
 A router row Q_k = q_k / N starts with std 1/N (muP) or at zero (MSSP), and has the LR lr / N. Experts have the LR lr.
 """
@@ -21,7 +23,7 @@ from hpxfer.limit.matrix import Lazy, Trained
 from hpxfer.limit.measure import measured
 from hpxfer.limit.network import Network
 from hpxfer.limit.outcome import Pass
-from hpxfer.limit.spaces import Coefficients, Noise, Sites, Space
+from hpxfer.limit.spaces import Coefficients, Noise, Sites, Space, paired
 
 
 def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:
@@ -34,7 +36,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     q = (network.std("router") if mup else 0.0) * spaces.input.fresh(num_experts)  # [m, N]
     experts = [_Expert(network, spaces, k) for k in range(num_experts)]
     learned = np.zeros(num_experts)
-    share = _aggregation(network)
+    c = _aggregation(network)
     out = []
     for at, batch in enumerate(given.batches):
         h1, slope1 = layer.features(at)
@@ -42,7 +44,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
         active = _active(network, given, at, logits)
         gated = gate(network, logits, active)
         each = [expert.forward(h1) for expert in experts]  # [P, N] of every expert
-        h3 = share * sum(phi[:, None] * y for phi, y in zip(gated.phi.T, each, strict=True))
+        h3 = c * sum(phi[:, None] * y for phi, y in zip(gated.phi.T, each, strict=True))
         f = readout.outputs(h3)
         out.append(
             measured(
@@ -60,11 +62,11 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
             break
         lr, chi = given.lrs[at], by_outputs(given.loss, f, batch.targets)
         by_h3 = chi @ readout.w  # N dL/dh3
-        by_phi = share * np.stack([_pairs(spaces.output, y, by_h3) for y in each], axis=1)
+        by_phi = c * np.stack([paired(spaces.output, y, by_h3) for y in each], axis=1)
         by_logits = gated.by_logits(by_phi)
         z = by_logits @ q
         for expert, phi in zip(experts, gated.phi.T, strict=True):
-            z = z + expert.backward(share * phi[:, None] * by_h3)
+            z = z + expert.backward(c * phi[:, None] * by_h3)
         for expert in experts:
             expert.update(lr)
         q = q - lr * network.rate("router") * (by_logits.T @ h1)
@@ -90,13 +92,16 @@ class _Expert:
         self._activation = network.activation
         iota = network.expert_ratio
         source = spaces.hidden[k] if self._two else spaces.input
-        out = {"std": network.std("expert_out"), "rate": network.rate("expert_out")}
         # With N_e = iota N features, the product of two past inputs is iota N times their average.
-        ratio, scale = (1 / iota, iota) if self._two else (1.0, 1.0)
-        self._w3 = Trained(Lazy(source, spaces.output, ratio), source, spaces.output, **out, scale=scale)
+        ratio = iota if self._two else 1.0
+        self._w3 = Trained(
+            Lazy(source, spaces.output, 1 / ratio),
+            std=network.std("expert_out"),
+            rate=network.rate("expert_out") * ratio,
+        )
         if self._two:
-            up = {"std": network.std("expert_in"), "rate": network.rate("expert_in")}
-            self._w2 = Trained(Lazy(spaces.input, source, iota), spaces.input, source, **up)
+            up = Lazy(spaces.input, source, iota)
+            self._w2 = Trained(up, std=network.std("expert_in"), rate=network.rate("expert_in"))
 
     def forward(self, h1: Floats) -> Floats:
         """Return the outputs [P, N]."""
@@ -129,9 +134,8 @@ def is_exact(network: Network) -> bool:
 def bytes_needed(network: Network, given: Given, sites: int) -> float:
     """Return about how much memory a solve takes."""
     total = 0.0
-    rows = (
-        6.0 * given.num_samples * (network.num_experts or 0)
-    )  # of matrices: directions, images, past inputs, gradients
+    # Of matrices: directions, images, past inputs and gradients.
+    rows = 6.0 * given.num_samples * (network.num_experts or 0)
     for exact, most in _sizes(network, given):
         total += 8 * (rows * most if exact else (rows + 4 * most) * sites)
     return total
@@ -184,8 +188,3 @@ def _active(network: Network, given: Given, at: int, logits: Floats) -> Mask | N
     if network.num_active in (None, network.num_experts):
         return None
     return largest(logits, network.num_active) if given.active is None else given.active[at]
-
-
-def _pairs(space: Space, a: Floats, b: Floats) -> Floats:
-    """Return the inner product of each row with its partner, [P]."""
-    return np.array([space.inner(x[None], y[None]).item() for x, y in zip(a, b, strict=True)])

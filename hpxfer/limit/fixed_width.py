@@ -6,10 +6,10 @@ j up to N_e. The variance of the initial W3 is lam M / N_e: lam = 1 is MSSP, and
 1/N_e is too small to be seen. The papers' gradient-flow equations are these with sums over updates as integrals.
 
     psi = Q h1            h2 = W2 h1            m = phi act(h2)            u = W3'w / N
-    h3 = 1/M sum W3 m     z1 = N df/dh1 = (Q' vQ + W2' v2) / kappa         vQ = phi' sum_j u act(h2),  v2 = phi u
-    act'(h2)
+    h3 = 1/M sum W3 m     z1 = N df/dh1 = (Q' vQ + W2' v2) / kappa
+    vQ = phi' sum_j u act(h2)               v2 = phi u act'(h2)
 
-phi stands for M/K phi under the aggregation 1/K.
+phi stands for M/K phi under the aggregation 1/K (`Network.times_experts`).
 """
 
 from __future__ import annotations
@@ -36,25 +36,22 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     assert width is not None, "the limit of regime II has an expert width"
     wide, tall, routers, hidden = _spaces(network, given, sites, seed)
     layer, readout = InputLayer(network, given, wide), Readout(network, given.num_outputs, tall)
-    q = Trained(Lazy(wide, routers, kappa), wide, routers, std=network.std("router"), rate=network.rate("router"))
-    w2 = Trained(
-        Lazy(wide, hidden, kappa * width), wide, hidden, std=network.std("expert_in"), rate=network.rate("expert_in")
-    )
+    q = Trained(Lazy(wide, routers, kappa), std=network.std("router"), rate=network.rate("router"))
+    w2 = Trained(Lazy(wide, hidden, kappa * width), std=network.std("expert_in"), rate=network.rate("expert_in"))
     lam = 1.0 if network.parameterization == "mssp" else 0.0
     w3_T = Trained(
         Lazy(tall, hidden, kappa * width),
-        *(tall, hidden),
         std=network.std("expert_out") * math.sqrt(lam * kappa / width),
         rate=network.rate("expert_out"),
     )
-    share = 1 / network.active_share if network.aggregation == "1/K" else 1.0
+    factor = network.times_experts
     out = []
     for at, batch in enumerate(given.batches):
         h1, slope1 = layer.features(at)
         psi, h2 = q.forward(h1), w2.forward(h1).reshape(len(h1), width, sites)
         gated = gate(network, psi, active(network, psi))
         a = activate(network.activation, h2)
-        m = (share * gated.phi[:, None] * a).reshape(len(h1), -1)
+        m = (factor * gated.phi[:, None] * a).reshape(len(h1), -1)
         h3 = w3_T.transposed(m) / kappa
         f = readout.outputs(h3)
         out.append(measured(given, batch, f, logits=psi, gated=gated, h1_rms=rms(wide, h1), h3_rms=rms(tall, h3)))
@@ -63,8 +60,8 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
         lr, chi = given.lrs[at], by_outputs(given.loss, f, batch.targets)
         by_h3 = chi @ readout.w  # N dL/dh3
         u = w3_T.forward(by_h3).reshape(h2.shape)
-        v_q = gated.by_logits(share * np.sum(u * a, axis=1))
-        v_2 = (share * gated.phi[:, None] * u * slope(network.activation, h2)).reshape(len(h1), -1)
+        v_q = gated.by_logits(factor * np.sum(u * a, axis=1))
+        v_2 = (factor * gated.phi[:, None] * u * slope(network.activation, h2)).reshape(len(h1), -1)
         z = (q.transposed(v_q) + w2.transposed(v_2)) / kappa
         q.update(h1, v_q, lr)
         w2.update(h1, v_2, lr)
@@ -79,11 +76,6 @@ def active(network: Network, psi: Floats) -> Mask | None:
     if network.active_share == 1.0:
         return None
     return largest(psi, round(network.active_share * psi.shape[1]))
-
-
-def is_exact(network: Network) -> bool:
-    """Return whether nothing is sampled: the gates of infinitely many experts always are."""
-    return False
 
 
 def bytes_needed(network: Network, given: Given, sites: int) -> float:

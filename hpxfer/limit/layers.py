@@ -13,7 +13,7 @@ from hpxfer.limit.activations import activate, slope
 from hpxfer.limit.given import Floats, Given
 from hpxfer.limit.matrix import Rows
 from hpxfer.limit.network import Network
-from hpxfer.limit.spaces import Space
+from hpxfer.limit.spaces import Space, paired
 
 # Directions of the inputs with a smaller share of the largest are rounding.
 _RANK = 1e-12
@@ -63,10 +63,12 @@ class Readout:
 
 def coordinates(given: Given) -> list[Floats]:
     """Return the inputs of every pass in an orthonormal basis of the span of all, [P, rank] each."""
-    every = np.concatenate([batch.inputs for batch in given.batches])
+    distinct = {id(batch): batch.inputs for batch in given.batches}  # one batch may serve many passes
+    every = np.concatenate(list(distinct.values()))
     _, sizes, basis = np.linalg.svd(np.unique(every, axis=0), full_matrices=False)
     basis = basis[sizes > _RANK * max(sizes[0], np.finfo(np.float64).tiny)]
-    return [batch.inputs @ basis.T for batch in given.batches]
+    found = {name: inputs @ basis.T for name, inputs in distinct.items()}
+    return [found[id(batch)] for batch in given.batches]
 
 
 def rank(given: Given) -> int:
@@ -76,4 +78,4 @@ def rank(given: Given) -> int:
 
 def rms(space: Space, rows: Floats) -> float:
     """Return the root mean square over coordinates and samples."""
-    return math.sqrt(max(float(np.mean([space.inner(row[None], row[None]).item() for row in rows])), 0.0))
+    return math.sqrt(max(float(np.mean(paired(space, rows, rows))), 0.0))

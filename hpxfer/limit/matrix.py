@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hpxfer.limit.given import Floats
-from hpxfer.limit.spaces import Space
+from hpxfer.limit.spaces import Space, paired
 
 # A direction is new if it is longer than this, relative to the vector. Below it, rounding decides the direction.
 NEW = 1e-11
@@ -86,14 +86,14 @@ def _left(space: Space, x: Floats, rows: Floats) -> Floats:
 
 
 def _lengths(space: Space, x: Floats) -> Floats:
-    return np.sqrt([space.inner(row[None], row[None]).item() for row in x])
+    return np.sqrt(paired(space, x, x))
 
 
 class Lazy:
     """A matrix whose entries are N(0, 1/n) for n columns and k n rows, both infinite."""
 
     def __init__(self, source: Space, target: Space, k: float) -> None:
-        self.k = k
+        self.source, self.target, self.k = source, target, k
         self._known = _Directions(source, target)  # e, with W e
         self._known_T = _Directions(target, source)  # g, with W'g
 
@@ -130,29 +130,26 @@ class Untied(Lazy):
 
 
 class Trained:
-    """A matrix std W + dW, where training by SGD has added dW = -rate scale / n sum over past q of lr_q d_q x_q'.
+    """A matrix std W + dW, where training by SGD has added dW = -rate / n sum over past q of lr_q d_q x_q'.
 
     x_q is a past input, and d_q the gradient of the batch's mean loss by its output, up to the powers of n that the
-    table's LR makes up for. `scale` is what is left of these powers.
+    table's LR makes up for. What these powers leave, such as kappa or iota, is part of `rate`.
     """
 
-    def __init__(
-        self, lazy: Lazy, source: Space, target: Space, *, std: float, rate: float, scale: float = 1.0
-    ) -> None:
-        self.lazy, self.std = lazy, std
-        self._source, self._target = source, target
-        self._by_x, self._by_d = rate * scale, rate * scale * lazy.k
-        self._x, self._d = Rows(source.size), Rows(target.size)
+    def __init__(self, lazy: Lazy, *, std: float, rate: float) -> None:
+        self.lazy, self.std, self.rate = lazy, std, rate
+        self._source, self._target = lazy.source, lazy.target
+        self._x, self._d = Rows(self._source.size), Rows(self._target.size)
 
     def forward(self, x: Floats) -> Floats:
-        """Return the matrix times rows: std W x - rate scale sum lr_q <x, x_q> d_q."""
-        return self._draw(self.lazy.forward, x, self._target) - self._by_x * (
+        """Return the matrix times rows: std W x - rate sum lr_q <x, x_q> d_q."""
+        return self._draw(self.lazy.forward, x, self._target) - self.rate * (
             self._source.inner(x, self._x.all) @ self._d.all
         )
 
     def transposed(self, d: Floats) -> Floats:
-        """Return the transposed matrix times rows: std W'd - rate scale k sum lr_q <d, d_q> x_q."""
-        return self._draw(self.lazy.transposed, d, self._source) - self._by_d * (
+        """Return the transposed matrix times rows: std W'd - rate k sum lr_q <d, d_q> x_q."""
+        return self._draw(self.lazy.transposed, d, self._source) - self.rate * self.lazy.k * (
             self._target.inner(d, self._d.all) @ self._x.all
         )
 

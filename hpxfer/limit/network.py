@@ -4,7 +4,8 @@
     h2_i = W2_i h1        h3 = c sum over active i of phi_i W3_i act(h2_i)        f = W4 h3
 
 That is MSSP 1.2. Why Routers Freeze (Def. 1) has experts of one matrix: h3 = c sum phi_i act(W3_i h1). A residual
-network (CompleteP for MoE, Fig. 18) adds the branch of every block to its input.
+network (CompleteP for MoE, Fig. 18) has L such blocks between W1 and W4, each of which adds h3/L to its own input h1.
+With top-K, the K experts with the largest psi are active.
 
 Letters: N width, M experts, K active experts, N_e hidden features of an expert, D inputs, C outputs, P samples of a
 batch.
@@ -34,7 +35,7 @@ class Network:
 
     The limit itself is that of Table B.1 of MSSP under SGD (of Table 1 of Why Routers Freeze in regime I): each role
     starts with the std of the table, times `init_mult`, and has the LR of the table, times `lr_mult`. Forward
-    multipliers are 1. A finite network with others is the same network with other constants (`folded`).
+    multipliers are 1: a multiplier m at a matrix is the same as `init_mult` m and `lr_mult` m^2.
     """
 
     regime: Regime
@@ -62,9 +63,16 @@ class Network:
     depth: int = 1
     """L of the residual network."""
     router_bias: RouterBias = "none"
+    """b. In regime I its numbers are given (`Given.router_bias`), and elsewhere they are Gaussian."""
     router_bias_std: float = 1.0
+    """Of the residual network."""
     init_mult: Mapping[Role, float] = field(default_factory=dict)
     lr_mult: Mapping[Role, float] = field(default_factory=dict)
+
+    @property
+    def times_experts(self) -> float:
+        """M c: what the average over infinitely many experts is multiplied by, 1 / `active_share` or 1."""
+        return 1 / self.active_share if self.aggregation == "1/K" else 1.0
 
     def std(self, role: Role) -> float:
         """Return the constant of a role's initial std."""

@@ -190,7 +190,7 @@ def _require_batch(where: str, batch: Batch, first: Batch, given: Given) -> None
         raise HpxferError(f"{where}: targets of a cross entropy must be classes from 0 to {given.num_classes - 1}")
 
 
-def require_size(network: Network, given: Given, *, sites: int, seeds: int, needed_bytes: int) -> None:
+def require_size(network: Network, given: Given, *, sites: int, seeds: int, needed_bytes: float) -> None:
     """Raise HpxferError if a limit would take hours, or more memory than there is."""
     if not 16 <= sites <= MOST_SITES or sites & (sites - 1):
         raise HpxferError(

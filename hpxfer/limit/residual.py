@@ -29,12 +29,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from hpxfer.limit.given import Batch, Floats, Given
-from hpxfer.limit.layers import coordinates
+from hpxfer.limit.layers import coordinates, rank
 from hpxfer.limit.losses import by_outputs, loss
 from hpxfer.limit.network import Network
 from hpxfer.limit.outcome import Pass
@@ -44,7 +43,7 @@ from hpxfer.limit.residual_draws import draw, num_nodes, sizes
 
 def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:
     """Return what is measured at every pass. Every block has `sites` neurons, of all of its experts together."""
-    inputs = _inputs(given)
+    inputs = coordinates(given)
     num_inputs = inputs[0].shape[1]
     readout_std = network.std("readout")
     directions = num_inputs + (given.num_outputs if readout_std else 0)
@@ -70,14 +69,9 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     return out
 
 
-def is_exact(network: Network) -> bool:
-    """Return whether nothing is sampled: the neurons of infinitely many experts always are."""
-    return False
-
-
 def bytes_needed(network: Network, given: Given, sites: int) -> float:
     """Return about how much memory a solve takes: it grows with sites, directions and depth, and not with updates."""
-    directions = _inputs(given)[0].shape[1] + given.num_outputs
+    directions = rank(given) + given.num_outputs
     num_experts = sites // network.expert_width if network.expert_width else num_nodes(network, sites)
     most = max(len(batch.inputs) for batch in given.batches)
     # Of every block how its neurons read and write, and of a pass logits, gates and gradients of every expert.
@@ -89,7 +83,7 @@ def constants(network: Network) -> Constants:
     """Return the factors of a block."""
     iota = network.expert_ratio if network.expert_width is None else float(network.expert_width)
     kappa = network.experts_per_width if network.expert_width is None else 1.0
-    each = (1.0 / network.active_share if network.aggregation == "1/K" else 1.0) / network.depth
+    each = network.times_experts / network.depth
     return Constants(
         branch=each * iota,
         router=network.rate("router") * each * iota / kappa,
@@ -104,13 +98,6 @@ def _blocks(network: Network, directions: int, sites: int, seed: int) -> list[Bl
     split, factors = sizes(network, directions, sites), constants(network)
     draws = (draw(network, split, directions, np.random.default_rng([seed, index])) for index in range(network.depth))
     return [Block(network, factors, start) for start in draws]
-
-
-def _inputs(given: Given) -> list[Floats]:
-    """Return the inputs of every pass in an orthonormal basis of the span of all. A batch may serve many passes."""
-    distinct = {id(batch): batch for batch in given.batches}
-    found = dict(zip(distinct, coordinates(replace(given, batches=tuple(distinct.values()))), strict=True))
-    return [found[id(batch)] for batch in given.batches]
 
 
 def _measured(

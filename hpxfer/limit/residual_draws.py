@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from hpxfer.errors import HpxferError
 from hpxfer.limit.given import Floats
 from hpxfer.limit.network import Network
-from hpxfer.limit.spaces import MOST_DIMENSIONS
+from hpxfer.limit.spaces import MOST_DIMENSIONS, sobol_gaussians
 
 SIGNS = ((1.0, 1.0), (-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0))
 # Sobol points per direction, at least: whitening then changes them little.
@@ -99,7 +98,8 @@ def draw(network: Network, split: Sizes, directions: int, rng: np.random.Generat
     """Return the experts of one block."""
     if network.expert_width is None:
         share, bias = _nodes(network, split.experts, rng)
-        halves = (np.split(_gaussian(split, rng), 2, axis=1) for _ in range(split.experts))
+        points = (sobol_gaussians(split.points, split.dimensions, rng) for _ in range(split.experts))
+        halves = (np.split(each, 2, axis=1) for each in points)
         neurons = [_signed(_white(reads), _white(writes)) for reads, writes in halves]
         return Experts(
             share=share,
@@ -107,8 +107,8 @@ def draw(network: Network, split: Sizes, directions: int, rng: np.random.Generat
             reads=np.stack([reads for reads, _ in neurons]),
             writes=np.stack([writes for _, writes in neurons]),
         )
-    of_bias, gaussian = np.split(_gaussian(split, rng), [1], axis=1)
-    reads, writes = _signed(*np.split(gaussian.reshape(split.points, 2 * split.neurons, directions), 2, axis=1))
+    of_bias, of_neurons = np.split(sobol_gaussians(split.points, split.dimensions, rng), [1], axis=1)
+    reads, writes = _signed(*np.split(of_neurons.reshape(split.points, 2 * split.neurons, directions), 2, axis=1))
     bias = np.tile(network.router_bias_std * of_bias[:, 0], len(SIGNS))
     return Experts(
         share=np.full(split.experts, 1 / split.experts),
@@ -116,13 +116,6 @@ def draw(network: Network, split: Sizes, directions: int, rng: np.random.Generat
         reads=np.stack([_white(reads[:, j]) for j in range(split.neurons)], axis=1),
         writes=np.stack([_white(writes[:, j]) for j in range(split.neurons)], axis=1),
     )
-
-
-def _gaussian(split: Sizes, rng: np.random.Generator) -> Floats:
-    """Return the points of a fresh sequence as unit Gaussians, [points, dimensions]."""
-    points = qmc.Sobol(split.dimensions, rng=rng).random_base2(split.points.bit_length() - 1)
-    gaussian: Floats = ndtri(points + 2.0**-33)  # a point may be exactly zero
-    return gaussian
 
 
 def _nodes(network: Network, count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:

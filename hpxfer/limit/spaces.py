@@ -34,6 +34,21 @@ class Space(Protocol):
         """Return rows of independent unit Gaussians that are new to the space."""
 
 
+def paired(space: Space, a: Floats, b: Floats) -> Floats:
+    """Return the inner product of each row with its partner, [P]."""
+    return np.array([space.inner(x[None], y[None]).item() for x, y in zip(a, b, strict=True)])
+
+
+def sobol_gaussians(points: int, dimensions: int, rng: np.random.Generator) -> Floats:
+    """Return the points of one scrambled Sobol sequence as unit Gaussians, [points, dimensions].
+
+    `points` is a power of two, as the sequence is balanced there.
+    """
+    uniform = qmc.Sobol(dimensions, rng=rng).random_base2(points.bit_length() - 1)
+    gaussians: Floats = ndtri(uniform + 2.0**-33)  # a point may be exactly zero
+    return gaussians
+
+
 class Coefficients:
     """Variables that are linear in unit Gaussians. No more than `most` Gaussians are ever drawn."""
 
@@ -55,18 +70,26 @@ class Coefficients:
 class Noise:
     """Unit Gaussians at the sites of one population, from one scrambled Sobol sequence.
 
-    Two sequences side by side would not be independent. So all Gaussians of a population are coordinates of one, and
-    their number is known beforehand. They are made orthogonal over the sites, with mean 0 and variance 1 each.
+    Two sequences side by side would not be independent. So all Gaussians of a population are dimensions of one
+    sequence, whose number must be known before the first is taken. Over the sites, they are made orthogonal to each
+    other, with mean 0 and variance 1 exactly.
+
+    Raise HpxferError if a site needs more Gaussians than there are sites, or than a sequence has dimensions.
     """
 
     def __init__(self, sites: int, most: int, seed: int, population: int) -> None:
-        if most >= min(sites, MOST_DIMENSIONS):
-            legal = f"more than the {most} Gaussians that each site needs"
-            more = f"; {MOST_DIMENSIONS} Gaussians are the most" if most >= MOST_DIMENSIONS else ""
-            raise HpxferError(f"sites: must be {legal}, got {sites}{more}; take more sites, fewer steps or samples")
-        sobol = qmc.Sobol(most, rng=np.random.default_rng([seed, population])).random_base2(round(math.log2(sites)))
-        gaussian = ndtri(sobol + 2.0**-33)  # a point may be exactly zero
-        columns, triangle = np.linalg.qr(np.column_stack([np.ones(sites), gaussian]))
+        if most > MOST_DIMENSIONS:
+            raise HpxferError(
+                f"T P: a site must need at most {MOST_DIMENSIONS} Gaussians, the dimensions of a Sobol sequence, got "
+                f"{most}; take fewer steps or samples"
+            )
+        if most >= sites:
+            raise HpxferError(
+                f"sites: must be more than the {most} Gaussians that each site needs, got {sites}; take more sites, "
+                "fewer steps or samples"
+            )
+        gaussians = sobol_gaussians(sites, most, np.random.default_rng([seed, population]))
+        columns, triangle = np.linalg.qr(np.column_stack([np.ones(sites), gaussians]))
         signs = np.sign(np.diag(triangle))
         self.sites = sites
         self._rows: Floats = np.ascontiguousarray((columns * signs).T[1:]) * math.sqrt(sites)
