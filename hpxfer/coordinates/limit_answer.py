@@ -1,6 +1,6 @@
 """The third answer of a check: do the losses approach the limit that the table claims? This module knows no torch.
 
-A wrong variance of an initialization may leave all slopes as they should be at the sizes of a check. It moves the
+A wrong variance of an initialization may leave all slopes as they should be at the widths of a check. It moves the
 limit.
 """
 
@@ -15,14 +15,12 @@ import numpy as np
 from scipy import stats
 
 from hpxfer.host.output import aligned, json_ready
-from hpxfer.limit.against.statistics import ALPHA, POWER, Deviations, Mean, mean_of
+from hpxfer.limit.against.statistics import ALPHA, MOST_UNSEEN, POWER, Deviations, Mean, mean_of
 from hpxfer.limit.text import with_error
 
 LimitVerdict = Literal["ok", "miss", "unclear", "not compared"]
 # Of the scale. An offset that is not surely larger is no miss, as no law of powers of 1/N is exact at finite widths.
 LEAST_OFFSET = 0.01
-# An offset of this share of the scale must be visible, else agreement says nothing.
-MOST_UNSEEN = 0.25
 Numbers = tuple[float, ...]
 
 

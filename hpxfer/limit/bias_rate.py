@@ -16,17 +16,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from hpxfer.errors import HpxferError, shown
+from hpxfer.host.output import aligned
 from hpxfer.limit.bias_rate_limit import changed_limit
+from hpxfer.limit.gates import largest
 from hpxfer.limit.given import Floats
+from hpxfer.limit.text import with_error
 
 # Numbers that are drawn at once.
 _AT_ONCE = 2**20
 _MOST_DRAWS = 2**31
-# Active experts, of which the quantile of so few is itself uncertain.
+# With fewer active experts, their quantile is uncertain itself.
 _FEW = 16
 
 
@@ -91,17 +93,16 @@ class BiasRate:
 
     def table(self) -> str:
         """Return it as a table."""
-        head = f"{'experts':>8} {'active':>7} {'share':>7} {'update':>9} {'changed':>9} {'error':>8} {'limit':>9}"
-        lines = [
-            f"{row.num_experts:>8} {row.num_active:>7} {row.active_share:>7.4g} {row.update_scale:>9.4g} "
-            f"{row.changed:>9.5f} {row.error:>8.5f} {row.limit:>9.5f}"
-            for row in self.rows
-        ]
+        lines = [["experts", "active", "share", "update", "changed", "limit"]]
+        for row in self.rows:
+            counts = [str(row.num_experts), str(row.num_active), f"{row.active_share:.4g}", f"{row.update_scale:.4g}"]
+            lines.append([*counts, with_error(row.changed, row.error), f"{row.limit:.5f}"])
         trends = [
             f"share {each.active_share:.4g}: the part grows as experts^{each.slope:.3f} (error {each.error:.3f})"
             for each in self.trends
         ]
-        return "\n".join([self._answer(), "", head, *lines, "", *trends])
+        legend = "changed: the part of the active experts. In brackets: standard error of the last digits."
+        return "\n".join([self._answer(), "", *aligned(lines, right_from=0), "", legend, *trends])
 
     def _answer(self) -> str:
         """Return what follows, in a sentence."""
@@ -131,7 +132,7 @@ def bias_rate(options: BiasRateOptions | None = None) -> BiasRate:
 def _row(options: BiasRateOptions, num_experts: int, share: float, index: int) -> BiasRateRow:
     """Return the simulation of one number of experts at one share."""
     update = options.update_scale * (num_experts / options.num_experts[0]) ** options.rate_exponent
-    count = _num_active(num_experts, share)
+    count = round(share * num_experts)
     rng = np.random.default_rng([options.seed, index, num_experts])
     kept = np.concatenate(
         [_kept(options, rng, repeats, num_experts, count, update) for repeats in _batches(options.repeats, num_experts)]
@@ -153,14 +154,8 @@ def _kept(
     """Return the part of the active experts that stay active, [repeats]."""
     size = (repeats, num_experts)
     before = expit(options.logit_scale * rng.standard_normal(size)) + options.bias_scale * rng.random(size)
-    both = _largest(before, count) & _largest(before + update * rng.random(size), count)
+    both = largest(before, count) & largest(before + update * rng.random(size), count)
     return np.asarray(both.sum(axis=1) / count)
-
-
-def _largest(numbers: Floats, count: int) -> NDArray[np.bool_]:
-    out = np.zeros(numbers.shape, bool)
-    np.put_along_axis(out, np.argpartition(numbers, -count, axis=1)[:, -count:], True, axis=1)
-    return out
 
 
 def _batches(repeats: int, num_experts: int) -> Iterator[int]:
@@ -180,10 +175,6 @@ def _trend(share: float, rows: Sequence[BiasRateRow]) -> BiasRateTrend | None:
     x = x - weights @ x / weights.sum()
     spread = float(weights @ x**2)
     return BiasRateTrend(active_share=share, slope=float((weights * x) @ y / spread), error=1 / math.sqrt(spread))
-
-
-def _num_active(num_experts: int, share: float) -> int:
-    return round(share * num_experts)
 
 
 def _require(options: BiasRateOptions) -> None:

@@ -58,14 +58,14 @@ def limit_info(found: Solved) -> LimitInfo:
     regime = "residual network" if network.regime == "residual" else f"regime {network.regime}"
     how = "exact" if limit.is_exact else f"{limit.num_sites} sites, {limit.num_seeds} seeds"
     panels = [
-        Panel(title=title, lines=tuple(_line(limit, name, label) for name, label in series if name in limit.series))
+        Panel(title=title, lines=tuple(_line(limit, name, label) for name, label in series))
         for title, series in PANELS.items()
     ]
     if outputs := _outputs(limit):
         panels.insert(1, Panel(title="outputs, a line per sample", lines=outputs))
     return LimitInfo(
         title=f"The limit of {network.parameterization} in {regime}, {network.gate} gate ({how})",
-        panels=tuple(panel for panel in panels if panel.lines),
+        panels=tuple(panels),
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from hpxfer.host.output import aligned
 from hpxfer.limit.given import Given
 from hpxfer.limit.network import Network
 from hpxfer.limit.outcome import SERIES, Limit, Series
@@ -75,7 +76,7 @@ class Solved:
             yield ""
             yield from _selection(limit)
 
-    def _rows(self, shown: Any) -> Iterator[str]:
+    def _rows(self, shown: Sequence[int]) -> list[str]:
         heads = ["update", *HEADS.values(), *(["margin"] if self.limit.margins is not None else [])]
         rows = [
             [
@@ -85,9 +86,7 @@ class Solved:
             ]
             for at in shown
         ]
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        for row in [heads, *rows]:
-            yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        return aligned([heads, *rows], right_from=0)
 
 
 def _name(network: Network) -> str:

@@ -1,8 +1,8 @@
 """Do the losses of the check's own MLP mixture approach the limit that its table claims?
 
-Losses alone are measured, which takes a small part of the time that all pieces of both passes take. So there can be
-many seeds. Shapes, seeds and updates are fixed, whatever the rest of a check is asked for: with them the power of the
-test is known (docs/check.md).
+The check measures losses alone here, which takes a small part of the time that all pieces of both passes take. So
+there can be many seeds. Shapes, seeds and updates are fixed, whatever the rest of a check is asked for: the power of
+the test is known for them (docs/check.md).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hpxfer.coordinates.cases import mlp_path
 from hpxfer.coordinates.limit_answer import LimitAnswer, compared, not_compared
 from hpxfer.coordinates.mlp.own import Options, OwnData, default_training, own_trials
 from hpxfer.errors import HpxferError
-from hpxfer.limit.against.batches import Seen, seen_by
+from hpxfer.limit.against.batches import seen_by
 from hpxfer.limit.against.claimed import Claimed, claimed_network
-from hpxfer.limit.outcome import Limit
+from hpxfer.limit.against.seed_limits import SeedLimits
+from hpxfer.limit.given import Floats
 from hpxfer.limit.solve import solve
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
@@ -39,7 +39,6 @@ SITES = 8192
 SOLVES = 8
 # Weights of the networks that are trained together, which bounds the memory: about four copies in float32.
 _STACK = 2**24
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +93,8 @@ def approach(
         limits = [(seen, solve(found.network, seen.given, sites=SITES, seeds=SOLVES)) for seen in groups]
     except HpxferError as error:
         return not_compared(str(error).removeprefix("limit: "))
-    return _answer(case, found, path, limits, lambda width: on_shape(f"{axis}: {SEEDS} networks of width {width}"))
+    solved = SeedLimits(limits=limits, seeds=tuple(range(SEEDS)))
+    return _answer(case, found, path, solved, lambda width: on_shape(f"{axis}: {SEEDS} networks of width {width}"))
 
 
 def _claim(choice: Parameterization, name: str) -> Parameterization:
@@ -109,29 +109,26 @@ def _answer(
     case: _Case,
     found: Claimed,
     path: Sequence[Shape],
-    limits: Sequence[tuple[Seen, Limit]],
+    solved: SeedLimits,
     on_width: Callable[[int], None],
 ) -> LimitAnswer:
     losses = []
     for shape in path:
         on_width(shape.width)
         losses.append(_losses(case, shape))
-    of_seed = {seed: limit.series["loss"] for seen, limit in limits for seed in seen.seeds}
-    errors = [each.error for each in of_seed.values() if each.error is not None]
-    assert len(errors) == len(of_seed), "limits are solved with several seeds"
+    passes = range(STEPS + 1)
     result = compared(
         [shape.width for shape in path],
         np.stack(losses),
-        np.stack([of_seed[seed].mean for seed in range(SEEDS)]),
-        # An error of few draws may be small by chance at one pass, and errors grow with training.
-        np.maximum.accumulate(np.max(errors, axis=0)),
-        min(0 if limit.is_exact else limit.num_seeds for _, limit in limits),
+        solved.series("loss", passes),
+        solved.error("loss", passes),
+        solved.error_seeds,
     )
     return LimitAnswer.of(
         result,
         claim=case.claim.label(),
         differences=found.differences,
-        cautions=tuple(dict.fromkeys(caution for _, limit in limits for caution in limit.cautions)),
+        cautions=solved.cautions,
     )
 
 

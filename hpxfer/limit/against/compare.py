@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpxfer.analysis import analyze
 from hpxfer.data.samples.batches import open_sample_data
@@ -15,14 +13,9 @@ from hpxfer.limit.against.batches import Seen, batch_of, seen_by
 from hpxfer.limit.against.measured import LOSS_CURVE, SPREAD_CURVE, Line, curve_of, held_out_of, lines_of
 from hpxfer.limit.against.of_trials import network_of
 from hpxfer.limit.against.report import Against, Comparisons, Quantity
-from hpxfer.limit.against.statistics import (
-    Deviations,
-    distances,
-    mean_of,
-    mean_slope,
-    missed,
-    network_slope,
-)
+from hpxfer.limit.against.seed_limits import SeedLimits
+from hpxfer.limit.against.statistics import Deviations, distances, mean_of, mean_slope, missed, network_slope
+from hpxfer.limit.given import Floats
 from hpxfer.limit.network import Network
 from hpxfer.limit.outcome import Limit
 from hpxfer.limit.refusals import MOST_EXPERT_SAMPLES, MOST_SAMPLES
@@ -30,7 +23,6 @@ from hpxfer.limit.solve import LEAST_MARGIN, solve
 from hpxfer.results import Results
 from hpxfer.trial import Trial
 
-Floats = NDArray[np.float64]
 # An error that is estimated from few draws is itself uncertain. With 8 planted networks are accused as seldom as ALPHA
 # says, also where the solver's error is the larger one. With 4 they are ten times as often.
 SEEDS = 8
@@ -38,34 +30,6 @@ SEEDS = 8
 TOLERANCE = 0.05
 # Held-out samples are solved along if they are at most so many batches.
 MOST_HELD_OUT = 2
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Solved:
-    """The limits of the seeds of a line: [S, T] per series, and the standard error [T], the largest so far."""
-
-    limits: Sequence[tuple[Seen, Limit]]
-    seeds: tuple[int, ...]
-
-    def series(self, name: str, passes: Sequence[int]) -> Floats:
-        rows = {seed: limit.series[name].mean for seen, limit in self.limits for seed in seen.seeds}
-        return np.stack([rows[seed][list(passes)] for seed in self.seeds])
-
-    def error(self, name: str, passes: Sequence[int]) -> Floats:
-        """Return the error of the mean over seeds, as if the draws of all limits were the same.
-
-        An error of few draws may be small by chance at one pass, and errors grow with training. So each pass has the
-        largest error up to it.
-        """
-        found = [limit.series[name].error for _, limit in self.limits]
-        known = [each for each in found if each is not None]
-        assert len(known) == len(found), "limits are solved with several seeds"
-        largest: Floats = np.maximum.accumulate(np.max(known, axis=0))
-        return largest[list(passes)]
-
-    @property
-    def error_seeds(self) -> int:
-        return min(0 if limit.is_exact else limit.num_seeds for _, limit in self.limits)
 
 
 def against(
@@ -122,7 +86,7 @@ def _updates(results: Results, line: Line, network: Network, steps: int | None) 
     experts = network.num_experts or 1 if network.regime == "I" else 1
     most = {"I": MOST_EXPERT_SAMPLES // experts, "II": MOST_SAMPLES, "III": MOST_SAMPLES, "residual": updates * batch}
     if updates * batch > most[network.regime]:
-        cost = "cube" if network.regime != "II" else "square"
+        cost = "cube" if network.regime == "III" else "square"
         fits = most[network.regime] // batch
         fix = f"compare the first {fits} of them (--steps {fits})" if fits else "take smaller batches"
         raise HpxferError(
@@ -150,7 +114,7 @@ def _compared(
         )
         if len(line.seeds) < 2:
             raise HpxferError(f"{where}: at least 2 seeds must be left, got {len(line.seeds)}; {left_out[-1]}")
-    solved = Solved(limits=limits, seeds=line.seeds)
+    solved = SeedLimits(limits=limits, seeds=line.seeds)
     has_held_out = updates == trial.shape.steps
     loss = _loss(results, line, solved, updates, has_held_out)
     spread = _logit_variance(results, line, solved, updates) if _is_probed(trial, groups) else None
@@ -163,7 +127,7 @@ def _compared(
         network=network,
         seeds=line.seeds,
         num_limits=len(limits),
-        is_exact=all(limit.is_exact for _, limit in limits),
+        is_exact=solved.is_exact,
         updates=updates,
         quantities=(loss,) if spread is None else (loss, spread),
         held_out=has_held_out,
@@ -173,7 +137,7 @@ def _compared(
         mean_slope=mean_slope(loss.deviations),
         from_data=_from_data(results, line),
         left_out=tuple(left_out),
-        cautions=tuple(dict.fromkeys(caution for _, limit in limits for caution in limit.cautions)),
+        cautions=solved.cautions,
     )
 
 
@@ -181,7 +145,7 @@ def _near_tie(limit: Limit) -> bool:
     return limit.margins is not None and min(limit.margins) < LEAST_MARGIN
 
 
-def _loss(results: Results, line: Line, solved: Solved, updates: int, has_held_out: bool) -> Quantity:
+def _loss(results: Results, line: Line, solved: SeedLimits, updates: int, has_held_out: bool) -> Quantity:
     last = updates if has_held_out else updates + 1
     passes, finite = curve_of(results, line, LOSS_CURVE, range(last))
     if not passes:
@@ -197,7 +161,7 @@ def _loss(results: Results, line: Line, solved: Solved, updates: int, has_held_o
     return _quantity("loss", line, solved, passes, finite, scale)
 
 
-def _logit_variance(results: Results, line: Line, solved: Solved, updates: int) -> Quantity | None:
+def _logit_variance(results: Results, line: Line, solved: SeedLimits, updates: int) -> Quantity | None:
     """Return the variance of the router's logits at the steps at which the trials logged their spread."""
     passes, spread = curve_of(results, line, SPREAD_CURVE, range(updates))
     scale = float(solved.series("logit_variance", passes).max(initial=0.0))
@@ -206,7 +170,9 @@ def _logit_variance(results: Results, line: Line, solved: Solved, updates: int) 
     return _quantity("logit_variance", line, solved, passes, spread**2, scale)
 
 
-def _quantity(name: str, line: Line, solved: Solved, passes: tuple[int, ...], finite: Floats, scale: float) -> Quantity:
+def _quantity(
+    name: str, line: Line, solved: SeedLimits, passes: tuple[int, ...], finite: Floats, scale: float
+) -> Quantity:
     limit = solved.series(name, passes)
     found = Deviations(
         sizes=line.widths,

@@ -9,14 +9,13 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.limit.given import Floats
 from hpxfer.results import Results
 from hpxfer.search.cells import cells_of
 from hpxfer.trial import Trial
 
-Floats = NDArray[np.float64]
 LOSS_CURVE = "train_loss_nats"
 SPREAD_CURVE = "router_logit_spread"
 

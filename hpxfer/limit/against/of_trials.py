@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hpxfer.errors import HpxferError
 from hpxfer.limit.against.constants import Constant, constants_of, roles_of
 from hpxfer.limit.against.path import regime_of
-from hpxfer.limit.against.refused import has_bias, require_solvable
+from hpxfer.limit.against.refused import gate_of, has_bias, require_solvable
 from hpxfer.limit.network import Network, Regime, Role, RouterBias, Style
 from hpxfer.spec.mlp import LEARNED
 from hpxfer.spec.ties import FIXED_BIAS_STD
@@ -56,7 +56,7 @@ def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
     return Network(
         regime=regime,
         parameterization=parameterization,
-        gate=setting.gate,  # type: ignore[arg-type]
+        gate=gate_of(setting),
         activation=options.activation,
         input_activation=options.input_activation,
         aggregation=options.aggregation,
@@ -80,7 +80,7 @@ def _require_alike(path: Sequence[Trial], where: str) -> None:
     """Raise HpxferError unless trials differ in nothing but their shape (and how ties are broken)."""
     first = path[0]
     for other in path[1:]:
-        for name in (*vars(first.setting),):
+        for name in vars(first.setting):
             one, two = getattr(first.setting, name), getattr(other.setting, name)
             if one != two and name not in ("ties", "batch_tokens", "steps", "final_window_steps"):
                 raise HpxferError(f"{where}: {name} must be the same at every shape of the axis, got {one} and {two}")

@@ -8,12 +8,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.limit.network import Regime
 from hpxfer.scaling.shape import Shape
 
-GROWING = {
-    (False, False): "neither experts nor expert width grow with the width",
-    (False, True): "I",
-    (True, False): "II",
-    (True, True): "III",
-}
+# (do the experts grow, does the expert width grow) -> the regime
+GROWING: dict[tuple[bool, bool], Regime] = {(False, True): "I", (True, False): "II", (True, True): "III"}
 DIMS = ("num_experts", "num_active", "expert_width")
 
 
@@ -30,17 +26,20 @@ def regime_of(shapes: Sequence[Shape], where: str) -> Regime:
             f"{where}: a limit needs shapes of at least two widths, got {widths}; add larger ones to the axis"
         )
     for name in ("depth", "batch_tokens", "steps"):
-        if len(found := {getattr(shape, name) for shape in path}) > 1:
-            got = ", ".join(map(str, sorted(found)))
+        if len(values := {getattr(shape, name) for shape in path}) > 1:
+            got = ", ".join(map(str, sorted(values)))
             raise HpxferError(f"{where}: {name} must be the same at every shape of the axis, got {got}; {_OTHER}")
     grows = {name: _grows(path, name, where) for name in DIMS}
     if grows["num_experts"] != grows["num_active"]:
         got = ", ".join(f"{shape.num_active} of {shape.num_experts}" for shape in path)
         raise HpxferError(f"{where}: the share of active experts must stay along the axis, got {got}; {_OTHER}")
-    found_regime = GROWING[grows["num_experts"], grows["expert_width"]]
-    if found_regime not in ("I", "II", "III"):
-        raise HpxferError(f"{where}: the axis must follow regime I, II or III, got one along which {found_regime}")
-    return found_regime  # type: ignore[return-value]
+    found = GROWING.get((grows["num_experts"], grows["expert_width"]))
+    if found is None:
+        raise HpxferError(
+            f"{where}: the axis must follow regime I, II or III, got one along which neither experts nor expert width "
+            f"grow with the width; {_OTHER}"
+        )
+    return found
 
 
 _OTHER = "take another axis, or a sweep along one regime"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 from hpxfer.errors import HpxferError, joined
+from hpxfer.limit.network import Gate
 from hpxfer.spec.mlp import LEARNED
-from hpxfer.trial import Trial
+from hpxfer.trial import Setting, Trial
+
+GATES: tuple[Gate, ...] = get_args(Gate)
 
 
 def require_solvable(trial: Trial, where: str) -> None:
@@ -26,6 +30,8 @@ def reasons(trial: Trial) -> Iterator[str]:
             f"training.optimizer: must be sgd, got {setting.optimizer}: an update of Adam divides entry by entry, so "
             "it is not of low rank and its limit is not solved; train with sgd"
         )
+    if setting.gate not in GATES:
+        yield f"model.gate: must be one of {', '.join(GATES)}, got {setting.gate}: no limit of it is derived"
     if hps.momentum:
         yield f"hps.momentum: must be 0, got {hps.momentum:g}: the limit is that of plain SGD; take it out"
     if hps.weight_decay:
@@ -36,6 +42,11 @@ def reasons(trial: Trial) -> Iterator[str]:
     if setting.precision != "float32":
         yield f"training.precision: must be float32, got {setting.precision}: rounding would pass for a deviation"
     yield from _of_choice(trial)
+
+
+def gate_of(setting: Setting) -> Gate:
+    """Return the gate of a setting for which nothing is refused."""
+    return next(gate for gate in GATES if gate == setting.gate)
 
 
 def has_bias(trial: Trial) -> bool:

@@ -9,13 +9,21 @@ from typing import Any, Literal
 import numpy as np
 
 from hpxfer.host.output import aligned, json_ready
-from hpxfer.limit.against.statistics import ALPHA, RESOLVED, SLOWEST, Deviations, Distance, Mean, Slope, Test
+from hpxfer.limit.against.statistics import (
+    ALPHA,
+    MOST_UNSEEN,
+    RESOLVED,
+    SLOWEST,
+    Deviations,
+    Distance,
+    Mean,
+    Slope,
+    Test,
+)
 from hpxfer.limit.network import Network
 from hpxfer.verdict.labels import scale_text
 
 Verdict = Literal["agrees", "disagrees", "undecided"]
-# An offset of this share of the fall of the loss must be visible, else agreement says nothing.
-MOST_UNSEEN = 0.25
 MEANINGS = {"loss": "loss", "logit_variance": "variance of the router's logits"}
 
 
@@ -124,7 +132,7 @@ class Against:
                 "axis": self.axis,
                 "parameterization": self.parameterization,
                 self.hp: self.value,
-                "network": {**asdict(self.network)},
+                "network": asdict(self.network),
                 "seeds": self.seeds,
                 "limits": self.num_limits,
                 "exact": self.is_exact,

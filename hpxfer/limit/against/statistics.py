@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-Floats = NDArray[np.float64]
+from hpxfer.limit.given import Floats
+
 # Float32 networks compute a loss to about this share of the loss at the start.
 ROUNDING = 1e-6
 CONFIDENCE = 0.95
@@ -89,6 +89,8 @@ class Test:
 
 
 ALPHA = 1e-3  # the level at which networks are said to miss their limit
+# An offset of this share of the scale must be visible, else agreement says nothing.
+MOST_UNSEEN = 0.25
 POWER = 0.9  # of one contrast. Two of them must be sure, at several passes, which leaves about 0.8
 # The slowest approach of means that is allowed, as a power of N. It is 1/N in the end. Before that, where networks are
 # still far from their limit, it is slower: under muP in regimes II and III (docs/limit.md). So the test allows much

@@ -69,7 +69,8 @@ def _require_limit(table: Table, name: str) -> None:
     """Raise HpxferError unless the table of this name has the limit itself, along the regime of `table`."""
     where, claimed = f"parameterization {table.name}: limit", PARAMETERIZATIONS.get(name)
     if claimed.limit != name:
-        raise HpxferError(f"{where}: must be a table of MSSP, got {name}; take {claimed.limit}, or leave it out")
+        fix = "leave it out" if claimed.limit is None else f"take {claimed.limit}, or leave it out"
+        raise HpxferError(f"{where}: must be a table of MSSP, got {name}; {fix}")
     if table.regime not in (None, claimed.regime):
         raise HpxferError(f"{where}: must be along the table's own regime {table.regime}, got {name}; leave it out")
 
