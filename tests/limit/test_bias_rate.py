@@ -100,7 +100,7 @@ def test_the_same_seed_gives_the_same_numbers_as_json_and_text() -> None:
     answer, _, head, *_ = lines = one.table().splitlines()
     assert answer.startswith("From 16 to 32 experts, the part of the active experts that one update of the bias changes")
     assert head.split()[0] == "experts"
-    assert len(lines) == 2 + 1 + 4 + 1 + 2
+    assert len(lines) == 2 + 1 + 4 + 2 + 2
     assert one.cautions
     assert bias_rate(BiasRateOptions(num_experts=(16,), repeats=50, seed=1)).trends == ()
 
