@@ -29,7 +29,7 @@ def limit(
     ] = None,
     samples: Annotated[int | None, typer.Option(help="Samples of the built-in batch; default: 8.")] = None,
     loss: Annotated[
-        str | None, typer.Option(metavar="squared_error|cross_entropy", help="default: squared_error.")
+        str | None, typer.Option(metavar="squared_error|cross_entropy", help="Default: squared_error.")
     ] = None,
     gate: Annotated[
         str | None, typer.Option(help="sigmoid; in regime I also softmax or normalized_softmax; default: sigmoid.")
@@ -81,7 +81,8 @@ def limit(
     axis: Annotated[str | None, typer.Option(help="Of --against: this axis alone.")] = None,
     arm: Annotated[str | None, typer.Option(help="Of --against: this arm alone, e.g. mssp-ii.")] = None,
     value: Annotated[
-        float | None, typer.Option(help="Of --against: the value of the judged HP; default: the best of the smallest.")
+        float | None,
+        typer.Option(help="Of --against: the value of the judged HP; default: the best at the smallest width."),
     ] = None,
     tolerance: Annotated[
         float | None, typer.Option(help="Of --against: how near is near enough, as a share of the loss; default: 0.05.")
@@ -96,11 +97,11 @@ def limit(
 ) -> None:
     """Solve the training of an infinite mixture of MLPs, with the error of the solver.
 
-    In regime I width is infinite, in II width and experts, in III width, experts and their size. The residual network
-    has infinitely many experts too. Numbers are shown before training and after every update.
+    In regime I the width is infinite, in II width and experts, in III width, experts and expert width. The residual
+    network has infinite width and infinitely many experts. Numbers are shown before training and after every update.
 
     With --against the networks of a sweep of the family mlp are compared with the limit that their table approaches:
-    how far is each size from it, and does the widest agree?
+    how far is each width from it, and do they approach it?
 
     \b
     Examples:

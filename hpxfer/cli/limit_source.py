@@ -259,6 +259,6 @@ def _read(option: str, path: Path) -> NDArray[Any]:
 
 def _write(solved: Solved, folder: Path) -> list[Path]:
     """Write limit.txt, limit.json and the figure to a folder, and return their paths."""
-    from hpxfer.limit.figure import limit_figures
+    from hpxfer.limit.figure import draw_limit, limit_info
 
-    return save(folder, solved.table(), solved.to_dict(), limit_figures(solved))
+    return save(folder, solved.table(), solved.to_dict(), {"limit": draw_limit(limit_info(solved))})

@@ -239,13 +239,13 @@ def _reasons(judged: Iterable[Judged]) -> list[tuple[str, str]]:
 def _answers(axis: AxisReport) -> list[str]:
     """Return one line per question along an axis, and for a registered table the answer that both give."""
     counts = ", ".join(f"{axis.count(verdict)} {verdict}" for verdict in WORST_FIRST if axis.count(verdict))
-    stability = [f"{axis.axis}: features keep their size: {_stability(axis)}"] if axis.stability else []
+    others = [f"{axis.axis}: features keep their size: {_stability(axis)}"] if axis.stability else []
     if axis.limit is not None:
-        stability.append(f"{axis.axis}: {axis.limit.sentence}")
+        others.append(f"{axis.axis}: {axis.limit.sentence}")
     if not axis.must_be_stable:
-        return [f"{axis.axis}: {_passed(axis)} ({counts})", *stability]
+        return [f"{axis.axis}: {_passed(axis)} ({counts})", *others]
     follows = f"{axis.axis}: the model follows the table: {'yes' if axis.follows else 'NO'} ({counts})"
-    return [follows, *stability, f"{axis.axis}: {_passed(axis)}"]
+    return [follows, *others, f"{axis.axis}: {_passed(axis)}"]
 
 
 def _passed(axis: AxisReport) -> str:

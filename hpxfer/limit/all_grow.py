@@ -1,12 +1,11 @@
-"""Regime III: width, expert width and number of experts are infinite, N_e = iota N and M = kappa N (MSSP, App. N and
-O).
+"""Regime III: width, expert width and number of experts are infinite, N_e = iota N and M = kappa N.
 
-Every expert is a site with its logit psi, and with vectors over its infinitely many hidden neurons: h2 = W2 h1 and u =
-W3'w. Experts are linear, so these vectors are linear in Gaussians of a neuron, exactly. Under MSSP all experts start
-from the same (W2, W3). These Gaussians are then shared, and what experts add up to is as large as what each of them is.
-Under muP each expert has its own. Then the sum over experts of what its random matrices give vanishes as M^-1/2, and
-what is left are the means: neither the fresh noise of W2'g and W3 m nor the response of a forward pass to the backward
-passes before.
+The source is MSSP, App. N (MSSP) and O (muP). Every expert is a site with its logit psi, and with vectors over its
+infinitely many hidden neurons: h2 = W2 h1 and u = W3'w. Experts are linear, so these vectors are linear in Gaussians of
+a neuron, exactly. Under MSSP all experts start from the same (W2, W3). These Gaussians are then shared, and what
+experts add up to is as large as what each of them is. Under muP each expert has its own. Then the sum over experts of
+what its random matrices give vanishes as M^-1/2, and what is left are the means: neither the fresh noise of W2'g and W3
+m nor the response of a forward pass to the backward passes before.
 
     h3 = 1/M sum W3_i m_i, m = phi h2      z1 = N df/dh1 = Q' vQ / kappa + E[W2' phi u],  vQ = phi' iota <u, h2>
 

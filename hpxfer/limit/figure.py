@@ -94,11 +94,6 @@ def _outputs(limit: Limit) -> tuple[Line, ...]:
     )
 
 
-def limit_figures(found: Solved) -> dict[str, Figure]:
-    """Return name -> figure."""
-    return {"limit": draw_limit(limit_info(found))}
-
-
 def draw_limit(info: LimitInfo) -> Figure:
     """Return the figure. It needs no window and no global state."""
     from hpxfer.figures.style import look, panels

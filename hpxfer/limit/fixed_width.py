@@ -1,9 +1,9 @@
-"""Regime II: width and number of experts are infinite, M = kappa N, and the expert width N_e is not (MSSP, App. L and
-M).
+"""Regime II: width and number of experts are infinite, M = kappa N, and the expert width N_e is not.
 
-Every expert is a site with its logit psi, its hidden features h2_j and its backward features u_j = (W3'w)_j / N, for
-j up to N_e. The variance of the initial W3 is lam M / N_e: lam = 1 is MSSP, and lam = 0 is the limit of muP, whose
-1/N_e is too small to be seen. The papers' gradient-flow equations are these with sums over updates as integrals.
+The source is MSSP, App. L (MSSP) and M (muP). Every expert is a site with its logit psi, its hidden features h2_j and
+its backward features u_j = (W3'w)_j / N, for j up to N_e. The variance of the initial W3 is lam M / N_e: lam = 1 is
+MSSP, and lam = 0 is the limit of muP, whose 1/N_e vanishes beside M/N_e. The papers' gradient-flow equations are these
+with sums over updates as integrals.
 
     psi = Q h1            h2 = W2 h1            m = phi act(h2)            u = W3'w / N
     h3 = 1/M sum W3 m     z1 = N df/dh1 = (Q' vQ + W2' v2) / kappa

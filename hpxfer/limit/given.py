@@ -1,5 +1,6 @@
-"""Given: what a limit is conditional on. These are the samples of every step, the LR, and what is drawn at every width
-alike.
+"""Given: what a limit is conditional on.
+
+That is the samples of every pass, the LR of every update, and what is drawn at every width alike.
 
 Letters: T updates, P samples of a batch, D inputs, C outputs, m experts of regime I.
 """

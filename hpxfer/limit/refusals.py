@@ -1,5 +1,4 @@
-"""What is refused, each with its reason: limits that are not derived or do not exist, and sizes that nobody can wait
-for.
+"""What is refused, each with its reason: limits that are not derived or do not exist, and trainings too long to solve.
 
 A rule yields nothing, or raises HpxferError with rule, value, and fix.
 """

@@ -1,8 +1,8 @@
-"""Which experts top-K takes in regime I without a bias: a distribution over seeds (Why Routers Freeze, Prop. 4, Theorem
-28).
+"""Selection: which experts top-K takes in regime I without a bias, a distribution over seeds.
 
 All logits are equal in the limit. At width N they differ by N^-1/2 times Gaussian numbers, so top-K chooses by these at
-every width. They are independent over experts, and their covariance over samples is x . x'.
+every width. They are independent over experts, and their covariance over samples is x . x' (Why Routers Freeze, Prop. 4
+and Theorem 28).
 
 Letters: m experts, K active ones, P samples, T + 1 passes.
 """

@@ -30,29 +30,11 @@ def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
     path = sorted(trials, key=lambda trial: trial.shape.width)
     for trial in path:
         require_solvable(trial, where)
-    first, shape = path[0], path[0].shape
-    options, setting = first.setting.mlp, first.setting
     _require_alike(path, where)
-    grown = regime_of([trial.shape for trial in path], where)
-    regime: Regime = "residual" if options.residual else grown
-    if options.residual and grown != "III":
-        raise HpxferError(
-            f"{where}: model.mlp.residual: a residual network has a limit in regime III, where experts and expert width"
-            f" grow with the width, got regime {grown}; take another axis, or residual: false"
-        )
-    if not options.residual and shape.depth != 1:
-        raise HpxferError(f"{where}: depth must be 1 without a residual, got {shape.depth}: stacks are not solved")
-    if regime in ("II", "III") and _router_bias(first) != "none":
-        raise HpxferError(
-            f"{where}: model.mlp.router_bias: a bias of the router is solved in regime I and in residual networks, got "
-            f"regime {regime} and router_bias: {options.router_bias}, ties: {setting.ties}; write router_bias: none"
-        )
-    if regime == "I" and not has_bias(first) and shape.num_active < shape.num_experts:
-        raise HpxferError(
-            f"{where}: model.mlp.router_bias: without a bias the router's first choice is a draw of each finite network"
-            f", so {shape.num_active} of {shape.num_experts} experts have no single limit; write router_bias: fixed"
-        )
+    regime = _regime(path, where)
     parameterization, constants = _matched(path, regime, where)
+    first, shape = path[0], path[0].shape
+    setting, options = first.setting, first.setting.mlp
     return Network(
         regime=regime,
         parameterization=parameterization,
@@ -74,6 +56,32 @@ def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
         init_mult={role: each.std for role, each in constants.items() if each.std != 1.0},
         lr_mult={role: each.rate for role, each in constants.items() if each.rate != 1.0},
     )
+
+
+def _regime(path: Sequence[Trial], where: str) -> Regime:
+    """Return the regime of a path. Raise HpxferError if its limit is not solved for a model with these options."""
+    first, shape = path[0], path[0].shape
+    setting, options = first.setting, first.setting.mlp
+    grown = regime_of([trial.shape for trial in path], where)
+    regime: Regime = "residual" if options.residual else grown
+    if options.residual and grown != "III":
+        raise HpxferError(
+            f"{where}: model.mlp.residual: a residual network has a limit in regime III, where experts and expert width"
+            f" grow with the width, got regime {grown}; take another axis, or residual: false"
+        )
+    if not options.residual and shape.depth != 1:
+        raise HpxferError(f"{where}: depth must be 1 without a residual, got {shape.depth}: stacks are not solved")
+    if regime in ("II", "III") and _router_bias(first) != "none":
+        raise HpxferError(
+            f"{where}: model.mlp.router_bias: a bias of the router is solved in regime I and in residual networks, got "
+            f"regime {regime} and router_bias: {options.router_bias}, ties: {setting.ties}; write router_bias: none"
+        )
+    if regime == "I" and not has_bias(first) and shape.num_active < shape.num_experts:
+        raise HpxferError(
+            f"{where}: model.mlp.router_bias: without a bias the router's first choice is a draw of each finite network"
+            f", so {shape.num_active} of {shape.num_experts} experts have no single limit; write router_bias: fixed"
+        )
+    return regime
 
 
 def _require_alike(path: Sequence[Trial], where: str) -> None:

@@ -43,6 +43,7 @@ class SeedLimits:
 
     @property
     def is_exact(self) -> bool:
+        """Whether nothing was sampled."""
         return all(limit.is_exact for _, limit in self.limits)
 
     @property
