@@ -19,6 +19,7 @@ TRAINING = Given.full_batch(Batch(inputs=X, targets=Y), steps=2, lr=0.1)
 FIXED = Network(regime="I", parameterization="mup", num_experts=4, expert_matrices=1)
 MANY = Network(regime="II", parameterization="mssp", expert_width=2)
 ALL = Network(regime="III", parameterization="mssp")
+RESIDUAL = Network(regime="residual", parameterization="mup", depth=2, init_mult={"router": 0.0})
 WITH_NAN = np.where(np.arange(12).reshape(3, 4) == 5, np.nan, X)
 
 
@@ -121,6 +122,16 @@ def test_an_lr_beyond_the_edge_of_stability_is_refused() -> None:
         assert "beyond the edge of stability" in refused(network, fast, sites=256)
     slow = Given.full_batch(Batch(inputs=X, targets=Y), steps=6, lr=0.1)
     assert solve(FIXED, slow).series["loss"].mean[-1] < 0.9 * solve(FIXED, slow).series["loss"].mean[0]
+
+
+@pytest.mark.parametrize("network", [FIXED, replace(FIXED, expert_matrices=2), MANY, ALL, RESIDUAL])
+def test_numbers_that_overflow_are_refused(network: Network) -> None:
+    for lr in (1e40, 1e100, 1e300):
+        training = Given.full_batch(Batch(inputs=X, targets=Y), steps=3, lr=lr)
+        assert refused(network, training, sites=512).startswith("lr: ")
+    for inputs, targets in ((1e160 * X, Y), (X, 1e200 * Y)):  # an LR of 0 is not at fault
+        training = Given.full_batch(Batch(inputs=inputs, targets=targets), steps=1, lr=0.0)
+        assert "smaller samples" in (found := refused(network, training, sites=512)) or found.startswith("samples: ")
 
 
 def test_a_loss_that_rises_on_the_way_is_a_caution() -> None:
