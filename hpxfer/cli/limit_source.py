@@ -123,6 +123,7 @@ def _network(asked: dict[str, Any]) -> Network:
         init = {"router": 0.0, **init}  # as the paper starts it
     if values["matrices"] not in (1, 2, None):
         raise HpxferError(f"--matrices: must be 1 or 2, got {values['matrices']}")
+    _require_read(asked, values, init, lr_mult)
     if regime == "I" and values["matrices"] == 1 and asked["iota"] is not None:
         raise HpxferError(
             "--iota: an expert with one matrix has the width of the model; leave it out, or give --matrices 2"
@@ -148,6 +149,18 @@ def _network(asked: dict[str, Any]) -> Network:
     )
 
 
+def _require_read(asked: dict[str, Any], values: dict[str, Any], init: dict[Any, float], lr: dict[Any, float]) -> None:
+    """Raise HpxferError for constants of what the network does not have: they would change nothing."""
+    if asked["bias_std"] is not None and values["bias"] == "none":
+        raise HpxferError("--bias-std: the router has no bias; leave it out, or give --bias fixed")
+    if "router_bias" in init:
+        raise HpxferError("--hp router_bias: its multipliers of the start are not read; the std is --bias-std")
+    if "router_bias" in lr and (asked["regime"], values["bias"]) != ("I", "learned"):
+        raise HpxferError("--hp router_bias.lr_mult: read in regime I with --bias learned alone; leave it out")
+    if values["matrices"] == 1 and "expert_in" in {*init, *lr}:
+        raise HpxferError("--hp expert_in: an expert with one matrix has expert_out alone; or give --matrices 2")
+
+
 def _of_regime(option: str, value: Any, regime: str) -> Any:
     """Return an option that only some regimes read, or its default there."""
     if regime in ONLY[option]:
@@ -169,7 +182,7 @@ def _active(top_k: float | None, regime: str, experts: int | None) -> dict[str, 
             raise HpxferError(f"--top-k: must be the share of active experts, above 0 and at most 1, got {top_k:g}")
         return {"active_share": top_k}
     number = top_k * experts if top_k < 1 else top_k
-    if number != round(number) or not 1 <= number <= experts:
+    if not 1 <= number <= experts or number != round(number):
         raise HpxferError(
             f"--top-k: must be a whole number of the {experts} experts, or a share of them, got {top_k:g}"
         )

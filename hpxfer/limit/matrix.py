@@ -64,7 +64,7 @@ class _Directions:
         if not np.isfinite(lengths).all():  # it would count as new, again and again
             raise HpxferError(
                 "lr: features and gradients must stay below 1e154, where squares overflow, got larger ones; the LR is "
-                "beyond the edge of stability, or inputs and targets are too large; take a smaller lr or smaller samples"
+                "beyond the edge of stability, or samples are too large; take a smaller lr or smaller samples"
             )
         left = _left(self.space, _left(self.space, x, known), known)
         found = np.empty_like(x)

@@ -84,7 +84,10 @@ def test_classes_need_the_cross_entropy(limit: Any, tmp_path: Path, arrays: tupl
         (np.array([0, np.nan, 1]), "must be whole numbers from 0 to 99999, the classes, got nan"),
         (np.array([0, np.inf, 1]), "must be whole numbers from 0 to 99999, the classes, got inf"),
         (np.array([0, -1, 1]), "must be whole numbers from 0 to 99999, the classes, got -1"),
-        (np.array([0, 2**64 - 1, 1], dtype=np.uint64), "must be whole numbers from 0 to 99999, the classes, got 184467"),
+        (
+            np.array([0, 2**64 - 1, 1], dtype=np.uint64),
+            "must be whole numbers from 0 to 99999, the classes, got 184467",
+        ),
     ],
 )
 def test_targets_that_are_no_classes(
@@ -148,6 +151,21 @@ def test_output_writes_text_numbers_and_figures(limit: Any, tmp_path: Path) -> N
         ),
         (("--regime", "II", "--parameterization", "mup", "--top-k", 2), "--top-k: must be the share of active experts"),
         (("--regime", "I", "--parameterization", "mup", "--top-k", 0.3), "--top-k: must be a whole number of the 4"),
+        (("--regime", "I", "--parameterization", "mup", "--top-k", "nan"), "--top-k: must be a whole number of the 4"),
+        (("--regime", "I", "--parameterization", "mup", "--top-k", "inf"), "--top-k: must be a whole number of the 4"),
+        (("--regime", "I", "--parameterization", "mup", "--bias-std", 2), "--bias-std: the router has no bias"),
+        (
+            ("--regime", "residual", "--parameterization", "mup", "--hp", "router_bias.init_mult=2"),
+            "--hp router_bias: its multipliers of the start are not read; the std is --bias-std",
+        ),
+        (
+            ("--regime", "I", "--parameterization", "mup", "--bias", "fixed", "--hp", "router_bias.lr_mult=2"),
+            "--hp router_bias.lr_mult: read in regime I with --bias learned alone",
+        ),
+        (
+            ("--regime", "I", "--parameterization", "mup", "--hp", "expert_in.lr_mult=2"),
+            "--hp expert_in: an expert with one matrix has expert_out alone",
+        ),
         (("--regime", "I", "--parameterization", "mup", "--matrices", 3), "--matrices: must be 1 or 2, got 3"),
         (("--regime", "I", "--parameterization", "mup", "--hp", "lr=1"), "--hp: unknown multiplier 'lr'"),
         (("--regime", "I", "--parameterization", "mup", "--hp", "lr"), "--hp must be NAME=NUMBER"),
