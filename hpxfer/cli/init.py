@@ -17,7 +17,7 @@ from hpxfer.errors import HpxferError, nearest, shown
 _EXAMPLES = Path(hpxfer.__file__).parent / "examples"
 # Folders of examples. What else stands beside them is for clusters, and no sweep.
 _OWN = tuple(f"any_trainer/{name}" for name in ("numpy", "nanogpt", "mixtral"))
-_FOLDERS = tuple(_EXAMPLES / name for name in ("", "search", "chain", "mlp", "full", *_OWN))
+_FOLDERS = tuple(_EXAMPLES / name for name in ("", "search", "chain", "mlp", "limit", "full", *_OWN))
 
 
 def init(

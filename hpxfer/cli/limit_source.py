@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hpxfer.limit.bias_rate import BiasRate
 
 STEPS, LR, SAMPLES = 5, 0.05, 8
-MOST_STEPS, MOST_SAMPLES = 10**5, 10**5
+MOST_STEPS, MOST_SAMPLES, MOST_CLASSES = 10**5, 10**5, 10**5
 # Option -> the regimes that read it, and what it is by default there.
 ONLY: dict[str, dict[str, Any]] = {
     "experts": {"I": 4},
@@ -123,6 +123,7 @@ def _network(asked: dict[str, Any]) -> Network:
         init = {"router": 0.0, **init}  # as the paper starts it
     if values["matrices"] not in (1, 2, None):
         raise HpxferError(f"--matrices: must be 1 or 2, got {values['matrices']}")
+    _require_read(asked, values, init, lr_mult)
     if regime == "I" and values["matrices"] == 1 and asked["iota"] is not None:
         raise HpxferError(
             "--iota: an expert with one matrix has the width of the model; leave it out, or give --matrices 2"
@@ -148,6 +149,18 @@ def _network(asked: dict[str, Any]) -> Network:
     )
 
 
+def _require_read(asked: dict[str, Any], values: dict[str, Any], init: dict[Any, float], lr: dict[Any, float]) -> None:
+    """Raise HpxferError for constants of what the network does not have: they would change nothing."""
+    if asked["bias_std"] is not None and values["bias"] == "none":
+        raise HpxferError("--bias-std: the router has no bias; leave it out, or give --bias fixed")
+    if "router_bias" in init:
+        raise HpxferError("--hp router_bias: its multipliers of the start are not read; the std is --bias-std")
+    if "router_bias" in lr and (asked["regime"], values["bias"]) != ("I", "learned"):
+        raise HpxferError("--hp router_bias.lr_mult: read in regime I with --bias learned alone; leave it out")
+    if values["matrices"] == 1 and "expert_in" in {*init, *lr}:
+        raise HpxferError("--hp expert_in: an expert with one matrix has expert_out alone; or give --matrices 2")
+
+
 def _of_regime(option: str, value: Any, regime: str) -> Any:
     """Return an option that only some regimes read, or its default there."""
     if regime in ONLY[option]:
@@ -169,7 +182,7 @@ def _active(top_k: float | None, regime: str, experts: int | None) -> dict[str, 
             raise HpxferError(f"--top-k: must be the share of active experts, above 0 and at most 1, got {top_k:g}")
         return {"active_share": top_k}
     number = top_k * experts if top_k < 1 else top_k
-    if number != round(number) or not 1 <= number <= experts:
+    if not 1 <= number <= experts or number != round(number):
         raise HpxferError(
             f"--top-k: must be a whole number of the {experts} experts, or a share of them, got {top_k:g}"
         )
@@ -188,7 +201,7 @@ def _constants(given: Any) -> tuple[dict[Any, float], dict[Any, float]]:
         if kind != "lr_mult":
             init[role] = init.get(role, 1.0) * value
         if kind != "init_mult":
-            lr[role] = lr.get(role, 1.0) * (value**2 if kind == "forward_mult" else value)
+            lr[role] = lr.get(role, 1.0) * (value * value if kind == "forward_mult" else value)  # inf is refused later
     return init, lr
 
 
@@ -224,11 +237,24 @@ def _batch(asked: dict[str, Any], loss: Loss) -> Batch:
     x, y = _read("--inputs", inputs), _read("--targets", targets)
     if x.ndim == 1:
         raise HpxferError(f"--inputs: must be [samples, features], got shape {list(x.shape)} in {inputs}")
-    if loss == "cross_entropy":
-        if y.dtype.kind not in "iu" and not (y == np.round(y)).all():
-            raise HpxferError(f"--targets: must be whole numbers, the classes, got others in {targets}")
-        return Batch(inputs=x.astype(np.float64), targets=y.reshape(len(y), -1)[:, 0].astype(np.int64))
-    return Batch(inputs=x.astype(np.float64), targets=y.reshape(len(y), -1).astype(np.float64))
+    y = y[:, None] if y.ndim == 1 else y
+    targets_of = _classes(y, targets) if loss == "cross_entropy" else y.astype(np.float64)
+    return Batch(inputs=x.astype(np.float64), targets=targets_of)
+
+
+def _classes(y: NDArray[Any], path: Path) -> NDArray[np.int64]:
+    """Return the classes [samples] that numbers [samples, 1] are. Raise HpxferError if they are none."""
+    if y.shape[1] != 1:
+        raise HpxferError(
+            f"--targets: must hold one class per sample under cross entropy, got shape {list(y.shape)} in {path}; take "
+            "the argmax of targets that are one-hot"
+        )
+    legal = (y == np.round(y)) & (y >= 0) & (y < MOST_CLASSES)
+    if not legal.all():
+        raise HpxferError(
+            f"--targets: must be whole numbers from 0 to {MOST_CLASSES - 1}, the classes, got {y[~legal][0]} in {path}"
+        )
+    return y[:, 0].astype(np.int64)
 
 
 def _built_in(samples: int) -> Batch:
@@ -248,7 +274,9 @@ def _read(option: str, path: Path) -> NDArray[Any]:
     except OSError as error:
         raise HpxferError(f"{option}: {path} cannot be read: {error.strerror or error}; name a .npy file") from None
     except (ValueError, EOFError) as error:
-        raise HpxferError(f"{option}: {path} must be a .npy file of numbers: {str(error).splitlines()[0]}") from None
+        # What is no .npy file counts as a pickle to numpy, which then advises to load it unsafely.
+        why = "got another kind of file" if "pickle" in str(error) else str(error).splitlines()[0]
+        raise HpxferError(f"{option}: {path} must be a .npy file of numbers: {why}") from None
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
         kind = getattr(array, "dtype", "an archive of arrays")
         raise HpxferError(f"{option}: {path} must hold one array of real numbers, got {kind}")

@@ -8,10 +8,12 @@ Letters: T updates, P samples of a batch, D inputs, C outputs, m experts of regi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hpxfer.errors import HpxferError, shown
 
 Floats = NDArray[np.float64]
 Loss = Literal["squared_error", "cross_entropy"]
@@ -21,11 +23,16 @@ Loss = Literal["squared_error", "cross_entropy"]
 class Batch:
     """The samples of one forward pass: inputs [P, D] and targets.
 
-    Targets are real [P, C] or, under cross entropy, classes int64 [P].
+    Targets are real [P, C] or, under cross entropy, classes int64 [P]. Numbers of other types, such as int8 images,
+    are converted. Raise HpxferError for what holds no real numbers.
     """
 
     inputs: Floats
     targets: NDArray[np.float64] | NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", _numbers("inputs", self.inputs))
+        object.__setattr__(self, "targets", _numbers("targets", self.targets, classes=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,3 +77,13 @@ class Given:
     ) -> Given:
         """Return the training on one batch for `steps` updates at a constant LR."""
         return cls(batches=(batch,) * (steps + 1), lrs=(lr,) * steps, loss=loss, num_classes=num_classes)
+
+
+def _numbers(name: str, given: Any, classes: bool = False) -> NDArray[Any]:
+    """Return numbers as float64, so that products of small integers do not wrap, or whole ones [P] as int64."""
+    array = np.asarray(given)
+    if array.dtype.kind not in "fiub" or isinstance(given, np.ma.MaskedArray):
+        kind = "a masked array" if isinstance(given, np.ma.MaskedArray) else shown(str(array.dtype))
+        raise HpxferError(f"{name}: must be an array of real numbers, got {kind}; convert them first")
+    whole = classes and array.ndim == 1 and array.dtype.kind in "iu"
+    return array.astype(np.int64 if whole else np.float64, copy=False)

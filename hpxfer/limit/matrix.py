@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hpxfer.errors import HpxferError
 from hpxfer.limit.given import Floats
 from hpxfer.limit.spaces import Space, paired
 
@@ -60,6 +61,11 @@ class _Directions:
     def new(self, x: Floats) -> Floats:
         """Return orthonormal rows that span what the directions leave of x."""
         known, lengths = self.rows.all, _lengths(self.space, x)
+        if not np.isfinite(lengths).all():  # it would count as new, again and again
+            raise HpxferError(
+                "lr: features and gradients must stay below 1e154, where squares overflow, got larger ones; the LR is "
+                "beyond the edge of stability, or samples are too large; take a smaller lr or smaller samples"
+            )
         left = _left(self.space, _left(self.space, x, known), known)
         found = np.empty_like(x)
         count = 0

@@ -6,12 +6,15 @@ A rule yields nothing, or raises HpxferError with rule, value, and fix.
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
+from typing import Any, get_args
 
 import numpy as np
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.machine import host_bytes
-from hpxfer.limit.given import Batch, Given
+from hpxfer.limit import network as words
+from hpxfer.limit.given import Batch, Given, Loss
 from hpxfer.limit.network import ROLES, Network
 
 # Samples of all updates together. The time grows as the square (I, II) or the cube (III).
@@ -22,6 +25,16 @@ MOST_SITES = 2**24
 # site, (1 + N_e) and (T P)^2, of III per site and (T P)^3.
 I_S, II_S, III_S = 8e-8, 2.6e-9, 7e-10
 MOST_SEEDS = 1000
+_WORDS: dict[str, tuple[Any, ...]] = {
+    "regime": words.REGIMES,
+    "parameterization": get_args(words.Style),
+    "gate": get_args(words.Gate),
+    "activation": get_args(words.Activation),
+    "input_activation": get_args(words.Activation),
+    "aggregation": get_args(words.Aggregation),
+    "router_bias": get_args(words.RouterBias),
+    "expert_matrices": (1, 2),
+}
 
 
 def require_network(network: Network) -> None:
@@ -45,17 +58,31 @@ def require_network(network: Network) -> None:
 
 
 def _require_numbers(network: Network) -> None:
+    for name, legal in _WORDS.items():
+        if (value := getattr(network, name)) not in legal:
+            raise HpxferError(f"{name}: must be {' or '.join(map(str, legal))}, got {shown(value)}")
     for name in ("expert_ratio", "experts_per_width", "inverse_temperature"):
-        if not (math.isfinite(value := getattr(network, name)) and value > 0):
+        if not (_is_finite(value := getattr(network, name)) and value > 0):
             raise HpxferError(f"{name}: must be a number above 0, got {shown(value)}")
-    if not 0 < network.active_share <= 1:
+    for name in ("num_experts", "num_active", "expert_width", "depth"):
+        if not (isinstance(value := getattr(network, name), Integral) or value is None):
+            raise HpxferError(f"{name}: must be a whole number, got {shown(value)}")
+    if not (_is_finite(network.router_bias_std) and network.router_bias_std >= 0):
+        raise HpxferError(
+            f"router_bias_std: must be a finite number of at least 0, got {shown(network.router_bias_std)}"
+        )
+    if not (_is_finite(network.active_share) and 0 < network.active_share <= 1):
         raise HpxferError(f"active_share: K/M must be above 0 and at most 1, got {shown(network.active_share)}")
     for what, given in (("init_mult", network.init_mult), ("lr_mult", network.lr_mult)):
         for role, value in given.items():
             if role not in ROLES:
                 raise HpxferError(f"{role}.{what}: unknown role; legal: {', '.join(ROLES)}")
-            if not (math.isfinite(value) and value >= 0):
+            if not (_is_finite(value) and value >= 0):
                 raise HpxferError(f"{role}.{what}: must be a finite number of at least 0, got {shown(value)}")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def _require_fixed_experts(network: Network) -> None:
@@ -98,10 +125,6 @@ def _require_residual(network: Network) -> None:
         raise HpxferError(f"depth: must be at least 1, got {shown(network.depth)}")
     if network.expert_width is not None and network.expert_width < 1:
         raise HpxferError(f"expert_width: must be at least 1, got {shown(network.expert_width)}")
-    if not (math.isfinite(network.router_bias_std) and network.router_bias_std >= 0):
-        raise HpxferError(
-            f"router_bias_std: must be a finite number of at least 0, got {shown(network.router_bias_std)}"
-        )
     where = "in the residual network"
     if network.parameterization != "mup":
         raise HpxferError(
@@ -139,6 +162,8 @@ def _require_residual(network: Network) -> None:
 
 def require_given(network: Network, given: Given) -> None:
     """Raise HpxferError unless the training that is to be solved is whole."""
+    if given.loss not in get_args(Loss):
+        raise HpxferError(f"loss: must be {' or '.join(get_args(Loss))}, got {shown(given.loss)}")
     if not given.batches:
         raise HpxferError("batches: there must be at least one, got none")
     if len(given.lrs) != len(given.batches) - 1:
@@ -146,7 +171,7 @@ def require_given(network: Network, given: Given) -> None:
             f"lrs: must be one fewer than the {len(given.batches)} passes, with an update between two, got "
             f"{len(given.lrs)}"
         )
-    if wrong := [lr for lr in given.lrs if not (math.isfinite(lr) and lr >= 0)]:
+    if wrong := [lr for lr in given.lrs if not (_is_finite(lr) and lr >= 0)]:
         raise HpxferError(f"lr: must be a finite number of at least 0, got {shown(wrong[0])}")
     first = given.batches[0]
     for at, batch in enumerate(given.batches):
@@ -154,10 +179,22 @@ def require_given(network: Network, given: Given) -> None:
     bias = given.router_bias
     if bias is not None:
         rows = 1 if network.router_bias == "learned" else len(given.batches)
-        if bias.ndim != 2 or bias.shape[1] != network.num_experts or len(bias) < rows or not np.isfinite(bias).all():
+        shape = np.shape(bias)
+        if (
+            not isinstance(bias, np.ndarray)
+            or bias.ndim != 2
+            or bias.shape[1] != network.num_experts
+            or len(bias) < rows
+            or not np.isfinite(bias).all()
+        ):
             raise HpxferError(
-                f"router_bias: must be finite numbers [{rows} passes, {network.num_experts} experts], got {bias.shape}"
+                f"router_bias: must be finite numbers [{rows} passes, {network.num_experts} experts], got {shape}"
             )
+    if network.regime == "I" and (bias is None) != (network.router_bias == "none"):
+        raise HpxferError(
+            f"router_bias: the network has {network.router_bias}, but the training "
+            f"{'has no biases' if bias is None else 'has biases'}; the two go together in regime I"
+        )
     if given.active is not None:
         shapes = [(len(batch.inputs), network.num_experts) for batch in given.batches]
         if [mask.shape for mask in given.active] != shapes:
@@ -191,12 +228,12 @@ def _require_batch(where: str, batch: Batch, first: Batch, given: Given) -> None
 
 def require_size(network: Network, given: Given, *, sites: int, seeds: int, needed_bytes: float) -> None:
     """Raise HpxferError if a limit would take hours, or more memory than there is."""
-    if not 16 <= sites <= MOST_SITES or sites & (sites - 1):
+    if not isinstance(sites, Integral) or not 16 <= sites <= MOST_SITES or sites & (sites - 1):
         raise HpxferError(
             f"sites: must be a power of two from 16 to {MOST_SITES}, as a Sobol sequence is balanced there, got "
             f"{shown(sites)}"
         )
-    if not 1 <= seeds <= MOST_SEEDS:
+    if not isinstance(seeds, Integral) or not 1 <= seeds <= MOST_SEEDS:
         raise HpxferError(f"seeds: must be from 1 to {MOST_SEEDS}, got {shown(seeds)}")
     samples = given.num_samples - len(given.batches[-1].inputs)
     cost = _cost(network, samples, sites)

@@ -60,7 +60,9 @@ def solve(network: Network, given: Given, *, sites: int | None = None, seeds: in
         with np.errstate(over="ignore", invalid="ignore"):  # losses that grow without bound are refused below
             runs.append(solver.passes(network, of_seed, sites=sites, seed=seed))
     losses = np.mean([[each.numbers["loss"] for each in run] for run in runs], axis=0)
+    _require_start(runs)
     _require_descent(given, losses)
+    _require_finite(runs)
     sampled = bool(chosen) or not exact
     return Limit(
         series={name: _series([[each.numbers[name] for each in run] for run in runs], sampled) for name in SERIES},
@@ -129,6 +131,27 @@ def _require_descent(given: Given, losses: Floats) -> None:
         "is beyond the edge of stability, where finite networks leave the limit after a few updates, so that it is no "
         "guide; take a smaller lr"
     )
+
+
+def _require_start(runs: Sequence[Sequence[Pass]]) -> None:
+    """Raise HpxferError if a number overflows before any update, so that no LR is at fault."""
+    if wrong := {name: value for run in runs for name, value in run[0].numbers.items() if not np.isfinite(value)}:
+        name, value = next(iter(wrong.items()))
+        raise HpxferError(
+            f"samples: all numbers must be finite before training, got {name} {value}; scale inputs and targets to "
+            "about 1, or take smaller init multipliers"
+        )
+
+
+def _require_finite(runs: Sequence[Sequence[Pass]]) -> None:
+    """Raise HpxferError if a number other than the loss overflows."""
+    for run in runs:
+        for at, each in enumerate(run):
+            for name, value in each.numbers.items():
+                if not np.isfinite(value):
+                    raise HpxferError(
+                        f"lr: all numbers must stay finite, got {name} {value} after {at} updates; take a smaller lr"
+                    )
 
 
 def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, drawn: bool) -> Iterator[str]:

@@ -75,6 +75,40 @@ def test_classes_need_the_cross_entropy(limit: Any, tmp_path: Path, arrays: tupl
     assert limit(*asked[:-2], "--targets", arrays[1], "--loss", "cross_entropy")[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (np.eye(3), "must hold one class per sample under cross entropy, got shape [3, 3]"),
+        (np.zeros((3, 0)), "must hold one class per sample under cross entropy, got shape [3, 0]"),
+        (np.array([0, 0.5, 1]), "must be whole numbers from 0 to 99999, the classes, got 0.5"),
+        (np.array([0, np.nan, 1]), "must be whole numbers from 0 to 99999, the classes, got nan"),
+        (np.array([0, np.inf, 1]), "must be whole numbers from 0 to 99999, the classes, got inf"),
+        (np.array([0, -1, 1]), "must be whole numbers from 0 to 99999, the classes, got -1"),
+        (
+            np.array([0, 2**64 - 1, 1], dtype=np.uint64),
+            "must be whole numbers from 0 to 99999, the classes, got 184467",
+        ),
+    ],
+)
+def test_targets_that_are_no_classes(
+    limit: Any, tmp_path: Path, arrays: tuple[Path, Path], classes: Any, message: str
+) -> None:
+    np.save(tmp_path / "c.npy", classes)
+    asked = ("--regime", "I", "--parameterization", "mup", "--inputs", arrays[0], "--targets", tmp_path / "c.npy")
+    code, out, err = limit(*asked, "--loss", "cross_entropy")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"hpxfer: --targets: {message}")
+
+
+def test_a_batch_without_samples(limit: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((0, 3)))
+    for shape in ((0, 1), (0,)):
+        np.save(tmp_path / "y.npy", np.zeros(shape))
+        asked = ("--inputs", tmp_path / "x.npy", "--targets", tmp_path / "y.npy")
+        code, _, err = limit("--regime", "I", "--parameterization", "mup", *asked)
+        assert (code, err) == (2, "hpxfer: samples: inputs must be [samples, features], got shape [0, 3]\n")
+
+
 def test_top_k_without_a_bias_is_a_distribution(limit: Any) -> None:
     code, out, err = limit("--regime", "I", "--parameterization", "mup", "--top-k", 0.5, "--samples", 2, "--steps", 2)
     assert code == 0
@@ -117,9 +151,28 @@ def test_output_writes_text_numbers_and_figures(limit: Any, tmp_path: Path) -> N
         ),
         (("--regime", "II", "--parameterization", "mup", "--top-k", 2), "--top-k: must be the share of active experts"),
         (("--regime", "I", "--parameterization", "mup", "--top-k", 0.3), "--top-k: must be a whole number of the 4"),
+        (("--regime", "I", "--parameterization", "mup", "--top-k", "nan"), "--top-k: must be a whole number of the 4"),
+        (("--regime", "I", "--parameterization", "mup", "--top-k", "inf"), "--top-k: must be a whole number of the 4"),
+        (("--regime", "I", "--parameterization", "mup", "--bias-std", 2), "--bias-std: the router has no bias"),
+        (
+            ("--regime", "residual", "--parameterization", "mup", "--hp", "router_bias.init_mult=2"),
+            "--hp router_bias: its multipliers of the start are not read; the std is --bias-std",
+        ),
+        (
+            ("--regime", "I", "--parameterization", "mup", "--bias", "fixed", "--hp", "router_bias.lr_mult=2"),
+            "--hp router_bias.lr_mult: read in regime I with --bias learned alone",
+        ),
+        (
+            ("--regime", "I", "--parameterization", "mup", "--hp", "expert_in.lr_mult=2"),
+            "--hp expert_in: an expert with one matrix has expert_out alone",
+        ),
         (("--regime", "I", "--parameterization", "mup", "--matrices", 3), "--matrices: must be 1 or 2, got 3"),
         (("--regime", "I", "--parameterization", "mup", "--hp", "lr=1"), "--hp: unknown multiplier 'lr'"),
         (("--regime", "I", "--parameterization", "mup", "--hp", "lr"), "--hp must be NAME=NUMBER"),
+        (
+            ("--regime", "I", "--parameterization", "mup", "--hp", "readout.forward_mult=1e200"),
+            "readout.lr_mult: must be a finite number of at least 0, got inf",
+        ),
         (("--regime", "I", "--parameterization", "mup", "--steps", -1), "--steps: must be from 0 to 100000, got -1"),
         (("--regime", "I", "--parameterization", "mup", "--samples", 0), "--samples: must be from 1 to 100000, got 0"),
         (("--regime", "I", "--parameterization", "mup", "--lr", "nan"), "lr: must be a finite number"),
@@ -147,6 +200,7 @@ def test_files_that_hold_no_numbers(limit: Any, tmp_path: Path, arrays: tuple[Pa
     for path in (text, pickled, archive, cube, tmp_path / "missing.npy", tmp_path):
         code, _, err = limit(*base, "--inputs", path, "--targets", y)
         assert (code, err.startswith(f"hpxfer: --inputs: {path}")) == (2, True), err
+        assert "unsafely" not in err  # numpy's advice for a file that it does not know
     code, _, err = limit(*base, "--inputs", x, "--targets", tmp_path / "short.npy")
     assert (code, "got 3 inputs and 2 targets" in err) == (2, True)
     code, _, err = limit(*base, "--inputs", y, "--targets", y)

@@ -98,7 +98,7 @@ def test_the_same_seed_gives_the_same_numbers_as_json_and_text() -> None:
     assert one == other
     assert json.loads(json.dumps(one.to_dict(), allow_nan=False))["rows"][0]["num_experts"] == 16
     answer, _, head, *_ = lines = one.table().splitlines()
-    assert answer.startswith("From 16 to 32 experts, the part of the active experts that one update of the bias changes")
+    assert answer.startswith("From 16 to 32 experts, the part of the active experts that one update of the bias")
     assert head.split()[0] == "experts"
     assert len(lines) == 2 + 1 + 4 + 2 + 2
     assert one.cautions

@@ -19,6 +19,7 @@ TRAINING = Given.full_batch(Batch(inputs=X, targets=Y), steps=2, lr=0.1)
 FIXED = Network(regime="I", parameterization="mup", num_experts=4, expert_matrices=1)
 MANY = Network(regime="II", parameterization="mssp", expert_width=2)
 ALL = Network(regime="III", parameterization="mssp")
+RESIDUAL = Network(regime="residual", parameterization="mup", depth=2, init_mult={"router": 0.0})
 WITH_NAN = np.where(np.arange(12).reshape(3, 4) == 5, np.nan, X)
 
 
@@ -45,6 +46,14 @@ def refused(network: Network, given: Given = TRAINING, **options: Any) -> str:
         (replace(ALL, expert_ratio=-1.0), "expert_ratio: must be a number above 0, got -1.0"),
         (replace(MANY, init_mult={"router": float("inf")}), "router.init_mult: must be a finite number"),
         (replace(MANY, lr_mult={"attn_q": 1.0}), "attn_q.lr_mult: unknown role; legal: embedding"),  # type: ignore[dict-item]
+        (replace(FIXED, regime="IV"), "regime: must be I or II or III or residual, got 'IV'"),  # type: ignore[arg-type]
+        (replace(FIXED, activation="silu"), "activation: must be linear or relu or"),  # type: ignore[arg-type]
+        (replace(FIXED, aggregation="1/N"), "aggregation: must be 1/K or 1/M or none"),  # type: ignore[arg-type]
+        (replace(FIXED, parameterization="sp"), "parameterization: must be mup or mssp"),  # type: ignore[arg-type]
+        (replace(FIXED, expert_matrices=3), "expert_matrices: must be 1 or 2, got 3"),  # type: ignore[arg-type]
+        (replace(FIXED, num_experts=2.5), "num_experts: must be a whole number, got 2.5"),  # type: ignore[arg-type]
+        (replace(FIXED, router_bias_std=-1.0), "router_bias_std: must be a finite number of at least 0, got -1.0"),
+        (replace(FIXED, router_bias="fixed"), "router_bias: the network has fixed, but the training has no biases"),
         (replace(FIXED, num_experts=None), "num_experts: regime I needs the number of its experts, got None"),
         (replace(FIXED, num_active=5), "num_active: must be from 1 to the 4 experts, got 5"),
         (replace(FIXED, num_active=2, init_mult={"router": 0.0}), "num_active: must be the 4 experts where the router"),
@@ -78,6 +87,8 @@ def batches(*given: tuple[Any, Any]) -> Given:
         (replace(TRAINING, lrs=(0.1, -1.0)), "lr: must be a finite number of at least 0, got -1.0"),
         (replace(TRAINING, loss="cross_entropy"), "samples: targets of a cross entropy must be classes"),
         (replace(TRAINING, router_bias=np.zeros((3, 3))), "router_bias: must be finite numbers [3 passes, 4 experts]"),
+        (replace(TRAINING, router_bias=np.zeros((3, 4))), "router_bias: the network has none, but the training has b"),
+        (replace(TRAINING, loss="hinge"), "loss: must be squared_error or cross_entropy, got 'hinge'"),
         (replace(TRAINING, active=(np.ones((3, 4), bool),)), "active: must be one mask per pass"),
     ],
 )
@@ -123,12 +134,37 @@ def test_an_lr_beyond_the_edge_of_stability_is_refused() -> None:
     assert solve(FIXED, slow).series["loss"].mean[-1] < 0.9 * solve(FIXED, slow).series["loss"].mean[0]
 
 
+@pytest.mark.parametrize("network", [FIXED, replace(FIXED, expert_matrices=2), MANY, ALL, RESIDUAL])
+def test_numbers_that_overflow_are_refused(network: Network) -> None:
+    for lr in (1e40, 1e100, 1e300):
+        training = Given.full_batch(Batch(inputs=X, targets=Y), steps=3, lr=lr)
+        assert refused(network, training, sites=512).startswith("lr: ")
+    for inputs, targets in ((1e160 * X, Y), (X, 1e200 * Y)):  # an LR of 0 is not at fault
+        training = Given.full_batch(Batch(inputs=inputs, targets=targets), steps=1, lr=0.0)
+        assert "smaller samples" in (found := refused(network, training, sites=512)) or found.startswith("samples: ")
+
+
 def test_a_loss_that_rises_on_the_way_is_a_caution() -> None:
     near = Given.full_batch(Batch(inputs=X, targets=Y), steps=6, lr=1.0)
     found: Limit = solve(replace(ALL, experts_per_width=0.5, expert_ratio=0.25), near, sites=256, seeds=2)
     rises = np.diff(found.series["loss"].mean) > 0
     assert rises.any()
     assert found.cautions[0].startswith(f"the loss rises at update {int(np.argmax(rises)) + 1}: near the edge")
+
+
+def test_a_batch_holds_real_numbers_of_any_type() -> None:
+    whole = np.array([[100, -90, 3], [7, 80, 120]], dtype=np.int8)  # products of int8 wrap
+    target = np.array([[1], [-1]], dtype=np.int8)
+    small = {"init_mult": {"embedding": 0.01}, "lr_mult": {"embedding": 1e-4}}
+    found = [
+        solve(replace(FIXED, **small), Given.full_batch(Batch(inputs=x, targets=y), steps=3, lr=0.1))
+        for x, y in ((whole, target), (whole.astype(float), target.astype(float)))
+    ]
+    assert np.array_equal(found[0].series["loss"].mean, found[1].series["loss"].mean)
+    assert found[0].series["loss"].mean[-1] < 0.999 * found[0].series["loss"].mean[0]
+    for wrong in (X + 1j, X.astype(object), X.astype(str), np.ma.masked_array(X, X > 1)):
+        with pytest.raises(HpxferError, match="inputs: must be an array of real numbers, got"):
+            Batch(inputs=wrong, targets=Y)
 
 
 NUMBERS = st.one_of(st.floats(), st.integers(-3, 5).map(float))
