@@ -81,7 +81,7 @@ class Noise:
         if most > MOST_DIMENSIONS:
             raise HpxferError(
                 f"T P: a site must need at most {MOST_DIMENSIONS} Gaussians, the dimensions of a Sobol sequence, got "
-                f"{most}; take fewer steps or samples"
+                f"{most}; take fewer steps or samples, or smaller experts"
             )
         if most >= sites:
             raise HpxferError(

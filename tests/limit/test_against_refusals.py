@@ -108,6 +108,12 @@ def test_other_data_at_a_point_is_refused() -> None:
         network_of([other, *rest])
 
 
+def test_a_gate_of_a_plugin_is_refused() -> None:
+    """Its weights would be taken for those of a softmax."""
+    with pytest.raises(HpxferError, match=r"model.gate: must be one of sigmoid, softmax, normalized_softmax, got mine"):
+        network_of(changed_trials(REGIME_I, "mup-i", gate="mine"))
+
+
 def test_bfloat16_is_refused() -> None:
     with pytest.raises(HpxferError, match=r"training.precision: must be float32, got bfloat16"):
         network_of(changed_trials(REGIME_I, "mup-i", precision="bfloat16"))

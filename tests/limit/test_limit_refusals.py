@@ -197,3 +197,8 @@ def test_whatever_is_given_is_solved_or_refused(network: Network, lr: float) -> 
     except HpxferError:
         return  # any other exception is a fault
     assert np.isfinite(found.series["loss"].mean).all()
+
+
+def test_a_sequence_has_too_few_dimensions_or_points() -> None:
+    assert "a site must need at most 21201 Gaussians" in refused(replace(MANY, expert_width=4000), sites=16)
+    assert "sites: must be more than the 33 Gaussians that each site needs, got 16" in refused(MANY, sites=16)

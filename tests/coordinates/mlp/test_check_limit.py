@@ -247,6 +247,7 @@ def test_few_seeds_leave_it_open() -> None:
     [
         ("mssp-ii", {"limit": "mssp-iv"}, "unknown parameterization 'mssp-iv'"),
         ("mup", {"limit": "mup-moe"}, "limit: must be a table of MSSP, got mup-moe; take mup-i"),
+        ("mup", {"limit": "sp"}, "limit: must be a table of MSSP, got sp; leave it out"),
         ("mssp-ii", {"limit": "mssp-iii"}, "limit: must be along the table's own regime II, got mssp-iii"),
     ],
 )
