@@ -31,7 +31,7 @@ def bias_rate_figure(found: BiasRate) -> Figure:
             handles.append(Line2D([], [], color=color, marker=marker, label=f"K/M = {share:.4g}"))
         handles.append(Line2D([], [], color=INK, linestyle="--", label="infinitely many experts"))
         axes.set_xscale("log", base=2)
-        axes.set_xticks([row.num_experts for row in found.rows])
+        axes.set_xticks(sorted(found.options.num_experts))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylim(bottom=0.0)
