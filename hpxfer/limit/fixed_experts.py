@@ -3,7 +3,7 @@
     h3 = c sum_k phi_k y_k,  y_k = act(W3_k h1) or W3_k act(W2_k h1)        psi_k = <q_k, h1>        f = <w, h3>
 
 With linear activations every coordinate is linear in unit Gaussians, so nothing is sampled, and this equals the
-equations of Why Routers Freeze 2.4. With others, the spaces that they touch are sampled.
+equations 138 to 177 of Why Routers Freeze. With others, the spaces that they touch are sampled.
 
 A router row Q_k = q_k / N starts with std 1/N (muP) or at zero (MSSP), and has the LR lr / N. Experts have the LR lr.
 """
