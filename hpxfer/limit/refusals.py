@@ -191,7 +191,8 @@ def require_given(network: Network, given: Given) -> None:
             raise HpxferError(
                 f"router_bias: must be finite numbers [{rows} passes, {network.num_experts} experts], got {shape}"
             )
-    if network.regime == "I" and (bias is None) != (network.router_bias == "none"):
+    is_zero = bias is None or not np.any(bias)
+    if network.regime == "I" and (bias is None if network.router_bias != "none" else not is_zero):
         raise HpxferError(
             f"router_bias: the network has {network.router_bias}, but the training "
             f"{'has no biases' if bias is None else 'has biases'}; the two go together in regime I"

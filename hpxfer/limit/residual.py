@@ -82,8 +82,9 @@ def bytes_needed(network: Network, given: Given, sites: int) -> float:
     most = max(len(batch.inputs) for batch in given.batches)
     # Of every block how its neurons read and write, and of a pass logits, gates and gradients of every expert. The
     # draws of a block, which are sequences, Gaussians and their whitened copies, are there while it is made.
-    blocks: int = network.depth * (2 * sites * directions + num_experts * (directions + 6 * most))
-    return 8.0 * (blocks + 4 * sites * directions)
+    blocks: float = network.depth * (2 * sites * directions + num_experts * (directions + 6 * most))
+    needed: float = 8.0 * (blocks + 4 * sites * directions)
+    return needed
 
 
 def sites_needed(network: Network, given: Given, sites: int) -> int:
