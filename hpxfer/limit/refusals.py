@@ -21,9 +21,9 @@ from hpxfer.limit.network import ROLES, Network
 MOST_SAMPLES = 1000
 MOST_EXPERT_SAMPLES = 4000  # of regime I: times the experts
 MOST_SITES = 2**24
-# Measured on one core of an AMD EPYC with numpy 2.4 (2026-11): seconds of regime I per (m T P)^2, of II per
-# site, (1 + N_e) and (T P)^2, of III per site and (T P)^3.
-I_S, II_S, III_S = 8e-8, 2.6e-9, 7e-10
+# Measured on one core of an AMD EPYC with numpy 2.4 (2026-11): seconds of regime I per (m T P)^2, where it is
+# sampled also per site, of II per site, (1 + N_e) and (T P)^2, of III per site and (T P)^3.
+I_S, I_SAMPLED_S, II_S, III_S = 8e-8, 1e-9, 2.6e-9, 7e-10
 MOST_SEEDS = 1000
 _WORDS: dict[str, tuple[Any, ...]] = {
     "regime": words.REGIMES,
@@ -190,7 +190,8 @@ def require_given(network: Network, given: Given) -> None:
             raise HpxferError(
                 f"router_bias: must be finite numbers [{rows} passes, {network.num_experts} experts], got {shape}"
             )
-    if network.regime == "I" and (bias is None) != (network.router_bias == "none"):
+    is_zero = bias is None or not np.any(bias)
+    if network.regime == "I" and (bias is None if network.router_bias != "none" else not is_zero):
         raise HpxferError(
             f"router_bias: the network has {network.router_bias}, but the training "
             f"{'has no biases' if bias is None else 'has biases'}; the two go together in regime I"
@@ -258,10 +259,13 @@ def require_size(network: Network, given: Given, *, sites: int, seeds: int, need
 def _cost(network: Network, samples: int, sites: int) -> str:
     """Return what a solution costs, in words."""
     if network.regime == "I":
-        seconds, power = I_S * ((network.num_experts or 1) * samples) ** 2, "square"
+        exact = network.activation == network.input_activation == "linear"
+        each = I_S if exact else I_SAMPLED_S * sites
+        seconds, power = each * ((network.num_experts or 1) * samples) ** 2, "square"
     elif network.regime == "II":
         seconds, power = II_S * sites * (1 + (network.expert_width or 1)) * samples**2, "square"
     else:
         seconds, power = III_S * sites * samples**3, "cube"
     minutes = max(1, round(seconds / 60))
-    return f"takes about {minutes} minutes per seed on one core and grows as the {power} of that"
+    plural = "s" if minutes > 1 else ""
+    return f"takes about {minutes} minute{plural} per seed on one core and grows as the {power} of that"

@@ -38,7 +38,7 @@ from hpxfer.limit.losses import by_outputs, loss
 from hpxfer.limit.network import Network
 from hpxfer.limit.outcome import Pass
 from hpxfer.limit.residual_block import Block, Constants, Routed
-from hpxfer.limit.residual_draws import draw, num_nodes, sizes
+from hpxfer.limit.residual_draws import draw, least_sites, num_nodes, sizes
 
 
 def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:
@@ -74,9 +74,16 @@ def bytes_needed(network: Network, given: Given, sites: int) -> float:
     directions = rank(given) + given.num_outputs
     num_experts = sites // network.expert_width if network.expert_width else num_nodes(network, sites)
     most = max(len(batch.inputs) for batch in given.batches)
-    # Of every block how its neurons read and write, and of a pass logits, gates and gradients of every expert.
-    numbers: int = network.depth * (2 * sites * directions + num_experts * (directions + 6 * most))
-    return 8.0 * numbers
+    # Of every block how its neurons read and write, and of a pass logits, gates and gradients of every expert. The
+    # draws of a block, which are sequences, Gaussians and their whitened copies, are there while it is made.
+    blocks: float = network.depth * (2 * sites * directions + num_experts * (directions + 6 * most))
+    needed: float = 8.0 * (blocks + 4 * sites * directions)
+    return needed
+
+
+def sites_needed(network: Network, given: Given, sites: int) -> int:
+    """Return `sites`, or the next power of two that is enough for the directions of the stream."""
+    return least_sites(network, rank(given) + given.num_outputs, sites)
 
 
 def constants(network: Network) -> Constants:

@@ -60,12 +60,17 @@ def sizes(network: Network, directions: int, sites: int) -> Sizes:
             "expert_width, or leave it out for infinitely many neurons"
         )
     if not _is_enough(split, directions):
-        powers = (sites << shift for shift in range(1, 64))
-        least = next(more for more in powers if _is_enough(_split(network, directions, more), directions))
+        least = least_sites(network, directions, 2 * sites)
         raise HpxferError(
             f"sites: must be at least {least} for the {directions} directions of the residual stream, got {sites}"
         )
     return split
+
+
+def least_sites(network: Network, directions: int, start: int) -> int:
+    """Return the least of `start` times a power of two that is enough for so many directions of the stream."""
+    powers = (start << shift for shift in range(64))
+    return next((more for more in powers if _is_enough(_split(network, directions, more), directions)), start << 64)
 
 
 def _split(network: Network, directions: int, sites: int) -> Sizes:

@@ -13,7 +13,7 @@ from hpxfer.limit import all_grow, fixed_experts, fixed_width, residual
 from hpxfer.limit.given import Floats, Given
 from hpxfer.limit.network import Network, Regime
 from hpxfer.limit.outcome import SERIES, Limit, Pass, Series
-from hpxfer.limit.refusals import require_given, require_network, require_size
+from hpxfer.limit.refusals import MOST_SITES, require_given, require_network, require_size
 from hpxfer.limit.selection import draw, selection
 
 # By default. A site of regime III holds a vector per sample, so that its memory grows as the square of T P.
@@ -41,15 +41,15 @@ SOLVERS: dict[Regime, Solver] = {"I": fixed_experts, "II": fixed_width, "III": a
 def solve(network: Network, given: Given, *, sites: int | None = None, seeds: int = SEEDS) -> Limit:
     """Return the limit: the mean over `seeds` solutions, each with draws of its own, and the error of that mean.
 
-    `sites` is the size of every sampled population, by default that of the regime (`SITES`). Where nothing is sampled,
-    one seed is solved.
+    `sites` is the size of every sampled population, by default that of the regime (`SITES`), or more where a residual
+    stream of many directions needs it. Where nothing is sampled, one seed is solved.
 
     Raise HpxferError if the limit of this network is not derived or not affordable, or if its losses grow.
     """
     require_network(network)
     require_given(network, given)
     solver = SOLVERS[network.regime]
-    sites = SITES[network.regime] if sites is None else sites
+    sites = _default_sites(network, given) if sites is None else sites
     needed_bytes = solver.bytes_needed(network, given, sites)
     require_size(network, given, sites=sites, seeds=seeds, needed_bytes=needed_bytes)
     chosen = _draws_masks(network, given)
@@ -75,6 +75,11 @@ def solve(network: Network, given: Given, *, sites: int | None = None, seeds: in
         selection=selection(given.batches[0].inputs, *chosen) if chosen else None,
         cautions=tuple(_cautions(given, runs, losses, bool(chosen))),
     )
+
+
+def _default_sites(network: Network, given: Given) -> int:
+    sites = SITES[network.regime]
+    return min(residual.sites_needed(network, given, sites), MOST_SITES) if network.regime == "residual" else sites
 
 
 def _draws_masks(network: Network, given: Given) -> tuple[int, int] | None:

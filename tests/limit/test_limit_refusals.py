@@ -87,7 +87,7 @@ def batches(*given: tuple[Any, Any]) -> Given:
         (replace(TRAINING, lrs=(0.1, -1.0)), "lr: must be a finite number of at least 0, got -1.0"),
         (replace(TRAINING, loss="cross_entropy"), "samples: targets of a cross entropy must be classes"),
         (replace(TRAINING, router_bias=np.zeros((3, 3))), "router_bias: must be finite numbers [3 passes, 4 experts]"),
-        (replace(TRAINING, router_bias=np.zeros((3, 4))), "router_bias: the network has none, but the training has b"),
+        (replace(TRAINING, router_bias=np.ones((3, 4))), "router_bias: the network has none, but the training has b"),
         (replace(TRAINING, loss="hinge"), "loss: must be squared_error or cross_entropy, got 'hinge'"),
         (replace(TRAINING, active=(np.ones((3, 4), bool),)), "active: must be one mask per pass"),
     ],

@@ -195,3 +195,14 @@ def test_sizes_past_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpxfer.limit.refusals.host_bytes", lambda: 2**20)
     with pytest.raises(HpxferError, match="GiB of memory"):
         solve(network(), given(), sites=2**16)
+
+
+def test_the_default_sites_are_enough_for_the_directions() -> None:
+    rng = np.random.default_rng(0)
+    batch = Batch(inputs=rng.standard_normal((9, 9)), targets=rng.standard_normal((9, 1)))
+    given = Given.full_batch(batch, steps=1, lr=0.01)
+    few = network(active_share=0.25, depth=1)
+    assert solve(few, given, seeds=1).num_sites == 65536
+    with pytest.raises(HpxferError, match=r"sites: must be at least 65536 for the 10 directions .*, got 32768"):
+        solve(few, given, seeds=1, sites=32768)
+    assert solve(network(depth=1), given, seeds=1).num_sites == 32768
