@@ -81,8 +81,9 @@ def against(folder: str, options: dict[str, Any], output: Path | None) -> tuple[
     if output is not None:
         make_folder(output)
     results = load_results(folder)
-    with Console(stderr=True).status("solving"):
-        found = compare(results, **{name: value for name, value in options.items() if value is not None})
+    given = {name: value for name, value in options.items() if value is not None}
+    with Console(stderr=True).status("solving") as status:
+        found = compare(results, **given, on_limit=status.update)
     if output is None:
         return found, []
     from hpxfer.limit.against.figure import against_figures

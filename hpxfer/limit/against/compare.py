@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -42,12 +42,14 @@ def against(
     sites: int | None = None,
     seeds: int = SEEDS,
     tolerance: float = TOLERANCE,
+    on_limit: Callable[[str], None] = lambda name: None,
 ) -> Comparisons:
     """Return each arm of a sweep along each axis beside its limit, or those that are named.
 
     `value` is that of the judged HP, by default the best one of the smallest shape. `steps` are the updates that are
     compared, by default all of the run. `sites` and `seeds` are as in `solve`, and `tolerance` is the share of the
-    limit's loss within which a width is large enough. Raise HpxferError if an arm has no limit that is solved, if its
+    limit's loss within which a width is large enough. `on_limit` is called with the name of each limit before it is
+    solved. Raise HpxferError if an arm has no limit that is solved, if its
     samples are not on this machine, or if fewer than two seeds finished at every width.
     """
     if seeds < 2:
@@ -59,7 +61,7 @@ def against(
     ready = [(line, network_of(line.of_widths(), _where(results, line))) for line in lines]
     plans = [(line, network, _updates(results, line, network, steps)) for line, network in ready]
     arms = tuple(
-        _compared(results, line, network, updates, sites=sites, seeds=seeds, tolerance=tolerance)
+        _compared(results, line, network, updates, sites, seeds, tolerance, on_limit)
         for line, network, updates in plans
     )
     return Comparisons(sweep=results.name, arms=arms)
@@ -97,12 +99,22 @@ def _updates(results: Results, line: Line, network: Network, steps: int | None) 
 
 
 def _compared(
-    results: Results, line: Line, network: Network, updates: int, *, sites: int | None, seeds: int, tolerance: float
+    results: Results,
+    line: Line,
+    network: Network,
+    updates: int,
+    sites: int | None,
+    seeds: int,
+    tolerance: float,
+    on_limit: Callable[[str], None],
 ) -> Against:
     where, trial, left_out = _where(results, line), line.of_seeds()[0], list(line.left_out())
     groups = seen_by(line.of_seeds(), updates, has_bias=network.regime == "I")
+    every = []
     try:
-        every = [(seen, solve(network, seen.given, sites=sites, seeds=seeds)) for seen in groups]
+        for number, seen in enumerate(groups, start=1):
+            on_limit(f"{line.parameterization} along {line.axis}: limit {number} of {len(groups)}")
+            every.append((seen, solve(network, seen.given, sites=sites, seeds=seeds)))
     except HpxferError as error:
         raise HpxferError(f"{where}: {error}") from None
     limits = [(seen, limit) for seen, limit in every if not _near_tie(limit)]
