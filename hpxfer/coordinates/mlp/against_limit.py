@@ -32,9 +32,9 @@ from hpxfer.trial.stack import Stack
 # Small widths and many seeds: the error of a mean over S networks of width N falls as (N S)^-1/2, and their time grows
 # as N^2 S or N^3 S.
 WIDTHS = {"regime-i": (32, 64, 128, 256), "regime-ii": (32, 64, 128, 256), "regime-iii": (24, 48, 96, 192)}
-SEEDS = 192
+SEEDS = {"regime-i": 192, "regime-ii": 192, "regime-iii": 384}
 STEPS = 6
-# Of the solver. Its error is then below that of the means over SEEDS networks.
+# Of the solver. Its error is then below that of the means over networks.
 SITES = 8192
 SOLVES = 8
 # Weights of the networks that are trained together, which bounds the memory: about four copies in float32.
@@ -76,7 +76,7 @@ def approach(
     if axis != (own := f"regime-{regime.lower()}"):
         return not_compared(f"{choice.name} claims that of {name}, which is along {own}")
     case = _Case(choice=choice, claim=_claim(choice, name), optimizer=optimizer, options=options)
-    path = mlp_path(axis, WIDTHS[axis])
+    path, seeds = mlp_path(axis, WIDTHS[axis]), SEEDS[axis]
     try:
         found = claimed_network(
             [case.trials(shape, (0,))[0] for shape in path],
@@ -85,7 +85,7 @@ def approach(
         )
         on_shape(f"{axis}: limit of {name}")
         groups = seen_by(
-            case.trials(path[0], range(SEEDS)),
+            case.trials(path[0], range(seeds)),
             STEPS,
             has_bias=found.network.regime == "I",
             data=OwnData(options=options),
@@ -93,8 +93,8 @@ def approach(
         limits = [(seen, solve(found.network, seen.given, sites=SITES, seeds=SOLVES)) for seen in groups]
     except HpxferError as error:
         return not_compared(str(error).removeprefix("limit: "))
-    solved = SeedLimits(limits=limits, seeds=tuple(range(SEEDS)))
-    return _answer(case, found, path, solved, lambda width: on_shape(f"{axis}: {SEEDS} networks of width {width}"))
+    solved = SeedLimits(limits=limits, seeds=tuple(range(seeds)))
+    return _answer(case, found, path, solved, lambda width: on_shape(f"{axis}: {seeds} networks of width {width}"))
 
 
 def _claim(choice: Parameterization, name: str) -> Parameterization:
@@ -115,7 +115,7 @@ def _answer(
     losses = []
     for shape in path:
         on_width(shape.width)
-        losses.append(_losses(case, shape))
+        losses.append(_losses(case, shape, len(solved.seeds)))
     passes = range(STEPS + 1)
     result = compared(
         [shape.width for shape in path],
@@ -132,13 +132,13 @@ def _answer(
     )
 
 
-def _losses(case: _Case, shape: Shape) -> Floats:
+def _losses(case: _Case, shape: Shape, seeds: int) -> Floats:
     """Return the loss of every seed before training and after each update, [S, T + 1]."""
     weights = 2 * shape.num_experts * shape.expert_width * shape.width
-    together = max(1, min(SEEDS, _STACK // weights))
+    together = max(1, min(seeds, _STACK // weights))
     parts = []
-    for first in range(0, SEEDS, together):
-        parts.append(losses_of(case.trials(shape, range(first, min(first + together, SEEDS))), case.options))
+    for first in range(0, seeds, together):
+        parts.append(losses_of(case.trials(shape, range(first, min(first + together, seeds))), case.options))
     return np.concatenate(parts)
 
 

@@ -44,7 +44,8 @@ def register() -> Iterator[Register]:
 
 @pytest.fixture
 def few_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpxfer.coordinates.mlp.against_limit.SEEDS", FEW)
+    few = {"regime-i": FEW, "regime-ii": FEW, "regime-iii": FEW}
+    monkeypatch.setattr("hpxfer.coordinates.mlp.against_limit.SEEDS", few)
 
 
 def answer(name: str, options: Options | None = None, axis: str | None = None, **conventions: str) -> LimitAnswer:
