@@ -126,11 +126,6 @@ class _Expert:
             self._w2.update(self._h1, self._d2, lr)
 
 
-def is_exact(network: Network) -> bool:
-    """Return whether nothing is sampled."""
-    return network.activation == network.input_activation == "linear"
-
-
 def bytes_needed(network: Network, given: Given, sites: int) -> float:
     """Return about how much memory a solve takes."""
     total = 0.0

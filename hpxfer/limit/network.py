@@ -74,6 +74,11 @@ class Network:
         """M c: what the average over infinitely many experts is multiplied by, 1 / `active_share` or 1."""
         return 1 / self.active_share if self.aggregation == "1/K" else 1.0
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether no layer has an activation. Regime I is then linear in Gaussians, and nothing is sampled."""
+        return self.activation == self.input_activation == "linear"
+
     def std(self, role: Role) -> float:
         """Return the constant of a role's initial std."""
         return self.init_mult.get(role, 1.0)

@@ -1,6 +1,6 @@
 """What is refused, each with its reason: limits that are not derived or do not exist, and trainings too long to solve.
 
-A rule yields nothing, or raises HpxferError with rule, value, and fix.
+Every function returns if its rules hold, and raises HpxferError with rule, value and fix if one does not.
 """
 
 from __future__ import annotations
@@ -259,8 +259,7 @@ def require_size(network: Network, given: Given, *, sites: int, seeds: int, need
 def _cost(network: Network, samples: int, sites: int) -> str:
     """Return what a solution costs, in words."""
     if network.regime == "I":
-        exact = network.activation == network.input_activation == "linear"
-        each = I_S if exact else I_SAMPLED_S * sites
+        each = I_S if network.is_linear else I_SAMPLED_S * sites
         seconds, power = each * ((network.num_experts or 1) * samples) ** 2, "square"
     elif network.regime == "II":
         seconds, power = II_S * sites * (1 + (network.expert_width or 1)) * samples**2, "square"

@@ -53,7 +53,7 @@ def solve(network: Network, given: Given, *, sites: int | None = None, seeds: in
     needed_bytes = solver.bytes_needed(network, given, sites)
     require_size(network, given, sites=sites, seeds=seeds, needed_bytes=needed_bytes)
     chosen = _draws_masks(network, given)
-    exact = network.regime == "I" and fixed_experts.is_exact(network)  # elsewhere gates of infinitely many experts
+    exact = network.regime == "I" and network.is_linear  # elsewhere gates of infinitely many experts
     runs = []
     for seed in range(1 if exact and not chosen else seeds):
         of_seed = replace(given, active=draw(given, *chosen, seed)) if chosen else given
