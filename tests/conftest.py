@@ -13,6 +13,7 @@ import pytest
 import torch
 from chromium import browser  # noqa: F401 - a fixture of several rooms
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from s3_fixtures import s3, s3_names, s3_server  # noqa: F401 - fixtures of several rooms
 
 from hpxfer.data import data_ref
@@ -32,6 +33,9 @@ START_RAY = {
 
 settings.register_profile("hpxfer", deadline=None, derandomize=True, database=None, max_examples=20)
 settings.load_profile("hpxfer")
+# Hypothesis also draws numbers that stand in those modules of the project that this process has loaded. Examples would
+# change with the order of the tests and with any edit of hpxfer. Hypothesis has no setting for it.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(optionalhook=True)
