@@ -13,8 +13,9 @@ from hpxfer.cli.options import read_hps
 from hpxfer.coordinates.own.checking import SEEDS, STEPS, check_own
 from hpxfer.coordinates.own.load import load_own
 from hpxfer.coordinates.report import CheckReport
-from hpxfer.coordinates.write import make_folder, write_check
+from hpxfer.coordinates.write import WHAT, write_check
 from hpxfer.errors import HpxferError, shown
+from hpxfer.host.output_folder import make_folder
 from hpxfer.recipe import Recipe
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import load_shape
@@ -38,7 +39,7 @@ def check_module(
         raise HpxferError(f"--axis: a module is checked along one axis at a time, got {', '.join(axes)}; name one")
     values = numbers(points)
     if output is not None:
-        make_folder(output)  # fails now, and not after minutes of training
+        make_folder(output, WHAT)  # fails now, and not after minutes of training
     module, own = load_own(name, Path())
     with Console(stderr=True).status("") as status:
         found = check_own(

@@ -13,8 +13,9 @@ from hpxfer.coordinates import checking
 from hpxfer.coordinates.mlp import Options
 from hpxfer.coordinates.mlp.own import Gate
 from hpxfer.coordinates.report import CheckReport
-from hpxfer.coordinates.write import make_folder, write_check
+from hpxfer.coordinates.write import WHAT, write_check
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.host.output_folder import make_folder
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Column, Conventions
 from hpxfer.spec import SweepSpec
@@ -39,7 +40,7 @@ def check(
     spec = None if sweep is None else load_given(sweep)
     choice, values = chosen(name, conventions, spec), numbers(points)
     if output is not None:
-        make_folder(output)  # fails now, and not after minutes of training
+        make_folder(output, WHAT)  # fails now, and not after minutes of training
     with Console(stderr=True).status("") as status:
         found = checking.check(
             choice,

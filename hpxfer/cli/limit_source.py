@@ -12,10 +12,11 @@ from rich.console import Console
 
 from hpxfer.cli.options import read_hps
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.host.output_folder import make_folder
 from hpxfer.limit import network as words
 from hpxfer.limit.given import Batch, Given, Loss
 from hpxfer.limit.network import ROLES, Network
-from hpxfer.limit.save import make_folder, save
+from hpxfer.limit.save import WHAT, save
 from hpxfer.limit.solve import SEEDS, solve
 from hpxfer.limit.text import Solved
 
@@ -55,7 +56,7 @@ def limit(
     network = _network(asked)
     given = _given(asked, network)
     if output is not None:
-        make_folder(output)  # fails now, and not after minutes of solving
+        make_folder(output, WHAT)  # fails now, and not after minutes of solving
     with Console(stderr=True).status("solving"):
         found = solve(network, given, sites=sites, seeds=SEEDS if seeds is None else seeds)
     solved = Solved(network=network, given=given, limit=found)
@@ -79,7 +80,7 @@ def against(folder: str, options: dict[str, Any], output: Path | None) -> tuple[
     from hpxfer.results import load_results
 
     if output is not None:
-        make_folder(output)
+        make_folder(output, WHAT)
     results = load_results(folder)
     given = {name: value for name, value in options.items() if value is not None}
     with Console(stderr=True).status("solving") as status:
@@ -97,7 +98,7 @@ def bias_rate(repeats: int | None, output: Path | None) -> tuple[BiasRate, list[
     from hpxfer.limit.bias_rate import bias_rate as simulate
 
     if output is not None:
-        make_folder(output)
+        make_folder(output, WHAT)
     with Console(stderr=True).status("simulating"):
         found = simulate(BiasRateOptions() if repeats is None else BiasRateOptions(repeats=repeats))
     if output is None:

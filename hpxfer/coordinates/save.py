@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -16,26 +16,16 @@ from hpxfer.coordinates.mlp.limit_figure import draw_limit, has_figure
 from hpxfer.coordinates.mlp.papers_figure import draw_papers, papers_info
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.coordinates.style import PNG_DPI
-from hpxfer.errors import HpxferError
-from hpxfer.host.files import write_files
 
 
-def save_check(report: CheckReport, folder: Path) -> list[Path]:
-    """Write every figure of a report as PNG and SVG, and return the paths. Equal reports give equal bytes."""
-    writers = {
+def figure_writers(report: CheckReport, folder: Path) -> dict[Path, Callable[[IO[bytes]], object]]:
+    """Return what writes every figure of a report as PNG and SVG, by path. Equal reports give equal bytes."""
+    return {
         folder / f"{name}.{kind}": partial(_save, figure, kind)
         for axis in report.axes
         for name, figure in _figures(report, axis)
         for kind in ("png", "svg")
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_files(writers)
-    except OSError as error:
-        raise HpxferError(
-            f"{folder}: the figure cannot be written: {error.strerror}; choose another folder with --output"
-        ) from None
-    return list(writers)
 
 
 def _figures(report: CheckReport, axis: AxisReport) -> Iterator[tuple[str, Figure]]:

@@ -5,37 +5,25 @@ from __future__ import annotations
 import datetime
 import json
 import platform
-from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 import hpxfer
 from hpxfer.coordinates.report import CheckReport
-from hpxfer.coordinates.save import save_check
-from hpxfer.errors import HpxferError
-from hpxfer.host.files import write_files
+from hpxfer.coordinates.save import figure_writers
+from hpxfer.host.output_folder import text_writer, write_folder
+
+WHAT = "check"
 
 
 def write_check(report: CheckReport, folder: Path) -> list[Path]:
     """Write check.txt, check.json and the figures to `folder`, and return their paths."""
-    make_folder(folder)
     data = {**report.to_dict(lines=False), "provenance": provenance()}
     texts = {"check.txt": report.table(), "check.json": json.dumps(data, allow_nan=False)}
-    try:
-        write_files({folder / name: partial(_write, text + "\n") for name, text in texts.items()})
-    except OSError as error:
-        raise _not_written(folder, error) from None
-    return [*(folder / name for name in texts), *save_check(report, folder)]
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder. Raise HpxferError if it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _not_written(folder, error) from None
+    writers = {folder / name: text_writer(text) for name, text in texts.items()}
+    return write_folder({**writers, **figure_writers(report, folder)}, folder, WHAT)
 
 
 def provenance() -> dict[str, Any]:
@@ -46,11 +34,3 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-
-
-def _not_written(folder: Path, error: OSError) -> HpxferError:
-    return HpxferError(f"{folder}: the check cannot be written: {error.strerror}; choose another folder with --output")
-
-
-def _write(text: str, file: IO[bytes]) -> None:
-    file.write(text.encode())

@@ -237,6 +237,11 @@ def to_png(figure: Figure) -> bytes:
     return out.getvalue()
 
 
+def write_png(figure: Figure, file: IO[bytes]) -> None:
+    """Write the figure to a PNG file."""
+    file.write(to_png(figure))
+
+
 def write_svg(figure: Figure, salt: str, file: IO[bytes]) -> None:
     """Write the figure to an SVG file."""
     file.write(('<?xml version="1.0" encoding="utf-8"?>\n' + to_svg(figure, salt)).encode())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -15,13 +14,12 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox, TransformedBbox
 
-from hpxfer.errors import HpxferError
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import FAINT, INK, SMALL
 from hpxfer.figures.transfer import STARS, X_MARGIN, Mark, Panel, Series, TransferInfo, axis_transfer_info
-from hpxfer.host.files import write_files
+from hpxfer.host.output_folder import write_folder
 from hpxfer.verdict.optimum import Kind
 
 COLUMNS = 2  # panels across the page
@@ -77,21 +75,10 @@ def save_transfer(info: TransferInfo, folder: Path, *, option: str = "--output")
     """
     figure = draw_transfer(info)
     writers = {
-        folder / "transfer.png": partial(_write_png, figure),
+        folder / "transfer.png": partial(style.write_png, figure),
         folder / "transfer.svg": partial(style.write_svg, figure, "hpxfer transfer"),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_files(writers)
-    except OSError as error:
-        raise HpxferError(
-            f"{folder}: the figure cannot be written: {error.strerror}; choose another folder with {option}"
-        ) from None
-    return list(writers)
-
-
-def _write_png(figure: Figure, file: IO[bytes]) -> None:
-    file.write(style.to_png(figure))
+    return write_folder(writers, folder, "figure", option)
 
 
 def _draw_panel(axes: Axes, panel: Panel, off_scale: str) -> None:

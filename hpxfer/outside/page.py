@@ -11,6 +11,7 @@ import pandas as pd
 
 import hpxfer
 from hpxfer.figures import line_figures, save_transfer, transfer_info
+from hpxfer.host.output_folder import write_folder
 from hpxfer.outside.judged import JudgedTable
 from hpxfer.report.analyses import analysis_tables, unknown
 from hpxfer.report.contents import Report, Section, cards_of, report_of
@@ -18,7 +19,7 @@ from hpxfer.report.html import to_html
 from hpxfer.report.provenance import of_others, of_ranges, progress_table, threshold_table
 from hpxfer.report.tables import Table, text_table
 from hpxfer.report.trials import TrialData, distinct, packed_trials, rounded
-from hpxfer.report.write import FIGURES, figure_writers, garbage_collection_paused, write_report_files
+from hpxfer.report.write import FIGURES, figure_writers, garbage_collection_paused
 
 FILE = "report.html"
 OPTION = "--report"
@@ -38,7 +39,7 @@ def write_page(judged: JudgedTable, folder: Path) -> tuple[Path, ...]:
             report.sections[0].figures, folder / FIGURES, "html"
         )
         writers[folder / FILE] = lambda file: file.write(page)
-        write_report_files(writers, folder, OPTION)
+        write_folder(writers, folder, "report", OPTION)
         info = transfer_info(judged.report, judged.lines[judged.report.hp])
         return (*save_transfer(info, folder, option=OPTION), folder / FILE, folder / FIGURES)
 

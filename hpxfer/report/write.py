@@ -6,7 +6,7 @@ import gc
 import json
 import os
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from hpxfer.analysis.references import References
 from hpxfer.analysis.statistics.joint_optimum import joint_optima
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
-from hpxfer.host.files import reason, write_files
+from hpxfer.host.output_folder import write_folder
 from hpxfer.report.best_points import asks_for_points, points_text
 from hpxfer.report.contents import Report, Source, make_report
 from hpxfer.report.followup import write_follow_up
@@ -293,20 +293,8 @@ def _write(sources: Sequence[Source], form: str, target: Path, option: str) -> l
     }
     document = _document(report, form, links)
     writers[path] = lambda file: file.write(document)
-    write_report_files(writers, target, option)
+    write_folder(writers, target, "report", option)
     return [path, *dict.fromkeys(folder for folder, _ in drawn.values())]
-
-
-def write_report_files(writers: Mapping[Path, Callable[[IO[bytes]], object]], target: Path, option: str) -> None:
-    """Write the files of a report below its folder, all or none. Raise HpxferError if they cannot be written."""
-    try:
-        for folder in {path.parent for path in writers}:
-            folder.mkdir(parents=True, exist_ok=True)
-        write_files(writers)
-    except OSError as error:
-        raise HpxferError(
-            f"{target}: the report cannot be written: {reason(error)}; choose another folder with {option}"
-        ) from None
 
 
 def _document(report: Report, form: str, links: dict[tuple[str, str], str]) -> bytes:

@@ -11,7 +11,7 @@ from made_fits import FIT, report
 
 from hpxfer.coordinates.figure import COLORS, check_info, draw_check
 from hpxfer.coordinates.report import CheckReport
-from hpxfer.coordinates.save import save_check
+from hpxfer.coordinates.write import write_check
 from hpxfer.errors import HpxferError
 
 START = replace(FIT, quantity="activation", step=0, slope=-0.5, predicted=-0.5)
@@ -73,12 +73,12 @@ def test_it_draws_nothing_at_all() -> None:
 
 
 def test_equal_reports_give_equal_files(tmp_path: Path) -> None:
-    first, second = (save_check(MADE, tmp_path / name) for name in ("a", "b"))
-    assert [path.name for path in first] == ["check-width.png", "check-width.svg"]
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    first, second = (write_check(MADE, tmp_path / name) for name in ("a", "b"))
+    assert [path.name for path in first] == ["check.txt", "check.json", "check-width.png", "check-width.svg"]
+    assert [path.read_bytes() for path in first[2:]] == [path.read_bytes() for path in second[2:]]
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(HpxferError, match="cannot be written"):
-        save_check(MADE, tmp_path / "file")
+    with pytest.raises(HpxferError, match=r"the check cannot be written: .*; choose another folder with --output"):
+        write_check(MADE, tmp_path / "file")

@@ -209,8 +209,7 @@ def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder))
 
-    for module in ("hpxfer.figures.transfer_draw", "hpxfer.report.write"):
-        monkeypatch.setattr(f"{module}.write_files", refuses)
+    monkeypatch.setattr("hpxfer.host.output_folder.write_files", refuses)
 
 
 def test_the_text_of_a_read_only_folder_needs_no_figure(

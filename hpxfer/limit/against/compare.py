@@ -49,8 +49,10 @@ def against(
     `value` is that of the judged HP, by default the best one of the smallest shape. `steps` are the updates that are
     compared, by default all of the run. `sites` and `seeds` are as in `solve`, and `tolerance` is the share of the
     limit's loss within which a width is large enough. `on_limit` is called with the name of each limit before it is
-    solved. Raise HpxferError if an arm has no limit that is solved, if its
-    samples are not on this machine, or if fewer than two seeds finished at every width.
+    solved.
+
+    Raise HpxferError if an arm has no limit that is solved, if its samples are not on this machine, or if fewer than
+    two seeds finished at every width.
     """
     if seeds < 2:
         raise HpxferError(f"seeds: must be at least 2, as one draw shows no error of the limit, got {seeds}")

@@ -13,7 +13,7 @@ from hpxfer.coordinates.mlp import Options
 from hpxfer.coordinates.mlp.layers_figure import draw_layers, layers_info, shown_steps
 from hpxfer.coordinates.mlp.papers_figure import Panel, papers_info
 from hpxfer.coordinates.report import CheckReport
-from hpxfer.coordinates.save import save_check
+from hpxfer.coordinates.write import write_check
 from hpxfer.scaling.evaluate import parameterization
 
 POINTS = (16, 32, 64, 128)
@@ -80,6 +80,6 @@ def test_all_figures_are_written_and_equal_reports_give_equal_bytes(made: object
     limit = ("-limit",) if report.axes[0].limit.compared else ()  # a router that chooses without a bias has none
     which = ("", "-papers", "-layers", *limit)
     names = [f"check-{axis}{each}.{kind}" for each in which for kind in ("png", "svg")]
-    first, again = (save_check(report, tmp_path / folder) for folder in ("a", "b"))
-    assert [path.name for path in first] == names
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+    first, again = (write_check(report, tmp_path / folder) for folder in ("a", "b"))
+    assert [path.name for path in first] == ["check.txt", "check.json", *names]
+    assert [path.read_bytes() for path in first[2:]] == [path.read_bytes() for path in again[2:]]
