@@ -36,7 +36,7 @@ def test_an_example_is_written_and_can_be_planned(
     assert [each.read_bytes() for each in written[1:]] == [each.read_bytes() for each in beside]
     assert f"hpxfer plan {path}" in err
     on: tuple[str, ...] = ()
-    if "full" in examples()[name].parts:  # too large for a CPU, and its data is beside it
+    if examples()[name].parent.name == "full":  # too large for a CPU, and its data is beside it
         on = "--hardware", "h100"
         assert path.read_text() == examples()[name].read_text()
     elif recipe := (read_yaml(path).data.get("hps") or {}).get("recipe"):  # another sweep writes it

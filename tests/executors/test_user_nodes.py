@@ -150,8 +150,10 @@ def nodes() -> Iterator[Nodes]:
 def test_a_node_is_killed_in_the_middle_and_the_trial_goes_on_from_its_checkpoint(nodes: Nodes, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "sweep.yaml").write_text(SWEEP.replace("PYTHON", sys.executable))
-    first, second = nodes.start(), nodes.start()
-    until(lambda: nodes.alive() >= 3, "the nodes do not join")
+    first = nodes.start()
+    until(lambda: nodes.alive() == 2, "the first node does not join")  # two at once may take the same Unix socket
+    second = nodes.start()
+    until(lambda: nodes.alive() == 3, "the second node does not join")
     command = [sys.executable, "-m", "hpxfer.cli", "run", "sweep.yaml", "--address", nodes.address, "--yes"]
     driver = subprocess.Popen(
         command, cwd=tmp_path, env=nodes.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -146,12 +146,18 @@ def test_the_loads_of_the_step_before_are_those(setting: Setting) -> None:
 def test_a_loss_of_balance_brings_the_experts_nearer_to_it(setting: Setting) -> None:
     balance = Balance(bias="none", aux="switch")
     wild = replace(setting, balance=balance, gate="normalized_softmax")
-    made = state(*(trial(wild, JOINT, aux_weight=weight, lr=2.0**-6, init_scale=4.0) for weight in (0.0, 1.0)))
+    # Of one seed the effect depends on how a processor rounds. The mean over four falls to a fifth.
+    trials = [
+        trial(wild, JOINT, aux_weight=weight, lr=2.0**-6, init_scale=4.0, seed=seed)
+        for weight in (0.0, 10.0)
+        for seed in range(4)
+    ]
+    made = state(*trials)
     for step in range(30):
         output, grads = made.forward_backward(step % 6)
         made.update(output, grads)
-    deviation = (made.load(output) - JOINT.kappa).abs().amax(-1).mean(0)
-    assert deviation[1] < 0.8 * deviation[0]
+    without, with_it = (made.load(output) - JOINT.kappa).abs().amax(-1).mean(0).view(2, 4).mean(1)
+    assert with_it < 0.4 * without
 
 
 def test_a_dense_model_has_no_router_bias(setting: Setting) -> None:
