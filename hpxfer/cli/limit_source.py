@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.status import Status
 
 from hpxfer.cli.options import read_hps
+from hpxfer.cli.output import say
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.host.output import spell_time
 from hpxfer.host.output_folder import make_folder
 from hpxfer.limit import network as words
 from hpxfer.limit.given import Batch, Given, Loss
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from hpxfer.limit.against.report import Comparisons
     from hpxfer.limit.bias_rate import BiasRate
 
+LONG_S = 60.0
 STEPS, LR, SAMPLES = 5, 0.05, 8
 MOST_STEPS, MOST_SAMPLES, MOST_CLASSES = 10**5, 10**5, 10**5
 # Option -> the regimes that read it, and what it is by default there.
@@ -57,8 +62,9 @@ def limit(
     given = _given(asked, network)
     if output is not None:
         make_folder(output, WHAT)  # fails now, and not after minutes of solving
-    with Console(stderr=True).status("solving"):
-        found = solve(network, given, sites=sites, seeds=SEEDS if seeds is None else seeds)
+    with Console(stderr=True).status("solving") as status:
+        on_start = partial(_started, status, "solving")
+        found = solve(network, given, sites=sites, seeds=SEEDS if seeds is None else seeds, on_start=on_start)
     solved = Solved(network=network, given=given, limit=found)
     return solved, [] if output is None else _write(solved, output)
 
@@ -84,12 +90,19 @@ def against(folder: str, options: dict[str, Any], output: Path | None) -> tuple[
     results = load_results(folder)
     given = {name: value for name, value in options.items() if value is not None}
     with Console(stderr=True).status("solving") as status:
-        found = compare(results, **given, on_limit=status.update)
+        found = compare(results, **given, on_limit=partial(_started, status))
     if output is None:
         return found, []
     from hpxfer.limit.against.figure import against_figures
 
     return found, save(output, found.table(), found.to_dict(), against_figures(found.arms))
+
+
+def _started(status: Status, name: str, seconds: float) -> None:
+    """Say what is solved and, if it takes long, about how long."""
+    status.update(name)
+    if seconds >= LONG_S:
+        say(f"{name}: about {spell_time(seconds)} on one core", err=True)
 
 
 def bias_rate(repeats: int | None, output: Path | None) -> tuple[BiasRate, list[Path]]:

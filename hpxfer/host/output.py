@@ -1,4 +1,4 @@
-"""Output: rows of text as aligned columns, and data as strict JSON."""
+"""Output: rows of text as aligned columns, times as text, and data as strict JSON."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ def aligned(rows: Sequence[Sequence[str]], *, right_from: int | None = None) -> 
         ).rstrip()
         for row in rows
     ]
+
+
+def spell_time(seconds: float) -> str:
+    """Return a time as text, e.g. `45 s`, `12 min` or `3.5 h`."""
+    if math.isnan(seconds):
+        return "unknown"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def json_ready(value: Any) -> Any:

@@ -6,11 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from hpxfer.host.output import aligned
+from hpxfer.host.output import aligned, spell_time
 from hpxfer.jobs.client import JobInfo
 from hpxfer.jobs.commands import HOST_KEY, ROOT_KEY, SWEEP_KEY, JobStatus
 from hpxfer.jobs.next_command import next_command
-from hpxfer.plan.text import spell_time
 from hpxfer.progress.status import RunStatus, run_status_from_dict
 
 # How many lines of its log are shown of a job that failed.

@@ -13,6 +13,8 @@ import numpy as np
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.machine import host_bytes
+from hpxfer.host.output import spell_time
+from hpxfer.limit import cost
 from hpxfer.limit import network as words
 from hpxfer.limit.given import Batch, Given, Loss
 from hpxfer.limit.network import ROLES, Network
@@ -21,9 +23,6 @@ from hpxfer.limit.network import ROLES, Network
 MOST_SAMPLES = 1000
 MOST_EXPERT_SAMPLES = 4000  # of regime I: times the experts
 MOST_SITES = 2**24
-# Measured on one core of an AMD EPYC with numpy 2.4 (2026-11): seconds of regime I per (m T P)^2, where it is
-# sampled also per site, of II per site, (1 + N_e) and (T P)^2, of III per site and (T P)^3.
-I_S, I_SAMPLED_S, II_S, III_S = 8e-8, 1e-9, 2.6e-9, 7e-10
 MOST_SEEDS = 1000
 _WORDS: dict[str, tuple[Any, ...]] = {
     "regime": words.REGIMES,
@@ -236,17 +235,18 @@ def require_size(network: Network, given: Given, *, sites: int, seeds: int, need
         )
     if not isinstance(seeds, Integral) or not 1 <= seeds <= MOST_SEEDS:
         raise HpxferError(f"seeds: must be from 1 to {MOST_SEEDS}, got {shown(seeds)}")
-    samples = given.num_samples - len(given.batches[-1].inputs)
-    cost = _cost(network, samples, sites)
+    samples = cost.updated_samples(given)
+    takes = f"takes about {spell_time(cost.seconds(network, given, sites))} per seed on one core"
     if network.regime == "I" and (got := (network.num_experts or 1) * samples) > MOST_EXPERT_SAMPLES:
         raise HpxferError(
             f"m T P: experts times updates times samples must be at most {MOST_EXPERT_SAMPLES}, got {got}, which "
-            f"{cost}; take fewer steps or samples"
+            f"{takes} and grows as the square of that; take fewer steps or samples"
         )
     if network.regime in ("II", "III") and samples > MOST_SAMPLES:
+        power = "square" if network.regime == "II" else "cube"
         raise HpxferError(
-            f"T P: updates times samples must be at most {MOST_SAMPLES}, got {samples}, which {cost}; take fewer steps "
-            "or samples"
+            f"T P: updates times samples must be at most {MOST_SAMPLES}, got {samples}, which {takes} and grows as the "
+            f"{power} of that; take fewer steps or samples"
         )
     room = host_bytes()
     if room is not None and needed_bytes > room:
@@ -254,17 +254,3 @@ def require_size(network: Network, given: Given, *, sites: int, seeds: int, need
             f"sites: {sites} sites with {given.num_samples} samples over all passes need about "
             f"{needed_bytes / 2**30:.3g} GiB, got {room / 2**30:.3g} GiB of memory; take fewer sites, steps or samples"
         )
-
-
-def _cost(network: Network, samples: int, sites: int) -> str:
-    """Return what a solution costs, in words."""
-    if network.regime == "I":
-        each = I_S if network.is_linear else I_SAMPLED_S * sites
-        seconds, power = each * ((network.num_experts or 1) * samples) ** 2, "square"
-    elif network.regime == "II":
-        seconds, power = II_S * sites * (1 + (network.expert_width or 1)) * samples**2, "square"
-    else:
-        seconds, power = III_S * sites * samples**3, "cube"
-    minutes = max(1, round(seconds / 60))
-    plural = "s" if minutes > 1 else ""
-    return f"takes about {minutes} minute{plural} per seed on one core and grows as the {power} of that"

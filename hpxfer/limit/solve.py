@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit import all_grow, fixed_experts, fixed_width, residual
+from hpxfer.limit import all_grow, cost, fixed_experts, fixed_width, residual
 from hpxfer.limit.given import Floats, Given
 from hpxfer.limit.network import Network, Regime
 from hpxfer.limit.outcome import SERIES, Limit, Pass, Series
@@ -38,11 +38,19 @@ class Solver(Protocol):
 SOLVERS: dict[Regime, Solver] = {"I": fixed_experts, "II": fixed_width, "III": all_grow, "residual": residual}
 
 
-def solve(network: Network, given: Given, *, sites: int | None = None, seeds: int = SEEDS) -> Limit:
+def solve(
+    network: Network,
+    given: Given,
+    *,
+    sites: int | None = None,
+    seeds: int = SEEDS,
+    on_start: Callable[[float], None] = lambda seconds: None,
+) -> Limit:
     """Return the limit: the mean over `seeds` solutions, each with draws of its own, and the error of that mean.
 
     `sites` is the size of every sampled population, by default that of the regime (`SITES`), or more where a residual
-    stream of many directions needs it. Where nothing is sampled, one seed is solved.
+    stream of many directions needs it. Where nothing is sampled, one seed is solved. `on_start` is called with about
+    how many seconds the solution takes on one core, once nothing of it is refused.
 
     Raise HpxferError if the limit of this network is not derived or not affordable, or if its losses grow.
     """
@@ -54,8 +62,10 @@ def solve(network: Network, given: Given, *, sites: int | None = None, seeds: in
     require_size(network, given, sites=sites, seeds=seeds, needed_bytes=needed_bytes)
     chosen = _draws_masks(network, given)
     exact = network.regime == "I" and network.is_linear  # elsewhere gates of infinitely many experts
-    runs = []
-    for seed in range(1 if exact and not chosen else seeds):
+    runs: list[list[Pass]] = []
+    of_seeds = range(1 if exact and not chosen else seeds)
+    on_start(len(of_seeds) * cost.seconds(network, given, sites))
+    for seed in of_seeds:
         of_seed = replace(given, active=draw(given, *chosen, seed)) if chosen else given
         with np.errstate(over="ignore", invalid="ignore"):  # losses that grow without bound are refused below
             runs.append(solver.passes(network, of_seed, sites=sites, seed=seed))

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hpxfer.host.output import spell_time
 from hpxfer.live.judging import Judging
 from hpxfer.live.page import RunPart, run_html
-from hpxfer.plan.text import spell_time
 from hpxfer.progress.watch import RunView
 
 # A page asks every two seconds while it can be seen. Without a question for so long, nobody looks.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpxfer.plan.text import spell_time
+from hpxfer.host.output import spell_time
 from hpxfer.progress.status import RunningStack, ShapeProgress
 from hpxfer.report.tables import Cell, Column, Table
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hpxfer.host.output import spell_time
 from hpxfer.plan.footprint import stack_bytes
 from hpxfer.plan.memory import spell_bytes
-from hpxfer.plan.text import spell_time
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.precision import precision_on
 from hpxfer.trial import Expansion

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hpxfer.host.output import aligned
+from hpxfer.host.output import aligned, spell_time
 from hpxfer.plan.memory import UNMEASURED, spell_bytes
 from hpxfer.plan.packing import GPU_STEP_TOKENS
 from hpxfer.plan.plan import Plan, ShapePlan
@@ -153,15 +153,6 @@ def _largest_parts(plan: Plan) -> str:
     parts = sorted((part for part in row.memory_parts.items() if part[1] >= least), key=lambda part: -part[1])
     text = ", ".join(f"{name} {spell_bytes(count)}" for name, count in parts)
     return f" ({plan.label(row.shape)}: {text})" if parts else ""
-
-
-def spell_time(seconds: float) -> str:
-    """Return a time as text, e.g. `45 s`, `12 min` or `3.5 h`."""
-    if math.isnan(seconds):
-        return "unknown"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _big(count: float) -> str:

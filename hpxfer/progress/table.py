@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hpxfer.plan.text import spell_time
+from hpxfer.host.output import spell_time
 from hpxfer.progress.status import RunningStack, RunStatus, ShapeProgress
 
 # A table drops the less important columns if the terminal is narrower than this.

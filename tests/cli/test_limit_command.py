@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from command_line import hpxfer
 
+from hpxfer.cli import limit_source
 from hpxfer.limit import Batch, Given, Network, solve
 
 SMALL = ("--sites", 256, "--seeds", 2)
@@ -42,6 +43,13 @@ def test_the_first_sentence_says_what_was_solved(limit: Any) -> None:
     assert lines[2] == "256 sites, 2 seeds."
     assert lines[4].split() == [*("update", "loss", "E", "phi", "Var", "phi", "E", "psi", "Var", "psi", "|h1|", "|h3|")]
     assert [line.split()[0] for line in lines[5:11]] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_long_solution_says_its_time_before_it_starts(limit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("--regime", "II", "--parameterization", "mssp", *SMALL)
+    assert "on one core" not in limit(*asked)[2]
+    monkeypatch.setattr(limit_source, "LONG_S", 0.0)
+    assert "solving: about 0 s on one core" in limit(*asked)[2]
 
 
 def test_json_holds_the_question_and_the_numbers_of_the_library(limit: Any, arrays: tuple[Path, Path]) -> None:

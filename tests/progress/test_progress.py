@@ -12,7 +12,7 @@ from made_runs import planned, run_status, running_stack, shape_progress, stack_
 from rich.console import Console, RenderableType
 from tiny_trials import BASE
 
-from hpxfer.plan.text import spell_time
+from hpxfer.host.output import spell_time
 from hpxfer.progress import live as progress
 from hpxfer.progress.counts import run_counts
 from hpxfer.progress.live import LiveProgress

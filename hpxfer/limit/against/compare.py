@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -42,14 +43,14 @@ def against(
     sites: int | None = None,
     seeds: int = SEEDS,
     tolerance: float = TOLERANCE,
-    on_limit: Callable[[str], None] = lambda name: None,
+    on_limit: Callable[[str, float], None] = lambda name, seconds: None,
 ) -> Comparisons:
     """Return each arm of a sweep along each axis beside its limit, or those that are named.
 
     `value` is that of the judged HP, by default the best one of the smallest shape. `steps` are the updates that are
     compared, by default all of the run. `sites` and `seeds` are as in `solve`, and `tolerance` is the share of the
     limit's loss within which a width is large enough. `on_limit` is called with the name of each limit before it is
-    solved.
+    solved, and with about how many seconds that takes on one core.
 
     Raise HpxferError if an arm has no limit that is solved, if its samples are not on this machine, or if fewer than
     two seeds finished at every width.
@@ -108,15 +109,16 @@ def _compared(
     sites: int | None,
     seeds: int,
     tolerance: float,
-    on_limit: Callable[[str], None],
+    on_limit: Callable[[str, float], None],
 ) -> Against:
     where, trial, left_out = _where(results, line), line.of_seeds()[0], list(line.left_out())
     groups = seen_by(line.of_seeds(), updates, has_bias=network.regime == "I")
     every = []
     try:
         for number, seen in enumerate(groups, start=1):
-            on_limit(f"{line.parameterization} along {line.axis}: limit {number} of {len(groups)}")
-            every.append((seen, solve(network, seen.given, sites=sites, seeds=seeds)))
+            name = f"{line.parameterization} along {line.axis}: limit {number} of {len(groups)}"
+            on_start = partial(on_limit, name)
+            every.append((seen, solve(network, seen.given, sites=sites, seeds=seeds, on_start=on_start)))
     except HpxferError as error:
         raise HpxferError(f"{where}: {error}") from None
     limits = [(seen, limit) for seen, limit in every if not _near_tie(limit)]
