@@ -16,7 +16,7 @@ _END = 8  # bytes after the footer: its length and PAR1
 _ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3
 _COMPRESSED, _DATA_PAGE, _DICTIONARY_PAGE = 7, 9, 11
 _PAGE_UNPACKED, _PAGE_COMPRESSED = 2, 3
-_DAMAGED = (EOFError, KeyError, TypeError, ValueError, OverflowError)
+_DAMAGED = (EOFError, LookupError, TypeError, ValueError, OverflowError)
 
 
 def unpacked_bytes(file: IO[bytes], file_bytes: int, most: int) -> int:
@@ -87,7 +87,8 @@ def _value(file: IO[bytes], kind: int, nested: int) -> Any:
         case 4 | 5 | 6:
             return _integer(file)
         case 7:
-            file.seek(8, 1)
+            if len(file.read(8)) < 8:  # or a list of numbers that are not there would have no end
+                raise EOFError
             return None
         case 8:
             file.seek(_varint(file), 1)

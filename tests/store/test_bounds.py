@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,20 @@ def test_a_footer_that_tells_too_small_sizes_is_not_believed(tmp_path: Path) -> 
     assert store.done_ids() == frozenset()
     (problem,) = store.problems
     assert "unpacks to at least 12000" in problem
+
+
+@pytest.mark.parametrize(
+    ("footer", "why"),
+    [
+        (bytes([0x49, 0x19, 0x05, 0x00]), "IndexError"),  # a row group that is an empty list
+        (bytes([0x49, 0xF7, *[0xFF] * 8, 0x7F]), "EOFError"),  # 2^63 row groups, floats that are not there
+        (bytes([0x49, 0xFC, *[0xFF] * 8, 0x7F]), "ValueError"),  # as many structs
+    ],
+)
+def test_a_forged_footer_is_damage_and_ends(footer: bytes, why: str) -> None:
+    content = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    with pytest.raises(ValueError, match=f"its footer is damaged: {why}"):
+        pages.unpacked_bytes(BytesIO(content), len(content), 2**40)
 
 
 def test_columns_that_share_pages_are_not_counted_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
