@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 from ports import free_ports
@@ -65,11 +66,21 @@ def cluster() -> Iterator[tuple[str, str]]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+EDIT = "seeds: 2", "seeds: 1\nprecision: auto"
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """The trials of a sweep that local processes trained."""
+    folder = tmp_path_factory.mktemp("here")
+    return run(write_tiny(folder, EDIT), results=folder).trials
+
+
 @pytest.mark.parametrize("kind", [0, 1], ids=["address", "client"])
 def test_a_sweep_through_a_cluster_has_the_bits_of_local_processes(
-    kind: int, cluster: tuple[str, str], tmp_path: Path
+    kind: int, cluster: tuple[str, str], here: pd.DataFrame, tmp_path: Path
 ) -> None:
-    sweep = write_tiny(tmp_path, ("seeds: 2", "seeds: 1\nprecision: auto"))
+    sweep = write_tiny(tmp_path, EDIT)
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "there")]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     end = subprocess.run(
@@ -77,7 +88,6 @@ def test_a_sweep_through_a_cluster_has_the_bits_of_local_processes(
     )
     assert end.returncode == 0, end.stderr
     there = load_results(tmp_path / "there" / "tiny").trials
-    here = run(sweep, results=tmp_path / "here").trials
     assert set(there["status"]) == {"finished"}
     assert set(there["precision"]) == {"float32"}
     losses = "validation_loss_nats"
