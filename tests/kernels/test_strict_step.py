@@ -91,7 +91,7 @@ def assert_same_bits(setup: Setup, count: int, setting: Setting, shape: Shape) -
 @pytest.mark.parametrize("is_modern", [False, True])
 def test_a_step_in_the_interpreter(is_modern: bool, setting: Setting) -> None:
     setup = Setup(device=DEVICE, determinism="strict", backend=TRITON)
-    small = replace(modern(setting) if is_modern else setting, batch_tokens=32)
+    small = replace(modern(setting) if is_modern else setting, context=8, batch_tokens=16)
     assert_same_bits(setup, 1, small, replace(SHAPES["top-2, shared"], depth=1))
 
 
@@ -111,8 +111,8 @@ def assert_same_in_any_way(setup: Setup, count: int, setting: Setting, shape: Sh
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="Triton's interpreter is for machines without a GPU")
 def test_micro_batches_in_the_interpreter(setting: Setting) -> None:
     setup = Setup(device=DEVICE, determinism="strict", backend=TRITON)
-    cut = replace(modern(setting), batch_tokens=64, accumulation_tokens=32, balance=Balance(aux="switch"))
-    assert_same_in_any_way(setup, 1, cut, replace(SHAPES["top-2, shared"], depth=1))
+    cut = replace(modern(setting), context=8, batch_tokens=16, accumulation_tokens=8, balance=Balance(aux="switch"))
+    assert_same_in_any_way(setup, 1, cut, replace(SHAPES["top-2, shared"], depth=1, num_experts=4))
 
 
 @pytest.mark.gpu
@@ -129,7 +129,7 @@ def test_micro_batches_on_the_gpu(precision: str, setting: Setting) -> None:
 
 @pytest.mark.parametrize("is_modern", [False, True])
 def test_gradients_are_those_of_torch(is_modern: bool, setting: Setting) -> None:
-    small = replace(modern(setting) if is_modern else setting, batch_tokens=64)
+    small = replace(modern(setting) if is_modern else setting, batch_tokens=32)
     shape = replace(SHAPES["top-2, shared"], depth=1, kv_heads=1 if is_modern else 0)
     tested = trial(small, shape, lr=0.5)
 

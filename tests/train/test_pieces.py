@@ -68,7 +68,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def made(setting: Setting, name: str, lanes: int = 1) -> Trial:
     """Return a trial of a case."""
-    own = cut(setting, lanes=lanes, **CASES[name])
+    own = cut(setting, lanes=lanes, steps=3, **CASES[name])
     shape = replace(JOINT, dense_width=64) if "moe_every" in CASES[name] else JOINT
     if name == "dense":
         shape = replace(JOINT, num_experts=0, num_active=0, expert_width=0, dense_width=64)
@@ -82,8 +82,8 @@ def test_micro_batches_stacks_and_recomputation_change_no_bit(setting: Setting, 
     other = replace(made(setting, name, lanes=2), id="other", seed=5)
     alone = numbers(trained(given)[0])
     assert alone["status"] == "finished"
-    ways = [(pieces, again) for pieces in (1, 2, 4) for again in (False, True)][1:]
-    for pieces, again in ways:
+    # Two at once, computed again, is the way of the stack below.
+    for pieces, again in ((1, True), (2, False), (4, False), (4, True)):
         assert numbers(trained(given, pieces=pieces, recompute=again)[0]) == alone, (pieces, again)
     assert numbers(trained(other, given, pieces=2, recompute=True)[1]) == alone
 
