@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hpxfer.coordinates.checking import check
+from hpxfer.coordinates.mlp import against_limit
 from hpxfer.coordinates.report import AxisReport, Judged
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Parameterization, parameterization
@@ -242,7 +243,10 @@ def test_a_sweep_is_checked_with_its_model(smoke: SweepSpec) -> None:
     assert report.optimizer == "adam"
 
 
-def test_mlp_is_checked_by_name() -> None:
+def test_mlp_is_checked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A right table agrees with its limit with a quarter of the seeds too, as in test_check_limit.py.
+    monkeypatch.setattr(against_limit, "SEEDS", dict.fromkeys(against_limit.SEEDS, 48))
+    monkeypatch.setattr(against_limit, "SITES", 2048)
     report = check("mssp-ii", architecture="mlp", optimizer="sgd", seeds=4, steps=2)
     assert report.architecture == "mlp"
     assert report.passed, missed(report.axes[0])

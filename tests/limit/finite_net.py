@@ -27,6 +27,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
 }
 Weights = dict[str, Tensor]
+# Weights of the networks that are trained together: few enough for a cache, and no fresh pages for every update.
+TOGETHER = 2**21
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def sgd_rates(network: Network, size: Size) -> dict[str, float]:
 
 
 def drawn(network: Network, size: Size, *, seeds: int, inputs: int, outputs: int, seed: int) -> Weights:
-    """Return the initial weights. In regime III of MSSP all experts start from the same draw."""
+    """Return the initial weights, with one expert where all start from the same draw: in regime III of MSSP."""
     generator = torch.Generator().manual_seed(seed)
     n, m, h = size.width, size.experts, size.hidden
     shapes = {"embedding": (n, inputs), "router": (m, n), "readout": (outputs, n)}
@@ -115,7 +117,18 @@ def drawn(network: Network, size: Size, *, seeds: int, inputs: int, outputs: int
     for role, shape in shapes.items():
         one = tied and role in ("expert_in", "expert_out")
         draw = torch.randn((seeds, *((1, *shape[1:]) if one else shape)), generator=generator, dtype=torch.float64)
-        weights[role] = (std[role] * draw).expand(seeds, *shape).clone()
+        weights[role] = draw.mul_(std[role])
+    return weights
+
+
+def started(network: Network, size: Size, draws: Weights) -> Weights:
+    """Return weights to train. The down projection is [R, M, N_e, N] in them, so that its sum needs no copy."""
+    weights = {}
+    for role, draw in draws.items():
+        if role in ("expert_in", "expert_out"):
+            draw = draw.expand(-1, size.experts, -1, -1)
+        down = role == "expert_out" and network.expert_matrices == 2
+        weights[role] = (draw.mT if down else draw).clone(memory_format=torch.contiguous_format)
     return weights
 
 
@@ -167,7 +180,7 @@ def forward(
         h2 = (h1 @ w["expert_in"].flatten(1, 2).mT).unflatten(-1, (size.experts, size.hidden))
         features = (phi[..., None] * act(h2)).reshape(seeds, samples, -1)
         # sum over i and j of W3_i[n, j] phi_i act(h2_ij), as one product
-        total = features @ w["expert_out"].transpose(2, 3).flatten(1, 2)
+        total = features @ w["expert_out"].flatten(1, 2)
     share = {"1/K": 1 / size.active, "1/M": 1 / size.experts, "none": 1.0}[network.aggregation]
     h3 = share * total
     return Forward(h3 @ w["readout"].mT, psi, phi, used, h1, h3)
@@ -213,9 +226,20 @@ def train(
             train(network, given, width, seeds=part, seed=seed + 1000 * (k + 1), frozen=frozen)
             for k, part in enumerate(parts)
         ])  # fmt: skip
+    inputs = given.batches[0].inputs.shape[1]
+    draws = drawn(network, size, seeds=seeds, inputs=inputs, outputs=given.num_outputs, seed=seed)
+    together = max(1, TOGETHER // (size.width * size.experts * size.hidden * network.expert_matrices))
+    return Run.joined([
+        trained(network, given, size, {role: draw[at : at + together] for role, draw in draws.items()}, frozen)
+        for at in range(0, seeds, together)
+    ])  # fmt: skip
+
+
+def trained(network: Network, given: Given, size: Size, draws: Weights, frozen: tuple[str, ...]) -> Run:
+    """Train networks from their draws."""
+    seeds = len(draws["readout"])
     rates = sgd_rates(network, size)
-    first = given.batches[0]
-    weights = drawn(network, size, seeds=seeds, inputs=first.inputs.shape[1], outputs=given.num_outputs, seed=seed)
+    weights = started(network, size, draws)
     learned = network.router_bias == "learned"
     bias = None if given.router_bias is None else torch.from_numpy(given.router_bias[0]).repeat(seeds, 1)
     records, outputs, used = [], [], []
@@ -241,6 +265,6 @@ def train(
         with torch.no_grad():
             for (role, parameter), gradient in zip(leaves.items(), gradients, strict=True):
                 if role not in frozen:
-                    parameter -= given.lrs[t] * rates[role] * gradient
+                    parameter.sub_(gradient, alpha=given.lrs[t] * rates[role])
     series = {name: np.stack([record[name] for record in records], 1) for name in records[0]}
     return Run(series, tuple(outputs), tuple(used))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from hpxfer.coordinates.checking import OF_SWEEPS, check
 from hpxfer.coordinates.limit_answer import LimitAnswer, compared
-from hpxfer.coordinates.mlp import Options, approach
+from hpxfer.coordinates.mlp import Options, against_limit, approach
 from hpxfer.coordinates.write import write_check
 from hpxfer.errors import HpxferError
 from hpxfer.model.draws import draw
@@ -26,7 +27,6 @@ from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import load_sweep
 from hpxfer.train import state
 
-FEW = 48  # seeds: fewer than a check takes, and enough for these effects
 ROOT = Path(__file__).resolve().parents[3]
 Register = Callable[[Table], None]
 
@@ -42,10 +42,21 @@ def register() -> Iterator[Register]:
         yield registered
 
 
-@pytest.fixture
-def few_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {"regime-i": FEW, "regime-ii": FEW, "regime-iii": FEW}
-    monkeypatch.setattr("hpxfer.coordinates.mlp.against_limit.SEEDS", few)
+SOLVED: dict[bytes, Any] = {}
+solve = against_limit.solve
+
+
+@pytest.fixture(autouse=True)
+def solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Solve each limit once: many tables here claim the same one, and equal questions have equal answers."""
+
+    def solved(*asked: Any, **numbers: Any) -> Any:
+        question = pickle.dumps((asked, numbers))
+        if question not in SOLVED:
+            SOLVED[question] = solve(*asked, **numbers)
+        return SOLVED[question]
+
+    monkeypatch.setattr(against_limit, "solve", solved)
 
 
 def answer(name: str, options: Options | None = None, axis: str | None = None, **conventions: str) -> LimitAnswer:
@@ -192,7 +203,7 @@ def test_adam_and_sweeps_have_their_line() -> None:
 @pytest.mark.usefixtures("few_seeds")
 def test_a_check_fails_by_its_limit_alone_and_shows_it(register: Register, tmp_path: Path) -> None:
     register(swapped("mssp-ii", "mup-ii"))
-    report = check("mine", architecture="mlp", optimizer="sgd", seeds=3, steps=2)
+    report = check("mine", architecture="mlp", optimizer="sgd", points=(16, 32, 64, 128), seeds=3, steps=2)
     axis = report.axes[0]
     assert axis.limit is not None
     assert axis.limit.missed

@@ -16,6 +16,8 @@ from hpxfer.coordinates.report import CheckReport
 from hpxfer.coordinates.write import write_check
 from hpxfer.scaling.evaluate import parameterization
 
+# What the losses beside the limit are is not asked here, but that they are shown.
+pytestmark = pytest.mark.usefixtures("few_seeds")
 POINTS = (16, 32, 64, 128)
 
 

@@ -26,6 +26,7 @@ from hpxfer.spec.mlp import RouterBias
 from hpxfer.train.state import TrainState
 from hpxfer.trial.stack import Stack
 
+pytestmark = pytest.mark.usefixtures("few_seeds")  # no test here asks about a limit
 POINTS, STEPS = (16, 32, 64, 128), 3
 
 
