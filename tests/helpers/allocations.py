@@ -12,7 +12,7 @@ def allocated_peak(run: Callable[[], object]) -> int:
 
     Every allocation and release is an event of the profiler, those inside of operators and of the backward pass too.
     """
-    # This profiler leaves its events raw. That of torch.profiler makes a tree of them, which takes longer than training.
+    # This profiler leaves its events raw. That of torch.profiler makes a tree of them, slower than the training.
     with profile(use_kineto=True, profile_memory=True) as found:
         run()
     results = found.kineto_results
