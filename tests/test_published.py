@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from hpxfer.analysis import analyze, transfer_report
-from hpxfer.results import load_results
+from hpxfer.results import Results, load_results
 from hpxfer.spec import load_sweep
 from hpxfer.spec.ties import as_stored
 
@@ -55,9 +56,15 @@ SWEEPS = (
 )
 
 
+@cache
+def published(name: str) -> Results:
+    """Return a committed sweep, loaded once. Tests only read it."""
+    return load_results(PUBLISHED / name)
+
+
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_cell_of_a_published_sweep_has_its_result(name: str) -> None:
-    results = load_results(PUBLISHED / name)
+    results = published(name)
     assert set(results.cells["status"]) <= {"finished", "diverged"}
     assert results.problems == ()
 
@@ -65,7 +72,7 @@ def test_every_cell_of_a_published_sweep_has_its_result(name: str) -> None:
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_published_sweep_is_the_committed_sweep_file(name: str) -> None:
     # A results folder that says nothing of ties is read as `index`; no published sweep has a choice of ties to make.
-    ours, theirs = as_stored(load_sweep(_file(name))), load_results(PUBLISHED / name).spec
+    ours, theirs = as_stored(load_sweep(_file(name))), published(name).spec
     where = {"resources": ours.resources, "data": ours.data}  # where it ran; the data, with its digest now
     assert theirs.data.source == ours.data.source
     assert theirs.model_copy(update=where) == ours
@@ -79,7 +86,7 @@ def _file(name: str) -> Path:
 
 @pytest.mark.parametrize("name", ROUTERS)
 def test_the_log_says_what_routers_of_the_published_sweeps_do(name: str) -> None:
-    lines = analyze(load_results(PUBLISHED / name)).found("routers")
+    lines = analyze(published(name)).found("routers")
     ends = {
         line.parameterization: line.means for line in lines if (line.metric, line.when) == ("entropy / log M", "end")
     }
@@ -90,13 +97,13 @@ def test_the_log_says_what_routers_of_the_published_sweeps_do(name: str) -> None
 
 @pytest.mark.parametrize("name", REGIMES)
 def test_the_log_says_what_the_regimes_of_the_mlp_mixture_show(name: str) -> None:
-    found = transfer_report(load_results(PUBLISHED / name)).findings
+    found = transfer_report(published(name)).findings
     assert {one.parameterization: one.verdict for one in found} == REGIMES[name]
 
 
 def test_the_log_says_how_regime_ii_tells_the_two_tables_apart() -> None:
     """The optimum under mup-ii surely rises with the width and its gains shrink; mssp-ii gains more at every step."""
-    found = {one.parameterization: one for one in transfer_report(load_results(PUBLISHED / "regime-ii")).findings}
+    found = {one.parameterization: one for one in transfer_report(published("regime-ii")).findings}
     mup, mssp = found["mup-ii"], found["mssp-ii"]
     assert mup.move is not None
     assert mssp.move is not None
@@ -109,7 +116,7 @@ def test_the_log_says_how_regime_ii_tells_the_two_tables_apart() -> None:
 
 def test_the_log_says_what_the_search_of_six_hps_found() -> None:
     """And four other seeds at its best point: the best of 15,625 is lucky too."""
-    trials = load_results(PUBLISHED / "mlp-search").trials
+    trials = published("mlp-search").trials
     assert (len(trials), (trials["status"] == "diverged").sum()) == (16361, 6645)
     best = trials.loc[trials["validation_top5_error"].idxmin()]
     assert (best["lr"], best["init_scale"]) == (0.5, 1.0)
@@ -122,14 +129,14 @@ def test_the_log_says_what_the_search_of_six_hps_found() -> None:
         "readout.lr_mult": 16.0,
         "router.lr_mult": 256.0,
     }
-    onwards = load_results(PUBLISHED / "mlp-search-onwards").trials
+    onwards = published("mlp-search-onwards").trials
     again = onwards[(onwards["width"] == 128) & (onwards["lr"] == 0.5)]
     assert again["validation_top5_error"].mean() == pytest.approx(0.220, abs=5e-4)
     assert {json.loads(each).get("router.lr_mult") for each in onwards["multipliers"]} == {256.0}
 
 
 def test_the_log_says_what_the_search_of_the_absolute_table_found() -> None:
-    relative, absolute = (load_results(PUBLISHED / name).trials for name in ("mlp-search", "mlp-search-absolute"))
+    relative, absolute = (published(name).trials for name in ("mlp-search", "mlp-search-absolute"))
     assert not set(relative["trial_id"]) & set(absolute["trial_id"])
     assert (len(absolute), (absolute["status"] == "diverged").sum()) == (16361, 6817)
     best = absolute.loc[absolute["validation_top5_error"].idxmin()]
@@ -141,7 +148,7 @@ def test_the_log_says_what_the_search_of_the_absolute_table_found() -> None:
 
 def test_three_tables_are_one_in_regime_i() -> None:
     """With SGD, mup-moe and mup give the bits of mup-i."""
-    trials = load_results(PUBLISHED / "regime-i").trials
+    trials = published("regime-i").trials
     losses = trials.pivot_table(
         index=["width", "lr", "seed"], columns="parameterization", values="validation_loss_nats", observed=True
     ).dropna(subset=["mup-i"])
@@ -151,7 +158,7 @@ def test_three_tables_are_one_in_regime_i() -> None:
 
 
 def test_the_log_says_what_the_published_transfer_sweep_shows() -> None:
-    report = transfer_report(load_results(PUBLISHED / "transfer"))
+    report = transfer_report(published("transfer"))
     found = {(one.axis, one.parameterization): one.verdict for one in report.findings}
     assert {axis for axis, name in found if name == "completep-moe" and found[axis, name] == "transfers"} == {
         "width",
@@ -164,19 +171,14 @@ def test_the_log_says_what_the_published_transfer_sweep_shows() -> None:
 
 
 def test_the_log_says_what_the_published_sweeps_show_of_init_scale() -> None:
-    verdicts = {
-        name: [one.verdict for one in transfer_report(load_results(PUBLISHED / name)).findings] for name in INIT
-    }
+    verdicts = {name: [one.verdict for one in transfer_report(published(name)).findings] for name in INIT}
     assert verdicts == {name: [verdict] for name, verdict in INIT.items()}
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_log_says_what_the_sweeps_of_real_models_show(name: str) -> None:
     """Under sp the LR drifts along some axes; under the table no axis is decided with three seeds."""
-    found = {
-        (one.axis, one.parameterization): one.verdict
-        for one in transfer_report(load_results(PUBLISHED / name)).findings
-    }
+    found = {(one.axis, one.parameterization): one.verdict for one in transfer_report(published(name)).findings}
     axes = ("width", "depth", "experts", "joint")
     table = "complete-mue" if name.endswith("mue") else "completep-moe"
     assert {axis: found[axis, table] for axis in axes} == dict.fromkeys(axes, "undecided")
@@ -184,13 +186,13 @@ def test_the_log_says_what_the_sweeps_of_real_models_show(name: str) -> None:
 
 
 def test_the_log_says_what_twelve_seeds_of_a_mixtral_show() -> None:
-    report = transfer_report(load_results(PUBLISHED / "mixtral_width"))
+    report = transfer_report(published("mixtral_width"))
     assert {one.parameterization: one.verdict for one in report.findings} == {
         "complete-mue": "transfers",
         "completep-moe": "undecided",
         "sp": "drifts",
     }
-    report = transfer_report(load_results(PUBLISHED / "mixtral_half"))
+    report = transfer_report(published("mixtral_half"))
     assert {one.parameterization: one.verdict for one in report.findings} == {
         "completep-moe": "undecided",
         "sp": "drifts",
@@ -199,7 +201,7 @@ def test_the_log_says_what_twelve_seeds_of_a_mixtral_show() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SWEEPS if name.startswith("init_lr")])
 def test_an_init_sweep_has_the_lr_that_is_best_at_the_base(name: str) -> None:
-    trials = load_results(PUBLISHED / name).trials
+    trials = published(name).trials
     best = trials.groupby("lr")["validation_loss_nats"].mean().idxmin()
     suffix = name.removeprefix("init_lr_")
     for path in (ROOT / "sweeps").glob(f"init_*_{suffix}.yaml"):

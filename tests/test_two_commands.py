@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TINY = (
     *("--set", "training.steps=24", "--set", "training.batch_tokens=128", "--set", "training.validation_tokens=512"),
     *("--set", "training.schedule.warmup=2", "--set", "seeds=2", "--set", "model.context=32"),
+    # Every worker is a process that imports torch, which takes longer than all that it trains.
+    *("--set", "resources.workers=1"),
 )
 
 
@@ -33,12 +35,14 @@ def command(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("documents_are", ["joined", "masked"])
-def test_from_jsonl_and_a_tokenizer_to_a_verdict(tmp_path: Path, documents_are: str) -> None:
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with prepared data in data/mine."""
+    folder = tmp_path_factory.mktemp("prepared")
     for part in range(2):
-        jsonl(tmp_path / "corpus" / f"{part}.jsonl.gz", documents(60)[part::2])
-    tokenizer_file(tmp_path / "tokenizer.json")
-    prepared = (
+        jsonl(folder / "corpus" / f"{part}.jsonl.gz", documents(60)[part::2])
+    tokenizer_file(folder / "tokenizer.json")
+    given = (
         "corpus",
         "--tokenizer",
         "tokenizer.json",
@@ -49,7 +53,13 @@ def test_from_jsonl_and_a_tokenizer_to_a_verdict(tmp_path: Path, documents_are: 
         "--workers",
         "1",
     )
-    assert "source: tokens:data/mine" in command(tmp_path, "data", "prepare", *prepared)
+    assert "source: tokens:data/mine" in command(folder, "data", "prepare", *given)
+    return folder
+
+
+@pytest.mark.parametrize("documents_are", ["joined", "masked"])
+def test_from_jsonl_and_a_tokenizer_to_a_verdict(prepared: Path, tmp_path: Path, documents_are: str) -> None:
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     sweep = (str(ROOT / "sweeps" / "smoke.yaml"), "--set", "data.source=tokens:data/mine", *TINY)
     masked = ("--set", f"data.documents={documents_are}", "--set", "axes.width=[32, 64]")
     said = command(tmp_path, "run", *sweep, *masked, "--set", "grid.lr={log2: [-8, -6]}")
@@ -118,7 +128,7 @@ def test_stages_of_a_search_and_the_sweep_that_goes_on_from_them(tmp_path: Path)
         "resources: {executor: local}\n"
     )
     (tmp_path / "next.yaml").write_text(next_stage)
-    said = command(tmp_path, "run", "next.yaml", "--set", "model.context=32")
+    said = command(tmp_path, "run", "next.yaml", "--set", "model.context=32", "--set", "resources.workers=1")
     assert "At the base, completep-moe is best at init_scale " in said
     trials = load_results(tmp_path / "results" / "next").trials
     assert len(trials) == 9

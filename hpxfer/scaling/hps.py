@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -37,11 +38,15 @@ class HPs:
 
     def with_value(self, name: str, value: float) -> HPs:
         """Return a copy with another value of an HP."""
-        if "." not in name:
-            scalar: dict[str, Any] = {name: value}
-            return replace(self, **scalar)
-        changed = {**dict(self.multipliers), name: value}
-        return replace(self, multipliers=tuple(sorted((key, kept) for key, kept in changed.items() if kept != 1.0)))
+        return self.with_values({name: value})
+
+    def with_values(self, values: Mapping[str, float]) -> HPs:
+        """Return a copy with other values of some HPs. One copy is made, however many they are."""
+        changed: dict[str, Any] = {name: value for name, value in values.items() if "." not in name}
+        if len(changed) < len(values):
+            of_roles = {**dict(self.multipliers), **{name: value for name, value in values.items() if "." in name}}
+            changed["multipliers"] = tuple(sorted((name, kept) for name, kept in of_roles.items() if kept != 1.0))
+        return replace(self, **changed)
 
 
 SCALARS = tuple(f.name for f in fields(HPs) if f.name != "multipliers")

@@ -33,12 +33,13 @@ def searched_cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Cell]
     found: dict[object, dict[str, Trial]] = {}
     for trial in (*(trial for _, trial, _ in stored_trials(expansion, trials)), *_next(expansion, trials)):
         found.setdefault((trial.parameterization, trial.shape), {}).setdefault(trial.id, trial)
-    for part, axis in itertools.product(expansion.parts, expansion.axes):
+    bases = [(part, base_hps(part.spec)) for part in expansion.parts]
+    for (part, base), axis in itertools.product(bases, expansion.axes):
         for point in axis.points:
             for choice in expansion.choices:
                 own = expansion.own_parameterization(choice, point.shape)
                 for trial in found.get((own, point.shape), {}).values():
-                    for line in lines_of(part.spec, trial.hps) if is_of(expansion, part, trial.hps) else ():
+                    for line in lines_of(part.spec, base, trial.hps) if is_of(expansion, part, trial.hps) else ():
                         yield Cell(
                             axis=axis.name,
                             scale_name=axis.scale_name,
@@ -50,9 +51,12 @@ def searched_cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Cell]
                         )
 
 
-def lines_of(spec: SweepSpec, hps: HPs) -> tuple[str, ...]:
-    """Return the lines that a point of the sweep is on: of the HPs that the search scans a line of."""
-    base, kind = base_hps(spec), kind_of(spec)
+def lines_of(spec: SweepSpec, base: HPs, hps: HPs) -> tuple[str, ...]:
+    """Return the lines that a point of the sweep is on: of the HPs that the search scans a line of.
+
+    `base` holds the base values of the sweep.
+    """
+    kind = kind_of(spec)
     differ = [name for name in SCALARS if hps.get(name) != base.get(name)]
     differ += sorted(name for name, _ in set(hps.multipliers) ^ set(base.multipliers))
     on = [name for name in spec.grid if set(differ) <= {name} and kind.why_no_line(spec, name) is None]

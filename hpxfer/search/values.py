@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -42,9 +42,16 @@ def names_in(entry: str) -> tuple[str, ...]:
 
 def scaled(hps: HPs, names: Sequence[str], ratio: float) -> HPs:
     """Return the HPs with the named ones multiplied."""
-    for name in names:
-        hps = hps.with_value(name, rounded(hps.get(name) * ratio))
-    return hps
+    return _scaled(hps, [(names, ratio)])
+
+
+def _scaled(hps: HPs, changes: Iterable[tuple[Sequence[str], float]]) -> HPs:
+    """Return the HPs after several such changes. A name may stand in more than one of them."""
+    values: dict[str, float] = {}
+    for names, ratio in changes:
+        for name in names:
+            values[name] = rounded((values[name] if name in values else hps.get(name)) * ratio)
+    return hps.with_values(values)
 
 
 @dataclass(frozen=True)
@@ -68,11 +75,8 @@ class GridAround(Sequence[HPs]):
             return tuple(self[at] for at in range(*index.indices(len(self))))
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        hps = self.center
-        for entry, step in zip(self.entries, self.steps(index % len(self)), strict=True):
-            if step:
-                hps = scaled(hps, names_in(entry), self.ratio**step)
-        return hps
+        steps = zip(self.entries, self.steps(index % len(self)), strict=True)
+        return _scaled(self.center, ((names_in(entry), self.ratio**step) for entry, step in steps if step))
 
     def steps(self, index: int) -> tuple[int, ...]:
         """Return the steps from the center to a point along each entry. The last entry changes fastest."""

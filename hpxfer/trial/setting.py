@@ -225,7 +225,4 @@ def piece_of(accumulation_tokens: int | None, batch_tokens: int) -> int | None:
 def base_hps(spec: SweepSpec) -> HPs:
     """Return the HPs that every line of the grid runs through."""
     values = base_values(spec)
-    out = HPs(lr=values["lr"] if "lr" in values else spec.grid["lr"].numbers()[0])
-    for name, value in values.items():
-        out = out.with_value(name, value)
-    return out
+    return HPs(lr=values["lr"] if "lr" in values else spec.grid["lr"].numbers()[0]).with_values(values)

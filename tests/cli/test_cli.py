@@ -19,6 +19,7 @@ from hpxfer.cli.commands import COMMANDS
 from hpxfer.driver import run
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
+ONE_WORKER = ("workers: 2", "workers: 1")  # each is a process that imports torch
 BAD_INPUTS = (
     *("broken YAML", "no file", "a folder", "unknown key", "wrong type", "impossible shape"),
     *("no data", "short data", "wrong header", "token id", "another family", "no results"),
@@ -31,7 +32,7 @@ BAD_INPUTS = (
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds tiny.yaml and, in results/, its finished run."""
     folder = tmp_path_factory.mktemp("done")
-    sweep = write_tiny(folder)
+    sweep = write_tiny(folder, ONE_WORKER)
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(folder / "results")]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     return folder
@@ -209,16 +210,17 @@ def test_a_port_that_is_not_ray_is_said_so_within_20_s(tmp_path: Path) -> None:
     assert "within 15 s" in end.stderr
 
 
-def test_failed_trials_give_exit_code_1_and_their_error(tmp_path: Path) -> None:
+def test_failed_trials_give_exit_code_1_and_their_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No machine has the memory for the second width; the first is trained all the same."""
-    sweep = write_tiny(tmp_path, ("width: [16, 32]", "width: [16, 8388608]"))
-    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "results"), "--yes"]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert refused.returncode == 2
-    assert "memory: one trial of w8388608 d1 E2A1 h8388608 needs" in refused.stderr
-    assert "--no-strict-memory" in refused.stderr
+    sweep = write_tiny(tmp_path, ("width: [16, 32]", "width: [16, 8388608]"), ONE_WORKER)
+    command = ["run", str(sweep), "--results", str(tmp_path / "results"), "--yes"]
+    code, _, err = hpxfer(capsys, *command)
+    assert code == 2
+    assert "memory: one trial of w8388608 d1 E2A1 h8388608 needs" in err
+    assert "--no-strict-memory" in err
     assert not (tmp_path / "results").exists()
-    end = subprocess.run([*command, "--no-strict-memory"], capture_output=True, text=True, timeout=300)
+    module = [sys.executable, "-m", "hpxfer.cli"]
+    end = subprocess.run([*module, *command, "--no-strict-memory"], capture_output=True, text=True, timeout=300)
     assert end.returncode == 1
     assert "20 trials failed; the next run tries them again" in end.stderr
     assert "memory" in end.stderr

@@ -34,7 +34,8 @@ def ran(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
 def folder(tmp_path: Path) -> Path:
     """A folder with a plug-in, mine.py, and a sweep, tiny.yaml, that uses its table and does not name the plug-in."""
     (tmp_path / "mine.py").write_text(TABLE)
-    write_tiny(tmp_path, ("parameterizations: [completep-moe, sp]", "parameterizations: [mine, sp]"))
+    mine = ("parameterizations: [completep-moe, sp]", "parameterizations: [mine, sp]")
+    write_tiny(tmp_path, mine, ("workers: 2", "workers: 1"))  # each is a process that imports torch
     return tmp_path
 
 

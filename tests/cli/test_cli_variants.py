@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from command_line import hpxfer
 from tiny import write_tiny
 
-VARIANTS = "variants: {default: {}, tuned: {hps: {multipliers: {router.lr_mult: 0.25, embedding.forward_mult: 2}}}}\n"
+from hpxfer.cli import main
+
+VARIANTS = """\
+variants:
+  default: {}
+  tuned: {hps: {multipliers: {router.lr_mult: 0.25, embedding.forward_mult: 2}}}
+  sign: {balance: {bias: sign}}
+"""
 
 
-def test_from_file_to_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep, results = write_tiny(tmp_path), tmp_path / "results"
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tiny.yaml, with variants, and its finished run in results/."""
+    folder = tmp_path_factory.mktemp("done")
+    sweep = write_tiny(folder, ("workers: 2", "workers: 1"))  # each is a process that imports torch
     sweep.write_text(sweep.read_text() + VARIANTS)
-    assert hpxfer(capsys, "run", sweep, "--results", results)[0] == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hpxfer", "run", str(sweep), "--results", str(folder / "results")])
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert not end.value.code
+    return folder
+
+
+def test_from_file_to_recipe(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = done / "results"
     _, out, _ = hpxfer(capsys, "report", results / "tiny", "--json")
     findings = json.loads(out)["findings"]
-    names = {"completep-moe", "sp", "completep-moe (tuned)", "sp (tuned)"}
+    tables, variants = ("completep-moe", "sp"), ("", " (tuned)", " (sign)")
+    names = {table + variant for table in tables for variant in variants}
     assert {finding["parameterization"] for finding in findings} == names
     for label, control in (("completep-moe", "sp"), ("completep-moe (tuned)", "sp (tuned)")):
         (finding,) = (each for each in findings if each["parameterization"] == label)
@@ -32,21 +53,18 @@ def test_from_file_to_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "multipliers: {}" in path.read_text()
 
 
-def test_rules_of_balance_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep, results = write_tiny(tmp_path), tmp_path / "results"
-    sweep.write_text(sweep.read_text() + "variants: {default: {}, sign: {balance: {bias: sign}}}\n")
+def test_rules_of_balance_side_by_side(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep, results = done / "tiny.yaml", done / "results"
     code, out, err = hpxfer(capsys, "plan", sweep)
     assert code == 0, err
     assert "experts under default: a bias by the proportional rule, router_bias_lr 0.01\n" in out
     assert "experts under sign: a bias by the sign rule, router_bias_lr 0.01\n" in out
-    assert hpxfer(capsys, "run", sweep, "--results", results)[0] == 0
-    assert "trials, all done" in hpxfer(capsys, "run", sweep, "--results", results)[1]
+    assert "90 trials, all done" in hpxfer(capsys, "plan", sweep, "--results", results)[1]
     rules = {}
     for variant in ("default", "sign"):
         path = tmp_path / f"{variant}.yaml"
         assert hpxfer(capsys, "recipe", results / "tiny", "--variant", variant, "--output", path)[0] == 0
         rules[variant] = "bias_rule: sign\n" in path.read_text()
     assert rules == {"default": False, "sign": True}
-    _, out, _ = hpxfer(capsys, "report", results / "tiny")
     (figure,) = (results / "tiny" / "figures").glob("balance-*.csv")
     assert {"sp", "sp (sign)"} <= set(figure.read_text().replace('"', "").split(","))

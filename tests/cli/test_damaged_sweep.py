@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,11 +32,18 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with tiny.yaml and, beside it, its results."""
+    folder = tmp_path_factory.mktemp("done")
+    run(write_tiny(folder), results=folder, executor=Fails(0))
+    return folder
+
+
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
-    """Return the results folder of tiny.yaml, which lies beside it."""
-    run(write_tiny(tmp_path), results=tmp_path, executor=Fails(0))
-    return tmp_path / "tiny"
+def results(done: Path, tmp_path: Path) -> Path:
+    """Return the results folder of tiny.yaml, which lies beside it: copies that a test may damage."""
+    return Path(shutil.copytree(done, tmp_path, dirs_exist_ok=True)) / "tiny"
 
 
 @pytest.mark.parametrize("how", DAMAGES)

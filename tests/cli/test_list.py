@@ -50,8 +50,9 @@ def test_published_sweeps_have_their_verdicts(capsys: pytest.CaptureFixture[str]
     assert lines[f"{PUBLISHED}/transfer"].endswith("completep-moe transfers; sp drifts along joint, width")
     alone = hpxfer(capsys, "list", PUBLISHED / "transfer")[1].splitlines()[1]
     assert alone.split() == lines[f"{PUBLISHED}/transfer"].split()
-    _, out, _ = hpxfer(capsys, "list", PUBLISHED, "--no-verdict")
+    _, out, _ = hpxfer(capsys, "list", PUBLISHED / "transfer", "--no-verdict")
     assert "transfers" not in out
+    assert f"{PUBLISHED}/transfer" in out
 
 
 def test_finished_and_partial(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from driver_cases import Made
 from tiny import write_tiny
 
 from hpxfer import load_results, run
@@ -79,7 +80,7 @@ def test_a_gate_and_a_table_of_a_file_train_in_workers_and_are_read_without_the_
 
 def test_another_version_of_the_file_is_another_trial_and_said(folder: Path) -> None:
     sweep = write_tiny(folder, *TINY)
-    ids = set(run(sweep, results=folder).trials["trial_id"])
+    ids = set(run(sweep, results=folder, executor=Made()).trials["trial_id"])
     assert prepare(sweep, results=folder).plan.cautions == prepare(sweep, results=folder / "new").plan.cautions
     forget_plugins()
     (folder / "rows.py").write_text(source("# an edit"))
@@ -110,7 +111,7 @@ def test_a_row_that_only_this_process_has_is_refused_before_anything_trains(tmp_
 
 
 def test_a_stored_sweep_imports_nothing(folder: Path) -> None:
-    outcome = run(write_tiny(folder, *TINY), results=folder)
+    outcome = run(write_tiny(folder, *TINY), results=folder, executor=Made())
     (folder / "rows.py").write_text("raise SystemExit('imported')")
     forget_plugins()
     assert len(load_results(outcome.folder).cells) == len(outcome.cells)

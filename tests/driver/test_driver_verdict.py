@@ -13,13 +13,15 @@ from tiny import write_tiny
 from hpxfer.results import load_results
 
 EDIT = ("seeds: 2", "seeds: 2\nsearch: {kind: verdict, budget: 10}")
+# Every worker is a process that imports torch, and each of three runs starts its own.
+ONE_WORKER = ("workers: 2", "workers: 1")
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_killed_run_goes_on_to_the_same_trials_and_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep = write_tiny(tmp_path, EDIT)
+    sweep = write_tiny(tmp_path, EDIT, ONE_WORKER)
     code, out, _ = hpxfer(capsys, "plan", sweep, "--results", tmp_path / "whole")
     assert code == 0
     assert "search verdict: at most 10 trials for each arm" in out

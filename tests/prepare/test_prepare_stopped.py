@@ -30,15 +30,29 @@ def wait_for(what: str, done: object) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_no_process_outlives_a_signal(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    """Files of a few seconds each keep both processes at work when the signal comes."""
-    tokenizer = tokenizer_file(tmp_path / "tokenizer.json")
+SHARDS: dict[str, Any] = {"shard_tokens": 1000, "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Manifest]:
+    """Return documents, a tokenizer, and what a preparation of them gives that nothing ends."""
+    folder = tmp_path_factory.mktemp("corpus")
+    tokenizer = tokenizer_file(folder / "tokenizer.json")
     texts = documents(60)
     for part in range(12):
-        jsonl(tmp_path / "in" / f"{part:02}.jsonl", texts * (1 if part == 0 else 40))
+        jsonl(folder / "in" / f"{part:02}.jsonl", texts * (1 if part == 0 else 40))
+    whole = prepare_data(f"{folder}/in", out=folder / "whole", tokenizer=str(tokenizer), **SHARDS)
+    return folder / "in", tokenizer, whole
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_no_process_outlives_a_signal(
+    corpus: tuple[Path, Path, Manifest], tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Files of a few seconds each keep both processes at work when the signal comes."""
+    documents_in, tokenizer, whole = corpus
     out = tmp_path / "out"
-    given = [sys.executable, "-m", "hpxfer", "data", "prepare", f"{tmp_path}/in", "--tokenizer", str(tokenizer)]
+    given = [sys.executable, "-m", "hpxfer", "data", "prepare", str(documents_in), "--tokenizer", str(tokenizer)]
     given += ["--out", str(out), "--workers", "2", "--shard-tokens", "1000"]
     process = subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -54,9 +68,7 @@ def test_no_process_outlives_a_signal(tmp_path: Path, number: signal.Signals, co
     assert not (out / "manifest.json").exists()
     if code > 0:
         assert errors.splitlines()[-1] == f"{out}: stopped; the same command goes on from the last complete shard"
-    options = {"tokenizer": str(tokenizer), "shard_tokens": 1000, "workers": 1}
-    goes_on = prepare_data(f"{tmp_path}/in", out=out, **options)  # type: ignore[arg-type]
-    assert goes_on == prepare_data(f"{tmp_path}/in", out=tmp_path / "whole", **options)  # type: ignore[arg-type]
+    assert prepare_data(str(documents_in), out=out, tokenizer=str(tokenizer), **SHARDS) == whole
 
 
 def _has_ended(process: psutil.Process) -> bool:

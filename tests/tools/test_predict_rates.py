@@ -11,7 +11,18 @@ from pathlib import Path
 import predict_rates
 import predict_worlds
 import pytest
-from predict_rates import CONSTANT, METHODS, OURS, POWER, Asked, held_out_sizes, of_laws, of_published, rates
+from predict_rates import (
+    CONSTANT,
+    METHODS,
+    OURS,
+    POWER,
+    Asked,
+    HeldOutSize,
+    held_out_sizes,
+    of_laws,
+    of_published,
+    rates,
+)
 from predict_worlds import FAMILIES, planted
 
 # No number of the prediction was chosen on this draw.
@@ -22,6 +33,12 @@ LAWS = [planted(seed, draw=7) for seed in range(200)]
 def answers(method: str) -> list[Asked]:
     """Return the answers of a method to all laws, computed once."""
     return of_laws(LAWS, METHODS[method])
+
+
+@cache
+def published_sizes() -> list[HeldOutSize]:
+    """Return the published sizes that are held out, judged once."""
+    return list(held_out_sizes())
 
 
 def test_equal_seeds_give_equal_laws_and_other_draws_others() -> None:
@@ -80,7 +97,7 @@ def test_three_shapes_are_enough_and_for_one_law_they_are_not() -> None:
 
 
 def test_the_largest_published_shapes_lie_where_the_others_say() -> None:
-    sizes = list(held_out_sizes())
+    sizes = published_sizes()
     assert len(sizes) >= 9
     ours, constant = (rates(of_published(sizes, METHODS[name])) for name in (OURS, CONSTANT))
     assert ours["runs_inside"] >= 0.9 * ours["runs"]
@@ -90,7 +107,7 @@ def test_the_largest_published_shapes_lie_where_the_others_say() -> None:
 
 
 def test_nothing_is_said_of_a_published_line_that_diverges() -> None:
-    sizes = [size for size in held_out_sizes() if size.name == "softmax-collapse: width, mup-i"]
+    sizes = [size for size in published_sizes() if size.name == "softmax-collapse: width, mup-i"]
     (asked,) = of_published(sizes, METHODS[OURS])
     assert asked.interval is None
     assert math.isnan(asked.gain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import pandas as pd
 import pytest
@@ -40,7 +41,9 @@ def reading(frame: pd.DataFrame) -> BaseReading:
     return found
 
 
-def readings(optima: Sequence[float]) -> list[BaseReading]:
+@cache
+def readings(optima: tuple[float, ...]) -> list[BaseReading]:
+    """Return what is read in sweeps of equal optima and different noise, computed once."""
     return [reading(planted(optima, luck)) for luck in range(NUM_SWEEPS)]
 
 
@@ -54,7 +57,7 @@ def test_a_drift_that_stops_recommends_the_shape_at_which_it_stops() -> None:
 
 @pytest.mark.parametrize("octaves", [0.5, 0.7, 1.0, 1.2])
 def test_a_drift_that_never_stops_recommends_no_base(octaves: float) -> None:
-    found = readings([-7.0 + octaves * i for i in range(4)])
+    found = readings(tuple(-7.0 + octaves * i for i in range(4)))
     assert {each.recommended for each in found} == {None}
     # A trend is a statement at 95%: one in twenty may be wrong.
     assert sum(each.trend not in ("constant", "unknown") for each in found) <= NUM_SWEEPS * 0.05
@@ -93,8 +96,8 @@ def test_steps_hold_the_difference_of_neighbors() -> None:
 
 
 def test_steps_that_grow_and_steps_that_turn_are_named() -> None:
-    assert {found.trend for found in readings([-6.8, -6.8, -6.8, -5.4])} == {"growing"}
-    assert {found.trend for found in readings([-6.2, -5.2, -6.2])} == {"turning"}
+    assert {found.trend for found in readings((-6.8, -6.8, -6.8, -5.4))} == {"growing"}
+    assert {found.trend for found in readings((-6.2, -5.2, -6.2))} == {"turning"}
 
 
 def test_a_row_is_the_verdict_on_the_shapes_from_its_base_on() -> None:
