@@ -19,7 +19,7 @@ from hpxfer.trial.events import Progress, Started
 NUMBERS = ["trial_id", "status", "validation_loss_nats", "final_window_loss_nats"]
 # One stack of two trials, which takes a few seconds. Workers report progress every second.
 SHORT = (
-    ("steps: 6", "steps: 1000"),
+    ("steps: 6", "steps: 2000"),
     ("width: [16, 32]", "width: [16]"),
     ("log2: [-8, -4]", "values: [0.01]"),
     ("completep-moe, sp", "sp"),
@@ -36,8 +36,8 @@ def test_a_stack_that_was_running_leaves_a_checkpoint(end: BaseException, tmp_pa
     with pytest.raises(type(end)) as error:
         run(sweep, results=tmp_path, on_event=stop)
     (found,) = Checkpoints(tmp_path / "tiny" / "checkpoints").usable()
-    assert 0 < found.step < 1000
-    assert error.value.__notes__ == [f"2 trials stopped at step {found.step} of 1000"]
+    assert 0 < found.step < 2000
+    assert error.value.__notes__ == [f"2 trials stopped at step {found.step} of 2000"]
     if isinstance(end, TrainingFailed):
         return
     after = run(sweep, results=tmp_path)  # goes on there
