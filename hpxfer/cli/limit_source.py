@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hpxfer.limit.against.report import Comparisons
     from hpxfer.limit.bias_rate import BiasRate
 
-LONG_S = 60.0
+LONG_S = 60.0  # a solution of so many seconds says its time before it starts
 STEPS, LR, SAMPLES = 5, 0.05, 8
 MOST_STEPS, MOST_SAMPLES, MOST_CLASSES = 10**5, 10**5, 10**5
 # Option -> the regimes that read it, and what it is by default there.

@@ -82,7 +82,7 @@ def test_micro_batches_stacks_and_recomputation_change_no_bit(setting: Setting, 
     other = replace(made(setting, name, lanes=2), id="other", seed=5)
     alone = numbers(trained(given)[0])
     assert alone["status"] == "finished"
-    # Two at once, computed again, is the way of the stack below.
+    # Two pieces with recomputation are left out here: the stack below trains the same trial in that way.
     for pieces, again in ((1, True), (2, False), (4, False), (4, True)):
         assert numbers(trained(given, pieces=pieces, recompute=again)[0]) == alone, (pieces, again)
     assert numbers(trained(other, given, pieces=2, recompute=True)[1]) == alone
