@@ -29,16 +29,23 @@ class OneOfTwo:
         assert MEMBER.team is not None
         act, rank = stack.trials[0].seed, MEMBER.team.rank
         assert MEMBER.team.world == 2
-        tries = Path(self.folder) / f"{act}-{rank}"
-        with tries.open("a", encoding="utf-8") as file:
+        with self._tries(act, rank).open("a", encoding="utf-8") as file:
             file.write("x")
-        count = tries.stat().st_size
+        count = self._begun(act, rank)
         yield Progress(tokens=1, step=1, losses=(2.0,))
         if rank == 1:
+            self._meet(act, count)
             self._act(act, count)
         elif act not in (FINE, DIES_ONCE) or (act == DIES_ONCE and count == 1):
             time.sleep(WAIT_S)
         yield Ended(results=tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials))
+
+    def _meet(self, act: int, count: int) -> None:
+        """Wait until rank 0 has begun this try: if it was killed before, it would not count the try."""
+        deadline = time.monotonic() + WAIT_S
+        while self._begun(act, 0) < count:
+            assert time.monotonic() < deadline, f"rank 0 does not begin try {count}"
+            time.sleep(0.01)
 
     def _act(self, act: int, count: int) -> None:
         if act == DIES or (act == DIES_ONCE and count == 1):
@@ -52,5 +59,12 @@ class OneOfTwo:
         if act == BUG:
             raise ZeroDivisionError("a bug")
 
+    def _tries(self, act: int, rank: int) -> Path:
+        return Path(self.folder) / f"{act}-{rank}"
+
+    def _begun(self, act: int, rank: int) -> int:
+        path = self._tries(act, rank)
+        return path.stat().st_size if path.exists() else 0
+
     def tries(self, act: int) -> int:
-        return max(path.stat().st_size for path in Path(self.folder).glob(f"{act}-*"))
+        return max(self._begun(act, rank) for rank in range(2))
