@@ -13,7 +13,8 @@ from hpxfer.limit import all_grow, cost, fixed_experts, fixed_width, residual
 from hpxfer.limit.given import Floats, Given
 from hpxfer.limit.network import Network, Regime
 from hpxfer.limit.outcome import SERIES, Limit, Pass, Series
-from hpxfer.limit.refusals import MOST_SITES, require_given, require_network, require_size
+from hpxfer.limit.refused_networks import require_network
+from hpxfer.limit.refused_trainings import MOST_SITES, require_given, require_size
 from hpxfer.limit.selection import draw, selection
 
 # By default. A site of regime III holds a vector per sample, so that its memory grows as the square of T P.

@@ -11,7 +11,7 @@ from hypothesis import given as random_examples
 from hypothesis import strategies as st
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit import Batch, Given, Limit, Network, refusals, solve
+from hpxfer.limit import Batch, Given, Limit, Network, refused_trainings, solve
 
 X = np.random.default_rng(0).standard_normal((3, 4))
 Y = X[:, :1]
@@ -115,7 +115,7 @@ def test_long_trainings_are_refused_with_their_cost() -> None:
 
 
 def test_sizes_past_memory_are_refused_before_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "host_bytes", lambda: 2**30)
+    monkeypatch.setattr(refused_trainings, "host_bytes", lambda: 2**30)
     long = Given.full_batch(Batch(inputs=X, targets=Y), steps=300, lr=0.1)
     for network in (MANY, ALL, replace(FIXED, num_experts=4, activation="relu", num_active=None)):
         assert "GiB, got 1 GiB of memory; take fewer sites" in refused(network, long, sites=2**22)

@@ -19,7 +19,7 @@ from hpxfer.limit.against.statistics import Deviations, distances, mean_of, mean
 from hpxfer.limit.given import Floats
 from hpxfer.limit.network import Network
 from hpxfer.limit.outcome import Limit
-from hpxfer.limit.refusals import MOST_EXPERT_SAMPLES, MOST_SAMPLES
+from hpxfer.limit.refused_trainings import MOST_EXPERT_SAMPLES, MOST_SAMPLES
 from hpxfer.limit.solve import LEAST_MARGIN, solve
 from hpxfer.results import Results
 from hpxfer.trial import Trial

@@ -1,7 +1,4 @@
-"""What is refused, each with its reason: limits that are not derived or do not exist, and trainings too long to solve.
-
-Every function returns if its rules hold, and raises HpxferError with rule, value and fix if one does not.
-"""
+"""Which networks are refused, each with its reason: those whose limit is not derived, or does not exist."""
 
 from __future__ import annotations
 
@@ -9,21 +6,10 @@ import math
 from numbers import Integral, Real
 from typing import Any, get_args
 
-import numpy as np
-
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.machine import host_bytes
-from hpxfer.host.output import spell_time
-from hpxfer.limit import cost
 from hpxfer.limit import network as words
-from hpxfer.limit.given import Batch, Given, Loss
 from hpxfer.limit.network import ROLES, Network
 
-# Samples of all updates together. The time grows as the square (I, II) or the cube (III).
-MOST_SAMPLES = 1000
-MOST_EXPERT_SAMPLES = 4000  # of regime I: times the experts
-MOST_SITES = 2**24
-MOST_SEEDS = 1000
 _WORDS: dict[str, tuple[Any, ...]] = {
     "regime": words.REGIMES,
     "parameterization": get_args(words.Style),
@@ -61,26 +47,27 @@ def _require_numbers(network: Network) -> None:
         if (value := getattr(network, name)) not in legal:
             raise HpxferError(f"{name}: must be {' or '.join(map(str, legal))}, got {shown(value)}")
     for name in ("expert_ratio", "experts_per_width", "inverse_temperature"):
-        if not (_is_finite(value := getattr(network, name)) and value > 0):
+        if not (is_finite(value := getattr(network, name)) and value > 0):
             raise HpxferError(f"{name}: must be a number above 0, got {shown(value)}")
     for name in ("num_experts", "num_active", "expert_width", "depth"):
         if not (isinstance(value := getattr(network, name), Integral) or value is None):
             raise HpxferError(f"{name}: must be a whole number, got {shown(value)}")
-    if not (_is_finite(network.router_bias_std) and network.router_bias_std >= 0):
+    if not (is_finite(network.router_bias_std) and network.router_bias_std >= 0):
         raise HpxferError(
             f"router_bias_std: must be a finite number of at least 0, got {shown(network.router_bias_std)}"
         )
-    if not (_is_finite(network.active_share) and 0 < network.active_share <= 1):
+    if not (is_finite(network.active_share) and 0 < network.active_share <= 1):
         raise HpxferError(f"active_share: K/M must be above 0 and at most 1, got {shown(network.active_share)}")
     for what, given in (("init_mult", network.init_mult), ("lr_mult", network.lr_mult)):
         for role, value in given.items():
             if role not in ROLES:
                 raise HpxferError(f"{role}.{what}: unknown role; legal: {', '.join(ROLES)}")
-            if not (_is_finite(value) and value >= 0):
+            if not (is_finite(value) and value >= 0):
                 raise HpxferError(f"{role}.{what}: must be a finite number of at least 0, got {shown(value)}")
 
 
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a finite real number."""
     return isinstance(value, Real) and math.isfinite(value)
 
 
@@ -156,101 +143,4 @@ def _require_residual(network: Network) -> None:
         raise HpxferError(
             f"active_share: must be 1 {where} without a router bias, got {network.active_share:g}: the router starts "
             "at zero, so that all logits are equal and top-K has no limit; give router_bias: fixed"
-        )
-
-
-def require_given(network: Network, given: Given) -> None:
-    """Raise HpxferError unless the training that is to be solved is whole."""
-    if given.loss not in get_args(Loss):
-        raise HpxferError(f"loss: must be {' or '.join(get_args(Loss))}, got {shown(given.loss)}")
-    if not given.batches:
-        raise HpxferError("batches: there must be at least one, got none")
-    if len(given.lrs) != len(given.batches) - 1:
-        raise HpxferError(
-            f"lrs: must be one fewer than the {len(given.batches)} passes, with an update between two, got "
-            f"{len(given.lrs)}"
-        )
-    if wrong := [lr for lr in given.lrs if not (_is_finite(lr) and lr >= 0)]:
-        raise HpxferError(f"lr: must be a finite number of at least 0, got {shown(wrong[0])}")
-    first = given.batches[0]
-    for at, batch in enumerate(given.batches):
-        _require_batch(f"pass {at}" if at else "samples", batch, first, given)
-    bias = given.router_bias
-    if bias is not None:
-        rows = 1 if network.router_bias == "learned" else len(given.batches)
-        shape = np.shape(bias)
-        if (
-            not isinstance(bias, np.ndarray)
-            or bias.ndim != 2
-            or bias.shape[1] != network.num_experts
-            or len(bias) < rows
-            or not np.isfinite(bias).all()
-        ):
-            raise HpxferError(
-                f"router_bias: must be finite numbers [{rows} passes, {network.num_experts} experts], got {shape}"
-            )
-    is_zero = bias is None or not np.any(bias)
-    if network.regime == "I" and (bias is None if network.router_bias != "none" else not is_zero):
-        raise HpxferError(
-            f"router_bias: the network has {network.router_bias}, but the training "
-            f"{'has no biases' if bias is None else 'has biases'}; the two go together in regime I"
-        )
-    if given.active is not None:
-        shapes = [(len(batch.inputs), network.num_experts) for batch in given.batches]
-        if [mask.shape for mask in given.active] != shapes:
-            raise HpxferError(f"active: must be one mask per pass, [samples, experts], got {len(given.active)} masks")
-        if any((mask.sum(axis=1) != network.num_active).any() for mask in given.active):
-            raise HpxferError(f"active: each sample must have {network.num_active} active experts")
-
-
-def _require_batch(where: str, batch: Batch, first: Batch, given: Given) -> None:
-    x, y = batch.inputs, batch.targets
-    if x.ndim != 2 or not x.size:
-        raise HpxferError(f"{where}: inputs must be [samples, features], got shape {list(x.shape)}")
-    if len(x) != len(y):
-        raise HpxferError(f"{where}: inputs and targets must be as many, got {len(x)} inputs and {len(y)} targets")
-    if x.shape[1] != first.inputs.shape[1] or y.shape[1:] != first.targets.shape[1:]:
-        raise HpxferError(
-            f"{where}: samples of all passes must have the same sizes, got {list(x.shape)}, {list(y.shape)}"
-        )
-    for name, numbers in (("inputs", x), ("targets", y)):
-        if not np.isfinite(numbers).all():
-            place = np.argwhere(~np.isfinite(numbers))[0].tolist()
-            raise HpxferError(f"{where}: {name} must be finite, got {numbers[tuple(place)]} at {place}")
-    if given.loss == "squared_error":
-        if y.ndim != 2 or not y.shape[1]:
-            raise HpxferError(
-                f"{where}: targets of a squared error must be real numbers [samples, outputs], got {list(y.shape)}"
-            )
-    elif y.ndim != 1 or y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= given.num_classes:
-        raise HpxferError(f"{where}: targets of a cross entropy must be classes from 0 to {given.num_classes - 1}")
-
-
-def require_size(network: Network, given: Given, *, sites: int, seeds: int, needed_bytes: float) -> None:
-    """Raise HpxferError if a limit would take hours, or more memory than there is."""
-    if not isinstance(sites, Integral) or not 16 <= sites <= MOST_SITES or sites & (sites - 1):
-        raise HpxferError(
-            f"sites: must be a power of two from 16 to {MOST_SITES}, as a Sobol sequence is balanced there, got "
-            f"{shown(sites)}"
-        )
-    if not isinstance(seeds, Integral) or not 1 <= seeds <= MOST_SEEDS:
-        raise HpxferError(f"seeds: must be from 1 to {MOST_SEEDS}, got {shown(seeds)}")
-    samples = cost.updated_samples(given)
-    takes = f"takes about {spell_time(cost.seconds(network, given, sites))} per seed on one core"
-    if network.regime == "I" and (got := (network.num_experts or 1) * samples) > MOST_EXPERT_SAMPLES:
-        raise HpxferError(
-            f"m T P: experts times updates times samples must be at most {MOST_EXPERT_SAMPLES}, got {got}, which "
-            f"{takes} and grows as the square of that; take fewer steps or samples"
-        )
-    if network.regime in ("II", "III") and samples > MOST_SAMPLES:
-        power = "square" if network.regime == "II" else "cube"
-        raise HpxferError(
-            f"T P: updates times samples must be at most {MOST_SAMPLES}, got {samples}, which {takes} and grows as the "
-            f"{power} of that; take fewer steps or samples"
-        )
-    room = host_bytes()
-    if room is not None and needed_bytes > room:
-        raise HpxferError(
-            f"sites: {sites} sites with {given.num_samples} samples over all passes need about "
-            f"{needed_bytes / 2**30:.3g} GiB, got {room / 2**30:.3g} GiB of memory; take fewer sites, steps or samples"
         )
