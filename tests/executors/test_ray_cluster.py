@@ -29,7 +29,7 @@ from hpxfer.trial import Setting
 from hpxfer.trial.events import Event, Started
 from hpxfer.trial.stack import Stack
 
-LONG_S = 300  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
+LONG_S = 900  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
 
 
 def ray_start(*options: str) -> subprocess.Popen[bytes]:

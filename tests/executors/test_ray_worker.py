@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hpxfer.executors.ray_worker import Worker
+from hpxfer.executors.worker import STOP
 from hpxfer.plan.packing import GPU_SHARE
 
 NAME = "CUBLAS_WORKSPACE_CONFIG"
@@ -19,6 +20,9 @@ def test_a_share_of_a_gpu_is_bounded_in_a_process_that_can_still_be_strict(
 ) -> None:
     """Bounding the memory starts CUDA, after which it is too late to fix cuBLAS's workspace."""
     monkeypatch.setenv(NAME, "")  # so that it is put back
+    monkeypatch.setattr(STOP, "look", STOP.look)  # as well: a worker has its process to itself
+    monkeypatch.setattr(STOP, "every_s", STOP.every_s)
+    monkeypatch.setattr("hpxfer.executors.ray_worker.keep_memory", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     found: list[tuple[float, str]] = []

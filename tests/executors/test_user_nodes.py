@@ -21,7 +21,7 @@ from ports import free_ports
 from hpxfer.results import load_results
 from hpxfer.trainer.job import REPORTS, attempt_numbers
 
-LONG_S = 240
+LONG_S = 600
 
 TRAIN = """
 import json, math, os, sys, time

@@ -23,7 +23,8 @@ def report(step, loss):
     say(type="report", step=step, loss=loss)
 """
 TAG = "HPXFER_TEST_TAG"
-QUICK = Timeouts(start_s=1.0, silence_s=1.0)
+QUICK = Timeouts(start_s=1.0, silence_s=1.0)  # of programs that exceed it
+PATIENT = Timeouts(start_s=60.0, silence_s=60.0)  # of all others, which a busy machine starts slowly
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Runner:
         argv = (sys.executable, "-S", "-c", PROLOGUE + program) if isinstance(program, str) else tuple(program)
         self.tags.append(uuid.uuid4().hex)
         env = {TAG: self.tags[-1], **given.pop("env", {})}
-        defaults = {"timeouts": QUICK, "grace_s": 1.0, "steps": self.steps, "config": {}, "cwd": self.folder.parent}
+        defaults = {"timeouts": PATIENT, "grace_s": 1.0, "steps": self.steps, "config": {}, "cwd": self.folder.parent}
         return Job(argv=argv, folder=self.folder, trial_id="t1", env=env, **{**defaults, **given})
 
     def run(self, program: str | Sequence[str], stop: Callable[[], bool] = lambda: False, **given: Any) -> Run:

@@ -46,12 +46,12 @@ def test_a_script_that_python_does_not_find(runner: Runner) -> None:
 
 
 def test_it_never_reports(runner: Runner) -> None:
-    run = runner.run("print('waiting for data', flush=True)\n" + HANG)
+    run = runner.run("print('waiting for data', flush=True)\n" + HANG, timeouts=QUICK)
     failed(run, "timeout", "no line within start_s, 1 s", "waiting for data")
 
 
 def test_it_stops_reporting(runner: Runner) -> None:
-    run = runner.run("report(0, 3.0)\n" + HANG)
+    run = runner.run("report(0, 3.0)\n" + HANG, timeouts=Timeouts(start_s=60.0, silence_s=1.0))
     failed(run, "timeout", "no line for silence_s, 1 s")
     assert [point.step for point in run.ending.points] == [0]
 
@@ -63,7 +63,7 @@ def test_it_runs_longer_than_it_may(runner: Runner) -> None:
 
 def test_it_says_where_it_hangs(runner: Runner) -> None:
     program = "import faulthandler\nfaulthandler.register(signal.SIGUSR1)\ndef stuck():\n  time.sleep(600)\nstuck()"
-    failed(runner.run(program), "timeout", "in stuck")
+    failed(runner.run(program, timeouts=QUICK), "timeout", "in stuck")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,8 @@ for step in range(3): report(step, 3.0)
 
 
 def test_it_writes_and_never_stops(runner: Runner) -> None:
-    failed(runner.run("while True: os.write(1, b'x' * 2**20)"), "timeout", "start_s", "xxx")
+    run = runner.run("while True: os.write(1, b'x' * 2**20)", timeouts=QUICK)
+    failed(run, "timeout", "start_s", "xxx")
 
 
 @pytest.mark.parametrize("text", ['{"type": "alive"}\\n', "x", "\\n"])
@@ -165,7 +166,8 @@ for generation in range(200_000):
 
 
 def test_it_ignores_sigterm(runner: Runner) -> None:
-    failed(runner.run("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HANG), "timeout", "start_s")
+    run = runner.run("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HANG, timeouts=QUICK)
+    failed(run, "timeout", "start_s")
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
