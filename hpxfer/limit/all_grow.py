@@ -19,8 +19,7 @@ import math
 
 import numpy as np
 
-from hpxfer.limit.fixed_width import active
-from hpxfer.limit.gates import gate
+from hpxfer.limit.gates import gate, top_share
 from hpxfer.limit.given import Floats, Given
 from hpxfer.limit.layers import InputLayer, Readout, rank, rms
 from hpxfer.limit.losses import by_outputs
@@ -50,7 +49,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     for at, batch in enumerate(given.batches):
         h1, slope1 = layer.features(at)
         psi, h2 = q.forward(h1), w2.forward(h1)
-        gated = gate(network, psi, active(network, psi))
+        gated = gate(network, psi, top_share(psi, network.active_share))
         phi = factor * gated.phi[:, :, None]
         m = phi * h2  # [P, experts, neurons]
         h3 = w3_T.transposed(m)

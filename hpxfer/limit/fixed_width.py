@@ -19,8 +19,8 @@ import math
 import numpy as np
 
 from hpxfer.limit.activations import activate, slope
-from hpxfer.limit.gates import Mask, gate, largest
-from hpxfer.limit.given import Floats, Given
+from hpxfer.limit.gates import gate, top_share
+from hpxfer.limit.given import Given
 from hpxfer.limit.layers import InputLayer, Readout, rank, rms
 from hpxfer.limit.losses import by_outputs
 from hpxfer.limit.matrix import Lazy, Trained
@@ -49,7 +49,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
     for at, batch in enumerate(given.batches):
         h1, slope1 = layer.features(at)
         psi, h2 = q.forward(h1), w2.forward(h1).reshape(len(h1), width, sites)
-        gated = gate(network, psi, active(network, psi))
+        gated = gate(network, psi, top_share(psi, network.active_share))
         a = activate(network.activation, h2)
         m = (factor * gated.phi[:, None] * a).reshape(len(h1), -1)
         h3 = w3_T.transposed(m) / kappa
@@ -69,13 +69,6 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
         readout.update(chi, h3, lr)
         layer.update(at, z * slope1, lr)
     return out
-
-
-def active(network: Network, psi: Floats) -> Mask | None:
-    """Return which experts are active, or None if all are: the share with the largest logits."""
-    if network.active_share == 1.0:
-        return None
-    return largest(psi, round(network.active_share * psi.shape[1]))
 
 
 def bytes_needed(network: Network, given: Given, sites: int) -> float:

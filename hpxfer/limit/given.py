@@ -86,4 +86,4 @@ def _numbers(name: str, given: Any, classes: bool = False) -> NDArray[Any]:
         kind = "a masked array" if isinstance(given, np.ma.MaskedArray) else shown(str(array.dtype))
         raise HpxferError(f"{name}: must be an array of real numbers, got {kind}; convert them first")
     whole = classes and array.ndim == 1 and array.dtype.kind in "iu"
-    return array.astype(np.int64 if whole else np.float64, copy=False)
+    return array.astype(np.int64 if whole else np.float64)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, get_args
 
@@ -20,11 +22,33 @@ _WORDS: dict[str, tuple[Any, ...]] = {
     "router_bias": get_args(words.RouterBias),
     "expert_matrices": (1, 2),
 }
+# Field -> the regimes that read it.
+_READ_BY: dict[str, tuple[words.Regime, ...]] = {
+    "num_experts": ("I",),
+    "num_active": ("I",),
+    "active_share": ("II", "III", "residual"),
+    "expert_ratio": ("I", "III", "residual"),
+    "expert_width": ("II", "residual"),
+    "experts_per_width": ("II", "III", "residual"),
+    "depth": ("residual",),
+    "router_bias_std": ("I", "residual"),
+}
+# Beta times the std of router biases, whose average is a quadrature: twice as many nodes have weights that overflow.
+MOST_SHARPNESS = 16.0
 
 
 def require_network(network: Network) -> None:
     """Raise HpxferError unless the limit of the network is derived."""
     _require_numbers(network)
+    for field in fields(network):
+        if (
+            network.regime not in _READ_BY.get(field.name, words.REGIMES)
+            and getattr(network, field.name) != field.default
+        ):
+            raise HpxferError(
+                f"{field.name}: read in regime {' and '.join(_READ_BY[field.name])}, got "
+                f"{shown(getattr(network, field.name))} in regime {network.regime}; leave it out"
+            )
     sums_to_one = network.gate != "sigmoid"
     if sums_to_one != (network.aggregation == "none"):
         legal = "none, as the weights of this gate sum to one" if sums_to_one else "1/K or 1/M"
@@ -59,6 +83,8 @@ def _require_numbers(network: Network) -> None:
     if not (is_finite(network.active_share) and 0 < network.active_share <= 1):
         raise HpxferError(f"active_share: K/M must be above 0 and at most 1, got {shown(network.active_share)}")
     for what, given in (("init_mult", network.init_mult), ("lr_mult", network.lr_mult)):
+        if not isinstance(given, Mapping):
+            raise HpxferError(f"{what}: must map roles to numbers, got {shown(given)}")
         for role, value in given.items():
             if role not in ROLES:
                 raise HpxferError(f"{role}.{what}: unknown role; legal: {', '.join(ROLES)}")
@@ -138,6 +164,12 @@ def _require_residual(network: Network) -> None:
         raise HpxferError(
             f"router_bias: must be none, fixed or learned {where}, got schedule: an expert would remember the biases "
             "of all passes"
+        )
+    sharpness = network.inverse_temperature * network.router_bias_std
+    if network.router_bias != "none" and network.active_share == 1 and sharpness > MOST_SHARPNESS:
+        raise HpxferError(
+            f"router_bias_std: times inverse_temperature it must be at most {MOST_SHARPNESS:g} {where}, got "
+            f"{sharpness:g}: gates are steps there; take a smaller std"
         )
     if network.active_share < 1 and (network.router_bias == "none" or not network.router_bias_std):
         raise HpxferError(

@@ -5,6 +5,7 @@ Every function returns if its rules hold, and raises HpxferError with rule, valu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral
 from typing import get_args
 
@@ -23,14 +24,21 @@ MOST_SAMPLES = 1000
 MOST_EXPERT_SAMPLES = 4000  # of regime I: times the experts
 MOST_SITES = 2**24
 MOST_SEEDS = 1000
+LEAST_ACTIVE = 4  # sites that stand for active experts
 
 
 def require_given(network: Network, given: Given) -> None:
     """Raise HpxferError unless the training that is to be solved is whole."""
     if given.loss not in get_args(Loss):
         raise HpxferError(f"loss: must be {' or '.join(get_args(Loss))}, got {shown(given.loss)}")
+    if not isinstance(given.batches, Sequence) or not all(isinstance(each, Batch) for each in given.batches):
+        raise HpxferError(f"batches: must be a sequence of Batch, got {shown(given.batches)}")
     if not given.batches:
         raise HpxferError("batches: there must be at least one, got none")
+    if not isinstance(given.lrs, (Sequence, np.ndarray)):
+        raise HpxferError(f"lrs: must be a sequence of numbers, one per update, got {shown(given.lrs)}")
+    if given.loss == "cross_entropy" and not (isinstance(given.num_classes, Integral) and given.num_classes >= 2):
+        raise HpxferError(f"num_classes: must be at least 2 under cross entropy, got {shown(given.num_classes)}")
     if len(given.lrs) != len(given.batches) - 1:
         raise HpxferError(
             f"lrs: must be one fewer than the {len(given.batches)} passes, with an update between two, got "
@@ -41,32 +49,43 @@ def require_given(network: Network, given: Given) -> None:
     first = given.batches[0]
     for at, batch in enumerate(given.batches):
         _require_batch(f"pass {at}" if at else "samples", batch, first, given)
-    bias = given.router_bias
-    if bias is not None:
-        rows = 1 if network.router_bias == "learned" else len(given.batches)
-        shape = np.shape(bias)
-        if (
-            not isinstance(bias, np.ndarray)
-            or bias.ndim != 2
-            or bias.shape[1] != network.num_experts
-            or len(bias) < rows
-            or not np.isfinite(bias).all()
-        ):
-            raise HpxferError(
-                f"router_bias: must be finite numbers [{rows} passes, {network.num_experts} experts], got {shape}"
-            )
-    is_zero = bias is None or not np.any(bias)
-    if network.regime == "I" and (bias is None if network.router_bias != "none" else not is_zero):
-        raise HpxferError(
-            f"router_bias: the network has {network.router_bias}, but the training "
-            f"{'has no biases' if bias is None else 'has biases'}; the two go together in regime I"
-        )
+    _require_bias(network, given)
     if given.active is not None:
         shapes = [(len(batch.inputs), network.num_experts) for batch in given.batches]
         if [mask.shape for mask in given.active] != shapes:
             raise HpxferError(f"active: must be one mask per pass, [samples, experts], got {len(given.active)} masks")
         if any((mask.sum(axis=1) != network.num_active).any() for mask in given.active):
             raise HpxferError(f"active: each sample must have {network.num_active} active experts")
+
+
+def _require_bias(network: Network, given: Given) -> None:
+    """Raise HpxferError unless the router biases of regime I are those that the network has."""
+    bias, kind = given.router_bias, network.router_bias
+    if network.regime != "I" or kind == "none":
+        if bias is not None and (network.regime != "I" or np.any(bias)):
+            raise HpxferError(
+                f"router_bias: must be left out in regime {network.regime} with router_bias {kind}, got biases; they "
+                "go with router_bias fixed, schedule or learned of regime I"
+            )
+        return
+    rows = 1 if kind == "learned" else len(given.batches)
+    legal = f"numbers [{rows} passes, {network.num_experts} experts]"
+    if not isinstance(bias, np.ndarray) or bias.dtype.kind not in "fiu":
+        raise HpxferError(f"router_bias: must be an array of {legal}, as the network has {kind}, got {shown(bias)}")
+    if bias.ndim != 2 or bias.shape[1] != network.num_experts or len(bias) < rows:
+        raise HpxferError(f"router_bias: must be {legal}, got shape {list(bias.shape)}")
+    if not np.isfinite(bias).all():
+        place = np.argwhere(~np.isfinite(bias))[0].tolist()
+        raise HpxferError(f"router_bias: must be finite, got {bias[tuple(place)]} at {place}")
+    if kind == "fixed" and (bias[:rows] != bias[0]).any():
+        raise HpxferError("router_bias: fixed ones must be the same at every pass, got rows that differ; see schedule")
+    if (count := network.num_active or 0) and count < bias.shape[1] and given.active is None:
+        last, following = np.sort(bias[0])[::-1][count - 1 : count + 1] + 0.0
+        if last == following:
+            raise HpxferError(
+                f"router_bias: must tell the {count} active experts from the others, got two of {last:g} at the "
+                "first pass, where logits are the biases: a tie is a draw at every width; take other biases"
+            )
 
 
 def _require_batch(where: str, batch: Batch, first: Batch, given: Given) -> None:
@@ -89,11 +108,14 @@ def _require_batch(where: str, batch: Batch, first: Batch, given: Given) -> None
                 f"{where}: targets of a squared error must be real numbers [samples, outputs], got {list(y.shape)}"
             )
     elif y.ndim != 1 or y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= given.num_classes:
-        raise HpxferError(f"{where}: targets of a cross entropy must be classes from 0 to {given.num_classes - 1}")
+        raise HpxferError(
+            f"{where}: targets of a cross entropy must be classes from 0 to {given.num_classes - 1}, got {y.dtype} "
+            f"{list(y.shape)} with values from {y.min():g} to {y.max():g}"
+        )
 
 
-def require_size(network: Network, given: Given, *, sites: int, seeds: int, needed_bytes: float) -> None:
-    """Raise HpxferError if a limit would take hours, or more memory than there is."""
+def require_sites(network: Network, *, sites: int, seeds: int) -> None:
+    """Raise HpxferError unless a limit can be sampled so."""
     if not isinstance(sites, Integral) or not 16 <= sites <= MOST_SITES or sites & (sites - 1):
         raise HpxferError(
             f"sites: must be a power of two from 16 to {MOST_SITES}, as a Sobol sequence is balanced there, got "
@@ -101,6 +123,15 @@ def require_size(network: Network, given: Given, *, sites: int, seeds: int, need
         )
     if not isinstance(seeds, Integral) or not 1 <= seeds <= MOST_SEEDS:
         raise HpxferError(f"seeds: must be from 1 to {MOST_SEEDS}, got {shown(seeds)}")
+    if network.regime in ("II", "III") and network.active_share * sites < LEAST_ACTIVE:
+        raise HpxferError(
+            f"sites: at least {LEAST_ACTIVE} must stand for active experts, which are {network.active_share:g} of all, "
+            f"got {sites} sites; take more sites, or more active experts"
+        )
+
+
+def require_size(network: Network, given: Given, *, sites: int, needed_bytes: float) -> None:
+    """Raise HpxferError if a limit would take hours, or more memory than there is."""
     samples = cost.updated_samples(given)
     takes = f"takes about {spell_time(cost.seconds(network, given, sites))} per seed on one core"
     if network.regime == "I" and (got := (network.num_experts or 1) * samples) > MOST_EXPERT_SAMPLES:

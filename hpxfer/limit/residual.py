@@ -38,18 +38,17 @@ from hpxfer.limit.losses import by_outputs, loss
 from hpxfer.limit.network import Network
 from hpxfer.limit.outcome import Pass
 from hpxfer.limit.residual_block import Block, Constants, Routed
-from hpxfer.limit.residual_draws import draw, least_sites, num_nodes, sizes
+from hpxfer.limit.residual_draws import draw, least_sites, sizes
 
 
 def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:
     """Return what is measured at every pass. Every block has `sites` neurons, of all of its experts together."""
     inputs = coordinates(given)
     num_inputs = inputs[0].shape[1]
-    readout_std = network.std("readout")
-    directions = num_inputs + (given.num_outputs if readout_std else 0)
+    directions = _directions(network, given)
     blocks = _blocks(network, directions, sites, seed)
     embedding = np.eye(directions, num_inputs) * network.std("embedding") / math.sqrt(given.batches[0].inputs.shape[1])
-    readout = np.eye(directions, given.num_outputs, -num_inputs) * readout_std
+    readout = np.eye(directions, given.num_outputs, -num_inputs) * network.std("readout")
     out = []
     for at, (x, batch) in enumerate(zip(inputs, given.batches, strict=True)):
         routed, c = [], x @ embedding.T
@@ -70,9 +69,12 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
 
 
 def bytes_needed(network: Network, given: Given, sites: int) -> float:
-    """Return about how much memory a solve takes: it grows with sites, directions and depth, and not with updates."""
-    directions = rank(given) + given.num_outputs
-    num_experts = sites // network.expert_width if network.expert_width else num_nodes(network, sites)
+    """Return about how much memory a solve takes: it grows with sites, directions and depth, and not with updates.
+
+    Raise HpxferError if there are too few sites.
+    """
+    directions = _directions(network, given)
+    num_experts = sizes(network, directions, sites).experts
     most = max(len(batch.inputs) for batch in given.batches)
     # Of every block how its neurons read and write, and of a pass logits, gates and gradients of every expert. The
     # draws of a block, which are sequences, Gaussians and their whitened copies, are there while it is made.
@@ -83,7 +85,14 @@ def bytes_needed(network: Network, given: Given, sites: int) -> float:
 
 def sites_needed(network: Network, given: Given, sites: int) -> int:
     """Return `sites`, or the next power of two that is enough for the directions of the stream."""
-    return least_sites(network, rank(given) + given.num_outputs, sites)
+    return least_sites(network, _directions(network, given), sites)
+
+
+def _directions(network: Network, given: Given) -> int:
+    """Return how many directions the residual stream has: those of the inputs and, unless it starts at zero, of the
+    readout.
+    """
+    return rank(given) + (given.num_outputs if network.std("readout") else 0)
 
 
 def constants(network: Network) -> Constants:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpxfer.limit.activations import activate, slope
-from hpxfer.limit.gates import Gated, gate, largest
+from hpxfer.limit.gates import Gated, gate, top_share
 from hpxfer.limit.given import Floats
 from hpxfer.limit.network import Network
 from hpxfer.limit.residual_draws import Experts
@@ -60,8 +60,7 @@ class Block:
     def forward(self, c: Floats) -> Routed:
         """Return what the block does with its input [P, r]."""
         logits = c @ self.router.T + self.bias
-        count = round(self._network.active_share * len(self.share))
-        gated = gate(self._network, logits, None if count == len(self.share) else largest(logits, count))
+        gated = gate(self._network, logits, top_share(logits, self._network.active_share))
         added = np.zeros_like(c)
         for experts, rows in self._pieces(len(c)):
             a = activate(self._network.activation, self.reads[rows] @ c.T)

@@ -17,12 +17,14 @@ from scipy.special import ndtri
 from hpxfer.errors import HpxferError
 from hpxfer.limit.given import Floats
 from hpxfer.limit.network import Network
+from hpxfer.limit.refused_trainings import LEAST_ACTIVE
 from hpxfer.limit.spaces import MOST_DIMENSIONS, sobol_gaussians
 
 SIGNS = ((1.0, 1.0), (-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0))
 # Sobol points per direction, at least: whitening then changes them little.
 _LEAST_POINTS = 2
-# Nodes of a quadrature over biases where beta times their std is 1. The error of 16 is below 1e-8.
+# Nodes of a quadrature over biases where beta times their std is 1. The error of 16 is below 1e-8. Of more than 256
+# nodes, which are those of `MOST_SHARPNESS`, the weights overflow.
 _QUADRATURE = 16
 
 
@@ -59,10 +61,11 @@ def sizes(network: Network, directions: int, sites: int) -> Sizes:
             f"{directions} directions for each of {network.expert_width} neurons to read and to write; take a smaller "
             "expert_width, or leave it out for infinitely many neurons"
         )
-    if not _is_enough(split, directions):
+    if not _is_enough(network, split, directions):
         least = least_sites(network, directions, 2 * sites)
         raise HpxferError(
-            f"sites: must be at least {least} for the {directions} directions of the residual stream, got {sites}"
+            f"sites: must be at least {least}, so that {_LEAST_POINTS} points stand for each of the {directions} "
+            f"directions of the residual stream and {LEAST_ACTIVE} for active experts, got {sites}"
         )
     return split
 
@@ -70,7 +73,8 @@ def sizes(network: Network, directions: int, sites: int) -> Sizes:
 def least_sites(network: Network, directions: int, start: int) -> int:
     """Return the least of `start` times a power of two that is enough for so many directions of the stream."""
     powers = (start << shift for shift in range(64))
-    return next((more for more in powers if _is_enough(_split(network, directions, more), directions)), start << 64)
+    enough = (more for more in powers if _is_enough(network, _split(network, directions, more), directions))
+    return next(enough, start << 64)
 
 
 def _split(network: Network, directions: int, sites: int) -> Sizes:
@@ -82,8 +86,9 @@ def _split(network: Network, directions: int, sites: int) -> Sizes:
     return Sizes(experts=len(SIGNS) * points, neurons=width, points=points, dimensions=2 * directions * width + 1)
 
 
-def _is_enough(split: Sizes, directions: int) -> bool:
-    return split.points >= _LEAST_POINTS * directions
+def _is_enough(network: Network, split: Sizes, directions: int) -> bool:
+    active = network.active_share * split.experts
+    return split.points >= _LEAST_POINTS * directions and (network.active_share == 1.0 or active >= LEAST_ACTIVE)
 
 
 def num_nodes(network: Network, sites: int) -> int:
@@ -91,10 +96,7 @@ def num_nodes(network: Network, sites: int) -> int:
     if network.router_bias == "none":
         return 1
     if network.active_share < 1.0:
-        most = 1 << (sites.bit_length() + 2) // 2
-        # So many that the active ones are a whole number, or nearly so.
-        counts = range(most, most // 2, -1)
-        return min(counts, key=lambda count: abs(round(network.active_share * count) / count - network.active_share))
+        return 1 << (sites.bit_length() + 2) // 2
     sharpness = network.inverse_temperature * network.router_bias_std
     return _QUADRATURE << max(0, round(sharpness) - 1).bit_length()
 

@@ -1,8 +1,8 @@
 """Selection: which experts top-K takes in regime I without a bias, a distribution over seeds.
 
 All logits are equal in the limit. At width N they differ by N^-1/2 times Gaussian numbers, so top-K chooses by these at
-every width. They are independent over experts, and their covariance over samples is x . x' (Why Routers Freeze, Prop. 4
-and Theorem 28).
+every width. They are independent over experts, and their covariance over samples is <h1, h1'>, the average over
+coordinates of what the router reads (Why Routers Freeze, Prop. 4 and Theorem 28). A linear input layer has x . x'.
 
 Letters: m experts, K active ones, P samples, T + 1 passes.
 """
@@ -10,6 +10,7 @@ Letters: m experts, K active ones, P samples, T + 1 passes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,14 @@ import numpy as np
 
 from hpxfer.limit.gates import Mask, largest
 from hpxfer.limit.given import Floats, Given
-from hpxfer.limit.layers import coordinates
+from hpxfer.limit.layers import InputLayer, rank
+from hpxfer.limit.network import Network
+from hpxfer.limit.spaces import Coefficients, Noise, Sites
 
 # Draws of the Gaussian numbers from which overlaps are averaged: an error of 0.001 or less.
 DRAWS = 2**17
+# Sites of an input layer with an activation.
+_SITES = 2**14
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,19 +35,30 @@ class Selection:
     num_sets: int
     """The sets of K experts. A sample has each of them with the same probability, at every width."""
     overlaps: Floats
-    """[P, P]: the expected share of the experts of one sample that another one has too. It depends on their cosine."""
+    """[P, P]: the expected share of the experts of one sample that another one has too, by the cosine of their h1."""
 
     def to_dict(self) -> dict[str, Any]:
         return {"set_probability": 1 / self.num_sets, "overlaps": self.overlaps.tolist()}
 
 
-def selection(inputs: Floats, num_experts: int, num_active: int) -> Selection:
-    """Return the distribution of the active experts of samples [P, D]."""
-    lengths = np.linalg.norm(inputs, axis=1, keepdims=True)
-    unit = np.divide(inputs, lengths, out=np.zeros_like(inputs), where=lengths > 0)
+def first_features(network: Network, given: Given) -> tuple[Floats, ...]:
+    """Return h1 of every pass before any update, [P, coordinates] each."""
+    linear, directions = network.input_activation == "linear", rank(given)
+    layer = InputLayer(network, given, Coefficients(directions) if linear else Sites(Noise(_SITES, directions, 0, 0)))
+    found: dict[int, Floats] = {}  # one batch may serve many passes
+    for at, batch in enumerate(given.batches):
+        if id(batch) not in found:
+            found[id(batch)] = layer.features(at)[0]
+    return tuple(found[id(batch)] for batch in given.batches)
+
+
+def selection(h1: Floats, num_experts: int, num_active: int) -> Selection:
+    """Return the distribution of the active experts of samples with features h1 [P, coordinates]."""
+    lengths = np.linalg.norm(h1, axis=1, keepdims=True)
+    unit = np.divide(h1, lengths, out=np.zeros_like(h1), where=lengths > 0)
     cosines = np.clip(unit @ unit.T, -1.0, 1.0)
-    overlaps = np.eye(len(inputs))
-    for a, b in zip(*np.triu_indices(len(inputs), 1), strict=True):
+    overlaps = np.eye(len(h1))
+    for a, b in zip(*np.triu_indices(len(h1), 1), strict=True):
         overlaps[a, b] = overlaps[b, a] = expected_overlap(float(cosines[a, b]), num_experts, num_active)
     return Selection(num_sets=math.comb(num_experts, num_active), overlaps=overlaps)
 
@@ -56,12 +72,12 @@ def expected_overlap(cosine: float, num_experts: int, num_active: int) -> float:
     return float(both.sum() / (DRAWS * num_active))
 
 
-def draw(given: Given, num_experts: int, num_active: int, seed: int) -> tuple[Mask, ...]:
+def draw(h1: Sequence[Floats], num_experts: int, num_active: int, seed: int) -> tuple[Mask, ...]:
     """Return which experts a seed draws for every sample, [P, m] per pass. A sample keeps its experts in all passes.
+    `h1` are the features of every pass at initialization.
 
     That is a network whose choice is held. A free one draws again after the first update: all logits stay equal until
     the second one, and what the first one adds to their fluctuations is as large as these are.
     """
-    by_pass = coordinates(given)
-    gaussian = np.random.default_rng(seed).standard_normal((by_pass[0].shape[1], num_experts))
-    return tuple(largest(x @ gaussian, num_active) for x in by_pass)
+    gaussian = np.random.default_rng(seed).standard_normal((h1[0].shape[1], num_experts))
+    return tuple(largest(each @ gaussian, num_active) for each in h1)

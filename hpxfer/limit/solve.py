@@ -11,18 +11,19 @@ import numpy as np
 from hpxfer.errors import HpxferError
 from hpxfer.limit import all_grow, cost, fixed_experts, fixed_width, residual
 from hpxfer.limit.given import Floats, Given
+from hpxfer.limit.losses import loss
 from hpxfer.limit.network import Network, Regime
 from hpxfer.limit.outcome import SERIES, Limit, Pass, Series
 from hpxfer.limit.refused_networks import require_network
-from hpxfer.limit.refused_trainings import MOST_SITES, require_given, require_size
-from hpxfer.limit.selection import draw, selection
+from hpxfer.limit.refused_trainings import LEAST_ACTIVE, MOST_SITES, require_given, require_sites, require_size
+from hpxfer.limit.selection import draw, first_features, selection
 
 # By default. A site of regime III holds a vector per sample, so that its memory grows as the square of T P.
 SITES: dict[Regime, int] = {"I": 32768, "II": 32768, "III": 2048, "residual": 32768}
 SEEDS = 4
 # Losses that differ by less than this share are equal.
 _ROUNDING = 1e-6
-# Batches of other samples have other losses. One that is so many times the first has grown.
+# Outputs that are no larger than the largest target have at most this many times its squared error with outputs zero.
 _GROWN = 4.0
 # A network of width 1000 has logits that fluctuate by about 0.03.
 LEAST_MARGIN = 0.1
@@ -50,8 +51,8 @@ def solve(
     """Return the limit: the mean over `seeds` solutions, each with draws of its own, and the error of that mean.
 
     `sites` is the size of every sampled population, by default that of the regime (`SITES`), or more where a residual
-    stream of many directions needs it. Where nothing is sampled, one seed is solved. `on_start` is called with about
-    how many seconds the solution takes on one core, once nothing of it is refused.
+    stream of many directions or a small share of active experts needs it. Where nothing is sampled, one seed is solved.
+    `on_start` is called with about how many seconds the solution takes on one core, once nothing of it is refused.
 
     Raise HpxferError if the limit of this network is not derived or not affordable, or if its losses grow.
     """
@@ -59,15 +60,16 @@ def solve(
     require_given(network, given)
     solver = SOLVERS[network.regime]
     sites = _default_sites(network, given) if sites is None else sites
-    needed_bytes = solver.bytes_needed(network, given, sites)
-    require_size(network, given, sites=sites, seeds=seeds, needed_bytes=needed_bytes)
+    require_sites(network, sites=sites, seeds=seeds)
+    require_size(network, given, sites=sites, needed_bytes=solver.bytes_needed(network, given, sites))
     chosen = _draws_masks(network, given)
+    first = first_features(network, given) if chosen else ()
     exact = network.regime == "I" and network.is_linear  # elsewhere gates of infinitely many experts
     runs: list[list[Pass]] = []
     of_seeds = range(1 if exact and not chosen else seeds)
     on_start(len(of_seeds) * cost.seconds(network, given, sites))
     for seed in of_seeds:
-        of_seed = replace(given, active=draw(given, *chosen, seed)) if chosen else given
+        of_seed = replace(given, active=draw(first, *chosen, seed)) if chosen else given
         with np.errstate(over="ignore", invalid="ignore"):  # losses that grow without bound are refused below
             runs.append(solver.passes(network, of_seed, sites=sites, seed=seed))
     losses = np.mean([[each.numbers["loss"] for each in run] for run in runs], axis=0)
@@ -83,14 +85,18 @@ def solve(
         is_exact=exact,
         num_sites=0 if exact else sites,
         num_seeds=len(runs),
-        selection=selection(given.batches[0].inputs, *chosen) if chosen else None,
-        cautions=tuple(_cautions(given, runs, losses, bool(chosen))),
+        selection=selection(first[0], *chosen) if chosen else None,
+        cautions=tuple(_cautions(given, runs, losses, bool(chosen), _ROUNDING if exact else sites**-0.5)),
     )
 
 
 def _default_sites(network: Network, given: Given) -> int:
     sites = SITES[network.regime]
-    return min(residual.sites_needed(network, given, sites), MOST_SITES) if network.regime == "residual" else sites
+    if network.regime == "residual":
+        return min(residual.sites_needed(network, given, sites), MOST_SITES)
+    while network.active_share * sites < LEAST_ACTIVE and sites < MOST_SITES:
+        sites *= 2
+    return sites
 
 
 def _draws_masks(network: Network, given: Given) -> tuple[int, int] | None:
@@ -135,8 +141,14 @@ def _margins(runs: Sequence[Sequence[Pass]]) -> tuple[float, ...] | None:
 
 
 def _require_descent(given: Given, losses: Floats) -> None:
-    """Raise HpxferError if the losses [passes] grow: finite networks follow their limit for few steps there."""
-    bound = losses[0] * (1 + _ROUNDING) if _repeats(given) else _GROWN * losses[0]
+    """Raise HpxferError if the losses [passes] grow: finite networks follow their limit for few steps there.
+
+    Other samples have other losses. So the last loss of changing batches is compared with the largest that any of them
+    has where outputs are zero, as they are before training.
+    """
+    distinct = {id(each): each.targets for each in given.batches}.values()
+    first = max(loss(given.loss, np.zeros((len(y), given.num_outputs)), y) for y in distinct)
+    bound = losses[0] * (1 + _ROUNDING) if _repeats(given) else _GROWN * first
     wrong = ~np.isfinite(losses)
     wrong[-1:] |= losses[-1:] > bound
     if not wrong.any():
@@ -170,8 +182,8 @@ def _require_finite(runs: Sequence[Sequence[Pass]]) -> None:
                     )
 
 
-def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, drawn: bool) -> Iterator[str]:
-    """Yield where the limit is less of a guide."""
+def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, drawn: bool, noise: float) -> Iterator[str]:
+    """Yield where the limit is less of a guide. `noise` is what the solver may add to a logit."""
     rises = np.flatnonzero(np.diff(losses) > _ROUNDING * losses[:-1])
     if _repeats(given) and len(rises):
         yield (
@@ -185,9 +197,9 @@ def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, draw
             "drew, and their mean over draws; free networks draw again after update 1, as all logits are equal until "
             "update 2"
         )
-    if drawn and min(margins) < -_ROUNDING:
+    if drawn and min(margins) < -noise:
         yield (
-            f"from update {int(np.argmax(np.array(margins) < -_ROUNDING))} on logits of active experts fall below "
+            f"from update {int(np.argmax(np.array(margins) < -noise))} on logits of active experts fall below "
             "others: a network that chooses by its logits takes other experts there"
         )
     elif not drawn and margins and min(margins) < LEAST_MARGIN:

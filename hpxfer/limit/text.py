@@ -104,6 +104,7 @@ def _name(network: Network) -> str:
         case _:
             fixed = network.expert_width
             sizes = f"L = {network.depth}, " + (f"N_e = {fixed}" if fixed else f"N_e/N = {network.expert_ratio:g}")
+            sizes += _share(network)
     where = "the residual network" if network.regime == "residual" else f"regime {network.regime}"
     return f"{where} under {style} ({sizes})"
 

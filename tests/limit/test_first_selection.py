@@ -10,7 +10,7 @@ from finite_net import train
 from limit_cases import one
 
 from hpxfer.limit import Batch, Given
-from hpxfer.limit.selection import draw, selection
+from hpxfer.limit.selection import draw, first_features, selection
 
 SEEDS = 4000
 
@@ -23,7 +23,8 @@ def test_networks_take_sets_as_the_distribution_says(cosine: float, overlap: flo
     used = train(network, given, 48, seeds=SEEDS, chunk=500).used[0]  # [R, 2, 4]
     share = (used[:, 0] & used[:, 1]).sum(-1) / 2
     error = share.std() / math.sqrt(SEEDS)
-    expected = selection(inputs, 4, 2)
+    h1 = first_features(network, given)
+    expected = selection(h1[0], 4, 2)
     assert expected.overlaps[0, 1] == pytest.approx(overlap, abs=2e-3)
     assert abs(share.mean() - expected.overlaps[0, 1]) < 4 * error + 2e-3
     # every set of two has the same frequency
@@ -31,8 +32,26 @@ def test_networks_take_sets_as_the_distribution_says(cosine: float, overlap: flo
     assert len(sets) == expected.num_sets == 6
     assert ((sets - SEEDS / 6) ** 2 / (SEEDS / 6)).sum() < 25  # chi squared, 5 degrees of freedom
     # the room's own draws have the same overlap
-    drawn = np.array([draw(given, 4, 2, seed)[0] for seed in range(1500)])
+    drawn = np.array([draw(h1, 4, 2, seed)[0] for seed in range(1500)])
     assert abs((drawn[:, 0] & drawn[:, 1]).sum(-1).mean() / 2 - overlap) < 0.03
+
+
+def test_an_activation_of_the_input_layer_makes_samples_more_alike() -> None:
+    """The router reads h1: under relu, even samples with opposite inputs have experts in common."""
+    inputs = np.array([[1.5, 0.0, 0.0], [0.0, 1.5, 0.0], [-1.5, 0.0, 0.0]])
+    given = Given.full_batch(Batch(inputs=inputs, targets=np.ones((3, 1))), steps=0, lr=0.1)
+    network = one(num_experts=4, num_active=1, expert_matrices=1, expert_ratio=1.0, input_activation="relu")
+    used = train(network, given, 48, seeds=SEEDS, chunk=500).used[0]
+    h1 = first_features(network, given)
+    expected = selection(h1[0], 4, 1).overlaps
+    drawn = np.array([draw(h1, 4, 1, seed)[0] for seed in range(1500)])
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        share, of_draws = ((masks[:, a] & masks[:, b]).sum(-1) for masks in (used, drawn))
+        assert abs(share.mean() - expected[a, b]) < 4 * share.std() / math.sqrt(SEEDS) + 2e-3
+        assert abs(of_draws.mean() - expected[a, b]) < 0.05
+    by_inputs = selection(inputs, 4, 1).overlaps  # negative twin: the cosines of the inputs are 0 and -1
+    assert expected[0, 1] - by_inputs[0, 1] > 0.1
+    assert expected[0, 2] - by_inputs[0, 2] > 0.2
 
 
 def test_free_networks_draw_again_after_the_first_update() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import Estimate, deviations, finite, limit_of, worst
-from limit_cases import CONSTANTS, ZERO_READOUT, changing, full_batch, two
+from limit_cases import CONSTANTS, ZERO_READOUT, changing, full_batch, three, two
 from numpy.polynomial.hermite_e import hermegauss
-from scipy.special import expit
+from scipy.integrate import quad
+from scipy.special import expit, ndtri
+from scipy.stats import norm
 
-from hpxfer.limit import Batch, Given, Network, spaces
+from hpxfer.limit import Batch, Given, Network, all_grow, fixed_width, gates, solve, spaces
 from hpxfer.limit.fixed_width import passes
 from hpxfer.limit.outcome import Pass
 
@@ -43,6 +46,26 @@ def test_finite_networks_approach_the_limit(name: str) -> None:
     network, given = FINITE[name]
     z = deviations(limit_of(passes, network, given), finite(network, given, (128, 256), seeds=200))
     assert worst(z) < 4, z
+
+
+@pytest.mark.parametrize("share", [0.25, 0.3, 1 / 3, 0.01, 0.003])
+@pytest.mark.parametrize("of", [two("mssp", 0.5, 2), three("mssp", 1, 0.5)], ids=["II", "III"])
+def test_any_share_of_experts_is_active(of: Network, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most shares are no whole number of sites. E phi is an integral above a quantile."""
+    network, given = replace(of, active_share=share), full_batch(0.1, steps=0, samples=1)
+
+    def z() -> float:
+        found = solve(network, given, sites=2048, seeds=16)
+        std, phi = math.sqrt(found.series["logit_variance"].mean[0]), found.series["gate_mean"]
+        expected, _ = quad(lambda x: expit(std * x) * norm.pdf(x), -ndtri(share), 12, epsabs=1e-13)
+        assert phi.error is not None
+        return float(abs(phi.mean[0] - expected) / phi.error[0])
+
+    assert z() < 5
+    if share != 0.25:  # negative twin: the nearest whole number of sites
+        for room in (fixed_width, all_grow):
+            monkeypatch.setattr(room, "top_share", lambda psi, k: gates.largest(psi, round(k * psi.shape[1])))
+        assert z() > 10
 
 
 def test_the_start_is_what_quadrature_gives() -> None:

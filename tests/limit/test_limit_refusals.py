@@ -53,7 +53,17 @@ def refused(network: Network, given: Given = TRAINING, **options: Any) -> str:
         (replace(FIXED, expert_matrices=3), "expert_matrices: must be 1 or 2, got 3"),  # type: ignore[arg-type]
         (replace(FIXED, num_experts=2.5), "num_experts: must be a whole number, got 2.5"),  # type: ignore[arg-type]
         (replace(FIXED, router_bias_std=-1.0), "router_bias_std: must be a finite number of at least 0, got -1.0"),
-        (replace(FIXED, router_bias="fixed"), "router_bias: the network has fixed, but the training has no biases"),
+        (replace(FIXED, router_bias="fixed"), "router_bias: must be an array of numbers [3 passes, 4 exp"),
+        (replace(FIXED, active_share=0.5), "active_share: read in regime II and III and residual, got 0.5 in regime I"),
+        (replace(MANY, num_active=2), "num_active: read in regime I, got 2 in regime II; leave it out"),
+        (replace(MANY, depth=3), "depth: read in regime residual, got 3 in regime II; leave it out"),
+        (replace(ALL, expert_width=2), "expert_width: read in regime II and residual, got 2 in regime III"),
+        (replace(RESIDUAL, num_experts=4), "num_experts: read in regime I, got 4 in regime residual"),
+        (replace(MANY, init_mult=None), "init_mult: must map roles to numbers, got None"),  # type: ignore[arg-type]
+        (
+            replace(RESIDUAL, router_bias="fixed", router_bias_std=8.1, inverse_temperature=2.0),
+            "router_bias_std: times inverse_temperature it must be at most 16 in the residual network, got 16.2",
+        ),
         (replace(FIXED, num_experts=None), "num_experts: regime I needs the number of its experts, got None"),
         (replace(FIXED, num_active=5), "num_active: must be from 1 to the 4 experts, got 5"),
         (replace(FIXED, num_active=2, init_mult={"router": 0.0}), "num_active: must be the 4 experts where the router"),
@@ -85,9 +95,14 @@ def batches(*given: tuple[Any, Any]) -> Given:
         (replace(TRAINING, lrs=(0.1,)), "lrs: must be one fewer than the 3 passes"),
         (replace(TRAINING, lrs=(0.1, float("nan"))), "lr: must be a finite number of at least 0, got nan"),
         (replace(TRAINING, lrs=(0.1, -1.0)), "lr: must be a finite number of at least 0, got -1.0"),
-        (replace(TRAINING, loss="cross_entropy"), "samples: targets of a cross entropy must be classes"),
-        (replace(TRAINING, router_bias=np.zeros((3, 3))), "router_bias: must be finite numbers [3 passes, 4 experts]"),
-        (replace(TRAINING, router_bias=np.ones((3, 4))), "router_bias: the network has none, but the training has b"),
+        (replace(TRAINING, lrs=0.1), "lrs: must be a sequence of numbers, one per update, got 0.1"),  # type: ignore[arg-type]
+        (replace(TRAINING, batches=(X, X, X)), "batches: must be a sequence of Batch, got "),  # type: ignore[arg-type]
+        (replace(TRAINING, loss="cross_entropy"), "num_classes: must be at least 2 under cross entropy, got 0"),
+        (replace(TRAINING, loss="cross_entropy", num_classes=3), "samples: targets of a cross entropy must be classes"),
+        (
+            replace(TRAINING, router_bias=np.ones((3, 4))),
+            "router_bias: must be left out in regime I with router_bias no",
+        ),
         (replace(TRAINING, loss="hinge"), "loss: must be squared_error or cross_entropy, got 'hinge'"),
         (replace(TRAINING, active=(np.ones((3, 4), bool),)), "active: must be one mask per pass"),
     ],
@@ -96,7 +111,39 @@ def test_trainings_that_are_not_whole(training: Given, message: str) -> None:
     assert refused(FIXED, training).startswith(message)
 
 
-@pytest.mark.parametrize("sites", [0, 15, 1000, 2**25])
+BIAS = np.tile([0.5, -1.0, 0.2, 1.0], (3, 1))
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        (BIAS[:, :3], "router_bias: must be numbers [3 passes, 4 experts], got shape [3, 3]"),
+        (BIAS[:2], "router_bias: must be numbers [3 passes, 4 experts], got shape [2, 4]"),
+        (np.where(BIAS == 0.2, np.nan, BIAS), "router_bias: must be finite, got nan at [0, 2]"),
+        (BIAS * [[1], [2], [3]], "router_bias: fixed ones must be the same at every pass, got rows that differ"),
+        (BIAS.tolist(), "router_bias: must be an array of numbers [3 passes, 4 experts]"),
+        (np.round(BIAS), "router_bias: must tell the 2 active experts from the others, got two of 0 at the first pass"),
+    ],
+)
+def test_router_biases_that_do_not_say_which_experts_are_active(bias: Any, message: str) -> None:
+    network = replace(FIXED, num_active=2, router_bias="fixed")
+    assert refused(network, replace(TRAINING, router_bias=bias)).startswith(message)
+    solve(network, replace(TRAINING, router_bias=BIAS))
+    if message.startswith("router_bias: fixed"):
+        solve(replace(network, router_bias="schedule"), replace(TRAINING, router_bias=bias))
+
+
+def test_many_experts_have_no_array_of_biases() -> None:
+    assert refused(MANY, replace(TRAINING, router_bias=BIAS)).startswith("router_bias: must be left out in regime II")
+
+
+def test_a_few_sites_stand_for_active_experts() -> None:
+    few = replace(MANY, active_share=0.001, aggregation="1/M")
+    assert refused(few, sites=2048).startswith("sites: at least 4 must stand for active experts, which are 0.001 of")
+    assert solve(replace(few, regime="III", expert_width=None), TRAINING, seeds=1).num_sites == 4096
+
+
+@pytest.mark.parametrize("sites", [0, 15, 1000, 2**25, "256"])
 def test_sites_are_a_power_of_two(sites: int) -> None:
     assert refused(MANY, sites=sites).startswith("sites: must be a power of two from 16 to 16777216")
 
@@ -124,6 +171,15 @@ def test_sizes_past_memory_are_refused_before_they_are_taken(monkeypatch: pytest
 def test_fewer_sites_than_gaussians_are_refused() -> None:
     long = Given.full_batch(Batch(inputs=X, targets=Y), steps=20, lr=0.1)
     assert refused(MANY, long, sites=64).startswith("sites: must be more than the ")
+
+
+def test_targets_that_grow_are_no_growing_loss() -> None:
+    """Of another batch the loss may be a hundred times the first, whatever the LR is."""
+    grow = [(X / 2, np.full((3, 1), size)) for size in (0.1, 1.0, 1.0)]
+    for lr in (1e-6, 0.05):
+        found = solve(MANY, replace(batches(*grow), lrs=(lr, lr)), sites=256, seeds=2)
+        assert found.series["loss"].mean[2] > 50 * found.series["loss"].mean[0]
+    assert "beyond the edge of stability" in refused(MANY, replace(batches(*grow * 3), lrs=(8.0,) * 8), sites=256)
 
 
 def test_an_lr_beyond_the_edge_of_stability_is_refused() -> None:
@@ -171,23 +227,26 @@ NUMBERS = st.one_of(st.floats(), st.integers(-3, 5).map(float))
 
 
 @random_examples(
-    st.builds(
-        Network,
-        regime=st.sampled_from(["I", "II", "III"]),
-        parameterization=st.sampled_from(["mup", "mssp"]),
-        gate=st.sampled_from(["sigmoid", "softmax", "normalized_softmax"]),
-        activation=st.sampled_from(["linear", "relu", "gelu", "tanh"]),
-        aggregation=st.sampled_from(["1/K", "1/M", "none"]),
-        inverse_temperature=NUMBERS,
-        num_experts=st.one_of(st.none(), st.integers(-1, 4)),
-        num_active=st.one_of(st.none(), st.integers(-1, 5)),
-        expert_matrices=st.sampled_from([1, 2]),
-        active_share=NUMBERS,
-        expert_ratio=NUMBERS,
-        expert_width=st.one_of(st.none(), st.integers(-1, 2)),
-        experts_per_width=NUMBERS,
-        init_mult=st.dictionaries(st.sampled_from(["router", "readout", "x"]), NUMBERS, max_size=2),
-    ),
+    st.fixed_dictionaries(
+        {
+            "regime": st.sampled_from(["I", "II", "III"]),
+            "parameterization": st.sampled_from(["mup", "mssp"]),
+            "gate": st.sampled_from(["sigmoid", "softmax", "normalized_softmax"]),
+            "aggregation": st.sampled_from(["1/K", "1/M", "none"]),
+        },
+        optional={
+            "activation": st.sampled_from(["linear", "relu", "gelu", "tanh"]),
+            "inverse_temperature": NUMBERS,
+            "num_experts": st.one_of(st.none(), st.integers(-1, 4)),
+            "num_active": st.one_of(st.none(), st.integers(-1, 5)),
+            "expert_matrices": st.sampled_from([1, 2]),
+            "active_share": NUMBERS,
+            "expert_ratio": NUMBERS,
+            "expert_width": st.one_of(st.none(), st.integers(-1, 2)),
+            "experts_per_width": NUMBERS,
+            "init_mult": st.dictionaries(st.sampled_from(["router", "readout", "x"]), NUMBERS, max_size=2),
+        },
+    ).map(lambda kinds: Network(**kinds)),
     NUMBERS,
 )
 def test_whatever_is_given_is_solved_or_refused(network: Network, lr: float) -> None:
