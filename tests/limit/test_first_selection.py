@@ -10,7 +10,7 @@ from finite_net import train
 from limit_cases import one
 
 from hpxfer.limit import Batch, Given
-from hpxfer.limit.selection import draw, first_features, selection
+from hpxfer.limit.selection import draw, expected_overlap, first_features, selection
 
 SEEDS = 4000
 
@@ -34,6 +34,16 @@ def test_networks_take_sets_as_the_distribution_says(cosine: float, overlap: flo
     # the room's own draws have the same overlap
     drawn = np.array([draw(h1, 4, 2, seed)[0] for seed in range(1500)])
     assert abs((drawn[:, 0] & drawn[:, 1]).sum(-1).mean() / 2 - overlap) < 0.03
+
+
+def test_overlaps_of_many_samples_are_interpolated() -> None:
+    h1 = np.random.default_rng(0).standard_normal((60, 3))
+    found = selection(h1, 5, 2).overlaps
+    assert np.array_equal(found, found.T)
+    assert (np.diag(found) == 1).all()
+    cosines = h1 @ h1.T / np.linalg.norm(h1, axis=1) / np.linalg.norm(h1, axis=1)[:, None]
+    for a, b in ((0, 1), (2, 40), (59, 7), np.unravel_index(np.argmin(cosines), cosines.shape)):
+        assert found[a, b] == pytest.approx(expected_overlap(float(cosines[a, b]), 5, 2), abs=5e-4)
 
 
 def test_an_activation_of_the_input_layer_makes_samples_more_alike() -> None:

@@ -186,9 +186,7 @@ def test_what_is_not_derived_is_refused(changed: dict[str, Any], says: str) -> N
 
 
 def test_too_few_sites_are_refused_with_the_number_that_is_enough() -> None:
-    with pytest.raises(
-        HpxferError, match=r"sites: must be at least 1024, .* the 5 directions"
-    ):
+    with pytest.raises(HpxferError, match=r"sites: must be at least 1024, .* the 5 directions"):
         solve(network(), given(), sites=256)
     solve(network(), given(1), sites=1024, seeds=1)
 
