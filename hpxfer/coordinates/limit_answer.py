@@ -175,7 +175,14 @@ def compared(
             worst=0,
             seen=0.0,
         )
-    found = Deviations(sizes=shared["widths"], values=losses - limits, error=error, error_seeds=seeds, scale=scale)
+    found = Deviations(
+        sizes=shared["widths"],
+        values=losses - limits,
+        error=error,
+        error_seeds=seeds,
+        scale=scale,
+        most=float(limit.max()),
+    )
     end = extrapolated(found)
     p, worst = _surest(end, scale)
     level = stats.t.isf(ALPHA / len(limit), end.freedom) + stats.norm.ppf(POWER)

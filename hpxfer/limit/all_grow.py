@@ -112,6 +112,11 @@ def bytes_needed(network: Network, given: Given, sites: int) -> float:
     return 8.0 * (sites * (rows * neurons + 8 * given.num_samples) + of_input * (10 * given.num_samples + 4 * of_h1))
 
 
+def gaussians(network: Network, given: Given) -> int:
+    """Return how many Gaussians the sites of all populations need, one site of each."""
+    return given.num_samples + (_sizes(given)[0] if network.input_activation != "linear" else 0)
+
+
 def _sizes(given: Given) -> tuple[int, int]:
     """Return the most Gaussians of a coordinate of h1, and of a hidden neuron."""
     return rank(given) + 2 * given.num_samples, given.num_samples + given.num_outputs * len(given.batches)

@@ -136,6 +136,13 @@ def bytes_needed(network: Network, given: Given, sites: int) -> float:
     return total
 
 
+def gaussians(network: Network, given: Given) -> int:
+    """Return how many Gaussians the sites of all populations need, one site of each."""
+    of_input, of_output, *of_hidden = _sizes(network, given)
+    populations = (of_input, of_output, *of_hidden * (network.num_experts or 0))
+    return sum(most for exact, most in populations if not exact)
+
+
 def _sizes(network: Network, given: Given) -> list[tuple[bool, int]]:
     """Return (is it exact, the most Gaussians that it needs) of the spaces of h1, of h3 and, if there is one, of h2."""
     m, two, linear = network.num_experts or 0, network.expert_matrices == 2, network.activation == "linear"

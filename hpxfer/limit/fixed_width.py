@@ -80,6 +80,12 @@ def bytes_needed(network: Network, given: Given, sites: int) -> float:
     return 8.0 * (sites * (2 * rows + 4 * of_experts) + of_input * (10 * given.num_samples + 4 * of_h1))
 
 
+def gaussians(network: Network, given: Given) -> int:
+    """Return how many Gaussians the sites of all populations need, one site of each."""
+    of_experts, of_h1 = _columns(network, given)
+    return of_experts + (of_h1 if network.input_activation != "linear" else 0)
+
+
 def _columns(network: Network, given: Given) -> tuple[int, int]:
     """Return the most Gaussians that the site of an expert needs, and that a coordinate of h1 needs."""
     width = network.expert_width or 0

@@ -130,10 +130,10 @@ def require_sites(network: Network, *, sites: int, seeds: int) -> None:
         )
 
 
-def require_size(network: Network, given: Given, *, sites: int, needed_bytes: float) -> None:
+def require_size(network: Network, given: Given, *, seconds: float, sites: int, needed_bytes: float) -> None:
     """Raise HpxferError if a limit would take hours, or more memory than there is."""
     samples = cost.updated_samples(given)
-    takes = f"takes about {spell_time(cost.seconds(network, given, sites))} per seed on one core"
+    takes = f"takes about {spell_time(seconds)} per seed on one core"
     if network.regime == "I" and (got := (network.num_experts or 1) * samples) > MOST_EXPERT_SAMPLES:
         raise HpxferError(
             f"m T P: experts times updates times samples must be at most {MOST_EXPERT_SAMPLES}, got {got}, which "

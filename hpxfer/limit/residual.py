@@ -83,6 +83,11 @@ def bytes_needed(network: Network, given: Given, sites: int) -> float:
     return needed
 
 
+def gaussians(network: Network, given: Given) -> int:
+    """Return how many Gaussians the neurons of all blocks need, one neuron of each."""
+    return 2 * network.depth * _directions(network, given)
+
+
 def sites_needed(network: Network, given: Given, sites: int) -> int:
     """Return `sites`, or the next power of two that is enough for the directions of the stream."""
     return least_sites(network, _directions(network, given), sites)

@@ -36,6 +36,8 @@ class Solver(Protocol):
 
     def bytes_needed(self, network: Network, given: Given, sites: int) -> float: ...
 
+    def gaussians(self, network: Network, given: Given) -> int: ...
+
 
 SOLVERS: dict[Regime, Solver] = {"I": fixed_experts, "II": fixed_width, "III": all_grow, "residual": residual}
 
@@ -61,13 +63,14 @@ def solve(
     solver = SOLVERS[network.regime]
     sites = _default_sites(network, given) if sites is None else sites
     require_sites(network, sites=sites, seeds=seeds)
-    require_size(network, given, sites=sites, needed_bytes=solver.bytes_needed(network, given, sites))
+    takes_s = cost.seconds(network, given, sites, solver.gaussians(network, given))
+    require_size(network, given, seconds=takes_s, sites=sites, needed_bytes=solver.bytes_needed(network, given, sites))
     chosen = _draws_masks(network, given)
     first = first_features(network, given) if chosen else ()
     exact = network.regime == "I" and network.is_linear  # elsewhere gates of infinitely many experts
     runs: list[list[Pass]] = []
     of_seeds = range(1 if exact and not chosen else seeds)
-    on_start(len(of_seeds) * cost.seconds(network, given, sites))
+    on_start(len(of_seeds) * takes_s)
     for seed in of_seeds:
         of_seed = replace(given, active=draw(first, *chosen, seed)) if chosen else given
         with np.errstate(over="ignore", invalid="ignore"):  # losses that grow without bound are refused below

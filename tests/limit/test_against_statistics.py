@@ -63,6 +63,7 @@ def planted(
         error=np.maximum.accumulate(draws.std(axis=0, ddof=1) / np.sqrt(8)),
         error_seeds=8 if solver else 0,
         scale=FALL,
+        most=LIMIT.max(),
     )
 
 
@@ -111,6 +112,7 @@ def test_what_would_be_seen_is_seen() -> None:
             error=found.error,
             error_seeds=found.error_seeds,
             scale=FALL,
+            most=LIMIT.max(),
         )
         hits += missed(moved).p < ALPHA
     assert hits >= 75
@@ -120,7 +122,9 @@ def test_a_swapped_limit_is_found() -> None:
     """The networks of one limit beside another one, which ends as low."""
     other = np.array([1.8, 1.6, 1.3, 0.9, 0.3, 0.2])
     found = planted(np.random.default_rng(1), 16)
-    swapped = Deviations(sizes=SIZES, values=found.values + LIMIT - other, error=found.error, error_seeds=0, scale=FALL)
+    swapped = Deviations(
+        sizes=SIZES, values=found.values + LIMIT - other, error=found.error, error_seeds=0, scale=FALL, most=1.8
+    )
     assert missed(found).p > 0.05
     assert missed(swapped).p < 1e-6
 
@@ -172,7 +176,7 @@ def test_statistics_do_not_depend_on_the_unit_of_the_loss(
     values = rng.standard_normal((sizes, seeds, passes))
     n = tuple(float(2**k) for k in range(4, 4 + sizes))
     one, other = (
-        Deviations(sizes=n, values=values * u, error=np.full(passes, 0.1 * u), error_seeds=4, scale=u)
+        Deviations(sizes=n, values=values * u, error=np.full(passes, 0.1 * u), error_seeds=4, scale=u, most=u)
         for u in (1.0, unit)
     )
     assert missed(one).p == pytest.approx(missed(other).p, rel=1e-6)
@@ -183,12 +187,33 @@ def test_statistics_do_not_depend_on_the_unit_of_the_loss(
     )
 
 
+def few_updates(*, first: float, fall: float, offset: float = 0.0, most: float = 1.0) -> Deviations:
+    """Return deviations under a readout of zero after 0, 1 and 2 updates. The first ones are rounding."""
+    noise = np.random.default_rng(5).standard_normal((3, 16, 2)) / np.array([32.0, 64.0, 128.0])[:, None, None] ** 0.5
+    values = np.concatenate([np.full((3, 16, 1), first), fall * (offset + 0.2 * noise)], axis=2)
+    return Deviations(sizes=(32.0, 64.0, 128.0), values=values, error=np.zeros(3), error_seeds=0, scale=fall, most=most)
+
+
+def test_rounding_is_a_share_of_the_loss_and_not_of_its_fall() -> None:
+    found, of_fall = (few_updates(first=1.3e-7, fall=5e-3, most=most) for most in (1.0, 5e-3))
+    assert missed(found).p > 0.05
+    assert abs(mean_of(found.values, found).z[:, 0]).max() < 1
+    assert mean_of(of_fall.values, of_fall).z[:, 0].min() > 20  # negative twin: a share of the fall
+
+
+def test_a_pass_at_which_nothing_can_deviate_is_no_agreement() -> None:
+    found = few_updates(first=0.0, fall=0.5, offset=0.1)
+    assert missed(found).seen > 0.03
+    seen = missed(found).seen
+    assert missed(few_updates(first=0.0, fall=0.5, offset=1.5 * seen)).p < ALPHA
+
+
 def test_exact_zeros_say_nothing_and_a_deviation_without_spread_all() -> None:
     """From a readout of zero the first loss is that of the targets, at every size and seed."""
     flat = np.zeros((2, 4, 3))
-    found = Deviations(sizes=(64.0, 128.0), values=flat, error=np.zeros(3), error_seeds=0, scale=1.0)
+    found = Deviations(sizes=(64.0, 128.0), values=flat, error=np.zeros(3), error_seeds=0, scale=1.0, most=1.0)
     assert missed(found).p == 1.0
     assert network_slope(found) is None
-    off = Deviations(sizes=(64.0, 128.0), values=flat + 0.01, error=np.zeros(3), error_seeds=0, scale=1.0)
+    off = Deviations(sizes=(64.0, 128.0), values=flat + 0.01, error=np.zeros(3), error_seeds=0, scale=1.0, most=1.0)
     assert missed(off).p < 1e-12
     assert mean_of(off.values, off).error == pytest.approx(ROUNDING)

@@ -155,7 +155,7 @@ def test_seeds_are_some() -> None:
 def test_long_trainings_are_refused_with_their_cost() -> None:
     long = Given.full_batch(Batch(inputs=X, targets=Y), steps=334, lr=0.1)
     message = refused(MANY, long, sites=32768)
-    assert message.startswith("T P: updates times samples must be at most 1000, got 1002, which takes about 4 min")
+    assert message.startswith("T P: updates times samples must be at most 1000, got 1002, which takes about 5 min")
     assert "grows as the square" in message
     assert "grows as the cube" in refused(ALL, long)
     assert refused(FIXED, long).startswith("m T P: experts times updates times samples must be at most 4000, got 4008")

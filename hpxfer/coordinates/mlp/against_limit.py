@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from hpxfer.coordinates.cases import mlp_path
 from hpxfer.coordinates.limit_answer import LimitAnswer, compared, not_compared
 from hpxfer.coordinates.mlp.own import Options, OwnData, default_training, own_trials
 from hpxfer.errors import HpxferError
+from hpxfer.host.output import spell_time
 from hpxfer.limit.against.batches import seen_by
 from hpxfer.limit.against.claimed import Claimed, claimed_network
 from hpxfer.limit.against.seed_limits import SeedLimits
@@ -37,6 +39,8 @@ STEPS = 6
 # Of the solver. Its error is then below that of the means over networks.
 SITES = 8192
 SOLVES = 8
+# A check takes a minute. It does not wait longer for limits, such as those of nonlinear experts with biases per seed.
+MOST_S = 60.0
 # Weights of the networks that are trained together, which bounds the memory: about four copies in float32.
 _STACK = 2**24
 
@@ -90,11 +94,23 @@ def approach(
             has_bias=found.network.regime == "I",
             data=OwnData(options=options),
         )
-        limits = [(seen, solve(found.network, seen.given, sites=SITES, seeds=SOLVES)) for seen in groups]
+        on_start = partial(_require_quick, len(groups))
+        limits = [
+            (seen, solve(found.network, seen.given, sites=SITES, seeds=SOLVES, on_start=on_start)) for seen in groups
+        ]
     except HpxferError as error:
         return not_compared(str(error).removeprefix("limit: "))
     solved = SeedLimits(limits=limits, seeds=tuple(range(seeds)))
     return _answer(case, found, path, solved, lambda width: on_shape(f"{axis}: {seeds} networks of width {width}"))
+
+
+def _require_quick(num_limits: int, seconds: float) -> None:
+    """Raise HpxferError if the limits take longer than a check should."""
+    if num_limits * seconds > MOST_S:
+        raise HpxferError(
+            f"its {num_limits} limits take about {spell_time(num_limits * seconds)} to solve; take linear activations, "
+            "or no router bias, which each seed draws for itself"
+        )
 
 
 def _claim(choice: Parameterization, name: str) -> Parameterization:

@@ -117,7 +117,7 @@ def _compared(
     try:
         for number, seen in enumerate(groups, start=1):
             name = f"{line.parameterization} along {line.axis}: limit {number} of {len(groups)}"
-            on_start = partial(on_limit, name)
+            on_start = partial(_say, on_limit, name, len(groups) if number == 1 else 0)
             every.append((seen, solve(network, seen.given, sites=sites, seeds=seeds, on_start=on_start)))
     except HpxferError as error:
         raise HpxferError(f"{where}: {error}") from None
@@ -155,6 +155,11 @@ def _compared(
         left_out=tuple(left_out),
         cautions=solved.cautions,
     )
+
+
+def _say(on_limit: Callable[[str, float], None], name: str, limits: int, seconds: float) -> None:
+    """Say which limit is solved. The first one says how long all of them take, as they are alike."""
+    on_limit(f"{name}, and the others" if limits > 1 else name, limits * seconds)
 
 
 def _near_tie(limit: Limit) -> bool:
@@ -196,6 +201,7 @@ def _quantity(
         error=solved.error(name, passes),
         error_seeds=solved.error_seeds,
         scale=scale,
+        most=float(limit.max()),
     )
     return Quantity(
         name=name,

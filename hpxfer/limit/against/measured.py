@@ -151,11 +151,15 @@ def _value(results: Results, table: pd.DataFrame, hp: str, values: Sequence[floa
 
 
 def curve_of(results: Results, line: Line, metric: str, passes: Sequence[int]) -> tuple[tuple[int, ...], Floats]:
-    """Return the passes of `passes` that every trial of the line has logged, and the values [J, S, passes]."""
+    """Return the passes of `passes` that every trial of the line has logged, and the values [J, S, passes].
+
+    A value that is not finite counts as not logged.
+    """
     places = itertools.product(enumerate(line.widths), enumerate(line.seeds))
     ids = {line.trials[width, seed].id: (j, s) for (j, width), (s, seed) in places}
     curves = results.curves
     own = curves[(curves["metric"] == metric) & curves["trial_id"].isin(ids) & curves["step"].isin(passes)]
+    own = own[np.isfinite(own["value"])]
     steps, counts = np.unique(own["step"].to_numpy(int), return_counts=True)
     whole = steps[counts == len(ids)].tolist()
     place = {step: t for t, step in enumerate(whole)}

@@ -115,8 +115,17 @@ class Against:
         return last.within is False and last.is_resolved
 
     @property
+    def is_trivial(self) -> bool:
+        """Whether the loss falls by less than the tolerance, so that networks that learn nothing are within it."""
+        return self.loss.deviations.scale < self.tolerance * self.loss.deviations.most
+
+    @property
     def large_enough(self) -> float | None:
-        """The smallest size from which on all sizes are surely within the tolerance; None if there is none."""
+        """The smallest size from which on all sizes are surely within the tolerance; None if there is none, or if the
+        tolerance is trivial.
+        """
+        if self.is_trivial:
+            return None
         out = None
         for each in reversed(self.distances):
             if not each.within:
@@ -178,6 +187,8 @@ class Against:
     def _enough(self) -> str:
         share, smallest = f"{self.tolerance:.0%}", self.distances[0].size
         enough = self.large_enough
+        if self.is_trivial:
+            return f"The loss falls by less than {share}, so that being within {share} says nothing: take more updates."
         if enough is None:
             last = self.distances[-1]
             known = "is not" if last.within is False else "is not seen to be"

@@ -180,6 +180,7 @@ def test_networks_that_diverge_miss_their_limit(register: Register, few_seeds: N
         ("mssp-ii", Options(num_active=4), "regime-ii", "the share of active experts must stay along the axis"),
         ("mup-i", Options(num_active=2), "regime-i", "without a bias the router's first choice is a draw"),
         ("mssp-ii", Options(router_bias="fixed"), "regime-ii", "a bias of the router is solved in regime I"),
+        ("mssp-i", Options(router_bias="fixed", activation="gelu"), "regime-i", "its 192 limits take about "),
         ("mup-i", Options(samples=700), "regime-i", "experts times updates times samples must be at most"),
     ],
 )
