@@ -15,6 +15,7 @@ import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.limit.against import Comparisons, against, compare, network_of
 from hpxfer.limit.against.figure import against_figures, against_info
+from hpxfer.limit.against.measured import LOSS_CURVE
 from hpxfer.limit.network import Network
 from hpxfer.limit.save import save
 from hpxfer.results import Results
@@ -126,6 +127,21 @@ def test_seeds_that_lack_a_width_are_left_out_and_said(results: Results) -> None
     assert len(arm.seeds) == 38
     assert set(arm.left_out) == {"1 missing at width 256", "1 diverged at width 256"}
     assert "left out: 1 missing at width 256" in arm.table()
+
+
+def test_updates_that_not_all_trials_have_are_left_out_and_said(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curves = results.curves.copy()
+    own = curves["metric"] == LOSS_CURVE
+    trial = curves["trial_id"].iloc[0]
+    curves.loc[own & (curves["trial_id"] == trial) & (curves["step"] == 3), "value"] = np.nan
+    curves = curves[~(own & (curves["trial_id"] == trial) & (curves["step"] == 2))]
+    monkeypatch.setitem(vars(results), "curves", curves)  # a cached property
+    (arm,) = against(results).arms
+    assert arm.loss.passes == (0, 1, 4, 5)
+    assert arm.left_out == ("the losses after 2 updates, which not all trials have",)
+    assert "nan" not in arm.table()
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def _compared(
             raise HpxferError(f"{where}: at least 2 seeds must be left, got {len(line.seeds)}; {left_out[-1]}")
     solved = SeedLimits(limits=limits, seeds=line.seeds)
     has_held_out = updates == trial.shape.steps
-    loss = _loss(results, line, solved, updates, has_held_out)
+    loss, without = _loss(results, line, solved, updates, has_held_out)
     spread = _logit_variance(results, line, solved, updates) if _is_probed(trial, groups) else None
     return Against(
         sweep=results.name,
@@ -152,7 +152,7 @@ def _compared(
         network_slope=network_slope(loss.deviations),
         mean_slope=mean_slope(loss.deviations),
         from_data=_from_data(results, line),
-        left_out=tuple(left_out),
+        left_out=(*left_out, *without),
         cautions=solved.cautions,
     )
 
@@ -166,9 +166,12 @@ def _near_tie(limit: Limit) -> bool:
     return limit.margins is not None and min(limit.margins) < LEAST_MARGIN
 
 
-def _loss(results: Results, line: Line, solved: SeedLimits, updates: int, has_held_out: bool) -> Quantity:
+def _loss(
+    results: Results, line: Line, solved: SeedLimits, updates: int, has_held_out: bool
+) -> tuple[Quantity, list[str]]:
+    """Return the losses, and what of them is left out."""
     last = updates if has_held_out else updates + 1
-    passes, finite = curve_of(results, line, LOSS_CURVE, range(last))
+    passes, finite, partly = curve_of(results, line, LOSS_CURVE, range(last))
     if not passes:
         raise HpxferError(
             f"{_where(results, line)}: the trials must have curves of their training loss, got none; run the sweep "
@@ -179,12 +182,13 @@ def _loss(results: Results, line: Line, solved: SeedLimits, updates: int, has_he
     if has_held_out:
         finite = np.concatenate([finite, held_out_of(results, line)[:, :, None]], axis=2)
         passes = (*passes, updates)
-    return _quantity("loss", line, solved, passes, finite, scale)
+    left_out = [f"the losses after {partly} updates, which not all trials have"] if partly else []
+    return _quantity("loss", line, solved, passes, finite, scale), left_out
 
 
 def _logit_variance(results: Results, line: Line, solved: SeedLimits, updates: int) -> Quantity | None:
     """Return the variance of the router's logits at the steps at which the trials logged their spread."""
-    passes, spread = curve_of(results, line, SPREAD_CURVE, range(updates))
+    passes, spread, _ = curve_of(results, line, SPREAD_CURVE, range(updates))
     scale = float(solved.series("logit_variance", passes).max(initial=0.0))
     if not passes or not scale:
         return None

@@ -150,8 +150,9 @@ def _value(results: Results, table: pd.DataFrame, hp: str, values: Sequence[floa
     return float(whole.idxmin())
 
 
-def curve_of(results: Results, line: Line, metric: str, passes: Sequence[int]) -> tuple[tuple[int, ...], Floats]:
-    """Return the passes of `passes` that every trial of the line has logged, and the values [J, S, passes].
+def curve_of(results: Results, line: Line, metric: str, passes: Sequence[int]) -> tuple[tuple[int, ...], Floats, int]:
+    """Return the passes of `passes` that every trial of the line has logged, the values [J, S, passes], and how many
+    passes only some of the trials have logged.
 
     A value that is not finite counts as not logged.
     """
@@ -167,7 +168,7 @@ def curve_of(results: Results, line: Line, metric: str, passes: Sequence[int]) -
     for trial, step, number in zip(own["trial_id"], own["step"], own["value"], strict=True):
         if step in place:
             out[(*ids[trial], place[step])] = number
-    return tuple(whole), out
+    return tuple(whole), out, len(steps) - len(whole)
 
 
 def held_out_of(results: Results, line: Line) -> Floats:
