@@ -25,7 +25,7 @@ from typing import Any
 import hpxfer
 from hpxfer.errors import RankLost, first_line
 from hpxfer.executors.worker import MEMBER, STOP
-from hpxfer.host.files import write_files
+from hpxfer.host.files import remove_half_written, write_files
 from hpxfer.host.machine import cpu_name
 from hpxfer.spec.check_trainer import LEAST_IN_WINDOW
 from hpxfer.spec.trainer_section import TrainerSpec
@@ -316,10 +316,15 @@ def _no_loss(judged: str, reported: int, window: int) -> str:
 
 
 def _note(folder: Path, ending: Ending) -> None:
-    """Write into the folder of an attempt how it ended, for people and for the next attempt."""
+    """Write into the folder of an attempt how it ended, for people and for the next attempt.
+
+    A worker that was killed while it wrote that of an earlier attempt has left a temporary file, which goes.
+    """
     data = {"status": ending.status, "kind": ending.kind, "message": ending.message}
     path = attempt_folder(folder, ending.attempt) / ENDED
     with suppress(OSError):
+        for number in attempt_numbers(folder):
+            remove_half_written(attempt_folder(folder, number))
         write_files({path: lambda file: file.write(json.dumps(data, indent=1).encode())})
 
 

@@ -126,6 +126,20 @@ def test_each_end_is_stored_and_followed_by_what_the_contract_says(tmp_path: Pat
     check_endings(tmp_path, trained(tmp_path, PROGRAM, seeds(5)))
 
 
+def test_what_a_killed_worker_has_half_written_goes(tmp_path: Path) -> None:
+    """The program stands in for a worker that is killed while it writes how the first attempt ended."""
+    program = """
+folder = os.path.dirname(config["report_file"])
+if config["attempt"] == 1:
+    open(os.path.join(folder, "ended.json.999999999.tmp"), "w").write("{")
+    os.kill(os.getpid(), 9)
+finish()
+"""
+    (row,) = trained(tmp_path, program, seeds(1)).values()
+    assert (row["status"], row["attempts"]) == ("finished", 2)
+    assert list(run_dir(tmp_path, row).rglob("*.tmp")) == []
+
+
 @pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
 def test_each_end_is_the_same_on_ray(tmp_path: Path) -> None:
     from hpxfer.executors import ray as ray_executor

@@ -98,6 +98,7 @@ def checks(
     my_curves, its_curves = (_curves(Store.open(path, write=False)) for path in (folder, undisturbed))
     twice = len(pq.read_table(folder / "trials.parquet", columns=["trial_id"])) - len(mine)
     other = [key for key in its if _numbers(mine.get(key, {})) != _numbers(its[key])]
+    how = [f"{_numbers(mine.get(key, {}))} for {_numbers(its[key])}: {mine.get(key, {}).get('error')}" for key in other]
     differing = [key for key in its if my_curves.get(key) != its_curves.get(key)]
     earlier = {path.name for path in folder.glob("sweep-????????.yaml")} if has_changed else set()
     extra = sorted({path.name for path in folder.iterdir()} - FILES - earlier - {RUNS})
@@ -109,7 +110,7 @@ def checks(
         Check("no done trial was lost", not history.lost, f"{len(history.lost)} in {history.looks} looks"),
         Check("no done trial was trained again", not history.again, f"{len(history.again)}"),
         Check("a further run had nothing to do", settled, "the same rows" if settled else "other rows"),
-        Check("numbers are those of an undisturbed run", not other, f"{len(other)} differ"),
+        Check("numbers are those of an undisturbed run", not other, "; ".join([f"{len(other)} differ", *how])),
         Check("curves are those of an undisturbed run", not differing, f"{len(differing)} differ"),
         Check(RESUMED, any(resumes), f"{sum(map(bool, resumes))} trials, {sum(resumes)} times"),
         Check("nothing else is left in the results", not extra, ", ".join(extra) or "nothing"),
