@@ -117,6 +117,8 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[Seen, None, Endin
     """
     started, began = time.monotonic(), datetime.now()
     number = next_attempt(job.run_dir) if job.attempt is None else job.attempt
+    # Before their reports are read: what still runs would remove the checkpoint that is chosen here for a later one.
+    _end_earlier(job, number)
     earlier = read_earlier(job.run_dir, number, trial_id=job.trial_id, steps=job.steps)
     if job.speaks and (found := _already_ended(job, earlier)) is not None:
         return found
@@ -124,8 +126,6 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[Seen, None, Endin
     logs = _open(job, number, resume)
     attempt = _Attempt(job, number, earlier)
     env = _environment(job, logs, attempt.reader.path)
-    if earlier:
-        _end_earlier(job, number)
     out, err = logs / "stdout", logs / "stderr"
     with Supervised(job.argv, cwd=job.cwd, env=env, stdout=out, stderr=err, grace_s=job.grace_s) as command:
         yield from _watch(job, command, attempt, stop)
@@ -247,10 +247,11 @@ def _open(job: Job, number: int, resume: tuple[int, str] | None) -> Path:
 def _end_earlier(job: Job, number: int) -> None:
     """End what earlier attempts have left on this machine. It would write into the same folder.
 
-    Something is left if a worker and the supervisor were killed together: ranks then hang, waiting for others.
+    Something is left if a worker and the supervisor were killed together: the command then goes on, and its ranks hang
+    once it has ended.
     """
-    before = (each for each in attempt_numbers(job.run_dir) if each < number)
-    end_marked({os.fsencode(f"{REPORT_FILE}={attempt_folder(job.run_dir, each) / REPORTS}") for each in before})
+    if before := [each for each in attempt_numbers(job.run_dir) if each < number]:
+        end_marked({os.fsencode(f"{REPORT_FILE}={attempt_folder(job.run_dir, each) / REPORTS}") for each in before})
 
 
 def _environment(job: Job, logs: Path, reports: Path) -> dict[str, str]:

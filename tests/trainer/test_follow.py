@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trainer_jobs import Runner, to_the_end, wait_until
 
 from hpxfer.trainer import Timeouts, follow, next_attempt
+from hpxfer.trainer.history import newest_checkpoint
 
 RESULT = "say(type='result', status='finished', validation_loss=1.5, accuracy=0.5)"
 
@@ -260,3 +263,49 @@ def test_an_attempt_ends_what_earlier_ones_left_and_nothing_else(runner: Runner,
         for process in (left, other):
             process.kill()
             process.communicate()
+
+
+# Checkpoints of which the last two are kept, one every 10 ms.
+GOES_ON = """
+import itertools, json, os, sys, time
+folder = os.path.join(sys.argv[1], "ckpt")
+os.makedirs(folder, exist_ok=True)
+lines = open(os.environ["HPXFER_REPORT_FILE"], "a", buffering=1)
+for step in itertools.count():
+    path = os.path.join(folder, str(step))
+    open(path, "w").close()
+    lines.write(json.dumps({"type": "report", "step": step, "loss": 3.0}) + "\\n")
+    lines.write(json.dumps({"type": "checkpoint", "step": step, "path": path}) + "\\n")
+    if step > 1:
+        os.remove(os.path.join(folder, str(step - 2)))
+    time.sleep(0.01)
+"""
+
+
+def test_the_checkpoint_that_an_attempt_goes_on_from_is_still_there(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker and its supervisor were killed together, and the command goes on: it removes its older checkpoints."""
+    runner.steps = 10**6
+    runner.run("sys.exit(75)")
+    reports = runner.folder / "attempt-1" / "reports.jsonl"
+    left = subprocess.Popen(
+        [sys.executable, "-S", "-c", GOES_ON, str(runner.folder)], env={"HPXFER_REPORT_FILE": str(reports)}
+    )
+
+    def slowly(*given: Any) -> Any:
+        found = newest_checkpoint(*given)
+        time.sleep(0.5)  # a busy machine
+        return found
+
+    try:
+        monkeypatch.setattr(import_module("hpxfer.trainer.follow"), "newest_checkpoint", slowly)
+        wait_until(lambda: reports.read_text().count("checkpoint") > 5)
+        run = runner.run(
+            'open(json.load(open(os.environ["HPXFER_CONFIG"]))["resume"]).close()\n'
+            'say(type="result", status="finished", validation_loss=1.0)'
+        )
+    finally:
+        left.kill()
+        left.wait()
+    assert run.ending.status == "finished", run.ending.message
