@@ -46,7 +46,7 @@ def require_network(network: Network) -> None:
             and getattr(network, field.name) != field.default
         ):
             raise HpxferError(
-                f"{field.name}: read in regime {' and '.join(_READ_BY[field.name])}, got "
+                f"{field.name}: read in regime {' or '.join(_READ_BY[field.name])}, got "
                 f"{shown(getattr(network, field.name))} in regime {network.regime}; leave it out"
             )
     sums_to_one = network.gate != "sigmoid"

@@ -140,7 +140,7 @@ def test_updates_that_not_all_trials_have_are_left_out_and_said(
     monkeypatch.setitem(vars(results), "curves", curves)  # a cached property
     (arm,) = against(results).arms
     assert arm.loss.passes == (0, 1, 4, 5)
-    assert arm.left_out == ("the losses after 2 updates, which not all trials have",)
+    assert arm.left_out == ("2 passes, at which not all trials have logged a finite loss",)
     assert "nan" not in arm.table()
 
 

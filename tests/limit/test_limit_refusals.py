@@ -54,10 +54,10 @@ def refused(network: Network, given: Given = TRAINING, **options: Any) -> str:
         (replace(FIXED, num_experts=2.5), "num_experts: must be a whole number, got 2.5"),  # type: ignore[arg-type]
         (replace(FIXED, router_bias_std=-1.0), "router_bias_std: must be a finite number of at least 0, got -1.0"),
         (replace(FIXED, router_bias="fixed"), "router_bias: must be an array of numbers [3 passes, 4 exp"),
-        (replace(FIXED, active_share=0.5), "active_share: read in regime II and III and residual, got 0.5 in regime I"),
+        (replace(FIXED, active_share=0.5), "active_share: read in regime II or III or residual, got 0.5 in regime I"),
         (replace(MANY, num_active=2), "num_active: read in regime I, got 2 in regime II; leave it out"),
         (replace(MANY, depth=3), "depth: read in regime residual, got 3 in regime II; leave it out"),
-        (replace(ALL, expert_width=2), "expert_width: read in regime II and residual, got 2 in regime III"),
+        (replace(ALL, expert_width=2), "expert_width: read in regime II or residual, got 2 in regime III"),
         (replace(RESIDUAL, num_experts=4), "num_experts: read in regime I, got 4 in regime residual"),
         (replace(MANY, init_mult=None), "init_mult: must map roles to numbers, got None"),  # type: ignore[arg-type]
         (

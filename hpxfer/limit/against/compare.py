@@ -182,7 +182,7 @@ def _loss(
     if has_held_out:
         finite = np.concatenate([finite, held_out_of(results, line)[:, :, None]], axis=2)
         passes = (*passes, updates)
-    left_out = [f"the losses after {partly} updates, which not all trials have"] if partly else []
+    left_out = [f"{partly} passes, at which not all trials have logged a finite loss"] if partly else []
     return _quantity("loss", line, solved, passes, finite, scale), left_out
 
 
