@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from moto.server import ThreadedMotoServer
+import pytest
 from ports import free_ports
 
 
@@ -18,8 +18,9 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Listen."""
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self._port, verbose=False)
+        """Listen. A machine on which only GPU tests run need not have moto."""
+        moto = pytest.importorskip("moto.server", reason="moto is not installed")
+        self._server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=self._port, verbose=False)
         self._server.start()
 
     def stop(self) -> None:
