@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 
 # Logits of one piece: as many whole trials as fit. They stay in a CPU's cache, or need few launches on a GPU.
+# A strict product on a GPU takes a matrix of fewer than 2^31 elements, of two bytes each or more.
 CPU_PIECE_BYTES = 2**21
-GPU_PIECE_BYTES = 2**32
+GPU_PIECE_BYTES = 2**32 - 1
 # Logits of all trials that are kept from the forward to the backward pass. Above it, each piece is computed again.
 KEPT_BYTES = 2**34
 # Rows of one tile of a product on a GPU. A product of another number of rows is not pipelined.

@@ -143,7 +143,9 @@ def _missing_tests(folder: Path) -> str | None:
 
 def pytest_command(item: Acceptance, report: Path, num_workers: int) -> list[str]:
     """Return the command that runs the item's tests. It uses pytest's plug-ins where they are installed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", f"--junitxml={report}"]
+    # Of the machine's other plug-ins, pytest-benchmark warns beside xdist, and a warning is an error.
+    off = ("-p", "no:cacheprovider", "-p", "no:benchmark")
+    command = [sys.executable, "-m", "pytest", "-q", *off, "--no-header", f"--junitxml={report}"]
     if importlib.util.find_spec("xdist") is not None:
         command += ["-n", str(num_workers)]
     if importlib.util.find_spec("pytest_timeout") is not None:

@@ -22,6 +22,12 @@ def test_64k_tokens_of_the_base_model_are_two_halves() -> None:
     assert found == [(slice(0, 1), slice(0, 32768)), (slice(0, 1), slice(32768, 65536))]
 
 
+@pytest.mark.parametrize("vocabulary", [2**15, 2**16, 2**17, 50304])
+def test_the_logits_of_a_gpu_s_piece_are_fewer_than_a_strict_product_takes(vocabulary: int) -> None:
+    found = pieces(1, 2**17, 2 * vocabulary, cuda=True)
+    assert max(heights(found, 1)) * vocabulary < 2**31
+
+
 @pytest.mark.parametrize(
     ("trials", "fitting", "expected"), [(10, 4, [4, 3, 3]), (9, 4, [3, 3, 3]), (8, 4, [4, 4]), (3, 4, [3])]
 )

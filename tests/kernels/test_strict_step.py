@@ -120,7 +120,8 @@ def test_micro_batches_in_the_interpreter(setting: Setting) -> None:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_micro_batches_on_the_gpu(precision: str, setting: Setting) -> None:
     balance = Balance(aux="switch")
-    cut = replace(modern(setting), batch_tokens=1024, accumulation_tokens=128, accumulation_lanes=2, balance=balance)
+    batch = {"batch_tokens": 1024, "validation_tokens": 1024, "accumulation_tokens": 128, "accumulation_lanes": 2}
+    cut = replace(modern(setting), **batch, balance=balance)
     wide = replace(SHAPES["top-2, shared"], width=128, expert_width=128, head_dim=32, shared_width=256)
     for is_captured in (True, False):
         setup = replace(setup_for("cuda", "strict"), captured=is_captured)
@@ -154,7 +155,8 @@ def test_gradients_are_those_of_torch(is_modern: bool, setting: Setting) -> None
 @pytest.mark.parametrize("is_modern", [False, True])
 def test_steps_on_the_gpu(is_modern: bool, shape: Shape, precision: str, setting: Setting) -> None:
     wide = replace(shape, width=128, expert_width=128, head_dim=32, shared_width=8 * shape.shared_width)
-    chosen = replace(modern(setting) if is_modern else setting, precision=precision, batch_tokens=512)
+    chosen = replace(modern(setting) if is_modern else setting, precision=precision)
+    chosen = replace(chosen, batch_tokens=512, validation_tokens=512)
     assert_same_bits(setup_for("cuda", "strict"), 5, chosen, replace(wide, kv_heads=2 if is_modern else 0))
 
 

@@ -6,6 +6,7 @@ cannot round to bfloat16.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -38,10 +39,12 @@ def captured(step: Callable[[], T]) -> tuple[T, torch.cuda.CUDAGraph]:
     """Return what a step returns, and the CUDA graph that computes it anew in place. A step that waits fails."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream), warnings.catch_warnings():
+        # The leaves belong to another stream, and the mode is a prototype: torch warns of both.
+        warnings.filterwarnings("ignore", "The AccumulateGrad node's stream|Synchronization debug mode")
         step()
-        torch.cuda.set_sync_debug_mode("error")
         try:
+            torch.cuda.set_sync_debug_mode("error")
             step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
