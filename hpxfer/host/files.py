@@ -24,7 +24,8 @@ LOCK_WAIT_S = 300.0
 _LOCK_POLL_S = 0.005
 # So many bytes that a full disk refuses them.
 _PROBE = bytes(2**12)
-_TAG = re.compile(r"on-[0-9a-f]{8}")
+# What `half_written` makes of a name: the machine and the process stand in it.
+_HALF_WRITTEN = re.compile(r".+\.(?P<machine>on-[0-9a-f]{8})\.(?P<pid>\d+)(\.[0-9a-f]{8})?\.tmp", re.DOTALL)
 # No text that people write or that hpxfer stores is as long.
 MAX_TEXT_BYTES = 32 * 2**20
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -68,8 +69,11 @@ def read_text(path: str | Path, most: int = MAX_TEXT_BYTES) -> str:
 def write_files(writers: Mapping[Path, Callable[[IO[bytes]], object]]) -> None:
     """Write every file under a temporary name, then rename the files in the order given.
 
-    If a writer or the disk raises, no temporary file is left, and the exception goes on.
+    If a writer or the disk raises, no temporary file is left, and the exception goes on. What a process that was killed
+    has left half written beside the files goes first.
     """
+    for folder in {path.parent for path in writers}:
+        remove_half_written(folder)
     temporary = {path: half_written(path) for path in writers}
     try:
         for path, write in writers.items():
@@ -110,14 +114,16 @@ def remove_half_written(folder: Path, owned: tuple[str, ...] = ()) -> None:
     """Remove temporary files of processes that have ended, and all of files whose names start as in `owned`.
 
     Nobody but the caller may write `owned` files. Of the others, only those that were made on this machine are removed,
-    because the number of a process means nothing on another one.
+    because the number of a process means nothing on another one. Files without the machine in their names are a user's.
     """
-    for path in folder.glob("*.tmp"):
-        machine, numbers = _TAG.search(path.name), [int(part) for part in path.name.split(".") if part.isdecimal()]
-        is_here = machine is None or machine[0] == _machine_tag()
-        if path.name.startswith(owned) or (is_here and numbers and process_is_gone(numbers[0], None)):
-            with suppress(OSError):
-                path.unlink()
+    with suppress(OSError):
+        for path in folder.glob("*.tmp"):
+            if (found := _HALF_WRITTEN.fullmatch(path.name)) is None:
+                continue
+            is_here = found["machine"] == _machine_tag()
+            if path.name.startswith(owned) or (is_here and process_is_gone(int(found["pid"]), None)):
+                with suppress(OSError):
+                    path.unlink()
 
 
 @cache

@@ -131,7 +131,9 @@ def test_what_a_killed_worker_has_half_written_goes(tmp_path: Path) -> None:
     program = """
 folder = os.path.dirname(config["report_file"])
 if config["attempt"] == 1:
-    open(os.path.join(folder, "ended.json.999999999.tmp"), "w").write("{")
+    from pathlib import Path
+    from hpxfer.host.files import half_written
+    half_written(Path(folder, "ended.json")).write_text("{")
     os.kill(os.getpid(), 9)
 finish()
 """
