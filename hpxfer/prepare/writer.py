@@ -16,6 +16,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -165,13 +166,11 @@ class Writer:
 
     def complete(self) -> None:
         """Give the last shards their names, and remove all others. Whoever is killed here does it again."""
-        try:
+        with self._at_disk():
             for name in self._names():
                 if (last := self.folder / f"{name}{LAST}").exists():
                     os.replace(last, self.folder / name)
             self._remove_others()
-        except OSError as error:
-            raise self._refused(error) from None
 
     def _close(self, following: tuple[int, int]) -> None:
         """Write the open shard, the held-out tokens so far, and the state."""
@@ -183,10 +182,8 @@ class Writer:
             files |= more
         self.train, self.next = Tokens(), following
         self._store(files)
-        try:
+        with self._at_disk():
             self._remove_others()
-        except OSError as error:
-            raise self._refused(error) from None
 
     def _names(self) -> Iterator[str]:
         """Yield the names of the files that the state names."""
@@ -223,16 +220,18 @@ class Writer:
 
     def write(self, files: dict[Path, Write]) -> None:
         """Write files. Raise HpxferError if the disk refuses them: what was closed before stays."""
-        try:
+        with self._at_disk():
             write_files(files)
-        except OSError as error:
-            raise self._refused(error) from None
 
-    def _refused(self, error: OSError) -> HpxferError:
-        return HpxferError(
-            f"{self.folder}: cannot be written: {reason(error)}; the shards that are complete stay; make room and "
-            "run the same command again, and it goes on"
-        )
+    @contextmanager
+    def _at_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise HpxferError(
+                f"{self.folder}: cannot be written: {reason(error)}; the shards that are complete stay; make room and "
+                "run the same command again, and it goes on"
+            ) from None
 
     def _entry(self, split: Split, number: int, tokens: Tokens) -> tuple[ShardEntry, dict[str, Write]]:
         """Return what the manifest says of a shard, and its files."""

@@ -52,7 +52,7 @@ def prepares(tmp_path: Path, tokenizer: Path, name: str, val_tokens: int) -> Cal
 def test_any_number_of_kills(
     tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, name: str, val_tokens: int
 ) -> None:
-    """Every folder that a kill can leave is gone on from, and every folder that a kill of that run leaves, and so on."""
+    """Every folder that a kill can leave is gone on from, and so is every folder that a kill of that run leaves."""
     prepare = prepares(tmp_path, tokenizer, name, val_tokens)
     prepare(tmp_path / "whole")
     whole = contents(tmp_path / "whole")
