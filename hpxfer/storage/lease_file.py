@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import half_written, locked, read_bytes, reason
+from hpxfer.host.files import half_written, locked, path_problem, read_bytes, reason
 
 LEASE_FILE = "lease.json"
 # How long to wait for the lock of the file. A change takes one write. A process that holds the lock longer was
@@ -73,6 +73,8 @@ class LeaseFile:
                 return None
             why = "it is a link to nothing"
         except OSError as error:
+            if (problem := path_problem(error)) is not None:
+                raise HpxferError(problem) from None
             why = reason(error)
         raise HpxferError(f"{self.path}: cannot be read: {why}; remove it if no run is active")
 
