@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from typing import NoReturn
 
-from hpxfer.errors import HpxferError, brief, shown
+from hpxfer.errors import HpxferError, brief
 
 __all__ = ["main"]
 
 # Exit codes; `hpxfer.cli.output` has the others.
 BAD_INPUT, INTERRUPTED = 2, 130
-# What the system says of a path that nobody can use: it is too long, leads in a circle, or goes through a file.
-_OF_A_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 
 
 def main() -> None:
@@ -26,9 +23,11 @@ def main() -> None:
     except HpxferError as error:
         _refuse(str(error))
     except OSError as error:
-        if error.errno not in _OF_A_PATH or error.filename is None:
+        from hpxfer.host.files import path_problem
+
+        if (problem := path_problem(error)) is None:
             raise
-        _refuse(f"{shown(error.filename)}: {error.strerror}; name another path")
+        _refuse(problem)
     except KeyboardInterrupt:  # before typer listens for it
         sys.exit(INTERRUPTED)
 

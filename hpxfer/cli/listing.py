@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import reason
+from hpxfer.host.files import path_problem, reason, require_reachable
 from hpxfer.host.output import aligned
 from hpxfer.progress.file import FILE as PROGRESS_FILE
 from hpxfer.progress.watch import view_now
@@ -59,15 +59,21 @@ class Listed:
 
 
 def list_results(root: Path, *, with_verdicts: bool = True) -> list[Listed]:
-    """Return every results folder at or below a root, ordered by path. Raise HpxferError if the root is no folder."""
+    """Return every results folder at or below a root, ordered by path.
+
+    Raises HpxferError if the root is no folder, or one that cannot be read.
+    """
     if not root.is_dir():
         got, fix = "nothing of that name", "`hpxfer run SWEEP` makes results, or name another folder"
         if root.exists():
             got, fix = "a file", "name the folder that holds results folders, e.g. results"
         raise HpxferError(f"{root}: must be a folder, got {got}; {fix}")
+    require_reachable(f"{root}/.")
     unreadable: list[Listed] = []
 
     def note(error: OSError) -> None:
+        if error.filename == str(root):
+            raise HpxferError(path_problem(error) or f"{root}: cannot be read: {reason(error)}")
         unreadable.append(Listed(folder=Path(error.filename), problem=f"cannot be read: {error.strerror}"))
 
     found = [_listed(folder, with_verdicts) for folder in _results_folders(root, note)]

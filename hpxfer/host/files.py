@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 from hpxfer.host.process import machine_id, process_is_gone
 
 # Merging the files of a very large sweep may take minutes. Anything else takes less than a second.
@@ -24,9 +24,22 @@ LOCK_WAIT_S = 300.0
 _LOCK_POLL_S = 0.005
 # So many bytes that a full disk refuses them.
 _PROBE = bytes(2**12)
-_TAG = re.compile(r"on-[0-9a-f]{8}")
+# What `half_written` makes of a name: the machine and the process stand in it.
+_HALF_WRITTEN = re.compile(r".+\.(?P<machine>on-[0-9a-f]{8})\.(?P<pid>\d+)(\.[0-9a-f]{8})?\.tmp", re.DOTALL)
 # No text that people write or that hpxfer stores is as long.
 MAX_TEXT_BYTES = 32 * 2**20
+# What the system says of a path or of its disk: what either must be, and what helps.
+_NAME = "or name another path"
+_REFUSALS = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), ("open to this user", f"change its permissions, {_NAME}")),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ("on a disk with room", f"make room, {_NAME}")),
+    **dict.fromkeys((errno.EIO, errno.ESTALE), ("on a disk that answers", f"try again, {_NAME}")),
+    errno.EROFS: ("on a disk that can be written", f"mount it so, {_NAME}"),
+    **dict.fromkeys(
+        (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+        ("a path that can be used", "name another path"),
+    ),
+}
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
@@ -68,21 +81,36 @@ def read_text(path: str | Path, most: int = MAX_TEXT_BYTES) -> str:
 def write_files(writers: Mapping[Path, Callable[[IO[bytes]], object]]) -> None:
     """Write every file under a temporary name, then rename the files in the order given.
 
-    If a writer or the disk raises, no temporary file is left, and the exception goes on.
+    If a writer or the disk raises, no temporary file is left, and the exception goes on. What a process that was killed
+    has left half written beside the files goes first.
     """
+    for folder in {path.parent for path in writers}:
+        remove_half_written(folder)
     temporary = {path: half_written(path) for path in writers}
     try:
         for path, write in writers.items():
-            with open(temporary[path], "wb") as file:
+            with _named(path), open(temporary[path], "wb") as file:
                 write(file)
                 _to_disk(file)
         for path, written in temporary.items():
-            os.replace(written, path)
+            with _named(path):
+                os.replace(written, path)
             sync_folder(path.parent)
     except BaseException:
         for written in temporary.values():
             with suppress(OSError):
                 os.unlink(written)
+        raise
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Make an OSError name the path itself. The system names a temporary one, or none if the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename, error.filename2 = str(path), None
         raise
 
 
@@ -93,7 +121,43 @@ def cache_folder(name: str) -> Path:
 
 def reason(error: OSError) -> str:
     """Return why the system refused, in its own words, e.g. `No space left on device`."""
+    if isinstance(error, FileExistsError):
+        return "a file is in its place"  # `File exists` would be said of a folder that is to be made
     return error.strerror or str(error)
+
+
+def path_problem(error: OSError) -> str | None:
+    """Return in a sentence why the system refuses a path, or None if it says nothing of a path."""
+    if error.filename is None or error.errno not in _REFUSALS:
+        return None
+    path, (rule, fix) = Path(os.fsdecode(error.filename)), _REFUSALS[error.errno]
+    closed = next((folder for folder in reversed(path.parents) if not _can_enter(folder)), path)
+    return f"{closed}: must be {rule}, got {shown(reason(error))}; {fix}"
+
+
+def _can_enter(folder: Path) -> bool:
+    try:
+        os.stat(f"{folder}/.")
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def require_reachable(path: str, closed: OSError | None = None) -> None:
+    """Raise HpxferError if a folder on the way to a path or glob is closed, so that nobody knows what is there.
+
+    `closed` is what the system has said of a folder already.
+    """
+    try:
+        os.lstat(path)
+    except PermissionError as error:
+        closed = error
+    except OSError:
+        pass
+    if isinstance(closed, PermissionError) and (problem := path_problem(closed)) is not None:
+        raise HpxferError(problem)
 
 
 def folder_at(path: str) -> str | None:
@@ -110,14 +174,16 @@ def remove_half_written(folder: Path, owned: tuple[str, ...] = ()) -> None:
     """Remove temporary files of processes that have ended, and all of files whose names start as in `owned`.
 
     Nobody but the caller may write `owned` files. Of the others, only those that were made on this machine are removed,
-    because the number of a process means nothing on another one.
+    because the number of a process means nothing on another one. Files without the machine in their names are a user's.
     """
-    for path in folder.glob("*.tmp"):
-        machine, numbers = _TAG.search(path.name), [int(part) for part in path.name.split(".") if part.isdecimal()]
-        is_here = machine is None or machine[0] == _machine_tag()
-        if path.name.startswith(owned) or (is_here and numbers and process_is_gone(numbers[0], None)):
-            with suppress(OSError):
-                path.unlink()
+    with suppress(OSError):
+        for path in folder.glob("*.tmp"):
+            if (found := _HALF_WRITTEN.fullmatch(path.name)) is None:
+                continue
+            is_here = found["machine"] == _machine_tag()
+            if path.name.startswith(owned) or (is_here and process_is_gone(int(found["pid"]), None)):
+                with suppress(OSError):
+                    path.unlink()
 
 
 @cache

@@ -40,4 +40,5 @@ def text_writer(text: str) -> Callable[[IO[bytes]], object]:
 
 
 def _not_written(folder: Path, what: str, option: str, error: OSError) -> HpxferError:
-    return HpxferError(f"{folder}: the {what} cannot be written: {reason(error)}; choose another folder with {option}")
+    where = error.filename or folder
+    return HpxferError(f"{where}: the {what} cannot be written: {reason(error)}; choose another folder with {option}")

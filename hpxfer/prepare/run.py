@@ -42,6 +42,8 @@ from hpxfer.spec.manifest import (
 # Tokens have about four bytes of text each. Eight times as many documents are offered to validation as it needs by that
 # estimate, which columns beside the text make too small. All others need not wait.
 _BYTES_PER_TOKEN, _OFFERED = 4, 8
+# Nobody but who holds the folder's lock writes these.
+_OWNED = ("train-", "val-", PROGRESS_FILE, MANIFEST_FILE)
 # What a compressed text grows by.
 _INFLATED = 3
 
@@ -85,10 +87,12 @@ def prepare_data(
     except OSError as error:
         raise HpxferError(f"--out: {out}: cannot be a folder: {reason(error)}; name another") from None
     with locked(out, exclusive=True):
-        if (out / MANIFEST_FILE).exists() and not (out / PROGRESS_FILE).exists():
-            return _known(out, request)
-        for folder in (out, out / TOKENIZER_FOLDER):
-            remove_half_written(folder)
+        if (out / MANIFEST_FILE).exists():
+            found = _known(out, request)
+            _remove_state(out)  # of a run that was killed at its very end
+            return found
+        remove_half_written(out, _OWNED)
+        remove_half_written(out / TOKENIZER_FOLDER, tuple(made.files))
         state = stored_state(out, request)
         writer = Writer(out, version, shard_tokens, val_tokens, request)
         if state is not None:
@@ -102,7 +106,9 @@ def prepare_data(
             writer.write({out / PROGRESS_FILE: content_of(writer.state())})
         _make_folder(out / TOKENIZER_FOLDER)
         writer.write({out / TOKENIZER_FOLDER / name: _bytes(content) for name, content in made.files.items()})
-        _tokenize(text, made, writer, val_tokens, workers, address, on_progress)
+        if not writer.has_ended:
+            _tokenize(text, made, writer, val_tokens, workers, address, on_progress)
+            writer.finish(text.given)
         return _complete(out, text, made, writer, license_name)
 
 
@@ -140,16 +146,11 @@ def _tokenize(
 
 
 def _complete(out: Path, text: TextSource, made: Tokenizer, writer: Writer, license_name: str | None) -> Manifest:
-    """Write the last shards, then the manifest, which says that the folder is complete."""
-    shards, val, files = writer.finish(text.given)
-    writer.write(files)
-    last = {shard.file for shard in shards}
-    for path in (*out.glob("train-*.bin"), *out.glob("train-*.documents.npy")):
-        if f"{path.name.partition('.')[0]}.bin" not in last:
-            path.unlink()  # a shard whose tokens validation took
-    splits: dict[Split, SplitEntry] = {"train": _split(out, shards)}
-    if val is not None:
-        splits["val"] = _split(out, [val])
+    """Give the last shards their names, then write the manifest, which says that the folder is complete."""
+    writer.complete()
+    splits: dict[Split, SplitEntry] = {"train": _split(out, writer.shards)}
+    if writer.val is not None:
+        splits["val"] = _split(out, [writer.val])
     manifest = Manifest(
         hpxfer_data=MANIFEST_VERSION,
         source=SourceEntry(
@@ -174,9 +175,14 @@ def _complete(out: Path, text: TextSource, made: Tokenizer, writer: Writer, lice
         versions={"hpxfer": hpxfer.__version__, "tokenizers": importlib.metadata.version("tokenizers")},
     )
     writer.write({out / MANIFEST_FILE: content_of(manifest.model_dump(mode="json"))})
+    _remove_state(out)
+    return manifest
+
+
+def _remove_state(out: Path) -> None:
+    """Remove the state from a folder that is complete, which needs none."""
     with suppress(OSError):
         os.unlink(out / PROGRESS_FILE)
-    return manifest
 
 
 def _split(out: Path, shards: list[ShardEntry]) -> SplitEntry:

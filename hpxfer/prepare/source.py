@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hpxfer.data.formats import arrow
 from hpxfer.data.sources.files import matching_files
 from hpxfer.errors import HpxferError, cut, first_line, shown
-from hpxfer.host.files import folder_at, read_text
+from hpxfer.host.files import folder_at, path_problem, read_text, reason
 from hpxfer.prepare.blocks import Block, Kind, blocks_of
 
 HUB = "hf:"
@@ -55,7 +56,7 @@ def open_source(given: str, field: str) -> TextSource:
     if (folder := folder_at(given)) is not None:
         if arrow.is_folder(folder):
             return _saved(given, folder, field)
-        paths = sorted(str(path) for path in Path(folder).rglob("*") if _is_taken(path, folder))
+        paths = sorted(map(str, _taken(folder)))
         if not paths:
             raise HpxferError(f"{given}: must hold files of text, {_NAMES}, got a folder without any; name another")
     else:
@@ -75,11 +76,21 @@ def open_source(given: str, field: str) -> TextSource:
     return _of_files(given, first, paths, field)
 
 
-def _is_taken(path: Path, folder: str) -> bool:
-    """Return whether a file below a folder is read. A tokenizer.json, a README.md or a hidden folder is not."""
-    is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    named_only = path.name.lower().endswith(_NAMED_ONLY)
-    return not is_hidden and not named_only and kind_of(str(path)) is not None and path.is_file()
+def _taken(folder: str) -> Iterator[Path]:
+    """Yield the files below a folder that are read. A tokenizer.json, a README.md or a hidden folder is not.
+
+    Raises HpxferError for a folder that cannot be read: its text would be missing.
+    """
+
+    def refuse(error: OSError) -> NoReturn:
+        raise HpxferError(path_problem(error) or f"{error.filename}: cannot be read: {reason(error)}")
+
+    for below, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(below, name) for name in names if not name.startswith(".")):
+            named_only = path.name.lower().endswith(_NAMED_ONLY)
+            if not named_only and kind_of(path.name) is not None and path.is_file():
+                yield path
 
 
 def kind_of(path: str) -> Kind | None:

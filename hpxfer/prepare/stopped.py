@@ -14,7 +14,9 @@ from hpxfer.spec.manifest import PROGRESS_FILE
 
 TOKENIZER_FOLDER = "tokenizer"
 CHANGED = "times of change"
-_SHARD = re.compile(r"(train|val)-\d{5,}(\.bin|\.documents\.npy)")
+# Ends the names of the last shards until their state is stored.
+LAST = ".last"
+_SHARD = re.compile(rf"(train|val)-\d{{5,}}(\.bin|\.documents\.npy)({re.escape(LAST)})?")
 # What is said of a key of the request whose values mean something to the user, and of the others.
 _OPTIONS = {"field": "--field", "eos": "--eos", "val_tokens": "--val-tokens", "shard_tokens": "--shard-tokens"}
 _WORDS = {
@@ -59,6 +61,11 @@ def stored_state(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
+def shards_in(folder: Path) -> list[Path]:
+    """Return the files of a folder that have names of shards."""
+    return [path for path in folder.iterdir() if _SHARD.fullmatch(path.name) and path.is_file()]
+
+
 def differences(stored: dict[str, Any], request: dict[str, Any]) -> str:
     """Return in words how a stored request differs from this one, or nothing if it does not."""
     return ", ".join(
@@ -88,7 +95,7 @@ def _start_over(out: Path) -> list[str]:
     """
     folder = out / TOKENIZER_FOLDER
     try:
-        shards = [path for path in out.iterdir() if _SHARD.fullmatch(path.name) and path.is_file()]
+        shards = shards_in(out)
         copies = [path for path in (folder / name for name in (FILE, *MORE_FILES)) if path.is_file()]
         inside = [] if not folder.is_dir() else list(folder.iterdir())
         known = {*shards, *copies, folder, out / PROGRESS_FILE}

@@ -1,7 +1,12 @@
 """Writer: token shards, complete or not at all, and the state from which a stopped preparation goes on.
 
 A shard is closed after the segment with which it reaches its size. Then the shard, the held-out tokens so far and the
-state go to the disk together. What a stopped run had beyond that is made again, with the same bytes.
+state go to the disk, the state last. What a stopped run had beyond that is made again, with the same bytes.
+
+A file that the stored state names is neither replaced nor removed before another state is stored. So a run can be
+killed at any moment. The held-out tokens get the number of the shards beside them. At the end, when validation may take
+tokens from shards that are closed, the last shards are written under names of their own. The last state names them, and
+after it they replace what is under their names, as often as it takes.
 """
 
 from __future__ import annotations
@@ -9,7 +14,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +28,7 @@ from hpxfer.data.formats import llmc
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import reason, write_files
 from hpxfer.prepare.held_out import HeldOut, key_of
+from hpxfer.prepare.stopped import LAST, shards_in
 from hpxfer.prepare.tokenize import Tokenized
 from hpxfer.spec.manifest import PROGRESS_FILE, ShardEntry, Split
 
@@ -56,7 +64,10 @@ class Tokens:
 
 
 class Writer:
-    """The shards of a folder. `next` is the (block, segment) from which a run goes on."""
+    """The shards of a folder. `next` is the (block, segment) from which a run goes on.
+
+    Once `has_ended`, `shards` and `val` are those of the finished data, which `complete` gives their names.
+    """
 
     def __init__(self, folder: Path, version: llmc.Version, shard_tokens: int, val_tokens: int, request: Any) -> None:
         self.folder, self.version, self.shard_tokens = folder, version, shard_tokens
@@ -64,17 +75,21 @@ class Writer:
         self.held_out = HeldOut(val_tokens + 1 if val_tokens else 0)
         self.request = request
         self.shards: list[ShardEntry] = []
+        self.val: ShardEntry | None = None
         self.train = Tokens()
         self.num_empty = 0
         self.next = (0, 0)
+        self.has_ended = False
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a stored state."""
         self.shards = [ShardEntry.model_validate(entry) for entry in state["shards"]]
         self.num_empty, self.next = state["num_empty"], tuple(state["next"])
         self.held_out = HeldOut(self.held_out.wanted, int(state["limit"]))
-        if state["val"] is not None:
-            val = self._read(ShardEntry.model_validate(state["val"]))
+        self.val = None if state["val"] is None else ShardEntry.model_validate(state["val"])
+        self.has_ended = bool(state.get("ended"))
+        if self.val is not None and not self.has_ended:
+            val = self._read(self.val)
             for ids in np.split(val.parts[0], val.starts[0][1:]):
                 back = list(self.held_out.add(ids, key_of(ids)))
                 assert not back, "nothing was too many when it was written"
@@ -112,8 +127,8 @@ class Writer:
             out.add(ids, np.zeros(1, np.int64))
         return out
 
-    def finish(self, source: str) -> tuple[list[ShardEntry], ShardEntry | None, dict[Path, Write]]:
-        """Return the shards of both splits, and the files that are left to write.
+    def finish(self, source: str) -> None:
+        """Write the last shards of both splits, and the state that names them.
 
         What validation lacks is taken from the end of the training tokens. Raises HpxferError if nothing is left.
         """
@@ -137,50 +152,88 @@ class Writer:
                 f"{source}: must leave tokens for training{held}, got {total} tokens in all, and {self.num_empty} "
                 f"document{'' if self.num_empty == 1 else 's'} of no tokens; give more text, or {fix}"
             )
-        files: dict[Path, Write] = {}
+        files: dict[str, Write] = {}
         if self.train.size:
             entry, more = self._entry("train", len(self.shards), self.train)
             self.shards.append(entry)
             files |= more
-        val = None
+        self.val = None
         if held_out.size:
-            val, more = self._entry("val", 0, held_out)
+            self.val, more = self._entry("val", 0, held_out)
             files |= more
-        return self.shards, val, files
+        self.has_ended = True
+        self._store({f"{name}{LAST}": write for name, write in files.items()})
+
+    def complete(self) -> None:
+        """Give the last shards their names, and remove all others. Whoever is killed here does it again."""
+        with self._at_disk():
+            for name in self._names():
+                if (last := self.folder / f"{name}{LAST}").exists():
+                    os.replace(last, self.folder / name)
+            self._remove_others()
 
     def _close(self, following: tuple[int, int]) -> None:
         """Write the open shard, the held-out tokens so far, and the state."""
         entry, files = self._entry("train", len(self.shards), self.train)
-        val = None
-        if self.held_out.size:
-            val, more = self._entry("val", 0, self._val())
-            files |= more
         self.shards.append(entry)
+        self.val = None
+        if self.held_out.size:
+            self.val, more = self._entry("val", len(self.shards), self._val())
+            files |= more
         self.train, self.next = Tokens(), following
-        self.write({**files, self.folder / PROGRESS_FILE: content_of(self.state(val))})
+        self._store(files)
+        with self._at_disk():
+            self._remove_others()
 
-    def state(self, val: ShardEntry | None = None) -> dict[str, Any]:
-        """Return what `restore` goes on from. `val` is the shard of what is held out."""
+    def _names(self) -> Iterator[str]:
+        """Yield the names of the files that the state names."""
+        for shard in (*self.shards, *([] if self.val is None else [self.val])):
+            yield from (shard.file, shard.documents)
+
+    def _remove_others(self) -> None:
+        """Remove what no state names any more: held-out tokens of before, and shards that validation took."""
+        known = {self.folder / name for name in self._names()}
+        for path in shards_in(self.folder):
+            if path not in known:
+                path.unlink()
+
+    def _store(self, files: dict[str, Write]) -> None:
+        """Write files of the folder, then the state."""
+        self.write(
+            {
+                **{self.folder / name: write for name, write in files.items()},
+                self.folder / PROGRESS_FILE: content_of(self.state()),
+            }
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` goes on from."""
         return {
             "request": self.request,
             "shards": [shard.model_dump() for shard in self.shards],
-            "val": None if val is None else val.model_dump(),
+            "val": None if self.val is None else self.val.model_dump(),
             "limit": self.held_out.limit,
             "num_empty": self.num_empty,
             "next": self.next,
+            "ended": self.has_ended,
         }
 
     def write(self, files: dict[Path, Write]) -> None:
         """Write files. Raise HpxferError if the disk refuses them: what was closed before stays."""
-        try:
+        with self._at_disk():
             write_files(files)
+
+    @contextmanager
+    def _at_disk(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise HpxferError(
                 f"{self.folder}: cannot be written: {reason(error)}; the shards that are complete stay; make room and "
                 "run the same command again, and it goes on"
             ) from None
 
-    def _entry(self, split: Split, number: int, tokens: Tokens) -> tuple[ShardEntry, dict[Path, Write]]:
+    def _entry(self, split: Split, number: int, tokens: Tokens) -> tuple[ShardEntry, dict[str, Write]]:
         """Return what the manifest says of a shard, and its files."""
         if tokens.size > llmc.MOST_TOKENS:
             raise HpxferError(
@@ -201,8 +254,8 @@ class Writer:
         )
         positions = listed.getvalue()
         return entry, {
-            self.folder / entry.file: lambda file: file.write(body),
-            self.folder / entry.documents: lambda file: file.write(positions),
+            entry.file: lambda file: file.write(body),
+            entry.documents: lambda file: file.write(positions),
         }
 
     def _read(self, entry: ShardEntry) -> Tokens:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import open_regular
+from hpxfer.host.files import half_written, open_regular
 from hpxfer.storage.uri import Uri, parse_root
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class LocalFolder:
 
     def put(self, name: str, write: Callable[[Path], object]) -> None:
         """Replace a file by what `write` writes to the path that it gets."""
-        temporary = self._folder / f"{name}.{os.getpid()}.tmp"
+        temporary = half_written(self._folder / name)
         try:
             write(temporary)
             with open(temporary, "rb") as file:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import locked, read_bytes, reason
+from hpxfer.host.files import half_written, locked, path_problem, read_bytes, reason
 
 LEASE_FILE = "lease.json"
 # How long to wait for the lock of the file. A change takes one write. A process that holds the lock longer was
@@ -73,6 +73,8 @@ class LeaseFile:
                 return None
             why = "it is a link to nothing"
         except OSError as error:
+            if (problem := path_problem(error)) is not None:
+                raise HpxferError(problem) from None
             why = reason(error)
         raise HpxferError(f"{self.path}: cannot be read: {why}; remove it if no run is active")
 
@@ -140,7 +142,7 @@ class LeaseFile:
 
     def _temporary(self, content: bytes) -> Path:
         """Return a new file with this content that is on the disk."""
-        temporary = self.path.with_name(f"{LEASE_FILE}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+        temporary = half_written(self.path).with_suffix(f".{os.urandom(4).hex()}.tmp")
         try:
             with open(temporary, "xb") as file:
                 file.write(content)

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import typer
-from command_line import Fails, hpxfer
+from command_line import Fails, hpxfer, started
 from tiny import write_tiny
 
 from hpxfer.cli import consent
@@ -38,15 +37,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("done")
     run(write_tiny(folder), results=folder / "results", executor=Fails(0))
     return folder
-
-
-def started(command: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a command that Ctrl-C ends, as in a terminal, also where these tests themselves ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored, a child ignores too
-    try:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from command_line import started
 from tiny import write_tiny
 
 from hpxfer.errors import HpxferError
@@ -36,13 +36,7 @@ def test_a_signal_keeps_the_steps_of_the_running_trials(
 ) -> None:
     sweep = write_tiny(tmp_path, ("steps: 6", f"steps: {STEPS}"), ("workers: 2", "workers: 1, stack_size: 2"))
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path)]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored, a child ignores too
-    try:
-        process = subprocess.Popen(
-            [*command, "--executor", executor], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
+    process = started([*command, "--executor", executor])
     folder, deadline = tmp_path / "tiny", time.monotonic() + LONG_S
     while not has_begun(folder):
         assert process.poll() is None, process.communicate()

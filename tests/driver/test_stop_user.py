@@ -30,7 +30,7 @@ while step < config["steps"]:
     print(json.dumps({"type": "report", "step": step, "loss": 3.0}), file=out)
     step += 1
     if step == 4 and first:
-        time.sleep(60)
+        time.sleep(600)
 print(json.dumps({"type": "result", "status": "finished", "validation_loss": 2.0}), file=out)
 """
 SWEEP = """
@@ -39,7 +39,7 @@ trainer:
   command: [python3, train.py, "{config_json}"]
   files: [train.py]
   arms: {plain: {}}
-  timeouts: {grace_s: 20}
+  timeouts: {grace_s: 600}
 model: {family: user, own: {d_model: 64}}
 training: {steps: 20}
 axes: {d_model: [64]}

@@ -23,7 +23,7 @@ from hpxfer.trial.events import Ended, Event, Progress, Started
 from hpxfer.trial.stack import Stack
 
 # A worker that never looks whether it is asked to stop, as one within a very long step.
-FAR_S = 60.0
+FAR_S = 600.0
 
 
 def run_until(

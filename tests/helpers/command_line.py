@@ -1,8 +1,12 @@
-"""The command line called in this process, and an executor that makes results up."""
+"""The command line called in this process or in one of its own, and an executor that makes results up."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -24,6 +28,16 @@ def hpxfer(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
     out = capsys.readouterr()
     assert isinstance(code, int)
     return code, out.out, out.err
+
+
+def started(command: Sequence[str], **given: Any) -> subprocess.Popen[str]:
+    """Start a command that Ctrl-C ends, as in a terminal, also where these tests themselves ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored, a child ignores too
+    try:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **given}
+        return subprocess.Popen(command, **pipes)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Fails:

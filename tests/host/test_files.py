@@ -96,25 +96,23 @@ def test_small_parts_become_large_row_groups(tmp_path: Path, monkeypatch: pytest
 def test_what_a_dead_process_left_half_written_goes(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    of_the_dead = [f"trials-000001.parquet.{gone.pid}.tmp", f"lease.json.{gone.pid}.0a1b2c3d.tmp"]
-    stay = [
-        f"recipe.yaml.{os.getpid()}.tmp",
-        f"lease.json.{os.getpid()}.12345678.tmp",
-        "a user's.tmp",
-        "trials.parquet",
-    ]
-    for name in (*of_the_dead, *stay):
+    recipe, lease = half_written(tmp_path / "recipe.yaml"), half_written(tmp_path / "lease.json")
+    alive = [recipe.name, lease.with_suffix(".12345678.tmp").name]
+    of_the_dead = [name.replace(f".{os.getpid()}.", f".{gone.pid}.") for name in alive]
+    elsewhere = f"recipe.yaml.on-01234567.{gone.pid}.tmp"
+    of_a_user = ["a user's.tmp", f"trials.{gone.pid}.tmp", f"on-01234567.{gone.pid}.tmp", "trials.parquet"]
+    owned = f"trials-000001.parquet.on-01234567.{os.getpid()}.tmp"
+    stay = sorted([*alive, elsewhere, *of_a_user])
+    for name in (*of_the_dead, *stay, owned):
         (tmp_path / name).write_bytes(b"half")
     remove_half_written(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(stay)
-    remove_half_written(tmp_path / "none")
-    here = half_written(tmp_path / "recipe.yaml").name.replace(f".{os.getpid()}.", f".{gone.pid}.")
-    elsewhere = f"recipe.yaml.on-01234567.{gone.pid}.tmp"
-    owned = f"trials-000001.parquet.on-01234567.{os.getpid()}.tmp"
-    for name in (here, elsewhere, owned):
-        (tmp_path / name).write_bytes(b"half")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*stay, owned])
     remove_half_written(tmp_path, ("trials",))
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*stay[:3], "trials.parquet", elsewhere])
+    assert sorted(path.name for path in tmp_path.iterdir()) == stay
+    (tmp_path / of_the_dead[0]).write_bytes(b"half")
+    write_files({tmp_path / "other.yaml": lambda file: file.write(b"whole")})
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*stay, "other.yaml"])
+    remove_half_written(tmp_path / "none")
 
 
 def test_what_is_read(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_files_come_below_their_folder_in_the_order_given(tmp_path: Path) -> Non
 def test_a_folder_that_is_a_file_is_said_before_and_after_the_work(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("mine")
-    message = rf"{file}: the limit cannot be written: File exists; choose another folder with --to"
+    message = rf"{file}: the limit cannot be written: a file is in its place; choose another folder with --to"
     with pytest.raises(HpxferError, match=message):
         make_folder(file, "limit", "--to")
     with pytest.raises(HpxferError, match=message):

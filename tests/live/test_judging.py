@@ -225,9 +225,11 @@ def test_the_process_has_a_low_priority_and_ends_with_its_input(tmp_path: Path) 
     process.stdin.write(json.dumps({"folder": str(tmp_path), "where": "x", "is_running": True, "problems": []}) + "\n")
     process.stdin.flush()
     assert json.loads(process.stdout.readline()) == {"why_not": "no trial has a result yet"}
-    assert os.getpriority(os.PRIO_PROCESS, process.pid) == NICE
+    own = os.getpriority(os.PRIO_PROCESS, 0)  # these tests may run at a low priority themselves
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(own + NICE, 19)
     group = Path(f"/proc/{process.pid}/autogroup")
-    assert not group.exists() or group.read_text().endswith(f" nice {NICE}\n")
+    if group.exists() and os.geteuid() == 0:  # of others, Linux takes one such wish in 0.1 s
+        assert group.read_text().endswith(f" nice {NICE}\n")
     assert os.getsid(process.pid) == process.pid  # so that no other process is slowed with it
     process.stdin.close()
     assert process.wait(300) == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gpt_cases import CASES, CPU, SHARED, SMALL, TWO, Case
 from tiny_trials import JOINT, trial
-from tolerances import assert_near, is_near
+from tolerances import assert_gradients_near, assert_near, is_near
 
 from hpxfer.model.flat import gradients
 from hpxfer.model.gpt.forward import build_gpt
@@ -28,9 +28,7 @@ def test_losses_and_gradients_equal_the_reference(case: tuple[Shape, dict[str, A
     grads = gradients(losses, made.weights, made.grad_KT)
     (own, own_grads), (exact, exact_grads) = made.plain(torch.float32), made.plain(torch.float64)
     assert_near(losses, own, exact, "losses")
-    for name, copies in grads.items():
-        for layer, grad in enumerate(copies):
-            assert_near(grad, own_grads[name][layer], exact_grads[name][layer], f"{name} of layer {layer}")
+    assert_gradients_near(grads, own_grads, exact_grads)
 
 
 @pytest.mark.parametrize("role", [*FORWARD_ROLES, "route_scale", "b_t"])

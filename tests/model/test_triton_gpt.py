@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from gpt_cases import CASES, Case
-from tolerances import assert_near
+from tolerances import assert_gradients_near, assert_near
 from torch import Tensor
 
 from hpxfer.kernels.backend import Backend
@@ -37,9 +37,7 @@ def test_losses_and_gradients_equal_the_reference(name: str) -> None:
     grads = gradients(losses, made.weights, made.grad_KT)
     (own, own_grads), (exact, exact_grads) = made.plain(torch.float32), made.plain(torch.float64)
     assert_near(losses, own, exact, "losses")
-    for tensor, copies in grads.items():
-        for layer, grad in enumerate(copies):
-            assert_near(grad, own_grads[tensor][layer], exact_grads[tensor][layer], f"{tensor} of layer {layer}")
+    assert_gradients_near(grads, own_grads, exact_grads)
 
 
 def test_loads_and_scores_are_those_of_torch() -> None:

@@ -191,42 +191,6 @@ def test_the_same_bytes_with_any_number_of_processes(tmp_path: Path, tokenizer: 
     assert len(list((tmp_path / "one").glob("train-*.bin"))) > 2
 
 
-class _Killed(BaseException):
-    pass
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_a_run_that_is_stopped_anywhere_goes_on(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Killed after each write in turn, before or after the files get their names, the end is the same bytes."""
-    source = jsonl(tmp_path / name, TEXTS)
-    options: dict[str, Any] = {"val_tokens": VAL, "shard_tokens": 3000}
-    made(source, tokenizer, tmp_path / "whole", **options)
-    for late in (False, True):
-        for limit in range(1, 6):
-            out, left = tmp_path / f"out-{late}-{limit}", [limit]
-
-            def killed(files: Any, left: list[int] = left, late: bool = late) -> None:
-                left[0] -= 1
-                if left[0] == 0 and not late:
-                    raise _Killed
-                write_files(files)
-                if left[0] == 0:
-                    raise _Killed
-
-            monkeypatch.setattr("hpxfer.prepare.writer.write_files", killed)
-            with pytest.raises(_Killed):
-                made(source, tokenizer, out, **options)
-            monkeypatch.setattr("hpxfer.prepare.writer.write_files", write_files)
-            if not (out / "manifest.json").exists() and (out / "preparing.json").exists():
-                with pytest.raises(HpxferError, match="has not ended; run the same command again"):
-                    read_manifest(out)
-            made(source, tokenizer, out, **options)
-            assert contents(out) == contents(tmp_path / "whole")
-
-
 def test_sigkill_in_the_middle_from_the_command_line(tmp_path: Path, tokenizer: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", TEXTS * 40)
     given = [sys.executable, "-m", "hpxfer", "data", "prepare", str(source), "--tokenizer", str(tokenizer)]

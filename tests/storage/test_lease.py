@@ -25,7 +25,7 @@ from hpxfer.storage import lease_file as lease_slot
 from hpxfer.storage.lease import Holder, decoded, encoded, leased
 from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
 
-DEADLINE_S = 120.0
+DEADLINE_S = 600.0
 # A driver in a process of its own: says what became of it, holds the lease until its input ends.
 DRIVER = """
 import sys

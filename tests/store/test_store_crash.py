@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from deaths import die_after
 from made_results import files, made, stored, trials_of
 
 from hpxfer.host.files import remove_half_written
 from hpxfer.store import Store
 
 TRIALS_OF_SPEC = trials_of()
-
-
-class Death(BaseException):
-    """Not an Exception: nothing that tidies up after an error may count on being run."""
-
-
-def die_after(num_steps: int, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> bool:
-    """Return whether `act` died: after so many steps on the disk, this one and all further ones raise Death."""
-    left = num_steps
-
-    def mortal(step: Callable[..., Any]) -> Callable[..., Any]:
-        def limited(*args: Any) -> Any:
-            nonlocal left
-            if left <= 0:
-                raise Death
-            left -= 1
-            return step(*args)
-
-        return limited
-
-    with monkeypatch.context() as patch:
-        for name in ("replace", "unlink", "fsync"):
-            patch.setattr(os, name, mortal(getattr(os, name)))
-        try:
-            act()
-        except Death:
-            return True
-    return False
 
 
 def filled(folder: Path, *, compacted: bool) -> Store:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trainer_jobs import QUICK, Run, Runner
+from trainer_jobs import QUICK, Run, Runner, to_the_end
 
-from hpxfer.trainer import Timeouts
+from hpxfer.trainer import Timeouts, follow
 
 HANG = "time.sleep(600)"
-# A time-out, the kill, and what a busy machine adds.
-SOON_S = 12.0
+# Half of a hang. A time-out and the kill take seconds, and a busy machine adds what it adds.
+SOON_S = 300.0
 
 
 def failed(run: Run, kind: str, *words: str) -> None:
@@ -47,11 +47,11 @@ def test_a_script_that_python_does_not_find(runner: Runner) -> None:
 
 def test_it_never_reports(runner: Runner) -> None:
     run = runner.run("print('waiting for data', flush=True)\n" + HANG, timeouts=QUICK)
-    failed(run, "timeout", "no line within start_s, 1 s", "waiting for data")
+    failed(run, "timeout", "no line within start_s, 5 s", "waiting for data")
 
 
 def test_it_stops_reporting(runner: Runner) -> None:
-    run = runner.run("report(0, 3.0)\n" + HANG, timeouts=Timeouts(start_s=60.0, silence_s=1.0))
+    run = runner.run("report(0, 3.0)\n" + HANG, timeouts=Timeouts(start_s=300.0, silence_s=1.0))
     failed(run, "timeout", "no line for silence_s, 1 s")
     assert [point.step for point in run.ending.points] == [0]
 
@@ -114,7 +114,7 @@ for second in range(200):
 os.write({pipe}, b"the end")
 for step in range(3): report(step, 3.0)
 """
-    run = runner.run(program, timeouts=Timeouts(start_s=10.0))
+    run = runner.run(program, timeouts=Timeouts(start_s=SOON_S))
     assert run.ending.status == "finished", run.ending.message
     log = (runner.folder / "attempt-1" / {1: "stdout", 2: "stderr"}[pipe]).read_bytes()
     assert len(log) < 2**20 + 100
@@ -206,8 +206,14 @@ def test_a_segmentation_fault_says_where(runner: Runner) -> None:
 
 
 def test_it_cuts_its_report_file(runner: Runner) -> None:
-    program = "report(0, 3.0)\ntime.sleep(0.5)\nopen(lines.name, 'w').close()\n" + HANG
-    failed(runner.run(program), "bug", "must only grow", "open it for appending")
+    program = "report(0, 3.0)\nwhile not os.path.exists('go'): time.sleep(0.01)\nopen(lines.name, 'w').close()\n" + HANG
+    following = follow(runner.job(program), stop=lambda: False)
+    next(following)  # the line was read
+    (runner.folder.parent / "go").touch()
+    _, ending = to_the_end(following)
+    assert (ending.status, ending.kind) == ("failed", "bug")
+    assert "must only grow" in ending.message
+    assert "open it for appending" in ending.message
 
 
 def test_its_report_file_is_a_folder_or_a_pipe(runner: Runner) -> None:

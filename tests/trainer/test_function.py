@@ -19,7 +19,7 @@ from hpxfer.trainer.user_recipe import TrialRecipe
 
 ROOT = Path(__file__).parents[2]
 BASE = {"width": 32, "depth": 2, "head_dim": 16, "num_experts": 4, "num_active": 1, "expert_width": 32}
-SLOW = Timeouts(start_s=60.0, silence_s=60.0)
+SLOW = Timeouts(start_s=300.0, silence_s=300.0)
 
 
 def run(runner: Runner, body: str, *launcher: str, entry: str = "mine:train", **given: Any) -> Run:
@@ -135,7 +135,7 @@ def test_a_config_of_another_contract(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_function_that_hangs_says_where(runner: Runner) -> None:
     body = "import time\ndef stuck(): time.sleep(600)\ndef train(trial):\n    trial.report(0, 1.0)\n    stuck()"
-    ending = run(runner, body, timeouts=Timeouts(start_s=30.0, silence_s=1.0)).ending
+    ending = run(runner, body, timeouts=Timeouts(start_s=300.0, silence_s=5.0)).ending
     assert ending.kind == "timeout"
     assert "in stuck" in ending.message
 

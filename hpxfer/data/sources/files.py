@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hpxfer.data.sources.remote import is_uri, matching_uris
 from hpxfer.errors import HpxferError, cut, shown
+from hpxfer.host.files import require_reachable
 
 # A plan looks at each file, and so many take about a second. So many names are read from the disk in about one.
 MAX_FILES = 20_000
@@ -20,14 +21,17 @@ MAX_PATTERN = 4096  # characters, as for the paths of the system
 def matching_files(pattern: str, key: str = "data.source") -> list[str]:
     """Return the file at the literal path `pattern`, or the files that it matches as a glob, sorted. `**` recurses.
 
-    Folders among the matches are left out. Raise HpxferError if nothing else matches, or too much.
+    Folders among the matches are left out. Raise HpxferError if nothing else matches, or too much, or if nothing is
+    found where a folder is closed to this user.
     """
     if "\0" in pattern or len(pattern) > MAX_PATTERN:
         rule = f"must be a path of at most {MAX_PATTERN} characters, none of them zero"
         raise HpxferError(f"{key}: {rule}, got {shown(pattern)} of {len(pattern)}")
     if is_uri(pattern):
         return matching_uris(pattern)
-    matches = [pattern] if os.path.lexists(pattern) else sorted(set(_Glob(pattern, key).paths()))
+    matches = [pattern] if os.path.lexists(pattern) else sorted(set((found := _Glob(pattern, key)).paths()))
+    if not matches:
+        require_reachable(pattern, found.closed)
     files = [path for path in matches if not os.path.isdir(path)]
     if matches and not files:
         inside = os.path.join(matches[0], "**", "*")
@@ -53,6 +57,7 @@ class _Glob:
     pattern: str
     key: str
     num_names: int = 0
+    closed: OSError | None = None  # why a folder on the way could not be read
 
     def paths(self) -> Iterator[str]:
         parts: list[str] = []
@@ -94,7 +99,7 @@ class _Glob:
             yield from self._below(found, rest)
 
     def _entries(self, path: str) -> Iterator[tuple[str, bool]]:
-        """Yield (name, whether it is a folder) of what a folder holds. A folder that cannot be read is empty."""
+        """Yield (name, whether it is a folder) of what a folder holds: nothing, with a note, if it cannot be read."""
         try:
             with os.scandir(path or ".") as entries:
                 for entry in entries:
@@ -102,5 +107,5 @@ class _Glob:
                     if self.num_names > MAX_NAMES:
                         raise _too_many(self.key, self.pattern, f"be found among at most {MAX_NAMES} names, got more")
                     yield entry.name, entry.is_dir()
-        except OSError:
-            return
+        except OSError as error:
+            self.closed = error
