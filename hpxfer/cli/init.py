@@ -46,7 +46,8 @@ def init(
         fix = nearest(name, found)
         near = f"{fix}; " if fix.startswith("did") else ""  # the list names all of them
         raise HpxferError(
-            f"NAME: unknown example {shown(name)}; {near}--list names all {len(found)}, and a folder comes after the name"
+            f"NAME: unknown example {shown(name)}; {near}--list names all {len(found)}, "
+            "and a folder comes after the name"
         )
     files = {folder / each.name: each for each in _files(found[name])}
     for path in files:

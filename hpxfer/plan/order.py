@@ -17,9 +17,9 @@ LONGER = 1.1
 def nearest_first(stacks: Sequence[Stack], distances: Mapping[Shape, int], workers: int) -> list[Stack]:
     """Return the stacks by the distance of their shape from the base, of equal distances the costliest first.
 
-    `distances` is shape -> distance, 0 of the base. The farthest stacks are mostly the costliest, and some workers would
-    be idle while others end them. So as few cheaper stacks as needed are kept back to fill these gaps: the farthest of
-    them, and none of the base.
+    `distances` is shape -> distance, 0 of the base. The farthest stacks are mostly the costliest, and some workers
+    would be idle while others end them. So a few cheaper stacks are kept back to fill these gaps: as few as needed, the
+    farthest of them, and none of the base.
     """
     cost = {stack.id: stack_flops(stack) for stack in stacks}
     near = sorted(stacks, key=lambda stack: (distances.get(stack.shape, 0), -cost[stack.id]))
