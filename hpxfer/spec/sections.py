@@ -104,10 +104,10 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
             rule = " or ".join([*([form] if form else []), "a mapping" + (f" such as {example}" if example else "")])
         case _:
             rule = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    fix = None
+    hint = None
     if kind in ("int_type", "float_type") or is_quoted(error["input"]):
-        fix = how_to_write(error["input"], whole=kind == "int_type", at=loc)
-    return f"{where}: must be {rule}, got {got}" + (f"; {fix}" if fix else "")
+        hint = how_to_write(error["input"], whole=kind == "int_type", at=loc)
+    return f"{where}: must be {rule}, got {got}" + (f"; {hint}" if hint else "")
 
 
 def _legal_keys(model: type[BaseModel], loc: KeyPath) -> list[str]:
