@@ -21,11 +21,11 @@ _FOLDERS = tuple(_EXAMPLES / name for name in ("", "search", "chain", "mlp", "li
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write it; default: here.")] = Path(),
-    example: Annotated[
+    name: Annotated[
         str,
-        typer.Option("--example", help="Which one; --list names them.", autocompletion=lambda: [*examples()]),
+        typer.Argument(metavar="NAME", help="Which example; --list names them.", autocompletion=lambda: [*examples()]),
     ] = "quickstart",
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write it; default: here.")] = Path(),
     list_all: Annotated[bool, typer.Option("--list", help="List the examples, and write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -35,18 +35,21 @@ def init(
     Examples:
       hpxfer init
       hpxfer init --list
-      hpxfer init --example transfer sweeps
-      hpxfer init --example own_numpy first
+      hpxfer init transfer
+      hpxfer init own_numpy first
     """
     found = examples()
     if list_all:
         say(json.dumps({name: _question(path) for name, path in found.items()}) if as_json else _table(found))
         return
-    if example not in found:
-        fix = nearest(example, found)
+    if name not in found:
+        fix = nearest(name, found)
         near = f"{fix}; " if fix.startswith("did") else ""  # the list names all of them
-        raise HpxferError(f"--example: unknown example {shown(example)}; {near}--list names all {len(found)}")
-    files = {folder / each.name: each for each in _files(found[example])}
+        raise HpxferError(
+            f"NAME: unknown example {shown(name)}; {near}--list names all {len(found)}, "
+            "and a folder comes after the name"
+        )
+    files = {folder / each.name: each for each in _files(found[name])}
     for path in files:
         if path.exists():
             raise HpxferError(f"{path}: must not exist yet, as it would be overwritten; name another folder")

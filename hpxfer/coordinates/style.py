@@ -32,13 +32,13 @@ def scale_colors(scales: Sequence[float]) -> dict[float, str]:
 
 def verdict_title(report: CheckReport, axis: AxisReport) -> str:
     """Return what the figures of an axis say above all panels."""
-    verdict = "passed" if axis.passed else "FAILED"
-    if axis.must_be_stable and axis.follows and not axis.stable:
-        verdict = "FAILED, features do not keep their size"
+    verdict = axis.answer
     if axis.limit is not None and axis.limit.missed:
         verdict = "FAILED, the losses miss their limit"
+    elif verdict == "FAILED" and axis.follows:
+        verdict = "FAILED, features do not keep their size"
     if not any(axis.count(each) for each in ("ok", "miss", "unclear")):
-        return f"{report.parameterization} along {axis.axis}, {report.optimizer}: nothing is predicted"
+        return f"{report.parameterization} along {axis.axis}, {report.optimizer}: {verdict}"
     counts = f"{axis.count('ok')} ok, {axis.count('miss')} missed, {axis.count('unclear')} unclear"
     return f"{report.parameterization} along {axis.axis}, {report.optimizer}: {verdict} ({counts})"
 

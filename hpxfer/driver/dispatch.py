@@ -10,12 +10,15 @@ from hpxfer.driver.kept import kept_text, steps_kept
 from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Reached
-from hpxfer.plan.packing import pack, stack_flops, with_way
+from hpxfer.plan.order import nearest_first
+from hpxfer.plan.packing import pack, with_way
 from hpxfer.plan.ways import How
 from hpxfer.progress.counts import RunCounts
+from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome
 from hpxfer.search.export import StudyExport
 from hpxfer.search.stored import trial_seconds
+from hpxfer.spec.axes import Axis
 from hpxfer.storage.lease import Lease
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
@@ -69,7 +72,7 @@ class Dispatcher:
         self._noted: set[str] = set()  # decisions of the search that are among the counts' notes
 
     def more(self) -> list[Stack]:
-        """Return the stacks of the trials that the search wants next, the costliest first.
+        """Return the stacks of the trials that the search wants next, in order.
 
         Trials that another folder has are copied from there and not trained.
         """
@@ -82,7 +85,7 @@ class Dispatcher:
             self._learn({trial_id: found[trial_id] for trial_id in copied})
             trials = self._ask()
         self._running.update(trial.id for trial in trials)
-        return longest_first(trials, self._prepared, self._checkpoints)
+        return stacks_in_order(trials, self._prepared, self._checkpoints)
 
     def take(self, stack: Stack, event: Event) -> None:
         """Store the results that an event brings, then count the event.
@@ -180,10 +183,11 @@ def allowed(prepared: PreparedSweep, lease: Lease) -> Callable[[], AbstractConte
     return nullcontext if prepared.location.is_remote else lease.writing
 
 
-def longest_first(
+def stacks_in_order(
     trials: Iterable[Trial], prepared: PreparedSweep, checkpoints: Checkpoints | None = None
 ) -> list[Stack]:
-    """Return the stacks of trials, the costliest first, so that short stacks fill the gaps at the end of a run.
+    """Return the stacks of trials, those of the base first, then those of the shapes beside it, so that a verdict can
+    form early.
 
     Trials that share a checkpoint stay in one stack and resume from it.
     """
@@ -196,4 +200,16 @@ def longest_first(
     placed = [
         with_way(stack, device, how, measured=known.get(stack.shape), share=share, workers=workers) for stack in resumed
     ]
-    return sorted([*placed, *stacks], key=stack_flops, reverse=True)
+    distances = _distances(prepared.expansion.axes, prepared.spec.base_shape)
+    return nearest_first([*placed, *stacks], distances, prepared.real.workers)
+
+
+def _distances(axes: Iterable[Axis], base: Shape) -> dict[Shape, int]:
+    """Return shape -> how many points from the base it is, on the axis on which it is nearest."""
+    out: dict[Shape, int] = {}
+    for axis in axes:
+        shapes = [point.shape for point in axis.points]
+        at_base = shapes.index(base)
+        for index, shape in enumerate(shapes):
+            out[shape] = min(out.get(shape, len(shapes)), abs(index - at_base))
+    return out

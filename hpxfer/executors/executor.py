@@ -27,8 +27,8 @@ class Executor(Protocol):
         """Train every stack that `more` returns, and call `on_event` with each event of its training.
 
         The executor calls `more` and `on_event` in this process and thread. It calls `more` whenever a worker is idle
-        and no stack waits. `more` may return any number of stacks. The run ends when `more` returns nothing and no
-        stack is running.
+        and no stack waits. `more` may return any number of stacks, which begin in their order. The run ends when `more`
+        returns nothing and no stack is running.
 
         Each stack has the events Started, any number of Progress, and Ended, exactly once and last. If `train` raises,
         the stack's results are failed trials with the traceback. If a worker is lost, its stack is tried on any worker,

@@ -61,8 +61,9 @@ def check_hp_name(name: str) -> None:
     role, dot, kind = name.partition(".")
     if not dot:
         if name not in SCALARS:
-            legal = [*SCALARS, *(f"{each}.{mult}" for each in ROLES for mult in MULTIPLIERS)]
-            raise HpxferError(f"unknown HP; {nearest(name, legal)}")
+            near = nearest(name, [*SCALARS, *(f"{each}.{mult}" for each in ROLES for mult in MULTIPLIERS)])
+            every = f"legal: {', '.join(SCALARS)}, or a multiplier of a role such as router.lr_mult"
+            raise HpxferError(f"unknown HP; {near if near.startswith('did') else every}")
     elif role not in ROLES:
         raise HpxferError(f"unknown role {shown(role)}; {nearest(role, ROLES)}")
     elif kind not in MULTIPLIERS:

@@ -183,8 +183,8 @@ def check_shape(shape: Shape) -> str | None:
         )
     if shape.query_heads % shape.key_heads:
         return (
-            f"kv_heads must divide the number of heads, got {shape.key_heads} and {shape.query_heads} heads; the "
-            f"nearest is {_nearest_divisor(shape.query_heads, shape.key_heads)}"
+            f"kv_heads must divide num_heads, by default width / head_dim, got {shape.key_heads} and "
+            f"{shape.query_heads} heads; the nearest is {_nearest_divisor(shape.query_heads, shape.key_heads)}"
         )
     return _check_experts(shape)
 
@@ -230,14 +230,22 @@ def _check_experts(shape: Shape) -> str | None:
     return None
 
 
+# Sizes of the rows of a model's matrices -> the keys that make them.
+_ROWS = {
+    **{name: name for name in ("width", "expert_width", "shared_width", "dense_width")},
+    "attention_width": "num_heads x head_dim",
+    "kv_width": "kv_heads x head_dim",
+}
+
+
 def check_trainable(shape: Shape, row_multiple: int = ROW_MULTIPLE) -> str | None:
     """Return why the built-in trainer cannot run this shape, or None. `row_multiple` is that of the model's family."""
     if (problem := check_shape(shape)) or shape.own:
         return problem
-    for name in ("width", "attention_width", "kv_width", "expert_width", "shared_width", "dense_width"):
+    for name, keys in _ROWS.items():
         value = getattr(shape, name)
         if value % row_multiple:
-            return f"{name} must be a multiple of {row_multiple} (rows of whole 16-byte units), got {value}"
+            return f"{keys} must be a multiple of {row_multiple} (rows of whole 16-byte units), got {value}"
     return None
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape, check_trainable
 from hpxfer.spec.axes import DIMENSION, entries, shape_at
 from hpxfer.spec.blocks import forward_problem, has_dense, model_roles, moe_blocks
+from hpxfer.spec.key_names import dimension_called, hp_called
 from hpxfer.spec.model_section import ShapeSpec
 from hpxfer.spec.own import own_scale
 from hpxfer.spec.problem import Problem
@@ -150,12 +152,20 @@ def _axis_problem(name: str, axis: AxisSpec, spec: SweepSpec) -> Problem | None:
     legal = DIMENSION if spec.model.own is None else [*spec.model.own, "batch_tokens", "steps"]
     if axis.values is not None and name not in legal:
         of = "dimension" if spec.model.own is None else "key of model.own"
-        return (), f"an axis of bare values must be named after a {of}; {nearest(name, legal)}"
+        return (), f"an axis of bare values must be named after a {of}; {_axis_called(name, legal)}"
     if not (axis.values or axis.shapes):
         return (), "must hold at least one shape"
     if axis.num_active is not None and (name != "experts" or axis.values is None or spec.model.own is not None):
         return ("num_active",), "only for the values of the axis experts; in shapes, give it in each"
     return None
+
+
+def _axis_called(name: str, legal: Collection[str]) -> str:
+    """Return the fix for an axis of bare values with another name than one of the `legal` ones."""
+    if hp_called(name) or name in SCALARS:
+        return "it is an HP, and HPs are scanned in grid"
+    meant = dimension_called(name)
+    return nearest(next((axis for axis in legal if DIMENSION.get(axis) == meant), name) if meant else name, legal)
 
 
 def _point_problems(
@@ -171,8 +181,14 @@ def _point_problems(
         got = f"{shape.num_active}/{shape.num_experts}" if shape.num_experts else "1, as of any dense shape"
         yield (
             f"kappa = num_active/num_experts must stay {base.kappa:g} under {holding[0]}, got {got}; transfer is not "
-            "expected along such an axis, set allow_kappa_change: true on it to run it all the same"
+            f"expected along such an axis; {how_to_allow(axis)}"
         )
+
+
+def how_to_allow(axis: AxisSpec) -> str:
+    """Return how a file runs shapes along an axis for which a table is not made."""
+    form = "values" if axis.values is not None else "shapes"
+    return f"to run it all the same, write the axis as {{{form}: [...], allow_kappa_change: true}}"
 
 
 def _schedule(spec: SweepSpec, shape: Shape, own: ScheduleSpec | None) -> Iterator[Problem]:

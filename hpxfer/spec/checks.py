@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 
-from hpxfer.errors import MAX_LINES, HpxferError, nearest, shown
+from hpxfer.errors import MAX_LINES, HpxferError, cut, nearest, shown
 from hpxfer.registry import registry
-from hpxfer.scaling.hps import HPs, check_hp_name, check_hp_value
+from hpxfer.scaling.hps import POSITIVE, HPs, check_hp_name, check_hp_value
 from hpxfer.scaling.resolve import resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.spec.base_values import base_values
@@ -32,6 +32,7 @@ from hpxfer.spec.check_size import length_problems, size_problems
 from hpxfer.spec.check_trainer import cost_problems
 from hpxfer.spec.data import data_problems
 from hpxfer.spec.fields import GridValues, power_of_two
+from hpxfer.spec.key_names import dimension_called, hp_called
 from hpxfer.spec.mlp import LEARNED
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import Planned, schedule_problems
@@ -198,6 +199,8 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         if not broken and (why := without_effect(spec, name, roles)):
             yield at, why
     others = [name for name in spec.grid if name != "lr"]
+    if hps.lr is None and any(map(_unknown_hp, spec.grid)):
+        return  # one of them may be meant as lr
     if hps.lr is None and "lr" not in spec.grid:
         yield ("hps", "lr"), "must be given, because the grid does not scan lr"
     elif hps.lr is None and others and not spec.product and not spec.search_row.is_box:
@@ -298,7 +301,8 @@ def _value(at: KeyPath, name: str, value: float) -> Iterator[Problem]:
         check_hp_name(name)
         check_hp_value(name, value)
     except HpxferError as error:
-        yield at, str(error)
+        is_exponent = at[0] == "hps" and name in POSITIVE and value < 0
+        yield at, str(error) + (f"; 2^{value:g} is written as {{log2: {value:g}}}" if is_exponent else "")
 
 
 def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
@@ -306,10 +310,8 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         yield ("grid",), "must scan at least one HP"
     for name, values in spec.grid.items():
         at: KeyPath = ("grid", name)
-        try:
-            check_hp_name(name)
-        except HpxferError as error:
-            yield at, str(error)
+        if unknown := _unknown_hp(name):
+            yield at, unknown
             continue
         if why := without_effect(spec, name, roles) or _nothing_to_tune(spec, name, roles):
             yield at, why
@@ -326,6 +328,19 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         yield ("seeds",), "must hold at least one seed"
     elif len(set(spec.seeds)) != len(spec.seeds):
         yield ("seeds",), f"a seed stands twice in {shown(list(spec.seeds))}"
+
+
+def _unknown_hp(name: str) -> str | None:
+    """Return why a name of the grid is that of no HP, with the one that is meant, or None."""
+    try:
+        check_hp_name(name)
+    except HpxferError as error:
+        if (meant := hp_called(name)) is not None:
+            return f"unknown HP; did you mean {shown(meant)}?"
+        if (dimension := dimension_called(name)) is not None:
+            return f"{dimension} is no HP, so the grid cannot scan it; give its values as an axis, in axes"
+        return str(error)
+    return None
 
 
 def _product_without_base(spec: SweepSpec) -> Iterator[Problem]:
@@ -363,6 +378,11 @@ def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem
     else:
         # The legal values of an HP form an interval, so it is enough to check the ends.
         key, given = "log2", tuple(power_of_two(exponent) for exponent in values.log2)
+    are_whole = all(value == round(value) for value in given if math.isfinite(value))
+    if key == "values" and name in POSITIVE and given and min(given) < 0 and are_whole:
+        got, exponents = ", ".join(f"{value:g}" for value in given), f"{{log2: [{min(given):g}, {max(given):g}]}}"
+        yield at, f"{name} must be > 0, got [{cut(got)}]; exponents of two are written as {exponents}"
+        return
     broken = [problem for index, value in enumerate(given) for problem in _value((*at, key, index), name, value)]
     if broken:
         yield from broken

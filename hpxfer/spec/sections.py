@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from hpxfer.errors import HpxferError, cut, joined, nearest, shown
-from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, spell
+from hpxfer.errors import HpxferError, cut, joined, shown
+from hpxfer.spec.key_names import which_key
+from hpxfer.spec.number_text import how_to_write, is_quoted
+from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml
 
 M = TypeVar("M", bound=BaseModel)
 
 # Parts of a key path that no file spells: keys that a short form leaves out, and the members of a union.
 _LEFT_OUT = ("values", "shapes", "name", "float", "str", "mapping", "number")
-# HP -> the key of the list that holds its value.
-_LISTS = {"beta1": "betas", "beta2": "betas"}
 # Section -> its short form.
 _FORMS = {
     "ParameterizationSpec": "a name",
     "PluginSpec": "a name",
     "RecipeRef": "a path",
-    "AxisSpec": "a list",
-    "Length": "a whole number",
-    "GridValues": "a list",
+    "AxisSpec": "a list such as [64, 128]",
+    "Length": "a whole number of steps",
+    "GridValues": "a list such as [0.001, 0.01]",
+}
+# Section -> an example of its long form.
+_EXAMPLES = {
+    "Length": "{fraction: 0.1}",
+    "GridValues": "{log2: [-9, -4]}",
+    "ScheduleSpec": "{decay: cosine}",
+    "DataSpec": "{source: builtin:stdlib}",
+    "JudgeSpec": "{hp: lr}",
+    "RegretLimit": "{loss: 0.01}",
+    "BalanceSpec": "{bias: sign}",
 }
 
 
@@ -68,9 +79,7 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
     got = shown(error["input"])
     if kind == "extra_forbidden":
         legal = _legal_keys(model, error["loc"][:-1])
-        homes = [spell(home) for home in _homes(model, str(loc[-1])) if home[:-1] != error["loc"][:-1]]
-        fix = f"write it as {' or '.join(homes)}" if homes else nearest(str(loc[-1]), legal)
-        return f"{where}: unknown key; {fix}"
+        return f"{where}: unknown key; {which_key(str(loc[-1]), model, in_file(file, error['loc'][:-1]), legal)}"
     if kind == "missing":
         return f"{file.where(loc)}: must be given"
     if kind in ("unregistered", "own"):
@@ -79,7 +88,9 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
         section = in_file(file, loc[:-1] if kind == "invalid_key" else loc[:-2])
         spelled = _as_spelled(file, section, error["input"])
         where = file.where((*section, spelled)).removesuffix(": ")
-        return f"{where}: a key must be text, got {cut(spelled) or 'none'}; quote it"
+        of_number = re.fullmatch(r"\d{3}", spelled)  # the rest of `{steps: 1,000}`
+        fix = "write a number without commas: 1_000 and not 1,000" if of_number else "quote it"
+        return f"{where}: a key must be text, got {cut(spelled) or 'none'}; {fix}"
     match kind:
         case "tuple_type":
             rule = "a list"
@@ -88,11 +99,15 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
         case "bool_type":
             rule = "true or false"
         case "model_type":
-            form = _FORMS.get(error["ctx"]["class_name"])
-            rule = f"{form} or a mapping" if form else "a mapping"
+            section_name = error["ctx"]["class_name"]
+            form, example = _FORMS.get(section_name), _EXAMPLES.get(section_name)
+            rule = " or ".join([*([form] if form else []), "a mapping" + (f" such as {example}" if example else "")])
         case _:
             rule = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"{where}: must be {rule}, got {got}"
+    hint = None
+    if kind in ("int_type", "float_type") or is_quoted(error["input"]):
+        hint = how_to_write(error["input"], whole=kind == "int_type", at=loc)
+    return f"{where}: must be {rule}, got {got}" + (f"; {hint}" if hint else "")
 
 
 def _legal_keys(model: type[BaseModel], loc: KeyPath) -> list[str]:
@@ -105,16 +120,6 @@ def _legal_keys(model: type[BaseModel], loc: KeyPath) -> list[str]:
             if get_origin(annotation) is dict:
                 next(parts, None)  # a name that the user gives, such as that of an axis
     return list(model.model_fields)
-
-
-def _homes(model: type[BaseModel], key: str) -> Iterator[KeyPath]:
-    """Yield the key paths that a key has in the sections of `model`. Lists and mappings of sections do not count."""
-    key = _LISTS.get(key, key)
-    for name, field in model.model_fields.items():
-        kinds = (field.annotation, *get_args(field.annotation))  # a section, or a section or None
-        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if get_origin(field.annotation) not in (dict, tuple) and any(key in each.model_fields for each in sections):
-            yield (name, key)
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:

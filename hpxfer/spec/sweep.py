@@ -409,8 +409,9 @@ class SweepSpec(Section):
     product: bool = False
     """Scan every combination of the grid. By default each HP is one line through the base values of the others. A
     refine search then moves two HPs together."""
-    seeds: Seeds = (0,)
-    """A count, or a list of seeds. A seed decides init and data order. A verdict needs at least two."""
+    seeds: Seeds = (0, 1, 2, 3)
+    """A count, or a list of seeds. A seed decides init and data order. A verdict needs at least two, and the quickstart
+    needs the four of the default: with fewer, its losses are known less well than the limit of a regret asks for."""
     judge: JudgeSpec = JudgeSpec()
     """The HP and the loss that the verdict is about."""
     search: Search = SearchSpec()

@@ -172,6 +172,23 @@ class ExecutorSuite:
         assert list(seen.ended) == [first.id, second.id, third.id, held.id]
         assert asked == [0, 0, 1, 3, 4]
 
+    def test_stacks_begin_in_the_order_that_they_are_given_in(
+        self, executor: Executor, setting: Setting, tmp_path: Path
+    ) -> None:
+        """With two workers, a stack begins when at most one of those before it has not ended."""
+        stacks = [tiny_stack(setting, FINE, size=1, name=name) for name in "abcdef"]
+        place = {stack.id: index for index, stack in enumerate(stacks)}
+        seen, early = Reported(), []
+
+        def take(stack: Stack, event: Event) -> None:
+            if isinstance(event, Started) and place[stack.id] > len(seen.ended) + 1:
+                early.append(place[stack.id])
+            seen.on_event(stack, event)
+
+        executor.run(once(stacks), Misbehave(str(tmp_path)), take)
+        assert len(seen.ended) == len(stacks)
+        assert early == []
+
     def test_a_lost_worker_is_noticed_while_others_are_idle(
         self, executor: Executor, setting: Setting, tmp_path: Path
     ) -> None:

@@ -28,7 +28,7 @@ def test_an_example_is_written_and_can_be_planned(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = hpxfer(capsys, "init", "--example", name, "new/folder")
+    code, out, err = hpxfer(capsys, "init", name, "new/folder")
     path = Path("new", "folder", f"{name}.yaml")
     beside = sorted(examples()[name].parent.glob("*.py"))
     written = [path, *(path.with_name(each.name) for each in beside)]
@@ -57,13 +57,13 @@ def test_the_default_stands_here_and_is_commented(
     monkeypatch.chdir(tmp_path)
     code, out, _ = hpxfer(capsys, "init", "--json")
     assert (code, json.loads(out)) == (0, {"sweep": "quickstart.yaml"})
-    assert Path("quickstart.yaml").read_text().count("#") > 10
+    assert Path("quickstart.yaml").read_text().count("#") > 8
 
 
 def test_a_file_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "quickstart.yaml"
     path.write_text("mine")
-    code, out, err = hpxfer(capsys, "init", tmp_path)
+    code, out, err = hpxfer(capsys, "init", "quickstart", tmp_path)
     assert (code, out, path.read_text()) == (2, "", "mine")
     assert err == f"hpxfer: {path}: must not exist yet, as it would be overwritten; name another folder\n"
 
@@ -71,7 +71,7 @@ def test_a_file_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_trainer_is_never_overwritten_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "train.py"
     path.write_text("mine")
-    code, out, err = hpxfer(capsys, "init", "--example", "own_numpy", tmp_path)
+    code, out, err = hpxfer(capsys, "init", "own_numpy", tmp_path)
     assert (code, out, path.read_text()) == (2, "", "mine")
     assert err == f"hpxfer: {path}: must not exist yet, as it would be overwritten; name another folder\n"
     assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
@@ -79,22 +79,23 @@ def test_a_trainer_is_never_overwritten_either(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_folder_that_is_a_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    code, _, err = hpxfer(capsys, "init", tmp_path / "file")
+    code, _, err = hpxfer(capsys, "init", "quickstart", tmp_path / "file")
     assert code == 2
     assert "quickstart.yaml: cannot be written: " in err
 
 
 def test_an_unknown_name_is_told_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = hpxfer(capsys, "init", "--example", "quikstart", tmp_path)
+    code, _, err = hpxfer(capsys, "init", "quikstart", tmp_path)
     assert code == 2
-    rest = f"--list names all {len(examples())}\n"
-    assert err == f"hpxfer: --example: unknown example 'quikstart'; did you mean 'quickstart'?; {rest}"
+    rest = f"--list names all {len(examples())}, and a folder comes after the name\n"
+    assert err == f"hpxfer: NAME: unknown example 'quikstart'; did you mean 'quickstart'?; {rest}"
     assert not list(tmp_path.iterdir())
 
 
 def test_a_name_like_no_other_is_told_where_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = hpxfer(capsys, "init", "--example", "foo", tmp_path)
-    assert (code, err) == (2, f"hpxfer: --example: unknown example 'foo'; --list names all {len(examples())}\n")
+    code, _, err = hpxfer(capsys, "init", "foo", tmp_path)
+    rest = f"--list names all {len(examples())}, and a folder comes after the name\n"
+    assert (code, err) == (2, f"hpxfer: NAME: unknown example 'foo'; {rest}")
 
 
 def test_the_list_says_what_each_example_asks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ model: {family: user, own: {d_model: 64}}
 training: {steps: 20}
 axes: {d_model: [64]}
 grid: {lr: [0.015625]}
+seeds: 1
 resources: {gpus_per_trial: 16, gpus_per_node: 8, cpus_per_stack: 4}
 """
 

@@ -35,6 +35,15 @@ def test_passing_needs_something_that_is_ok() -> None:
     assert not report(FIT, replace(FIT, role="moe", verdict="miss")).passed
 
 
+def test_only_what_missed_has_failed() -> None:
+    nothing = replace(FIT, verdict="no prediction", predicted=None)
+    unclear = replace(FIT, verdict="unclear")
+    assert "nothing is predicted, so nothing was checked" in report(nothing).table()
+    assert "not shown" in report(nothing, unclear).table()
+    assert "FAILED" not in report(nothing).table() + report(unclear).table()
+    assert "FAILED" in report(nothing, replace(FIT, verdict="miss")).table()
+
+
 def test_the_table_says_it_all() -> None:
     missed = replace(FIT, role="expert_in", slope=0.5, low=0.4, high=0.6, verdict="miss")
     zero = replace(

@@ -23,6 +23,7 @@ training: {{batch_tokens: {batch_tokens}, steps: {steps}, validation_tokens: {va
 parameterizations: [sp]
 axes: {axes}
 grid: {{lr: [0.01]}}
+seeds: 1
 """
 
 

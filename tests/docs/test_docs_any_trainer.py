@@ -97,5 +97,5 @@ def test_the_sweep_and_the_script_are_those_of_the_example() -> None:
 
 
 def test_the_examples_that_the_page_names_exist() -> None:
-    named = [line.split("`")[1].split() for line in PAGE.splitlines() if line.startswith("| `hpxfer init --example")]
-    assert {words[3] for words in named} == {name for name in examples() if name.startswith("own_")}
+    named = [line.split("`")[1].split() for line in PAGE.splitlines() if line.startswith("| `hpxfer init ")]
+    assert {words[2] for words in named} == {name for name in examples() if name.startswith("own_")}

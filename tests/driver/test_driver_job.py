@@ -10,9 +10,9 @@ from driver_cases import InProcess, Made, trained
 from tiny import write_tiny
 
 from hpxfer import trial
-from hpxfer.driver import longest_first, measured, prepare, run
+from hpxfer.driver import measured, prepare, run, stacks_in_order
 from hpxfer.driver import prepared as driver_job
-from hpxfer.plan.packing import Device, Measured, stack_flops
+from hpxfer.plan.packing import Device, Measured
 from hpxfer.results import Results, load_results
 from hpxfer.spec.variants import DEFAULT
 from hpxfer.store import Store, rows
@@ -28,11 +28,17 @@ def test_time_is_measured_on_trials_of_the_same_length(tmp_path: Path) -> None:
     assert not any(row.is_measured for row in longer.shapes)
 
 
-def test_the_costliest_stacks_go_first(tmp_path: Path) -> None:
-    job = prepare(write_tiny(tmp_path), results=tmp_path)
-    flops = [stack_flops(stack) for stack in longest_first(job.missing, job)]
-    assert flops == sorted(flops, reverse=True)
-    assert flops[0] > flops[-1]
+def test_the_base_trains_first_then_the_shapes_beside_it_on_every_axis(tmp_path: Path) -> None:
+    axes = "axes: {width: [8, 16, 32, 64], depth: [1, 4, 8]}"
+    sweep = write_tiny(tmp_path, ("axes:\n  width: [16, 32]", axes), ("workers: 2", "workers: 1"))
+    job = prepare(sweep, results=tmp_path)
+    shapes = [stack.shape for stack in stacks_in_order(job.missing, job)]
+    dims = list(dict.fromkeys((shape.width, shape.depth) for shape in shapes))
+    assert dims[0] == (16, 1)
+    assert set(dims[1:4]) == {(8, 1), (32, 1), (16, 4)}
+    assert set(dims[4:]) == {(64, 1), (16, 8)}
+    base = sum(shape == job.spec.base_shape for shape in shapes)
+    assert all(shape == job.spec.base_shape for shape in shapes[:base])
 
 
 def test_planning_writes_nothing(tmp_path: Path) -> None:
@@ -71,7 +77,7 @@ def test_a_halved_stack_is_packed_by_its_half_the_next_time(tmp_path: Path) -> N
     assert set(found.values()) == {Measured(trial_s=1.5, trial_bytes=2500.0, most=2, stack_size=2)}
     job = prepare(write_tiny(tmp_path, ("seeds: 2", "seeds: 3")), results=tmp_path)
     job = replace(job, real=replace(job.real, device=Device(cuda=True)), measured=found)
-    assert {len(stack.trials) for stack in longest_first(job.missing, job)} <= {1, 2}
+    assert {len(stack.trials) for stack in stacks_in_order(job.missing, job)} <= {1, 2}
 
 
 def test_trials_of_an_older_trainer_are_read_and_trained_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

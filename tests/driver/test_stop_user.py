@@ -44,6 +44,7 @@ model: {family: user, own: {d_model: 64}}
 training: {steps: 20}
 axes: {d_model: [64]}
 grid: {lr: [0.015625]}
+seeds: 1
 resources: {executor: local, workers: 1}
 """
 

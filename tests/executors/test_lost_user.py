@@ -43,6 +43,7 @@ model: {family: user, own: {d_model: 64}}
 training: {steps: 20}
 axes: {d_model: [64]}
 grid: {lr: [0.015625]}
+seeds: 1
 resources: {executor: EXECUTOR, workers: 1}
 """
 KILLS = TRIES

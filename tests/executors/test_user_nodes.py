@@ -65,6 +65,7 @@ model: {family: user, own: {d_model: 64}}
 training: {steps: 120}
 axes: {d_model: [128]}
 grid: {lr: [0.015625]}
+seeds: 1
 resources: {nodes_per_trial: 2}
 """
 

@@ -98,7 +98,7 @@ def test_the_wheel_alone_is_enough_to_start(installed: Path, tmp_path: Path) -> 
     assert Path(file.strip()).is_relative_to(installed.parent)
     command = installed / "hpxfer"
     assert output([command, "--version"], tmp_path) == f"hpxfer {hpxfer.__version__}\n"
-    assert output([command, "init", "--example", "smoke"], tmp_path) == "written:\n  smoke.yaml\n"
+    assert output([command, "init", "smoke"], tmp_path) == "written:\n  smoke.yaml\n"
     assert "54 trials, 0 done" in output([command, "plan", "smoke.yaml"], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["smoke.yaml"]
 

@@ -69,9 +69,12 @@ def test_options_of_experts_without_experts(option: str, value: str) -> None:
     [
         (
             "num_heads: 12, kv_heads: 5",
-            "kv_heads must divide the number of heads, got 5 and 12 heads; the nearest is 4",
+            "kv_heads must divide num_heads, by default width / head_dim, got 5 and 12 heads; the nearest is 4",
         ),
-        ("num_heads: 3, kv_heads: 4", "kv_heads must divide the number of heads, got 4 and 3 heads; the nearest is 3"),
+        (
+            "num_heads: 3, kv_heads: 4",
+            "kv_heads must divide num_heads, by default width / head_dim, got 4 and 3 heads; the nearest is 3",
+        ),
         ("num_heads: 0", "model.base.num_heads: must be greater than or equal to 1, got 0"),
     ],
 )

@@ -192,10 +192,11 @@ def test_a_table_without_the_optimizer_s_column() -> None:
     parse_sweep(edited(("steps: 200", "steps: 200\n  optimizer: sgd"), (PARAMETERIZATIONS, "[sp]")))
 
 
-KAPPA = (
-    "kappa = num_active/num_experts must stay 0.25 under completep-moe, got {}; transfer is not expected "
-    "along such an axis, set allow_kappa_change: true on it to run it all the same"
-)
+def kappa(got: str, form: str = "values") -> str:
+    return (
+        f"kappa = num_active/num_experts must stay 0.25 under completep-moe, got {got}; transfer is not expected along "
+        f"such an axis; to run it all the same, write the axis as {{{form}: [...], allow_kappa_change: true}}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -240,9 +241,9 @@ KAPPA = (
             "axes.experts[0]: num_active must follow num_experts to hold kappa 0.25, got 1.5 of 6; "
             "give num_active, or another num_experts",
         ),
-        ("  experts: {values: [8], num_active: 1}", "axes.experts.values[0]: " + KAPPA.format("1/8")),
-        ("  active: [1, 2]", "axes.active[1]: " + KAPPA.format("2/4")),
-        ("  a: [{num_active: 2}]", "axes.a[0]: " + KAPPA.format("2/4")),
+        ("  experts: {values: [8], num_active: 1}", "axes.experts.values[0]: " + kappa("1/8")),
+        ("  active: [1, 2]", "axes.active[1]: " + kappa("2/4")),
+        ("  a: [{num_active: 2}]", "axes.a[0]: " + kappa("2/4", "shapes")),
     ],
 )
 def test_axes(axis: str, problem: str) -> None:
@@ -362,7 +363,10 @@ def test_lr_must_come_from_somewhere() -> None:
             ("seeds: 2", "judge: {regret_limit: {octave: 1}}"),
             "judge.regret_limit.octave: unknown key; did you mean 'octaves'?",
         ),
-        (("seeds: 2", "judge: {regret_limit: 0.01}"), "judge.regret_limit: must be a mapping, got 0.01"),
+        (
+            ("seeds: 2", "judge: {regret_limit: 0.01}"),
+            "judge.regret_limit: must be a mapping such as {loss: 0.01}, got 0.01",
+        ),
         (("seeds: 2", "seeds: []"), "seeds: must hold at least one seed"),
         (("seeds: 2", "seeds: [3, 3]"), "seeds: a seed stands twice in [3, 3]"),
     ],

@@ -110,7 +110,7 @@ def test_derived_values() -> None:
         (("steps: 200", "stepz: 200"), "s.yaml:10: training.stepz: unknown key; did you mean 'steps'?"),
         (("seeds: 2", "seedz: 2"), "s.yaml:21: seedz: unknown key; did you mean 'seeds'?"),
         (("hps:\n", "hps:\n  eps: 1e-10\n"), "s.yaml:18: hps.eps: unknown key; write it as training.eps"),
-        (("hps:\n", "hps:\n  beta2: 0.9\n"), "s.yaml:18: hps.beta2: unknown key; write it as training.betas"),
+        (("hps:\n", "hps:\n  beta2: 0.9\n"), "s.yaml:18: hps.beta2: unknown key; did you mean 'training.betas'?"),
         (("seeds: 2", "seeds: 2\nlr: 1"), "s.yaml:22: lr: unknown key; write it as hps.lr"),
         (("  width: [32, 64]", "  a: [{widht: 64}]"), "s.yaml:16: axes.a[0].widht: unknown key; did you mean 'width'?"),
         (
@@ -155,8 +155,14 @@ def test_derived_values() -> None:
             "s.yaml:18: hps.router_bias_lr: must be a valid number, got 'fast'",
         ),
         (("  width: [32, 64]", "  width: [32, a]"), "s.yaml:16: axes.width[1]: must be a valid number, got 'a'"),
-        (("  width: [32, 64]", "  width: 64"), "s.yaml:16: axes.width: must be a list or a mapping, got 64"),
-        (("  lr: [0.01]", "  lr: 0.01"), "s.yaml:20: grid.lr: must be a list or a mapping, got 0.01"),
+        (
+            ("  width: [32, 64]", "  width: 64"),
+            "s.yaml:16: axes.width: must be a list such as [64, 128] or a mapping, got 64",
+        ),
+        (
+            ("  lr: [0.01]", "  lr: 0.01"),
+            "s.yaml:20: grid.lr: must be a list such as [0.001, 0.01] or a mapping such as {log2: [-9, -4]}, got 0.01",
+        ),
         (
             ("[completep-moe, sp]", "sp"),
             "s.yaml:14: parameterizations: must be a list, got 'sp'",
@@ -170,7 +176,7 @@ def test_derived_values() -> None:
         (("axes:\n  width: [32, 64]", "axes: [32, 64]"), "s.yaml:15: axes: must be a mapping, got [32, 64]"),
         (
             ("schedule: {decay: constant, warmup: 20}", "schedule: cosine"),
-            "s.yaml:12: training.schedule: must be a mapping, got 'cosine'",
+            "s.yaml:12: training.schedule: must be a mapping such as {decay: cosine}, got 'cosine'",
         ),
         (
             ("context: 64", "context: 64\n  biases: no"),

@@ -154,7 +154,8 @@ def test_legal_sweeps(edits: tuple[Edit, ...]) -> None:
         (
             ((POINT, "{width: 64, expert_width: 16}"),),
             "axes.width.shapes[0]: mup-i is for regime I, where width, expert_width grow by one factor and the rest "
-            "stays: width x2, expert_width x1, experts x1, active x1; it follows none of the regimes",
+            "stays: width x2, expert_width x1, experts x1, active x1; it follows none of the regimes; to run it all "
+            "the same, write the axis as {shapes: [...], allow_kappa_change: true}",
         ),
         (
             ((TABLES, "[mssp-i]"), (POINT, "{depth: 2}")),

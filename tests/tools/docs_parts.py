@@ -113,6 +113,11 @@ def homes_markdown(root: Path) -> str:
     return table(("class", "options", "dense blocks", "shared experts", "bias that balances"), rows)
 
 
+def quickstart_yaml(root: Path) -> str:
+    """Return the sweep file of the quickstart as a code block."""
+    return f"```yaml\n{(root / 'sweeps' / 'quickstart.yaml').read_text(encoding='utf-8')}```"
+
+
 def verdict_text(root: Path) -> str:
     """Return the short report on the published quickstart as a code block."""
     return _report_text(root, "summary")

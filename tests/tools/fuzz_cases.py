@@ -123,7 +123,7 @@ def _options(materials: Materials, random: Random) -> tuple[Sequence[str], Mappi
         if not option.is_flag:
             arguments.append(_value(materials, random))
     if any(isinstance(param, click.Argument) for param in command.params) and random.random() < 0.95:
-        sound = {"plan": "sweep.yaml", "list": "results", "init": "new"}.get(name, RESULTS)
+        sound = {"plan": "sweep.yaml", "list": "results", "init": "smoke"}.get(name, RESULTS)
         arguments.append(sound if random.random() < 0.8 else _value(materials, random))
     if random.random() < 0.05:
         arguments.insert(random.randrange(len(arguments) + 1), _value(materials, random))

@@ -20,9 +20,13 @@ from hpxfer.errors import HpxferError
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES: Mapping[str, Mapping[str, Part]] = {
-    "README.md": {"verdict": parts.verdict_text, "commands": commands.overview_markdown},
-    "docs/quickstart.md": {"verdict": parts.verdict_full_text},
-    "docs/sweep-file.md": {"keys": sweep_file.sweep_file_markdown},
+    "README.md": {
+        "verdict": parts.verdict_text,
+        "quickstart": parts.quickstart_yaml,
+        "commands": commands.overview_markdown,
+    },
+    "docs/quickstart.md": {"quickstart": parts.quickstart_yaml, "verdict": parts.verdict_full_text},
+    "docs/sweep-file.md": {"quickstart": parts.quickstart_yaml, "keys": sweep_file.sweep_file_markdown},
     "docs/models.md": {"presets": parts.presets_markdown, "homes": parts.homes_markdown},
     "docs/commands.md": {"commands": commands.reference_markdown},
     "docs/report.md": {"thresholds": parts.thresholds_markdown, "error_rates": parts.error_rates_markdown},

@@ -9,6 +9,7 @@ from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import parameterization, ratios
 from hpxfer.scaling.regimes import regime_warning
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.check_shapes import how_to_allow
 from hpxfer.spec.mlp import LEARNED
 from hpxfer.spec.model_section import MLPSpec
 from hpxfer.spec.problem import Problem
@@ -126,6 +127,7 @@ def _regimes(spec: SweepSpec, options: MLPSpec, shapes: Sequence[tuple[KeyPath, 
         if choice.table.regime is None:
             continue
         for at, shape in shapes:
-            allowed = at[0] == "axes" and spec.axes[str(at[1])].allow_kappa_change
+            axis = spec.axes[str(at[1])] if at[0] == "axes" else None
+            allowed = axis is not None and axis.allow_kappa_change
             if not allowed and (why := regime_warning(choice.table, ratios(shapes[0][1], shape))):
-                yield at, why
+                yield at, why + ("" if axis is None else f"; {how_to_allow(axis)}")
