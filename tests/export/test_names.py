@@ -15,9 +15,9 @@ from recipe_data import MakeRecipe
 
 from hpxfer.errors import HpxferError
 from hpxfer.export import ExportTarget, Named, export, read_names, read_roles, register_export_target
-from hpxfer.export.patterns import globs, templates
 from hpxfer.export.targets import EXPORT_TARGETS
 from hpxfer.recipe import Recipe
+from hpxfer.recipe.patterns import globs, templates
 
 MOE = {"width": 64, "depth": 3, "num_experts": 8, "num_active": 2, "expert_width": 128, "head_dim": 16}
 TEXT = """\

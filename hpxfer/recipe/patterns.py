@@ -7,7 +7,7 @@ share, such as that of a layer which differs from the others, is not made: those
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from hpxfer.errors import HpxferError
@@ -57,4 +57,29 @@ def globs(groups: Sequence[Sequence[str]], lead: str = "") -> list[list[str]]:
             kept += [pattern] if found <= left else sorted(lead + name for name in found & left)
             left -= found
         out.append(kept)
+    return out
+
+
+def pairs_of_roles(role_of: Mapping[str, str], others: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """Return pairs of (glob, role), few for many names, that match each name with its role and none of `others`.
+
+    Where `*` would cross a dot into a name of another role, the names stand by themselves.
+    """
+    groups: dict[str | None, list[str]] = {}
+    for name in [*role_of, *others]:
+        groups.setdefault(role_of.get(name), []).append(name)
+    # Names that differ in whole numbers alone are matched alike.
+    alike = {forms(name)[1]: role for role, names in groups.items() for name in names}
+    example = {forms(name)[1]: name for names in groups.values() for name in names}
+    out: list[tuple[str, str]] = []
+    for (role, names), of_group in zip(groups.items(), templates(list(groups.values())), strict=True):
+        if role is None:
+            continue
+        covered = set[str]()
+        for form in of_group:
+            pattern = form.replace("#", "*")
+            crosses = any(fnmatchcase(example[other], pattern) for other, owner in alike.items() if owner != role)
+            found = [name for name in names if form in forms(name) and name not in covered]
+            covered |= set(found)
+            out += [(name, role) for name in found] if crosses else [(pattern, role)]
     return out
