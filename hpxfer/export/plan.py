@@ -15,8 +15,8 @@ from hpxfer.export.stand_in import stand_in
 from hpxfer.recipe import OtherModelWarning, OutOfRangeWarning, Recipe
 from hpxfer.recipe.explain import TensorRow
 from hpxfer.recipe.fitted_range import check_covered, out_of_range
-from hpxfer.recipe.match import match_roles
-from hpxfer.recipe.patterns import pairs_of_roles
+from hpxfer.recipe.match import Roles, match_roles
+from hpxfer.recipe.patterns import pairs_of_roles, spelled
 from hpxfer.recipe.propose_roles import roles_of_names
 from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.roles_by_place import Proposal
@@ -95,20 +95,23 @@ class Plan:
 def make_plan(recipe: Recipe, shape: Shape, parameters: Sequence[Named] | None, known: Pairs, where: str) -> Plan:
     """Return the plan. `known` are a target's own pairs of name pattern and role, and `where` names the parameters.
 
-    A role that a name carries wins over the pairs, and these win over what `hpxfer.roles` knows. A list of names shows
+    A role that a name carries wins over the patterns among the names, these win over the pairs, and the pairs over what
+    `hpxfer.roles` knows. A list of names shows
     too little of the model to say in what it differs from the base's. Raises HpxferError if a parameter has no role, if
     a size is not that of its role at this shape, or if the table does not cover the target.
     """
+    extra = [(one.name, one.role or "") for one in parameters or () if one.is_pattern]
+    parameters = None if parameters is None else [one for one in parameters if not one.is_pattern]
     rule, fitted = Base(recipe.file).rule, recipe.file.fitted
     check_covered(rule, fitted, shape)
     beyond = out_of_range(rule, fitted, shape)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OutOfRangeWarning)
         warnings.simplefilter("ignore", OtherModelWarning)
-        role_of = {} if parameters is None else _role_of(parameters, known, where)
+        role_of = {} if parameters is None else _role_of(parameters, extra, known, where)
         rows = () if parameters is None else _rows(recipe, shape, parameters, role_of)
-    spelled = shape.label(schedule=bool(shape.steps))
-    cautions = [f"the target {spelled} is beyond what was measured: {'; '.join(beyond)}"] if beyond else []
+    label = shape.label(schedule=bool(shape.steps))
+    cautions = [f"the target {label} is beyond what was measured: {'; '.join(beyond)}"] if beyond else []
     guesses = {(one.role, one.guess): name for name, one in reversed(role_of.items()) if one.guess}
     cautions += [f"{name} is taken for {role} {why}" for (role, why), name in reversed(guesses.items())]
     return Plan(
@@ -130,13 +133,14 @@ def _rows(
     return recipe.explain(stand_in(parameters, names, shape), pairs, shape).rows
 
 
-def _role_of(parameters: Sequence[Named], known: Pairs, where: str) -> dict[str, Proposal]:
+def _role_of(parameters: Sequence[Named], extra: Roles, known: Pairs, where: str) -> dict[str, Proposal]:
     """Return name -> role. Raise HpxferError, which lists the names, if some have none."""
     given = {one.name: Proposal(role=one.role) for one in parameters if one.role is not None}
-    by_name = {**roles_of_names({one.name: one.size for one in parameters}, known), **given}
+    by_name = {**roles_of_names({one.name: one.size for one in parameters}, extra, known, where), **given}
     if without := [one.name for one in parameters if one.name not in by_name]:
         raise HpxferError(
-            f"{where}: every parameter must have a role, got none for {cut(', '.join(without), MOST_NAMES)}; write the "
-            "role behind the name in the file of --names, e.g. 'layers.0.wq.weight 64x64 attn_q'"
+            f"{where}: every parameter must have a role, got none for {cut(', '.join(spelled(without)), MOST_NAMES)}; "
+            "write the role behind the name in the file of --names, e.g. 'layers.0.wq.weight 64x64 attn_q', or behind "
+            "a pattern, e.g. '*.wq.weight attn_q'"
         )
     return {one.name: by_name[one.name] for one in parameters}

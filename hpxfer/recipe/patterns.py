@@ -12,6 +12,8 @@ from fnmatch import fnmatchcase
 
 from hpxfer.errors import HpxferError
 
+FEW = 10  # names that a message spells one by one
+
 
 def templates(groups: Sequence[Sequence[str]]) -> list[list[str]]:
     """Return for each group of names the templates that match all of its names and none of another group."""
@@ -83,3 +85,21 @@ def pairs_of_roles(role_of: Mapping[str, str], others: Iterable[str] = ()) -> li
             covered |= set(found)
             out += [(name, role) for name in found] if crosses else [(pattern, role)]
     return out
+
+
+def spelled(names: Sequence[str]) -> list[str]:
+    """Return names for a message. Of more than a few, those that differ in whole numbers alone are one glob."""
+    if len(names) <= FEW:
+        return list(names)
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(forms(name)[1], []).append(name)
+    return [of[0] if len(of) == 1 else form.replace("#", "*") for form, of in alike.items()]
+
+
+def one_per_pattern(faults: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the texts of (name, text), where texts that differ in the whole numbers of their name alone are one."""
+    alike: dict[str, list[str]] = {}
+    for name, text in faults:
+        alike.setdefault(text.replace(name, forms(name)[1].replace("#", "*")), []).append(text)
+    return [of[0] if len(of) == 1 else f"{text} ({len(of)} tensors)" for text, of in alike.items()]

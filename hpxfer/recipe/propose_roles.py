@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from hpxfer.errors import HpxferError
 from hpxfer.host.output import aligned
 from hpxfer.recipe.assign import BALANCED, names_of_each
 from hpxfer.recipe.known_models import known_model
 from hpxfer.recipe.match import Roles, pairs_of
-from hpxfer.recipe.patterns import pairs_of_roles
+from hpxfer.recipe.patterns import pairs_of_roles, spelled
 from hpxfer.recipe.role_words import ROUTER_BIASES
 from hpxfer.recipe.roles_by_place import Proposal, Sizes, proposals
 from hpxfer.recipe.wrappers import plain_names
@@ -44,6 +45,11 @@ class ProposedRoles:
     matches: tuple[Match, ...]
     unmatched: tuple[str, ...]
 
+    @property
+    def guesses(self) -> tuple[str, ...]:
+        """What was guessed, one sentence per pattern: a role that follows from no common meaning of the name."""
+        return tuple(f"{one.names[0]} is taken for {one.role} {one.guess}" for one in self.matches if one.guess)
+
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return ((match.pattern, match.role) for match in self.matches)
 
@@ -57,10 +63,10 @@ class ProposedRoles:
             for match in self.matches
         ]
         lines = [f"roles, {how}", *(f"  {line}" for line in aligned([HEADER, *cells]))]
-        lines += [f"{match.names[0]} is taken for {match.role} {match.guess}" for match in self.matches if match.guess]
+        lines += self.guesses
         if self.unmatched:
             lines.append("without a role; give one in `extra`, e.g. extra={'*.name.weight': 'dense_in'}:")
-            lines += [f"  {name}" for name in self.unmatched]
+            lines += [f"  {name}" for name in spelled(self.unmatched)]
         return "\n".join(lines)
 
 
@@ -70,7 +76,7 @@ def roles(model: torch.nn.Module, extra: Roles | None = None) -> ProposedRoles:
     A name counts in its place: inside attention, an FFN, experts, a block, or outside the blocks. What a name leaves
     open has no role. Models of transformers whose `config.model_type` recipes know, such as mixtral, were checked; of
     all others the proposal says that it goes by names alone. A shared tensor counts once. Raises HpxferError if `extra`
-    is no mapping and no pairs. What `extra` holds is checked where the proposal is used.
+    is no mapping and no pairs, or has a pattern that matches nothing. Its roles are checked where they are used.
     """
     plain = plain_names(model)
     parameters = {plain(name): tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
@@ -78,7 +84,9 @@ def roles(model: torch.nn.Module, extra: Roles | None = None) -> ProposedRoles:
     buffers = {plain(name): tuple(tensor.shape) for name, tensor in model.named_buffers()}
     balanced = {name: size for name, size in buffers.items() if name.rpartition(".")[2] in ROUTER_BIASES}
     row = known_model(model)
-    first = (*pairs_of(extra or ()), *(row.roles if row else ()))
+    given = pairs_of(extra or ())
+    _require_matches(given, [*sizes, *buffers], "roles: extra")
+    first = (*given, *(row.roles if row else ()))
     found = proposals({**sizes, **balanced})
     role_of = {name: one.role for name, one in found.items() if _of_first(name, first) is None}
     others = [name for name in sizes if name not in role_of]
@@ -95,14 +103,24 @@ def roles(model: torch.nn.Module, extra: Roles | None = None) -> ProposedRoles:
     return ProposedRoles(kind=row.name if row else None, matches=tuple(matches), unmatched=without)
 
 
-def roles_of_names(sizes: Sizes, extra: Roles) -> dict[str, Proposal]:
-    """Return name -> role for a list of names, with sizes as far as they are known. Patterns of `extra` come first.
+def roles_of_names(sizes: Sizes, extra: Roles, known: Roles, where: str) -> dict[str, Proposal]:
+    """Return name -> role for a list of names, with sizes as far as they are known.
 
-    Names that leave their role open are not in it.
+    Patterns of `extra` come first, then those of `known`, which may match nothing. Names that leave their role open are
+    not in it. Raises HpxferError, which names `where`, if a pattern of `extra` matches none.
     """
-    pairs = pairs_of(extra)
-    given = {name: Proposal(role=role) for name in sizes if (role := _of_first(name, pairs)) is not None}
-    return {**proposals(sizes), **given}
+    given = pairs_of(extra)
+    _require_matches(given, list(sizes), where)
+    pairs = (*given, *pairs_of(known))
+    chosen = {name: Proposal(role=role) for name in sizes if (role := _of_first(name, pairs)) is not None}
+    return {**proposals(sizes), **chosen}
+
+
+def _require_matches(pairs: Iterable[tuple[str, str]], names: Sequence[str], where: str) -> None:
+    idle = [pattern for pattern, _ in pairs if not any(fnmatchcase(name, pattern) for name in names)]
+    if idle:
+        rule = "every pattern must match a parameter or buffer"
+        raise HpxferError(f"{where}: {rule}, got no match for {', '.join(map(repr, idle))}; correct or remove")
 
 
 def _of_first(name: str, pairs: Iterable[tuple[str, str]]) -> str | None:
