@@ -32,6 +32,10 @@ def explain(
         Path | None,
         typer.Option(help="With --recipe: the config.json of a model of transformers. Shows what each tensor gets."),
     ] = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(help="With --model: roles of its parameters or of patterns such as *.wq.weight, as for export."),
+    ] = None,
     variant: Variant = None,
     convention: Convention = None,
     gate: Annotated[
@@ -72,8 +76,12 @@ def explain(
     if sweep is not None and recipe is not None:
         raise HpxferError("give one of --sweep and --recipe, got both")
     if model is not None:
-        _of_model(recipe, model, target, as_json=as_json, others=(sweep, base, parameterization, optimizer, convention))
+        _of_model(
+            recipe, model, target, names, as_json=as_json, others=(sweep, base, parameterization, optimizer, convention)
+        )
         return
+    if names is not None:
+        raise HpxferError("--names: goes with --model")
     if variant is not None and sweep is None:
         raise HpxferError("--variant: goes with --sweep")
     conventions, facts = read_conventions(convention or ()), model_facts(gate, tied)
@@ -112,13 +120,21 @@ def _tensor_table(tensors: Sequence[ParameterSpec]) -> list[str]:
     return ["\n".join(["Tensors of the model at the target", *(line.rstrip() for line in lines)])]
 
 
-def _of_model(recipe: Path | None, model: Path, target: Path | None, *, as_json: bool, others: tuple[Any, ...]) -> None:
+def _of_model(
+    recipe: Path | None,
+    model: Path,
+    target: Path | None,
+    names: Path | None,
+    *,
+    as_json: bool,
+    others: tuple[Any, ...],
+) -> None:
     """Explain what a recipe gives a model. Warnings go to stderr."""
     from hpxfer.cli.explain_model import explain_model
 
     if recipe is None or any(other is not None for other in others):
         raise HpxferError("--model: goes with --recipe, and with --target for a model whose shape is not known")
-    found, problems = explain_model(recipe, model, target)
+    found, problems = explain_model(recipe, model, target, names)
     warn(problems)
     say(json.dumps(found.to_dict()) if as_json else str(found))
 

@@ -16,18 +16,39 @@ if TYPE_CHECKING:
 
 # What configs call the number of layers. A model is made layer by layer, though without memory.
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+NO_NAMES = "\n--names FILE gives roles, one pattern and its role per line, e.g. '*.kv_b_proj.weight attn_k+attn_v@512'"
 WORDS = 120  # characters of what transformers says
 
 
-def explain_model(recipe: Path, config: Path, target: Path | None) -> tuple[ModelExplanation, list[str]]:
-    """Return the explanation of a model, and the warnings. The shape is that of `target`, or the config's own."""
-    from hpxfer.recipe import Recipe
+def explain_model(
+    recipe: Path, config: Path, target: Path | None, names: Path | None
+) -> tuple[ModelExplanation, list[str]]:
+    """Return the explanation of a model, and the warnings. The shape is that of `target`, or the config's own.
+
+    Roles in the file `names` come before those that the names say.
+    """
+    from hpxfer.export import read_names
+    from hpxfer.recipe import Recipe, roles
+    from hpxfer.recipe.known_models import KNOWN_MODELS, known_model
 
     loaded, model = Recipe.load(recipe), _model(config)
+    if target is None and known_model(model) is None:
+        raise HpxferError(
+            f"--target: must be given for {model.config.model_type}, whose config does not say its shape to hpxfer, as "
+            f"those of {', '.join(KNOWN_MODELS)} do, got none; give a JSON file with the shape"
+        )
+    shape = load_shape(target) if target else None
+    extra = [(one.name, one.role) for one in read_names(names) if one.role] if names else []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = loaded.explain(model, target_shape=load_shape(target) if target else None)
-    return found, [str(one.message) for one in caught if type(one.message).__module__.startswith("hpxfer.")]
+        proposed = roles(model, extra)
+        try:
+            found = loaded.explain(model, proposed, shape)
+        except HpxferError as error:
+            of_roles = any(word in str(error) for word in ("pattern", "fan-in"))
+            raise HpxferError(f"{error}{NO_NAMES if of_roles and not names else ''}") from None
+    told = [str(one.message) for one in caught if type(one.message).__module__.startswith("hpxfer.")]
+    return found, [*proposed.guesses, *told]
 
 
 def _model(path: Path) -> Any:

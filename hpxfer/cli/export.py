@@ -25,7 +25,7 @@ def export(
     shape: Annotated[Path, typer.Option(help="A JSON file with the shape of the model to train.")],
     names: Annotated[
         Path | None,
-        typer.Option(help="The parameters of your model, one per line or as JSON; default: the trainer's own names."),
+        typer.Option(help="Parameters of your model, or patterns with a role, one per line; default: the trainer's."),
     ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Write what the trainer can hold, and list the calls that do the rest.")

@@ -2,7 +2,9 @@
 
 A file of JSON holds `{"parameters": [{"name": "layers.0.wq.weight", "size": [64, 64], "role": "attn_q"}, ...]}`. A text
 file holds one parameter per line: its name, its size and its role, e.g. `layers.0.wq.weight 64x64 attn_q`. Only the
-name is needed. A size is then the nominal one of the role, and a role follows from the name.
+name is needed. A size is then the nominal one of the role, and a role follows from the name. A name with `*` is no
+parameter but a pattern, whose role all parameters have that it matches and that have none of their own:
+`*.kv_b_proj.weight attn_k+attn_v@512`.
 """
 
 from __future__ import annotations
@@ -42,6 +44,11 @@ class Named:
     frozen: bool = False  # the optimizer does not train it
     one_plus: bool = False  # a gain w of a norm that multiplies by 1 + w
     embedding_scale: float = 1.0  # by which the model multiplies the rows of an embedding
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether this gives a role to the parameters whose names it matches, and is none itself."""
+        return "*" in self.name
 
 
 def names_of(model: torch.nn.Module) -> list[Named]:
@@ -171,7 +178,10 @@ def _problems(found: Sequence[Named]) -> Iterator[str]:
     seen = set[str]()
     modules = {one.name[:at] for one in found for at, letter in enumerate(one.name) if letter == "."}
     for one in found:
-        if len(one.name) > MAX_NAME or NAME.fullmatch(one.name) is None:
+        if one.is_pattern:
+            if one != Named(name=one.name, role=one.role) or not one.role or one.name in seen:
+                yield f"a pattern must have a role and nothing else behind it, once, got {shown(one.name)}"
+        elif len(one.name) > MAX_NAME or NAME.fullmatch(one.name) is None:
             rule = "a name must be words of letters, digits and '_' with dots between them"
             yield f"{rule}, got {shown(one.name)}; write names without wrappers"
         elif one.name in seen:

@@ -10,14 +10,16 @@ from functools import cached_property
 
 from hpxfer.errors import HpxferError, cut
 from hpxfer.export.names import Named
-from hpxfer.export.patterns import globs
 from hpxfer.export.schedule import Phases, phases
 from hpxfer.export.stand_in import stand_in
-from hpxfer.recipe import OtherModelWarning, OutOfRangeWarning, Recipe, roles
+from hpxfer.recipe import OtherModelWarning, OutOfRangeWarning, Recipe
 from hpxfer.recipe.explain import TensorRow
 from hpxfer.recipe.fitted_range import check_covered, out_of_range
-from hpxfer.recipe.match import match_roles
+from hpxfer.recipe.match import Roles, match_roles
+from hpxfer.recipe.patterns import pairs_of_roles, spelled
+from hpxfer.recipe.propose_roles import roles_of_names
 from hpxfer.recipe.resolved import Base, Resolved
+from hpxfer.recipe.roles_by_place import Proposal
 from hpxfer.scaling.shape import Shape
 
 Pairs = tuple[tuple[str, str], ...]
@@ -93,60 +95,52 @@ class Plan:
 def make_plan(recipe: Recipe, shape: Shape, parameters: Sequence[Named] | None, known: Pairs, where: str) -> Plan:
     """Return the plan. `known` are a target's own pairs of name pattern and role, and `where` names the parameters.
 
-    A role that a name carries wins over the pairs, and these win over what `hpxfer.roles` knows. A list of names shows
+    A role that a name carries wins over the patterns among the names, these win over the pairs, and the pairs over what
+    `hpxfer.roles` knows. A list of names shows
     too little of the model to say in what it differs from the base's. Raises HpxferError if a parameter has no role, if
     a size is not that of its role at this shape, or if the table does not cover the target.
     """
+    extra = [(one.name, one.role or "") for one in parameters or () if one.is_pattern]
+    parameters = None if parameters is None else [one for one in parameters if not one.is_pattern]
     rule, fitted = Base(recipe.file).rule, recipe.file.fitted
     check_covered(rule, fitted, shape)
     beyond = out_of_range(rule, fitted, shape)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OutOfRangeWarning)
         warnings.simplefilter("ignore", OtherModelWarning)
-        rows = () if parameters is None else _rows(recipe, shape, parameters, known, where)
-    spelled = shape.label(schedule=bool(shape.steps))
-    cautions = [f"the target {spelled} is beyond what was measured: {'; '.join(beyond)}"]
+        role_of = {} if parameters is None else _role_of(parameters, extra, known, where)
+        rows = () if parameters is None else _rows(recipe, shape, parameters, role_of)
+    label = shape.label(schedule=bool(shape.steps))
+    cautions = [f"the target {label} is beyond what was measured: {'; '.join(beyond)}"] if beyond else []
+    guesses = {(one.role, one.guess): name for name, one in reversed(role_of.items()) if one.guess}
+    cautions += [f"{name} is taken for {role} {why}" for (role, why), name in reversed(guesses.items())]
     return Plan(
         recipe=recipe,
         shape=shape,
         rows=rows,
         sizes_known=parameters is not None and all(one.size is not None for one in parameters),
-        cautions=tuple(cautions if beyond else ()),
+        cautions=tuple(cautions),
     )
 
 
-def _rows(recipe: Recipe, shape: Shape, parameters: Sequence[Named], known: Pairs, where: str) -> tuple[TensorRow, ...]:
-    role_of = _role_of(parameters, known, where)
-    pairs = _as_pairs(role_of)
+def _rows(
+    recipe: Recipe, shape: Shape, parameters: Sequence[Named], role_of: Mapping[str, Proposal]
+) -> tuple[TensorRow, ...]:
+    names = {name: one.role for name, one in role_of.items()}
+    pairs = pairs_of_roles(names)
     # Checked before the model is made, whose sizes follow from the roles.
     match_roles([one.name for one in parameters], [], pairs, Base(recipe.file).refused(shape))
-    return recipe.explain(stand_in(parameters, role_of, shape), pairs, shape).rows
+    return recipe.explain(stand_in(parameters, names, shape), pairs, shape).rows
 
 
-def _role_of(parameters: Sequence[Named], known: Pairs, where: str) -> dict[str, str]:
+def _role_of(parameters: Sequence[Named], extra: Roles, known: Pairs, where: str) -> dict[str, Proposal]:
     """Return name -> role. Raise HpxferError, which lists the names, if some have none."""
-    given = {one.name: one.role for one in parameters if one.role is not None}
-    rest = [one for one in parameters if one.role is None]
-    # The proposal looks at names alone, so that any size will do.
-    dummy = Shape(width=1, depth=1, head_dim=1, num_experts=1, num_active=1, expert_width=1)
-    bare = [Named(name=one.name, same_as=one.same_as) for one in parameters]
-    proposed = roles(stand_in(bare, dict.fromkeys((one.name for one in parameters), "attn_q"), dummy), known)
-    by_name = {name: match.role for match in proposed.matches for name in match.names}
-    if without := [one.name for one in rest if one.name not in by_name]:
+    given = {one.name: Proposal(role=one.role) for one in parameters if one.role is not None}
+    by_name = {**roles_of_names({one.name: one.size for one in parameters}, extra, known, where), **given}
+    if without := [one.name for one in parameters if one.name not in by_name]:
         raise HpxferError(
-            f"{where}: every parameter must have a role, got none for {cut(', '.join(without), MOST_NAMES)}; write the "
-            "role behind the name in the file of --names, e.g. 'layers.0.wq.weight 64x64 attn_q'"
+            f"{where}: every parameter must have a role, got none for {cut(', '.join(spelled(without)), MOST_NAMES)}; "
+            "write the role behind the name in the file of --names, e.g. 'layers.0.wq.weight 64x64 attn_q', or behind "
+            "a pattern, e.g. '*.wq.weight attn_q'"
         )
-    return {one.name: given.get(one.name) or by_name[one.name] for one in parameters}
-
-
-def _as_pairs(role_of: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return few patterns for many names: each parameter is compared with each pattern."""
-    names: dict[str, list[str]] = {}
-    for name, role in role_of.items():
-        names.setdefault(role, []).append(name)
-    try:
-        made = globs(list(names.values()))
-    except HpxferError:  # two roles under one glob
-        return list(role_of.items())
-    return [(pattern, role) for role, patterns in zip(names, made, strict=True) for pattern in patterns]
+    return {one.name: by_name[one.name] for one in parameters}

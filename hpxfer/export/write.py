@@ -59,9 +59,10 @@ def export(
 ) -> Exported:
     """Return a recipe at a shape as the files of a target, e.g. `megatron`; `EXPORT_TARGETS` has their names.
 
-    `names` are the parameters of the user's model, or the file with them (`write_names`). Without them they are the
-    target's own. Raises HpxferError for an unknown target, a shape that the table does not cover, a parameter without a
-    role, an optimizer that the target cannot build and, unless `partial`, for all that the target cannot hold.
+    `names` are the parameters of the user's model, or the file with them (`write_names`). Without them, or with
+    patterns of names alone, they are the target's own. Raises HpxferError for an unknown target, a shape that the table
+    does not cover, a parameter without a role, an optimizer that the target cannot build and, unless `partial`, for all
+    that the target cannot hold.
     """
     target, at = EXPORT_TARGETS.get(to, "--to"), as_shape(shape, "shape")
     if recipe.file.family not in FAMILIES:
@@ -81,9 +82,10 @@ def export(
     where = str(names) if isinstance(names, str | Path) else "names"
     given: Sequence[Named] | None
     given = read_names(names) if isinstance(names, str | Path) else None if names is None else checked(names, where)
-    if given is None and target.names is not None:
-        given, where = target.names(recipe, at), f"the names of {to}"
-    if given is None and target.needs_names:
+    patterns = tuple(given or ())
+    if all(one.is_pattern for one in patterns) and target.names is not None:
+        given, where = (*target.names(recipe, at), *patterns), where if patterns else f"the names of {to}"
+    if all(one.is_pattern for one in given or ()) and (target.needs_names or given):
         raise HpxferError(
             f"--names: must be given for {to}, which knows no names of its own, got none; "
             "hpxfer.export.write_names(model, path) writes them"

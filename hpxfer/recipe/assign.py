@@ -11,6 +11,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.recipe.fan_in import fan_in_of
 from hpxfer.recipe.match import AT, JOIN, Roles, match_roles
 from hpxfer.recipe.own_factors import INPUTS, Own, OwnFactors, times
+from hpxfer.recipe.patterns import one_per_pattern
 from hpxfer.recipe.probe import Gain, embedding_scale, gain_of
 from hpxfer.recipe.wrappers import plain_modules, plain_names
 from hpxfer.scaling.evaluate import Multipliers
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 BALANCED = "router_bias"
 # The two roles of tied embeddings. The tensor follows the embedding's rule; the readout's gives its forward multiplier.
 TIED = {"embedding", "readout"}
+Faults = list[tuple[str, str]]  # a name, and a sentence about it
 # The numbers that the matrices in one tensor must share.
 OF_A_TENSOR = ("init_std", "lr", "eps", "weight_decay")
 
@@ -88,13 +90,13 @@ def assign(
     # Patterns may match any name of a shared tensor, and must match the first.
     aliases = [alias for _, *others in names for alias in others]
     role_of = match_roles([first for first, *_ in names], [*aliases, *buffers], roles, refused)
-    faults: list[str] = []
+    faults: Faults = []
     found = [_role_tensor(of_tensor, role_of, parameters, faults) for of_tensor in names]
     modules = plain_modules(model)
     found = [_with_own(item, modules, target, own, faults) for item in found]
-    faults += [fault for item in found if (fault := _misfit(item, target) or _disagree(item, values))]
+    faults += [(item.name, fault) for item in found if (fault := _misfit(item, target) or _disagree(item, values))]
     if faults:
-        raise HpxferError("\n".join(faults))
+        raise HpxferError("\n".join(one_per_pattern(faults)))
     balanced = [name for name in buffers if role_of.get(name) == BALANCED]
     return Assigned(
         parameters=tuple(found),
@@ -134,21 +136,25 @@ def names_of_each(parameters: Mapping[str, torch.Tensor]) -> list[list[str]]:
 
 
 def _role_tensor(
-    names: Sequence[str], role_of: Mapping[str, str], parameters: Mapping[str, torch.Tensor], faults: list[str]
+    names: Sequence[str],
+    role_of: Mapping[str, str],
+    parameters: Mapping[str, torch.Tensor],
+    faults: Faults,
 ) -> RoleTensor:
     names = [name for name in names if name in role_of]
     found = list(dict.fromkeys(role_of[name] for name in names))
     tied = set(found) == TIED
     if len(found) > 1 and not tied:
         spelled = ", ".join(f"{name} ({role_of[name]})" for name in names)
-        faults.append(f"roles: {spelled} are one tensor and must have one role, got {len(found)}; correct the patterns")
+        fault = f"roles: {spelled} are one tensor and must have one role, got {len(found)}; correct the patterns"
+        faults.append((names[0], fault))
     role, _, fan_in = ("embedding" if tied else found[0]).partition(AT)
     base_fan_in = int(fan_in) if fan_in else None
     return RoleTensor(name=names[0], role=role, tensor=parameters[names[0]], tied=tied, base_fan_in=base_fan_in)
 
 
 def _with_own(
-    item: RoleTensor, modules: Mapping[str, torch.nn.Module], target: Shape, own: Own, faults: list[str]
+    item: RoleTensor, modules: Mapping[str, torch.nn.Module], target: Shape, own: Own, faults: Faults
 ) -> RoleTensor:
     """Return the tensor with what its module does to it: its fan-in, the scale of an embedding, the kind of a gain."""
     path, _, name = item.name.rpartition(".")
@@ -168,7 +174,7 @@ def _with_own(
             fan_in = None if fused else fan_in_of(item.roles[0], size, module, name, target)
             factors = own.fan_in(item.roles[0], fan_in, item.base_fan_in)
     except HpxferError as error:
-        faults.append(f"roles: {item.name}: {error}")
+        faults.append((item.name, f"roles: {item.name}: {error}"))
         return item
     return replace(item, own=factors)
 

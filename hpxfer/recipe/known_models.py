@@ -1,8 +1,7 @@
 """Known models: one row per architecture of `transformers` that recipes know by its `config.model_type`.
 
-The names of tensors are those of transformers 5 (experts as stacked tensors [E, out, in], with gate and up in one) and
-of transformers 4 (one module per expert). In a pattern, `*` matches dots too, and the first match wins. Patterns that
-match nothing in a model are left out.
+The roles of their tensors follow from the names, see `hpxfer.recipe.roles_by_place`. In a pattern, `*` matches dots
+too, and the first match wins.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class KnownModel:
     """What recipes know of one architecture."""
 
     name: str  # config.model_type
-    roles: Pairs  # (pattern of tensor names, role)
+    roles: Pairs = ()  # (pattern, role) of tensors whose names leave their roles open
     sites: Pairs  # (pattern of module names, key of a forward multiplier)
     ffn: Callable[[Any], dict[str, int]]  # config -> dimensions of the FFNs
     gate: Callable[[Any], str | None]  # config -> name of the gate, up to a constant factor; None without experts
@@ -44,73 +43,6 @@ class KnownModel:
             **self.ffn(config),
         }
 
-
-QKV = "attn_q+attn_k+attn_v"
-# Gains on queries and keys are inside the blocks, so that their role is that of a block's norm.
-_LLAMA: Pairs = (
-    ("*embed_tokens.weight", "embedding"),
-    ("*layers.*.self_attn.q_norm.weight", "norm"),
-    ("*layers.*.self_attn.k_norm.weight", "norm"),
-    ("*layers.*.input_layernorm.weight", "norm"),
-    ("*layers.*.post_attention_layernorm.weight", "norm"),
-    ("norm.weight", "final_norm"),
-    ("model.norm.weight", "final_norm"),
-    ("*.self_attn.q_proj.weight", "attn_q"),
-    ("*.self_attn.k_proj.weight", "attn_k"),
-    ("*.self_attn.v_proj.weight", "attn_v"),
-    ("*.self_attn.o_proj.weight", "attn_out"),
-    ("*.self_attn.?_proj.bias", "hidden_bias"),
-    ("lm_head.weight", "readout"),
-)
-_DENSE: Pairs = (
-    ("*.mlp.gate_proj.weight", "dense_gate"),
-    ("*.mlp.up_proj.weight", "dense_in"),
-    ("*.mlp.down_proj.weight", "dense_out"),
-    ("*.mlp.*_proj.bias", "hidden_bias"),
-)
-_EXPERTS: Pairs = (
-    ("*.gate.e_score_correction_bias", "router_bias"),
-    ("*.mlp.gate.weight", "router"),
-    ("*.experts.gate_up_proj", "expert_in+expert_gate"),
-    ("*.experts.down_proj", "expert_out"),
-    ("*.experts.*.gate_proj.weight", "expert_gate"),
-    ("*.experts.*.up_proj.weight", "expert_in"),
-    ("*.experts.*.down_proj.weight", "expert_out"),
-)
-_SHARED: Pairs = (
-    ("*.mlp.shared_experts.gate_proj.weight", "shared_gate"),
-    ("*.mlp.shared_experts.up_proj.weight", "shared_in"),
-    ("*.mlp.shared_experts.down_proj.weight", "shared_out"),
-)
-_MIXTRAL_4: Pairs = (
-    ("*.block_sparse_moe.gate.weight", "router"),
-    ("*.experts.*.w1.weight", "expert_gate"),
-    ("*.experts.*.w2.weight", "expert_out"),
-    ("*.experts.*.w3.weight", "expert_in"),
-)
-# A sink is a logit, and the router's bias is trained: both are added to numbers of order one.
-_GPT_OSS: Pairs = (
-    ("*.self_attn.sinks", "hidden_bias"),
-    ("*.mlp.router.weight", "router"),
-    ("*.mlp.router.bias", "hidden_bias"),
-    ("*.experts.gate_up_proj_bias", "hidden_bias"),
-    ("*.experts.down_proj_bias", "hidden_bias"),
-)
-_GPT2: Pairs = (
-    ("*wte.weight", "embedding"),
-    ("*wpe.weight", "position"),
-    ("*h.*.ln_1.weight", "norm"),
-    ("*h.*.ln_2.weight", "norm"),
-    ("*ln_f.weight", "final_norm"),
-    ("*.attn.c_attn.weight", QKV),
-    ("*.attn.c_proj.weight", "attn_out"),
-    ("*.mlp.c_fc.weight", "dense_in"),
-    ("*.mlp.c_proj.weight", "dense_out"),
-    ("*.ln_?.bias", "hidden_bias"),
-    ("ln_f.bias", "hidden_bias"),
-    ("*.c_*.bias", "hidden_bias"),
-    ("lm_head.weight", "readout"),
-)
 
 _ATTN_SITES: Pairs = (("*layers.*.self_attn", "attn_logits"), ("*layers.*.self_attn", "attn_out"))
 _DENSE_SITE: Pairs = (("*layers.*.mlp", "dense_out"),)
@@ -170,7 +102,6 @@ def _qwen3_moe_ffn(config: Any) -> dict[str, int]:
 _ROWS = (
     KnownModel(
         name="gpt2",
-        roles=_GPT2,
         sites=(("*h.*.attn", "attn_logits"), ("*h.*.attn", "attn_out"), ("*h.*.mlp", "dense_out"), *_END_SITES),
         ffn=lambda config: {"dense_width": config.n_inner or 4 * config.hidden_size},
         gate=_no_gate,
@@ -178,7 +109,6 @@ _ROWS = (
     *(
         KnownModel(
             name=name,
-            roles=(*_LLAMA, *_DENSE),
             sites=(*_ATTN_SITES, *_DENSE_SITE, *_END_SITES),
             ffn=lambda config: {"dense_width": config.intermediate_size},
             gate=_no_gate,
@@ -187,35 +117,31 @@ _ROWS = (
     ),
     KnownModel(
         name="mixtral",
-        roles=(*_MIXTRAL_4, *_EXPERTS, *_LLAMA),
         sites=(*_ATTN_SITES, *_MOE_SITES, *_END_SITES),
         ffn=lambda config: _experts(config, config.num_local_experts, config.intermediate_size),
         gate=lambda config: "normalized_softmax",
     ),
     KnownModel(
         name="qwen3_moe",
-        roles=(*_EXPERTS, *_DENSE, *_LLAMA),
         sites=(*_ATTN_SITES, *_MOE_SITES, *_DENSE_SITE, *_END_SITES),
         ffn=_qwen3_moe_ffn,
         gate=_softmax_gate,
     ),
     KnownModel(
         name="olmoe",
-        roles=(*_EXPERTS, *_LLAMA),
         sites=(*_ATTN_SITES, *_MOE_SITES, *_END_SITES),
         ffn=lambda config: _experts(config, config.num_experts, config.intermediate_size),
         gate=_softmax_gate,
     ),
     KnownModel(
         name="glm4_moe",
-        roles=(*_EXPERTS, *_SHARED, *_DENSE, *_LLAMA),
         sites=(*_ATTN_SITES, *_HYBRID_SITES, *_DENSE_SITE, *_END_SITES),
         ffn=_glm4_moe_ffn,
         gate=_sigmoid_gate,
     ),
     KnownModel(
         name="gpt_oss",
-        roles=(*_GPT_OSS, *_EXPERTS, *_LLAMA),
+        roles=(("*.mlp.router.bias", "hidden_bias"),),  # an optimizer trains it, and it is added to logits of order one
         sites=(*_ATTN_SITES, *_MOE_SITES, *_END_SITES),
         ffn=lambda config: _experts(config, config.num_local_experts, config.intermediate_size),
         gate=lambda config: "normalized_softmax",

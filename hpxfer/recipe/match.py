@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.recipe.patterns import spelled
 from hpxfer.scaling.roles import ROLES
 
 # Pairs of (pattern, role), of which the first that matches a name wins. `*` matches dots too: "*.experts.*.up.weight".
@@ -80,7 +81,8 @@ def _bad_roles(pairs: Sequence[tuple[str, str]], refused: Mapping[str, str]) -> 
 
 def _unmatched(names: Sequence[str]) -> Iterable[str]:
     if names:
-        yield f"every parameter must match a pattern, got none for {', '.join(names)}; add patterns with their role"
+        listed = ", ".join(spelled(names))
+        yield f"every parameter must match a pattern, got none for {listed}; add patterns with their role"
 
 
 def _unused(pairs: Sequence[tuple[str, str]], names: Sequence[str], used: set[int]) -> Iterable[str]:

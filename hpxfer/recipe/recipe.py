@@ -21,7 +21,7 @@ from hpxfer.recipe.match import Roles
 from hpxfer.recipe.model_shape import check_dims, check_gate, shape_of
 from hpxfer.recipe.propose_roles import roles as proposed_roles
 from hpxfer.recipe.resolved import Base, Resolved
-from hpxfer.recipe.schedule import check_lr_ratios, scheduler
+from hpxfer.recipe.schedule import check_lr_ratios, remember, scheduler
 from hpxfer.recipe.seen import seen_in
 from hpxfer.recipe.tuned_on import OtherModelWarning, compared
 from hpxfer.recipe.unattached import UnattachedWarning, handed_out, unattached
@@ -153,7 +153,9 @@ class Recipe:
         self._warn_unattached(model, at)
         if why := compared(self.file, at.target, seen_in(model, found)).warning():
             warnings.warn(why, OtherModelWarning, stacklevel=2)
-        return make_groups(found.parameters, at.values, at.betas)
+        groups = make_groups(found.parameters, at.values, at.betas)
+        remember(groups)
+        return groups
 
     def init_(
         self, model: Model, roles: Roles, target_shape: Target, *, generator: torch.Generator | None = None
@@ -254,7 +256,7 @@ class Recipe:
 
     @staticmethod
     def check_lr_ratios(optimizer: torch.optim.Optimizer) -> float:
-        """Return the factor on the peak LR of all groups. Raise HpxferError if groups have different factors."""
+        """Return the factor on the peak LR of all groups. Raise HpxferError if there is none, see `check_lr_ratios`."""
         return check_lr_ratios(optimizer)
 
     def router_bias_lr(self, target_shape: Target) -> float:

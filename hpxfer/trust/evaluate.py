@@ -153,7 +153,12 @@ def _wired(found: Mapping[str, Evidence]) -> Outcome:
     if one[0] != two[0]:
         reason = f"changes must be of one step, got {one[0]} and {two[0]}"
         return Outcome(check=WIRED, status="not possible", reason=reason)
-    return hp_is_wired(one[1], two[1])
+    start = {str(each.get("name")): each for each in found[BASE].start}
+    groups = [
+        {**each, **{key: start.get(str(each.get("name")), {}).get(key) for key in ("std", "mean")}}
+        for each in found[BASE].receipts.get(one[0], [])
+    ]
+    return hp_is_wired(one[1], two[1], groups)
 
 
 def _arms(found: Mapping[str, Evidence], repeat: Repeat) -> Outcome:

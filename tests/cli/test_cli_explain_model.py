@@ -85,9 +85,52 @@ def test_what_is_no_config(given: Any, said: str, run: Run) -> None:
     assert len(err) < 500
 
 
+MLA = {
+    "num_hidden_layers": 12,
+    "q_lora_rank": 12,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 12,
+    "num_experts_per_tok": 2,
+}
+
+
+def test_roles_that_only_the_user_knows_come_from_a_file_of_names(run: Run, tmp_path: Path) -> None:
+    """MLA, whose second matrices read a rank of which the recipe asks for that of the base."""
+    given, shape = config("deepseek_v2", **MLA), tmp_path / "shape.json"
+    shape.write_text(json.dumps({"width": 32, "depth": 12, "head_dim": 8, "dense_width": 48}))
+    code, out, err = run(given, gate="softmax")
+    assert (code, out) == (2, "")
+    assert err.startswith("hpxfer: --target: must be given for deepseek_v2, ")
+    assert "{" not in err
+    code, _, err = run(given, "--target", str(shape), gate="softmax")
+    of_q, asked, how = err.splitlines()
+    assert code == 2
+    assert "model.layers.*.self_attn.q_b_proj.weight (attn_q)" in of_q
+    assert "model.layers.*.self_attn.kv_b_proj.weight (attn_k+attn_v)" in asked
+    assert asked.endswith("of a low rank: attn_k+attn_v@8, its fan-in at the base (12 tensors)")
+    assert how.startswith("--names FILE gives roles")
+    names = tmp_path / "names.txt"
+    low_rank = "*.kv_b_proj.weight attn_k+attn_v@8\n*.q_b_proj.weight attn_q@12\n"
+    names.write_text(f"{low_rank}model.layers.0.mlp.gate_proj.weight dense_in\n")
+    code, out, _ = run(given, "--target", str(shape), "--names", str(names), gate="softmax")
+    assert code == 0
+    assert [line.split()[1] for line in out.splitlines() if "layers.0.mlp.gate_proj.weight " in line] == ["dense_in"]
+    names.write_text("*.kv_c_proj.weight attn_k\n")
+    assert (
+        "got no match for '*.kv_c_proj.weight'"
+        in run(given, "--target", str(shape), "--names", str(names), gate="softmax")[2]
+    )
+
+
 def test_a_model_goes_with_a_recipe(run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "--model: goes with --recipe" in command(capsys, "explain", "--model", "config.json")[2]
     assert "--model: goes with --recipe" in run(config(), "--optimizer", "sgd")[2]
+    assert "--names: goes with --model" in command(capsys, "explain", "--names", "names.txt")[2]
     missing = ("--recipe", str(tmp_path / "r.yaml"), "--model", str(tmp_path / "none.json"))
     assert "none.json: cannot be read: No such file" in command(capsys, "explain", *missing)[2]
 

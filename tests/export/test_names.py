@@ -15,9 +15,9 @@ from recipe_data import MakeRecipe
 
 from hpxfer.errors import HpxferError
 from hpxfer.export import ExportTarget, Named, export, read_names, read_roles, register_export_target
-from hpxfer.export.patterns import globs, templates
 from hpxfer.export.targets import EXPORT_TARGETS
 from hpxfer.recipe import Recipe
+from hpxfer.recipe.patterns import globs, templates
 
 MOE = {"width": 64, "depth": 3, "num_experts": 8, "num_active": 2, "expert_width": 128, "head_dim": 16}
 TEXT = """\
@@ -57,7 +57,8 @@ def test_a_text_file(tmp_path: Path) -> None:
             "../etc/passwd",
             "a name must be words of letters, digits and '_' with dots between them, got '../etc/passwd'",
         ),
-        ("a*.weight", "a name must be words of letters"),
+        ("a*.weight", "a pattern must have a role and nothing else behind it, once, got 'a*.weight'"),
+        ("a*.weight 64x64 attn_q", "a pattern must have a role and nothing else behind it"),
         ("a.weight\na.weight", "each name must stand once, got a.weight twice; keep one"),
         ("a.b\na.b.c", "a.b: a parameter cannot hold other parameters, got names that start with a.b."),
         ("{bad", "not a JSON file"),
@@ -104,6 +105,41 @@ def test_any_json_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, d
     except HpxferError:
         return
     assert found[0].name == data["name"]
+
+
+NO_SIZES = """\
+embeddings.weight embedding
+blocks.0.attention.w_q.weight attn_q
+blocks.0.attention.w_k.weight
+blocks.0.attention.w_v.weight
+blocks.0.attention.w_out.weight
+blocks.0.feed_forward.w1.weight
+blocks.0.feed_forward.w2.weight
+blocks.0.feed_forward.w3.weight
+blocks.0.feed_forward_norm.weight
+blocks.0.mixer.w_out.weight
+lm_head.norm.weight
+lm_head.w_out.weight
+"""
+DENSE = {"width": 128, "depth": 1, "dense_width": 512, "head_dim": 16}
+
+
+def test_names_without_sizes_get_the_roles_of_their_places_or_are_refused(tmp_path: Path) -> None:
+    base = {"width": 32, "depth": 1, "dense_width": 128, "head_dim": 16}
+    recipe = Recipe.from_hps("completep", base, {"lr": 2.0**-6}, attention_scale="1/sqrt(d_head)")
+    with pytest.raises(HpxferError, match=r"got none for blocks\.0\.mixer\.w_out\.weight; write the role behind"):
+        export(recipe, "torch", DENSE, at(tmp_path, NO_SIZES), partial=True)
+    made = export(recipe, "torch", DENSE, at(tmp_path, f"{NO_SIZES}*.mixer.* hidden_bias\n"), partial=True)
+    roles = {row.name: row.role for row in made.plan.rows}
+    assert roles["blocks.0.attention.w_out.weight"] == "attn_out"
+    assert roles["blocks.0.mixer.w_out.weight"] == "hidden_bias"
+    assert (roles["lm_head.norm.weight"], roles["lm_head.w_out.weight"]) == ("final_norm", "readout")
+    assert [caution.split(" is taken for ")[0] for caution in made.cautions if " is taken for " in caution] == [
+        *(f"blocks.0.feed_forward.{name}.weight" for name in ("w1", "w2", "w3")),
+        "lm_head.norm.weight",
+    ]
+    with pytest.raises(HpxferError, match=r"got no match for '\*\.mixxer\.\*'"):
+        export(recipe, "torch", DENSE, at(tmp_path, f"{NO_SIZES}*.mixxer.* hidden_bias\n"), partial=True)
 
 
 PART = st.sampled_from(["layers", "0", "1", "12", "mlp", "w1", "w2", "weight", "weight0", "norm", "q_norm"])
@@ -173,7 +209,7 @@ def named(*lines: str) -> list[Named]:
             "a.weight': shared_in: completep-moe has no rule for it; it has: embedding",
         ),
         ("torch", MOE, named("a.weight dense_in"), "dense_width"),
-        ("torch", MOE, named("a*.weight attn_q"), "names: a name must be words of letters, digits and '_'"),
+        ("torch", MOE, named("a-b.weight attn_q"), "names: a name must be words of letters, digits and '_'"),
         ("torch", MOE, [], "names: must name from 1 to 1000000 parameters, got 0"),
         ("torch", MOE, [Named(name="q.weight", size=(32, 32), role="attn_q")], "must have the target's width 64"),
         ("torch", MOE, [Named(name="q.weight", size=(64,), role="attn_q")], "must be a matrix, got size (64,)"),

@@ -345,6 +345,64 @@ class TestWired:
         assert hp_is_wired({"a": 1.0}, {"b": 2.0}).status == "failed"
         assert hp_is_wired({"a": 1.0}, {"a": math.nan}).status == "failed"
 
+    MOVED: ClassVar[dict[str, float]] = {
+        **{f"layers.0.attn.{name}_proj.weight": 1.0 for name in "qkvo"},
+        **{f"layers.0.moe.experts.{e}.{name}.weight": 1.0 for e in (0, 1) for name in ("up", "down")},
+        "layers.0.norm.bias": 1.0,
+        "lm_head.weight": 1.0,
+    }
+
+    @pytest.mark.parametrize(
+        ("still", "status"),
+        [
+            (("experts.",), "failed"),
+            (("experts.0.",), "passed"),  # no token chose it
+            (("norm.bias",), "passed"),
+            (("q_proj", "k_proj"), "not possible"),  # zero products, or an output that starts at zero
+            (("experts", "attn"), "not possible"),  # a readout that starts at zero
+        ],
+    )
+    def test_a_role_that_does_not_learn_does_not_pass(self, still: tuple[str, ...], status: str) -> None:
+        one = {name: 0.0 if any(part in name for part in still) else by for name, by in self.MOVED.items()}
+        assert hp_is_wired(one, {name: 2 * by for name, by in one.items()}).status == status
+
+    def test_roles_of_the_receipt_count_before_those_that_names_say(self) -> None:
+        one, roles = {"a": 1.0, "b": 0.0}, [{"name": "a", "role": "attn_out"}, {"name": "b", "role": "expert_out"}]
+        assert hp_is_wired(one, {"a": 2.0, "b": 0.0}, roles).status == "failed"
+        assert (
+            hp_is_wired(one, {"a": 2.0, "b": 0.0}, [{**each, "role": "attn_out"} for each in roles]).status == "passed"
+        )
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+    @pytest.mark.parametrize("cleared", [False, True])
+    def test_what_weight_decay_alone_moves_did_not_learn(self, dtype: torch.dtype, cleared: bool) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 16)).to(dtype)
+        model[2].weight.register_hook(torch.zeros_like)
+        before, adam = weights_of(model), torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.5)
+        model(torch.randn(4, 16, dtype=dtype)).square().sum().backward()
+        adam.step()
+        if cleared:
+            adam.zero_grad()
+        found = changes_since(model, before)
+        assert not torch.equal(model[2].weight, before["2.weight"])
+        assert [name for name, by in found.items() if not by] == ["2.weight"]
+
+    def test_a_receipt_tells_decay_of_changes_that_were_measured_elsewhere(self) -> None:
+        name = "blocks.0.mlp.down_proj.weight"
+        one = {"blocks.0.attn.o_proj.weight": 1e-3, name: 1e-3 * 0.1 * 0.05}
+        entry = {"name": name, "role": "dense_out", "lr": 1e-3, "weight_decay": 0.1, "std": 0.03, "mean": 0.04}
+        other = {
+            "name": "blocks.0.attn.o_proj.weight",
+            "role": "attn_out",
+            "lr": 1e-3,
+            "weight_decay": 0.1,
+            "std": 0.02,
+        }
+        twice = {key: 2 * by for key, by in one.items()}
+        assert hp_is_wired(one, twice, [entry, other]).status == "failed"
+        assert hp_is_wired(one, twice, [{**entry, "std": 0.3}, other]).status == "passed"
+
 
 class TestForward:
     EXPECTED: ClassVar[dict[str, float]] = {"readout": 0.25, "attn_out": 1.0}

@@ -16,12 +16,12 @@ from hpxfer.recipe import Recipe, check_lr_ratios, scheduler
 PEAKS = ("embedding", "attn_q", "readout")
 
 
-def optimizer() -> torch.optim.Optimizer:
-    model = mixtral_of_width(64)
+def optimizer(model: Any = None, **hps: float) -> torch.optim.Optimizer:
+    model = mixtral_of_width(64) if model is None else model
     shape = hpxfer.shape_of(model)
-    made = by_hand(hpxfer.shape_of(mixtral_of_width(32)))
-    made.attach(model, shape)
-    groups = made.param_groups(model, hpxfer.roles(model), shape)
+    made = by_hand(hpxfer.shape_of(mixtral_of_width(32)), **hps)
+    with made.attach(model, shape):
+        groups = made.param_groups(model, hpxfer.roles(model), shape)
     assert len({group["lr"] for group in groups}) > 1, "the ratios must be something to keep"
     return torch.optim.AdamW(groups)
 
@@ -106,3 +106,42 @@ def test_an_optimizer_with_other_groups_is_refused(call: Any) -> None:
     other = torch.optim.AdamW(torch.nn.Linear(2, 2).parameters(), lr=1e-3)
     with pytest.raises(HpxferError, match=r"must have the groups of recipe\.param_groups, got others"):
         call(other)
+
+
+def test_a_state_of_another_run_brings_its_own_lrs_and_the_check_says_so() -> None:
+    model = mixtral_of_width(64)
+    tuned_before, same = optimizer(model, lr=2.0**-6).state_dict(), optimizer(model).state_dict()
+    adam = optimizer(model)
+    adam.load_state_dict(same)
+    assert check_lr_ratios(adam) == 1.0
+    adam.load_state_dict(tuned_before)
+    with pytest.raises(HpxferError, match=r"peak LRs must be those of recipe\.param_groups, got 0\.0\d+ in place of"):
+        check_lr_ratios(adam)
+    for group, own in zip(adam.param_groups, optimizer(model).param_groups, strict=True):
+        group.update(lr=own["lr"], peak_lr=own["peak_lr"])
+    assert check_lr_ratios(adam) == 1.0
+
+
+def test_a_state_of_groups_in_another_order_is_found_by_its_tensors() -> None:
+    model = mixtral_of_width(64)
+    adam = optimizer(model)
+    first, *rest = (dict(group) for group in adam.param_groups)
+    adam.load_state_dict({**adam.state_dict(), "param_groups": _swapped(adam.state_dict()["param_groups"])})
+    assert first["peak_lr"] != rest[0]["peak_lr"]
+    with pytest.raises(HpxferError, match="in place of"):
+        check_lr_ratios(adam)
+
+
+def _swapped(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the groups with the numbers of the first two exchanged, as of a run that ordered them otherwise."""
+    one, two, *others = groups
+    return [{**two, "params": one["params"]}, {**one, "params": two["params"]}, *others]
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_the_lr_from_which_a_schedule_starts_counts_too(tensors: bool) -> None:
+    adam = optimizer()
+    for group in adam.param_groups:
+        group["initial_lr"] = torch.tensor(1e-3) if tensors else 1e-3
+    with pytest.raises(HpxferError, match="got for initial_lr"):
+        check_lr_ratios(adam)

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 from hpxfer.export.lacks import Lack, forward_lacks, init_lacks, other_lacks
 from hpxfer.export.names import Named
-from hpxfer.export.patterns import globs
 from hpxfer.export.plan import Plan
 from hpxfer.export.source import assigned, header, literal, require_form, strings
 from hpxfer.export.standard import feed_forwards, gated, gated_roles, in_layers, named
 from hpxfer.export.target import ExportTarget
 from hpxfer.recipe import Recipe
-from hpxfer.recipe.known_models import QKV, Pairs
+from hpxfer.recipe.known_models import Pairs
+from hpxfer.recipe.patterns import globs
 from hpxfer.scaling.shape import Shape
 
 DECAYS = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "WSD"}
@@ -73,31 +73,12 @@ def install() -> None:
 
 
 def roles(recipe: Recipe) -> Pairs:
-    """Return the roles of Megatron's parameter names. One tensor holds Q, K and V, and one both inputs of a SwiGLU."""
+    """Return the roles that names leave open: one tensor holds both inputs of a SwiGLU."""
     pairs: list[tuple[str, str]] = []
     for where, kind in (("*mlp.shared_experts", "shared"), ("*mlp.experts*", "expert"), ("*mlp", "dense")):
         first = gated_roles(kind, has_gate=gated(recipe))
-        pairs += [(f"{where}.linear_fc1.weight*", first), (f"{where}.linear_fc2.weight*", f"{kind}_out")]
-        pairs += [(f"{where}.linear_fc?.bias*", "hidden_bias")]
-    of_experts = gated_roles("expert", has_gate=gated(recipe))
-    return (
-        ("*word_embeddings.weight", "embedding"),
-        ("*position_embeddings.weight", "position"),
-        ("*final_layernorm.weight", "final_norm"),
-        ("*layernorm.weight", "norm"),
-        ("*layer_norm_weight", "norm"),
-        ("*layernorm.bias", "hidden_bias"),
-        ("*layer_norm_bias", "hidden_bias"),
-        ("*self_attention.linear_qkv.weight", QKV),
-        ("*self_attention.linear_proj.weight", "attn_out"),
-        ("*self_attention.linear_*.bias", "hidden_bias"),
-        ("*mlp.router.weight", "router"),
-        ("*mlp.shared_experts.gate_weight", "router"),
-        ("*mlp.experts.weight1", of_experts),
-        ("*mlp.experts.weight2", "expert_out"),
-        *pairs,
-        ("*output_layer.weight", "readout"),
-    )
+        pairs += [(f"{where}.linear_fc1.weight*", first), (f"{where}.linear_fc?.bias*", "hidden_bias")]
+    return (("*mlp.experts.weight1", gated_roles("expert", has_gate=gated(recipe))), *pairs)
 
 
 def names(recipe: Recipe, shape: Shape) -> Sequence[Named]:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from hpxfer.export.lacks import Lack, forward_lacks, init_lacks, other_lacks
 from hpxfer.export.names import Named
-from hpxfer.export.patterns import globs
 from hpxfer.export.plan import Plan
 from hpxfer.export.schedule import Phases
 from hpxfer.export.source import header, literal, require_form, strings
@@ -20,6 +19,7 @@ from hpxfer.export.standard import feed_forwards, in_layers, named
 from hpxfer.export.target import ExportTarget
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.known_models import Pairs
+from hpxfer.recipe.patterns import globs
 from hpxfer.scaling.shape import Shape
 
 SITES = {
@@ -35,22 +35,13 @@ ENDS = (".weight", "")
 
 
 def roles(recipe: Recipe) -> Pairs:
-    """Return the roles of OLMo-core's parameter names: w1 is the gate, w3 the other input of an FFN, w2 its output."""
+    """Return the roles that names leave open: w1 is the gate, w3 the other input of an FFN, w2 its output."""
     ffns = (("*.experts.mlp", "expert"), ("*.shared_mlp", "shared"), ("*.feed_forward", "dense"))
     parts = (("w1", "gate"), ("w2", "out"), ("w3", "in"))
-    return (
-        ("embeddings.weight", "embedding"),
-        ("lm_head.norm.weight", "final_norm"),
-        ("lm_head.w_out.weight", "readout"),
-        ("blocks.*norm.weight", "norm"),
-        ("*.attention.w_q.weight", "attn_q"),
-        ("*.attention.w_k.weight", "attn_k"),
-        ("*.attention.w_v.weight", "attn_v"),
-        ("*.attention.w_out.weight", "attn_out"),
-        ("*.router.weight", "router"),
-        *((f"{where}.{name}{end}", f"{kind}_{part}") for where, kind in ffns for name, part in parts for end in ENDS),
-        ("*.bias", "hidden_bias"),
+    numbered = (
+        (f"{where}.{name}{end}", f"{kind}_{part}") for where, kind in ffns for name, part in parts for end in ENDS
     )
+    return (("lm_head.norm.weight", "final_norm"), *numbered)
 
 
 def names(recipe: Recipe, shape: Shape) -> Sequence[Named]:

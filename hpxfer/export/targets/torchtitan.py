@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from hpxfer.export.lacks import Lack, forward_lacks, init_lacks, other_lacks
 from hpxfer.export.names import Named
-from hpxfer.export.patterns import templates
 from hpxfer.export.plan import Plan
 from hpxfer.export.source import header, literal, require_form, strings
 from hpxfer.export.standard import feed_forwards, in_layers, named
 from hpxfer.export.target import ExportTarget
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.known_models import Pairs
+from hpxfer.recipe.patterns import templates
 from hpxfer.scaling.shape import Shape
 
 SITES = {
@@ -92,23 +92,11 @@ def configure(config):
 
 
 def roles(recipe: Recipe) -> Pairs:
-    """Return the roles of torchtitan's parameter names: w1 is the gate, w3 the other input of an FFN, w2 its output."""
+    """Return the roles that names leave open: w1 is the gate, w3 the other input of an FFN, w2 its output."""
     ffns = (("*.moe.shared_experts", "shared"), ("*experts", "expert"), ("*.feed_forward", "dense"))
     parts = (("w1", "gate"), ("w2", "out"), ("w3", "in"))
-    return (
-        ("*tok_embeddings.weight", "embedding"),
-        ("*layers.*norm.weight", "norm"),
-        ("norm.weight", "final_norm"),
-        ("*.attention.*wq.weight", "attn_q"),
-        ("*.attention.*wk.weight", "attn_k"),
-        ("*.attention.*wv.weight", "attn_v"),
-        ("*.attention.*wqkv.weight", "attn_q+attn_k+attn_v"),
-        ("*.attention.wo.weight", "attn_out"),
-        ("*.moe.router.gate.weight", "router"),
-        *((f"{where}.{name}{end}", f"{kind}_{part}") for where, kind in ffns for name, part in parts for end in ENDS),
-        ("*.bias", "hidden_bias"),
-        ("lm_head.weight", "readout"),
-        ("output.weight", "readout"),
+    return tuple(
+        (f"{where}.{name}{end}", f"{kind}_{part}") for where, kind in ffns for name, part in parts for end in ENDS
     )
 
 

@@ -7,10 +7,12 @@ share, such as that of a layer which differs from the others, is not made: those
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from hpxfer.errors import HpxferError
+
+FEW = 10  # names that a message spells one by one
 
 
 def templates(groups: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -58,3 +60,46 @@ def globs(groups: Sequence[Sequence[str]], lead: str = "") -> list[list[str]]:
             left -= found
         out.append(kept)
     return out
+
+
+def pairs_of_roles(role_of: Mapping[str, str], others: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """Return pairs of (glob, role), few for many names, that match each name with its role and none of `others`.
+
+    Where `*` would cross a dot into a name of another role, the names stand by themselves.
+    """
+    groups: dict[str | None, list[str]] = {}
+    for name in [*role_of, *others]:
+        groups.setdefault(role_of.get(name), []).append(name)
+    # Names that differ in whole numbers alone are matched alike.
+    alike = {forms(name)[1]: role for role, names in groups.items() for name in names}
+    example = {forms(name)[1]: name for names in groups.values() for name in names}
+    out: list[tuple[str, str]] = []
+    for (role, names), of_group in zip(groups.items(), templates(list(groups.values())), strict=True):
+        if role is None:
+            continue
+        covered = set[str]()
+        for form in of_group:
+            pattern = form.replace("#", "*")
+            crosses = any(fnmatchcase(example[other], pattern) for other, owner in alike.items() if owner != role)
+            found = [name for name in names if form in forms(name) and name not in covered]
+            covered |= set(found)
+            out += [(name, role) for name in found] if crosses else [(pattern, role)]
+    return out
+
+
+def spelled(names: Sequence[str]) -> list[str]:
+    """Return names for a message. Of more than a few, those that differ in whole numbers alone are one glob."""
+    if len(names) <= FEW:
+        return list(names)
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(forms(name)[1], []).append(name)
+    return [of[0] if len(of) == 1 else form.replace("#", "*") for form, of in alike.items()]
+
+
+def one_per_pattern(faults: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the texts of (name, text), where texts that differ in the whole numbers of their name alone are one."""
+    alike: dict[str, list[str]] = {}
+    for name, text in faults:
+        alike.setdefault(text.replace(name, forms(name)[1].replace("#", "*")), []).append(text)
+    return [of[0] if len(of) == 1 else f"{text} ({len(of)} tensors)" for text, of in alike.items()]

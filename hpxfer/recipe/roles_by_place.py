@@ -1,0 +1,259 @@
+"""Roles by place: the role of each tensor, by where it lies, what it is called there and what lies beside it. Pure.
+
+A word is looked up in the table of its place. What follows then from the words beside it: attention needs a query, a
+key and a value, an FFN has one matrix of each kind, and the final norm is the one outside the blocks. A name that this
+leaves open has no role.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hpxfer.recipe.match import JOIN
+from hpxfer.recipe.places import EXPERTS, NORM, Place, places_of
+from hpxfer.recipe.role_words import (
+    AT_THE_END,
+    EITHER,
+    EMBEDDINGS,
+    FFN_IN_BLOCK,
+    FINAL_NORMS,
+    FUSED,
+    GATE,
+    HEADS,
+    IN,
+    IN_ATTENTION,
+    IN_BLOCK,
+    IN_FFN,
+    IN_HEAD,
+    IN_ROUTER,
+    NUMBERED,
+    NUMBERS,
+    OUT,
+    OUTSIDE,
+    QKV,
+    ROUTER_BIASES,
+    ROUTERS,
+    SHARED_GATES,
+    Words,
+)
+from hpxfer.recipe.stacked_experts import stacked_experts
+
+Size = tuple[int, ...] | None  # None: it is not known
+Sizes = Mapping[str, Size]
+Found = Iterator[tuple[str, "Proposal"]]
+
+# Of matrices that are numbered alone, Llama's order is the common one. Others read w3 as the output.
+BY_NUMBER = "by the common order of w1, w2 and w3, as no size says which is the output"
+BY_PLACE = "by its place, as the only norm outside the blocks"
+# Outside attention: where a router may lie.
+AROUND_EXPERTS = ("block", "dense", "moe", "other")
+WITHOUT_HIDDEN_BIAS = ("router", "embedding", "position", "readout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A role, and in words why it is a guess that should be looked at; None if it is the common meaning of a name."""
+
+    role: str
+    guess: str | None = None
+
+
+def proposals(sizes: Sizes) -> dict[str, Proposal]:
+    """Return name -> proposal for the tensors of a model, in their order. The others have no role.
+
+    A size that is not known leaves more names without a role, or makes their role a guess.
+    """
+    places = places_of(sizes)
+    weights = {name: at for name, at in places.items() if not at.is_bias and at.kind != "foreign"}
+    holders, branches = dict[str, dict[str, Place]](), dict[str, dict[str, Place]]()
+    for name, at in weights.items():
+        holders.setdefault(at.holder, {})[name] = at
+        branches.setdefault(at.branch, {})[name] = at
+    around = {path for at in weights.values() if (path := _around_experts(at)) is not None}
+    out: dict[str, Proposal] = {}
+    for beside in branches.values():
+        out.update(_attention(beside))
+    for holder, beside in holders.items():
+        routers = dict(_routers(beside, sizes, routes=holder in around))
+        rest = {name: at for name, at in beside.items() if name not in routers and name not in out}
+        out.update(routers)
+        out.update(_feed_forward(rest, sizes, routes=bool(routers) or holder in around))
+    out.update((name, Proposal(role="norm")) for name, at in weights.items() if _is_norm_of_block(at))
+    out.update(_outside({name: at for name, at in weights.items() if at.kind == "outside"}))
+    out = {name: found for name, found in out.items() if _fits(found.role, sizes[name])}
+    blocks = {name: at.block for name, at in weights.items() if at.kind not in ("attention", "outside")}
+    of_experts = {name for name, at in weights.items() if at.kind in ("moe", "expert")}
+    known = {name: found.role for name, found in out.items()}
+    for name, role, guess in stacked_experts(blocks, of_experts, known, sizes):
+        out[name] = Proposal(role=role, guess=guess)
+    out.update(_biases(places, out))
+    return {name: out[name] for name in sizes if name in out}
+
+
+def _around_experts(at: Place) -> str | None:
+    """Return the module that holds the experts or the router of which a tensor is a part, or None if it is of none."""
+    if at.kind == "router":
+        return at.holder.rpartition(".")[0]
+    if at.word == "router" and at.kind in AROUND_EXPERTS:
+        return at.holder
+    if at.kind != "expert":
+        return None
+    parts, start = at.holder.split("."), at.block.count(".") + 1 if at.block else 0
+    first = next(i for i, part in enumerate(parts) if i >= start and EXPERTS.fullmatch(part))
+    return ".".join(parts[:first])
+
+
+def _attention(beside: Mapping[str, Place]) -> Found:
+    """Yield the roles in attention: none unless it has a query, a key, a value, and at most one output."""
+    found = {}
+    for name, at in beside.items():
+        table = IN_ATTENTION if at.kind == "attention" else IN_BLOCK if at.kind == "block" else {}
+        if at.word in table:
+            found[name] = table[at.word]
+        elif at.kind == "attention" and name.endswith("in_proj_weight"):
+            found[name] = QKV  # of torch.nn.MultiheadAttention
+    has = [role for roles in found.values() for role in roles.split(JOIN)]
+    if {"attn_q", "attn_k", "attn_v"} <= set(has) and has.count("attn_out") <= 1:
+        yield from ((name, Proposal(role=role)) for name, role in found.items())
+
+
+def _routers(beside: Mapping[str, Place], sizes: Sizes, *, routes: bool) -> Found:
+    """Yield the routers. A matrix called `gate` is one beside experts only."""
+    words = {at.word for at in beside.values()}
+    is_ffn = {IN, OUT} <= {IN_FFN.get(word) for word in words}
+    stacked = any(len(sizes[name] or ()) > 2 for name in beside)
+    for name, at in beside.items():
+        if at.kind == "router":
+            found = at.word in IN_ROUTER
+        elif at.kind == "shared":  # Megatron's
+            found = name.endswith("gate_weight") and "linear_fc1" in words
+        elif at.kind not in AROUND_EXPERTS:
+            found = False
+        elif at.word == "gate" and is_ffn:  # that of a SwiGLU, or of experts in stacked tensors
+            found = stacked and len(sizes[name] or ()) == 2
+        else:
+            by_word = routes or at.kind == "moe" or (at.word == "router" and at.kind != "other")
+            found = at.word in SHARED_GATES or (at.word in ROUTERS and by_word)
+        if found:
+            yield name, Proposal(role="router")
+
+
+def _feed_forward(beside: Mapping[str, Place], sizes: Sizes, *, routes: bool) -> Found:
+    """Yield the roles of the matrices of an FFN: none unless it has at most one of each kind, of sizes that fit."""
+    inside = {name: at for name, at in beside.items() if at.kind in ("block", "dense", "moe", "expert", "shared")}
+    inside = {n: at for n, at in inside.items() if at.kind != "block" or at.word in FFN_IN_BLOCK or at.word in NUMBERS}
+    parts = _parts({at.word for at in inside.values()})
+    # Megatron has the experts of a layer side by side, as linear_fc1.weight0. One of them shows the sizes.
+    size_of = {parts[at.word]: sizes[name] for name, at in inside.items() if at.word in parts}
+    flat = any(_is_flat(at, sizes[name]) for name, at in inside.items())
+    fits = _fit_each_other(size_of)
+    if fits is False and not flat:
+        return
+    doubled, is_open = _is_doubled(size_of), {"w1", "w2", "w3"} <= set(parts) and not fits
+    for name, at in inside.items():
+        part, kind = parts.get(at.word), _kind_of_ffn(at, sizes[name], routes=routes)
+        if part is None or kind is None or (part == IN and doubled is None and at.word in EITHER):
+            continue
+        each = (FUSED if part == IN and doubled else part).split(JOIN)
+        role = JOIN.join(f"{kind}_{one}" for one in each)
+        yield name, Proposal(role=role, guess=BY_NUMBER if is_open else None)
+
+
+def _parts(words: set[str]) -> Words:
+    """Return word -> kind of matrix for the words in one FFN, or nothing if they leave open which is which."""
+    numbered = words & NUMBERS
+    rows = [row for row in NUMBERED if set(row) == numbered]
+    if numbered and not rows:
+        return {}
+    table = {**IN_FFN, **(rows[0] if rows else {})}
+    parts = {word: table[word] for word in words if word in table}
+    each = [one for part in parts.values() for one in part.split(JOIN)]
+    if len(set(each)) < len(each):
+        return {}
+    # Beside a matrix that may hold two, a `gate` may be a router.
+    is_open = "gate" in parts and not any(part == IN and word not in EITHER for word, part in parts.items())
+    return {} if is_open else parts
+
+
+def _kind_of_ffn(at: Place, size: Size, *, routes: bool) -> str | None:
+    """Return which FFN a matrix is of, or None if it may be of all experts or of a dense FFN beside them."""
+    if at.kind == "moe" or (at.kind == "dense" and routes):
+        if size is None or (at.kind == "moe" and len(size) < 3):
+            return None
+        return "expert" if len(size) > 2 else "dense"
+    return "dense" if at.kind == "block" else at.kind
+
+
+def _is_flat(at: Place, size: Size) -> bool:
+    """Return whether all experts of a layer may lie below each other. Input and output then have one size."""
+    numbered = any(part.isdecimal() for part in at.holder.removeprefix(at.block).split("."))
+    return at.kind == "expert" and not numbered and len(size or ()) < 3
+
+
+def _is_doubled(size_of: Mapping[str, Size]) -> bool | None:
+    """Return whether the input matrix is two, as a SwiGLU's may be; None if no size says it."""
+    first, last = size_of.get(IN), size_of.get(OUT)
+    if GATE in size_of:
+        return False
+    return None if first is None or last is None else math.prod(first) == 2 * math.prod(last)
+
+
+def _fit_each_other(size_of: Mapping[str, Size]) -> bool | None:
+    """Return whether sizes are those of an FFN, whose output lies on its side; None if they do not tell."""
+    into, gate, out = (size_of.get(part) for part in (IN, GATE, OUT))
+    if into is not None and gate is not None and into != gate:
+        return False
+    first = gate if into is None else into
+    if first is None or out is None or len(first) < 2 or first[-1] == first[-2]:
+        return None
+    return first != out
+
+
+def _is_norm_of_block(at: Place) -> bool:
+    return at.kind not in ("outside", "other", "router") and NORM.fullmatch(at.word) is not None
+
+
+def _outside(around: Mapping[str, Place]) -> Found:
+    """Yield the roles of what lies outside the blocks."""
+    for name, at in around.items():
+        role = OUTSIDE.get(at.word)
+        if at.word in IN_HEAD and at.path and set(at.path) <= HEADS:
+            yield name, Proposal(role="readout")
+        elif role is not None and set(at.path) <= (EMBEDDINGS if role != "readout" else set()):
+            yield name, Proposal(role=role)
+    yield from _final_norm({name: at for name, at in around.items() if NORM.fullmatch(at.word)})
+
+
+def _final_norm(norms: Mapping[str, Place]) -> Found:
+    """Yield the last norm of a model, which lies outside the blocks and not at the embeddings.
+
+    Several that could be the last one are left without a role.
+    """
+    norms = {name: at for name, at in norms.items() if "emb" not in at.word and set(at.path) <= AT_THE_END}
+    found = [name for name, at in norms.items() if at.word in FINAL_NORMS] or list(norms)
+    if len(found) == 1:
+        (name,) = found
+        known = norms[name].word in FINAL_NORMS and not norms[name].path
+        yield name, Proposal(role="final_norm", guess=None if known else BY_PLACE)
+
+
+def _fits(role: str, size: Size) -> bool:
+    """Return whether a tensor of this size can have its role: a gain is a vector, or one per head.
+
+    All else is a matrix, but a router of OLMo-core, which is flat.
+    """
+    return size is None or role == "router" or (len(size) <= 2 if role.endswith("norm") else len(size) >= 2)
+
+
+def _biases(places: Mapping[str, Place], out: Mapping[str, Proposal]) -> Found:
+    """Yield the biases of matrices and norms with a role. A router's own has none: a rule may move it."""
+    of = {(places[name].holder, places[name].word): found.role for name, found in out.items()}
+    for name, at in places.items():
+        if name.rpartition(".")[2] in ROUTER_BIASES and at.kind not in ("outside", "attention"):
+            yield name, Proposal(role="router_bias")
+        elif at.kind != "foreign":
+            is_sink = at.kind == "attention" and at.word == "sinks"
+            if is_sink or (at.is_bias and of.get((at.holder, at.word), "router") not in WITHOUT_HIDDEN_BIAS):
+                yield name, Proposal(role="hidden_bias")
