@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe.assign import Assigned, assign, make_groups
+from hpxfer.recipe.counted import check_counts
 from hpxfer.recipe.describe import description
 from hpxfer.recipe.explain import ModelExplanation, explained
 from hpxfer.recipe.fitted_range import OutOfRangeWarning, check_covered, check_embeddings, out_of_range
@@ -292,6 +293,7 @@ class Recipe:
         check_dims(model, at.target)
         check_gate(model, self.file.model.gate)
         found = assign(model, roles, at.refused, at.target, at.values, at.own)
+        check_counts(model, found, at.target)
         check_embeddings(self._base.rule, found.tied_embeddings)
         return found
 
