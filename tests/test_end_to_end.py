@@ -56,6 +56,7 @@ def own_run(done: Done, multipliers: Mapping[str, float], seed: int) -> tuple[np
     """Return the training losses and the validation loss of a user's own model, set up from the recipe."""
     recipe, setting, target = done.recipe, done.setting, done.target
     model = OwnGPT(target, setting.vocab_size, setting.context, multipliers)
+    recipe.attach(model, target, by_hand=recipe.forward_multipliers(target))  # the twin that has none says so too
     recipe.init_(model, ROLES, target, generator=torch.Generator().manual_seed(seed))
     optimizer = torch.optim.AdamW(recipe.param_groups(model, ROLES, target))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(setting, step))

@@ -110,7 +110,7 @@ def from_sweep(
         optimizer=setting.column,
         base=spec.base_shape,
         target=shape,
-        values=BaseValues(hps=hps, init=setting.init),
+        values=BaseValues(hps=hps, init=setting.init, route_scale=spec.model.route_scale),
         facts=expansion.facts(choice, shape),
         note=f"the sweep scans lr and names no base value: shown at {hps.lr:g}" if spec.hps.lr is None else None,
         tensors=tuple(FAMILIES.get(setting.family).parameters(shape, setting)),
@@ -143,6 +143,7 @@ def from_recipe(
 ) -> Source:
     """Return the source that a recipe gives. By default the target is its own base shape."""
     from hpxfer.recipe import Recipe
+    from hpxfer.recipe.resolved import Base
     from hpxfer.spec.recipe_parts import own_roles
 
     _refuse_base(base, "--recipe")
@@ -158,7 +159,7 @@ def from_recipe(
         optimizer=recipe.column,
         base=recipe.base_shape,
         target=load_shape(target) if target else recipe.base_shape,
-        values=BaseValues(hps=recipe.hps, init=recipe.init),
+        values=BaseValues(hps=recipe.hps, init=recipe.init, route_scale=Base(recipe.file).fixed["route_scale"]),
         facts=ModelFacts(gate=model.gate, tied_embeddings=model.tied_embeddings),
         note=_tuned_on(recipe),
         roles=own_roles(recipe.file),

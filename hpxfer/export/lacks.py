@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from hpxfer.export.plan import Plan
+from hpxfer.recipe.forward_sites import EXPERTS
 from hpxfer.scaling.roles import ROLES
 
-EXPERTS = ("expert_out", "route_scale")  # both multiply the sum over the active experts
 SAME = 1e-9
 
 

@@ -6,6 +6,7 @@ So a recipe gives a list of names what it gives the model itself, by the same ru
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ def stand_in(parameters: Sequence[Named], roles: dict[str, str], shape: Shape) -
     tensors: dict[str, torch.nn.Parameter] = {}
     for one in parameters:
         *path, last = one.name.split(".")
-        size = _of_matrices(one.size or nominal_size(roles[one.name], shape), roles[one.name], shape)
+        size = _of_matrices(one.size or nominal_size(one.name, roles[one.name], shape), roles[one.name], shape)
         module = root
         for at, part in enumerate(path):
             # Names such as `forward` may be parts too, so that attributes of Module must not be set.
@@ -46,13 +47,24 @@ def stand_in(parameters: Sequence[Named], roles: dict[str, str], shape: Shape) -
     return root
 
 
-def nominal_size(role: str, shape: Shape) -> tuple[int, ...]:
-    """Return the size of a tensor of this role in a model of this shape. An expert's matrix stands by itself."""
+def nominal_size(name: str, role: str, shape: Shape) -> tuple[int, ...]:
+    """Return the size of a tensor of this role in a model of this shape.
+
+    An expert's matrix stands by itself if the name has a number for the expert. Else the tensor holds all of a layer.
+    """
     roles = role.partition(AT)[0].split(JOIN)
     sizes = [_nominal(each, shape) for each in roles]
-    if len(sizes) == 1:
-        return sizes[0]
-    return (sum(size[0] for size in sizes), *sizes[0][1:])
+    size = (sum(size[0] for size in sizes), *sizes[0][1:])
+    count = {"expert": shape.num_experts, "shared": shape.num_shared}.get(roles[0].partition("_")[0], 1)
+    return size if count < 2 or _has_number(name) else (count, *size)
+
+
+def _has_number(name: str) -> bool:
+    """Return whether a number of this name counts experts: the second one, one behind their word, or `weight3`."""
+    parts = name.split(".")
+    numbers = [at for at, part in enumerate(parts) if part.isdigit()]
+    behind = any("expert" in part.lower() for part in parts[: numbers[-1]]) if numbers else False
+    return len(numbers) > 1 or behind or re.fullmatch(r"(weight|bias)\d+", parts[-1]) is not None
 
 
 def _nominal(role: str, shape: Shape) -> tuple[int, ...]:

@@ -196,7 +196,13 @@ def _misfit(item: RoleTensor, target: Shape) -> str | None:
     needed = {"width": target.width} if item.base_fan_in is None else {}
     # A router of a single number is the gate of a shared expert.
     needed |= {"num_experts": target.num_experts} if item.role == "router" and 1 not in size else {}
-    rules = [f"the target's {name} {dim} as one of its dimensions" for name, dim in needed.items() if dim not in size]
+    left = list(size)  # each dimension is one of them
+    rules = []
+    for name, dim in needed.items():
+        if dim in left:
+            left.remove(dim)
+        else:
+            rules.append(f"the target's {name} {dim} as one of its dimensions")
     if rules or (rules := _wrong_ffn(item, target)):
         return (
             f"target_shape: {item.name} ({item.role}) must have {rules[0]}, got size {size}; give the shape of this "
@@ -222,7 +228,10 @@ def _wrong_ffn(item: RoleTensor, target: Shape) -> list[str]:
         return []  # no FFN, or fused with other matrices
     hidden = getattr(target, name)
     num_ffns, rest = divmod(item.tensor.numel(), target.width * hidden * len(item.roles))
-    if num_ffns in (1, most) and not rest:  # one module each, or stacked or side by side in one tensor
+    size = tuple(item.tensor.shape)
+    # A stack of matrices holds those of all experts, or of one expert all that it has.
+    is_whole = len(size) < 3 or num_ffns == most or len(item.roles) == size[0]
+    if num_ffns in (1, most) and not rest and is_whole:  # one module each, or stacked or side by side in one tensor
         return []
     each = f"{len(item.roles)} x " if len(item.roles) > 1 else ""
     return [f"{each}width {target.width} x {name} {hidden} elements, once or {most} times, as the target says"]

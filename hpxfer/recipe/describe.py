@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpxfer.host.output import aligned
 from hpxfer.recipe.assign import BALANCED
+from hpxfer.recipe.forward_sites import EXPERTS
 from hpxfer.recipe.tuned_on import stated
 from hpxfer.scaling.roles import ROLES
 from hpxfer.spec.recipe_parts import base_model
@@ -43,7 +45,7 @@ def description(
         ],
         [
             "Multiply in the forward pass",
-            *(f"  {key:<11}  {value:<12.6g}  {where}" for key, value, where in forward),
+            *(f"  {key:<11}  {value:<12.6g}  {where}" for key, value, where in [*forward, *_product(forward)]),
         ],
         ["Optimizer and initialization", *(f"  {line}" for line in aligned(rows))],
     ]
@@ -59,6 +61,13 @@ def description(
     if cautions:
         parts.append([f"warning: {caution}" for caution in cautions])
     return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _product(forward: Sequence[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
+    """Return the product of the numbers that multiply the routed experts, where there are two of them."""
+    numbers = [value for key, value, _ in forward if key in EXPERTS]
+    where = f"{' x '.join(reversed(EXPERTS))}: what the routed experts get in all"
+    return [("product", math.prod(numbers), where)] if len(numbers) > 1 else []
 
 
 def _schedule(recipe: RecipeFile, target: Shape) -> str:

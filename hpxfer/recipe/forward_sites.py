@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 BRANCH = "before it is added to the residual stream, its bias included"
 
 
-def forward_sites(gate: str) -> dict[str, str]:
-    """Return key of a forward multiplier -> what is multiplied by it, for a model with this gate."""
+def forward_sites(gate: str, route_scale: float = 1.0) -> dict[str, str]:
+    """Return key of a forward multiplier -> what is multiplied by it, for a model with this gate.
+
+    `route_scale` is the fixed factor that the base model has on the weights of its routed experts.
+    """
     row = registry("gate").get(gate, "model.gate")
     sites = {
         "embedding": "the rows of the embedding, before positions are added to them",
@@ -34,19 +37,19 @@ def forward_sites(gate: str) -> dict[str, str]:
         sites["expert_out"] += "; the gates must not be normalized"
     else:
         sites["route_scale"] = f"the gates, which sum to one over {row.sums_to_one_over} experts before it"
+    if route_scale != 1.0:
+        contained = f"the number contains the base's route_scale {route_scale:g}"
+        sites["route_scale"] = f"{sites.get('route_scale', 'the gates of the active experts')}; {contained}"
     return sites
 
 
-def mlp_sites(expert_out: str, *, averages_all: bool) -> dict[str, str]:
-    """Return the sites of a mixture of MLPs. `expert_out` is the text of that of a transformer.
-
-    Where the model `averages_all` experts, its number is still that of an average over the active ones.
-    """
-    averaged = "; and that sum by num_active / num_experts, which the number does not contain"
+def mlp_sites(expert_out: str) -> dict[str, str]:
+    """Return the sites of a mixture of MLPs. `expert_out` is the text of that of a transformer."""
     return {
         "embedding": "what the input layer gives, before its activation",
         "router": "the router's logits, before any bias",
-        "expert_out": expert_out.replace(BRANCH, "before a residual is added") + (averaged if averages_all else ""),
+        "inverse_temperature": "the router's logits, after any bias and before the gate",
+        "expert_out": expert_out.replace(BRANCH, "before a residual is added"),
         "readout": "the outputs",
     }
 
@@ -58,7 +61,8 @@ def attention_scale(rule: str, head_dim: int) -> float:
 
 # What multiplies the output of a branch. Only these two may multiply the same output.
 BRANCHES = ("attn_out", "expert_out", "route_scale", "shared_out", "dense_out")
-TOGETHER = {"expert_out", "route_scale"}
+EXPERTS = ("expert_out", "route_scale")
+TOGETHER = set(EXPERTS)
 
 
 def multiplied_twice(

@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe.assign import Assigned, assign, make_groups
+from hpxfer.recipe.counted import check_counts
 from hpxfer.recipe.describe import description
 from hpxfer.recipe.explain import ModelExplanation, explained
 from hpxfer.recipe.fitted_range import OutOfRangeWarning, check_covered, check_embeddings, out_of_range
 from hpxfer.recipe.forward_hooks import Attached, ByHandWarning, Sites, attach
 from hpxfer.recipe.from_hps import made_by_hand
 from hpxfer.recipe.initialize import initialize
-from hpxfer.recipe.known_models import known_sites
+from hpxfer.recipe.known_models import known_model, known_sites
 from hpxfer.recipe.match import Roles
 from hpxfer.recipe.model_shape import check_dims, check_gate, shape_of
+from hpxfer.recipe.own_constants import differences, left_to_multiply
 from hpxfer.recipe.propose_roles import roles as proposed_roles
 from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.schedule import check_lr_ratios, remember, scheduler
 from hpxfer.recipe.seen import seen_in
-from hpxfer.recipe.tuned_on import OtherModelWarning, compared
-from hpxfer.recipe.unattached import UnattachedWarning, handed_out, unattached
+from hpxfer.recipe.tuned_on import OtherModelWarning, TunedOn, compared
+from hpxfer.recipe.unattached import UnattachedWarning, unattached
+from hpxfer.recipe.warned import warn_once
 from hpxfer.scaling.evaluate import Multipliers, Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
@@ -135,9 +138,7 @@ class Recipe:
 
     def multipliers(self, target_shape: Target) -> dict[str, Multipliers]:
         """Return role -> absolute init std, peak LR, eps, weight decay and forward multiplier at the target."""
-        at = self._at(target_shape)
-        handed_out(at.forward)
-        return at.values
+        return self._at(target_shape).values
 
     def param_groups(self, model: torch.nn.Module, roles: Roles, target_shape: Target) -> list[dict[str, Any]]:
         """Return groups for `torch.optim.AdamW(groups)`, or `torch.optim.SGD(groups)` if the recipe is for sgd.
@@ -151,8 +152,7 @@ class Recipe:
         at = self._at(target_shape)
         found = self._assigned(model, roles, at)
         self._warn_unattached(model, at)
-        if why := compared(self.file, at.target, seen_in(model, found)).warning():
-            warnings.warn(why, OtherModelWarning, stacklevel=2)
+        warn_once(model, self._tuned_on(model, found, at).warning(), OtherModelWarning)
         groups = make_groups(found.parameters, at.values, at.betas)
         remember(groups)
         return groups
@@ -189,9 +189,8 @@ class Recipe:
         at = self._at(shape_of(model) if target_shape is None else target_shape)
         found = self._assigned(model, proposed_roles(model) if roles is None else roles, at)
         heading = f"{self.parameterization.label()}, {self.optimizer}: {self.base_shape.label()} -> {at.target.label()}"
-        tuned_on = compared(self.file, at.target, seen_in(model, found))
-        if why := tuned_on.warning():
-            warnings.warn(why, OtherModelWarning, stacklevel=2)
+        tuned_on = self._tuned_on(model, found, at)
+        warn_once(model, tuned_on.warning(), OtherModelWarning)
         return explained([*found.parameters, *found.buffers], at.values, heading, tuned_on)
 
     def forward_multipliers(self, target_shape: Target) -> dict[str, float]:
@@ -205,12 +204,14 @@ class Recipe:
                                      residual stream; the number contains the base's 1/num_active: do not average too
             shared_out, dense_out    the output of such layers, before it is added, if base and target have them
             readout                  the logits
-            route_scale              the gates, if they sum to one
+            route_scale              the gates, if they sum to one or the base has a factor on them
+            inverse_temperature      the router's logits behind their bias, if the base of the family mlp has it
 
-        `forward_sites()` gives this list as data, for the gate of the recipe's base model, and `attach` multiplies. Do
-        not multiply a weight itself: its init std and its LR would change with it.
+        `forward_sites()` gives this list as data, for the gate of the recipe's base model, and `attach` multiplies. A
+        model that multiplies by itself says so by `attach(model, shape, by_hand=[...])`. Do not multiply a weight
+        itself: its init std and its LR would change with it.
         """
-        return handed_out(self._at(target_shape).forward)
+        return self._at(target_shape).forward
 
     def forward_sites(self) -> dict[str, str]:
         """Return key of `forward_multipliers` -> what is multiplied by it."""
@@ -229,7 +230,9 @@ class Recipe:
         `sites` are pairs of a pattern of module names and a key of `forward_multipliers`. They are known for gpt2,
         llama, mixtral, qwen3_moe, olmoe and gpt_oss of transformers. A hook multiplies a module's output, or the first
         of a tuple. For `router` it multiplies the input, and for `attn_logits` the module's attribute `scaling` is set.
-        `by_hand` lists the keys that the model multiplies by itself. Hooks work in training and in evaluation, before
+        `by_hand` lists the keys whose multiplication your code of the model contains: nothing else tells `init_` and
+        `param_groups` that it does. What a config multiplies as the recipe says, such as DeepSeek's
+        `routed_scaling_factor`, is not multiplied again. Hooks work in training and in evaluation, before
         and after torch.compile (which starts over), and a deep copy of the model keeps them. The handle is a context
         manager too. Attach before `init_` and `param_groups`, which warn of a model without its multipliers.
 
@@ -238,11 +241,13 @@ class Recipe:
         multipliers already, or gates of another size than the recipe's.
         """
         at = self._at(target_shape)
-        numbers = at.forward
+        numbers = left_to_multiply(model, at)
         check_dims(model, at.target)
         check_gate(model, self.file.model.gate)
-        pairs = known_sites(model, set(numbers) - set(by_hand)) if sites is None else sites
-        handle = attach(model, numbers, pairs, by_hand)
+        left = {key for key, by in numbers.items() if by != 1.0 and key not in by_hand}
+        if sites is None:
+            sites = known_sites(model, set(numbers) - set(by_hand)) if left or known_model(model) else ()
+        handle = attach(model, numbers, sites, by_hand)
         for sentence in at.by_hand:
             warnings.warn(f"no hook does this, so that the model must: {sentence}", ByHandWarning, stacklevel=2)
         return handle
@@ -276,7 +281,7 @@ class Recipe:
             self.file,
             at.target,
             values=at.values,
-            forward=[(key, value, sites[key]) for key, value in handed_out(at.forward).items()],
+            forward=[(key, value, sites[key]) for key, value in at.forward.items()],
             betas=at.betas,
             by_hand=at.by_hand,
             cautions=out_of_range(self._base.rule, self.file.fitted, at.target),
@@ -290,13 +295,17 @@ class Recipe:
         check_dims(model, at.target)
         check_gate(model, self.file.model.gate)
         found = assign(model, roles, at.refused, at.target, at.values, at.own)
+        check_counts(model, found, at.target)
         check_embeddings(self._base.rule, found.tied_embeddings)
         return found
 
+    def _tuned_on(self, model: torch.nn.Module, found: Assigned, at: Resolved) -> TunedOn:
+        return compared(self.file, at.target, seen_in(model, found), differences(model, at))
+
     def _warn_unattached(self, model: torch.nn.Module, at: Resolved) -> None:
         """Warn, at the line that called the method that called this one, if the model lacks its multipliers."""
-        if why := unattached(model, at.target, at.forward):
-            warnings.warn(why, UnattachedWarning, stacklevel=3)
+        why = unattached(model, at.target, left_to_multiply(model, at))
+        warn_once(model, why, UnattachedWarning, stacklevel=4)
 
     def _at(self, given: Target) -> Resolved:
         """Return the numbers. Warn beyond the range, at the line that called the method that called this one."""

@@ -20,8 +20,8 @@ from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_glob
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column
-from hpxfer.spec.recipe_file import RecipeFile
-from hpxfer.spec.recipe_parts import base_model, own_roles
+from hpxfer.spec.recipe_file import FIXED_FACTORS, RecipeFile
+from hpxfer.spec.recipe_parts import OWN, base_model, own_roles
 
 # Layers that some models lack: the start of their roles' names -> the dimension that a model with them has.
 OPTIONAL = {"dense": "dense_width", "shared": "num_shared", "expert": "num_experts", "router": "num_experts"}
@@ -90,6 +90,17 @@ class Base:
                 out.setdefault(role, f"the target shape has no {dim}, from which its numbers follow; give it there")
         return out
 
+    @property
+    def fixed(self) -> dict[str, float]:
+        """Key -> the factor that the base model has at every shape, whatever the table says. A model may have none."""
+        options = self.file.model.options or {}
+        return {name.removeprefix(OWN): float(options.get(name) or 1.0) for name in FIXED_FACTORS}
+
+    @property
+    def gates_sum(self) -> bool:
+        """Whether the gates sum to one, so that tables scale them."""
+        return registry("gate").get(self.file.model.gate, "model.gate").sums_to_one_over is not None
+
     def sites(self) -> dict[str, str]:
         """Return key -> what is multiplied by it, for all forward multipliers that the recipe can have."""
         rows = {row.role: row for row in self.choice.rows(self.column)}
@@ -100,11 +111,15 @@ class Base:
             for role in ("embedding", "router")
             if role in rows and rows[role].forward == ONE and self.hps.get(f"{role}.forward_mult") == 1.0
         }
-        out = forward_sites(self.file.model.gate)
+        fixed, options = self.fixed, self.file.model.options or {}
+        out = forward_sites(self.file.model.gate, fixed["route_scale"])
+        if options.get("shared_expert_gate"):
+            out["router"] += ", and those of the gates of shared experts"
         if own_roles(self.file) is not None:
-            options = self.file.model.options or {}
-            texts = mlp_sites(out["expert_out"], averages_all=options.get("mlp.aggregation") == "1/M")
-            out = {key: texts.get(key, text) for key, text in out.items() if key in (*texts, "route_scale")}
+            texts = mlp_sites(out["expert_out"])
+            if fixed["inverse_temperature"] == 1.0:
+                del texts["inverse_temperature"]
+            out = {**texts, **{key: out[key] for key in ("route_scale",) if key in out}}
         return {key: text for key, text in out.items() if key not in refused and key not in plain}
 
 
@@ -158,8 +173,12 @@ class Resolved:
         known = {key: self.values[key].forward for key in sites if key in self.values}
         if self.target.head_dim:  # a family without attention has no heads
             known["attn_logits"] = attention_scale(self.base.file.model.attention_scale, self.target.head_dim)
-        if "route_scale" in sites and self.target.num_experts:
-            known["route_scale"] = self.globals.route_scale
+        fixed, options = self.base.fixed, self.base.file.model.options or {}
+        if self.target.num_experts:
+            fixed["route_scale"] *= self.globals.route_scale if self.base.gates_sum else 1.0
+            known |= fixed
+        if options.get(f"{OWN}aggregation") == "1/M":  # the tables' number is that of an average over the active ones
+            known["expert_out"] *= self.target.kappa
         return {key: known[key] for key in sites if key in known}
 
     @property

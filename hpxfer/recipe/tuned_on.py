@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +57,10 @@ class TunedOn:
         return (f"not seen in the target, so compare it yourself: {', '.join(self.unseen)}",) if self.unseen else ()
 
 
-def compared(file: RecipeFile, target: Shape, seen: Mapping[str, Any]) -> TunedOn:
+def compared(file: RecipeFile, target: Shape, seen: Mapping[str, Any], constants: Iterable[str] = ()) -> TunedOn:
     """Return how a target with these facts differs. A fact that the recipe does not know is not compared.
+
+    `constants` are sentences on numbers of the target's config that the recipe does not know.
 
     Batch and tokens are compared with the fitted range where the target shape gives them.
     """
@@ -71,6 +73,7 @@ def compared(file: RecipeFile, target: Shape, seen: Mapping[str, Any]) -> TunedO
         for name, value in facts.items()
         if name in seen and seen[name] != value
     ]
+    different += constants
     unseen = [f"{VISIBLE[name]} ({_spell(name, value)})" for name, value in facts.items() if name not in seen]
     given = {"batch": target.batch_tokens, "tokens": target.steps}
     unseen += [f"{name} ({text})" for name, text in training_facts(file).items() if not given.get(name)]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hpxfer.recipe.forward_hooks import SCALING, declared
+from hpxfer.recipe.forward_sites import EXPERTS
 from hpxfer.recipe.known_models import known_model, known_sites
 from hpxfer.recipe.wrappers import class_of, plain_modules, unwrapped
 
@@ -15,26 +16,16 @@ if TYPE_CHECKING:
 
     from hpxfer.scaling.shape import Shape
 
-# The multipliers that this process asked for as numbers. A model that was written with them needs no hooks.
-_HANDED_OUT: set[frozenset[tuple[str, float]]] = set()
-
 
 class UnattachedWarning(UserWarning):
     """The recipe has forward multipliers, and nothing multiplies by them as far as can be seen."""
 
 
-def handed_out(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Return the forward multipliers for somebody who may write them into a model, and remember that."""
-    _HANDED_OUT.add(frozenset(numbers.items()))
-    return dict(numbers)
-
-
 def unattached(model: torch.nn.Module, target: Shape, numbers: Mapping[str, float]) -> str | None:
     """Return in words which multipliers the model lacks, or None.
 
-    `Recipe.attach` leaves a mark on the model, for multipliers by hand too. A model of `transformers` multiplies by
-    none of these numbers by itself. A model of the user's own may: it is taken to do so if this process asked for the
-    numbers.
+    `numbers` are those that the model does not multiply by itself as its config says. `Recipe.attach` leaves a mark on
+    the model, for multipliers by hand too: a model without the mark is taken to multiply by none of them.
     """
     given = declared(model)
     if given is not None:
@@ -42,15 +33,14 @@ def unattached(model: torch.nn.Module, target: Shape, numbers: Mapping[str, floa
         spelled = ", ".join(f"{key} {given.get(key, 1.0):.6g} in place of {numbers[key]:.6g}" for key in wrong)
         return f"the attached multipliers are those of another recipe or shape: {spelled}" if wrong else None
     ours = known_model(model) is None or not class_of(unwrapped(model)).__module__.startswith("transformers.")
-    if ours and frozenset(numbers.items()) in _HANDED_OUT:
-        return None
     missing = _missing(target, numbers) if ours else _missing_in_known(model, target, numbers)
     if not missing:
         return None
+    by_hand = ", ".join(f"'{key}'" for key, by in numbers.items() if by != 1.0)
     return (
         f"this {class_of(unwrapped(model)).__name__} does not multiply by {', '.join(missing)}, and trains otherwise "
-        "than the recipe says: call recipe.attach(model, shape) before init_ and param_groups; of a model that "
-        "multiplies by itself say recipe.attach(model, shape, sites=(), by_hand=recipe.forward_multipliers(shape))"
+        "than the recipe says: call recipe.attach(model, shape) before init_ and param_groups; of a model whose code "
+        f"multiplies by them say so: recipe.attach(model, shape, by_hand=[{by_hand}])"
     )
 
 
@@ -59,9 +49,10 @@ def _missing(target: Shape, numbers: Mapping[str, float]) -> list[str]:
     net = dict(numbers)
     if "attn_logits" in net:
         net["attn_logits"] /= target.head_dim**-0.5
-    if "expert_out" in net:
-        net["expert_out"] *= net.pop("route_scale", 1.0)
-    return [f"{key} ({numbers[key]:.6g})" for key, by in net.items() if not _same(by, 1.0)]
+    product = " x ".join(reversed([key for key in EXPERTS if key in net]))
+    if product:  # both multiply the sum over the active experts
+        net[product] = math.prod(net.pop(key) for key in EXPERTS if key in net)
+    return [f"{key} ({numbers.get(key, by):.6g})" for key, by in net.items() if not _same(by, 1.0)]
 
 
 def _missing_in_known(model: torch.nn.Module, target: Shape, numbers: Mapping[str, float]) -> list[str]:

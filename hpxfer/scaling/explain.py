@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.output import aligned
+from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts, coverage_notes, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import (
     Globals,
@@ -41,6 +42,7 @@ class BaseValues:
 
     hps: HPs
     init: BaseInit
+    route_scale: float = 1.0  # the fixed factor of the base model on the weights of its routed experts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +150,11 @@ def explain(
         return of_model(resolve(choice, base, shape, optimizer, values.hps, values.init))
 
     def globals_at(shape: Shape) -> GlobalValues | None:
-        return None if values is None else resolve_globals(choice, base, shape, values.hps)
+        if values is None:
+            return None
+        found = resolve_globals(choice, base, shape, values.hps)
+        tables = found.route_scale if gate is None or registry("gate").get(gate).sums_to_one_over else 1.0
+        return replace(found, route_scale=tables * values.route_scale)
 
     gate = None if facts is None else facts.gate
     scaled = values is not None and values.init.scale_of == "all"

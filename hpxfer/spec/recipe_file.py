@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
@@ -29,6 +30,8 @@ COMMENT = """\
 #   recipe = hpxfer.Recipe.load("recipe.yaml"); print(recipe.describe(target_shape))
 """
 
+# Options of a base model that multiply in its forward pass, at every shape alike.
+FIXED_FACTORS = ("route_scale", "mlp.inverse_temperature")
 # Fields of the provenance that a recipe from a sweep must have, and a recipe made by hand must not.
 OF_A_SWEEP = ("sweep", "data_digest", "tokenizer", "vocab_size", "num_trials", "seeds")
 
@@ -298,6 +301,10 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
             check_hp_value(name, value)
         except HpxferError as error:
             yield path, str(error)
+    for name in FIXED_FACTORS:
+        factor = (recipe.model.options or {}).get(name)
+        if factor is not None and (isinstance(factor, bool | str) or not 0 < factor < math.inf):
+            yield ("model", "options", name), f"must be a number > 0, got {shown(factor)}"
     if recipe.training is not None:
         planned = Planned(schedule=recipe.training.schedule, steps=recipe.training.steps)
         for path, problem in schedule_problems(planned, recipe.training):

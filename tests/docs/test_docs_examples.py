@@ -19,7 +19,7 @@ from own_model import ROLES, OwnGPT
 
 import hpxfer
 from hpxfer.data.sources import open_dataset
-from hpxfer.recipe import OtherModelWarning
+from hpxfer.recipe import OtherModelWarning, UnattachedWarning
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml, write_yaml
@@ -161,7 +161,8 @@ def test_the_recipe_of_the_docs_applies_to_a_model(name: str, monkeypatch: pytes
         return OwnGPT(Shape(**TARGET), vocab_size=128, context=64, multipliers=multipliers)
 
     space: dict[str, Any] = {"MyGPT": model}
-    with pytest.warns(OtherModelWarning, match="gains of the norms: none at the base, some in the target"):
+    other = pytest.warns(OtherModelWarning, match="gains of the norms: none at the base, some in the target")
+    with other, pytest.warns(UnattachedWarning, match="does not multiply by attn_logits"):
         exec(compile(block.replace("results/quickstart/recipe.yaml", recipe), name, "exec"), space)
     assert len({group["lr"] for group in space["optimizer"].param_groups}) > 1
 

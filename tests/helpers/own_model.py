@@ -130,6 +130,8 @@ class MoE(nn.Module):
         active = torch.zeros_like(scores).scatter(-1, chosen, 1.0).flatten(-2)
         if self.gate == "normalized_sigmoid":
             gates = scale * gates / (active * gates).sum(-1, keepdim=True)
+        if self.gate == "sigmoid":  # a fixed factor on the gates, if the base has one
+            gates = self.multipliers.get("route_scale", 1.0) * gates
         return gates, active
 
     @torch.no_grad()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from strategies import BETA, DOTTED, POSITIVE, TEXT
+from torch import nn
 
 from hpxfer.recipe import Recipe
 from hpxfer.spec.yaml_file import write_yaml
 
 Data = dict[str, Any]
+Model = TypeVar("Model", bound=nn.Module)
 MakeRecipe = Callable[..., Recipe]  # `decay`, `final_fraction` and edits of `data` -> a recipe
 
 BASE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
@@ -107,6 +109,12 @@ def data(**changes: Any) -> Data:
 def recipe(**changes: Any) -> Recipe:
     """Return the recipe of `data(...)`."""
     return Recipe.parse(write_yaml(data(**changes)))
+
+
+def multiplies(model: Model, made: Recipe, target: Any) -> Model:
+    """Say of a model whose code multiplies by the recipe's numbers that it does, and return it."""
+    made.attach(model, target, by_hand=made.forward_multipliers(target))
+    return model
 
 
 def _sized(draw: st.DrawFn) -> Data:

@@ -31,7 +31,9 @@ def own(made: Case, trial: int, dtype: torch.dtype, *, left_out: str | None = No
     setting, shape = made.setting, made.shape
     scale = shape.head_dim if setting.attention_scale == "1/d_head" else shape.head_dim**0.5
     multipliers = {role: float(c[trial]) for role, c in made.model.forward.items()}
-    multipliers |= {"attn_logits": 1 / scale, "route_scale": float(made.model.route_scale[trial])}
+    multipliers |= {"attn_logits": 1 / scale}
+    if setting.gate != "sigmoid":
+        multipliers |= {"route_scale": float(made.model.route_scale[trial])}
     model = OwnGPT(
         shape,
         setting.vocab_size,

@@ -46,6 +46,7 @@ MLA = {
     "qk_rope_head_dim": 4,
     "v_head_dim": 8,
     "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.0,
 }
 GLM = {
     "n_routed_experts": 4,
@@ -82,7 +83,7 @@ def make(kind: str, **changes: Any) -> nn.Module:
         case "gemma":
             return transformers.GemmaForCausalLM(transformers.GemmaConfig(**{**COMMON, "head_dim": 8, **changes}))
         case "gemma3":
-            config = transformers.Gemma3TextConfig(**{**COMMON, "head_dim": 8, **changes})
+            config = transformers.Gemma3TextConfig(**{**COMMON, "head_dim": 8, "query_pre_attn_scalar": 8, **changes})
             return transformers.Gemma3ForCausalLM(config)
         case "qwen3_next":
             return transformers.Qwen3NextForCausalLM(transformers.Qwen3NextConfig(**{**MOE, **NEXT, **changes}))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
-from recipe_data import BASE, TARGET, data, recipe
+from recipe_data import BASE, TARGET, data, multiplies, recipe
 from torch import nn
 
 from hpxfer.errors import HpxferError
@@ -24,7 +24,9 @@ VOCAB, CONTEXT = 40, 8
 
 
 def own(made: Recipe | None = None, **options: bool) -> OwnGPT:
-    return OwnGPT(SHAPE, VOCAB, CONTEXT, (made or recipe()).forward_multipliers(SHAPE), **options)
+    made = made or recipe()
+    model = OwnGPT(SHAPE, VOCAB, CONTEXT, made.forward_multipliers(SHAPE), **options)
+    return multiplies(model, made, SHAPE)
 
 
 def sgd() -> Recipe:
@@ -265,9 +267,11 @@ def test_a_std_does_not_depend_on_the_layout_of_the_tensor() -> None:
             self.tensors = nn.ParameterList(nn.Parameter(torch.empty(size)) for size in sizes)
 
     sizes = ((64, 128), (128, 64), (8, 64, 128), (8, 128, 64), (8 * 128, 64))
-    model = recipe().init_(Packed(*sizes), {"*": "expert_out"}, TARGET, generator=torch.Generator().manual_seed(5))
     std = recipe().multipliers(TARGET)["expert_out"].init_std
-    for tensor in model.tensors:
+    for size in sizes:
+        model = multiplies(Packed(size), recipe(), TARGET)
+        recipe().init_(model, {"*": "expert_out"}, TARGET, generator=torch.Generator().manual_seed(5))
+        (tensor,) = model.tensors
         assert abs(tensor.std().item() / std - 1) < 4 / math.sqrt(2 * tensor.numel()), tensor.shape
 
 

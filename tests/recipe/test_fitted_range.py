@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from own_model import ROLES, OwnGPT
-from recipe_data import BASE, TARGET, data, recipe
+from recipe_data import BASE, TARGET, data, multiplies, recipe
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import OutOfRangeWarning, Recipe
+from hpxfer.scaling.shape import Shape
 
 
 def said(made: Recipe, **changes: int) -> str:
@@ -76,7 +77,7 @@ def test_the_warning_points_at_the_line_of_the_user() -> None:
     far, made = {**TARGET, "depth": 99}, recipe()
     deep = {**BASE, "depth": 99}
     with pytest.warns(OutOfRangeWarning):
-        model = OwnGPT(made.base_shape, 8, 8, made.forward_multipliers(deep))
+        model = multiplies(OwnGPT(Shape(**deep), 8, 8, made.forward_multipliers(BASE)), made, deep)
     for call in (
         lambda: made.forward_multipliers(far),
         lambda: made.multipliers(far),
@@ -136,6 +137,7 @@ def test_batch_and_duration_move_the_numbers_of_a_table_that_covers_them() -> No
     base = {**BASE, "batch_tokens": 64, "steps": 10}
     made = Recipe.from_hps("complete-mue", base, {"lr": 0.1}, gate="normalized_sigmoid")
     model = OwnGPT(made.base_shape, 8, 8, {**made.forward_multipliers(BASE), "shared_out": 1.0, "dense_out": 1.0})
+    multiplies(model, made, BASE)
     (group, *_) = made.param_groups(model, ROLES, {**base, "steps": 40})
     assert group["betas"] == pytest.approx((1 - 0.1 / 4, 1 - 0.05 / 4))
     assert made.multipliers({**base, "steps": 40})["embedding"].lr == pytest.approx(0.05)

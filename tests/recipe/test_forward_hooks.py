@@ -41,7 +41,8 @@ def twins() -> tuple[OwnGPT, OwnGPT]:
     written = OwnGPT(Shape(**TARGET), 11, 8, recipe().forward_multipliers(TARGET))
     plain = OwnGPT(Shape(**TARGET), 11, 8, ONES)
     for model in (written, plain):
-        recipe().init_(model, ROLES, TARGET, generator=torch.Generator().manual_seed(2))
+        with recipe().attach(model, TARGET, by_hand=recipe().forward_multipliers(TARGET)):
+            recipe().init_(model, ROLES, TARGET, generator=torch.Generator().manual_seed(2))
     return written, plain
 
 

@@ -86,15 +86,19 @@ def test_a_recipe_of_a_transformer_has_no_roles_of_its_own() -> None:
 
 @pytest.mark.filterwarnings("ignore::hpxfer.recipe.fitted_range.OutOfRangeWarning")
 @pytest.mark.parametrize("aggregation", ["1/K", "1/M"])
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
 @torch.no_grad()
-def test_a_model_of_plain_torch_that_follows_the_text_is_the_trained_one(aggregation: str, tmp_path: Path) -> None:
+def test_a_model_of_plain_torch_that_follows_the_numbers_is_the_trained_one(
+    aggregation: str, temperature: float, tmp_path: Path
+) -> None:
     """With half of the experts active, so that the two averages differ."""
     sweep = (ROOT / "sweeps" / "mlp" / "mlp_search_onwards.yaml").read_text()
-    text = sweep.replace("activation: gelu}", f'activation: gelu, aggregation: "{aggregation}"}}')
+    options = f'activation: gelu, aggregation: "{aggregation}", inverse_temperature: {temperature}}}'
+    text = sweep.replace("activation: gelu}", options)
     text = text.replace("num_active: 8", "num_active: 4").replace("../../results/published/mlp-search", str(tmp_path))
     data = yaml.safe_load(PUBLISHED.read_text())
     data["base_shape"]["num_active"] = 4
-    data["model"]["options"]["mlp.aggregation"] = aggregation
+    data["model"]["options"] |= {"mlp.aggregation": aggregation, "mlp.inverse_temperature": temperature}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(data))
     recipe = Recipe.load(tmp_path / "recipe.yaml")
     target = Shape(width=256, depth=1, num_experts=16, num_active=8, expert_width=16)
@@ -119,14 +123,14 @@ def test_a_model_of_plain_torch_that_follows_the_text_is_the_trained_one(aggrega
         {name: (weight[None],) for name, weight in w.items()}, torch.zeros(1, 1, 16), x[None], y[None]
     ).losses_KT[0]
 
-    number = recipe.forward_multipliers(target)["expert_out"]
-    h = gelu(x @ w["input"])
-    scores = torch.sigmoid(h @ w["router"])
+    numbers = recipe.forward_multipliers(target)
+    assert numbers.keys() == recipe.forward_sites().keys()
+    h = gelu(numbers.get("embedding", 1.0) * (x @ w["input"]))
+    scores = torch.sigmoid(numbers.get("inverse_temperature", 1.0) * numbers.get("router", 1.0) * (h @ w["router"]))
     gates = torch.zeros_like(scores).scatter(1, (top := scores.topk(8)).indices, top.values)
     outs = torch.stack([gelu(h @ w["expert_in"][e].T) @ w["expert_out"][e] for e in range(16)], 1)
-    total = number * (gates[..., None] * outs).sum(1)
-    if "num_active / num_experts, which the number does not contain" in recipe.describe(target):
-        total = total * 8 / 16
-    theirs = torch.nn.functional.cross_entropy(total @ w["readout"], y, reduction="none")
+    total = numbers["expert_out"] * (gates[..., None] * outs).sum(1)
+    outputs = numbers["readout"] * (total @ w["readout"])
+    theirs = torch.nn.functional.cross_entropy(outputs, y, reduction="none")
     assert torch.allclose(ours, theirs, atol=1e-4)
-    assert ("which the number does not contain" in recipe.describe(target)) == (aggregation == "1/M")
+    assert ("inverse_temperature" in numbers) == (temperature != 1.0)

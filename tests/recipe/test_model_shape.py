@@ -8,6 +8,7 @@ import pytest
 import torch
 from hf_models import by_hand, make, mixtral_of_width, with_layout_of_4
 from own_model import ALL_ROLES, OwnGPT
+from recipe_data import multiplies
 from torch import nn
 
 import hpxfer
@@ -36,7 +37,8 @@ def anywhere(base: Shape) -> Recipe:
 
 
 def own() -> nn.Module:
-    return OwnGPT(OWN, 16, 8, anywhere(OWN).forward_multipliers(OWN), swiglu=True, moe_every=2)
+    model = OwnGPT(OWN, 16, 8, anywhere(OWN).forward_multipliers(OWN), swiglu=True, moe_every=2)
+    return multiplies(model, anywhere(OWN), OWN)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +90,10 @@ def test_other_layouts_of_the_same_experts_are_taken() -> None:
         "shared": "shared_out",
         "beside_attention": "attn_q+attn_k+attn_v+dense_in",
     }
-    anywhere(OWN).forward_multipliers(OWN)  # written into a model of such layers
-    assert anywhere(OWN).param_groups(Layouts(), roles, OWN)
+    model = multiplies(Layouts(), anywhere(OWN), OWN)
+    assert anywhere(OWN).param_groups(model, roles, OWN)
     with pytest.raises(HpxferError, match="side_by_side"):
-        anywhere(OWN).param_groups(Layouts(), roles, {**OWN.dims(), "num_experts": 7})
+        anywhere(OWN).param_groups(model, roles, {**OWN.dims(), "num_experts": 7})
 
 
 @pytest.mark.parametrize("changes", [{"depth": 3}, {"head_dim": 32}, {"num_active": 1}, {"width": 128}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -183,14 +184,16 @@ def use(made: Recipe, model: nn.Module, shape: Any) -> None:
     made.param_groups(model, roles, shape)
 
 
-def test_a_forgotten_attachment_is_warned_of_by_both_calls_at_the_line_of_the_user() -> None:
+@pytest.mark.parametrize("call", ["init_", "param_groups"])
+def test_a_forgotten_attachment_is_warned_of_once_per_model_at_the_line_of_the_user(call: str) -> None:
     made, model, shape = wide()
-    with pytest.warns(
-        UnattachedWarning, match=r"MixtralForCausalLM does not multiply by readout \(0\.5\), and"
-    ) as seen:
-        use(made, model, shape)
-    assert [warning.filename for warning in seen] == [__file__] * 2
+    with pytest.warns(UnattachedWarning, match="MixtralForCausalLM does not multiply by") as seen:
+        getattr(made, call)(model, hpxfer.roles(model), shape)
+    use(made, torch.nn.DataParallel(model), shape)
+    assert [warning.filename for warning in seen] == [__file__]
     assert "call recipe.attach(model, shape) before init_ and param_groups" in str(seen[0].message)
+    with pytest.warns(UnattachedWarning):
+        use(made, copy.deepcopy(model), shape)
 
 
 def test_in_the_documented_order_there_is_no_warning() -> None:
@@ -223,17 +226,23 @@ def test_at_the_base_nothing_is_missing() -> None:
         use(halved, model, shape)
 
 
-def test_a_model_of_ones_own_is_taken_to_multiply_if_somebody_asked_for_the_numbers() -> None:
-    made, model, _ = wide()
+def test_asking_for_numbers_is_no_evidence_that_a_model_of_ones_own_multiplies_by_them() -> None:
     base = {**BASE, "head_dim": 8}
     made = Recipe.from_hps("completep-moe", base, {"lr": 1e-3, "residual_scale": 0.3125}, attention_scale="1/d_head")
     model = nn.ModuleDict({"lm_head": nn.Linear(32, 48, bias=False)})
-    with pytest.warns(
-        UnattachedWarning, match=r"this ModuleDict does not multiply by attn_logits \(0\.125\), attn_out"
-    ):
+    for ask in (made.describe, made.forward_multipliers, made.multipliers):
+        ask(base)
+    said = r"this ModuleDict does not multiply by attn_logits \(0\.125\), attn_out \(0\.3125\), expert_out"
+    with pytest.warns(UnattachedWarning, match=said):
         use(made, model, base)
-    made.forward_multipliers(base)
+    made.attach(model, base, by_hand=["attn_logits", "attn_out", "expert_out"])
     use(made, model, base)
+
+
+def test_what_is_not_named_by_hand_needs_a_site() -> None:
+    made = Recipe.from_hps("completep-moe", {**BASE, "head_dim": 8}, {"lr": 1e-3, "residual_scale": 0.3125})
+    with pytest.raises(HpxferError, match="the sites must be given"):
+        made.attach(nn.Linear(32, 48), {**BASE, "head_dim": 8}, by_hand=["attn_logits", "attn_out"])
 
 
 def test_a_known_model_is_not_taken_to_multiply_and_may_say_that_it_does() -> None:

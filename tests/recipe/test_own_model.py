@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
-from recipe_data import BASE, TARGET, data, recipe
+from recipe_data import BASE, TARGET, data, multiplies, recipe
 
 from hpxfer.data import data_ref, open_data
 from hpxfer.model.draws import draw
@@ -157,6 +157,7 @@ def own_losses(
     made, setting = case.recipe, case.trial.setting
     chosen = made.forward_multipliers(TARGET) if multipliers is None else multipliers
     model = OwnGPT(SHAPE, setting.vocab_size, setting.context, chosen, biases=case.biases, tied=case.tied).to(dtype)
+    multiplies(model, made, TARGET)
     made.init_(model, case.roles, TARGET)
     _load(model, initial_weights(case))
     groups: Any = made.param_groups(model, case.roles, TARGET)
@@ -234,6 +235,7 @@ def test_init_draws_with_the_stds_of_the_stacked_model(tmp_path: Path) -> None:
     case = make_case(tmp_path)
     setting = case.trial.setting
     model = OwnGPT(SHAPE, setting.vocab_size, setting.context, case.recipe.forward_multipliers(TARGET))
+    multiplies(model, case.recipe, TARGET)
     case.recipe.init_(model, case.roles, TARGET, generator=torch.Generator().manual_seed(2))
     drawn = dict(model.named_parameters())
     for name, weights in initial_weights(case).items():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hf_models import by_hand, make, with_layout_of_4
 from own_model import ROLES_WITH_BIASES, OwnGPT
-from recipe_data import BASE, recipe
+from recipe_data import BASE, multiplies, recipe
 from torch import nn
 
 import hpxfer
@@ -241,6 +241,6 @@ def test_proposed_roles_may_be_read_twice() -> None:
 
 
 def test_another_recipe_takes_them_wherever_roles_are_asked_for() -> None:
-    model = OwnGPT(Shape(**BASE), 16, 8, recipe().forward_multipliers(BASE))
+    model = multiplies(OwnGPT(Shape(**BASE), 16, 8, recipe().forward_multipliers(BASE)), recipe(), BASE)
     assert recipe().param_groups(model, hpxfer.roles(model), BASE)
     recipe().init_(model, hpxfer.roles(model), BASE)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from hf_models import ATTENTION, make
 from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
-from recipe_data import BASE, data, recipe
+from recipe_data import BASE, data, multiplies, recipe
 from torch import nn
 
 import hpxfer
@@ -20,7 +21,7 @@ from hpxfer.spec.yaml_file import write_yaml
 
 
 def own(**options: Any) -> OwnGPT:
-    return OwnGPT(Shape(**BASE), 16, 8, recipe().forward_multipliers(BASE), **options)
+    return multiplies(OwnGPT(Shape(**BASE), 16, 8, recipe().forward_multipliers(BASE), **options), recipe(), BASE)
 
 
 def said(call: Any) -> list[str]:
@@ -48,19 +49,16 @@ def test_the_model_of_the_sweep_differs_in_nothing() -> None:
 
 
 def test_a_llama_is_another_model_than_the_gpt_of_the_sweep_and_each_difference_is_said_once() -> None:
-    model = make("llama")
-    shape, made = hpxfer.shape_of(model), swept()
+    shape, made = hpxfer.shape_of(make("llama")), swept()
     expected = [
         "norm: LayerNorm at the base, RMSNorm in the target",
         "positions: learned positions at the base, rotary positions (RoPE) in the target",
         "FFN: GELU without a gate at the base, SwiGLU in the target",
         "biases of the matrices: none at the base, some in the target",
     ]
-    for call in (
-        lambda: made.param_groups(model, hpxfer.roles(model), shape),
-        lambda: made.explain(model, hpxfer.roles(model), shape),
-    ):
-        (text,) = said(call)
+    for call in (made.param_groups, made.explain):
+        model = make("llama")
+        (text,) = said(partial(call, model, hpxfer.roles(model), shape))
         first, *lines, last = text.splitlines()
         assert first.startswith("the target is another model than the one that this recipe was tuned on")
         assert [line.strip() for line in lines] == expected
@@ -81,6 +79,7 @@ def test_what_no_model_shows_is_said_with_the_value_of_the_base() -> None:
         "tokenizer (ascii, 128 ids)",
     ):
         assert part in text
+    assert said(lambda: swept().explain(model)) == [], "one warning a model"
     shape = {**hpxfer.shape_of(model).dims(), "batch_tokens": 512, "steps": 200}
     (text,) = said(lambda: swept().param_groups(model, hpxfer.roles(model), shape))
     assert "batch (" not in text

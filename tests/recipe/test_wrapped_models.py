@@ -206,6 +206,5 @@ def test_names_lose_whole_wrapper_components_and_no_letters_beside_them() -> Non
 def test_a_wrapped_model_of_transformers_is_not_taken_to_multiply_by_itself(wrap: Any) -> None:
     wrapped = wrap(model())
     shape = hpxfer.shape_of(wrapped)
-    recipe().forward_multipliers(shape)  # the model of somebody who asked may multiply, but not this one
     with pytest.warns(hpxfer.recipe.UnattachedWarning, match="this .*MixtralForCausalLM does not multiply by"):
         recipe().param_groups(wrapped, hpxfer.roles(wrapped), shape)

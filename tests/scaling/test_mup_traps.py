@@ -57,7 +57,7 @@ def test_groups_are_new_each_time_and_nothing_hangs_on_tensors(recipe: Recipe) -
     model = Transformer(base)
     roles = [(f"*{end.removeprefix('.')}", role) for end, role in sorted(Transformer.roles, key=_long_first)]
     before = {name: set(vars(tensor)) for name, tensor in model.named_parameters()}
-    recipe.forward_multipliers(base)  # whoever asks for them multiplies by hand, and is not warned
+    recipe.attach(model, base, by_hand=recipe.forward_multipliers(base))
 
     def numbers() -> list[dict[str, object]]:
         return [

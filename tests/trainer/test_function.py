@@ -232,6 +232,7 @@ def test_the_recipe_of_a_trial_is_at_its_shape() -> None:
     assert mine.forward_multipliers() == recipe.forward_multipliers(target)
     model = torch.nn.ModuleDict({"q": torch.nn.Linear(64, 64, bias=False)})
     roles = {"q.weight": "attn_q"}
+    mine.attach(model, by_hand=mine.forward_multipliers())
     groups, expected = mine.param_groups(model, roles), recipe.param_groups(model, roles, target)
     assert [group["lr"] for group in groups] == [group["lr"] for group in expected]
     assert groups[0]["lr"] == recipe.multipliers(target)["attn_q"].lr

@@ -29,6 +29,7 @@ from hpxfer.coordinates.path_facts import PathFacts, path_facts
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.forward_hooks import declared
+from hpxfer.recipe.own_constants import left_to_multiply
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.unattached import unattached
@@ -272,8 +273,9 @@ class _Check:
             is_map = item.role not in ("embedding", "position") and item.tensor.ndim > 1
             if is_map and item.name not in maps:
                 self.notes.no_maps.update(dict.fromkeys(item.roles))
-        numbers = Resolved(Base(self.recipe.file), shape).forward
-        if declared(built.model) is None and unattached(built.model, shape, numbers):
+        numbers = left_to_multiply(built.model, Resolved(Base(self.recipe.file), shape))
+        if declared(built.model) is None and (why := unattached(built.model, shape, numbers)):
+            self.notes.warnings[why.partition("\n")[0]] = None  # the user's code may have silenced the recipe's warning
             return  # nothing multiplies, which the slopes then show
         for key in keys:
             seen = probe.multiplied(key) or (key == "readout" and probe.sees_logits())

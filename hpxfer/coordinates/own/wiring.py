@@ -17,6 +17,7 @@ from hpxfer.recipe.explain import TensorRow
 from hpxfer.recipe.forward_hooks import declared
 from hpxfer.recipe.known_models import known_model
 from hpxfer.recipe.match import AT, Roles, pairs_of
+from hpxfer.recipe.own_constants import left_to_multiply
 from hpxfer.recipe.propose_roles import roles as proposed
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.recipe.resolved import Base, Resolved
@@ -60,7 +61,8 @@ def attach(own: OwnModule, recipe: Recipe, model: nn.Module, shape: Shape) -> No
 
     Raises HpxferError if the recipe has multipliers, and nothing says where they act.
     """
-    numbers, known = Resolved(Base(recipe.file), shape).forward, known_model(model) is not None
+    numbers = left_to_multiply(model, Resolved(Base(recipe.file), shape))
+    known = known_model(model) is not None
     if declared(model) is not None:
         return
     # Common attention divides by sqrt(d_head) without being told.

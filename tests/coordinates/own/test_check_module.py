@@ -22,6 +22,7 @@ from checked_models import (
     text,
 )
 from own_model import OwnGPT, roles_of
+from recipe_data import multiplies
 from torch import nn
 
 import hpxfer
@@ -223,7 +224,7 @@ class TestMoE:
     )
 
     def build(self, shape: Shape) -> nn.Module:
-        model = OwnGPT(shape, 64, 8, self.recipe.forward_multipliers(shape))
+        model = multiplies(OwnGPT(shape, 64, 8, self.recipe.forward_multipliers(shape)), self.recipe, shape)
         return self.recipe.init_(model, roles_of(model), shape)
 
     def optimizer(self, model: nn.Module, shape: Shape) -> torch.optim.Optimizer:
@@ -246,7 +247,7 @@ class TestMoE:
         hidden = {name: "attn_q" if role == "router" else role for name, role in roles_of(self.build_base()).items()}
 
         def build(shape: Shape) -> nn.Module:
-            model = OwnGPT(shape, 64, 8, self.recipe.forward_multipliers(shape))
+            model = multiplies(OwnGPT(shape, 64, 8, self.recipe.forward_multipliers(shape)), self.recipe, shape)
             return self.recipe.init_(model, hidden, shape)
 
         def optimizer(model: nn.Module, shape: Shape) -> torch.optim.Optimizer:

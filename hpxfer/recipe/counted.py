@@ -1,0 +1,236 @@
+"""Counted: whether a model has as many blocks, experts and heads as a target shape says, by its tensors and modules.
+
+A size shows in one tensor, and `assign` compares it there. A count shows in how many tensors have a role.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hpxfer.errors import HpxferError
+from hpxfer.recipe.assign import Assigned, RoleTensor
+from hpxfer.recipe.known_models import QKV, config_of
+from hpxfer.recipe.wrappers import class_of, plain_modules, plain_names, unwrapped
+
+if TYPE_CHECKING:
+    import torch
+
+    from hpxfer.scaling.shape import Shape
+
+# How configs and modules call a dimension that no tensor shows.
+DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks", "n_blocks")
+ACTIVE = (
+    *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "num_active_experts"),
+    *("num_selected_experts", "moe_topk", "moe_top_k", "top_k", "topk", "num_active"),
+)
+# Blocks that predict further tokens are no part of the depth: by a word in their names, or by a module beside them.
+FURTHER = re.compile(r"(^|[._])(mtp|nextn)([._\d]|$)", re.IGNORECASE)
+BESIDE_FURTHER = ("eh_proj", "enorm", "hnorm")
+# The start of a role -> the dimension that says that there are such layers.
+PARTS = {"expert": "num_experts", "shared": "num_shared", "dense": "dense_width"}
+
+
+def check_counts(model: torch.nn.Module, found: Assigned, target: Shape) -> None:
+    """Raise HpxferError, with one line per dimension, if a count of the model is not that of the target.
+
+    A part of a model, such as a stage of a pipeline, may have fewer blocks. Layers that share their tensors count as
+    often as the model names them.
+    """
+    counted = _Counted(model, found, target)
+    faults = [*counted.depth(), *counted.parts(), *counted.experts(), *counted.active(), *counted.heads()]
+    if faults:
+        raise HpxferError("\n".join(f"target_shape: {fault}" for fault in dict.fromkeys(faults)))
+
+
+class _Counted:
+    """The names of the tensors by role, and the modules that hold them."""
+
+    def __init__(self, model: torch.nn.Module, found: Assigned, target: Shape) -> None:
+        self.target, self.items = target, found.parameters
+        self.what = f"this {class_of(unwrapped(model)).__name__}"
+        self.modules = plain_modules(model)
+        config = config_of(model)
+        text = getattr(config, "get_text_config", None)
+        self.config = text(decoder=True) if callable(text) else config
+        plain, names = plain_names(model), dict[int, list[str]]()
+        for name, tensor in model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(tensor), []).append(plain(name))
+        self.names = {item.name: names.get(id(item.tensor), [item.name]) for item in self.items}
+        roles = {role for item in self.items for role in item.roles}
+        self.lists = _lists({name: set(item.roles) for item in self.items for name in self.names[item.name]})
+        ends = {"final_norm", "readout"} & roles or any(item.tied for item in self.items)
+        self.is_whole = "embedding" in roles and bool(ends)
+
+    def depth(self) -> Iterator[str]:
+        """Yield that no way to count the blocks gives the target's depth."""
+        outs = [item for item in self.items if any(role.endswith("_out") for role in item.roles)]
+        attention = self._named(item for item in outs if "attn_out" in item.roles)
+        branches = [*self._named(item for item in outs if "dense_out" in item.roles), *self._moe_layers()]
+        counts = [len(attention), len(branches), *map(len, self.lists)]
+        counts += [len([name for name in each if not self._is_further(name)]) for each in (attention, branches)]
+        counts += [len([name for name in each if not self._is_further(f"{name}.")]) for each in self.lists]
+        # Of tensors that hold all layers, the first dimension counts them.
+        counts += [item.tensor.shape[0] for item in outs if "attn_out" in item.roles and item.tensor.ndim > 2]
+        counts = [count for count in counts if count]
+        by_config = _first_number(self.config, DEPTH)
+        if not counts or self.target.depth in (*counts, by_config):
+            return
+        if not self.is_whole and by_config is None and self.target.depth > min(counts):
+            return
+        got = by_config or counts[0]
+        where = "its config says" if by_config else f"{got} of its tensors end a branch of a block"
+        yield f"depth must be {got}, the blocks of {self.what}: {where}, got {self.target.depth}; give depth {got}"
+
+    def parts(self) -> Iterator[str]:
+        """Yield each kind of FFN that the target has and the model has not."""
+        kinds = {role.partition("_")[0] for item in self.items for role in item.roles}
+        for kind, name in PARTS.items():
+            if self.is_whole and kinds & PARTS.keys() and getattr(self.target, name) and kind not in kinds:
+                yield (
+                    f"{name} must be left out for {self.what}, of whose tensors none has a role {kind}_..., got "
+                    f"{getattr(self.target, name)}; give the shape of this model, or correct the patterns"
+                )
+
+    def experts(self) -> Iterator[str]:
+        """Yield the layers whose experts are single tensors, and of another number than the target's."""
+        routers = self._named(item for item in self.items if item.role == "router" and 1 not in item.tensor.shape)
+        for kind, total in (("expert", self.target.num_experts), ("shared", self.target.num_shared)):
+            if total < 2 or not self.is_whole or _is_distributed():
+                continue
+            single = self._single(f"{kind}_out")
+            layers = Counter(self._without_expert(name) for name in single)
+            if len(layers) == len(single) and routers:  # no number in the names counts experts
+                layers = Counter({name: len(single) // len(routers) for name in single[:1]})
+            if wrong := [(layer, number) for layer, number in layers.items() if number != total]:
+                layer, number = wrong[0]
+                yield (
+                    f"{PARTS[kind]} must be {number}, the tensors {layer} that hold one each, got {total}; give the "
+                    "shape of this model, or correct the patterns"
+                )
+
+    def active(self) -> Iterator[str]:
+        """Yield that the routers or the config choose another number of experts than the target says."""
+        if not (wanted := self.target.num_active):
+            return
+        seen = dict[str, int]()
+        for item in self.items:
+            if item.role == "router" and 1 not in item.tensor.shape:
+                path = item.name.rpartition(".")[0]
+                for at in (path, path.rpartition(".")[0]):
+                    if (number := _first_number(self.modules.get(at), ACTIVE)) is not None:
+                        seen.setdefault(f"{at or 'the model'} says", number)
+                        break
+        if not seen and (number := _first_number(self.config, ACTIVE[:-3])) is not None:
+            seen["its config says"] = number
+        if seen and wanted not in seen.values():
+            where, number = next(iter(seen.items()))
+            yield f"num_active must be {number}, as {where}, got {wanted}; give num_active {number}"
+
+    def heads(self) -> Iterator[str]:
+        """Yield that no attention of the model has heads of the target's size and number.
+
+        Low-rank attention has heads of several sizes, which no shape says.
+        """
+        size = self.target.head_dim
+        attention = [item for item in self.items if any(role.startswith("attn_") for role in item.roles)]
+        if not size or any(item.base_fan_in for item in attention) or hasattr(self.config, "kv_lora_rank"):
+            return
+        stated = [number for item in attention if (number := self._head_dim(item.name)) is not None]
+        if stated and size not in stated:
+            yield f"head_dim must be {stated[0]}, as the attention of {self.what} says, got {size}; give it"
+            return
+        for role, name, heads in (
+            ("attn_q", "num_heads", self.target.num_heads),
+            ("attn_k", "kv_heads", self.target.kv_heads),
+        ):
+            rows = [item.tensor.numel() // self.target.width for item in attention if item.role == role]
+            if not rows:
+                continue
+            if all(number % size for number in rows):
+                yield f"head_dim must divide the features {rows[0]} of {role}, got {size}; give that of this model"
+            # A gate of the output may be part of the queries' matrix.
+            elif heads and not {heads * size, 2 * heads * size if role == "attn_q" else 0} & set(rows):
+                yield f"{name} must be {rows[0] // size}, as {role} has {rows[0]} features, got {heads}; give it"
+
+        joined = [item.tensor.numel() // self.target.width for item in attention if item.role == QKV]
+        features = (self.target.query_heads + 2 * self.target.key_heads) * size
+        if joined and (self.target.num_heads or self.target.kv_heads) and features not in joined:
+            yield (
+                f"num_heads and kv_heads must give the {joined[0]} features of {QKV}, got {self.target.query_heads} "
+                f"and {self.target.key_heads}; give the heads of this model"
+            )
+
+    def _named(self, items: Iterable[RoleTensor]) -> list[str]:
+        return [name for item in items for name in self.names[item.name]]
+
+    def _single(self, role: str) -> list[str]:
+        """Return the names of the tensors that hold one expert."""
+        width = self.target.shared_width if role.startswith("shared") else self.target.expert_width
+        one = self.target.width * width
+        return self._named(item for item in self.items if item.role == role and item.tensor.numel() == one)
+
+    def _moe_layers(self) -> list[str]:
+        """Return one name per MoE layer."""
+        names = self._named(item for item in self.items if "expert_out" in item.roles)
+        return list(dict.fromkeys(self._without_expert(name) for name in names))
+
+    def _without_expert(self, name: str) -> str:
+        """Return the name with # for the number of the expert: that of `weight3`, or else the innermost part.
+
+        A number that counts blocks counts no experts.
+        """
+        *path, last = name.split(".")
+        if re.fullmatch(r"(weight|bias)\d+", last):
+            return ".".join([*path, last.rstrip("0123456789") + "#"])
+        at = next((i for i in reversed(range(len(path))) if path[i].isdigit()), None)
+        if at is None or any(".".join(path[: at + 1]) in members for members in self.lists):
+            return name
+        return ".".join([*path[:at], "#", *path[at + 1 :], last])
+
+    def _is_further(self, name: str) -> bool:
+        if FURTHER.search(name):
+            return True
+        parts = name.split(".")
+        above = [".".join(parts[:end]) for end in range(1, len(parts))]
+        return any(f"{at}.{beside}" in self.modules for at in above for beside in BESIDE_FURTHER)
+
+    def _head_dim(self, name: str) -> int | None:
+        parts = name.split(".")[:-1]
+        above = (self.modules.get(".".join(parts[:end])) for end in range(len(parts), 0, -1))
+        return next((number for module in above if (number := _first_number(module, ("head_dim",))) is not None), None)
+
+
+def _lists(roles_of: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the blocks of each numbered list of blocks, by the outermost number in the names of their tensors.
+
+    A list whose members hold experts and nothing else is no list of blocks.
+    """
+    lists: dict[str, dict[str, set[str]]] = {}
+    for name, roles in roles_of.items():
+        parts = name.split(".")[:-1]
+        at = next((i for i, part in enumerate(parts) if part[-1:].isdigit()), None)
+        if at is not None:
+            of_list = ".".join([*parts[:at], parts[at].rstrip("0123456789")])
+            lists.setdefault(of_list, {}).setdefault(".".join(parts[: at + 1]), set()).update(roles)
+    return [
+        list(members)
+        for members in lists.values()
+        if all(any(role.endswith("_out") for role in roles) for roles in members.values())
+        and any(not role.startswith(("expert_", "shared_")) for roles in members.values() for role in roles)
+    ]
+
+
+def _first_number(holder: Any, names: Sequence[str]) -> int | None:
+    """Return the first of these attributes that is a whole number above 0."""
+    values = (getattr(holder, name, None) for name in names)
+    return next((value for value in values if isinstance(value, int) and value is not True and value > 0), None)
+
+
+def _is_distributed() -> bool:
+    """Return whether several processes train, each of which may hold a part of the experts."""
+    import torch
+
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

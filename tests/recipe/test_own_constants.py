@@ -1,0 +1,163 @@
+"""Constants of a config that scale the forward pass: what agrees with the recipe stays, and all else is named."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hf_models import ATTENTION, COMMON, GLM, MLA, MOE, make
+from torch import nn
+
+import hpxfer
+from hpxfer.recipe import OtherModelWarning, Recipe, UnattachedWarning
+from hpxfer.recipe.own_constants import own_constants
+
+GRANITE = {**MOE, "num_local_experts": 4, "attention_multiplier": 8**-0.5}
+SHAPE = {"width": 32, "depth": 2, "head_dim": 8, "num_experts": 4, "num_active": 2, "expert_width": 48}
+DENSE = {"width": 32, "depth": 2, "head_dim": 8, "dense_width": 48}
+GLM_SHAPE = {**SHAPE, "expert_width": 16, "dense_width": 48, "num_shared": 1, "shared_width": 16}
+
+
+def granite(**changes: Any) -> nn.Module:
+    return transformers.GraniteMoeForCausalLM(transformers.GraniteMoeConfig(**{**GRANITE, **changes}))
+
+
+def by_hand(shape: dict[str, int], gate: str = "normalized_softmax", **options: Any) -> Recipe:
+    return Recipe.from_hps("sp", shape, {"lr": 2.0**-8}, gate=gate, attention_scale=ATTENTION, **options)
+
+
+def said(model: nn.Module, made: Recipe, shape: Any) -> list[str]:
+    """Return the differences that the warning lists, in the call that uses them, with every multiplier by hand."""
+    with (
+        made.attach(model, shape, by_hand=made.forward_multipliers(shape)),
+        warnings.catch_warnings(record=True) as seen,
+    ):
+        warnings.simplefilter("always")
+        made.param_groups(model, hpxfer.roles(model), shape)
+    assert all(one.category is OtherModelWarning for one in seen)
+    return [line.strip() for one in seen for line in str(one.message).splitlines()[1:-1]]
+
+
+def test_each_constant_that_the_base_has_not_is_named() -> None:
+    lines = said(granite(residual_multiplier=0.22, logits_scaling=6.0), by_hand(SHAPE), SHAPE)
+    assert lines == [
+        "logits_scaling: none at the base, 6 in the target, on readout",
+        "residual_multiplier: none at the base, 0.22 in the target, on attn_out, experts, shared_out, dense_out",
+    ]
+    assert said(granite(), by_hand(SHAPE), SHAPE) == []
+
+
+def test_a_constant_that_the_base_states_or_the_numbers_contain_is_none() -> None:
+    stated = by_hand(SHAPE, options={"residual_multiplier": 0.22, "logits_scaling": 6.0})
+    assert said(granite(residual_multiplier=0.22, logits_scaling=6.0), stated, SHAPE) == []
+    assert "residual_multiplier: none" in said(granite(residual_multiplier=0.3, logits_scaling=6.0), stated, SHAPE)[0]
+    scaled = Recipe.from_hps(
+        "completep-moe",
+        SHAPE,
+        {"lr": 2.0**-8, "residual_scale": 0.22, "readout.forward_mult": 0.25},
+        gate="normalized_softmax",
+        attention_scale=ATTENTION,
+    )
+    assert said(granite(residual_multiplier=0.22, logits_scaling=4.0), scaled, SHAPE) == []
+
+
+def test_the_scale_of_attention_is_that_of_the_modules() -> None:
+    made, wrong = by_hand(SHAPE), granite(attention_multiplier=1.0)
+    assert said(wrong, made, SHAPE) == ["attention_multiplier: q.k times 0.353553 by the recipe, 1 in the target"]
+    wrong = granite(attention_multiplier=1.0)
+    rest = [key for key in made.forward_multipliers(SHAPE) if key != "attn_logits"]
+    with made.attach(wrong, SHAPE, [("*.self_attn", "attn_logits")], by_hand=rest):
+        made.param_groups(wrong, hpxfer.roles(wrong), SHAPE)  # hooks have set what the config says
+
+
+@pytest.mark.parametrize("scale", [2.5, 1.0])
+def test_a_model_whose_config_multiplies_as_the_base_is_multiplied_once(scale: float) -> None:
+    """The trained product is 2.5. The hooks do what the config leaves to do."""
+    made = by_hand(GLM_SHAPE, gate="normalized_sigmoid", options={"route_scale": 2.5})
+    model = make("glm4_moe", routed_scaling_factor=scale).eval()
+    moe: Any = model.model.layers[1].mlp
+    x = torch.randn(1, 3, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        plain = (moe(x) - moe.shared_experts(x)) / scale
+        numbers = made.forward_multipliers(GLM_SHAPE)
+        with made.attach(model, GLM_SHAPE):
+            routed = moe(x) - moe.shared_experts(x)
+        assert numbers["expert_out"] * numbers["route_scale"] == pytest.approx(2.5)
+        torch.testing.assert_close(routed, 2.5 * plain)
+    with pytest.warns(UnattachedWarning, match="shared_out") as seen:
+        made.param_groups(model, hpxfer.roles(model), GLM_SHAPE)
+    assert ("route_scale" in str(seen[0].message).partition(", and trains")[0]) == (scale == 1.0)
+
+
+def test_another_factor_on_the_gates_than_that_of_the_base_is_named() -> None:
+    shape = GLM_SHAPE
+    made = by_hand(shape, gate="normalized_sigmoid", options={"route_scale": 1.5})
+    lines = said(make("glm4_moe", routed_scaling_factor=2.5), made, shape)
+    assert lines == ["routed_scaling_factor: 1.5 at the base, 2.5 in the target, on route_scale"]
+
+
+CONFIGS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "Llama": (COMMON, set()),
+    "Mixtral": (MOE, set()),
+    "Qwen3Moe": (MOE, set()),
+    "GptOss": (MOE, set()),
+    "Glm4Moe": ({**MOE, **GLM}, set()),
+    "Llama4Text": ({**MOE, "head_dim": 8}, set()),
+    "T5": ({}, set()),
+    "DeepseekV3": ({**MOE, **MLA, "routed_scaling_factor": 2.5}, {"routed_scaling_factor"}),
+    "Cohere": (COMMON, {"logit_scale"}),
+    "Gemma2": (
+        {**COMMON, "head_dim": 8},
+        {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"},
+    ),
+    "MiniCPM3": (COMMON, {"scale_depth", "dim_model_base"}),
+    "FalconH1": (
+        {
+            "key_multiplier": 0.5,
+            "ssm_multipliers": [1.0, 1.0, 1.0, 1.0, 0.3],
+            "mlp_multipliers": [0.9, 0.2],
+            "lm_head_multiplier": 0.1,
+        },
+        {"key_multiplier", "ssm_multipliers", "mlp_multipliers", "lm_head_multiplier"},
+    ),
+    "MiniMax": ({**MOE, "full_attn_alpha_factor": 3.5}, {"full_attn_alpha_factor"}),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_constants_of_a_class_of_transformers(name: str) -> None:
+    options, expected = CONFIGS[name]
+    config = getattr(transformers, f"{name}Config")(**options)
+    assert {one.name for one in own_constants(config)} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_one"),
+    [
+        ("output_multiplier_scale", 0.57, True),
+        ("embedding_multiplier_scale", 78.4, True),
+        ("mup_width_multiplier", 4.0, True),
+        ("mup_output_alpha", 2.0, True),
+        ("residual_scaling", 0.5, True),
+        ("router_logit_softcap", 30.0, True),
+        ("router_logit_softcap", 0.0, False),
+        ("attention_out_multiplier", 1.0, False),
+        ("branch_multipliers", [1.0, 0.5], True),
+        ("scale_embedding", True, False),
+        ("rope_scaling_factor", 8.0, False),
+        ("initializer_scale", 0.02, False),
+        ("ffn_dim_multiplier", 1.3, False),
+        ("router_aux_loss_scale", 0.1, False),
+        ("embedding_multiplier", 12.0, False),  # the embedding's numbers undo it
+        ("temperature", 0.7, False),
+    ],
+)
+def test_a_name_says_whether_a_number_scales(name: str, value: Any, is_one: bool) -> None:
+    model = nn.Linear(2, 2)
+    for holder in (SimpleNamespace(**{name: value}), {name: value}):
+        model.config = holder
+        assert bool(own_constants(model)) == is_one
