@@ -45,6 +45,9 @@ def judge(
     duplicates: Annotated[
         str, typer.Option(metavar="refuse|last", help="What to do with two results of one cell and seed.")
     ] = "refuse",
+    empty: Annotated[
+        str, typer.Option(metavar="refuse|diverged|missing", help="What an empty loss is where no status says it.")
+    ] = "refuse",
     hp: Annotated[str | None, typer.Option("--hp", help="The HP to judge; default: lr, else the first.")] = None,
     regret_limit: RegretLimit = None,
     error: Annotated[float, typer.Option(help="The largest chance of a wrong verdict.")] = 0.02,
@@ -63,8 +66,8 @@ def judge(
     """Judge whether an HP transfers in runs that hpxfer did not train.
 
     The columns are arm, axis, scale, is_base, hp, value, seed, loss, status, run_id, steps, loss_name and unit; scale,
-    value and loss are needed. Without a control or a named base no HP is said to transfer: the verdict then is that
-    the optimum did not move.
+    value and loss are needed. Well-known names such as learning_rate need no --map. Without a control or a named base
+    no HP is said to transfer: the verdict then is that the optimum did not move.
 
     \b
     Examples:
@@ -81,6 +84,7 @@ def judge(
         control=control,
         base=base or (),
         duplicates=duplicates,
+        empty=empty,
         hp=hp,
         regret_limit=None if regret_limit is None else _limit(regret_limit),
         error=error,

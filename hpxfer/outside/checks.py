@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.outside.runs import Read, Run
+from hpxfer.outside.forms import differing, steps_column
+from hpxfer.outside.guessed import may_hold
+from hpxfer.outside.runs import Read, Run, ranges
 from hpxfer.verdict.labels import scale_text, shape_label
 
 Duplicates = Literal["refuse", "last"]
@@ -16,39 +19,88 @@ DUPLICATES: tuple[Duplicates, ...] = ("refuse", "last")
 def without_duplicates(read: Read, runs: Sequence[Run], duplicates: str) -> tuple[list[Run], tuple[str, ...]]:
     """Return one run per cell and seed, in the order of the rows, and what was left out, in words.
 
-    A run with a result replaces those without one. Of two with a result, `last` keeps the last row and `refuse` raises
-    HpxferError.
+    `last` keeps the last row, with a result or not. `refuse` raises HpxferError for two rows, unless one of them says
+    that its run failed or runs: then the other one counts.
     """
     if duplicates not in DUPLICATES:
         raise HpxferError(f"--duplicates: unknown choice {shown(duplicates)}; {nearest(duplicates, DUPLICATES)}")
     kept: dict[tuple[object, ...], Run] = {}
-    replaced = dropped = 0
+    pairs: list[tuple[Run, Run]] = []
+    dropped = 0
     for run in runs:
         before = kept.get(run.cell)
-        if before is None:
-            kept[run.cell] = run
-            continue
-        if before.has_result and run.has_result:
-            if duplicates == "refuse":
-                raise read.fault(
-                    run.row,
-                    "loss",
-                    f"one HP value, shape, arm and seed must have one result, got {run.loss:g} here and "
-                    f"{before.loss:g} in row {before.row}; remove one, give them seeds, or keep the last with "
-                    "--duplicates last",
-                )
-            replaced += 1
-        else:
+        if before is not None and duplicates == "refuse" and not (before.may_be_again or run.may_be_again):
+            pairs.append((before, run))
+        elif before is not None and duplicates == "refuse":
             dropped += 1
-        if run.has_result or not before.has_result:
-            del kept[run.cell]  # so that the order is that of the rows
-            kept[run.cell] = run
+            if run.may_be_again and not before.may_be_again:
+                continue
+        elif before is not None:
+            pairs.append((before, run))
+        kept.pop(run.cell, None)  # so that the order is that of the rows
+        kept[run.cell] = run
+    differ = _differing(read, pairs) if pairs else []
+    if pairs and duplicates == "refuse":
+        before, run = pairs[0]
+        raise read.fault(
+            run.row,
+            "loss",
+            f"one HP value, shape, arm and seed must have one result, got {_result(run)} here and {_result(before)} in "
+            f"row {before.row}; {_which_column(read, runs, differ)}",
+        )
     notes = []
-    if replaced:
-        notes.append(f"{replaced} results are left out, as a later row has the same HP value, shape, arm and seed")
+    if pairs:
+        why = f"; they differ in {', '.join(differ)}" if differ else ""
+        notes.append(
+            f"{len(pairs)} results are left out, as a later row has the same HP value, shape, arm and seed{why}"
+        )
     if dropped:
         notes.append(f"{dropped} runs without a result are left out, as another row has the same place")
     return list(kept.values()), tuple(notes)
+
+
+def _differing(read: Read, pairs: Sequence[tuple[Run, Run]]) -> list[str]:
+    """Return the columns of a table that nothing was read from and that differ between rows of one run."""
+    used = [*read.columns.values(), *read.shape]
+    return list(differing(read.own, used, [(one.row - 1, other.row - 1) for one, other in pairs]))
+
+
+def _which_column(read: Read, runs: Sequence[Run], differ: Sequence[str]) -> str:
+    """Return what rows of one cell probably are, and the option that says so."""
+    if (steps := steps_column(differ)) is not None:
+        mapped = "" if "steps" in read.columns else f" --map steps={steps}"
+        return f"the rows differ in {steps}: if they are steps of one run, keep its last with --duplicates last{mapped}"
+    if not differ:
+        run = [read.columns[name] for name in ("arm", "axis", "scale", "hp", "value") if name in read.columns]
+        line = f"frame.assign(seed=frame.groupby({[*run, *read.shape]}).cumcount())"
+        seeds = "give them seeds" if "seed" in read.columns else f"give them seeds, in pandas: {line}"
+        return f"remove one, {seeds}, or keep the last with --duplicates last"
+    telling = [
+        name for name in differ if len({(run.cell, str(read.own[name][run.row - 1])) for run in runs}) == len(runs)
+    ]
+    name = (telling or differ)[0]
+    if may_hold(name, "scale"):
+        fix = f"if it is a size of the model, --shape {read.columns.get('scale', 'NAME')} --shape {name}"
+    elif "arm" not in read.columns:
+        fix = f"if it names the arm, --map arm={name}"
+    else:
+        fix = "judge the rows of each of its values by themselves, or make it part of the arm"
+    return f"the rows differ in {', '.join(telling or differ)}: {fix}"
+
+
+def _result(run: Run) -> str:
+    return "none" if run.loss is None else f"{run.loss:g}"
+
+
+def without_result(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return in words which rows have no result; empty if all have one."""
+    rows = {run.row: run for run in runs}
+    lost = sorted(row for row, run in rows.items() if not run.has_result)
+    if not lost:
+        return ()
+    counts = Counter(rows[row].status for row in lost)
+    listed = ", ".join(f"{num} {status}" for status, num in sorted(counts.items()))
+    return (f"{len(lost)} of {len(rows)} runs have no result ({listed}): rows {ranges(lost)}",)
 
 
 def check_alike(read: Read, runs: Sequence[Run]) -> None:

@@ -35,6 +35,7 @@ def judge(
     control: str | None = None,
     base: str | Sequence[str] = (),
     duplicates: str = "refuse",
+    empty: str = "refuse",
     hp: str | None = None,
     regret_limit: Mapping[str, float] | None = None,
     error: float = ERROR_RATE,
@@ -47,10 +48,12 @@ def judge(
     """Return the verdicts on a table with one row per run: a frame, or a CSV or Parquet file.
 
     - `columns` maps a column of `hpxfer.outside.columns.COLUMNS` to the table's own, e.g. `{"value": "lr", "scale":
-      "width"}`. Columns of these names need no mapping. `shape` names columns that hold dimensions of a shape instead.
+      "width"}`. Columns of these names, and of well-known ones such as `learning_rate`, need no mapping. `shape` names
+      columns that hold dimensions of a shape instead.
     - `control` names the arm that the others are compared with, and `base` the base, e.g. `scale=64`. Without either no
       HP is said to transfer.
-    - `duplicates` says what to do with two results of one HP value, shape, arm and seed: `refuse`, or keep the `last`.
+    - `duplicates` says what to do with two rows of one HP value, shape, arm and seed: `refuse`, or keep the `last`.
+    - `empty` says what an empty loss is, where no status does: of a run that `diverged`, or a `missing` one.
     - `hp` is the HP to judge: by default `lr`, else the first of the table.
     - `regret_limit` is `{"loss": 0.01}`, a share of the best loss, or `{"octaves": 0.5}`; `error` bounds the chance of
       a wrong verdict, as in a sweep's `judge` section.
@@ -64,7 +67,14 @@ def judge(
     frame = table if isinstance(table, pd.DataFrame) else read_table(table)
     spelled = [base] if isinstance(base, str) else list(base)
     ready = prepare(
-        frame, where=where, columns=columns or {}, shape=shape, base=spelled, duplicates=duplicates, tolerance=tolerance
+        frame,
+        where=where,
+        columns=columns or {},
+        shape=shape,
+        base=spelled,
+        duplicates=duplicates,
+        empty=empty,
+        tolerance=tolerance,
     )
     runs, assumed = ready.runs, ready.assumed_bases
     arms, hps = (list(dict.fromkeys(names)) for names in ((run.arm for run in runs), (run.hp for run in runs)))

@@ -10,7 +10,7 @@ import pandas as pd
 
 from hpxfer.errors import shown
 from hpxfer.outside.bases import with_bases
-from hpxfer.outside.checks import check_alike, check_scales, without_duplicates
+from hpxfer.outside.checks import check_alike, check_scales, without_duplicates, without_result
 from hpxfer.outside.joined import TOLERANCE, joined_values
 from hpxfer.outside.runs import Read, Run, read_runs
 from hpxfer.outside.shapes import with_axes
@@ -37,10 +37,11 @@ def prepare(
     shape: Sequence[str] = (),
     base: Sequence[str] = (),
     duplicates: str = "refuse",
+    empty: str = "refuse",
     tolerance: float = TOLERANCE,
 ) -> Prepared:
     """Return the runs of a table as `hpxfer.judge` judges them. Raise HpxferError that names what is wrong."""
-    read = read_runs(frame, where=where, columns=columns, shape=shape)
+    read = read_runs(frame, where=where, columns=columns, shape=shape, empty=empty)
     joined, of_values = joined_values(read, tolerance)
     if read.shape:
         placed, assumed, of_axes = with_axes(read, joined, base)
@@ -51,7 +52,7 @@ def prepare(
     check_alike(read, runs)
     check_scales(read, runs)
     _check_files(read, runs)
-    notes = (*read.notes, *of_values, *of_axes, *of_duplicates)
+    notes = (*read.notes, *of_values, *of_axes, *without_result(runs), *of_duplicates)
     return Prepared(read=read, runs=tuple(runs), assumed_bases=assumed, notes=notes)
 
 

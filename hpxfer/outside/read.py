@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +16,9 @@ from hpxfer.host.files import read_bytes, reason
 
 KINDS = (".csv", ".parquet")
 MOST_BYTES = 1 << 30
-OTHER_MARKS = (";", "\t", "|")  # that some programs write between cells
+MARKS = (",", ";", "\t", "|")  # between cells; Excel writes semicolons where commas are decimal marks
+_QUOTED = re.compile(r'"[^"]*"')
+_NAMES_MARK = re.compile(r"sep=([,;\t|])\r?", re.IGNORECASE)  # the first line of some files of Excel
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
@@ -31,27 +34,31 @@ def read_table(path: str | Path) -> pd.DataFrame:
 
 
 def _csv(path: Path, content: bytes) -> pd.DataFrame:
-    """Return a CSV file. The first line names the columns."""
+    """Return a CSV file. The first line names the columns. What lies between cells is seen there."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise HpxferError(f"{path}: must be UTF-8, got byte {error.start} that is not; save it as UTF-8") from None
+    first, _, below = text.partition("\n")
+    if named := _NAMES_MARK.fullmatch(first):
+        mark, text = named[1], below
+    else:
+        mark = max(MARKS, key=_QUOTED.sub("", first).count)
     try:
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), strict=True) if row]
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True) if any(row)]
     except csv.Error as error:
-        raise HpxferError(f"{path}: must be CSV, got: {error}; quote cells that hold commas or quotes") from None
+        raise HpxferError(f"{path}: must be CSV, got: {error}; quote cells that hold {shown(mark)} or quotes") from None
     if not rows:
         raise HpxferError(f"{path}: must have a line of column names, got an empty file; name another file")
     head = [name.strip() for name in rows[0]]
-    if len(head) == 1 and (others := [mark for mark in OTHER_MARKS if mark in head[0]]):
-        raise HpxferError(f"{path}: must have commas between cells, got {shown(others[0])}; save it with commas")
     for number, row in enumerate(rows[1:], 1):
         if len(row) != len(head):
             raise HpxferError(
                 f"{path}: row {number}: must have a cell for each of the {len(head)} columns, got {len(row)} cells; "
-                "quote cells that hold commas"
+                f"quote cells that hold {shown(mark)}"
             )
-    return pd.DataFrame(rows[1:], columns=head, dtype=object)
+    frame = pd.DataFrame(rows[1:], columns=head, dtype=object)
+    return frame.loc[:, [bool(name) or bool((cells != "").any()) for name, cells in frame.items()]]
 
 
 def _parquet(path: Path, content: bytes) -> pd.DataFrame:

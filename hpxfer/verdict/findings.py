@@ -54,6 +54,7 @@ class ShapeFinding:
     lowest_value: float | None = None  # the HP with the lowest measured mean
     lowest_loss: float | None = None  # that mean
     curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, fitted loss), empty without a fit
+    transferred_missing: int = 0  # trials of others (`Rules.outside`) without a loss at the transferred HP
     samples_se: float = 0.0  # the part of regret_se_nats that more seeds do not lower, but more held-out samples do
 
 

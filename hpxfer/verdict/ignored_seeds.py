@@ -18,15 +18,19 @@ MIN_CELLS = 2
 def ignored_seeds(rows: Iterable[ShapeLosses]) -> str | None:
     """Return in words where two seeds end with exactly the same losses, or None. Losses that diverged do not count."""
     for row in rows:
+        by_seed = [cell.by_seed for cell in row.cells]
         for one, other in combinations(row.seeds, 2):
-            pairs = [
-                (found[one], found[other])
-                for cell in row.cells
-                if {one, other} <= (found := cell.by_seed).keys() and math.isfinite(found[one] + found[other])
-            ]
-            if len(pairs) >= MIN_CELLS and all(a == b for a, b in pairs):
-                return (
-                    f"{row.name}: seeds {one} and {other} end with exactly the same loss in all {len(pairs)} cells: "
-                    "the training ignores its seed, so that the noise is not known; pass the seed on"
-                )
+            num = 0
+            for found in by_seed:
+                a, b = found.get(one, math.inf), found.get(other, math.inf)
+                if math.isfinite(a + b):
+                    if a != b:
+                        break
+                    num += 1
+            else:
+                if num >= MIN_CELLS:
+                    return (
+                        f"{row.name}: seeds {one} and {other} end with exactly the same loss in all {num} cells: "
+                        "the training ignores its seed, so that the noise is not known; pass the seed on"
+                    )
     return None

@@ -20,7 +20,7 @@ from dataclasses import replace
 from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Verdict
 from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.text import NOTHING, move_text, regret_text
+from hpxfer.verdict.text import NOTHING, lost_runs_text, move_text, regret_text
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 
 NO_NOISE = "one seed: no noise floor, add seeds"
@@ -51,6 +51,7 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     if base.optimum.open_because:
         return "undecided", (f"nothing to transfer: at the base, {base.optimum.open_because}",)
     doubts = [why for shape in others for why in _doubts(finding, shape)]
+    doubts += [why for shape in finding.shapes if (why := lost_runs_text(finding, shape))]
     if finding.noise_nats is None:
         doubts.insert(0, NO_NOISE)
     if not others:

@@ -118,18 +118,19 @@ def _likelihood(parts: Sequence[tuple[Floats, Floats, Floats, Floats]], ratio: f
         design[at, cell.astype(int)] = 1.0
         later = seed > 0
         design[at[later], num_cells + seed[later].astype(int) - 1] = 1.0
-        same = (seed[:, None] == seed).astype(float)
-        covariance = np.eye(loss.size) + ratio**2 * same * np.outer(octaves, octaves)
-        inverse = np.linalg.inv(covariance)
-        projected = design.T @ inverse
+        # The covariance is 1 + ratio^2 sum_S slope_S slope_S^T, and its inverse follows (Sherman and Morrison 1950).
+        slope_TS = (seed[:, None] == np.arange(seed.max() + 1)) * octaves[:, None]
+        size_S = 1 + ratio**2 * (slope_TS**2).sum(axis=0)
+        share_S = ratio**2 / size_S
+        projected = design.T - (design.T @ slope_TS * share_S) @ slope_TS.T
         sizes, axes = np.linalg.eigh(projected @ design)
         good = sizes > ROUNDING
         explained = float(((axes.T @ (projected @ loss))[good] ** 2 / sizes[good]).sum())
         free = loss.size - int(good.sum())
         if free <= 0:
             continue
-        squares += max(float(loss @ inverse @ loss) - explained, 0.0)
-        log_volume += float(np.linalg.slogdet(covariance)[1]) + float(np.log(sizes[good]).sum())
+        squares += max(float(loss @ loss - share_S @ (slope_TS.T @ loss) ** 2) - explained, 0.0)
+        log_volume += float(np.log(size_S).sum()) + float(np.log(sizes[good]).sum())
         num += free
     if num == 0:
         return 0.0, 0.0, 0

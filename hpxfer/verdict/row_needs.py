@@ -102,6 +102,7 @@ def _without_result(row: Row) -> list[int]:
     """Return the cells without a result on which the verdict rests.
 
     These are the transferred HP, the cells around the lowest one, and all cells if fewer than three have a finite loss.
+    Of runs of others, all count at the transferred HP.
     Around the lowest one a cell also counts if less than half of its seeds have a result.
     """
     missing = [i for i, loss in enumerate(row.losses) if loss is None and row.can_run(i)]
@@ -114,6 +115,8 @@ def _without_result(row: Row) -> list[int]:
         while i in missing:
             found.add(i)
             i += direction
+    if row.shape.transferred_missing:
+        found |= {i for i, cell in enumerate(row.cells) if cell.value == row.transferred}
     thin = [i for i in row.finite if abs(i - row.lowest) <= 1 and len(row.cells[i].losses) < row.cells[i].num_missing]
     return sorted({*found, *(i for i in thin if row.can_run(i))})
 

@@ -170,16 +170,24 @@ def _with_ends(value: float, low: float | None, high: float | None) -> str:
 def chance_text(finding: Finding) -> str | None:
     """Return the probability that the HP transfers, e.g. `99.6%` or `over 99.9%`; None if it is not known.
 
-    With one shape nothing transfers anywhere, so that there is no such probability.
+    With one shape nothing transfers anywhere, so that there is no such probability. Nor is there one while runs at the
+    transferred HP are lost: what they would have been is not known.
     """
     chance = finding.transfer_chance
-    if chance is None or len(finding.shapes) < 2:
+    if chance is None or len(finding.shapes) < 2 or any(shape.transferred_missing for shape in finding.shapes):
         return None
     if chance > SURE:
         return f"over {SURE:.1%}"
     if chance < 1 - SURE:
         return f"under {1 - SURE:.1%}"
     return f"{chance:.1%}"
+
+
+def lost_runs_text(finding: Finding, shape: ShapeFinding) -> str | None:
+    """Return that runs of others have no result at the transferred HP; None if all have one."""
+    num = shape.transferred_missing
+    runs = "1 run has" if num == 1 else f"{num} runs have"
+    return f"{finding.name(shape)}: {runs} no result at the transferred HP" if num else None
 
 
 def has_transferred(finding: Finding) -> bool:
@@ -250,6 +258,8 @@ def _open_question(finding: Finding) -> str | None:
     for shape in finding.shapes:
         if shape.regret_nats is None:
             return f"{finding.name(shape)}: no result at the transferred HP"
+        if why := lost_runs_text(finding, shape):
+            return why
     for shape in finding.shapes:
         error = NUM_SE * (shape.regret_se_nats or 0.0)
         if not shape.is_base and shape.limit_nats is not None and error > shape.limit_nats:

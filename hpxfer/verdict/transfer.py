@@ -136,6 +136,7 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
         num_seeds=len(row.seeds),
         num_diverged=row.num_diverged,
         num_missing=row.num_missing,
+        transferred_missing=row.cells[cells.moved].num_missing if rules.outside and cells.moved is not None else 0,
         num_lost=sum(cell.num_lost for cell in row.cells),
         width_quarter_octaves=basin_width(estimates, i, WIDTH_SHARES[0]),
         width_one_octaves=basin_width(estimates, i, WIDTH_SHARES[1]),

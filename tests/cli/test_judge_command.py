@@ -60,7 +60,7 @@ def test_the_page_is_written(runs: Path, tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "column scale is missing"),
+        (("--empty", "zero"), "--empty: unknown choice 'zero'"),
         (("--map", "value"), "--map: must be NAME=VALUE, got 'value'"),
         (("--map", "value=lr", "--map", "value=loss"), "--map: must name value once"),
         ((*MAP, "--control", "sp"), "--control: must be an arm of the table, got 'sp'; legal: good, plain"),
@@ -70,7 +70,7 @@ def test_the_page_is_written(runs: Path, tmp_path: Path, capsys: pytest.CaptureF
         ((*MAP, "--base", ""), "--base: must be NAME=SIZE, got ''; e.g. --base scale=64"),
         ((*MAP, "--base", "scale=large"), "--base: scale: must be a number from 1e-30"),
         ((*MAP, "--duplicates", "first"), "--duplicates: unknown choice 'first'"),
-        (("--map", "value=lr", "--map", "scale=width"), "row 97, column loss: one HP value"),  # two arms taken as one
+        (("--map", "value=lr", "--map", "arm=lr"), "the rows differ in method"),  # two arms taken as one
     ],
 )
 def test_a_mistake_is_a_message(

@@ -13,9 +13,9 @@ from hpxfer.outside.imports.logged import LoggedRun
 Reduce = Literal["last", "tail"]
 REDUCES: tuple[Reduce, ...] = ("last", "tail")
 TAIL_SHARE = 0.05  # of the raw points, whose mean is the loss of a metric that is noisy from step to step
-_SMOOTHED = re.compile(r"smooth|ema\b|_ema|\bavg|average|running", re.IGNORECASE)
-_HELD_OUT = re.compile(r"(^|[^a-z])(val|valid|validation|eval|test|held_?out)([^a-z]|$)", re.IGNORECASE)
-_LOSS = re.compile(r"(^|[^a-z])(loss|nll|ce|cross_?entropy|bpb)([^a-z]|$)", re.IGNORECASE)
+SMOOTHED = re.compile(r"smooth|ema\b|_ema|\bavg|average|running", re.IGNORECASE)
+HELD_OUT = re.compile(r"(^|[^a-z])(val|valid|validation|eval|dev|test|held_?out)([^a-z]|$)", re.IGNORECASE)
+LOSS = re.compile(r"(^|[^a-z])(loss|nll|ce|cross_?entropy|bpb)([^a-z]|$)", re.IGNORECASE)
 _MEASURED = ("validation_loss_nats", "final_window_loss_nats")  # what hpxfer's own loggers write when a trial ends
 
 
@@ -39,18 +39,18 @@ def choose_loss(runs: Sequence[LoggedRun], metric: str | None, reduce: str | Non
     if metric is not None and metric not in there:
         raise HpxferError(f"{where}: --metric: no run has {shown(metric)}; {nearest(metric, there)}")
     chosen, why = (metric, "as named") if metric is not None else _only(there, where)
-    how: Reduce = "last" if chosen == _MEASURED[1] or _HELD_OUT.search(chosen) else "tail"
+    how: Reduce = "last" if chosen == _MEASURED[1] or HELD_OUT.search(chosen) else "tail"
     if reduce is not None:
         how = "last" if reduce == "last" else "tail"
     return Loss(metric=chosen, reduce=how, why=why)
 
 
 def _only(there: Sequence[str], where: str) -> tuple[str, str]:
-    raw = [name for name in there if _LOSS.search(name) and not _SMOOTHED.search(name)]
+    raw = [name for name in there if LOSS.search(name) and not SMOOTHED.search(name)]
     for own in _MEASURED:
         if own in raw:
             return own, "as hpxfer's own runs write it"
-    held_out = [name for name in raw if _HELD_OUT.search(name)]
+    held_out = [name for name in raw if HELD_OUT.search(name)]
     for names, why in ((held_out, "the only held-out loss"), (raw, "the only loss, of training, as none is held out")):
         if len(names) == 1:
             return names[0], why

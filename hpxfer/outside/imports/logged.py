@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpxfer.errors import HpxferError
+from hpxfer.outside.cells import power
 
 # MLflow's stores hold an infinite value as the largest float64, or close to it.
 INFINITE = 1e300
-_POWER = re.compile(r"2\^(-?\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +62,8 @@ def flat(config: Mapping[str, Any], start: str = "") -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return the value of an HP as a table holds it: `2^-7` as a number, and anything else as it is."""
-    if isinstance(value, str) and (power := _POWER.fullmatch(value.strip())):
-        return 2.0 ** float(power[1])
-    return value
+    found = power(value) if isinstance(value, str) and "^" in value else None
+    return value if found is None else found
 
 
 def library(module: str, extra: str) -> Any:

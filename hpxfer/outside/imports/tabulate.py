@@ -15,11 +15,11 @@ from hpxfer.errors import HpxferError, first_line, nearest, shown
 from hpxfer.outside.columns import COLUMNS
 from hpxfer.outside.imports.choices import TAIL_SHARE, Loss, choose_loss
 from hpxfer.outside.imports.logged import INFINITE, LoggedRun, Point, newest, plain
+from hpxfer.outside.runs import STATES
 from hpxfer.verdict.labels import scale_text
 
 MADE = ("loss", "status", "run_id", "steps", "loss_name")  # columns that are made of points, never of HPs
 SHOWN = 5  # runs named per note
-_ENDED = ("finished", "completed", "success")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,8 @@ def _rows(
     rows, lied = [], Counter[str]()
     for one, end in zip(measured, ends, strict=True):
         value = _value(one.points, loss)
-        ended_well = one.run.state.lower() in _ENDED
+        said = STATES.get(one.run.state.lower(), "failed")
+        ended_well = said == "finished"
         if value == math.inf:
             status = "diverged"
         elif one.steps >= end:
@@ -145,7 +146,7 @@ def _rows(
                 "reached the last step, so they count as finished, though the tracker says otherwise"
             ] += not ended_well
         else:
-            status = "running" if one.run.state.lower() in (*_ENDED, "running") else "failed"
+            status = "running" if said in ("finished", "running") else "failed"
             lied[f"ended before step {scale_text(end)}, so they do not count, though called finished"] += ended_well
         rows.append(
             {
