@@ -40,7 +40,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
     """Return the finding of one parameterization along one axis, not yet compared with the control."""
     grid = estimates.grid
     base = next((i for i, row in enumerate(grid.rows) if row.is_base), None)
-    base_value = None if base is None else _base_value(estimates, base)
+    base_value = None if base is None else _base_value(estimates, base, rules)
     cells = [_cells(estimates, i, base_value) for i in range(len(grid.rows))]
     shapes = tuple(_shape(estimates, i, cells[i], rules) for i in range(len(grid.rows)))
     noise = estimates.noise
@@ -79,18 +79,19 @@ def _doubts(estimates: Estimates, rules: Rules) -> tuple[str, ...]:
     return (*rules.doubts, *([] if ignored is None else [ignored]))
 
 
-def _base_value(estimates: Estimates, base: int) -> float | None:
-    """Return the HP that is transferred: the best of the base.
+def _base_value(estimates: Estimates, base: int, rules: Rules) -> float | None:
+    """Return the HP that is transferred: the best of the base, and the same in every arm and on every axis that has it.
 
     A search that refines each shape by itself tries other HPs at each. If not every shape has the best HP, but every
-    shape has the one with the lowest measured loss at the base, that one is transferred.
+    shape has the one with the lowest measured loss at the base, that one is transferred. A control does not decide it.
     """
-    rows = estimates.grid.rows
+    arms = [grid for grid in estimates.sharing if not is_control(grid.parameterization, rules.control)]
+    rows = [row for grid in arms or estimates.sharing for row in grid.rows]
     best = estimates.optima[base].grid_value
     if best is None or all(row.cell(best) for row in rows):
         return best
     lowest = estimates.measured(base).lowest
-    measured = best if lowest is None else rows[base].cells[lowest].value
+    measured = best if lowest is None else estimates.grid.rows[base].cells[lowest].value
     return measured if all(row.cell(measured) for row in rows) else best
 
 
