@@ -17,7 +17,7 @@ from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
 from hpxfer.verdict.optimum import Kind
-from hpxfer.verdict.text import has_transferred, verdict_line
+from hpxfer.verdict.text import verdict_line
 
 # A row of panels reaches up to the highest of the best losses plus HEADROOM times the typical rise around a best loss.
 # The rise is measured within this many octaves.
@@ -234,7 +234,7 @@ def _panels(findings: Sequence[Finding], series: Sequence[tuple[Series, ...]]) -
             verdict=finding.verdict,
             title=verdict_line(finding),
             series=column,
-            transferred_log2=math.log2(finding.base_value) if has_transferred(finding) and finding.base_value else None,
+            transferred_log2=math.log2(finding.base_value) if finding.base_value else None,
             x_low=min(xs) - X_MARGIN,
             x_high=max(xs) + X_MARGIN,
             y_low=y_low,

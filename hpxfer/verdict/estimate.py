@@ -122,7 +122,9 @@ def estimate_all(grids: Sequence[LossGrid], *, extra_sd: float = 0.0) -> tuple[E
 def _estimates(group: Group, rows: Sequence[Measured], noise: SeedNoise | None) -> Iterator[Estimates]:
     """Yield the estimates of the grids of a group from what was measured at its shapes."""
     found, places = posterior(rows, noise or _nominal(rows), group.arms), list(group.rows)
-    alone = {key: posterior([rows[i]], noise or _nominal([rows[i]])) for i, key in enumerate(places) if i < group.num_bases}
+    alone = {
+        key: posterior([rows[i]], noise or _nominal([rows[i]])) for i, key in enumerate(places) if i < group.num_bases
+    }
     for grid in group.grids:
         keys = [key_of(row) for row in grid.rows]
         base = next((key for key in keys if key in alone), None)

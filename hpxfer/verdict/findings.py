@@ -102,6 +102,7 @@ class Finding:
     is_control: bool = False  # whether all others of its variant are compared with this parameterization
     lacking: tuple[str, ...] = ()  # why it may at best be said that the optimum stays, e.g. `no control`
     doubts: tuple[str, ...] = ()  # why the losses cannot be believed, see `Rules.doubts`
+    shares_base: tuple[str, ...] = ()  # the other arms whose trials at the base are the same, and so their HP value
 
     @property
     def key(self) -> tuple[str, str]:

@@ -14,15 +14,17 @@ and the follow-up sweep adds one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Verdict
+from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.text import NOTHING, move_text, regret_text
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 
+Differ = Callable[[str, str], str | None]  # what tells the base models of two arms apart, in words
 NO_NOISE = "one seed: no noise floor, add seeds"
 
 
@@ -154,6 +156,25 @@ def _caveats(finding: Finding, shapes: Sequence[ShapeFinding]) -> list[str]:
         names = ", ".join(finding.name(shape) for shape in near)
         out.append(f"{names}: the loss was not seen to rise before it diverges, so the optimum may be that edge")
     return out
+
+
+def with_own_base(finding: Finding, findings: Sequence[Finding], differ: Differ) -> Finding:
+    """Return a finding that names the arms whose base has other trials and hands on another HP value, and why."""
+    base = next((shape for shape in finding.shapes if shape.is_base), None)
+    if base is None or finding.base_value is None:
+        return finding
+    beside: dict[tuple[str, ...], Finding] = {}
+    for other in findings:
+        if other.axis == finding.axis and other.base_value not in (None, finding.base_value):
+            beside.setdefault(tuple(sorted((other.parameterization, *other.shares_base))), other)
+    reasons = []
+    for arms, other in beside.items():
+        why = differ(finding.parameterization, other.parameterization)
+        because = f" ({why})" if why else ""
+        theirs, own = value_text(other.base_value or 0.0), value_text(finding.base_value)
+        model = f"the model of {', '.join(arms)} is another one there"
+        reasons.append(f"{finding.name(base)}: {model}{because}: it hands on {theirs}, not {own}")
+    return replace(finding, reasons=(*finding.reasons, *reasons))
 
 
 def with_control(finding: Finding, findings: Sequence[Finding], rules: Rules = DEFAULT_RULES) -> Finding:

@@ -10,10 +10,10 @@ weights are what every answer is read from: optima, moves, regrets, and the chan
   lowest cell, and grows with the distance from it. So cells far up a wall cannot move an optimum. It is drawn too,
   because the losses of all shapes tell how well the library fits them.
 - The forms of the shapes of one arm are equal to that of the base, similar or unrelated (`COHERENCE`), and the losses
-  say which, for each arm by itself. So arms with the same base have one basin there, and an arm whose basins differ from
-  the base's tells nothing of it. Shapes without a base are related to a form that no loss is known of. What is wrong with a shared
-  form is wrong alike at all shapes and cancels in a move. If the asymmetry changes with the scale, the forms are
-  unrelated, and the intervals are wider.
+  say which, for each arm by itself. So arms with the same base have one basin there, and an arm whose basins differ
+  from the base's tells nothing of it. Shapes without a base are related to a form that no loss is known of. What is
+  wrong with a shared form is wrong alike at all shapes and cancels in a move. If the asymmetry changes with the scale,
+  the forms are unrelated, and the intervals are wider.
 - Noise: a cell is a mean over seeds, and seeds are lucky along the HP (`noise`). Its variance is estimated, so that
   residuals follow Student's t.
 - A cell that rises far more steeply than the others may stand behind a wall. Half of the draws leave it out.

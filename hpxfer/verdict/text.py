@@ -183,11 +183,17 @@ def chance_text(finding: Finding) -> str | None:
 
 
 def has_transferred(finding: Finding) -> bool:
-    """Return whether the base has an HP to transfer. It has none while a better one may lie where nothing was run."""
+    """Return whether the base has a best HP. It has none while a better one may lie where nothing was run."""
     base = next((shape for shape in finding.shapes if shape.is_base), None)
-    if base is None or finding.base_value is None:
-        return False
-    return base.optimum.bracketed or finding.verdict != "undecided"
+    return base is not None and finding.base_value is not None and base.optimum.bracketed
+
+
+def transferred_text(finding: Finding) -> str:
+    """Return the HP that the base hands on, e.g. `0.01562 (2^-6)`, and why a better one may exist."""
+    if finding.base_value is None:
+        return "none"
+    why = next((shape.optimum.open_because for shape in finding.shapes if shape.is_base), None)
+    return hp_text(finding.base_value) + (f", perhaps not the best: {why}" if why else "")
 
 
 def likely_text(finding: Finding) -> str | None:

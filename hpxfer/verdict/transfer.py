@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all, octave_c
 from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred
 from hpxfer.verdict.judge import judge
 from hpxfer.verdict.labels import is_control
+from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.regret import regret_trend
@@ -58,6 +59,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         judged=grid.judged,
         is_control=is_control(grid.parameterization, rules.control),
         doubts=_doubts(estimates, rules),
+        shares_base=_sharing(estimates),
         regret_trend=regret_trend(
             [shape.scale for shape in shapes],
             [shape.best_loss for shape in shapes],
@@ -77,6 +79,11 @@ def _doubts(estimates: Estimates, rules: Rules) -> tuple[str, ...]:
     """Return why the losses cannot be believed: what the rules say, and seeds that change nothing."""
     ignored = estimates.ignored_seeds if rules.seeds_differ and not estimates.grid.judged.is_error else None
     return (*rules.doubts, *([] if ignored is None else [ignored]))
+
+
+def _sharing(estimates: Estimates) -> tuple[str, ...]:
+    arms = {grid.parameterization for grid in estimates.sharing}
+    return tuple(sorted(arms - {estimates.grid.parameterization}))
 
 
 def _base_value(estimates: Estimates, base: int, rules: Rules) -> float | None:
@@ -200,9 +207,24 @@ def _transferred(moved_loss: float | None) -> Transferred:
     return "diverged" if moved_loss == math.inf else "measured"
 
 
+def _lowest_at_base(estimates: Estimates) -> Iterator[str]:
+    """Yield that the cell with the lowest mean at the base is not the one that is expected to be the best."""
+    for i, row in enumerate(estimates.grid.rows):
+        measured = estimates.measured(i)
+        best = next((k for k, cell in enumerate(row.cells) if cell.value == estimates.optima[i].grid_value), None)
+        if row.is_base and best is not None and measured.lowest is not None and best != measured.lowest:
+            lower = float(measured.mean_K[best] - measured.mean_K[measured.lowest])
+            lowest, expected = (value_text(row.cells[k].value) for k in (measured.lowest, best))
+            judged = measured.judged
+            yield (
+                f"{row.name}: {lowest} has the {judged.extreme} mean {judged.noun}, by {judged.amount(lower)}, but "
+                f"{expected} is expected to be the best, by the values around it"
+            )
+
+
 def _notes(estimates: Estimates) -> list[str]:
     """Return what a reader should know besides the verdict."""
-    grid, notes = estimates.grid, []
+    grid, notes = estimates.grid, list(_lowest_at_base(estimates))
     if any(row.is_base and at.kind == "at_divergence" for row, at in zip(grid.rows, estimates.optima, strict=True)):
         notes.append("the base optimum sits next to divergence: a finer grid would place it better")
     if spikes := sum(estimates.measured(i).num_spikes for i in range(len(grid.rows))):
