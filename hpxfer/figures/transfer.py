@@ -12,7 +12,7 @@ import pandas as pd
 
 from hpxfer.analysis import Finding, TransferReport
 from hpxfer.figures.loss_axis import axis_note
-from hpxfer.figures.text import misfits, octaves_of, shape_name, staying
+from hpxfer.figures.text import notes_on, octaves_of, shape_name, staying
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
@@ -140,7 +140,7 @@ def _caption(findings: Sequence[Finding], panels: Sequence[Panel], judged: Judge
     if any(shape.lowest for shape in shapes):
         parts.append(f"A ring is the {judged.extreme} measured mean.")
     parts.append(f"Where the optima lie above one another, {staying(findings)}.")
-    return " ".join([*parts, misfits(findings)]).rstrip()
+    return " ".join([*parts, *notes_on(findings)])
 
 
 def axis_transfer_info(report: TransferReport, line: pd.DataFrame, axis: str) -> TransferInfo | str:

@@ -256,10 +256,11 @@ def _drift(estimates: Estimates, optima: Sequence[Optimum]) -> tuple[Drift | Non
     known = [i for i in range(len(rows)) if estimates.known(i) and optima[i].kind != "none"]
     known.sort(key=lambda i: rows[i].scale)
     drawn = estimates.drawn(known)
+    scales = [rows[i].scale for i in known]
     drift = draw_drift(
-        [rows[i].scale for i in known],
+        scales,
         drawn,
         bounds=tuple(rows[i].name for i in known if i not in inside),
         left_out=tuple(row.name for i, row in enumerate(rows) if i not in known),
     )
-    return drift, None if drift is None else draw_move(drift, drawn)
+    return drift, None if drift is None else draw_move(drift, drawn, scales)

@@ -97,6 +97,7 @@ class Finding:
     control: Control | None = None  # None if this axis has no control, or if this is the control
     move: Move | None = None  # None with fewer than two shapes whose optimum is known at all
     move_chance: float | None = None  # the probability that two optima differ by MOVE_OCTAVES or more
+    move_between: tuple[float, float] | None = None  # the scales of the two for which that is the most probable
     transfer_chance: float | None = None  # the probability that the HP transfers; None without a noise floor
     judged: JudgedLoss = NATS
     is_control: bool = False  # whether all others of its variant are compared with this parameterization

@@ -13,6 +13,7 @@ from itertools import groupby
 
 from hpxfer.verdict.findings import Finding, Verdict
 from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.text import (
     chance_text,
     drift_text,
@@ -140,11 +141,14 @@ def _control(findings: Sequence[Finding], shown: Sequence[Finding]) -> list[str]
         claims = any(finding.verdict == "transfers" and not finding.is_control for finding in shown)
         return ["No control shows whether any optimum moves along this axis."] if claims else []
     groups = groupby(sorted(controls, key=_name), key=_name)  # each variant of the sweep has its own
-    return [_of_control(name, list(group)) for name, group in groups]
+    return [_of_control(name, list(group), shown) for name, group in groups]
 
 
-def _of_control(name: str, controls: Sequence[Finding]) -> str:
-    """Return what one control does on its axes."""
+def _of_control(name: str, controls: Sequence[Finding], shown: Sequence[Finding]) -> str:
+    """Return what one control does on its axes, at an HP value of its own if its base hands on another one."""
+    pairs = [(one.base_value, other.base_value) for one in controls for other in shown if one.axis == other.axis]
+    if (own := next((one for one, other in pairs if None not in (one, other) and one != other), None)) is not None:
+        name += f" at its own {value_text(own)}"
     drifting, staying, unproved, open_ = (
         _of(verdict, controls) for verdict in ("drifts", "transfers", "stays", "undecided")
     )
@@ -164,7 +168,7 @@ def _cost_of_control(drifting: Sequence[Finding]) -> str:
     text = _cost(drifting, "you")
     if text.startswith("you diverges"):
         return text.replace("you diverges", "training would diverge", 1)
-    return text.rpartition(" at ")[0] if text.startswith("you would lose") else text
+    return text
 
 
 def _where(found: Sequence[Finding], every: Sequence[Finding]) -> str:

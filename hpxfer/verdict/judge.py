@@ -21,7 +21,7 @@ from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Ve
 from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.text import NOTHING, move_text, regret_text
+from hpxfer.verdict.text import NOTHING, move_text, regret_text, scales_text
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 
 Differ = Callable[[str, str], str | None]  # what tells the base models of two arms apart, in words
@@ -48,10 +48,15 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     drifting = [why for shape in others if (why := _why_drifts(finding, shape, rules))]
     if others and finding.move_chance is not None and finding.move_chance >= 1 - rules.error:
         drifting.append(_moved(finding))
+    without = [
+        f"{finding.name(shape)}: no optimum inside the grid: {shape.optimum.open_because or 'nothing bounds it'}"
+        for shape in others
+        if not shape.optimum.inside
+    ]
     if drifting:
-        return "drifts", tuple(drifting)
+        return "drifts", (*drifting, *without)
     if base.optimum.open_because:
-        return "undecided", (f"nothing to transfer: at the base, {base.optimum.open_because}",)
+        return "undecided", (f"nothing to transfer: at the base, {base.optimum.open_because}", *without)
     doubts = [why for shape in others for why in _doubts(finding, shape)]
     if finding.noise_nats is None:
         doubts.insert(0, NO_NOISE)
@@ -60,7 +65,7 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     elif finding.noise_nats is not None:
         doubts += _uncertain(finding, others, rules)
     if doubts or finding.worst is None:
-        return "undecided", tuple(doubts)
+        return "undecided", (*doubts, *without)
     worst = finding.worst
     limit = "" if worst.limit_nats is None else f", within the limit of {_limit(finding, worst)}"
     why = f"worst shape {finding.name(worst)}: {regret_text(worst, finding.judged)}{limit}"
@@ -86,7 +91,8 @@ def _limit(finding: Finding, shape: ShapeFinding) -> str:
 def _moved(finding: Finding) -> str:
     chance = _sure(finding.move_chance or 0.0)
     moved = move_text(finding) or "the optimum moves"
-    return f"{moved}; two shapes differ by {MOVE_OCTAVES:g} octave or more ({chance})"
+    between = scales_text(finding.scale_name, finding.move_between or ())
+    return f"{moved}; those at {between} differ by {MOVE_OCTAVES:g} octave or more ({chance})"
 
 
 def _sure(chance: float) -> str:

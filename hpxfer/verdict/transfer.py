@@ -184,7 +184,14 @@ def _with_chances(finding: Finding, estimates: Estimates, base: int, cell: int |
         low, high = min(low, shape.regret_nats), max(high, shape.regret_nats)  # what was measured is possible
         over = float(found.over_I[i])
         shapes.append(replace(shape, regret_low_nats=low, regret_high_nats=high, over_chance=over))
-    return replace(finding, shapes=tuple(shapes), transfer_chance=found.transfers, move_chance=found.moved)
+    apart = None if found.between is None else sorted(finding.shapes[i].scale for i in found.between)
+    return replace(
+        finding,
+        shapes=tuple(shapes),
+        transfer_chance=found.transfers,
+        move_chance=found.moved,
+        move_between=None if apart is None else (apart[0], apart[1]),
+    )
 
 
 def _loss(measured: Measured, cell: int | None) -> float | None:
