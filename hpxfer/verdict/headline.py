@@ -1,7 +1,7 @@
 """The headline of a report: what to do with an HP, what that costs, and what the control would cost.
 
 For example: `Use lr 2^-6 tuned at width 32 with completep-moe up to width 128: at most 0.02 nats lost. With sp you
-would lose 0.13 nats.`
+would lose 0.13 nats at width 128.`
 """
 
 from __future__ import annotations
@@ -154,7 +154,8 @@ def _of_control(name: str, controls: Sequence[Finding], shown: Sequence[Finding]
     )
     parts = []
     if drifting:
-        parts.append(_cost_of_control(drifting) + _where(drifting, controls))
+        # One cost names its shape, and so its axis.
+        parts.append(_cost_of_control(drifting) + (_where(drifting, controls) if len(drifting) > 1 else ""))
     if staying:
         parts.append(f"it transfers too{_where(staying, controls)}, so that nothing tells the two apart there")
     if unproved:
