@@ -38,6 +38,29 @@ class Group:
         return ["" if row.is_base else row.parameterization for row in self.rows.values()]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Known:
+    """What a row knows of a base: the loss of each value and seed that has a result, and the ids of trials."""
+
+    loss_of: dict[tuple[float, int], float]
+    trials: frozenset[tuple[float, int, str]]
+
+    @classmethod
+    def of(cls, row: ShapeLosses) -> _Known:
+        cells = (*row.cells, *row.off_axis)
+        return cls(
+            loss_of={(cell.value, seed): loss for cell in cells for seed, loss in cell.by_seed.items()},
+            trials=frozenset((cell.value, *trial) for cell in cells for trial in cell.trials),
+        )
+
+    def is_same(self, other: _Known) -> bool:
+        """Return whether both hold the same trials: no loss differs, and ids are the same or enough losses are."""
+        common = self.loss_of.keys() & other.loss_of.keys()
+        if any(self.loss_of[at] != other.loss_of[at] for at in common):
+            return False
+        return bool(self.trials & other.trials) or sum(math.isfinite(self.loss_of[at]) for at in common) >= ENOUGH_EQUAL
+
+
 def groups_of(grids: Sequence[LossGrid]) -> tuple[Group, ...]:
     """Return the grids by the bases that they share, in the order of the first grid of each group."""
     shared = with_shared_bases(grids)
@@ -61,14 +84,19 @@ def key_of(row: ShapeLosses) -> Hashable:
 def with_shared_bases(grids: Sequence[LossGrid]) -> tuple[LossGrid, ...]:
     """Return the grids with the losses of all rows of the same base in each of these rows."""
     bases = [row for grid in grids for row in grid.rows if row.is_base]
+    known = [_Known.of(row) for row in bases]
+    having: dict[Hashable, list[int]] = defaultdict(list)  # rows that have one result or one trial in common
     links: dict[Hashable, Hashable] = {}
-    for i, row in enumerate(bases):
-        for j in range(i):
-            if _same(row, bases[j]):
+    for i, row in enumerate(known):
+        facts = {*row.loss_of.items(), *row.trials}
+        for j in dict.fromkeys(j for fact in facts for j in having[fact]):
+            if _root(links, i) != _root(links, j) and row.is_same(known[j]):
                 _join(links, i, j)
+        for fact in facts:
+            having[fact].append(i)
     parts: dict[Hashable, list[ShapeLosses]] = defaultdict(list)
-    for i, row in enumerate(bases):
-        parts[_root(links, i)].append(row)
+    for i, base in enumerate(bases):
+        parts[_root(links, i)].append(base)
     whole = {
         id(row): replace(row, cells=cells, off_axis=off_axis)
         for found in parts.values()
@@ -84,21 +112,6 @@ def _rows(grids: Iterable[LossGrid]) -> dict[Hashable, ShapeLosses]:
     for row in sorted((row for grid in grids for row in grid.rows), key=lambda row: not row.is_base):
         found.setdefault(key_of(row), row)
     return found
-
-
-def _same(one: ShapeLosses, other: ShapeLosses) -> bool:
-    """Return whether two rows hold the same trials: no loss differs, and ids are the same or enough losses are."""
-    named = equal = 0
-    for cell in (*one.cells, *one.off_axis):
-        for beside in (*other.cells, *other.off_axis):
-            if beside.value == cell.value:
-                first, second = cell.by_seed, beside.by_seed
-                common = first.keys() & second.keys()
-                if any(first[seed] != second[seed] for seed in common):
-                    return False
-                named += len(set(cell.trials) & set(beside.trials))
-                equal += sum(math.isfinite(first[seed]) for seed in common)
-    return named > 0 or equal >= ENOUGH_EQUAL
 
 
 def _merged(rows: Iterable[tuple[SeedLosses, ...]]) -> tuple[SeedLosses, ...]:
