@@ -92,7 +92,7 @@ def _moved(finding: Finding) -> str:
     chance = _sure(finding.move_chance or 0.0)
     moved = move_text(finding) or "the optimum moves"
     between = scales_text(finding.scale_name, finding.move_between or ())
-    return f"{moved}; those at {between} differ by {MOVE_OCTAVES:g} octave or more ({chance})"
+    return f"{moved}; the optima at {between} differ by {MOVE_OCTAVES:g} octave or more ({chance})"
 
 
 def _sure(chance: float) -> str:

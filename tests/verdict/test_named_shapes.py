@@ -68,7 +68,7 @@ def test_a_move_names_shapes_with_an_optimum_and_no_others(pace: str, spoil: Spo
             assert [float(end) for end in ends.groups()[:2]] == [known[0], known[-1]]
             between = [scale for scale in SCALES if known[0] < scale < known[-1] and scale not in known]
             assert ([float(scale) for scale in ends[4].split(", ")] if ends[4] else []) == between
-        for pair in re.findall(r"those at width (\d+) and (\d+)", reason):
+        for pair in re.findall(r"the optima at width (\d+) and (\d+)", reason):
             assert {float(scale) for scale in pair} <= set(known)
     lacking = [shape for shape in finding.shapes if not shape.optimum.inside]
     assert {shape.scale for shape in lacking} >= set(scales)
