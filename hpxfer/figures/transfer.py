@@ -17,6 +17,7 @@ from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
 from hpxfer.verdict.optimum import Kind
+from hpxfer.verdict.shared_base import with_shared_bases
 from hpxfer.verdict.text import verdict_line
 
 # A row of panels reaches up to the highest of the best losses plus HEADROOM times the typical rise around a best loss.
@@ -111,7 +112,7 @@ def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
     """Return what the figure of a report shows. `line` holds the rows that the report was made from."""
     series_of: dict[tuple[str, str], list[Series]] = {}
     finding_of = {(finding.axis, finding.parameterization): finding for finding in report.findings}
-    for grid in loss_grids(line):
+    for grid in with_shared_bases(loss_grids(line)):
         series_of[grid.key] = [_series(row, finding_of[grid.key]) for row in grid.rows]
     panels: list[Panel] = []
     for axis, group in groupby(report.findings, key=lambda finding: finding.axis):

@@ -145,10 +145,12 @@ def _control(findings: Sequence[Finding], shown: Sequence[Finding]) -> list[str]
 
 
 def _of_control(name: str, controls: Sequence[Finding], shown: Sequence[Finding]) -> str:
-    """Return what one control does on its axes, at an HP value of its own if its base hands on another one."""
-    pairs = [(one.base_value, other.base_value) for one in controls for other in shown if one.axis == other.axis]
-    if (own := next((one for one, other in pairs if None not in (one, other) and one != other), None)) is not None:
-        name += f" at its own {value_text(own)}"
+    """Return what one control does on its axes, at an HP value of its own if no other base there hands it on."""
+    for control in controls:
+        handed_on = {other.base_value for other in shown if other.axis == control.axis} - {None}
+        if control.base_value is not None and handed_on and control.base_value not in handed_on:
+            name += f" at its own {value_text(control.base_value)}"
+            break
     drifting, staying, unproved, open_ = (
         _of(verdict, controls) for verdict in ("drifts", "transfers", "stays", "undecided")
     )

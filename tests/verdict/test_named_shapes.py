@@ -100,3 +100,5 @@ def test_the_headline_says_where_the_control_loses() -> None:
 def test_the_headline_says_that_a_control_has_a_value_of_its_own() -> None:
     report, _ = report_on(line({"arm": lambda _: -6.2, "sp": lambda doublings: -7.2 - doublings}, seeds=3))
     assert "With sp at its own 2^-7 you would lose" in report.headline
+    third = line({"arm": lambda _: -7.2, "other": lambda _: -6.2, "sp": lambda doublings: -7.2 - doublings}, seeds=3)
+    assert "With sp you would lose" in report_on(third)[0].headline
