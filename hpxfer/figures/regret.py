@@ -120,7 +120,7 @@ def _interval(shape: ShapeFinding) -> tuple[float, float] | None:
 
 def _largest(finding: Finding) -> str:
     if diverging := [finding.name(shape) for shape in finding.shapes if _diverges(shape)]:
-        return f"diverges at {diverging[-1]}"
+        return f"diverges at {listed(diverging)}"
     regrets = [
         (lost, finding.name(shape))
         for shape in finding.shapes
