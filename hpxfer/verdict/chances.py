@@ -25,7 +25,7 @@ class Chances:
 
     transfers: float  # every regret is within its limit, and no two optima differ by MOVE_OCTAVES
     moved: float  # of the two shapes for which it is the most probable: their optima differ by MOVE_OCTAVES
-    between: tuple[int, int] | None  # these two rows; None if fewer than two have a basin
+    between: tuple[int, int] | None  # these two rows; None if there are none
     over_I: Floats  # the regret exceeds its limit
     regret_BI: Floats  # draws of the regrets of the HP that is transferred
 
@@ -51,7 +51,7 @@ def chances(estimates: Estimates, base: int, cell: int, limits: Sequence[float |
     # Where no basin is seen, the prior alone says where the optimum is. That shows no move.
     bending = [n for n, i in enumerate(rows) if estimates.optima[i].kind != "none"]
     surest = np.triu(apart_BII[:, bending][:, :, bending].mean(axis=0), 1)
-    pair = np.unravel_index(int(surest.argmax()), surest.shape) if len(bending) > 1 else None
+    pair = np.unravel_index(int(surest.argmax()), surest.shape) if surest.any() else None
     stays_B = ~apart_BII.any(axis=(1, 2))
     over = [regret_BI > limit_I for regret_BI in regrets]
     known_I = np.isin(np.arange(len(limit_I)), rows)

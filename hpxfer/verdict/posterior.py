@@ -204,7 +204,8 @@ def _draw_shared(
 def _pick(weight_BP: Floats, rng: np.random.Generator) -> Ints:
     """Return one index of P by its weight for each of B draws."""
     sums_BP = np.cumsum(weight_BP, axis=1)
-    below_BP = sums_BP < (rng.uniform(size=len(sums_BP)) * sums_BP[:, -1])[:, None]
+    even_B = (rng.permutation(len(sums_BP)) + rng.uniform(size=len(sums_BP))) / len(sums_BP)  # less luck of the draw
+    below_BP = sums_BP < (even_B * sums_BP[:, -1])[:, None]
     return np.asarray(np.minimum(below_BP.sum(axis=1), weight_BP.shape[1] - 1))
 
 
