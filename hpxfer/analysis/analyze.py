@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hpxfer.analysis.diverged import all_diverged
 from hpxfer.analysis.followup import FollowUp, followup_sweep
 from hpxfer.analysis.references import References
+from hpxfer.analysis.report import judged_line
 from hpxfer.analysis.statistics import STATISTICS, Inputs
 from hpxfer.analysis.statistics.answers import answers_of
 from hpxfer.analysis.statistics.reference_arm import chosen_arm
@@ -18,7 +19,7 @@ from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec.yaml_file import YamlFile, read_yaml
 from hpxfer.store import SWEEP_FILE
 from hpxfer.verdict.loss import NATS, JudgedLoss
-from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line
+from hpxfer.verdict.report import JudgedLine, TransferReport
 from hpxfer.verdict.rules import Rules
 from hpxfer.verdict.thresholds import CONTROL
 
@@ -183,7 +184,7 @@ def _lines(results: Results, loss: str) -> tuple[list[JudgedLine], list[str]]:
             more = "" if why is None else f": {why}"
             notes.append(f"{hp}: no trial lies on a line of it, so nothing can be said about its transfer{more}")
         else:
-            out.append(judge_line(line, sweep=results.name, hp=hp, loss=judged_by(spec, loss), rules=results.rules))
+            out.append(judged_line(results, line, hp, judged_by(spec, loss)))
     return out, notes
 
 

@@ -15,7 +15,7 @@ from hpxfer.analysis import Drift, Finding, TransferReport
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import along, listed, misfits, octaves_of, staying, with_interval
+from hpxfer.figures.text import along, listed, notes_on, octaves_of, staying, with_interval
 from hpxfer.verdict.optimum import Kind, Optimum
 from hpxfer.verdict.thresholds import CONTROL
 
@@ -89,7 +89,7 @@ def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
         axis=axis,
         scale_name=findings[0].scale_name,
         lines=lines,
-        caption=f"{CAPTION} A flat line means that {staying(findings)}. {misfits(findings)}".rstrip(),
+        caption=" ".join([CAPTION, f"A flat line means that {staying(findings)}.", *notes_on(findings)]),
     )
 
 

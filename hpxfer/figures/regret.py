@@ -119,14 +119,17 @@ def _interval(shape: ShapeFinding) -> tuple[float, float] | None:
 
 
 def _largest(finding: Finding) -> str:
-    if any(map(_diverges, finding.shapes)):
-        return "diverges"
+    if diverging := [finding.name(shape) for shape in finding.shapes if _diverges(shape)]:
+        return f"diverges at {listed(diverging)}"
     regrets = [
-        lost for shape in finding.shapes if (lost := _finite(shape.regret_nats)) is not None and not shape.is_base
+        (lost, finding.name(shape))
+        for shape in finding.shapes
+        if (lost := _finite(shape.regret_nats)) is not None and not shape.is_base
     ]
     if not regrets:
         return "unknown"
-    return f"up to {finding.judged.amount(max(regrets))}" if max(regrets) > 0 else "none measured"
+    largest, where = max(regrets)
+    return f"up to {finding.judged.amount(largest)} at {where}" if largest > 0 else "none measured"
 
 
 def draw_regret(info: RegretInfo) -> Figure:

@@ -57,6 +57,22 @@ def misfits(findings: Iterable[Finding]) -> str:
     return f"Cells scatter about the fit more than seeds do, which widens intervals: {listed(found)}." if found else ""
 
 
+def without_optimum(findings: Iterable[Finding]) -> str:
+    """Return where no optimum lies inside the grid, as a sentence; empty if every shape has one."""
+    found = [
+        f"{finding.parameterization} at {finding.name(shape)}"
+        for finding in findings
+        for shape in finding.shapes
+        if not shape.optimum.inside
+    ]
+    return f"No optimum lies inside the grid with {listed(found)}." if found else ""
+
+
+def notes_on(findings: Sequence[Finding]) -> list[str]:
+    """Return what a reader of optima must know of these findings, a sentence each."""
+    return [note for note in (misfits(findings), without_optimum(findings)) if note]
+
+
 def staying(findings: Iterable[Finding]) -> str:
     """Return what optima at one place show: that the HP transfers, or less if something is lacking for that."""
     return "the optimum did not move" if any(finding.lacking for finding in findings) else "the HP transfers"

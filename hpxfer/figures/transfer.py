@@ -12,12 +12,13 @@ import pandas as pd
 
 from hpxfer.analysis import Finding, TransferReport
 from hpxfer.figures.loss_axis import axis_note
-from hpxfer.figures.text import misfits, octaves_of, shape_name, staying
+from hpxfer.figures.text import notes_on, octaves_of, shape_name, staying
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
 from hpxfer.verdict.optimum import Kind
-from hpxfer.verdict.text import has_transferred, verdict_line
+from hpxfer.verdict.shared_base import with_shared_bases
+from hpxfer.verdict.text import verdict_line
 
 # A row of panels reaches up to the highest of the best losses plus HEADROOM times the typical rise around a best loss.
 # The rise is measured within this many octaves.
@@ -111,7 +112,7 @@ def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
     """Return what the figure of a report shows. `line` holds the rows that the report was made from."""
     series_of: dict[tuple[str, str], list[Series]] = {}
     finding_of = {(finding.axis, finding.parameterization): finding for finding in report.findings}
-    for grid in loss_grids(line):
+    for grid in with_shared_bases(loss_grids(line)):
         series_of[grid.key] = [_series(row, finding_of[grid.key]) for row in grid.rows]
     panels: list[Panel] = []
     for axis, group in groupby(report.findings, key=lambda finding: finding.axis):
@@ -140,7 +141,7 @@ def _caption(findings: Sequence[Finding], panels: Sequence[Panel], judged: Judge
     if any(shape.lowest for shape in shapes):
         parts.append(f"A ring is the {judged.extreme} measured mean.")
     parts.append(f"Where the optima lie above one another, {staying(findings)}.")
-    return " ".join([*parts, misfits(findings)]).rstrip()
+    return " ".join([*parts, *notes_on(findings)])
 
 
 def axis_transfer_info(report: TransferReport, line: pd.DataFrame, axis: str) -> TransferInfo | str:
@@ -234,7 +235,7 @@ def _panels(findings: Sequence[Finding], series: Sequence[tuple[Series, ...]]) -
             verdict=finding.verdict,
             title=verdict_line(finding),
             series=column,
-            transferred_log2=math.log2(finding.base_value) if has_transferred(finding) and finding.base_value else None,
+            transferred_log2=math.log2(finding.base_value) if finding.base_value else None,
             x_low=min(xs) - X_MARGIN,
             x_high=max(xs) + X_MARGIN,
             y_low=y_low,

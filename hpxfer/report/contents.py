@@ -35,14 +35,13 @@ from hpxfer.verdict.text import (
     conclusion,
     drift_text,
     exponent_text,
-    has_transferred,
-    hp_text,
     interval_text,
     likely_text,
     misfit_text,
     move_text,
     optimum_text,
     regret_number_text,
+    transferred_text,
     verdict_line,
     verdict_text,
 )
@@ -263,8 +262,8 @@ def _facts(hp: str, finding: Finding) -> Iterator[tuple[str, str]]:
     if (moved := move_text(finding)) is not None:
         yield "move", moved
     yield DRIFT, drift_text(finding)
-    if has_transferred(finding) and finding.base_value is not None:
-        yield f"transferred {hp}", hp_text(finding.base_value)
+    if finding.base_value is not None:
+        yield f"transferred {hp}", transferred_text(finding)
     yield "noise of a seed", "unknown" if finding.noise_nats is None else finding.judged.amount(finding.noise_nats)
     misfits = [f"{finding.name(shape)} {text}" for shape in finding.shapes if (text := misfit_text(shape.optimum))]
     if misfits:

@@ -25,6 +25,7 @@ class Chances:
 
     transfers: float  # every regret is within its limit, and no two optima differ by MOVE_OCTAVES
     moved: float  # of the two shapes for which it is the most probable: their optima differ by MOVE_OCTAVES
+    between: tuple[int, int] | None  # these two rows; None if there are none
     over_I: Floats  # the regret exceeds its limit
     regret_BI: Floats  # draws of the regrets of the HP that is transferred
 
@@ -48,14 +49,16 @@ def chances(estimates: Estimates, base: int, cell: int, limits: Sequence[float |
             regret_BI[:, i] = np.maximum(estimates.bounded(loss_B) - estimates.lowest_BI[:, i], 0.0)
     apart_BII = np.abs(estimates.optimum_BI[:, rows, None] - estimates.optimum_BI[:, None, rows]) >= MOVE_OCTAVES
     # Where no basin is seen, the prior alone says where the optimum is. That shows no move.
-    bending = np.array([estimates.optima[i].kind != "none" for i in rows])
-    surest = apart_BII[:, bending][:, :, bending].mean(axis=0)
+    bending = [n for n, i in enumerate(rows) if estimates.optima[i].kind != "none"]
+    surest = np.triu(apart_BII[:, bending][:, :, bending].mean(axis=0), 1)
+    pair = np.unravel_index(int(surest.argmax()), surest.shape) if surest.any() else None
     stays_B = ~apart_BII.any(axis=(1, 2))
     over = [regret_BI > limit_I for regret_BI in regrets]
     known_I = np.isin(np.arange(len(limit_I)), rows)
     return Chances(
         transfers=float(min((stays_B & ~over_BI[:, rows].any(axis=1)).mean() for over_BI in over)),
         moved=float(surest.max(initial=0.0)),
+        between=None if pair is None else (rows[bending[int(pair[0])]], rows[bending[int(pair[1])]]),
         over_I=np.where(known_I, np.minimum(*(over_BI.mean(axis=0) for over_BI in over)), np.nan),
         regret_BI=regrets[0],
     )

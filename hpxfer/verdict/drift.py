@@ -64,15 +64,16 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """How far the optimum moves over the measured shapes, in octaves. The interval holds 95%; None is an open end.
+    """How far the optimum moves over the shapes that have one, in octaves. The interval holds 95%; None is an open end.
 
     It covers the difference of the largest and the smallest shape, the largest difference of any two shapes, and that
     of the line through all of them.
     """
 
-    octaves: float  # from the smallest shape to the largest
+    octaves: float  # from the smallest of these shapes to the largest
     low: float | None
     high: float | None
+    scales: tuple[float, ...]  # of the shapes that it is about: those with an optimum, ascending
     is_line: bool  # whether the optima lie on a line in log2 scale, within their errors
 
 
@@ -186,8 +187,8 @@ def draw_drift(
     )
 
 
-def draw_move(drift: Drift, drawn: DrawnOptima) -> Move:
-    """Return the move of drawn optima, in the order of the scales."""
+def draw_move(drift: Drift, drawn: DrawnOptima, scales: Sequence[float]) -> Move:
+    """Return the move of drawn optima at these scales, which ascend."""
     num = drawn.optimum_BI.shape[1]
     later, earlier = np.tril_indices(num, -1)
     weights = np.zeros((num, later.size))
@@ -203,6 +204,7 @@ def draw_move(drift: Drift, drawn: DrawnOptima) -> Move:
         octaves=float(np.median(drawn.optimum_BI[:, -1] - drawn.optimum_BI[:, 0])),
         low=None if None in lows else min(low for low in lows if low is not None),
         high=None if None in highs else max(high for high in highs if high is not None),
+        scales=tuple(scales),
         is_line=drift.is_line,
     )
 

@@ -1,12 +1,12 @@
 """Estimates: the optima of one parameterization along one axis, with their intervals, and how they move with scale.
 
-All axes of a parameterization are estimated together, so that the base has one optimum on all of them.
+All axes of all arms that share a base are estimated together, so that the base has one optimum on all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,11 +17,12 @@ from hpxfer.verdict.basins import Ints, rise_of_each
 from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, half_width
 from hpxfer.verdict.ignored_seeds import ignored_seeds
 from hpxfer.verdict.loss import NATS
-from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
+from hpxfer.verdict.loss_grid import Floats, LossGrid
 from hpxfer.verdict.measured import Measured, measure
 from hpxfer.verdict.noise import SeedNoise, seed_noise
 from hpxfer.verdict.optimum import Optimum, kind_at, measured_optimum, open_because, range_of
 from hpxfer.verdict.posterior import Posterior, posterior
+from hpxfer.verdict.shared_base import Group, groups_of, key_of
 from hpxfer.verdict.thresholds import FLAT_CHANCE, NUM_SE
 from hpxfer.verdict.tied import ROUNDING, lowest_of
 
@@ -35,8 +36,10 @@ class Estimates:
     """What is known of one grid: draws of its basins, the optimum of each row, and how it changes with scale."""
 
     grid: LossGrid
-    posterior: Posterior  # of all shapes of this parameterization, along all axes
+    sharing: tuple[LossGrid, ...]  # all grids with this base, this one included
+    posterior: Posterior  # of all shapes of these arms, along all axes
     index_I: Ints  # the place of each row of the grid in the posterior
+    base: Posterior | None  # of the base's own losses alone; None without a base
     has_noise: bool  # whether a shape has two seeds; without, there are points and no intervals
     optima: tuple[Optimum, ...]  # in the order of the rows
     drift: Drift | None
@@ -101,39 +104,43 @@ def estimate_all(grids: Sequence[LossGrid], *, extra_sd: float = 0.0) -> tuple[E
 
     `extra_sd` is the standard deviation of a loss beyond that of seeds, in the loss's unit. It is added to the noise.
     """
-    distinct: dict[tuple[object, ...], ShapeLosses] = {}
-    for grid in grids:
-        for row in grid.rows:
-            distinct.setdefault(_key(row), row)
+    groups = groups_of(grids)
+    distinct = {key: row for group in groups for key, row in group.rows.items()}
     judged = grids[0].judged if grids else NATS
     measured = dict(zip(distinct, measure(distinct.values(), judged), strict=True))
     noise = seed_noise(list(measured.values()))
     if noise is not None and extra_sd:
         noise = replace(noise, variance=noise.variance + extra_sd**2)
     ignored = ignored_seeds(distinct.values())
-    arms: dict[str, list[tuple[object, ...]]] = {}
-    for key, row in distinct.items():
-        arms.setdefault(row.parameterization, []).append(key)
-    found = {
-        name: posterior([measured[key] for key in keys], noise or _nominal([measured[key] for key in keys]))
-        for name, keys in arms.items()
+    found = {}
+    for group in groups:
+        for estimates in _estimates(group, [measured[key] for key in group.rows], noise):
+            found[estimates.grid.key] = replace(estimates, ignored_seeds=ignored)
+    return tuple(found[grid.key] for grid in grids)
+
+
+def _estimates(group: Group, rows: Sequence[Measured], noise: SeedNoise | None) -> Iterator[Estimates]:
+    """Yield the estimates of the grids of a group from what was measured at its shapes."""
+    found, places = posterior(rows, noise or _nominal(rows), group.arms), list(group.rows)
+    alone = {
+        key: posterior([rows[i]], noise or _nominal([rows[i]])) for i, key in enumerate(places) if i < group.num_bases
     }
-    estimates = (
-        _estimate(
-            grid,
-            found[grid.parameterization],
-            np.array([arms[grid.parameterization].index(_key(row)) for row in grid.rows]),
-            has_noise=noise is not None,
+    for grid in group.grids:
+        keys = [key_of(row) for row in grid.rows]
+        base = next((key for key in keys if key in alone), None)
+        yield _estimate(
+            Estimates(
+                grid=grid,
+                sharing=tuple(other for other in group.grids if base in map(key_of, other.rows)),
+                posterior=found,
+                index_I=np.array([places.index(key) for key in keys]),
+                base=None if base is None else alone[base],
+                has_noise=noise is not None,
+                optima=(),
+                drift=None,
+                move=None,
+            )
         )
-        for grid in grids
-    )
-    return tuple(replace(each, ignored_seeds=ignored) for each in estimates)
-
-
-def _key(row: ShapeLosses) -> tuple[object, ...]:
-    """Return what tells shapes apart: the base is the same on every axis that has its trials."""
-    where = ("base",) if row.is_base else (row.axis, row.scale, row.shape)
-    return (row.parameterization, *where, row.cells)
 
 
 def _nominal(rows: Sequence[Measured]) -> SeedNoise:
@@ -143,11 +150,8 @@ def _nominal(rows: Sequence[Measured]) -> SeedNoise:
     return SeedNoise(variance=max(sd, 1e-6) ** 2, slope_variance=0.0, freedom=5.0)
 
 
-def _estimate(grid: LossGrid, found: Posterior, index_I: Ints, *, has_noise: bool) -> Estimates:
-    blank = Estimates(
-        grid=grid, posterior=found, index_I=index_I, has_noise=has_noise, optima=(), drift=None, move=None
-    )
-    optima = tuple(_optimum(blank, i) for i in range(len(grid.rows)))
+def _estimate(blank: Estimates) -> Estimates:
+    optima = tuple(_optimum(blank, i) for i in range(len(blank.grid.rows)))
     drift, move = _drift(blank, optima)
     return replace(blank, optima=optima, drift=drift, move=move)
 
@@ -155,13 +159,16 @@ def _estimate(grid: LossGrid, found: Posterior, index_I: Ints, *, has_noise: boo
 def best_cell(estimates: Estimates, i: int) -> int | None:
     """Return the cell of a row with the lowest loss, as far as measured losses and basin tell; None without one.
 
-    No measured mean is lower by more than two standard errors: what was measured wins over what was fitted.
+    No measured mean is lower by more than two standard errors: what was measured wins over what was fitted. At the base
+    its own losses alone choose the cell, so that no other shape changes what the base hands on.
     """
     measured = estimates.measured(i)
     lowest, cells_N = measured.lowest, measured.cells_N
     if lowest is None or measured.flat is not None or not estimates.known(i):
         return lowest
-    expected_N = estimates.cell_losses(i)[:, cells_N].mean(axis=0)
+    alone = estimates.base if estimates.grid.rows[i].is_base else None
+    losses_BK = estimates.cell_losses(i) if alone is None else alone.cell_losses(0)
+    expected_N = losses_BK[:, cells_N].mean(axis=0)
     noise = estimates.posterior.noise
     for n, cell in enumerate(cells_N):
         error = noise.cells_se(measured, int(cell), lowest)
@@ -181,7 +188,8 @@ def _optimum(estimates: Estimates, i: int) -> Optimum:
     first, last = range_of(measured.row)
     low, high = (float(end) for end in np.quantile(drawn, ENDS))
     if estimates.has_noise and ((low < first and high > last) or not bends(estimates, i)):
-        return replace(plain, kind="none", log2_value=None, open_because=FLAT)
+        chosen = measured.row.cells[best].value
+        return replace(plain, kind="none", log2_value=None, grid_value=chosen, open_because=FLAT)
     low, high = min(low, last), max(high, first)  # beyond the measured HPs nothing is claimed but the side
     # The lowest measured cells decide whether the loss rises to both sides, so that no rise is only a fitted one.
     lowest = np.flatnonzero(measured.stable_K & (measured.mean_K <= measured.mean_K[measured.lowest] + ROUNDING))
@@ -248,10 +256,11 @@ def _drift(estimates: Estimates, optima: Sequence[Optimum]) -> tuple[Drift | Non
     known = [i for i in range(len(rows)) if estimates.known(i) and optima[i].kind != "none"]
     known.sort(key=lambda i: rows[i].scale)
     drawn = estimates.drawn(known)
+    scales = [rows[i].scale for i in known]
     drift = draw_drift(
-        [rows[i].scale for i in known],
+        scales,
         drawn,
         bounds=tuple(rows[i].name for i in known if i not in inside),
         left_out=tuple(row.name for i, row in enumerate(rows) if i not in known),
     )
-    return drift, None if drift is None else draw_move(drift, drawn)
+    return drift, None if drift is None else draw_move(drift, drawn, scales)

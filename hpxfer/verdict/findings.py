@@ -98,11 +98,13 @@ class Finding:
     control: Control | None = None  # None if this axis has no control, or if this is the control
     move: Move | None = None  # None with fewer than two shapes whose optimum is known at all
     move_chance: float | None = None  # the probability that two optima differ by MOVE_OCTAVES or more
+    move_between: tuple[float, float] | None = None  # the scales of the two for which that is the most probable
     transfer_chance: float | None = None  # the probability that the HP transfers; None without a noise floor
     judged: JudgedLoss = NATS
     is_control: bool = False  # whether all others of its variant are compared with this parameterization
     lacking: tuple[str, ...] = ()  # why it may at best be said that the optimum stays, e.g. `no control`
     doubts: tuple[str, ...] = ()  # why the losses cannot be believed, see `Rules.doubts`
+    shares_base: tuple[str, ...] = ()  # the other arms whose trials at the base are the same, and so their HP value
 
     @property
     def key(self) -> tuple[str, str]:

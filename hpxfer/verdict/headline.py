@@ -1,7 +1,7 @@
 """The headline of a report: what to do with an HP, what that costs, and what the control would cost.
 
 For example: `Use lr 2^-6 tuned at width 32 with completep-moe up to width 128: at most 0.02 nats lost. With sp you
-would lose 0.13 nats.`
+would lose 0.13 nats at width 128.`
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from itertools import groupby
 
 from hpxfer.verdict.findings import Finding, Verdict
 from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.text import (
     chance_text,
     drift_text,
@@ -140,17 +141,23 @@ def _control(findings: Sequence[Finding], shown: Sequence[Finding]) -> list[str]
         claims = any(finding.verdict == "transfers" and not finding.is_control for finding in shown)
         return ["No control shows whether any optimum moves along this axis."] if claims else []
     groups = groupby(sorted(controls, key=_name), key=_name)  # each variant of the sweep has its own
-    return [_of_control(name, list(group)) for name, group in groups]
+    return [_of_control(name, list(group), shown) for name, group in groups]
 
 
-def _of_control(name: str, controls: Sequence[Finding]) -> str:
-    """Return what one control does on its axes."""
+def _of_control(name: str, controls: Sequence[Finding], shown: Sequence[Finding]) -> str:
+    """Return what one control does on its axes, at an HP value of its own if no other base there hands it on."""
+    for control in controls:
+        handed_on = {other.base_value for other in shown if other.axis == control.axis} - {None}
+        if control.base_value is not None and handed_on and control.base_value not in handed_on:
+            name += f" at its own {value_text(control.base_value)}"
+            break
     drifting, staying, unproved, open_ = (
         _of(verdict, controls) for verdict in ("drifts", "transfers", "stays", "undecided")
     )
     parts = []
     if drifting:
-        parts.append(_cost_of_control(drifting) + _where(drifting, controls))
+        # One cost names its shape, and so its axis.
+        parts.append(_cost_of_control(drifting) + (_where(drifting, controls) if len(drifting) > 1 else ""))
     if staying:
         parts.append(f"it transfers too{_where(staying, controls)}, so that nothing tells the two apart there")
     if unproved:
@@ -164,7 +171,7 @@ def _cost_of_control(drifting: Sequence[Finding]) -> str:
     text = _cost(drifting, "you")
     if text.startswith("you diverges"):
         return text.replace("you diverges", "training would diverge", 1)
-    return text.rpartition(" at ")[0] if text.startswith("you would lose") else text
+    return text
 
 
 def _where(found: Sequence[Finding], every: Sequence[Finding]) -> str:

@@ -14,15 +14,17 @@ and the follow-up sweep adds one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Verdict
+from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.text import NOTHING, lost_runs_text, move_text, regret_text
+from hpxfer.verdict.text import NOTHING, lost_runs_text, move_text, regret_text, scales_text
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 
+Differ = Callable[[str, str], str | None]  # what tells the base models of two arms apart, in words
 NO_NOISE = "one seed: no noise floor, add seeds"
 
 
@@ -46,10 +48,15 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     drifting = [why for shape in others if (why := _why_drifts(finding, shape, rules))]
     if others and finding.move_chance is not None and finding.move_chance >= 1 - rules.error:
         drifting.append(_moved(finding))
+    without = [
+        f"{finding.name(shape)}: no optimum inside the grid: {shape.optimum.open_because or 'nothing bounds it'}"
+        for shape in others
+        if not shape.optimum.inside
+    ]
     if drifting:
-        return "drifts", tuple(drifting)
+        return "drifts", (*drifting, *without)
     if base.optimum.open_because:
-        return "undecided", (f"nothing to transfer: at the base, {base.optimum.open_because}",)
+        return "undecided", (f"nothing to transfer: at the base, {base.optimum.open_because}", *without)
     doubts = [why for shape in others for why in _doubts(finding, shape)]
     doubts += [why for shape in finding.shapes if (why := lost_runs_text(finding, shape))]
     if finding.noise_nats is None:
@@ -59,7 +66,7 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     elif finding.noise_nats is not None:
         doubts += _uncertain(finding, others, rules)
     if doubts or finding.worst is None:
-        return "undecided", tuple(doubts)
+        return "undecided", (*doubts, *without)
     worst = finding.worst
     limit = "" if worst.limit_nats is None else f", within the limit of {_limit(finding, worst)}"
     why = f"worst shape {finding.name(worst)}: {regret_text(worst, finding.judged)}{limit}"
@@ -85,7 +92,8 @@ def _limit(finding: Finding, shape: ShapeFinding) -> str:
 def _moved(finding: Finding) -> str:
     chance = _sure(finding.move_chance or 0.0)
     moved = move_text(finding) or "the optimum moves"
-    return f"{moved}; two shapes differ by {MOVE_OCTAVES:g} octave or more ({chance})"
+    between = scales_text(finding.scale_name, finding.move_between or ())
+    return f"{moved}; the optima at {between} differ by {MOVE_OCTAVES:g} octave or more ({chance})"
 
 
 def _sure(chance: float) -> str:
@@ -155,6 +163,25 @@ def _caveats(finding: Finding, shapes: Sequence[ShapeFinding]) -> list[str]:
         names = ", ".join(finding.name(shape) for shape in near)
         out.append(f"{names}: the loss was not seen to rise before it diverges, so the optimum may be that edge")
     return out
+
+
+def with_own_base(finding: Finding, findings: Sequence[Finding], differ: Differ) -> Finding:
+    """Return a finding that names the arms whose base has other trials and hands on another HP value, and why."""
+    base = next((shape for shape in finding.shapes if shape.is_base), None)
+    if base is None or finding.base_value is None:
+        return finding
+    beside: dict[tuple[str, ...], Finding] = {}
+    for other in findings:
+        if other.axis == finding.axis and other.base_value not in (None, finding.base_value):
+            beside.setdefault(tuple(sorted((other.parameterization, *other.shares_base))), other)
+    reasons = []
+    for arms, other in beside.items():
+        why = differ(finding.parameterization, other.parameterization)
+        because = f" ({why})" if why else ""
+        theirs, own = value_text(other.base_value or 0.0), value_text(finding.base_value)
+        model = f"the model of {', '.join(arms)} is another one there"
+        reasons.append(f"{finding.name(base)}: {model}{because}: it hands on {theirs}, not {own}")
+    return replace(finding, reasons=(*finding.reasons, *reasons))
 
 
 def with_control(finding: Finding, findings: Sequence[Finding], rules: Rules = DEFAULT_RULES) -> Finding:

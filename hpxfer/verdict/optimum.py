@@ -45,6 +45,11 @@ class Optimum:
     misfit: float | None = None  # the factor by which cells scatter about any basin more than seeds do, if it is not 1
 
     @property
+    def inside(self) -> bool:
+        """Whether it lies inside the grid. It is no optimum, or a bound, otherwise."""
+        return self.kind in ("interior", "at_divergence")
+
+    @property
     def bracketed(self) -> bool:
         """Whether both neighbors on the grid were measured and are worse."""
         return self.open_because is None

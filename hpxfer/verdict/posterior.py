@@ -1,4 +1,4 @@
-"""The posterior: what the losses of all shapes of one parameterization say about where each basin lies.
+"""The posterior: what the losses of all shapes of the arms that share a base say about where each basin lies.
 
 Every form of the library (`basins`) is placed at every position around the measured cells of a shape. The likelihood of
 its losses, with the level and the curvature of the basin integrated out, weighs form and position. Draws of these
@@ -9,9 +9,11 @@ weights are what every answer is read from: optima, moves, regrets, and the chan
 - The tolerance says how well a form of the library describes a real basin. It is a share of the measured rise above the
   lowest cell, and grows with the distance from it. So cells far up a wall cannot move an optimum. It is drawn too,
   because the losses of all shapes tell how well the library fits them.
-- The forms of the shapes of one parameterization are equal, similar or unrelated (`COHERENCE`), and the losses say
-  which. What is wrong with a shared form is wrong alike at all shapes and cancels in a move. If the asymmetry changes
-  with the scale, the forms are unrelated, and the intervals are wider.
+- The forms of the shapes of one arm are equal to that of the base, similar or unrelated (`COHERENCE`), and the losses
+  say which, for each arm by itself. So arms with the same base have one basin there, and an arm whose basins differ
+  from the base's tells nothing of it. Shapes without a base are related to a form that no loss is known of. What is
+  wrong with a shared form is wrong alike at all shapes and cancels in a move. If the asymmetry changes with the scale,
+  the forms are unrelated, and the intervals are wider.
 - Noise: a cell is a mean over seeds, and seeds are lucky along the HP (`noise`). Its variance is estimated, so that
   residuals follow Student's t.
 - A cell that rises far more steeply than the others may stand behind a wall. Half of the draws leave it out.
@@ -100,13 +102,17 @@ class Posterior:
         return self._cell_losses[i]
 
 
-def posterior(rows: Sequence[Measured], noise: SeedNoise) -> Posterior:
-    """Return draws of the basins of shapes, which are those of one parameterization."""
+def posterior(rows: Sequence[Measured], noise: SeedNoise, arms: Sequence[str] = ()) -> Posterior:
+    """Return draws of the basins of shapes.
+
+    `arms` names the arm of each shape, with an empty name for a base of all arms. Without it, all shapes are one arm's.
+    """
     fitted = [i for i, measured in enumerate(rows) if measured.cells_N.size >= MIN_CELLS]
+    fitted_arms = [arms[i] if arms else "one" for i in fitted]
     behind = any(rows[i].wall is not None for i in fitted)
-    parts = [_draw(rows, fitted, noise, walls=False, num=NUM_DRAWS - int(NUM_DRAWS * WALL_SHARE * behind))]
+    parts = [_draw(rows, fitted, fitted_arms, noise, walls=False, num=NUM_DRAWS - int(NUM_DRAWS * WALL_SHARE * behind))]
     if behind:
-        parts.append(_draw(rows, fitted, noise, walls=True, num=int(NUM_DRAWS * WALL_SHARE)))
+        parts.append(_draw(rows, fitted, fitted_arms, noise, walls=True, num=int(NUM_DRAWS * WALL_SHARE)))
     optimum, level, curvature, form, tolerance = (np.concatenate([part[k] for part in parts]) for k in range(5))
     return Posterior(
         rows=tuple(rows),
@@ -135,7 +141,9 @@ def _over_flats(rows: Sequence[Measured], center_BI: Floats) -> Floats:
     return out
 
 
-def _draw(rows: Sequence[Measured], fitted: Sequence[int], noise: SeedNoise, *, walls: bool, num: int) -> list[Floats]:
+def _draw(
+    rows: Sequence[Measured], fitted: Sequence[int], arms: Sequence[str], noise: SeedNoise, *, walls: bool, num: int
+) -> list[Floats]:
     """Return draws of optima, levels, curvatures, forms and tolerances, and the misfit of each shape."""
     out = [np.full((num, len(rows)), np.nan) for _ in range(3)]
     form_BI = np.zeros((num, len(rows)))
@@ -148,9 +156,9 @@ def _draw(rows: Sequence[Measured], fitted: Sequence[int], noise: SeedNoise, *, 
     forms = np.flatnonzero(np.any([log_TM.max(1) > log_TM.max() - NEGLIGIBLE_FORM for _, log_TM in searched], axis=0))
     weights = [weigh(found, noise, usual, forms, *at) for found, at in zip(cells, searched, strict=True)]
     rng = np.random.default_rng([RANDOM_SEED, int(walls)])
-    kind_B, tolerance_B, shared_B = _draw_shared(weights, forms, num)
+    kind_BF, tolerance_B, shared_B = _draw_shared(weights, arms, forms, num, rng)
     skew_error_B = SKEW_ERROR * rng.standard_normal(num)
-    for i, found, weight in zip(fitted, cells, weights, strict=True):
+    for i, found, weight, kind_B in zip(fitted, cells, weights, kind_BF.T, strict=True):
         form_B = _draw_forms(weight, forms, kind_B, tolerance_B, shared_B, rng)
         m_B, curvature_B, level_B = _draw_basins(weight, form_B, tolerance_B, rng)
         form_BI[:, i] = forms[form_B]
@@ -161,27 +169,43 @@ def _draw(rows: Sequence[Measured], fitted: Sequence[int], noise: SeedNoise, *, 
     return [*out, form_BI, TOLERANCES[tolerance_B], misfit_I]
 
 
-def _draw_shared(weights: Sequence[Weights], forms: Ints, num: int) -> tuple[Ints, Ints, Ints]:
-    """Return draws of how the forms of shapes are related, of the tolerance, and of the form they are related to."""
+def _draw_shared(
+    weights: Sequence[Weights], arms: Sequence[str], forms: Ints, num: int, rng: np.random.Generator
+) -> tuple[Ints, Ints, Ints]:
+    """Return draws of how the form of each shape is related to the base's, of the tolerance, and of the base's form."""
     prior_T = PRIOR_T[forms]
-    log_CHT = np.log(COHERENCE)[:, None, None] + np.log(TOLERANCE_WEIGHTS)[:, None] + np.log(prior_T)
-    for weight in weights:
+    log_HT = np.log(TOLERANCE_WEIGHTS)[:, None] + np.log(prior_T)
+    start_CHT = np.broadcast_to(np.log(COHERENCE)[:, None, None], (COHERENCE.size, *log_HT.shape))
+    log_of = dict.fromkeys(arms, start_CHT)
+    center = 0 if arms[0] == "" else None  # a further base is one more arm
+    for f, (arm, weight) in enumerate(zip(arms, weights, strict=True)):
         top = weight.log_HTM.max(axis=(1, 2))
         each_HT = np.exp(weight.log_HTM - top[:, None, None]).sum(axis=2)
-        related = (each_HT, each_HT @ SIMILAR_TT[np.ix_(forms, forms)].T, (each_HT @ prior_T)[:, None])
-        log_CHT = log_CHT + np.array([np.broadcast_to(np.log(part + 1e-300), each_HT.shape) for part in related])
-        log_CHT = log_CHT + top[:, None]
-    chance = np.exp(log_CHT - log_CHT.max())
+        if f == center:
+            log_HT = log_HT + np.log(each_HT + 1e-300) + top[:, None]
+            continue
+        parts = (each_HT, each_HT @ SIMILAR_TT[np.ix_(forms, forms)].T, (each_HT @ prior_T)[:, None])
+        log_CHT = np.array([np.broadcast_to(np.log(part + 1e-300), each_HT.shape) for part in parts])
+        log_of[arm] = log_of[arm] + log_CHT + top[:, None]
+    log_HT = log_HT + np.sum([special.logsumexp(log_CHT, axis=0) for log_CHT in log_of.values()], axis=0)
+    chance = np.exp(log_HT - log_HT.max())
     sums = np.cumsum(chance)
     at_B = np.minimum(np.searchsorted(sums, sums[-1] * (np.arange(num) + 0.5) / num), chance.size - 1)
-    kind_B, tolerance_B, shared_B = np.unravel_index(at_B, log_CHT.shape)
-    return kind_B, tolerance_B, shared_B
+    tolerance_B, shared_B = np.unravel_index(at_B, log_HT.shape)
+    kind_of = {
+        arm: _pick(special.softmax(log_CHT[:, tolerance_B, shared_B], axis=0).T, rng) for arm, log_CHT in log_of.items()
+    }
+    kind_BF = np.stack([kind_of[arm] for arm in arms], axis=1)
+    if center is not None:
+        kind_BF[:, center] = 0
+    return kind_BF, tolerance_B, shared_B
 
 
 def _pick(weight_BP: Floats, rng: np.random.Generator) -> Ints:
     """Return one index of P by its weight for each of B draws."""
     sums_BP = np.cumsum(weight_BP, axis=1)
-    below_BP = sums_BP < (rng.uniform(size=len(sums_BP)) * sums_BP[:, -1])[:, None]
+    even_B = (rng.permutation(len(sums_BP)) + rng.uniform(size=len(sums_BP))) / len(sums_BP)  # less luck of the draw
+    below_BP = sums_BP < (even_B * sums_BP[:, -1])[:, None]
     return np.asarray(np.minimum(below_BP.sum(axis=1), weight_BP.shape[1] - 1))
 
 

@@ -13,7 +13,7 @@ from hpxfer.host.output import json_ready
 from hpxfer.verdict.estimate import Estimates, estimate_all
 from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.headline import headline
-from hpxfer.verdict.judge import with_control
+from hpxfer.verdict.judge import Differ, with_control, with_own_base
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import loss_grids
 from hpxfer.verdict.optimum import Optimum
@@ -111,15 +111,16 @@ def judge_line(
     loss: JudgedLoss = NATS,
     rules: Rules = DEFAULT_RULES,
     of_table: bool = False,
+    differ: Differ = lambda one, other: None,
 ) -> JudgedLine:
     """Return the report on a line, with its estimates. The noise of seeds is pooled over the whole line.
 
-    `sweep` is the name of the sweep or, `of_table`, of the table.
+    `sweep` is the name of the sweep or, `of_table`, of the table. `differ` says what tells two arms apart at the base.
     """
     estimates = estimate_all(loss_grids(line, loss), extra_sd=rules.extra_sd)
     findings = [finding_of(found, rules) for found in estimates]
     findings.sort(key=lambda finding: (finding.axis, finding.is_control, finding.parameterization))
-    compared = tuple(with_control(finding, findings, rules) for finding in findings)
+    compared = tuple(with_control(with_own_base(finding, findings, differ), findings, rules) for finding in findings)
     report = TransferReport(sweep=sweep, hp=hp, loss=loss.name, judged=loss, findings=compared)
     report = replace(report, control=rules.control, of_table=of_table)
     return JudgedLine(report=report, estimates=estimates)

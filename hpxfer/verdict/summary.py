@@ -12,8 +12,6 @@ from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import (
     NOTHING,
     drift_text,
-    has_transferred,
-    hp_text,
     interval_text,
     likely_text,
     misfit_text,
@@ -21,6 +19,7 @@ from hpxfer.verdict.text import (
     number_text,
     optimum_text,
     regret_number_text,
+    transferred_text,
     verdict_line,
 )
 
@@ -100,7 +99,6 @@ def _beside_control(finding: Finding) -> str:
 
 def _section(finding: Finding, hp: str) -> list[str]:
     noise = "unknown" if finding.noise_nats is None else finding.judged.amount(finding.noise_nats)
-    transferred = hp_text(finding.base_value) if has_transferred(finding) and finding.base_value else "none"
     likely = likely_text(finding)
     rows = [_row(shape, finding.judged) for shape in finding.shapes]
     columns = _columns(finding.judged)
@@ -110,7 +108,7 @@ def _section(finding: Finding, hp: str) -> list[str]:
     return [
         f"{finding.axis} | {verdict_line(finding)}",
         *(f"  - {reason}" for reason in finding.reasons),
-        f"  transferred {hp}: {transferred}; seed noise: {noise}",
+        f"  transferred {hp}: {transferred_text(finding)}; seed noise: {noise}",
         *([f"  probability: {likely}"] if likely else []),
         f"  drift: {drift_text(finding)}",
         *(f"  {row}" for row in table),

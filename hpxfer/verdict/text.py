@@ -6,6 +6,7 @@ To a reader a regret is a "loss given up". A regret at or below zero is written 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.labels import scale_text
@@ -121,10 +122,18 @@ def most_text(most: float, judged: JudgedLoss) -> str:
 def move_text(finding: Finding) -> str | None:
     """Return the move in words: `between width 32 and 128 the optimum moves by -0.2 to +0.3 octaves (95%)`.
 
-    None without a move, and for a move whose interval is open on both sides.
+    The shapes are those that have an optimum. None without a move, and for a move whose interval is open on both sides.
     """
     by = move_interval(finding, " octaves")
-    return None if by is None else f"between {ends_text(finding)} the optimum moves by {by} ({CONFIDENCE:.0%})"
+    if by is None or finding.move is None:
+        return None
+    first, last = finding.move.scales[0], finding.move.scales[-1]
+    lacking = [
+        shape for shape in finding.shapes if first < shape.scale < last and shape.scale not in finding.move.scales
+    ]
+    without = f" (without {', '.join(scale_text(shape.scale) for shape in lacking)})" if lacking else ""
+    between = f"{scales_text(finding.scale_name, (first, last))}{without}"
+    return f"between {between} the optimum moves by {by} ({CONFIDENCE:.0%})"
 
 
 def move_interval(finding: Finding, unit: str = "") -> str | None:
@@ -135,10 +144,9 @@ def move_interval(finding: Finding, unit: str = "") -> str | None:
     return f"{low:+.2f}{unit} or more" if high is None else f"{low:+.2f} to {high:+.2f}{unit}"
 
 
-def ends_text(finding: Finding) -> str:
-    """Return the smallest and the largest scale of a finding, e.g. `width 32 and 128`."""
-    scales = [shape.scale for shape in finding.shapes]
-    return f"{finding.scale_name} {scale_text(min(scales))} and {scale_text(max(scales))}"
+def scales_text(scale_name: str, scales: Sequence[float]) -> str:
+    """Return the names of shapes as one, e.g. `width 32 and 128`."""
+    return f"{scale_name} {' and '.join(map(scale_text, scales))}"
 
 
 def drift_text(finding: Finding) -> str:
@@ -191,11 +199,17 @@ def lost_runs_text(finding: Finding, shape: ShapeFinding) -> str | None:
 
 
 def has_transferred(finding: Finding) -> bool:
-    """Return whether the base has an HP to transfer. It has none while a better one may lie where nothing was run."""
+    """Return whether the base has a best HP. It has none while a better one may lie where nothing was run."""
     base = next((shape for shape in finding.shapes if shape.is_base), None)
-    if base is None or finding.base_value is None:
-        return False
-    return base.optimum.bracketed or finding.verdict != "undecided"
+    return base is not None and finding.base_value is not None and base.optimum.bracketed
+
+
+def transferred_text(finding: Finding) -> str:
+    """Return the HP that the base hands on, e.g. `0.01562 (2^-6)`, and why a better one may exist."""
+    if finding.base_value is None:
+        return "none"
+    why = next((shape.optimum.open_because for shape in finding.shapes if shape.is_base), None)
+    return hp_text(finding.base_value) + (f", perhaps not the best: {why}" if why else "")
 
 
 def likely_text(finding: Finding) -> str | None:

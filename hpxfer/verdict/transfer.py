@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all, octave_c
 from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred
 from hpxfer.verdict.judge import judge
 from hpxfer.verdict.labels import is_control
+from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.regret import regret_trend
@@ -40,7 +41,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
     """Return the finding of one parameterization along one axis, not yet compared with the control."""
     grid = estimates.grid
     base = next((i for i, row in enumerate(grid.rows) if row.is_base), None)
-    base_value = None if base is None else _base_value(estimates, base)
+    base_value = None if base is None else _base_value(estimates, base, rules)
     cells = [_cells(estimates, i, base_value) for i in range(len(grid.rows))]
     shapes = tuple(_shape(estimates, i, cells[i], rules) for i in range(len(grid.rows)))
     noise = estimates.noise
@@ -58,6 +59,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         judged=grid.judged,
         is_control=is_control(grid.parameterization, rules.control),
         doubts=_doubts(estimates, rules),
+        shares_base=_sharing(estimates),
         regret_trend=regret_trend(
             [shape.scale for shape in shapes],
             [shape.best_loss for shape in shapes],
@@ -79,18 +81,24 @@ def _doubts(estimates: Estimates, rules: Rules) -> tuple[str, ...]:
     return (*rules.doubts, *([] if ignored is None else [ignored]))
 
 
-def _base_value(estimates: Estimates, base: int) -> float | None:
-    """Return the HP that is transferred: the best of the base.
+def _sharing(estimates: Estimates) -> tuple[str, ...]:
+    arms = {grid.parameterization for grid in estimates.sharing}
+    return tuple(sorted(arms - {estimates.grid.parameterization}))
+
+
+def _base_value(estimates: Estimates, base: int, rules: Rules) -> float | None:
+    """Return the HP that is transferred: the best of the base, and the same in every arm and on every axis that has it.
 
     A search that refines each shape by itself tries other HPs at each. If not every shape has the best HP, but every
-    shape has the one with the lowest measured loss at the base, that one is transferred.
+    shape has the one with the lowest measured loss at the base, that one is transferred. A control does not decide it.
     """
-    rows = estimates.grid.rows
+    arms = [grid for grid in estimates.sharing if not is_control(grid.parameterization, rules.control)]
+    rows = [row for grid in arms or estimates.sharing for row in grid.rows]
     best = estimates.optima[base].grid_value
     if best is None or all(row.cell(best) for row in rows):
         return best
     lowest = estimates.measured(base).lowest
-    measured = best if lowest is None else rows[base].cells[lowest].value
+    measured = best if lowest is None else estimates.grid.rows[base].cells[lowest].value
     return measured if all(row.cell(measured) for row in rows) else best
 
 
@@ -177,7 +185,14 @@ def _with_chances(finding: Finding, estimates: Estimates, base: int, cell: int |
         low, high = min(low, shape.regret_nats), max(high, shape.regret_nats)  # what was measured is possible
         over = float(found.over_I[i])
         shapes.append(replace(shape, regret_low_nats=low, regret_high_nats=high, over_chance=over))
-    return replace(finding, shapes=tuple(shapes), transfer_chance=found.transfers, move_chance=found.moved)
+    apart = None if found.between is None else sorted(finding.shapes[i].scale for i in found.between)
+    return replace(
+        finding,
+        shapes=tuple(shapes),
+        transfer_chance=found.transfers,
+        move_chance=found.moved,
+        move_between=None if apart is None else (apart[0], apart[1]),
+    )
 
 
 def _loss(measured: Measured, cell: int | None) -> float | None:
@@ -200,9 +215,24 @@ def _transferred(moved_loss: float | None) -> Transferred:
     return "diverged" if moved_loss == math.inf else "measured"
 
 
+def _lowest_at_base(estimates: Estimates) -> Iterator[str]:
+    """Yield that the cell with the lowest mean at the base is not the one that is expected to be the best."""
+    for i, row in enumerate(estimates.grid.rows):
+        measured = estimates.measured(i)
+        best = next((k for k, cell in enumerate(row.cells) if cell.value == estimates.optima[i].grid_value), None)
+        if row.is_base and best is not None and measured.lowest is not None and best != measured.lowest:
+            lower = float(measured.mean_K[best] - measured.mean_K[measured.lowest])
+            lowest, expected = (value_text(row.cells[k].value) for k in (measured.lowest, best))
+            judged = measured.judged
+            yield (
+                f"{row.name}: {lowest} has the {judged.extreme} mean {judged.noun}, by {judged.amount(lower)}, but "
+                f"{expected} is expected to be the best, by the values around it"
+            )
+
+
 def _notes(estimates: Estimates) -> list[str]:
     """Return what a reader should know besides the verdict."""
-    grid, notes = estimates.grid, []
+    grid, notes = estimates.grid, list(_lowest_at_base(estimates))
     if any(row.is_base and at.kind == "at_divergence" for row, at in zip(grid.rows, estimates.optima, strict=True)):
         notes.append("the base optimum sits next to divergence: a finer grid would place it better")
     if spikes := sum(estimates.measured(i).num_spikes for i in range(len(grid.rows))):

@@ -140,7 +140,7 @@ def test_a_transferred_hp_that_diverges_is_said_and_has_no_number() -> None:
     info = regret(report(hot))
     last = info.table().iloc[-1]
     assert (pd.isna(last["regret_nats"]), last["diverged"]) == (True, True)
-    assert info.title.endswith("sp diverges")
+    assert info.title.endswith("sp diverges at width 16")
     assert "diverged" in drawn_texts(draw_regret(info))
     assert "diverged" not in drawn_texts(draw_regret(regret(BOTH)))
 

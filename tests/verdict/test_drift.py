@@ -59,16 +59,19 @@ def drawn(
     )
 
 
+def scales_of(found: DrawnOptima) -> list[float]:
+    return [2.0**i for i in range(found.optimum_BI.shape[1])]
+
+
 def drift_of(found: DrawnOptima) -> Drift:
     """Return the drift of shapes a doubling apart."""
-    scales = [2.0**i for i in range(found.optimum_BI.shape[1])]
-    drift = draw_drift(scales, found, (), ())
+    drift = draw_drift(scales_of(found), found, (), ())
     assert drift is not None
     return drift
 
 
 def move_of(found: DrawnOptima) -> Move:
-    return draw_move(drift_of(found), found)
+    return draw_move(drift_of(found), found, scales_of(found))
 
 
 def test_the_interval_of_known_errors() -> None:

@@ -25,7 +25,7 @@ def many(num_axes: int, labels: dict[str, str]) -> TransferReport:
 def test_the_summary_names_what_to_do_the_verdict_and_the_control() -> None:
     lines = report(line({**STAYS, **MOVES}, noise=1e-4)).summary().splitlines()
     assert lines[0].startswith("Use lr 2^-6 tuned at width 32 with completep-moe up to width 128: ")
-    assert "With sp you would lose 0.19 nats." in lines[0]
+    assert "With sp you would lose 0.19 nats at width 128." in lines[0]
     assert lines[1] == "Does lr transfer? Sweep planted, judged by validation loss."
     assert lines[2].startswith("  width | completep-moe: transfers (")
     assert lines[2].endswith("; control sp: drifts")

@@ -128,7 +128,7 @@ def test_an_error_far_above_the_limit_asks_for_no_seeds() -> None:
 
 def test_a_move_at_its_limit_asks_for_cells_and_then_for_a_longer_axis() -> None:
     coarse, fine = (loss_grids(line(STAYS, grid=values, seeds=3))[0] for values in (GRID, FINE))
-    near = Move(octaves=0.99, low=0.9, high=1.1, is_line=True)
+    near = Move(octaves=0.99, low=0.9, high=1.1, scales=(32.0, 128.0), is_line=True)
     (cells,) = what_to_add(replace(find([coarse])[0], move=near, transfer_chance=0.5), coarse)
     assert cells.values == (2.0**-6.5, 2.0**-5.5)
     (shape,) = what_to_add(replace(find([fine])[0], move=near, transfer_chance=0.5), fine)

@@ -37,7 +37,7 @@ class Transferred:
 
     findings: tuple[Finding, ...]  # on the judged HP, by axis and parameterization
     along: Mapping[Key, tuple[TrainedShape, ...]]  # the shapes at a finding's base value, by scale; none without one
-    # For each parameterization the HP that most axes transferred, and the distinct shapes of all axes at it.
+    # For each parameterization the HP that all axes transferred, and the distinct shapes of all axes at it.
     over_all: Mapping[str, tuple[float | None, tuple[TrainedShape, ...]]]
     curves: Mapping[str, Curve]  # trial_id -> training loss in nats
     diverged_steps: Mapping[str, int]  # trial_id -> step, of the trials that diverged
@@ -58,7 +58,7 @@ def transferred(inputs: Inputs) -> Transferred:
     over_all = {}
     for label in sorted({finding.parameterization for finding in findings}):
         members = [finding for finding in findings if finding.parameterization == label]
-        value = _common_value(members)
+        value = members[0].base_value  # one base hands on one value along all axes
         every = [trained for finding in members for trained in _trained(inputs, finding.key, value)]
         over_all[label] = (value, _distinct(every))
     groups = [*along.values(), *(found for _, found in over_all.values())]
@@ -108,12 +108,6 @@ def _trained(inputs: Inputs, key: Key, value: float | None) -> tuple[TrainedShap
         TrainedShape(row=row, cell=row.cell(value) or nothing, shape=inputs.shapes[row.axis, row.shape])
         for row in inputs.judged.by_key[key].grid.rows
     )
-
-
-def _common_value(findings: Sequence[Finding]) -> float | None:
-    """Return the HP that most axes transferred, the lower one of a tie; None without any."""
-    values = [finding.base_value for finding in findings if finding.base_value]
-    return min(set(values), key=lambda value: (-values.count(value), value), default=None)
 
 
 def _distinct(every: Sequence[TrainedShape]) -> tuple[TrainedShape, ...]:
