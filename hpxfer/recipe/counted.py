@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.assign import Assigned, RoleTensor
-from hpxfer.recipe.known_models import QKV, config_of
+from hpxfer.recipe.known_models import config_of
+from hpxfer.recipe.role_words import QKV
 from hpxfer.recipe.wrappers import class_of, plain_modules, plain_names, unwrapped
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ def own() -> nn.Module:
         ({"num_experts": 8}, r"blocks\.1\.moe\.router\.weight \(router\) must have the target's num_experts 8 as one"),
         ({"expert_width": 8}, r"experts\.\*\.up\.weight \(expert_in\) must have width 32 x expert_width 8 elements"),
         ({"expert_width": 32}, r"experts\.\*\.gate\.weight \(expert_gate\) must have width 32 x expert_width 32 elem"),
-        ({"shared_width": 16}, r"shared\.\*\.down\.weight \(shared_out\) must have width 32 x shared_width 16 elements"),
+        ({"shared_width": 16}, r"shared\.\*\.down\.weight \(shared_out\) must have width 32 x shared_width 16 elem"),
         ({"dense_width": 24}, r"blocks\.0\.dense\.up\.weight \(dense_in\) must have width 32 x dense_width 24 elem"),
     ],
 )
