@@ -34,7 +34,6 @@ from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import (
     conclusion,
     drift_text,
-    exponent_text,
     has_transferred,
     hp_text,
     interval_text,
@@ -314,7 +313,7 @@ def _shape(shape: ShapeFinding, judged: JudgedLoss) -> tuple[Cell, ...]:
         misfit_text(shape.optimum) or None,
         None
         if shape.lowest_loss is None
-        else f"{judged.level(shape.lowest_loss)} at {exponent_text(shape.lowest_value)}",
+        else f"{judged.level(shape.lowest_loss)} at {hp_text(shape.lowest_value)}",
         shape.edge_octaves,
         shape.num_seeds,
         shape.num_diverged,

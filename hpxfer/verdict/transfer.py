@@ -20,7 +20,7 @@ from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.regret import regret_trend
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.thresholds import WIDTH_SHARES
-from hpxfer.verdict.what_to_add import what_to_add
+from hpxfer.verdict.what_to_add import asks_nothing, what_to_add
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         reasons=(),
         judged=grid.judged,
         is_control=is_control(grid.parameterization, rules.control),
+        error=rules.error,
         doubts=_doubts(estimates, rules),
         regret_trend=regret_trend(
             [shape.scale for shape in shapes],
@@ -68,9 +69,10 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
     if base is not None and noise is not None and not finding.doubts:  # no chance is known of losses in doubt
         finding = _with_chances(finding, estimates, base, cells[base].moved)
     verdict, reasons = judge(finding, rules)
-    to_add = what_to_add(finding, grid, rules) if verdict == "undecided" else ()
-    needs = tuple(f"to decide: {addition.text}" for addition in to_add)
-    return replace(finding, verdict=verdict, reasons=(*reasons, *needs, *_notes(estimates)), to_add=to_add)
+    judged = replace(finding, verdict=verdict, reasons=reasons)
+    to_add = what_to_add(judged, grid, rules) if verdict == "undecided" else ()
+    needs = tuple(one.text if asks_nothing(one) else f"to decide: {one.text}" for one in to_add)
+    return replace(judged, reasons=(*reasons, *needs, *_notes(estimates)), to_add=to_add)
 
 
 def _doubts(estimates: Estimates, rules: Rules) -> tuple[str, ...]:
