@@ -25,6 +25,7 @@ SHOWS = {
     "no base named": "the shape that the HP was tuned at (--base scale=SIZE)",
 }
 
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JudgedTable:
     """A table with its verdicts. Made by `hpxfer.judge`."""

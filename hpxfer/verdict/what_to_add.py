@@ -36,8 +36,7 @@ MIN_SEEDS = 3  # with two, an unlucky run cannot be distinguished from noise
 MAX_SEEDS = 20  # with more, a longer axis or a finer grid says more at lower cost
 HOPELESS_SEEDS = 2 * MAX_SEEDS  # where noise alone asks for more, no follow-up asks for seeds
 LONG_AXIS = 64  # the largest ratio of two scales on an axis that a follow-up makes longer
-SEED_MARGIN = 1.25  # without one, about half of all follow-ups would just miss
-NOISE_MARGIN = 1.5  # an error that is just at the limit leaves more doubt than a verdict may have
+SEED_MARGIN = 1.5  # without one, about half of all follow-ups would just miss
 WIDE_SHARE = 0.7  # of the widest interval of an optimum: an interval as wide as that is to blame too
 MAX_GROWTH = 4  # at most so many times the seeds per follow-up: how many decide is itself known from few seeds
 
@@ -92,16 +91,14 @@ def _base_tie(rows: Sequence[Row]) -> list[Addition]:
 
 def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addition]:
     """Return the seeds without which no regret can be said to be within its limit, and the value between a tie."""
-    now = _num_seeds(finding)
-    wide = [NUM_SE * (shape.regret_se_nats or 0.0) / shape.limit_nats for shape in _others(finding) if shape.limit_nats]
-    factor = max(wide, default=0.0)
+    now, factor = _num_seeds(finding), _width(finding)
     # What is likely to drift is decided by a regret far over its limit, and needs no small error.
     if factor <= 1 or (finding.transfer_chance or 0.0) < rules.error:
         return []
-    needed, judged = math.ceil(NOISE_MARGIN * now * factor**2), finding.judged
+    needed, judged = math.ceil(seeds_at_noise(finding)), finding.judged
     shared = max(NUM_SE * shape.samples_se / shape.limit_nats for shape in _others(finding) if shape.limit_nats)
     if shared >= 1:
-        samples = math.ceil((judged.num_samples or 0) * NOISE_MARGIN * shared**2)
+        samples = math.ceil((judged.num_samples or 0) * SEED_MARGIN * shared**2)
         return [_nothing(f"it takes about {samples} held-out samples, as all seeds share those of the sweep")]
     if needed > HOPELESS_SEEDS:
         limit = min(shape.limit_nats for shape in _others(finding) if shape.limit_nats)
@@ -112,12 +109,29 @@ def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[A
                 f"and the limit {judged.number(limit)}; a longer run or more {held_out} lower the noise"
             )
         ]
-    return [*_base_tie(rows), *_more_seeds(now, needed)]
+    return [*_base_tie(rows), *_more_seeds(now, _seeds_needed(finding, rules))]
 
 
-def _more_seeds(now: int, needed: int) -> list[Addition]:
+def _width(finding: Finding) -> float:
+    """Return two standard errors of a regret over its limit, the largest of all shapes."""
+    wide = [NUM_SE * (shape.regret_se_nats or 0.0) / shape.limit_nats for shape in _others(finding) if shape.limit_nats]
+    return max(wide, default=0.0)
+
+
+def seeds_at_noise(finding: Finding) -> float:
+    """Return how many seeds lower the error of each regret well below its limit: it falls with the root of them."""
+    return SEED_MARGIN * _num_seeds(finding) * _width(finding) ** 2
+
+
+def _seeds_needed(finding: Finding, rules: Rules) -> float:
+    """Return how many seeds probably decide."""
+    return max(SEED_MARGIN * _num_seeds(finding) * error_factor(finding, rules) ** 2, seeds_at_noise(finding))
+
+
+def _more_seeds(now: int, needed: float) -> list[Addition]:
     """Return the seeds that probably decide, or the most that a follow-up asks for, which then probably do not."""
-    seeds = min(max(needed, now + 1, MIN_SEEDS), max(MAX_GROWTH * now, MIN_SEEDS), MAX_SEEDS)
+    most = min(max(MAX_GROWTH * now, MIN_SEEDS), MAX_SEEDS)
+    seeds = max(math.ceil(min(needed, most)), min(now + 1, most), MIN_SEEDS)
     hardly = ", which will probably not decide" if needed > seeds else ""
     text = f"{seeds} seeds instead of {now} at every shape{hardly}"
     return [Addition(text=text, seeds=seeds)] if seeds > now else []
@@ -131,11 +145,10 @@ def _precision(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addi
     """Return what narrows the intervals of a finding whose grid lacks nothing: cells, seeds, or a longer axis."""
     if (finding.transfer_chance or 0.0) >= 1 - rules.error:
         return [_nothing(finding.reasons[0])]  # nothing is in doubt that a shorter interval would settle
-    now, factor = _num_seeds(finding), error_factor(finding, rules)
+    now, needed = _num_seeds(finding), _seeds_needed(finding, rules)
     doubtful = _in_doubt(finding, rows, rules)
     if wider := _wanted(lack for row in doubtful for lack in values_to_see_rise(row)):
         return wider
-    needed = math.ceil(SEED_MARGIN * now * factor**2) if factor < HOPELESS_SEEDS else HOPELESS_SEEDS + 1
     mended = needed <= MAX_SEEDS and now < MAX_SEEDS
     sharpened = [row for row in doubtful if needed >= 2 * now or not mended or seeds_cannot_mend(row)]
     if finer := _wanted(lack for row in sharpened if (lack := values_to_sharpen(row)) is not None):
