@@ -1,8 +1,8 @@
 """The outlook of a sweep: whether its losses can end in a verdict, and how many seeds that will probably take.
 
 The verdict's own rules answer both. They judge planted losses on the cells of the sweep: the same basin at each shape,
-with hardly any noise. What is undecided even then lacks a shape, a value or a seed, and the verdict says which. How many
-seeds real noise asks for is what the verdict would ask for at that noise.
+with hardly any noise. What is undecided even then lacks a shape, a value or a seed, and the verdict says which. How
+many seeds real noise asks for is what the verdict would ask for at that noise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hpxfer.spec.axes import Axis
     from hpxfer.trial import Expansion
 
-# The standard deviation of one seed's loss as a share of the loss, in the published sweeps of the family gpt: half of 19
+# The standard deviation of one seed as a share of the loss, in the published sweeps of the family gpt: half of the 19
 # sweeps lie in this range, and all between 0.002 and 0.0134 (results/published, 2026-11-26).
 PUBLISHED_NOISE = (0.007, 0.012)
 OCTAVE_SHARE = 0.02  # of the loss: what an octave costs in the planted basins, about the median of those sweeps

@@ -59,6 +59,13 @@ class ShapeFinding:
     samples_se: float = 0.0  # the part of regret_se_nats that more seeds do not lower, but more held-out samples do
 
 
+def _was_over(shape: ShapeFinding) -> bool:
+    """Return whether a regret was measured above its limit, by two standard errors."""
+    if shape.regret_nats is None or shape.limit_nats is None:
+        return False
+    return shape.regret_nats - NUM_SE * (shape.regret_se_nats or 0.0) > shape.limit_nats
+
+
 @dataclass(frozen=True, kw_only=True)
 class Addition:
     """What to run to decide an undecided verdict, or to have a control. `text` says it; a None is not asked for."""
@@ -135,8 +142,8 @@ class Finding:
 
     @property
     def over(self) -> tuple[ShapeFinding, ...]:
-        """The shapes beyond the base whose regret alone shows a drift, the largest regret first."""
-        found = [shape for shape in self.shapes if not shape.is_base and self.is_over(shape)]
+        """The shapes beyond the base whose regret shows a drift or was measured above its limit, the largest first."""
+        found = [shape for shape in self.shapes if not shape.is_base and (self.is_over(shape) or _was_over(shape))]
         return tuple(sorted(found, key=lambda shape: -(shape.regret_nats or 0.0)))
 
     @property

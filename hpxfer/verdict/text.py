@@ -216,7 +216,7 @@ def verdict_text(finding: Finding) -> str:
     if finding.verdict == "stays":
         return f"the optimum did not move: {', '.join(finding.lacking)}"
     if refuted(finding):
-        return "undecided how it drifts, but it does not transfer"
+        return "does not transfer, undecided how"
     if finding.verdict != "transfers" or finding.is_control:
         return finding.verdict
     if finding.control is None:

@@ -139,7 +139,7 @@ def test_what_surely_does_not_transfer_is_called_so_although_no_single_statement
         "lr 2^-6 tuned at width 32 does not transfer with completep-moe along width (probability that it does: under "
         "0.1%), although no single statement on how it drifts is sure. To say how, add 3 seeds at every shape."
     )
-    assert verdict_line(open_).startswith("completep-moe: undecided how it drifts, but it does not transfer (")
+    assert verdict_line(open_).startswith("completep-moe: does not transfer, undecided how (")
     wide = replace(open_, move_chance=0.3)  # wide intervals alone make a transfer improbable
     assert headline("lr", [wide]).startswith("Whether lr 2^-6 tuned at width 32 holds ")
 
