@@ -22,6 +22,8 @@ from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.thresholds import WIDTH_SHARES
 from hpxfer.verdict.what_to_add import asks_nothing, what_to_add
 
+TIGHT_OCTAVES = 0.25  # a limit that so small a distance from the optimum uses up is none that a grid can meet
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Cells:
@@ -72,7 +74,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
     judged = replace(finding, verdict=verdict, reasons=reasons)
     to_add = what_to_add(judged, grid, rules) if verdict == "undecided" else ()
     needs = tuple(one.text if asks_nothing(one) else f"to decide: {one.text}" for one in to_add)
-    return replace(judged, reasons=(*reasons, *needs, *_notes(estimates)), to_add=to_add)
+    return replace(judged, reasons=(*reasons, *needs, *_notes(estimates), *_limit_note(judged, rules)), to_add=to_add)
 
 
 def _doubts(estimates: Estimates, rules: Rules) -> tuple[str, ...]:
@@ -199,6 +201,22 @@ def _transferred(moved_loss: float | None) -> Transferred:
     if moved_loss is None:
         return "missing"
     return "diverged" if moved_loss == math.inf else "measured"
+
+
+def _limit_note(finding: Finding, rules: Rules) -> list[str]:
+    """Return that a share of the loss is no fair limit where the loss is close to zero, and which rule is."""
+    tight = [
+        finding.name(shape)
+        for shape in finding.shapes
+        if rules.loss is not None and shape.limit_nats is not None and shape.octave_nats is not None
+        if shape.limit_nats < TIGHT_OCTAVES**2 * shape.octave_nats
+    ]
+    if not tight or finding.judged.is_error:
+        return []
+    return [
+        f"{', '.join(tight)}: the loss is so close to zero that {rules.loss:.0%} of it allows less than "
+        f"{TIGHT_OCTAVES:g} octaves from the optimum: the rule regret_limit may be octaves instead of a share of the loss"
+    ]
 
 
 def _notes(estimates: Estimates) -> list[str]:

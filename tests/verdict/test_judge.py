@@ -273,6 +273,16 @@ def test_the_limit_is_a_share_of_the_loss_or_a_number_of_octaves() -> None:
         assert one.octave_nats == other.octave_nats == other.limit_nats
 
 
+def test_a_share_of_a_loss_near_zero_points_to_the_limit_in_octaves() -> None:
+    """A loss of 0.03 with the rises of a loss of 3: a hundredth of it is what a twelfth of an octave costs."""
+    usual = line(STAYS)
+    near_zero = usual.assign(loss=usual["loss"] - usual["loss"].min() + 0.03)
+    assert "regret_limit" not in reasons(finding(usual))
+    assert "the rule regret_limit may be octaves" in reasons(finding(near_zero))
+    (grid,) = loss_grids(near_zero)
+    assert "regret_limit" not in reasons(find([grid], Rules(loss=None, octaves=0.5))[0])
+
+
 @pytest.mark.parametrize(("octaves", "verdict"), [(1.0, "transfers"), (0.25, "drifts")])
 def test_the_octaves_of_the_limit_decide(octaves: float, verdict: str) -> None:
     """The transferred HP is 0.8 octaves from the optimum of the largest shape, the best of its grid 0.2."""
