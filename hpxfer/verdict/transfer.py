@@ -215,7 +215,7 @@ def _limit_note(finding: Finding, rules: Rules) -> list[str]:
         return []
     return [
         f"{', '.join(tight)}: the loss is so close to zero that {rules.loss:.0%} of it allows less than "
-        f"{TIGHT_OCTAVES:g} octaves from the optimum: the rule regret_limit may be octaves instead of a share of the loss"
+        f"{TIGHT_OCTAVES:g} octaves from the optimum: the rule regret_limit may be octaves and no share of the loss"
     ]
 
 
