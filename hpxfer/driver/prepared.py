@@ -26,6 +26,7 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.executors.kinds import EXECUTORS
 from hpxfer.plan.hardware import Hardware, hardware_named, this_machine
 from hpxfer.plan.make import Counts, grid_counts, make_plan, search_counts
+from hpxfer.plan.outlook import outlook
 from hpxfer.plan.packing import Device, Measured
 from hpxfer.plan.plan import Plan
 from hpxfer.plan.precision import Precision, saving
@@ -206,6 +207,8 @@ def _ready(
     counts = grid_counts(expansion, done) if spec.search_row.lists_trials else _counts(search, done)
     warnings = (*cautions, *_warnings(spec, device, store, location, precision))
 
+    expected = outlook(expansion, done) if counts.total != counts.done else None
+
     def planned(hardware: Hardware | None) -> Plan:
         """Return the plan for some hardware, by default the device, in the precision that the trials have there."""
         here = precision if hardware is None else precision.on(hardware.title, cuda=hardware.cuda)
@@ -225,7 +228,7 @@ def _ready(
             )
 
         plan = rated(here.priced or here.value, known)
-        return replace(plan, chosen=here, saving=saving(plan, expansion, rated))
+        return replace(plan, chosen=here, saving=saving(plan, expansion, rated), outlook=expected)
 
     real = planned(None)
     return PreparedSweep(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,11 +38,14 @@ class BaseChoiceInfo:
     readings: tuple[BaseReading, ...]  # one per parameterization that has a base
     judged: JudgedLoss = NATS
     control: str | None = CONTROL  # the arm that the others are compared with
-    caption: str = (
-        "Left: what the HP tuned at each shape gives up at the largest one, with its 95% interval. A filled "
-        "mark says that the HP transfers from there to all larger shapes, and a ring marks the smallest base that is "
-        "recommended. Right: the FLOPs of all trials that tune the HP at this shape."
-    )
+
+    @property
+    def caption(self) -> str:
+        """How to read the figure: what it shows, and no mark that is not there."""
+        parts = [f"Left: what the HP tuned at each shape gives up at {self.largest}, with its 95% interval."]
+        marks = [text for _, text in _marks(self)]
+        parts += [f"{'; '.join(marks)}."] if marks else []
+        return " ".join([*parts, "Right: the FLOPs of all trials that tune the HP at this shape."])
 
     def table(self) -> pd.DataFrame:
         """Return one row per base."""
@@ -152,17 +156,46 @@ def _x(row: TunedAt, shift: float) -> float:
 
 
 def _legend(info: BaseChoiceInfo, look_of: dict[str, tuple[str, str]]) -> list[Line2D]:
-    verdicts = {row.verdict for reading in info.readings for row in reading.bases}
     handles = [Line2D([], [], color=color, marker=marker, label=name) for name, (color, marker) in look_of.items()]
-    if "transfers" in verdicts:
-        handles.append(Line2D([], [], color=INK, linestyle="none", marker="o", label="transfers from here"))
-    if verdicts & {"drifts", "undecided"}:
-        hollow = Line2D([], [], color=INK, linestyle="none", marker="o", markerfacecolor="none")
-        hollow.set_label("is not seen to transfer from here")
-        handles.append(hollow)
-    if any(row.limit_nats is not None for reading in info.readings for row in reading.bases):
-        handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle=":", label="limit of the verdict"))
-    return handles
+    return [*handles, *(handle for handle, _ in _marks(info))]
+
+
+def _marks(info: BaseChoiceInfo) -> list[tuple[Line2D, str]]:
+    """Return the marks that the figure has beside those of arms: the entry of the legend, and what the caption says."""
+    rows = [row for reading in info.readings for row in reading.bases]
+    verdicts = {row.verdict for row in rows}
+    given: list[tuple[bool, dict[str, Any], str, str]] = [
+        (
+            "transfers" in verdicts,
+            {"marker": "o"},
+            "transfers from here",
+            "a filled mark transfers to all larger shapes",
+        ),
+        (
+            bool(verdicts & {"drifts", "undecided"}),
+            {"marker": "o", "markerfacecolor": "none"},
+            "is not seen to transfer from here",
+            "an open one is not seen to",
+        ),
+        (
+            any(reading.recommended is not None for reading in info.readings),
+            {"marker": "o", "markerfacecolor": "none", "markersize": RING},
+            "smallest base recommended",
+            "a ring is the smallest base that is recommended",
+        ),
+        (
+            any(row.limit_nats is not None for row in rows),
+            {"linestyle": ":", "alpha": FAINT},
+            "limit of the verdict",
+            "the dotted line is the limit of the verdict",
+        ),
+        (any(map(_diverges, rows)), {"marker": "x"}, "diverges there", "a cross diverges there"),
+    ]
+    return [
+        (Line2D([], [], **{"color": INK, "linestyle": "none", **look}, label=label), text)
+        for there, look, label, text in given
+        if there
+    ]
 
 
 BASE_CHOICE = HPFigure(

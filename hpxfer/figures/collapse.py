@@ -24,7 +24,7 @@ from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, shape_name, why_none
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss import NATS, JudgedLoss
-from hpxfer.verdict.text import exponent_text
+from hpxfer.verdict.text import hp_text
 from hpxfer.verdict.thresholds import COLLAPSE_SHARE, CONTROL
 
 NOTHING = "no loss curves"
@@ -169,7 +169,7 @@ def _parts(curves: Collapse) -> str:
 
 
 def _row(curves: Collapse) -> CollapseRow:
-    at = "" if curves.value is None else f" at {curves.hp} {exponent_text(curves.value)}"
+    at = "" if curves.value is None else f" at {curves.hp} {hp_text(curves.value)}"
     seeds = f", mean of {curves.num_seeds} seeds" if curves.num_seeds > 1 else ""
     return CollapseRow(
         parameterization=curves.parameterization,

@@ -99,10 +99,12 @@ def steps_to_loss_info(
         "Training losses, as means over the last tenth of the steps so far; the band is the range of seeds. Arms have "
         "the HP transferred from the base, a reference has its own best one. A dotted line is at the loss that a "
         "reference ends at, and leads from there to the arm that has it earlier or later; the number is by what "
-        f"factor the arm takes fewer {unit}, or more where it says so (median over paired seeds). The table says which "
-        "arms do not reach the loss."
+        f"factor the arm takes fewer {unit}, or more where it says so (median over paired seeds). Those of the "
+        f"{ARROWS} fastest arms are drawn; the table says which arms do not reach the loss."
     )
     uncompared = {row.arm: row.other_data for answer in kept for row in answer.rows if row.other_data is not None}
+    if any(curve.kind == "elsewhere" for answer in kept for curve in answer.curves):
+        caption += " Dashed curves were trained elsewhere."
     if uncompared:
         arms = ", ".join(f"{arm} ({data})" for arm, data in uncompared.items())
         caption += f" Not compared, as training losses on different data are not comparable: {arms}."
@@ -181,6 +183,8 @@ def draw_steps_to_loss(info: SameLossInfo) -> Figure:
             Line2D([], [], color=color_of[name], linestyle=STYLES[curve.kind], label=_label(info, name))
             for name, curve in lines.items()
         ]
+        if any(panel.arrows for panel in info.panels):
+            handles.append(Line2D([], [], color=INK, linestyle=":", marker="o", markersize=4, label="the same loss"))
         style.legend_below(figure, handles, columns=3)
     return figure
 

@@ -14,6 +14,7 @@ from hpxfer.analysis import Finding, TransferReport
 from hpxfer.figures.loss_axis import axis_note
 from hpxfer.figures.text import notes_on, octaves_of, shape_name, staying
 from hpxfer.verdict.findings import Verdict
+from hpxfer.verdict.headline import compared
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import ShapeLosses, loss_grids
 from hpxfer.verdict.optimum import Kind
@@ -26,6 +27,8 @@ HEADROOM = 1.4
 OCTAVES_SHOWN = 2.0
 # A large regret may stretch the row to at most this many typical rises, or the basins would look flat.
 MAX_STRETCH = 3.0
+# Controls stand beside what a row is about: they may stretch its height by at most this factor.
+CONTROL_STRETCH = 1.5
 MIN_HEIGHT = 1e-3  # the height of a row without any rise
 X_MARGIN = 0.4  # octaves
 STARS: tuple[Kind, ...] = ("interior", "at_divergence")  # the kinds of optima that are drawn as a star
@@ -140,6 +143,12 @@ def _caption(findings: Sequence[Finding], panels: Sequence[Panel], judged: Judge
         parts.append(f"The curve is the fit, and a star is its {judged.extreme} point with the 95% interval.")
     if any(shape.lowest for shape in shapes):
         parts.append(f"A ring is the {judged.extreme} measured mean.")
+    if any(panel.transferred_log2 is not None for panel in panels):
+        parts.append("The dotted line is the HP that is best at the base, and is transferred.")
+    if any(shape.censored for shape in shapes):
+        parts.append("A cross in the strip at the top is an HP at which at least half of the seeds diverged.")
+    if any(y > panel.y_top for panel in panels for shape in panel.series for y in shape.y):
+        parts.append(f"A triangle is a {judged.noun} off scale.")
     parts.append(f"Where the optima lie above one another, {staying(findings)}.")
     return " ".join([*parts, *notes_on(findings)])
 
@@ -224,8 +233,7 @@ def _panels(findings: Sequence[Finding], series: Sequence[tuple[Series, ...]]) -
     """Return the panels of one row, which are the findings of one axis."""
     every = [shape for column in series for shape in column]
     xs = [x for shape in every for x in (*shape.x, *shape.censored)] or [0.0]
-    regrets = [shape.regret_nats for finding in findings for shape in finding.shapes]
-    y_low, y_top = _y_limits(every, [lost for lost in regrets if lost is not None and math.isfinite(lost)])
+    y_low, y_top = _row_limits(findings, series)
     num_lanes = max((len(column) for column in series if any(shape.censored for shape in column)), default=0)
     return [
         Panel(
@@ -246,12 +254,30 @@ def _panels(findings: Sequence[Finding], series: Sequence[tuple[Series, ...]]) -
     ]
 
 
+def _row_limits(findings: Sequence[Finding], series: Sequence[tuple[Series, ...]]) -> tuple[float, float]:
+    """Return the lowest and highest loss that a row shows: those of the findings compared, and a little for controls.
+
+    A control far above or below them runs off scale, and its title says what it costs.
+    """
+    shown = compared(findings)
+    parts: dict[bool, tuple[float, float]] = {}
+    for is_shown in (True, False):
+        of = [n for n, finding in enumerate(findings) if (finding in shown) is is_shown]
+        shapes = [shape for n in of for shape in series[n]]
+        regrets = [lost for n in of for shape in findings[n].shapes if (lost := shape.regret_nats) is not None]
+        if any(shape.x for shape in shapes):
+            parts[is_shown] = _y_limits(shapes, list(filter(math.isfinite, regrets)))
+    if len(parts) < 2:
+        return next(iter(parts.values()), (0.0, 1.0))
+    (low, top), (control_low, control_top) = parts[True], parts[False]
+    more = (CONTROL_STRETCH - 1) * (top - low)
+    return max(min(low, control_low), low - more), min(max(top, control_top), top + more)
+
+
 def _y_limits(every: Sequence[Series], regrets: Sequence[float]) -> tuple[float, float]:
     """Return the lowest and highest loss that a row shows, such that basins and regrets can be seen."""
     rises, bests = [], []
     known = [shape for shape in every if shape.x]
-    if not known:
-        return 0.0, 1.0
     for shape in known:
         best, center = min(zip(shape.y, shape.x, strict=True))
         near = [y for x, y in zip(shape.x, shape.y, strict=True) if abs(x - center) <= OCTAVES_SHOWN]

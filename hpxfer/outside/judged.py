@@ -13,9 +13,17 @@ from hpxfer.analysis.analyze import Analysis
 from hpxfer.outside.runs import Run
 from hpxfer.verdict.report import TransferReport
 from hpxfer.verdict.rules import Rules
+from hpxfer.verdict.what_to_add import asks_nothing
 
 if TYPE_CHECKING:
     from hpxfer.report.contents import Report
+
+# What would turn `stays` into `transfers`, for each of `Finding.lacking`.
+SHOWS = {
+    "no control": "an arm whose optimum is expected to move (--control ARM)",
+    "no arm beside the control": "runs of the arm that the control is compared with",
+    "no base named": "the shape that the HP was tuned at (--base scale=SIZE)",
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,14 +89,12 @@ def _steps(judged: JudgedTable) -> Iterator[str]:
     shown = [finding for finding in report.findings if not finding.is_control] or list(report.findings)
     for finding in shown:
         if finding.verdict == "undecided" and finding.to_add:
-            yield f"for {finding.parameterization} along {finding.axis}, add {finding.to_add[0].text}"
-    lacking = list(dict.fromkeys(why for finding in shown for why in finding.lacking))
-    if "no control" in lacking:
-        yield "add runs of an arm whose optimum is expected to move, and name it with --control ARM"
-    if "no arm beside the control" in lacking:
-        yield "add runs of the arm that is to be compared with the control"
-    if "no base named" in lacking:
-        yield "name the shape that the HP was tuned at with --base scale=SIZE"
-    if any(finding.verdict == "transfers" for finding in shown):
-        yield f"use the {report.hp} tuned at the base up to the largest scale of the table, and not beyond"
+            first = finding.to_add[0]
+            which = f"for {finding.parameterization} along {finding.axis}"
+            yield f"{which}, {first.text if asks_nothing(first) else f'add {first.text}'}"
+    staying = [finding for finding in shown if finding.verdict in ("transfers", "stays")]
+    if staying:
+        lacking = dict.fromkeys(SHOWS[why] for finding in staying for why in finding.lacking if why in SHOWS)
+        more = f"; {' and '.join(lacking)} would show more" if lacking else ""
+        yield f"use the {report.hp} tuned at the base up to the largest scale of the table, and not beyond{more}"
     yield f"tune {report.hp} at the scale that you need"

@@ -88,6 +88,10 @@ def judge(
         _rules(regret_limit, error), control=control, outside=True, assumed_bases=assumed, seeds_differ=True
     )
     loss = _loss(ready.read, runs, unit, classes, samples)
+    named = unit is not None or any(run.unit is not None for run in runs)
+    notes = (
+        ready.notes if named else (*ready.notes, f"no unit is named: losses count as {loss.unit}; --unit names another")
+    )
     hp = hp or ("lr" if "lr" in hps else hps[0])
     frames = {each: _line([run for run in runs if run.hp == each]) for each in sorted(hps, key=lambda one: one != hp)}
     title = Path(where).name
@@ -101,7 +105,7 @@ def judge(
         runs=runs,
         rules=rules,
         lines=frames,
-        analysis=analyze_lines(lines, name=title, hp=hp, rules=rules, notes=ready.notes),
+        analysis=analyze_lines(lines, name=title, hp=hp, rules=rules, notes=notes),
     )
 
 

@@ -12,6 +12,7 @@ from hpxfer.plan.packing import CPU, Device
 from hpxfer.scaling.shape import Shape
 
 if TYPE_CHECKING:
+    from hpxfer.plan.outlook import Outlook
     from hpxfer.plan.precision import Precision, Saving
 
 
@@ -105,6 +106,7 @@ class Plan:
     data: tuple[str, ...] = ()  # the training data of each shape, where points have data of their own
     recipe: tuple[str, ...] = ()  # what comes from the recipe that the sweep starts from, and what does not
     preset: tuple[str, ...] = ()  # what the model's preset sets, what the file has otherwise, and what neither has
+    outlook: Outlook | None = None  # of the verdict; None if no HP is judged or all trials are done
     unfit: tuple[str, ...] = ()  # the shapes of which not even one trial fits into memory, one line each
 
     @property
@@ -196,6 +198,7 @@ class Plan:
             "active": list(self.active),
             "schedules": list(self.schedules),
             "data": list(self.data),
+            "outlook": None if self.outlook is None else {**asdict(self.outlook), "text": self.outlook.line()},
             "cautions": list(self.cautions),
             "unfit": list(self.unfit),
             "shapes": [{**asdict(row), "worker_s": row.worker_s, "shape": row.shape.dims()} for row in self.shapes],

@@ -23,7 +23,8 @@ def plan_text(plan: Plan) -> str:
     schedules = [f"schedule of {line}" for line in plan.schedules]
     data = [f"data of {line}" for line in plan.data]
     said = (*plan.recipe, *plan.preset, *plan.balance, *schedules, *data)
-    return "\n".join([f"sweep {plan.sweep}", *said, *rows, *plan.active, *_totals(plan)])
+    verdict = [] if plan.outlook is None else [plan.outlook.line()]
+    return "\n".join([f"sweep {plan.sweep}", *said, *rows, *plan.active, *_totals(plan), *verdict])
 
 
 def _knows_models(plan: Plan) -> bool:

@@ -16,7 +16,7 @@ from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.labels import scale_text, shape_label
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
-from hpxfer.verdict.text import exponent_text
+from hpxfer.verdict.text import hp_text
 from hpxfer.verdict.thresholds import PREDICT_REACH, PREDICT_SHAPES, PREDICTED
 
 ROUNDING = 1e-9  # relative, of scales
@@ -67,7 +67,7 @@ def loss_at(
     """Return the loss that the shapes of one axis, at one HP value, let expect at `scale`."""
     known = [(row, cell) for row in rows if (cell := row.cell(value)) is not None and cell.losses]
     blank = LossAnswer(axis=rows[0].axis, scale_name=rows[0].scale_name, scale=scale, verdict=verdict)
-    at = f"{hp} {exponent_text(value)}"
+    at = f"{hp} {hp_text(value)}"
     if diverged := [_diverged(row, cell) for row, cell in known if len(cell.finite) < len(cell.losses)]:
         return replace(blank, why_not=f"{at} diverged at {', '.join(diverged)}")
     shapes = tuple(

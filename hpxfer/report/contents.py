@@ -34,7 +34,7 @@ from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import (
     conclusion,
     drift_text,
-    exponent_text,
+    hp_text,
     interval_text,
     likely_text,
     misfit_text,
@@ -311,9 +311,7 @@ def _shape(shape: ShapeFinding, judged: JudgedLoss) -> tuple[Cell, ...]:
         optimum_text(shape.optimum),
         interval_text(shape.optimum),
         misfit_text(shape.optimum) or None,
-        None
-        if shape.lowest_loss is None
-        else f"{judged.level(shape.lowest_loss)} at {exponent_text(shape.lowest_value)}",
+        None if shape.lowest_loss is None else f"{judged.level(shape.lowest_loss)} at {hp_text(shape.lowest_value)}",
         shape.edge_octaves,
         shape.num_seeds,
         shape.num_diverged,

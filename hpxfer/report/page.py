@@ -51,7 +51,7 @@ BADGES: dict[Verdict, tuple[str, str]] = {
     "transfers": ("o", "#1a7f4b"),
     "drifts": ("^", "#b3261e"),
     "undecided": ("D", "#8a5a00"),
-    "stays": ("D", "#8a5a00"),
+    "stays": ("s", "#0b5cad"),
 }
 
 

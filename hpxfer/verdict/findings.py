@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,7 @@ from hpxfer.verdict.labels import shape_label, variant_of
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.regret import RegretTrend
+from hpxfer.verdict.thresholds import ERROR_RATE, NUM_SE
 
 # `stays`: all of `transfers` holds but what shows that it is a merit, such as a control; see `Rules.outside`.
 Verdict = Literal["transfers", "stays", "drifts", "undecided"]
@@ -56,6 +58,13 @@ class ShapeFinding:
     curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, fitted loss), empty without a fit
     transferred_missing: int = 0  # trials of others (`Rules.outside`) without a loss at the transferred HP
     samples_se: float = 0.0  # the part of regret_se_nats that more seeds do not lower, but more held-out samples do
+
+
+def _was_over(shape: ShapeFinding) -> bool:
+    """Return whether a regret was measured above its limit, by two standard errors."""
+    if shape.regret_nats is None or shape.limit_nats is None:
+        return False
+    return shape.regret_nats - NUM_SE * (shape.regret_se_nats or 0.0) > shape.limit_nats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +114,7 @@ class Finding:
     lacking: tuple[str, ...] = ()  # why it may at best be said that the optimum stays, e.g. `no control`
     doubts: tuple[str, ...] = ()  # why the losses cannot be believed, see `Rules.doubts`
     shares_base: tuple[str, ...] = ()  # the other arms whose trials at the base are the same, and so their HP value
+    error: float = ERROR_RATE  # the chance of being wrong at which a verdict is said
 
     @property
     def key(self) -> tuple[str, str]:
@@ -124,6 +134,20 @@ class Finding:
     def name(self, shape: ShapeFinding) -> str:
         """Return the name of a shape within this axis, e.g. `width 64`."""
         return shape_label(self.scale_name, shape.scale)
+
+    def is_over(self, shape: ShapeFinding) -> bool:
+        """Return whether the regret of a shape alone shows a drift: it surely exceeds its limit, and was measured."""
+        if shape.regret_nats == math.inf:
+            return True
+        if shape.over_chance is None or shape.over_chance < 1 - self.error:
+            return False
+        return (shape.regret_nats or 0.0) > NUM_SE * (shape.regret_se_nats or 0.0)
+
+    @property
+    def over(self) -> tuple[ShapeFinding, ...]:
+        """The shapes beyond the base whose regret shows a drift or was measured above its limit, the largest first."""
+        found = [shape for shape in self.shapes if not shape.is_base and (self.is_over(shape) or _was_over(shape))]
+        return tuple(sorted(found, key=lambda shape: -(shape.regret_nats or 0.0)))
 
     @property
     def worst(self) -> ShapeFinding | None:

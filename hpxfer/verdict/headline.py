@@ -17,14 +17,16 @@ from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.text import (
     chance_text,
     drift_text,
-    exponent_text,
     has_transferred,
+    hp_text,
     lost_text,
     most_lost,
     most_text,
     move_text,
+    refuted,
     verdict_text,
 )
+from hpxfer.verdict.what_to_add import asks_nothing
 
 
 def headline(hp: str, findings: Sequence[Finding], *, is_running: bool = False, of_table: bool = False) -> str:
@@ -39,7 +41,8 @@ def headline(hp: str, findings: Sequence[Finding], *, is_running: bool = False, 
     sentences = []
     for _, group in groupby(sorted(shown, key=lambda finding: finding.parameterization), key=_name):
         members = list(group)
-        sentences += [*_use(hp, members), *_stay(hp, members), *_tune(hp, members), *_decide(hp, members, decides)]
+        sentences += [*_use(hp, members), *_stay(hp, members), *_tune(hp, members)]
+        sentences += [*_say_how(hp, members, decides), *_decide(hp, members, decides)]
     return " ".join([*sentences, *_control(findings, shown)])
 
 
@@ -57,7 +60,7 @@ def _use(hp: str, findings: Sequence[Finding]) -> list[str]:
         lost = most_text(max(most, default=0.0), members[0].judged)
         reach = _listed([_largest(finding) for finding in members])
         out.append(
-            f"Use {hp} {exponent_text(value)} tuned at {_base(members)} with {_name(members[0])} up to {reach}: {lost}."
+            f"Use {hp} {hp_text(value)} tuned at {_base(members)} with {_name(members[0])} up to {reach}: {lost}."
         )
     return out
 
@@ -65,7 +68,7 @@ def _use(hp: str, findings: Sequence[Finding]) -> list[str]:
 def _stay(hp: str, findings: Sequence[Finding]) -> Iterator[str]:
     """Yield that an optimum did not move, what is missing to call that a transfer, and what was measured."""
     for finding in _of("stays", findings):
-        lost = f"; {hp} {exponent_text(finding.base_value)}, the best at {_base([finding])}: {lost_text(finding)}"
+        lost = f"; {hp} {hp_text(finding.base_value)}, the best at {_base([finding])}: {lost_text(finding)}"
         yield (
             f"With {_name(finding)} along {finding.axis} {verdict_text(finding)} (drift {drift_text(finding)}{lost})."
         )
@@ -82,7 +85,7 @@ def _tune(hp: str, findings: Sequence[Finding]) -> list[str]:
 
 def _cost(found: Sequence[Finding], subject: str) -> str:
     """Return what an HP that drifts costs: it diverges, it loses so much, or its optimum moves."""
-    worst = [(shape.regret_nats or 0.0, finding.name(shape)) for finding in found if (shape := finding.worst)]
+    worst = [(shape.regret_nats or 0.0, finding.name(shape)) for finding in found for shape in finding.over[:1]]
     lost, where = max(worst, default=(0.0, ""))
     if lost == math.inf:
         return f"{subject} diverges at {where}"
@@ -93,40 +96,54 @@ def _cost(found: Sequence[Finding], subject: str) -> str:
     return moves[0] if moves else "its optimum moves"
 
 
-def _decide(hp: str, findings: Sequence[Finding], decides: Callable[[Sequence[Finding]], str]) -> list[str]:
+Decides = Callable[[Sequence[Finding], str], str]  # (findings, to do what) -> the sentence on what would do that
+
+
+def _say_how(hp: str, findings: Sequence[Finding], decides: Decides) -> Iterator[str]:
+    """Yield that an HP does not transfer where it is not known how it drifts, and what would tell that."""
+    if found := list(filter(refuted, findings)):
+        what = f"{hp} {hp_text(found[0].base_value)} tuned at {_base(found)}" if _of_one_value(found) else hp
+        likely = f" (probability that it does: {chance_text(found[0])})" if len(found) == 1 else ""
+        yield (
+            f"{what} does not transfer with {_name(found[0])} along {_axes(found)}{likely}, although no single "
+            f"statement on how it drifts is sure. {decides(found, 'say how')}"
+        )
+
+
+def _of_one_value(found: Sequence[Finding]) -> bool:
+    return all(map(has_transferred, found)) and len({finding.base_value for finding in found}) == 1
+
+
+def _decide(hp: str, findings: Sequence[Finding], decides: Decides) -> list[str]:
     """Return that findings are undecided, and what would decide them."""
-    found = _of("undecided", findings)
+    found = [finding for finding in _of("undecided", findings) if not refuted(finding)]
     if not found:
         return []
-    known = all(map(has_transferred, found)) and len({finding.base_value for finding in found}) == 1
-    if len(found) == 1 and known and len(found[0].shapes) > 1:
-        what = f"{hp} {exponent_text(found[0].base_value)} tuned at {_base(found)} holds with {_name(found[0])} "
+    if len(found) == 1 and _of_one_value(found) and len(found[0].shapes) > 1:
+        what = f"{hp} {hp_text(found[0].base_value)} tuned at {_base(found)} holds with {_name(found[0])} "
         what += f"up to {_largest(found[0])}"
     else:
         does = f"the optimum of {hp} stays" if found[0].lacking else f"{hp} transfers"
         what = f"{does} with {_name(found[0])} along {_axes(found)}"
     chance = chance_text(found[0]) if len(found) == 1 else None
     likely = f" (probability {chance})" if chance else ""
-    return [f"Whether {what} is undecided{likely}. To decide, {decides(found)}."]
+    return [f"Whether {what} is undecided{likely}. {decides(found, 'decide')}"]
 
 
-def _what_decides(found: Sequence[Finding], *, is_running: bool, of_table: bool) -> str:
+def _what_decides(found: Sequence[Finding], aim: str, *, is_running: bool, of_table: bool) -> str:
     if doubted := [doubt for finding in found for doubt in finding.doubts]:
-        return f"mend the trainer first: {doubted[0]}"
-    needs = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
-    if needs and of_table:
-        return f"add {'; '.join(need.text for need in needs)}"
-    if any(shape.num_missing > shape.num_lost for finding in found for shape in finding.shapes):
+        return f"To {aim}, mend the trainer first: {doubted[0]}."
+    if not of_table and any(shape.num_missing > shape.num_lost for finding in found for shape in finding.shapes):
         if is_running:
-            return "wait for the run, as trials that it needs are still to come"
-        return "run the sweep again, as trials that it needs have no result"
+            return f"To {aim}, wait for the run, as trials that it needs are still to come."
+        return f"To {aim}, run the sweep again, as trials that it needs have no result."
     if all(_only_diverged(finding) for finding in found):
-        return "find out why trials diverge at every HP value"
-    if len(needs) == 1 and not needs[0].values:
-        return f"add {needs[0].text}"
+        return f"To {aim}, find out why trials diverge at every HP value."
+    first = list(dict.fromkeys(finding.to_add[0] for finding in found if finding.to_add))
+    needs = [need for need in first if not asks_nothing(need)]
     if needs:
-        return "run the follow-up sweep: hpxfer report --write-followup"
-    return "see the reasons in the full report"
+        return f"To {aim}, add {'; '.join(need.text for need in needs)}."
+    return f"{first[0].text[:1].upper()}{first[0].text[1:]}." if first else "The full report has the reasons."
 
 
 def _only_diverged(finding: Finding) -> bool:

@@ -18,14 +18,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Verdict
-from hpxfer.verdict.lattice import value_text
-from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.text import NOTHING, lost_runs_text, move_text, regret_text, scales_text
+from hpxfer.verdict.text import (
+    NOTHING,
+    SURE,
+    hp_text,
+    lost_runs_text,
+    move_text,
+    probability_text,
+    refuted,
+    regret_text,
+    scales_text,
+)
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 
 Differ = Callable[[str, str], str | None]  # what tells the base models of two arms apart, in words
 NO_NOISE = "one seed: no noise floor, add seeds"
+ALMOST_ONE = 0.9995  # a probability that would be rounded to 100.0%
 
 
 def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tuple[str, ...]]:
@@ -45,8 +54,8 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     others = [shape for shape in finding.shapes if not shape.is_base]
     if base is None:
         return "undecided", ("the base shape has no results",)
-    drifting = [why for shape in others if (why := _why_drifts(finding, shape, rules))]
-    if others and finding.move_chance is not None and finding.move_chance >= 1 - rules.error:
+    drifting = [_why_drifts(finding, shape) for shape in others if finding.is_over(shape)]
+    if others and finding.move_chance is not None and finding.move_chance >= 1 - finding.error:
         drifting.append(_moved(finding))
     without = [
         f"{finding.name(shape)}: no optimum inside the grid: {shape.optimum.open_because or 'nothing bounds it'}"
@@ -74,14 +83,10 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     return "transfers", (why, *still, *_caveats(finding, others))
 
 
-def _why_drifts(finding: Finding, shape: ShapeFinding, rules: Rules) -> str | None:
+def _why_drifts(finding: Finding, shape: ShapeFinding) -> str:
     if shape.regret_nats == math.inf:
         return f"{finding.name(shape)}: diverges at the transferred HP"
-    if shape.over_chance is None or shape.over_chance < 1 - rules.error:
-        return None
-    if (shape.regret_nats or 0.0) <= NUM_SE * (shape.regret_se_nats or 0.0):
-        return None  # what was measured does not show it
-    limit = f"over the limit of {_limit(finding, shape)} ({_sure(shape.over_chance)})"
+    limit = f"over the limit of {_limit(finding, shape)} ({_sure(finding, shape.over_chance or 0.0)})"
     return f"{finding.name(shape)}: {regret_text(shape, finding.judged)}, {limit}"
 
 
@@ -90,14 +95,17 @@ def _limit(finding: Finding, shape: ShapeFinding) -> str:
 
 
 def _moved(finding: Finding) -> str:
-    chance = _sure(finding.move_chance or 0.0)
+    chance = _sure(finding, finding.move_chance or 0.0)
     moved = move_text(finding) or "the optimum moves"
     between = scales_text(finding.scale_name, finding.move_between or ())
     return f"{moved}; the optima at {between} differ by {MOVE_OCTAVES:g} octave or more ({chance})"
 
 
-def _sure(chance: float) -> str:
-    return "surely" if chance >= 0.9995 else f"probability {chance:.1%}"
+def _sure(finding: Finding, chance: float) -> str:
+    """Return how sure a statement is. Where losses scatter about every basin, nothing is said surely."""
+    if chance < ALMOST_ONE:
+        return f"probability {chance:.1%}"
+    return f"probability over {SURE:.1%}" if any(shape.optimum.misfit for shape in finding.shapes) else "surely"
 
 
 def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
@@ -117,37 +125,38 @@ def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
         f"{NUM_SE:g} standard errors of the {judged.noun} given up are {judged.amount(NUM_SE * shape.regret_se_nats)}"
     )
     limit = f"over the limit of {judged.number(shape.limit_nats)}"
-    return [f"{finding.name(shape)}: {error}, {limit}: about {what_decides(shape, judged)} decide"]
-
-
-def what_decides(shape: ShapeFinding, judged: JudgedLoss) -> str:
-    """Return how many seeds lower the error of a regret to its limit or, if no number does, how many samples."""
-    assert shape.regret_se_nats is not None
-    assert shape.limit_nats is not None
-    least, allowed = shape.samples_se**2, (shape.limit_nats / NUM_SE) ** 2
-    if least < allowed:  # the rest of the error falls with the root of the number of seeds
-        return f"{math.ceil(shape.num_seeds * (shape.regret_se_nats**2 - least) / (allowed - least))} seeds"
-    return f"{math.ceil((judged.num_samples or 0) * 2 * least / allowed)} held-out samples"
+    return [f"{finding.name(shape)}: {error}, {limit}"]
 
 
 def _uncertain(finding: Finding, others: Sequence[ShapeFinding], rules: Rules) -> list[str]:
     """Return why it is not sure that the HP transfers; empty if it is."""
     if finding.transfer_chance is None or finding.move is None:
         return ["drift unknown: fewer than two shapes have an optimum inside the grid"]
-    if finding.transfer_chance >= 1 - rules.error:
+    if finding.transfer_chance >= 1 - finding.error:
         return []
     what = "the optimum stays" if rules.outside else "the HP transfers"
-    out = [f"probability {finding.transfer_chance:.1%} that {what}, {1 - rules.error:.0%} is needed"]
-    if (finding.move_chance or 0.0) > rules.error / 2:
+    out = [f"probability {probability_text(finding.transfer_chance)} that {what}, {1 - finding.error:.0%} is needed"]
+    if refuted(finding):
+        out = [f"{out[0]}: it does not", f"it is not called drifts, as {_why_open(finding, others)}"]
+    if (finding.move_chance or 0.0) > finding.error / 2:
         moved = move_text(finding) or "the move is not bounded"
         out.append(f"{moved}: perhaps more than {MOVE_OCTAVES:g} octave")
     out += [
         f"{finding.name(shape)}: {regret_text(shape, finding.judged)}, "
         f"perhaps over the limit of {_limit(finding, shape)}"
         for shape in others
-        if shape.over_chance is not None and shape.over_chance > rules.error / 2
+        if shape.over_chance is not None and shape.over_chance > finding.error / 2
     ]
     return out
+
+
+def _why_open(finding: Finding, others: Sequence[ShapeFinding]) -> str:
+    """Return why no single statement shows how an HP that does not transfer drifts: how sure each likely one is."""
+    each = [(finding.move_chance or 0.0, f"two shapes differ by {MOVE_OCTAVES:g} octave or more")]
+    each += [(shape.over_chance or 0.0, f"{finding.name(shape)} is over its limit") for shape in others]
+    likely = [f"{probability_text(chance)} that {what}" for chance, what in each if chance > finding.error]
+    seen = "no single statement is that sure and was measured"
+    return f"{seen}: the probability is {', '.join(likely)}" if likely else seen
 
 
 def _caveats(finding: Finding, shapes: Sequence[ShapeFinding]) -> list[str]:
@@ -178,7 +187,7 @@ def with_own_base(finding: Finding, findings: Sequence[Finding], differ: Differ)
     for arms, other in beside.items():
         why = differ(finding.parameterization, other.parameterization)
         because = f" ({why})" if why else ""
-        theirs, own = value_text(other.base_value or 0.0), value_text(finding.base_value)
+        theirs, own = hp_text(other.base_value), hp_text(finding.base_value)
         model = f"the model of {', '.join(arms)} is another one there"
         reasons.append(f"{finding.name(base)}: {model}{because}: it hands on {theirs}, not {own}")
     return replace(finding, reasons=(*finding.reasons, *reasons))

@@ -22,7 +22,7 @@ def values_wanted(lacks: Sequence[Lack]) -> Addition:
     """Return the addition for shapes that lack values for the same reason: one grid serves them all."""
     values = tuple(sorted({value for lack in lacks for value in lack.values}))
     names = ", ".join(lack.name for lack in lacks)
-    text = f"{names}: HP {_values_text(values)}, {lacks[0].why}"
+    text = f"HP {_values_text(values)} at {names}, {lacks[0].why}"
     return Addition(text=text, values=values, scales=tuple(lack.scale for lack in lacks))
 
 
@@ -34,6 +34,8 @@ def why_hopeless(row: Row) -> str | None:
     """Return why no cell shows an optimum at this shape; None if one may."""
     if row.is_constant:
         return f"{row.name}: every HP value has exactly the same loss, so the HP may have no effect there"
+    if row.noise is None:
+        return None  # one seed does not tell what noise is
     octaves = row.exponents[-1] - row.exponents[0] if row.cells else 0.0
     risen = any(_has_risen(row, upper=upper) for upper in (False, True)) if row.finite else True
     if len(row.finite) >= MIN_POINTS and octaves >= FLAT_OCTAVES and not risen:
@@ -50,6 +52,13 @@ def why_lost(row: Row) -> str | None:
         if row.shape.is_base and row.lowest is not None and abs(i - row.lowest) == 1:
             return f"{row.name}: {value_text(row.cells[i].value)}, next to the best HP, ended without a loss"
     return None
+
+
+def transferred_lacking(row: Row) -> Lack | None:
+    """Return the transferred HP where this shape does not have it among its values; None where it has."""
+    if row.transferred is None or row.has(row.transferred):
+        return None
+    return row.lacking((row.transferred,), "the transferred HP, which was not run there")
 
 
 def values_lacking(row: Row) -> Iterator[Lack]:
@@ -94,7 +103,7 @@ def cells_to_run_again(row: Row) -> Addition | None:
     if not lost:
         return None
     values = tuple(row.cells[i].value for i in lost)
-    text = f"{row.name}: run again what has no result, HP {_values_text(values)}"
+    text = f"the trials without a result of HP {_values_text(values)} at {row.name}"
     return Addition(text=text, values=values, scales=(row.shape.scale,))
 
 

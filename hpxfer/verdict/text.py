@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.thresholds import CONFIDENCE, NUM_SE
@@ -18,6 +19,7 @@ SIGN = {"lower_edge": "<= ", "upper_edge": ">= "}
 NOTHING = "-"
 SAME_CELL = "same grid cell"
 MISFIT = 1.05  # a misfit is named from here on: below it is rounding
+LIKELY = 0.5  # wide intervals make a transfer improbable too: a drift is seen if a single statement is likely
 SURE = 0.999  # a probability closer to 0 or 1 than this is written as a bound
 
 
@@ -36,14 +38,12 @@ def interval_text(optimum: Optimum) -> str:
     return "..".join("" if end is None else f"2^{end:.1f}" for end in (optimum.low_log2, optimum.high_log2))
 
 
-def hp_text(value: float) -> str:
-    """Return an HP of the grid as a number and as a power of two, e.g. `0.01562 (2^-6)`."""
-    return f"{value:.4g} (2^{math.log2(value):.4g})"
-
-
-def exponent_text(value: float | None) -> str:
-    """Return an HP as a power of two, e.g. `2^-6`; `-` without one."""
-    return NOTHING if value is None else f"2^{math.log2(value):.4g}"
+def hp_text(value: float | None) -> str:
+    """Return an HP of the grid: `2^-6.5`, or `0.0003 (2^-11.7)` for a number that is no such power; `-` without one."""
+    if value is None:
+        return NOTHING
+    text = value_text(value)
+    return text if text.startswith("2^") else f"{text} (2^{math.log2(value):.3g})"
 
 
 def misfit_text(optimum: Optimum) -> str:
@@ -162,10 +162,11 @@ def drift_text(finding: Finding) -> str:
             for step in drift.steps
         ]
         return f"not a line; in octaves, by {finding.scale_name}: {', '.join(steps)}"
-    bounds = f", bounds at {', '.join(drift.bounds)}" if drift.bounds else ""
-    without = f", without {', '.join(drift.left_out)}" if drift.left_out else ""
+    count = [f"{drift.num_shapes} shape{'' if drift.num_shapes == 1 else 's'}"] if drift.num_shapes else []
+    bounds = [f"bounds at {', '.join(drift.bounds)}"] if drift.bounds else []
+    without = [f"without {', '.join(drift.left_out)}"] if drift.left_out else []
     slope = _with_ends(drift.octaves_per_doubling, drift.low, drift.high)
-    return f"{slope} octaves per doubling of {finding.scale_name} ({drift.num_shapes} shapes{bounds}{without})"
+    return f"{slope} octaves per doubling of {finding.scale_name} ({', '.join([*count, *bounds, *without])})"
 
 
 def _with_ends(value: float, low: float | None, high: float | None) -> str:
@@ -184,11 +185,27 @@ def chance_text(finding: Finding) -> str | None:
     chance = finding.transfer_chance
     if chance is None or len(finding.shapes) < 2 or any(shape.transferred_missing for shape in finding.shapes):
         return None
+    return probability_text(chance)
+
+
+def probability_text(chance: float) -> str:
+    """Return a probability, e.g. `99.6%` or `over 99.9%`."""
     if chance > SURE:
         return f"over {SURE:.1%}"
-    if chance < 1 - SURE:
-        return f"under {1 - SURE:.1%}"
-    return f"{chance:.1%}"
+    return f"under {1 - SURE:.1%}" if chance < 1 - SURE else f"{chance:.1%}"
+
+
+def refuted(finding: Finding) -> bool:
+    """Return whether an HP surely does not transfer, although no single statement is sure enough for `drifts`.
+
+    What is not measured yet, at the base or elsewhere, leaves that open.
+    """
+    if finding.verdict != "undecided" or finding.doubts or not has_transferred(finding):
+        return False
+    if finding.transfer_chance is None or any(shape.regret_nats is None for shape in finding.shapes):
+        return False
+    likely = max(finding.move_chance or 0.0, *(shape.over_chance or 0.0 for shape in finding.shapes))
+    return finding.transfer_chance <= finding.error and likely >= LIKELY
 
 
 def lost_runs_text(finding: Finding, shape: ShapeFinding) -> str | None:
@@ -222,6 +239,8 @@ def verdict_text(finding: Finding) -> str:
     """Return the verdict. If it is `transfers`, also say whether the control is missing that would support it."""
     if finding.verdict == "stays":
         return f"the optimum did not move: {', '.join(finding.lacking)}"
+    if refuted(finding):
+        return "does not transfer, undecided how"
     if finding.verdict != "transfers" or finding.is_control:
         return finding.verdict
     if finding.control is None:
@@ -238,24 +257,22 @@ def verdict_line(finding: Finding) -> str:
 
 def conclusion(finding: Finding) -> str | None:
     """Return in a few words what a verdict rests on; None if nothing is known."""
-    worst = finding.worst
     if finding.doubts:
         return finding.doubts[0]
     if finding.verdict == "transfers":
         return lost_text(finding)
     if finding.verdict == "stays":
         return "; ".join(text for text in (f"drift {drift_text(finding)}", lost_text(finding)) if text)
-    if finding.verdict == "undecided" and (why := _open_question(finding)):
+    if finding.verdict == "undecided" and not refuted(finding) and (why := _open_question(finding)):
         return why
     if finding.verdict == "undecided":
         likely = likely_text(finding)
         return None if likely is None else f"probability {likely}"
-    if worst is None or worst.regret_nats is None:
-        return None
+    if not finding.over:
+        return move_text(finding)
+    worst = finding.over[0]
     if worst.regret_nats == math.inf:
         return f"diverges at {finding.name(worst)}"
-    if worst.regret_nats <= 0:
-        return move_text(finding)
     lost = f"{regret_number_text(worst, finding.judged)} {finding.judged.unit} {finding.judged.of_noun}lost"
     return f"{lost} at {finding.name(worst)}"
 

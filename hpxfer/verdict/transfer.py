@@ -21,7 +21,9 @@ from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.regret import regret_trend
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.thresholds import WIDTH_SHARES
-from hpxfer.verdict.what_to_add import what_to_add
+from hpxfer.verdict.what_to_add import asks_nothing, what_to_add
+
+TIGHT_OCTAVES = 0.25  # a limit that so small a distance from the optimum uses up is none that a grid can meet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         reasons=(),
         judged=grid.judged,
         is_control=is_control(grid.parameterization, rules.control),
+        error=rules.error,
         doubts=_doubts(estimates, rules),
         shares_base=_sharing(estimates),
         regret_trend=regret_trend(
@@ -70,9 +73,10 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
     if base is not None and noise is not None and not finding.doubts:  # no chance is known of losses in doubt
         finding = _with_chances(finding, estimates, base, cells[base].moved)
     verdict, reasons = judge(finding, rules)
-    to_add = what_to_add(finding, grid, rules) if verdict == "undecided" else ()
-    needs = tuple(f"to decide: {addition.text}" for addition in to_add)
-    return replace(finding, verdict=verdict, reasons=(*reasons, *needs, *_notes(estimates)), to_add=to_add)
+    judged = replace(finding, verdict=verdict, reasons=reasons)
+    to_add = what_to_add(judged, grid, rules) if verdict == "undecided" else ()
+    needs = tuple(one.text if asks_nothing(one) else f"to decide: {one.text}" for one in to_add)
+    return replace(judged, reasons=(*reasons, *needs, *_notes(estimates), *_limit_note(judged, rules)), to_add=to_add)
 
 
 def _doubts(estimates: Estimates, rules: Rules) -> tuple[str, ...]:
@@ -228,6 +232,22 @@ def _lowest_at_base(estimates: Estimates) -> Iterator[str]:
                 f"{row.name}: {lowest} has the {judged.extreme} mean {judged.noun}, by {judged.amount(lower)}, but "
                 f"{expected} is expected to be the best, by the values around it"
             )
+
+
+def _limit_note(finding: Finding, rules: Rules) -> list[str]:
+    """Return that a share of the loss is no fair limit where the loss is close to zero, and which rule is."""
+    tight = [
+        finding.name(shape)
+        for shape in finding.shapes
+        if rules.loss is not None and shape.limit_nats is not None and shape.octave_nats is not None
+        if shape.limit_nats < TIGHT_OCTAVES**2 * shape.octave_nats
+    ]
+    if not tight or finding.judged.is_error:
+        return []
+    return [
+        f"{', '.join(tight)}: the loss is so close to zero that {rules.loss:.0%} of it allows less than "
+        f"{TIGHT_OCTAVES:g} octaves from the optimum: the rule regret_limit may be octaves and no share of the loss"
+    ]
 
 
 def _notes(estimates: Estimates) -> list[str]:

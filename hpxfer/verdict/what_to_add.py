@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from scipy import stats
 
 from hpxfer.verdict.findings import Addition, Finding, ShapeFinding
-from hpxfer.verdict.judge import what_decides
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.row import Lack, Row
 from hpxfer.verdict.row_needs import (
     cells_to_run_again,
     seeds_cannot_mend,
+    transferred_lacking,
     value_between_ties,
     values_lacking,
     values_to_see_rise,
@@ -29,13 +29,14 @@ from hpxfer.verdict.row_needs import (
     why_lost,
 )
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
+from hpxfer.verdict.text import has_transferred
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 
 MIN_SEEDS = 3  # with two, an unlucky run cannot be distinguished from noise
 MAX_SEEDS = 20  # with more, a longer axis or a finer grid says more at lower cost
-HOPELESS_SEEDS = 2 * MAX_SEEDS  # where more are needed, no follow-up asks for seeds
+HOPELESS_SEEDS = 2 * MAX_SEEDS  # where noise alone asks for more, no follow-up asks for seeds
 LONG_AXIS = 64  # the largest ratio of two scales on an axis that a follow-up makes longer
-SEED_MARGIN = 1.25  # without one, about half of all follow-ups would just miss
+SEED_MARGIN = 1.5  # without one, about half of all follow-ups would just miss
 WIDE_SHARE = 0.7  # of the widest interval of an optimum: an interval as wide as that is to blame too
 MAX_GROWTH = 4  # at most so many times the seeds per follow-up: how many decide is itself known from few seeds
 
@@ -50,6 +51,8 @@ def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) 
     rows = [Row.of(finding, shape, row) for shape, row in zip(finding.shapes, grid.rows, strict=True)]
     if again := [addition for row in rows if (addition := cells_to_run_again(row)) is not None]:
         return tuple(again)
+    if untried := _wanted(lack for row in rows if has_transferred(finding) and (lack := transferred_lacking(row))):
+        return tuple(untried)
     hopeless = [why for row in rows if (why := why_hopeless(row)) is not None]
     if hopeless and len(hopeless) == len(rows):
         return (_nothing(hopeless[0]),)
@@ -59,8 +62,9 @@ def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) 
         out.append(Addition(text=text, new_scales=tuple(4 * row.shape.scale for row in rows)))
     if _num_seeds(finding) < 2:
         out.append(Addition(text=f"{MIN_SEEDS} seeds at every shape", seeds=MIN_SEEDS))
-    if not out and (lost := [why for row in rows if (why := why_lost(row)) is not None]):
-        return (_nothing(lost[0]),)
+    vain = [*(why for row in rows if (why := why_lost(row)) is not None), *hopeless]
+    if vain and not out:
+        return (_nothing(vain[0]),)
     return tuple(out or _within_noise(finding, rows, rules) or _base_tie(rows) or _precision(finding, rows, rules))
 
 
@@ -87,46 +91,64 @@ def _base_tie(rows: Sequence[Row]) -> list[Addition]:
 
 def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addition]:
     """Return the seeds without which no regret can be said to be within its limit, and the value between a tie."""
-    now = _num_seeds(finding)
-    wide = [NUM_SE * (shape.regret_se_nats or 0.0) / shape.limit_nats for shape in _others(finding) if shape.limit_nats]
-    factor = max(wide, default=0.0)
+    now, factor = _num_seeds(finding), _width(finding)
     # What is likely to drift is decided by a regret far over its limit, and needs no small error.
     if factor <= 1 or (finding.transfer_chance or 0.0) < rules.error:
         return []
-    needed, judged = math.ceil(SEED_MARGIN * now * factor**2), finding.judged
-    wanting = [
-        shape for shape in _others(finding) if shape.limit_nats and NUM_SE * shape.samples_se >= shape.limit_nats
-    ]
-    if wanting:
-        return [_nothing(f"about {what_decides(wanting[0], judged)} decide, as all seeds share those of the sweep")]
+    needed, judged = math.ceil(seeds_at_noise(finding)), finding.judged
+    shared = max(NUM_SE * shape.samples_se / shape.limit_nats for shape in _others(finding) if shape.limit_nats)
+    if shared >= 1:
+        samples = math.ceil((judged.num_samples or 0) * SEED_MARGIN * shared**2)
+        return [_nothing(f"it takes about {samples} held-out samples, as all seeds share those of the sweep")]
     if needed > HOPELESS_SEEDS:
         limit = min(shape.limit_nats for shape in _others(finding) if shape.limit_nats)
         held_out = "held-out samples" if judged.is_error else "validation tokens"
         return [
             _nothing(
-                f"about {needed} seeds decide, as the noise of one is {judged.amount(finding.noise_nats or 0.0)} "
+                f"it takes about {needed} seeds, as the noise of one is {judged.amount(finding.noise_nats or 0.0)} "
                 f"and the limit {judged.number(limit)}; a longer run or more {held_out} lower the noise"
             )
         ]
-    return [*_base_tie(rows), *_more_seeds(now, min(needed, MAX_GROWTH * now))]
+    return [*_base_tie(rows), *_more_seeds(now, _seeds_needed(finding, rules))]
 
 
-def _more_seeds(now: int, needed: int) -> list[Addition]:
-    seeds = min(max(needed, now + 1, MIN_SEEDS), MAX_SEEDS)
-    return [Addition(text=f"{seeds} seeds instead of {now} at every shape", seeds=seeds)] if seeds > now else []
+def _width(finding: Finding) -> float:
+    """Return two standard errors of a regret over its limit, the largest of all shapes."""
+    wide = [NUM_SE * (shape.regret_se_nats or 0.0) / shape.limit_nats for shape in _others(finding) if shape.limit_nats]
+    return max(wide, default=0.0)
+
+
+def seeds_at_noise(finding: Finding) -> float:
+    """Return how many seeds lower the error of each regret well below its limit: it falls with the root of them."""
+    return SEED_MARGIN * _num_seeds(finding) * _width(finding) ** 2
+
+
+def _seeds_needed(finding: Finding, rules: Rules) -> float:
+    """Return how many seeds probably decide."""
+    return max(SEED_MARGIN * _num_seeds(finding) * error_factor(finding, rules) ** 2, seeds_at_noise(finding))
+
+
+def _more_seeds(now: int, needed: float) -> list[Addition]:
+    """Return the seeds that probably decide, or the most that a follow-up asks for, which then probably do not."""
+    most = min(max(MAX_GROWTH * now, MIN_SEEDS), MAX_SEEDS)
+    seeds = max(math.ceil(min(needed, most)), min(now + 1, most), MIN_SEEDS)
+    hardly = ", which will probably not decide" if needed > seeds else ""
+    text = f"{seeds} seeds instead of {now} at every shape{hardly}"
+    return [Addition(text=text, seeds=seeds)] if seeds > now else []
 
 
 def _nothing(why: str) -> Addition:
-    return Addition(text=f"nothing that a sweep can add: {why}")
+    return Addition(text=f"more trials will hardly decide: {why}")
 
 
 def _precision(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addition]:
     """Return what narrows the intervals of a finding whose grid lacks nothing: cells, seeds, or a longer axis."""
-    now, factor = _num_seeds(finding), error_factor(finding, rules)
+    if (finding.transfer_chance or 0.0) >= 1 - rules.error:
+        return [_nothing(finding.reasons[0])]  # nothing is in doubt that a shorter interval would settle
+    now, needed = _num_seeds(finding), _seeds_needed(finding, rules)
     doubtful = _in_doubt(finding, rows, rules)
     if wider := _wanted(lack for row in doubtful for lack in values_to_see_rise(row)):
         return wider
-    needed = math.ceil(SEED_MARGIN * now * factor**2) if factor < HOPELESS_SEEDS else HOPELESS_SEEDS + 1
     mended = needed <= MAX_SEEDS and now < MAX_SEEDS
     sharpened = [row for row in doubtful if needed >= 2 * now or not mended or seeds_cannot_mend(row)]
     if finer := _wanted(lack for row in sharpened if (lack := values_to_sharpen(row)) is not None):
@@ -134,7 +156,7 @@ def _precision(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addi
     if bad := [row for row in doubtful if row.is_misfit]:
         return [_nothing(f"{bad[0].name}: its cells scatter about every basin more than seeds do; look at its trials")]
     if mended or (now < MAX_SEEDS and not _is_near_limit(finding)):
-        return _more_seeds(now, min(needed, MAX_GROWTH * now))
+        return _more_seeds(now, needed)
     largest = max(row.shape.scale for row in rows)
     if not _is_near_limit(finding) or largest >= LONG_AXIS * min(row.shape.scale for row in rows):
         return [_nothing(f"{now} seeds do not decide, nor would a finer grid")]

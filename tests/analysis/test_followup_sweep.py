@@ -156,7 +156,7 @@ def test_nothing_to_add_says_why() -> None:
     followup = followup_sweep(SPEC, asking())
     assert (followup.yaml, followup.is_needed) == (None, True)
     assert followup.why_not == "nothing that a sweep file can add"
-    why = "nothing that a sweep can add: every HP value has exactly the same loss"
+    why = "more trials will hardly decide: every HP value has exactly the same loss"
     assert followup_sweep(SPEC, asking(Addition(text=why))).why_not == why
 
 

@@ -74,7 +74,7 @@ def test_the_first_update_of_adam_is_its_learning_rate(published: Lines) -> None
             assert line.exponent_low is not None
             assert line.exponent_high is not None
             assert line.exponent_low <= line.exponent <= line.exponent_high
-    assert published["sp", GRADIENT, "end"].exponent == pytest.approx(-0.8, abs=0.3)
+    assert published["sp", GRADIENT, "end"].exponent is None, "its interval holds every law"
 
 
 def test_measures_of_a_family_that_shows_its_routers() -> None:
@@ -125,6 +125,7 @@ def test_an_exponent_and_its_interval() -> None:
     assert low is not None
     assert slope == pytest.approx(-0.45)
     assert low < slope - 0.1
+    assert wider_slope(power(-0.5, luck=0.5)) == (None, None, None)  # any law may be true
 
 
 def test_no_exponent_of_zeros_one_scale_or_foreign_seeds() -> None:

@@ -265,3 +265,13 @@ def test_equal_infos_give_equal_files_and_nothing_else(tmp_path: Path) -> None:
 def test_no_pyplot() -> None:
     code = "import sys, hpxfer.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_control_far_above_does_not_flatten_the_row() -> None:
+    """The range is that around the optima compared, stretched by half at most; legend and caption name what is off."""
+    frame = planted()
+    alone = panel_of(frame[frame["parameterization"] != "sp"], "completep-moe")
+    far = info_of(frame.assign(loss=frame["loss"] + 5.0 * (frame["parameterization"] == "sp")))
+    for panel in far.panels:
+        assert panel.y_top - panel.y_low <= 1.5 * (alone.y_top - alone.y_low) * (1 + 1e-9)
+    assert "A triangle is a loss off scale." in far.caption

@@ -188,7 +188,6 @@ def test_the_page_has_every_figure_that_lines_can_feed(tmp_path: Path) -> None:
         "Which base is large enough?",
         "Does a larger model always win?",
         "Stability edge",
-        "Held-out extrapolation",
     ]
     assert section.trials(10**6).num_trials == 192
     assert section.controls == ("plain",)
@@ -226,3 +225,23 @@ def test_units_and_errors() -> None:
 def test_a_choice_that_no_verdict_can_go_by_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(HpxferError, match=message):
         judged(foreign_table({"good": 0.0}, seed=1), **{"control": None, **given})
+
+
+def test_after_a_decided_verdict_the_next_step_asks_for_no_control() -> None:
+    """A drift is decided without a control, and an optimum that stays may be used."""
+    frame = pd.DataFrame(
+        {"lr": 2.0**x, "width": width, "seed": seed, "loss": 3 + 0.05 * (x + 6 + drift) ** 2 + 1e-4 * seed}
+        for x in range(-10, -2)
+        for width, drift in ((64, 0.0), (128, 1.5), (256, 3.0))
+        for seed in range(3)
+    )
+    columns = {"value": "lr", "scale": "width"}
+    drifting = hpxfer.judge(frame, columns=columns, base="width=64")
+    assert verdicts(drifting) == {"all runs": "drifts"}
+    assert drifting.next_step() == "Next: tune lr at the scale that you need."
+    own = frame[frame["width"] == 64]
+    stays = hpxfer.judge(pd.concat([own.assign(width=32), own]), columns=columns)
+    assert verdicts(stays) == {"all runs": "stays"}
+    assert stays.next_step().startswith("Next: use the lr tuned at the base up to the largest scale of the table")
+    assert any("no unit is named" in note for note in stays.notes)
+    assert not any("no unit is named" in note for note in hpxfer.judge(frame, columns=columns, unit="nats").notes)

@@ -214,7 +214,7 @@ def test_the_next_step_of_what_no_trial_decides_says_why(tmp_path: Path) -> None
     results = load_results(folder)
     report = transfer_report(results)
     ours, control = report.findings
-    hopeless = Addition(text="nothing that a sweep can add: every HP value has exactly the same loss")
+    hopeless = Addition(text="more trials will hardly decide: every HP value has exactly the same loss")
     undecided = replace(ours, verdict="undecided", to_add=(hopeless,))
     assert next_step(results, replace(report, findings=(undecided, control)), "a") == f"Next: {hopeless.text}."
     drifts = (replace(ours, verdict="drifts"), replace(control, verdict="undecided"))

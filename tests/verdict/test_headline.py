@@ -19,6 +19,7 @@ from hpxfer.verdict.text import (
     conclusion,
     drift_text,
     has_transferred,
+    hp_text,
     misfit_text,
     move_text,
     regret_number_text,
@@ -47,6 +48,7 @@ def shape(scale: float, regret: float | None, **given: Any) -> ShapeFinding:
         "num_seeds": 3,
         "num_diverged": 0,
         "num_missing": 0,
+        "over_chance": None if regret is None else float(regret > 0.025),
         **given,
     }
     return ShapeFinding(**values)
@@ -121,6 +123,33 @@ def test_the_interval_of_the_loss_given_up_is_its_bound() -> None:
 )
 def test_a_drift_says_what_transferring_would_cost(worst: float, said: str) -> None:
     assert headline("lr", [finding("drifts", worst)]) == f"Tune lr again at each width with completep-moe: {said}"
+
+
+def test_a_drift_by_the_move_alone_names_the_move_and_no_loss() -> None:
+    """A regret within its limit is no reason."""
+    small = finding("drifts", 0.0097, move=Move(octaves=3.0, low=2.7, high=3.2, is_line=True))
+    for text in (headline("lr", [small]), verdict_line(small)):
+        assert "between width 32 and 128 the optimum moves by +2.70 to +3.20 octaves (95%)" in text
+        assert "0.0097" not in text
+
+
+def test_what_surely_does_not_transfer_is_called_so_although_no_single_statement_is_sure() -> None:
+    open_ = finding("undecided", 0.02, transfer_chance=0.0002, move_chance=0.9, to_add=(SEEDS,))
+    assert headline("lr", [open_]) == (
+        "lr 2^-6 tuned at width 32 does not transfer with completep-moe along width (probability that it does: under "
+        "0.1%), although no single statement on how it drifts is sure. To say how, add 3 seeds at every shape."
+    )
+    assert verdict_line(open_).startswith("completep-moe: does not transfer, undecided how (")
+    wide = replace(open_, move_chance=0.3)  # wide intervals alone make a transfer improbable
+    assert headline("lr", [wide]).startswith("Whether lr 2^-6 tuned at width 32 holds ")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(2.0**-6, "2^-6"), (2.0**-6.5, "2^-6.5"), (0.0003, "0.0003 (2^-11.7)"), (0.01, "0.01 (2^-6.64)"), (None, "-")],
+)
+def test_an_hp_is_written_as_in_its_grid(value: float | None, text: str) -> None:
+    assert hp_text(value) == text
 
 
 def test_an_undecided_verdict_says_what_would_decide_it() -> None:

@@ -39,7 +39,7 @@ def test_the_summary_names_what_to_do_the_verdict_and_the_control() -> None:
         (
             line({"sp": lambda _: -10.0}),
             "Whether lr transfers with sp along width is undecided",
-            "run the follow-up sweep: hpxfer report --write-followup.",
+            "add HP values 2^-11, 2^-10 at width 32, width 64, width 128, beyond the lower edge of the grid.",
         ),
         (
             with_status(line(STAYS), "missing", scale=64.0),

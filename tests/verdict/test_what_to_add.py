@@ -28,7 +28,7 @@ def finding(frame: pd.DataFrame) -> Finding:
 def test_a_base_on_the_edge_asks_for_values_beyond_it() -> None:
     found = finding(line({"sp": lambda _: -10.0}))
     names = "width 32, width 64, width 128"
-    assert found.to_add[0].text == f"{names}: HP values 2^-11, 2^-10, beyond the lower edge of the grid"
+    assert found.to_add[0].text == f"HP values 2^-11, 2^-10 at {names}, beyond the lower edge of the grid"
     assert found.to_add[0].values == (2.0**-11, 2.0**-10)
     assert found.to_add[0].scales == (32.0, 64.0, 128.0)
     assert f"to decide: {found.to_add[0].text}" in found.reasons
@@ -38,8 +38,31 @@ def test_a_base_on_the_edge_asks_for_values_beyond_it() -> None:
 
 def test_a_missing_cell_is_named() -> None:
     found = finding(with_status(line(STAYS), "missing", scale=64.0, value=2.0**-6))
-    text = "width 64: run again what has no result, HP value 2^-6"
+    text = "the trials without a result of HP value 2^-6 at width 64"
     assert found.to_add == (Addition(text=text, values=(2.0**-6,), scales=(64.0,)),)
+
+
+def test_a_transferred_hp_that_was_never_run_elsewhere_is_the_first_thing_to_add() -> None:
+    """Each shape has a grid of its own. No number of seeds measures what the base's best HP costs there."""
+    frame = line(STAYS, seeds=3)
+    frame.loc[~frame["is_base"], "value"] *= 2.0**0.3
+    (grid,) = loss_grids(frame)
+    (more,) = find([grid])[0].to_add
+    assert (more.values, more.scales, more.seeds) == ((2.0**-6,), (64.0, 128.0), None)
+    more_seeds = line(STAYS, seeds=9)
+    more_seeds.loc[~more_seeds["is_base"], "value"] *= 2.0**0.3
+    assert find(loss_grids(more_seeds))[0].to_add == (more,)
+
+
+def test_a_wide_grid_with_one_seed_asks_for_seeds_as_nothing_is_known_of_noise() -> None:
+    (more,) = finding(line(STAYS, grid=range(-12, -1), seeds=1)).to_add
+    assert more.seeds == 3
+
+
+def test_seeds_that_will_probably_not_decide_are_called_so() -> None:
+    (grid,) = loss_grids(line(STAYS, grid=FINE, seeds=3, noise=0.005))
+    (more,) = what_to_add(replace(find([grid])[0], transfer_chance=0.6), grid)
+    assert more.text == "12 seeds instead of 3 at every shape, which will probably not decide"
 
 
 def test_what_ended_without_a_loss_at_the_top_asks_for_a_smaller_range() -> None:
@@ -48,11 +71,11 @@ def test_what_ended_without_a_loss_at_the_top_asks_for_a_smaller_range() -> None
     frame.loc[(frame["value"] == 2.0**-4) & (frame["scale"] == 128.0), "loss"] = math.nan
     (grid,) = loss_grids(frame)
     (more,) = what_to_add(find([grid])[0], grid)
-    assert more.text == "width 128: HP value 2^-4.5, for a smaller range, as 2^-4 ended without a loss"
+    assert more.text == "HP value 2^-4.5 at width 128, for a smaller range, as 2^-4 ended without a loss"
     failed = with_status(frame, "failed", value=2.0**-4, scale=128.0)
     (grid,) = loss_grids(failed)
     assert [more.text for more in what_to_add(find([grid])[0], grid)] == [
-        "width 128: run again what has no result, HP value 2^-4"
+        "the trials without a result of HP value 2^-4 at width 128"
     ]
 
 
@@ -85,10 +108,10 @@ FINE = tuple(float(x) for x in np.arange(-9.0, -3.5, 0.5))  # no gap of it is ha
 @pytest.mark.parametrize(
     ("chance", "seeds", "more"),
     [
-        (0.95, 3, 6),  # 2.05 / 1.64 times the error: 1.6 times the seeds, and a quarter more
-        (0.05, 3, 6),
-        (0.9, 3, 10),
-        (0.86, 3, 12),  # 3.6 times the seeds and a quarter more, but no more than four times
+        (0.95, 3, 8),  # 2.05 / 1.64 times the error: 1.6 times the seeds, and half as many again
+        (0.05, 3, 8),
+        (0.91, 3, 11),
+        (0.86, 3, 12),  # 3.6 times the seeds and more, but no more than four times
         (0.97, 13, 20),
     ],
 )
@@ -105,10 +128,10 @@ def test_seeds_follow_from_how_far_a_regret_is_from_its_limit() -> None:
     limit = found.shapes[2].limit_nats or 0.0
     doubtful = replace(found.shapes[2], regret_low_nats=-0.5 * limit, regret_high_nats=1.5 * limit, over_chance=0.2)
     found = replace(found, shapes=(*found.shapes[:2], doubtful), transfer_chance=0.8)
-    assert [addition.seeds for addition in what_to_add(found, grid)] == [12]  # of 15, no more than four times
+    assert [addition.seeds for addition in what_to_add(found, grid)] == [12]  # of 18, no more than four times
 
 
-@pytest.mark.parametrize(("share", "seeds"), [(1.2, 6), (1.5, 9), (2.0, 12)])
+@pytest.mark.parametrize(("share", "seeds"), [(1.2, 7), (1.5, 11), (2.0, 12)])
 def test_an_error_above_the_limit_asks_for_the_seeds_that_lower_it(share: float, seeds: int) -> None:
     """`share` is 2 standard errors over the limit. 12 of 3 is the most that a follow-up asks for."""
     (grid,) = loss_grids(line(STAYS, grid=FINE, seeds=3, noise=0.005))
@@ -123,7 +146,7 @@ def test_an_error_far_above_the_limit_asks_for_no_seeds() -> None:
     shapes = tuple(replace(shape, regret_se_nats=3 * (shape.limit_nats or 0.0)) for shape in found.shapes)
     (none,) = what_to_add(replace(found, shapes=shapes), grid)
     assert none == Addition(text=none.text)
-    assert "about 135 seeds decide" in none.text
+    assert "it takes about 162 seeds" in none.text
 
 
 def test_a_move_at_its_limit_asks_for_cells_and_then_for_a_longer_axis() -> None:
@@ -150,7 +173,7 @@ def test_cells_that_scatter_about_any_basin_ask_for_cells_at_that_shape() -> Non
 def test_a_tie_at_the_base_asks_for_the_value_between() -> None:
     (grid,) = loss_grids(line({"sp": lambda _: -6.5}, noise=0.01, seeds=3))
     (more,) = what_to_add(replace(find([grid])[0], transfer_chance=0.9), grid)
-    assert (more.text, more.values) == ("width 32: HP value 2^-6.5, as 2^-7 and 2^-6 tie", (2.0**-6.5,))
+    assert (more.text, more.values) == ("HP value 2^-6.5 at width 32, as 2^-7 and 2^-6 tie", (2.0**-6.5,))
 
 
 def test_losses_that_are_all_equal_ask_for_nothing_that_a_sweep_can_add() -> None:
@@ -180,9 +203,9 @@ def test_what_is_decided_asks_for_nothing(frame: pd.DataFrame) -> None:
 def test_an_unfinished_sweep_is_finished_before_anything_else_is_added() -> None:
     frame = with_status(line(STAYS, noise=0.08), "missing", scale=32.0, value=2.0**-7)
     found = finding(with_status(frame, "missing", scale=64.0, value=2.0**-6))
-    assert [addition.text.partition(",")[0] for addition in found.to_add] == [
-        "width 32: run again what has no result",
-        "width 64: run again what has no result",
+    assert [addition.text for addition in found.to_add] == [
+        "the trials without a result of HP value 2^-7 at width 32",
+        "the trials without a result of HP value 2^-6 at width 64",
     ]
 
 

@@ -25,6 +25,7 @@ from hpxfer.verdict.estimate import Estimates
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.thresholds import CONFIDENCE
 
+TELLS = 2.0  # a wider interval of the excess power holds what tables, and what a steady drift, would have
 ROUNDING = 1e-12  # nats: a smaller regret is that of rounding
 POWERS = np.linspace(-4.0, 8.0, 240)  # that are searched; none of them is 0, where the formula is undefined
 
@@ -99,6 +100,10 @@ def fast_transfer(estimates: Estimates, hp: str) -> FastTransfer:
         power_B, gap_B = (_power(x, target, _slope(x, y) / by) for y, by in zip(log_BI, (2, 1), strict=True))
         seen = bool(np.prod(np.quantile(distance_BI, ends, axis=0), 0).max() > 0)
         drawn = _answer(power_B, 2 * power_B - gap_B, seen=seen)
+        below, above = drawn["excess_low"], drawn["excess_high"]
+        if drawn["fast"] is None and below is not None and above is not None and above - below > TELLS:
+            why_not = f"the losses do not tell: the excess power lies between {below:.2g} and {above:.2g}"
+            return replace(blank, why_not=why_not)
     return replace(
         blank,
         points=tuple(

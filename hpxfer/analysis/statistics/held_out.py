@@ -18,6 +18,8 @@ from hpxfer.verdict.estimate import Estimates, estimate_all
 from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
 from hpxfer.verdict.thresholds import CONFIDENCE
 
+FEWEST = 3  # smaller shapes: a line passes through any two, so that it predicts nothing that could fail
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
@@ -69,8 +71,8 @@ def held_out(whole: Estimates, rest: Estimates | None, value: float | None, hp: 
         scale=last.scale,
         num_shapes=len(rows) - 1,
     )
-    if len(rows) < 3 or rest is None:
-        return replace(blank, why_not=f"{len(rows) - 1} smaller shapes, 2 are needed")
+    if len(rows) <= FEWEST or rest is None:
+        return replace(blank, why_not=f"{len(rows) - 1} smaller shapes, {FEWEST} are needed")
     out = _loss(_hp(blank, whole, rest), rows, value)
     both = out.why_no_hp and out.why_no_loss
     return replace(out, why_not=f"HP: {out.why_no_hp}; loss: {out.why_no_loss}") if both else out

@@ -11,6 +11,8 @@ from scipy import stats
 from hpxfer.verdict.intervals import mean_interval
 from hpxfer.verdict.thresholds import CONFIDENCE
 
+TELLS = 2.0  # a wider interval holds all laws that a table claims, from -1 to 1
+
 
 def wider_slope(
     values: Sequence[tuple[float, Mapping[int, float]]],
@@ -20,7 +22,7 @@ def wider_slope(
     Seeds that every scale has count. The interval is the wider of two by Student's t: that of the slopes of single
     seeds, and that of the line through the means of at least three scales. The first knows nothing of a curve that is
     no power law. The second knows nothing of luck that grows with the scale. None where a value is not above zero,
-    where scales do not differ, and for ends that nothing bounds.
+    where scales do not differ, where the interval is wider than TELLS, and for ends that nothing bounds.
     """
     seeds = sorted(set.intersection(*(set(of_seed) for _, of_seed in values))) if values else []
     value_SN = np.array([[of_seed[seed] for _, of_seed in values] for seed in seeds])
@@ -36,4 +38,6 @@ def wider_slope(
         off_N = mean_N - mean_N.mean() - slope * dx
         t = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
         half = max(half, t * math.sqrt(float(off_N @ off_N) / freedom / float(dx @ dx)))
+    if 2 * half > TELLS:
+        return None, None, None
     return (slope, slope - half, slope + half) if freedom or low is not None else (slope, None, None)

@@ -80,7 +80,7 @@ def test_the_regret_is_that_of_the_closest_value_on_the_grid() -> None:
 
 
 def test_what_is_unknown_says_why() -> None:
-    assert of(plant(Planted(doublings=(0.0, 1.0)), 0).grid()).why_not == "1 smaller shapes, 2 are needed"
+    assert of(plant(Planted(doublings=(0.0, 1.0)), 0).grid()).why_not == "1 smaller shapes, 3 are needed"
     found = of(plant(Planted(off_center=6.0, noise=1e-4), 0).grid(), None)
     assert found.why_no_hp == "0 smaller shapes have an optimum inside the grid, 2 are needed"
     assert found.why_no_loss == "the largest shape has no finite loss at the transferred HP"

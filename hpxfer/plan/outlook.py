@@ -1,0 +1,185 @@
+"""The outlook of a sweep: whether its losses can end in a verdict, and how many seeds that will probably take.
+
+The verdict's own rules answer both. They judge planted losses on the cells of the sweep: the same basin at each shape,
+with hardly any noise. What is undecided even then lacks a shape, a value or a seed, and the verdict says which. How
+many seeds real noise asks for is what the verdict would ask for at that noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpxfer.search.kinds import kind_of
+from hpxfer.search.protocol import Outcome
+from hpxfer.search.verdict_rules import judged_by, rules_of
+from hpxfer.verdict.estimate import estimate_all
+from hpxfer.verdict.labels import is_control
+from hpxfer.verdict.loss import NATS
+from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses, loss_grids
+from hpxfer.verdict.transfer import find
+from hpxfer.verdict.what_to_add import asks_nothing, seeds_at_noise
+
+if TYPE_CHECKING:
+    from hpxfer.spec import SweepSpec
+    from hpxfer.spec.axes import Axis
+    from hpxfer.trial import Expansion
+
+# The standard deviation of one seed as a share of the loss, in the published sweeps of the family gpt: half of the 19
+# sweeps lie in this range, and all between 0.002 and 0.0134 (results/published, 2026-11-26).
+PUBLISHED_NOISE = (0.007, 0.012)
+OCTAVE_SHARE = 0.02  # of the loss: what an octave costs in the planted basins, about the median of those sweeps
+QUIET = 1e-4  # the planted noise, as a share of the loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What may be expected of the verdict of a sweep before it has run."""
+
+    num_seeds: int  # that the sweep has
+    why_not: str | None = None  # why it cannot end in a verdict
+    to_add: tuple[str, ...] = ()  # what would mend that
+    at_best: str | None = None  # what a verdict cannot say, as there is no control
+    noise: tuple[float, float] | None = None  # of one seed, as a share of the loss; None: nothing is known of it
+    noise_from: str = ""
+    seeds_needed: tuple[int, int] | None = None  # at that noise, for a verdict that a regret is within its limit
+
+    def line(self) -> str:
+        """Return the outlook in one line."""
+        parts = [] if self.why_not is None else [f"this sweep cannot end in one: {self.why_not}"]
+        if self.to_add:
+            parts.append(f"add {', and '.join(self.to_add)}")
+        parts += [part for part in (self._seeds(), self.at_best) if part]
+        return f"verdict: {'; '.join(parts) or 'how many seeds it takes is known once a cell has two'}"
+
+    def _seeds(self) -> str:
+        if self.seeds_needed is None or self.noise is None:
+            return ""
+        low, high = self.seeds_needed
+        mine = f"{self.num_seeds} seed{'' if self.num_seeds == 1 else 's'}"
+        enough = "will probably decide" if self.num_seeds >= high else "may decide"
+        enough = "will probably not decide" if self.num_seeds < low else enough
+        said = "" if self.why_not is not None else f"{mine} {enough}: "
+        count = f"{low}" if low == high else f"{low} to {high}"
+        noise = " to ".join(dict.fromkeys(f"{share:.1%}" for share in self.noise))
+        return f"{said}about {count} seeds are needed at a seed noise of {noise} of the loss, {self.noise_from}"
+
+
+def outlook(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> Outlook | None:
+    """Return the outlook of a sweep, given the outcomes of the trials that are stored. None if it judges no HP."""
+    spec = expansion.spec
+    hp, kind, rules = spec.judged_hp, kind_of(spec), rules_of(spec)
+    if hp not in spec.grid:
+        return None
+    num_seeds = len(spec.seeds)
+    if (why := kind.why_no_line(spec, hp)) is not None:
+        return Outlook(num_seeds=num_seeds, why_not=why)
+    planted = find([_planted(spec, axis, num_seeds) for axis in expansion.axes], rules)
+    lacking = {finding.axis: finding for finding in planted if finding.verdict == "undecided"}
+    why_not = next((finding.reasons[0] for finding in lacking.values()), None)
+    if lacking and len(lacking) < len(planted):
+        why_not = f"along {', '.join(lacking)}: {why_not}"
+    noise, noise_from = _noise(expansion, outcomes)
+    several = planted if num_seeds > 1 else find([_planted(spec, axis, 2) for axis in expansion.axes], rules)
+    needed = max((seeds_at_noise(finding) / (finding.noise_nats or 1.0) ** 2 for finding in several), default=0.0)
+    known = noise is not None and rules.loss is not None and needed > 0
+    seeds = tuple(max(math.ceil(needed * share**2), 2) for share in noise or ()) if known else ()
+    asked = (one for finding in lacking.values() for one in finding.to_add if not asks_nothing(one))
+    adds_seeds = bool(seeds)  # the number that noise asks for is said, and no other
+    return Outlook(
+        num_seeds=num_seeds,
+        why_not=why_not,
+        to_add=tuple(dict.fromkeys(one.text for one in asked if not (one.seeds and adds_seeds))),
+        at_best=_at_best(expansion, rules.control),
+        noise=noise if known else None,
+        noise_from=noise_from if known else "",
+        seeds_needed=(seeds[0], seeds[-1]) if seeds else None,
+    )
+
+
+def _at_best(expansion: Expansion, control: str | None) -> str | None:
+    if any(is_control(label, control) for label in expansion.arms):
+        return None
+    if control is None:
+        return "no arm is named as the control, so it can at best say that the optimum did not move"
+    return f"no arm is the control {control}, so it can at best be `transfers, no control`"
+
+
+def _planted(spec: SweepSpec, axis: Axis, num_seeds: int) -> LossGrid:
+    """Return an axis of the sweep with the same basin at each shape, whose optimum is the middle value of the grid."""
+    exponents = sorted(math.log2(value) for value in spec.grid[spec.judged_hp].numbers() if value > 0)
+    best = exponents[len(exponents) // 2] if exponents else 0.0
+    points = [point for point in axis.points if spec.search.where != "base" or point.shape == spec.base_shape]
+    rng = np.random.default_rng(0)
+    return LossGrid(
+        rows=tuple(
+            ShapeLosses(
+                axis=axis.name,
+                scale_name=axis.scale_name,
+                scale=point.scale,
+                shape=axis.label(point.shape),
+                is_base=point.shape == spec.base_shape,
+                parameterization="planted",
+                cells=tuple(_cell(x, best, num_seeds, rng) for x in exponents),
+            )
+            for point in points
+        ),
+        judged=NATS,
+    )
+
+
+def _cell(exponent: float, best: float, num_seeds: int, rng: np.random.Generator) -> SeedLosses:
+    """Return a cell whose mean lies on the basin, and whose seeds scatter by the planted noise."""
+    luck = rng.standard_normal(num_seeds)
+    luck = (luck - luck.mean()) / luck.std(ddof=1) if num_seeds > 1 else np.zeros(1)
+    losses = 1 + OCTAVE_SHARE * (exponent - best) ** 2 + QUIET * luck
+    return SeedLosses(value=2.0**exponent, seeds=tuple(range(num_seeds)), losses=tuple(losses.tolist()), num_missing=0)
+
+
+def _noise(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> tuple[tuple[float, float] | None, str]:
+    """Return the noise of one seed as a share of the loss: of the stored trials, else of the published sweeps."""
+    spec, judged = expansion.spec, judged_by(expansion.spec)
+    if judged.is_error:
+        return None, ""
+    if outcomes and (share := _stored_noise(expansion, outcomes)) is not None:
+        return (share, share), "that of the stored trials"
+    if spec.model.family != "gpt" or judged.unit != NATS.unit:
+        return None, ""
+    return PUBLISHED_NOISE, "as half of the published sweeps have"
+
+
+def _stored_noise(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> float | None:
+    rows = list(_stored_line(expansion, outcomes))
+    if not rows:
+        return None
+    import pandas as pd
+
+    grids = loss_grids(pd.DataFrame(rows).drop_duplicates(["axis", "parameterization", "shape", "value", "seed"]))
+    found = estimate_all(grids)
+    best = [loss for each in found for i in range(len(each.grid.rows)) for loss in each.measured(i).mean_K if loss > 0]
+    noise = found[0].noise
+    return None if noise is None or not best else noise.sd / min(best)
+
+
+def _stored_line(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> Iterator[dict[str, object]]:
+    """Yield the stored trials of the line of the judged HP, as the verdict reads them."""
+    hp = expansion.spec.judged_hp
+    for cell in expansion.cells():
+        found = outcomes.get(cell.trial.id) if cell.line == hp else None
+        if found is not None and found.status in ("finished", "diverged"):
+            yield {
+                "axis": cell.axis,
+                "scale_name": cell.scale_name,
+                "scale": cell.scale,
+                "shape": cell.shape,
+                "is_base": cell.trial.shape == cell.trial.base,
+                "parameterization": cell.parameterization,
+                "value": cell.trial.hps.get(hp),
+                "seed": cell.trial.seed,
+                "loss": found.loss,
+                "status": found.status,
+            }
