@@ -66,11 +66,21 @@ SATURATED_SE = 4.0
 # The tolerance of a saturated cell that is fitted, in units of that of other cells: up to its whole rise.
 SATURATED_TOLERANCE = 5.0
 
-# A trial is a spike, and left out, if it ends this many times the typical noise above the lowest seed of its cell...
-SPIKE_NOISES = 8.0
+# A run stands apart from the other seeds of its cell if it ends this many times the typical noise above or below them...
+APART_NOISES = 6.0
 
-# ... and above this share of the cell's rise over the lowest cell: far up a wall, seeds differ by more.
-SPIKE_SHARE = 0.5
+# ... and this share of the cell's rise over the lowest cell: far up a wall, seeds differ by more.
+APART_SHARE = 0.5
+
+# Training died at the HP values beyond a wall (WALL_RATIO) if all of their runs lie above the lowest cell by this share
+# of its loss, ten times what counts as no regret, ...
+DEAD_SHARE = 0.1
+
+# ... and either the seeds of one of them scatter this many times as much as seeds do near the optimum...
+DEAD_NOISES = 4.0
+
+# ... or the loss no longer rises from one to the next: the rises of all of them lie within this share of the largest.
+DEAD_FLAT = 0.25
 
 # A shape has a basin if noise alone would scatter its mean losses so far more rarely than this.
 FLAT_CHANCE = 0.01

@@ -113,8 +113,9 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
     finite = regret if regret is not None and math.isfinite(regret) else None
     se, samples_se, judged = None, 0.0, measured.judged
     if finite is not None and estimates.noise is not None and cells.best is not None and cells.moved is not None:
-        se = estimates.noise.cells_se(measured, cells.moved, cells.best)
-        samples_se = estimates.noise.samples_se(measured, cells.moved, cells.best)
+        noise = estimates.noise_at(i)
+        se = noise.cells_se(measured, cells.moved, cells.best)
+        samples_se = noise.samples_se(measured, cells.moved, cells.best)
     depth = None if best_loss is None else judged.basin_depth(best_loss)
     sd = None if estimates.noise is None else estimates.noise.sd
     edge, at = stability_edge(row), optimum.log2_value
@@ -204,7 +205,7 @@ def _notes(estimates: Estimates) -> list[str]:
     grid, notes = estimates.grid, []
     if any(row.is_base and at.kind == "at_divergence" for row, at in zip(grid.rows, estimates.optima, strict=True)):
         notes.append("the base optimum sits next to divergence: a finer grid would place it better")
-    if spikes := sum(estimates.measured(i).num_spikes for i in range(len(grid.rows))):
+    if spikes := sum(int(estimates.measured(i).apart_KS.sum()) for i in range(len(grid.rows))):
         trials = "1 trial is" if spikes == 1 else f"{spikes} trials are"
         notes.append(f"{trials} left out as spikes, far above the other seeds of their cells")
     for row, optimum in zip(grid.rows, estimates.optima, strict=True):

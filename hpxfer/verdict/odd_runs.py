@@ -1,0 +1,161 @@
+"""Odd runs: those that are no draw of the noise of their cell, and what counts instead.
+
+- Dead runs. Beyond a wall training ends at some number, often near that of guessing, with a scatter of its own. All
+  cells from there to the end of the grid count as diverged: they say that the optimum lies below, and no more.
+- Runs that stand apart. Of three or more seeds the majority counts, whichever way the others lie: a mislabelled run, a
+  longer one or one on another split may end too low as well as too high. They are left out and named.
+- Seeds that disagree without a majority, such as two of them. Any may be right, so nothing is left out. The mean of the
+  cell is then known to half their range only (`Measured.doubt_K`).
+
+The typical noise that all of this is measured by comes from the lowest cells of each shape, and few odd runs change it.
+
+Array letters: K HP values ascending, S seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
+from hpxfer.verdict.measured import TINY, Measured
+from hpxfer.verdict.thresholds import APART_NOISES, APART_SHARE, DEAD_FLAT, DEAD_NOISES, DEAD_SHARE, WALL_RATIO
+
+# The median of the range of so many normal numbers, in standard deviations. With more seeds, that of five is close.
+RANGES = {2: 0.954, 3: 1.588, 4: 1.978, 5: 2.257}
+LOW_CELLS = 3  # the typical noise of a shape is that of so many of its lowest cells, or of half of them
+POOLED_CELLS = 3  # a shape's noise is drawn to that of all shapes as if these were so many further cells
+FEWEST = 3  # seeds that have a majority
+
+
+def measure(rows: Iterable[ShapeLosses], judged: JudgedLoss = NATS) -> tuple[Measured, ...]:
+    """Return what was measured at each shape, without odd runs. What is odd rests on the noise of all shapes."""
+    plain = [_plain(row, judged) for row in rows]
+    alive = [_with_dead(measured, noise) for measured, noise in zip(plain, _typical_noise(plain), strict=True)]
+    return tuple(_majority(measured, noise) for measured, noise in zip(alive, _typical_noise(alive), strict=True))
+
+
+def _plain(row: ShapeLosses, judged: JudgedLoss) -> Measured:
+    seeds = row.seeds
+    loss_KS = np.full((len(row.cells), len(seeds)), np.nan)
+    for k, cell in enumerate(row.cells):
+        for seed, loss in zip(cell.seeds, cell.losses, strict=True):
+            loss_KS[k, seeds.index(seed)] = loss
+    x_K = np.log2(np.array([cell.value for cell in row.cells], dtype=float))
+    return Measured(
+        row=row, x_K=np.asarray(x_K), loss_KS=loss_KS, given_KS=loss_KS, doubt_K=np.zeros(len(x_K)), judged=judged
+    )
+
+
+def _leveled(measured: Measured) -> Floats:
+    """Return the losses of stable cells without the level that a seed adds to all of them; NaN elsewhere."""
+    stable_KS = np.where(measured.stable_K[:, None], measured.loss_KS, np.nan)
+    levels = [_median(column) for column in (stable_KS - np.array([[_median(cell)] for cell in stable_KS])).T]
+    return np.asarray(stable_KS - np.nan_to_num(np.array(levels)))
+
+
+def _median(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else math.nan
+
+
+def _scatter(leveled_KS: Floats) -> Floats:
+    """Return the noise that the range of each cell shows, NaN with fewer than two seeds."""
+    known = [cell[~np.isnan(cell)] for cell in leveled_KS]
+    return np.array([np.ptp(cell) / RANGES[min(cell.size, max(RANGES))] if cell.size > 1 else np.nan for cell in known])
+
+
+def _typical_noise(rows: Sequence[Measured]) -> list[float | None]:
+    """Return the noise of the seeds of each shape, by medians over its lowest cells; None if no shape has two seeds.
+
+    A shape that is noisier than the pool of all shapes keeps its own noise, so that none of its runs looks odd.
+    """
+    found = []
+    for measured in rows:
+        leveled_KS = _leveled(measured)
+        scatter_K = _scatter(leveled_KS)
+        known = np.flatnonzero(~np.isnan(scatter_K))
+        medians = np.array([_median(leveled_KS[k]) for k in known])
+        found.append(scatter_K[known[np.argsort(medians, kind="stable")[: max(LOW_CELLS, (known.size + 1) // 2)]]])
+    every = np.concatenate(found) if found else np.zeros(0)
+    if not every.size:
+        return [None] * len(rows)
+    pool = float(np.median(every))
+    return [_shrunk(own, pool) for own in found]
+
+
+def _shrunk(scatter: Floats, pool: float) -> float:
+    own = float(np.median(scatter)) if scatter.size else pool
+    share = scatter.size / (scatter.size + POOLED_CELLS)
+    return own if own > pool else own**share * pool ** (1 - share)
+
+
+def _with_dead(measured: Measured, noise: float | None) -> Measured:
+    """Return the losses with +inf for the runs that died, at the HPs beyond the lowest cell on either side."""
+    if measured.lowest is None or measured.judged.is_error:  # an error is bounded, and has its own rule (`saturated_K`)
+        return measured
+    dead_KS = _dead_side(measured, noise, 1) | _dead_side(measured, noise, -1)
+    return replace(measured, loss_KS=np.where(dead_KS, np.inf, measured.loss_KS)) if dead_KS.any() else measured
+
+
+def _dead_side(measured: Measured, noise: float | None, outward: int) -> Bools:
+    """Return which runs died above the lowest cell (`outward` is 1) or below it (-1), (K, S)."""
+    finite_KS = np.where(np.isfinite(measured.loss_KS), measured.loss_KS, np.nan)
+    middle_K = np.array([_median(cell) for cell in finite_KS])
+    lowest = int(np.nanargmin(np.where(measured.stable_K, middle_K, np.nan)))
+    away_K = outward * (measured.x_K - measured.x_K[lowest])
+    rise_KS = finite_KS - middle_K[lowest]
+    bend_K = (middle_K - middle_K[lowest]) / np.maximum(np.abs(away_K), TINY) ** 2
+    known = np.flatnonzero(~np.isnan(middle_K))
+    far: list[int] = []  # from the end of the grid inward
+    for k in sorted(known[away_K[known] > 0], key=lambda k: -away_K[k]):
+        inner = known[(away_K[known] < away_K[k]) & (known != lowest)]
+        wall = WALL_RATIO * float(np.median(bend_K[inner])) * away_K[k] ** 2 if inner.size else math.inf
+        if float(np.nanmin(rise_KS[k])) <= max(DEAD_SHARE * abs(middle_K[lowest]), wall):
+            break
+        far.append(int(k))
+    out = np.zeros(rise_KS.shape, bool)
+    if not far:
+        return out
+    rises = middle_K[far] - middle_K[lowest]
+    is_flat = len(far) > 1 and float(np.ptp(rises)) <= DEAD_FLAT * float(rises.max())
+    is_noisy = noise is not None and float(np.nanmax(_scatter(rise_KS[far]), initial=0.0)) > DEAD_NOISES * noise
+    if is_flat or is_noisy:
+        # Beside these HPs some seeds died and others did not.
+        dead_K = np.where(np.isin(np.arange(away_K.size), far), -np.inf, float(rises.min()) / 2)
+        out = (away_K > 0)[:, None] & (rise_KS > dead_K[:, None])
+    return out
+
+
+def _majority(measured: Measured, noise: float | None) -> Measured:
+    """Return the losses without runs that stand apart from the majority of their cell, and what cells leave in doubt."""
+    if measured.lowest is None or not noise:
+        return measured
+    leveled_KS = _leveled(measured)
+    median_K = np.array([_median(cell) for cell in leveled_KS])
+    rise_K = median_K - np.nanmin(median_K)
+    far_K = np.maximum(APART_NOISES * np.maximum(noise, np.sqrt(measured.binomial_K)), APART_SHARE * rise_K)
+    apart_KS = np.abs(leveled_KS - median_K[:, None]) > far_K[:, None]
+    doubt_K = np.zeros(len(measured.x_K))
+    for k in np.flatnonzero(measured.stable_K):
+        values = leveled_KS[k][~np.isnan(leveled_KS[k])]
+        num_apart = int(apart_KS[k].sum())
+        if float(np.ptp(values)) <= far_K[k]:
+            continue
+        if values.size < FEWEST or 2 * num_apart >= values.size or (num_apart and _is_bump(measured, median_K, k, far_K[k])):
+            apart_KS[k] = False
+            doubt_K[k] = (float(np.ptp(values)) / 2) ** 2
+    return replace(measured, loss_KS=np.where(apart_KS, np.nan, measured.loss_KS), doubt_K=doubt_K)
+
+
+def _is_bump(measured: Measured, median_K: Floats, k: int, far: float) -> bool:
+    """Return whether the middle of a cell lies far above the line between its neighbors: no basin is like that."""
+    below, above = (np.flatnonzero(measured.stable_K & side) for side in (measured.x_K < measured.x_K[k], measured.x_K > measured.x_K[k]))
+    if not below.size or not above.size:
+        return False
+    ends = [below[-1], above[0]]
+    return bool(median_K[k] - np.interp(measured.x_K[k], measured.x_K[ends], median_K[ends]) > far)
