@@ -16,6 +16,10 @@ MOVE_OCTAVES = 1.0
 # least 98%, "drifts" if it is that sure that one regret exceeds its limit, or that two optima differ by MOVE_OCTAVES.
 ERROR_RATE = 0.02
 
+# The least chance that what a verdict states must keep without any single run. Good runs are lucky by a few standard
+# errors of their cell, which lowers a chance of 98% a little. One that is lower than this rests on that run.
+WITHOUT_ONE = 0.8
+
 # The confidence of every interval that a report prints or a figure draws, e.g. that of an optimum, a drift or a fit.
 CONFIDENCE = 0.95
 

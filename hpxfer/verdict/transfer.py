@@ -12,11 +12,12 @@ from hpxfer.verdict.basin import basin_width, curve_of, stability_edge
 from hpxfer.verdict.chances import chances
 from hpxfer.verdict.drift import ENDS
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all, octave_cost
-from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred
+from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred, Verdict
 from hpxfer.verdict.judge import judge
 from hpxfer.verdict.labels import is_control
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.measured import Measured
+from hpxfer.verdict.one_run import weakest
 from hpxfer.verdict.regret import regret_trend
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.thresholds import WIDTH_SHARES
@@ -68,9 +69,27 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
     if base is not None and noise is not None and not finding.doubts:  # no chance is known of losses in doubt
         finding = _with_chances(finding, estimates, base, cells[base].moved)
     verdict, reasons = judge(finding, rules)
+    if base is not None and verdict != "undecided":
+        finding, verdict, reasons = _without_one(finding, estimates, base, [found.moved for found in cells], verdict, reasons)
     to_add = what_to_add(finding, grid, rules) if verdict == "undecided" else ()
     needs = tuple(f"to decide: {addition.text}" for addition in to_add)
     return replace(finding, verdict=verdict, reasons=(*reasons, *needs, *_notes(estimates)), to_add=to_add)
+
+
+def _without_one(
+    finding: Finding, estimates: Estimates, base: int, moved: Sequence[int | None], verdict: Verdict, reasons: tuple[str, ...]
+) -> tuple[Finding, Verdict, tuple[str, ...]]:
+    """Return a decided finding with its verdict and reasons; undecided, with the chances without it, if one run decides."""
+    limits = [shape.limit_nats for shape in finding.shapes]
+    found = weakest(estimates, base, moved, limits, drifts=verdict == "drifts")
+    if found is None:
+        return finding, verdict, reasons
+    (i, k, s), left = found
+    name = estimates.run_name(i, k, s)
+    if left is not None:
+        finding = replace(finding, transfer_chance=left.transfers, move_chance=left.moved)
+    why = f"it rests on one run: without {name} no verdict is sure; check its label or run it with another seed"
+    return finding, "undecided", (why,)
 
 
 def _doubts(estimates: Estimates, rules: Rules) -> tuple[str, ...]:
@@ -117,7 +136,7 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
         se = noise.cells_se(measured, cells.moved, cells.best)
         samples_se = noise.samples_se(measured, cells.moved, cells.best)
     depth = None if best_loss is None else judged.basin_depth(best_loss)
-    sd = None if estimates.noise is None else estimates.noise.sd
+    sd = None if estimates.noise is None else estimates.noise_at(i).sd
     edge, at = stability_edge(row), optimum.log2_value
     octave = octave_cost(estimates, i)
     return ShapeFinding(
