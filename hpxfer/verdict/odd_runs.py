@@ -108,27 +108,23 @@ def _dead_side(measured: Measured, noise: float | None, outward: int) -> Bools:
     middle_K = np.array([_median(cell) for cell in finite_KS])
     lowest = int(np.nanargmin(np.where(measured.stable_K, middle_K, np.nan)))
     away_K = outward * (measured.x_K - measured.x_K[lowest])
-    rise_KS = finite_KS - middle_K[lowest]
-    bend_K = (middle_K - middle_K[lowest]) / np.maximum(np.abs(away_K), TINY) ** 2
+    rise_KS, rise_K = finite_KS - middle_K[lowest], middle_K - middle_K[lowest]
+    bend_K = rise_K / np.maximum(np.abs(away_K), TINY) ** 2
+    noisy_K = _scatter(finite_KS) > DEAD_NOISES * (noise or math.inf)
     known = np.flatnonzero(~np.isnan(middle_K))
-    far: list[int] = []  # from the end of the grid inward
+    dead: list[int] = []  # from the end of the grid inward
     for k in sorted(known[away_K[known] > 0], key=lambda k: -away_K[k]):
         inner = known[(away_K[known] < away_K[k]) & (known != lowest)]
-        wall = WALL_RATIO * float(np.median(bend_K[inner])) * away_K[k] ** 2 if inner.size else math.inf
-        if float(np.nanmin(rise_KS[k])) <= max(DEAD_SHARE * abs(middle_K[lowest]), wall):
+        least = float(np.nanmin(rise_KS[k]))
+        is_wall = bool(inner.size) and least > WALL_RATIO * float(np.median(bend_K[inner])) * away_K[k] ** 2
+        if least <= DEAD_SHARE * abs(middle_K[lowest]) or not (is_wall or noisy_K[k]):
             break
-        far.append(int(k))
-    out = np.zeros(rise_KS.shape, bool)
-    if not far:
-        return out
-    rises = middle_K[far] - middle_K[lowest]
-    is_flat = len(far) > 1 and float(np.ptp(rises)) <= DEAD_FLAT * float(rises.max())
-    is_noisy = noise is not None and float(np.nanmax(_scatter(rise_KS[far]), initial=0.0)) > DEAD_NOISES * noise
-    if is_flat or is_noisy:
-        # Beside these HPs some seeds died and others did not.
-        dead_K = np.where(np.isin(np.arange(away_K.size), far), -np.inf, float(rises.min()) / 2)
-        out = (away_K > 0)[:, None] & (rise_KS > dead_K[:, None])
-    return out
+        dead.append(int(k))
+    is_flat = len(dead) > 1 and float(np.ptp(rise_K[dead])) <= DEAD_FLAT * float(rise_K[dead].max())
+    if not (is_flat or noisy_K[dead].any()):
+        return np.zeros(rise_KS.shape, bool)
+    least_K = np.where(np.isin(np.arange(away_K.size), dead), -np.inf, float(rise_K[dead].min()) / 2)
+    return (away_K > 0)[:, None] & (rise_KS > least_K[:, None])  # beside these HPs some seeds died and others did not
 
 
 def _majority(measured: Measured, noise: float | None) -> Measured:
@@ -138,15 +134,16 @@ def _majority(measured: Measured, noise: float | None) -> Measured:
     leveled_KS = _leveled(measured)
     median_K = np.array([_median(cell) for cell in leveled_KS])
     rise_K = median_K - np.nanmin(median_K)
-    far_K = np.maximum(APART_NOISES * np.maximum(noise, np.sqrt(measured.binomial_K)), APART_SHARE * rise_K)
+    wide_K = APART_NOISES * np.maximum(noise, np.sqrt(measured.binomial_K))
+    far_K = np.maximum(wide_K, APART_SHARE * rise_K)
     apart_KS = np.abs(leveled_KS - median_K[:, None]) > far_K[:, None]
     doubt_K = np.zeros(len(measured.x_K))
     for k in np.flatnonzero(measured.stable_K):
         values = leveled_KS[k][~np.isnan(leveled_KS[k])]
-        num_apart = int(apart_KS[k].sum())
-        if float(np.ptp(values)) <= far_K[k]:
-            continue
-        if values.size < FEWEST or 2 * num_apart >= values.size or (num_apart and _is_bump(measured, median_K, k, far_K[k])):
+        agree = values.size - int(apart_KS[k].sum())
+        if float(np.ptp(values)) <= wide_K[k]:
+            apart_KS[k] = False
+        elif agree == values.size or 2 * agree <= values.size or values.size < FEWEST or _is_bump(measured, median_K, k, far_K[k]):
             apart_KS[k] = False
             doubt_K[k] = (float(np.ptp(values)) / 2) ** 2
     return replace(measured, loss_KS=np.where(apart_KS, np.nan, measured.loss_KS), doubt_K=doubt_K)

@@ -76,14 +76,12 @@ APART_NOISES = 6.0
 # ... and this share of the cell's rise over the lowest cell: far up a wall, seeds differ by more.
 APART_SHARE = 0.5
 
-# Training died at the HP values beyond a wall (WALL_RATIO) if all of their runs lie above the lowest cell by this share
-# of its loss, ten times what counts as no regret, ...
+# Training died at the HP values next to an end of the grid if all runs there lie above the lowest cell by this share of
+# its loss, ten times what counts as no regret, and rise as steeply as behind a wall, or scatter so many times as much
+# as seeds do near the optimum. One cell of them must scatter so, or the loss no longer rises from one to the next: all
+# rises lie within this share of the largest.
 DEAD_SHARE = 0.1
-
-# ... and either the seeds of one of them scatter this many times as much as seeds do near the optimum...
-DEAD_NOISES = 4.0
-
-# ... or the loss no longer rises from one to the next: the rises of all of them lie within this share of the largest.
+DEAD_NOISES = 6.0
 DEAD_FLAT = 0.25
 
 # A shape has a basin if noise alone would scatter its mean losses so far more rarely than this.
