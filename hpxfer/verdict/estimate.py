@@ -16,7 +16,6 @@ from scipy import stats
 from hpxfer.verdict.basins import Ints, rise_of_each
 from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, half_width
 from hpxfer.verdict.ignored_seeds import ignored_seeds
-from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.loss import NATS
 from hpxfer.verdict.loss_grid import Floats, LossGrid, ShapeLosses
 from hpxfer.verdict.measured import Measured
@@ -59,14 +58,6 @@ class Estimates:
         """Return what was measured at a row of the grid."""
         found: Measured = self.posterior.rows[int(self.index_I[i])]
         return found
-
-    def run_name(self, i: int, k: int, s: int) -> str:
-        """Return what a reader knows a run of a row by: its id, if it has one, its shape, HP and seed."""
-        row = self.grid.rows[i]
-        seed, cell = row.seeds[s], row.cells[k]
-        trial = cell.trial_of.get(seed)
-        where = f"{row.name}, HP {value_text(cell.value)}, seed {seed}"
-        return f"the run at {where}" if trial is None else f"run {trial} ({where})"
 
     def anew(self, found: Posterior) -> Estimates:
         """Return the estimates of the same grid from another posterior of its parameterization."""

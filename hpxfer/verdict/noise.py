@@ -79,10 +79,14 @@ class SeedNoise:
         shared = self.slope_variance * octaves**2 / max(min(num_a, num_b), 1)
         return math.sqrt(self.variance * (1 / max(num_a, 1) + 1 / max(num_b, 1)) + shared + hidden)
 
+    def doubt_se(self, measured: Measured, a: int, b: int) -> float:
+        """Return the part of the error of `cells_se` that comes from seeds that disagree."""
+        return math.sqrt(float(measured.doubt_K[[a, b]].sum()))
+
     def cells_se(self, measured: Measured, a: int, b: int) -> float:
         """Return the standard error of the difference of the means of two cells of a shape; `self` is its noise."""
         octaves = float(measured.x_K[a] - measured.x_K[b])
-        hidden = self.samples_se(measured, a, b) ** 2 + float(measured.doubt_K[[a, b]].sum())
+        hidden = self.samples_se(measured, a, b) ** 2 + self.doubt_se(measured, a, b) ** 2
         return self.difference_se(float(measured.num_K[a]), float(measured.num_K[b]), octaves, hidden)
 
     def samples_se(self, measured: Measured, a: int, b: int) -> float:

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpxfer.verdict.findings import Odd, OddRun
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
 from hpxfer.verdict.measured import TINY, Measured
@@ -37,6 +38,35 @@ def measure(rows: Iterable[ShapeLosses], judged: JudgedLoss = NATS) -> tuple[Mea
     plain = [_plain(row, judged) for row in rows]
     alive = [_with_dead(measured, noise) for measured, noise in zip(plain, _typical_noise(plain), strict=True)]
     return tuple(_majority(measured, noise) for measured, noise in zip(alive, _typical_noise(alive), strict=True))
+
+
+def odd_runs(measured: Measured) -> tuple[OddRun, ...]:
+    """Return the odd runs of a shape, by HP value and seed."""
+    row, out = measured.row, []
+    leveled_KS = _leveled(replace(measured, loss_KS=np.where(measured.dead_KS, np.nan, measured.given_KS)))
+    best = math.nan if measured.lowest is None else float(measured.mean_K[measured.lowest])
+    kinds: tuple[tuple[Odd, Bools], ...] = (
+        ("apart", measured.apart_KS),
+        ("disagrees", (measured.doubt_K > 0)[:, None] & np.isfinite(measured.loss_KS)),
+        ("dead", measured.dead_KS),
+    )
+    for why, odd_KS in kinds:
+        for k, s in np.argwhere(odd_KS).tolist():
+            cell, seed = row.cells[k], row.seeds[s]
+            loss = float(measured.given_KS[k, s])
+            away = loss - best if why == "dead" else float(leveled_KS[k, s]) - _median(np.delete(leveled_KS[k], s))
+            out.append(
+                OddRun(
+                    why=why,
+                    shape=row.name,
+                    value=cell.value,
+                    seed=seed,
+                    run=cell.trial_of.get(seed),
+                    loss=loss,
+                    away_nats=away,
+                )
+            )
+    return tuple(sorted(out, key=lambda run: (run.value, run.seed)))
 
 
 def _plain(row: ShapeLosses, judged: JudgedLoss) -> Measured:

@@ -219,6 +219,8 @@ def conclusion(finding: Finding) -> str | None:
     worst = finding.worst
     if finding.doubts:
         return finding.doubts[0]
+    if finding.rests_on is not None:
+        return f"it rests on one run: {finding.rests_on}"
     if finding.verdict == "transfers":
         return lost_text(finding)
     if finding.verdict == "stays":

@@ -12,11 +12,13 @@ from hpxfer.verdict.basin import basin_width, curve_of, stability_edge
 from hpxfer.verdict.chances import chances
 from hpxfer.verdict.drift import ENDS
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all, octave_cost
-from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred, Verdict
+from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred
 from hpxfer.verdict.judge import judge
 from hpxfer.verdict.labels import is_control
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.measured import Measured
+from hpxfer.verdict.odd_runs import odd_runs
+from hpxfer.verdict.odd_text import odd_texts, run_text
 from hpxfer.verdict.one_run import weakest
 from hpxfer.verdict.regret import regret_trend
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
@@ -59,6 +61,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         judged=grid.judged,
         is_control=is_control(grid.parameterization, rules.control),
         doubts=_doubts(estimates, rules),
+        odd_runs=tuple(run for i in range(len(grid.rows)) for run in odd_runs(estimates.measured(i))),
         regret_trend=regret_trend(
             [shape.scale for shape in shapes],
             [shape.best_loss for shape in shapes],
@@ -70,26 +73,25 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         finding = _with_chances(finding, estimates, base, cells[base].moved)
     verdict, reasons = judge(finding, rules)
     if base is not None and verdict != "undecided":
-        finding, verdict, reasons = _without_one(finding, estimates, base, [found.moved for found in cells], verdict, reasons)
+        finding = _without_one(finding, estimates, base, [found.moved for found in cells], drifts=verdict == "drifts")
+        verdict, reasons = judge(finding, rules)
     to_add = what_to_add(finding, grid, rules) if verdict == "undecided" else ()
     needs = tuple(f"to decide: {addition.text}" for addition in to_add)
-    return replace(finding, verdict=verdict, reasons=(*reasons, *needs, *_notes(estimates)), to_add=to_add)
+    return replace(finding, verdict=verdict, reasons=(*reasons, *needs, *odd_texts(finding), *_notes(estimates)), to_add=to_add)
 
 
 def _without_one(
-    finding: Finding, estimates: Estimates, base: int, moved: Sequence[int | None], verdict: Verdict, reasons: tuple[str, ...]
-) -> tuple[Finding, Verdict, tuple[str, ...]]:
-    """Return a decided finding with its verdict and reasons; undecided, with the chances without it, if one run decides."""
-    limits = [shape.limit_nats for shape in finding.shapes]
-    found = weakest(estimates, base, moved, limits, drifts=verdict == "drifts")
+    finding: Finding, estimates: Estimates, base: int, moved: Sequence[int | None], *, drifts: bool
+) -> Finding:
+    """Return a decided finding; if one run decides it, with the name of that run and the chances without it."""
+    found = weakest(estimates, base, moved, [shape.limit_nats for shape in finding.shapes], drifts=drifts)
     if found is None:
-        return finding, verdict, reasons
+        return finding
     (i, k, s), left = found
-    name = estimates.run_name(i, k, s)
-    if left is not None:
-        finding = replace(finding, transfer_chance=left.transfers, move_chance=left.moved)
-    why = f"it rests on one run: without {name} no verdict is sure; check its label or run it with another seed"
-    return finding, "undecided", (why,)
+    row = estimates.grid.rows[i]
+    cell, seed = row.cells[k], row.seeds[s]
+    finding = replace(finding, rests_on=run_text(row.name, cell.value, seed, cell.trial_of.get(seed)))
+    return finding if left is None else replace(finding, transfer_chance=left.transfers, move_chance=left.moved)
 
 
 def _doubts(estimates: Estimates, rules: Rules) -> tuple[str, ...]:
@@ -130,11 +132,12 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
     moved_loss = _loss(measured, cells.moved)
     regret = _regret(best_loss, moved_loss)
     finite = regret if regret is not None and math.isfinite(regret) else None
-    se, samples_se, judged = None, 0.0, measured.judged
+    se, samples_se, doubt_se, judged = None, 0.0, 0.0, measured.judged
     if finite is not None and estimates.noise is not None and cells.best is not None and cells.moved is not None:
         noise = estimates.noise_at(i)
         se = noise.cells_se(measured, cells.moved, cells.best)
         samples_se = noise.samples_se(measured, cells.moved, cells.best)
+        doubt_se = noise.doubt_se(measured, cells.moved, cells.best)
     depth = None if best_loss is None else judged.basin_depth(best_loss)
     sd = None if estimates.noise is None else estimates.noise_at(i).sd
     edge, at = stability_edge(row), optimum.log2_value
@@ -153,6 +156,7 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
         regret_noise_units=finite / sd if finite is not None and sd else None,
         regret_se_nats=se,
         samples_se=samples_se,
+        doubt_se=doubt_se,
         num_seeds=len(row.seeds),
         num_diverged=row.num_diverged,
         num_missing=row.num_missing,
@@ -224,9 +228,6 @@ def _notes(estimates: Estimates) -> list[str]:
     grid, notes = estimates.grid, []
     if any(row.is_base and at.kind == "at_divergence" for row, at in zip(grid.rows, estimates.optima, strict=True)):
         notes.append("the base optimum sits next to divergence: a finer grid would place it better")
-    if spikes := sum(int(estimates.measured(i).apart_KS.sum()) for i in range(len(grid.rows))):
-        trials = "1 trial is" if spikes == 1 else f"{spikes} trials are"
-        notes.append(f"{trials} left out as spikes, far above the other seeds of their cells")
     for row, optimum in zip(grid.rows, estimates.optima, strict=True):
         if optimum.misfit is not None:
             notes.append(

@@ -50,6 +50,8 @@ def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) 
     rows = [Row.of(finding, shape, row) for shape, row in zip(finding.shapes, grid.rows, strict=True)]
     if again := [addition for row in rows if (addition := cells_to_run_again(row)) is not None]:
         return tuple(again)
+    if finding.rests_on is not None:
+        return tuple(_more_seeds(_num_seeds(finding), 0)) or (_nothing(f"check {finding.rests_on}"),)
     hopeless = [why for row in rows if (why := why_hopeless(row)) is not None]
     if hopeless and len(hopeless) == len(rows):
         return (_nothing(hopeless[0]),)
@@ -88,7 +90,10 @@ def _base_tie(rows: Sequence[Row]) -> list[Addition]:
 def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addition]:
     """Return the seeds without which no regret can be said to be within its limit, and the value between a tie."""
     now = _num_seeds(finding)
-    wide = [NUM_SE * (shape.regret_se_nats or 0.0) / shape.limit_nats for shape in _others(finding) if shape.limit_nats]
+    limited = [shape for shape in _others(finding) if shape.limit_nats]
+    wide = [NUM_SE * (shape.noise_se or 0.0) / (shape.limit_nats or 1.0) for shape in limited]
+    if max(wide, default=0.0) <= 1 and any(NUM_SE * shape.doubt_se > (shape.limit_nats or 1.0) for shape in limited):
+        return _more_seeds(now, 0)
     factor = max(wide, default=0.0)
     # What is likely to drift is decided by a regret far over its limit, and needs no small error.
     if factor <= 1 or (finding.transfer_chance or 0.0) < rules.error:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from planted_lines import grid_of
 
 from hpxfer.verdict.loss_grid import Floats
-from hpxfer.verdict.measured import Measured, measure
+from hpxfer.verdict.measured import Measured
+from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.tied import ROUNDING
 
 NAN, INF = math.nan, math.inf
