@@ -29,7 +29,8 @@ from hpxfer.verdict.thresholds import APART_NOISES, APART_SHARE, DEAD_FLAT, DEAD
 # The median of the range of so many normal numbers, in standard deviations. With more seeds, that of five is close.
 RANGES = {2: 0.954, 3: 1.588, 4: 1.978, 5: 2.257}
 LOW_CELLS = 3  # the typical noise of a shape is that of so many of its lowest cells, or of half of them
-POOLED_CELLS = 3  # a shape's noise is drawn to that of all shapes as if these were so many further cells
+FEW_CELLS = 2.5  # over the root of their number: by what share the typical noise of so many cells may be too low
+LEAST = 1e-6  # nats: the noise where all seeds agree to the last digit
 FEWEST = 3  # seeds that have a majority
 
 
@@ -114,14 +115,9 @@ def _typical_noise(rows: Sequence[Measured]) -> list[float | None]:
     every = np.concatenate(found) if found else np.zeros(0)
     if not every.size:
         return [None] * len(rows)
-    pool = float(np.median(every))
-    return [_shrunk(own, pool) for own in found]
-
-
-def _shrunk(scatter: Floats, pool: float) -> float:
-    own = float(np.median(scatter)) if scatter.size else pool
-    share = scatter.size / (scatter.size + POOLED_CELLS)
-    return own if own > pool else own**share * pool ** (1 - share)
+    margin = 1 + FEW_CELLS / math.sqrt(every.size)
+    pool = max(float(np.median(every)), LEAST)
+    return [margin * (pool if own.size < LOW_CELLS else max(pool, float(np.median(own)))) for own in found]
 
 
 def _with_dead(measured: Measured, noise: float | None) -> Measured:
@@ -135,6 +131,8 @@ def _with_dead(measured: Measured, noise: float | None) -> Measured:
 def _dead_side(measured: Measured, noise: float | None, outward: int) -> Bools:
     """Return which runs died above the lowest cell (`outward` is 1) or below it (-1), (K, S)."""
     finite_KS = np.where(np.isfinite(measured.loss_KS), measured.loss_KS, np.nan)
+    leveled_KS = _leveled(measured)
+    finite_KS = np.where(np.isnan(leveled_KS), finite_KS, leveled_KS)
     middle_K = np.array([_median(cell) for cell in finite_KS])
     lowest = int(np.nanargmin(np.where(measured.stable_K, middle_K, np.nan)))
     away_K = outward * (measured.x_K - measured.x_K[lowest])

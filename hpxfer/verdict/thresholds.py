@@ -71,7 +71,7 @@ SATURATED_SE = 4.0
 SATURATED_TOLERANCE = 5.0
 
 # A run stands apart from the other seeds of its cell if it ends this many times the typical noise above or below them...
-APART_NOISES = 6.0
+APART_NOISES = 5.0
 
 # ... and this share of the cell's rise over the lowest cell: far up a wall, seeds differ by more.
 APART_SHARE = 0.5
@@ -81,7 +81,7 @@ APART_SHARE = 0.5
 # as seeds do near the optimum. One cell of them must scatter so, or the loss no longer rises from one to the next: all
 # rises lie within this share of the largest.
 DEAD_SHARE = 0.1
-DEAD_NOISES = 6.0
+DEAD_NOISES = 5.0
 DEAD_FLAT = 0.25
 
 # A shape has a basin if noise alone would scatter its mean losses so far more rarely than this.
