@@ -28,7 +28,10 @@ from hpxfer.verdict.thresholds import APART_NOISES, APART_SHARE, DEAD_FLAT, DEAD
 
 # The median of the range of so many normal numbers, in standard deviations. With more seeds, that of five is close.
 RANGES = {2: 0.954, 3: 1.588, 4: 1.978, 5: 2.257}
-LOW_CELLS = 3  # the typical noise of a shape is that of so many of its lowest cells, or of half of them
+# The mean distance of so many normal numbers from their median, without that of the median itself. The same.
+DISTANCES = {2: 0.564, 3: 0.846, 4: 0.663, 5: 0.807, 6: 0.698}
+CLIPPED = 5.0  # a distance so many times the median one is not one of noise
+LOW_CELLS = 3  # the fewest cells that tell the noise of a shape
 FEW_CELLS = 2.5  # over the root of their number: by what share the typical noise of so many cells may be too low
 LEAST = 1e-6  # nats: the noise where all seeds agree to the last digit
 FEWEST = 3  # seeds that have a majority
@@ -101,23 +104,37 @@ def _scatter(leveled_KS: Floats) -> Floats:
 
 
 def _typical_noise(rows: Sequence[Measured]) -> list[float | None]:
-    """Return the noise of the seeds of each shape, by medians over its lowest cells; None if no shape has two seeds.
+    """Return the noise of the seeds of each shape, at its lowest cells; None if no shape has two seeds.
 
     A shape that is noisier than the pool of all shapes keeps its own noise, so that none of its runs looks odd.
     """
-    found = []
-    for measured in rows:
-        leveled_KS = _leveled(measured)
-        scatter_K = _scatter(leveled_KS)
-        known = np.flatnonzero(~np.isnan(scatter_K))
-        medians = np.array([_median(leveled_KS[k]) for k in known])
-        found.append(scatter_K[known[np.argsort(medians, kind="stable")[: max(LOW_CELLS, (known.size + 1) // 2)]]])
-    every = np.concatenate(found) if found else np.zeros(0)
+    found = [_distances(measured) for measured in rows]
+    every = np.concatenate([away for away, _ in found]) if found else np.zeros(0)
     if not every.size:
         return [None] * len(rows)
-    margin = 1 + FEW_CELLS / math.sqrt(every.size)
-    pool = max(float(np.median(every)), LEAST)
-    return [margin * (pool if own.size < LOW_CELLS else max(pool, float(np.median(own)))) for own in found]
+    pool = max(_clipped_mean(every), LEAST)
+    margin = 1 + FEW_CELLS / math.sqrt(sum(num for _, num in found))
+    return [margin * (pool if num < LOW_CELLS else max(pool, _clipped_mean(away))) for away, num in found]
+
+
+def _distances(measured: Measured) -> tuple[Floats, int]:
+    """Return the distances of runs from the median of their cell, scaled to the noise, and how many cells they are of.
+
+    Two thirds of the cells count, the lowest ones. One odd run of three is one distance of two.
+    """
+    cells = [cell[~np.isnan(cell)] for cell in _leveled(measured)]
+    known = sorted((cell for cell in cells if cell.size > 1), key=np.median)
+    lowest = known[: max(LOW_CELLS, math.ceil(2 * len(known) / 3))]
+    found = []
+    for cell in lowest:
+        away = np.sort(np.abs(cell - np.median(cell)))[cell.size % 2 :]
+        found.append(away / DISTANCES[min(cell.size, max(DISTANCES))])
+    return np.concatenate(found) if found else np.zeros(0), len(lowest)
+
+
+def _clipped_mean(away: Floats) -> float:
+    """Return the mean of distances without those that few odd runs have."""
+    return float(away[away <= CLIPPED * np.median(away)].mean())
 
 
 def _with_dead(measured: Measured, noise: float | None) -> Measured:

@@ -193,7 +193,7 @@ def _wrong() -> Iterator[World]:
     }
     for name, noise in kinds.items():
         for seeds in WRONG_SEEDS:
-            for drift in (0.0, 0.5):
+            for drift in (0.0, 0.75):
                 world = World(name=f"{name}, {seeds} seeds, drift {drift:g}", noise=noise, seeds=seeds)
                 yield replace(world, offsets=line(drift, 3), x=values(5))
         loud = replace(noise, sd=0.015)
