@@ -79,8 +79,9 @@ def judge(
     )
     loss = _loss(ready.read, runs, unit, classes, samples)
     hp = hp or ("lr" if "lr" in hps else hps[0])
-    frames = {each: _line([run for run in runs if run.hp == each], Path(where).name) for each in sorted(hps, key=lambda one: one != hp)}
     title = Path(where).name
+    each_hp = sorted(hps, key=lambda one: one != hp)
+    frames = {each: _line([run for run in runs if run.hp == each], title) for each in each_hp}
     lines = [
         judge_line(line, sweep=title, hp=each, loss=loss, rules=rules, of_table=True) for each, line in frames.items()
     ]

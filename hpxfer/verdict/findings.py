@@ -70,8 +70,9 @@ class ShapeFinding:
 class OddRun:
     """A run that is no draw of the noise of its cell (`odd_runs`).
 
-    `apart`: it is left out, as it lies far from the other seeds. `disagrees`: its cell has no majority, and is in doubt.
-    `dead`: it ended with a number, and counts as diverged.
+    - `apart`: it is left out, as it lies far from the other seeds.
+    - `disagrees`: its cell has no majority, and is in doubt.
+    - `dead`: it ended with a number, and counts as diverged.
     """
 
     why: Odd

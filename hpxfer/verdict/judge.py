@@ -109,7 +109,9 @@ def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
     judged = finding.judged
     if shape.noise_se is not None and NUM_SE * shape.noise_se <= shape.limit_nats:
         away = judged.amount(2 * shape.doubt_se)
-        return [f"{finding.name(shape)}: seeds of one HP that is compared differ by {away}: more seeds tell which are right"]
+        return [
+            f"{finding.name(shape)}: seeds of one HP that is compared differ by {away}: more seeds tell which are right"
+        ]
     error = (
         f"{NUM_SE:g} standard errors of the {judged.noun} given up are {judged.amount(NUM_SE * shape.regret_se_nats)}"
     )

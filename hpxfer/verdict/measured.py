@@ -78,14 +78,14 @@ class Measured:
         """The mean loss of each cell, NaN without a finite one.
 
         A seed adds its level to all cells of a shape. Where a seed is missing, its level is taken from its other cells:
-        the means and levels are those whose sums fit the losses best.
+        the means and levels are those whose sums fit the losses best. Cells in doubt tell no level.
         """
         finite_KS = np.isfinite(self.loss_KS)
         if not finite_KS.any():
             return np.full(len(self.x_K), np.nan)
         sums_K = np.where(finite_KS, self.loss_KS, 0.0).sum(axis=1)
         plain_K = np.where(self.num_K > 0, sums_K / np.maximum(self.num_K, 1), np.nan)
-        cells = np.flatnonzero(self.stable_K)
+        cells = np.flatnonzero(self.stable_K & (self.doubt_K == 0))
         known_CS = finite_KS[cells]
         if not known_CS.any() or known_CS.all() or (known_CS.any(axis=0) == known_CS.all(axis=0)).all():
             return plain_K

@@ -31,7 +31,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpxfer.verdict.basins import Ints
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured
 
@@ -39,7 +38,9 @@ RATIOS = np.array([0.0, 0.3, 1.0, 3.0])  # of the slope per octave to the noise 
 RATIO_WEIGHTS = np.array([0.45, 0.3, 0.15, 0.1])  # beforehand
 # The log2 of the standard deviation of a trial at the largest shape of an axis over that at the smallest.
 GROWTHS = np.arange(-5.0, 5.1, 0.5)
-GROWTH_WEIGHTS = np.where(GROWTHS == 0, 0.5, 0.5 * np.exp(-np.abs(GROWTHS) / 2) / (np.exp(-np.abs(GROWTHS) / 2).sum() - 1))
+GROWTH_WEIGHTS = np.where(
+    GROWTHS == 0, 0.5, 0.5 * np.exp(-np.abs(GROWTHS) / 2) / (np.exp(-np.abs(GROWTHS) / 2).sum() - 1)
+)
 SPREAD = 10.0  # octaves squared, summed over five cells at factor 2: what the slope of a line is divided by
 ROUNDING = 1e-9
 LEAST = 1e-6  # nats: the noise where all seeds agree to the last digit
@@ -105,7 +106,10 @@ def seed_noise(rows: Sequence[Measured]) -> tuple[SeedNoise | None, tuple[Measur
     if not found:
         return None, tuple(rows)
     place_I = _places(rows)
-    growth_of = {axis: _growth([i for i in found if rows[i].row.axis == axis], found, place_I) for axis in dict.fromkeys(m.row.axis for m in rows)}
+    growth_of = {
+        axis: _growth([i for i in found if rows[i].row.axis == axis], found, place_I)
+        for axis in dict.fromkeys(m.row.axis for m in rows)
+    }
     ratio_I = np.array([growth_of[m.row.axis] @ 4.0 ** (GROWTHS * place_I[i]) for i, m in enumerate(rows)])
     squares_R = np.array([sum(found[i][r][0] / ratio_I[i] for i in found) for r in range(RATIOS.size)])
     volume_R = np.array([sum(found[i][r][1] for i in found) for r in range(RATIOS.size)])

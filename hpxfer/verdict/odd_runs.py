@@ -24,7 +24,15 @@ from hpxfer.verdict.findings import Odd, OddRun
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
 from hpxfer.verdict.measured import TINY, Measured
-from hpxfer.verdict.thresholds import APART_NOISES, APART_SHARE, DEAD_FLAT, DEAD_NOISES, DEAD_SHARE, WALL_RATIO
+from hpxfer.verdict.thresholds import (
+    APART_NOISES,
+    APART_SHARE,
+    DEAD_DEPTH,
+    DEAD_FLAT,
+    DEAD_NOISES,
+    DEAD_SHARE,
+    WALL_RATIO,
+)
 
 # The median of the range of so many normal numbers, in standard deviations. With more seeds, that of five is close.
 RANGES = {2: 0.954, 3: 1.588, 4: 1.978, 5: 2.257}
@@ -157,23 +165,25 @@ def _dead_side(measured: Measured, noise: float | None, outward: int) -> Bools:
     bend_K = rise_K / np.maximum(np.abs(away_K), TINY) ** 2
     noisy_K = _scatter(finite_KS) > DEAD_NOISES * (noise or math.inf)
     known = np.flatnonzero(~np.isnan(middle_K))
-    dead: list[int] = []  # from the end of the grid inward
-    for k in sorted(known[away_K[known] > 0], key=lambda k: -away_K[k]):
+    far_K = np.where(np.isnan(rise_KS), np.inf, rise_KS).min(axis=1)
+    for k in sorted(known[away_K[known] > 0], key=lambda k: away_K[k]):
         inner = known[(away_K[known] < away_K[k]) & (known != lowest)]
-        least = float(np.nanmin(rise_KS[k]))
-        is_wall = bool(inner.size) and least > WALL_RATIO * float(np.median(bend_K[inner])) * away_K[k] ** 2
-        if least <= DEAD_SHARE * abs(middle_K[lowest]) or not (is_wall or noisy_K[k]):
+        is_wall = inner.size > 0 and far_K[k] > WALL_RATIO * float(np.median(bend_K[inner])) * away_K[k] ** 2
+        dead = known[away_K[known] >= away_K[k]]
+        if (is_wall or noisy_K[k]) and far_K[dead].min() > max(DEAD_SHARE * abs(middle_K[lowest]), rise_K[k] / 2):
             break
-        dead.append(int(k))
-    is_flat = len(dead) > 1 and float(np.ptp(rise_K[dead])) <= DEAD_FLAT * float(rise_K[dead].max())
-    if not (is_flat or noisy_K[dead].any()):
+    else:
+        return np.zeros(rise_KS.shape, bool)
+    is_flat = dead.size > 1 and float(np.ptp(rise_K[dead])) <= DEAD_FLAT * float(rise_K[dead].max())
+    is_deep = bool((rise_K[dead] > DEAD_DEPTH * abs(middle_K[lowest])).any())
+    if not (is_flat or is_deep or noisy_K[dead].any()):
         return np.zeros(rise_KS.shape, bool)
     least_K = np.where(np.isin(np.arange(away_K.size), dead), -np.inf, float(rise_K[dead].min()) / 2)
     return (away_K > 0)[:, None] & (rise_KS > least_K[:, None])  # beside these HPs some seeds died and others did not
 
 
 def _majority(measured: Measured, noise: float | None) -> Measured:
-    """Return the losses without runs that stand apart from the majority of their cell, and what cells leave in doubt."""
+    """Return the losses without runs that stand apart from the majority of their cell, and the doubt about cells."""
     if measured.lowest is None or not noise:
         return measured
     leveled_KS = _leveled(measured)
@@ -188,7 +198,12 @@ def _majority(measured: Measured, noise: float | None) -> Measured:
         agree = values.size - int(apart_KS[k].sum())
         if float(np.ptp(values)) <= wide_K[k]:
             apart_KS[k] = False
-        elif agree == values.size or 2 * agree <= values.size or values.size < FEWEST or _is_bump(measured, median_K, k, far_K[k]):
+        elif (
+            agree == values.size
+            or 2 * agree <= values.size
+            or values.size < FEWEST
+            or _is_bump(measured, median_K, k, far_K[k])
+        ):
             apart_KS[k] = False
             doubt_K[k] = (float(np.ptp(values)) / 2) ** 2
     return replace(measured, loss_KS=np.where(apart_KS, np.nan, measured.loss_KS), doubt_K=doubt_K)
@@ -196,7 +211,10 @@ def _majority(measured: Measured, noise: float | None) -> Measured:
 
 def _is_bump(measured: Measured, median_K: Floats, k: int, far: float) -> bool:
     """Return whether the middle of a cell lies far above the line between its neighbors: no basin is like that."""
-    below, above = (np.flatnonzero(measured.stable_K & side) for side in (measured.x_K < measured.x_K[k], measured.x_K > measured.x_K[k]))
+    below, above = (
+        np.flatnonzero(measured.stable_K & side)
+        for side in (measured.x_K < measured.x_K[k], measured.x_K > measured.x_K[k])
+    )
     if not below.size or not above.size:
         return False
     ends = [below[-1], above[0]]

@@ -52,12 +52,16 @@ def _disagree(runs: Sequence[OddRun], judged: JudgedLoss) -> str:
     ids = [run.run for run in (low, high) if run.run is not None]
     named = f" ({'; '.join(ids)})" if ids else ""
     where = f"{low.shape}, HP {value_text(low.value)}"
-    return f"{where}: its {len(runs)} seeds {apart}{named}; none is left out, and the cell counts as known to half of that"
+    return (
+        f"{where}: its {len(runs)} seeds {apart}{named}; none is left out, and the cell counts as known to half of that"
+    )
 
 
 def _dead(runs: Sequence[OddRun], judged: JudgedLoss) -> str:
     values, losses = sorted({run.value for run in runs}), [run.loss for run in runs]
     at = value_text(values[0]) if len(values) == 1 else f"{value_text(values[0])} to {value_text(values[-1])}"
     ends = " to ".join(dict.fromkeys(judged.level(loss, "{:.3g}") for loss in (min(losses), max(losses))))
-    runs_text = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    return f"{runs[0].shape}, HP {at}: training died and ended at {ends}, far above the others; {runs_text} count as diverged"
+    count = "1 run counts" if len(runs) == 1 else f"{len(runs)} runs count"
+    return (
+        f"{runs[0].shape}, HP {at}: training died, as it ended far above the other HPs at {ends}; {count} as diverged"
+    )

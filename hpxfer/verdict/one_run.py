@@ -36,7 +36,9 @@ def weakest(
     `cells` are those of the transferred HP. The chances are None where no noise is known.
     """
     cell = cells[base]
-    diverging = [(i, k) for i, k in enumerate(cells) if k is not None and i != base and estimates.measured(i).diverges_K[k]]
+    diverging = [
+        (i, k) for i, k in enumerate(cells) if k is not None and i != base and estimates.measured(i).diverges_K[k]
+    ]
     if drifts and (len(diverging) > 1 or any(_surely_diverges(estimates.measured(i), k) for i, k in diverging)):
         return None
     suspects = [(i, k, int(np.flatnonzero(np.isinf(estimates.measured(i).loss_KS[k]))[0])) for i, k in diverging]
@@ -64,9 +66,7 @@ def _chance(found: Chances, *, drifts: bool) -> float:
     return max(found.moved, float(np.nanmax(found.over_I, initial=0.0)))
 
 
-def _suspects(
-    estimates: Estimates, base: int, cell: int, limits: Sequence[float | None], *, drifts: bool
-) -> list[Run]:
+def _suspects(estimates: Estimates, base: int, cell: int, limits: Sequence[float | None], *, drifts: bool) -> list[Run]:
     """Return the runs that the statement may rest on, the most suspect first."""
     found = chances(estimates, base, cell, limits)
     assert found is not None
@@ -91,7 +91,10 @@ def _log_weights(estimates: Estimates, rows: list[int]) -> Iterator[tuple[Run, F
     A run matters if it is the only one of its cell, or moves the mean by more than NUM_SE standard errors.
     """
     for i in rows:
-        measured, drawn_BK = estimates.measured(i), estimates.posterior.curves(int(estimates.index_I[i]), estimates.measured(i).x_K)
+        measured, drawn_BK = (
+            estimates.measured(i),
+            estimates.posterior.curves(int(estimates.index_I[i]), estimates.measured(i).x_K),
+        )
         spread_BK = (estimates.posterior.tolerance_B[:, None] * slack(measured)) ** 2
         variance_K = estimates.noise_at(i).of_means(measured)
         with_all_BK = _log_likelihood(measured.mean_K - drawn_BK, variance_K + spread_BK)

@@ -151,9 +151,7 @@ def _draw(rows: Sequence[Measured], fitted: Sequence[int], noise: SeedNoise, *, 
     usual = usual_curvature(cells)
     searched = [search(found, own, usual) for found, own in zip(cells, noises, strict=True)]
     forms = np.flatnonzero(np.any([log_TM.max(1) > log_TM.max() - NEGLIGIBLE_FORM for _, log_TM in searched], axis=0))
-    weights = [
-        weigh(found, own, usual, forms, *at) for found, own, at in zip(cells, noises, searched, strict=True)
-    ]
+    weights = [weigh(found, own, usual, forms, *at) for found, own, at in zip(cells, noises, searched, strict=True)]
     rng = np.random.default_rng([RANDOM_SEED, int(walls)])
     kind_B, tolerance_B, shared_B = _draw_shared(weights, forms, num)
     skew_error_B = SKEW_ERROR * rng.standard_normal(num)

@@ -70,7 +70,7 @@ SATURATED_SE = 4.0
 # The tolerance of a saturated cell that is fitted, in units of that of other cells: up to its whole rise.
 SATURATED_TOLERANCE = 5.0
 
-# A run stands apart from the other seeds of its cell if it ends this many times the typical noise above or below them...
+# A run stands apart from the other seeds of its cell if it ends this many times the typical noise away from them...
 APART_NOISES = 5.0
 
 # ... and this share of the cell's rise over the lowest cell: far up a wall, seeds differ by more.
@@ -78,10 +78,11 @@ APART_SHARE = 0.5
 
 # Training died at the HP values next to an end of the grid if all runs there lie above the lowest cell by this share of
 # its loss, ten times what counts as no regret, and rise as steeply as behind a wall, or scatter so many times as much
-# as seeds do near the optimum. One cell of them must scatter so, or the loss no longer rises from one to the next: all
-# rises lie within this share of the largest.
+# as seeds do near the optimum. And one of three things holds: a cell scatters so; a cell rises by so large a share of
+# the lowest loss; or the loss no longer rises from one to the next, so that all rises lie within a share of the largest.
 DEAD_SHARE = 0.1
 DEAD_NOISES = 5.0
+DEAD_DEPTH = 0.5
 DEAD_FLAT = 0.25
 
 # A shape has a basin if noise alone would scatter its mean losses so far more rarely than this.

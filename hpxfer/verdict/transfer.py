@@ -77,7 +77,9 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         verdict, reasons = judge(finding, rules)
     to_add = what_to_add(finding, grid, rules) if verdict == "undecided" else ()
     needs = tuple(f"to decide: {addition.text}" for addition in to_add)
-    return replace(finding, verdict=verdict, reasons=(*reasons, *needs, *odd_texts(finding), *_notes(estimates)), to_add=to_add)
+    return replace(
+        finding, verdict=verdict, reasons=(*reasons, *needs, *odd_texts(finding), *_notes(estimates)), to_add=to_add
+    )
 
 
 def _without_one(

@@ -202,7 +202,7 @@ def _wrong() -> Iterator[World]:
 
 
 def _dead() -> Iterator[World]:
-    """Yield worlds in which training dies above the optimum and ends at a number, each beside its twin that diverges."""
+    """Yield worlds in which training dies above the optimum and ends at a number, beside the twin that diverges."""
     for octaves in (0.6, 1.0, 1.5, 2.5):
         for drift in (0.0, 0.5):
             for nats, sd in ((math.inf, 0.0), (7.2, 0.1), (7.2, 0.02), (5.0, 0.4)):

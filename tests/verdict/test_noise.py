@@ -13,8 +13,8 @@ from planted_lines import grid_of
 from scipy import stats
 
 from hpxfer.verdict.loss_grid import Floats
-from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.noise import LEAST, SeedNoise, seed_noise
+from hpxfer.verdict.odd_runs import measure
 
 RISES = 0.02 * (np.arange(7.0) - 3.1) ** 2
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from planted_lines import grid_of
 
 from hpxfer.verdict.loss_grid import Floats, LossGrid
-from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.noise import SeedNoise, seed_noise
+from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.posterior import Posterior, posterior
 from hpxfer.verdict.transfer import find
 
