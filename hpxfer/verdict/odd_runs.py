@@ -30,6 +30,7 @@ from hpxfer.verdict.thresholds import (
     DEAD_DEPTH,
     DEAD_FLAT,
     DEAD_NOISES,
+    DEAD_RISE,
     DEAD_SHARE,
     WALL_RATIO,
 )
@@ -166,11 +167,12 @@ def _dead_side(measured: Measured, noise: float | None, outward: int) -> Bools:
     noisy_K = _scatter(finite_KS) > DEAD_NOISES * (noise or math.inf)
     known = np.flatnonzero(~np.isnan(middle_K))
     far_K = np.where(np.isnan(rise_KS), np.inf, rise_KS).min(axis=1)
+    least = max(DEAD_SHARE * abs(middle_K[lowest]), DEAD_RISE * (noise or 0.0))
     for k in sorted(known[away_K[known] > 0], key=lambda k: away_K[k]):
         inner = known[(away_K[known] < away_K[k]) & (known != lowest)]
         is_wall = inner.size > 0 and far_K[k] > WALL_RATIO * float(np.median(bend_K[inner])) * away_K[k] ** 2
         dead = known[away_K[known] >= away_K[k]]
-        if (is_wall or noisy_K[k]) and far_K[dead].min() > max(DEAD_SHARE * abs(middle_K[lowest]), rise_K[k] / 2):
+        if (is_wall or noisy_K[k]) and far_K[dead].min() > max(least, rise_K[k] / 2):
             break
     else:
         return np.zeros(rise_KS.shape, bool)

@@ -62,6 +62,4 @@ def _dead(runs: Sequence[OddRun], judged: JudgedLoss) -> str:
     at = value_text(values[0]) if len(values) == 1 else f"{value_text(values[0])} to {value_text(values[-1])}"
     ends = " to ".join(dict.fromkeys(judged.level(loss, "{:.3g}") for loss in (min(losses), max(losses))))
     count = "1 run counts" if len(runs) == 1 else f"{len(runs)} runs count"
-    return (
-        f"{runs[0].shape}, HP {at}: training died, as it ended far above the other HPs at {ends}; {count} as diverged"
-    )
+    return f"{runs[0].shape}, HP {at}: training died, as it ended far above other HPs at {ends}; {count} as diverged"

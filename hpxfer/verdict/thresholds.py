@@ -77,10 +77,12 @@ APART_NOISES = 5.0
 APART_SHARE = 0.5
 
 # Training died at the HP values next to an end of the grid if all runs there lie above the lowest cell by this share of
-# its loss, ten times what counts as no regret, and rise as steeply as behind a wall, or scatter so many times as much
-# as seeds do near the optimum. And one of three things holds: a cell scatters so; a cell rises by so large a share of
-# the lowest loss; or the loss no longer rises from one to the next, so that all rises lie within a share of the largest.
+# its loss, ten times what counts as no regret, and by so many times the noise near the optimum, and if they rise as
+# steeply as behind a wall, or scatter so many times as much as seeds do near the optimum. And one of three things holds:
+# a cell scatters so; a cell rises by so large a share of the lowest loss; or the loss no longer rises from one to the
+# next: all rises lie within this share of the largest.
 DEAD_SHARE = 0.1
+DEAD_RISE = 30.0
 DEAD_NOISES = 5.0
 DEAD_DEPTH = 0.5
 DEAD_FLAT = 0.25
