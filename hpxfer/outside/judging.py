@@ -93,8 +93,9 @@ def judge(
         ready.notes if named else (*ready.notes, f"no unit is named: losses count as {loss.unit}; --unit names another")
     )
     hp = hp or ("lr" if "lr" in hps else hps[0])
-    frames = {each: _line([run for run in runs if run.hp == each]) for each in sorted(hps, key=lambda one: one != hp)}
     title = Path(where).name
+    each_hp = sorted(hps, key=lambda one: one != hp)
+    frames = {each: _line([run for run in runs if run.hp == each], title) for each in each_hp}
     lines = [
         judge_line(line, sweep=title, hp=each, loss=loss, rules=rules, of_table=True) for each, line in frames.items()
     ]
@@ -155,9 +156,8 @@ def _loss(read: Read, runs: Sequence[Run], unit: str | None, classes: int | None
     return JudgedLoss(name=words, words=shown_as, kind="error", guess=guess, num_samples=samples)
 
 
-def _line(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return runs as the room `verdict` reads them. A run without a result is missing."""
-    named = all(run.run_id is not None for run in runs)
+def _line(runs: Sequence[Run], name: str) -> pd.DataFrame:
+    """Return runs of a table as the room `verdict` reads them. A run without a result is missing."""
     rows: list[dict[str, Any]] = [
         {
             "axis": run.axis,
@@ -170,7 +170,7 @@ def _line(runs: Sequence[Run]) -> pd.DataFrame:
             "seed": run.seed,
             "loss": run.loss if run.status == "finished" else None,
             "status": run.status if run.has_result else "missing",
-            **({"trial_id": run.run_id} if named else {}),
+            "trial_id": f"row {run.row} of {name}{'' if run.run_id is None else f', run {run.run_id}'}",
         }
         for run in runs
     ]

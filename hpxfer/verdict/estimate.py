@@ -18,8 +18,9 @@ from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, dra
 from hpxfer.verdict.ignored_seeds import ignored_seeds
 from hpxfer.verdict.loss import NATS
 from hpxfer.verdict.loss_grid import Floats, LossGrid
-from hpxfer.verdict.measured import Measured, measure
+from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import SeedNoise, seed_noise
+from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.optimum import Optimum, kind_at, measured_optimum, open_because, range_of
 from hpxfer.verdict.posterior import Posterior, posterior
 from hpxfer.verdict.shared_base import Group, groups_of, key_of
@@ -60,6 +61,14 @@ class Estimates:
         """Return what was measured at a row of the grid."""
         found: Measured = self.posterior.rows[int(self.index_I[i])]
         return found
+
+    def anew(self, found: Posterior) -> Estimates:
+        """Return the estimates of the same grid from another posterior of its arms. The base keeps its HP."""
+        return _estimate(replace(self, posterior=found))
+
+    def noise_at(self, i: int) -> SeedNoise:
+        """Return the noise of a row of the grid, a nominal one with one seed."""
+        return self.posterior.noise_at(int(self.index_I[i]))
 
     def known(self, i: int) -> bool:
         """Return whether a row of the grid has draws."""
@@ -107,8 +116,8 @@ def estimate_all(grids: Sequence[LossGrid], *, extra_sd: float = 0.0) -> tuple[E
     groups = groups_of(grids)
     distinct = {key: row for group in groups for key, row in group.rows.items()}
     judged = grids[0].judged if grids else NATS
-    measured = dict(zip(distinct, measure(distinct.values(), judged), strict=True))
-    noise = seed_noise(list(measured.values()))
+    noise, rows = seed_noise(measure(distinct.values(), judged))
+    measured = dict(zip(distinct, rows, strict=True))
     if noise is not None and extra_sd:
         noise = replace(noise, variance=noise.variance + extra_sd**2)
     ignored = ignored_seeds(distinct.values())
@@ -169,7 +178,7 @@ def best_cell(estimates: Estimates, i: int) -> int | None:
     alone = estimates.base if estimates.grid.rows[i].is_base else None
     losses_BK = estimates.cell_losses(i) if alone is None else alone.cell_losses(0)
     expected_N = losses_BK[:, cells_N].mean(axis=0)
-    noise = estimates.posterior.noise
+    noise = estimates.noise_at(i)
     for n, cell in enumerate(cells_N):
         error = noise.cells_se(measured, int(cell), lowest)
         if measured.mean_K[cell] - measured.mean_K[lowest] > NUM_SE * error:
@@ -213,9 +222,9 @@ def _optimum(estimates: Estimates, i: int) -> Optimum:
 
 def bends(estimates: Estimates, i: int) -> bool:
     """Return whether the mean losses of a row differ by more than seeds explain (F test)."""
-    measured, noise = estimates.measured(i), estimates.posterior.noise
+    measured, noise = estimates.measured(i), estimates.noise_at(i)
     at = measured.bending_N
-    y, precision = measured.mean_K[at], 1 / noise.of_mean(measured.num_K[at], measured.binomial_K[at])
+    y, precision = measured.mean_K[at], 1 / noise.of_means(measured)[at]
     if y.size < 2:
         return False
     if measured.diverges_beside:

@@ -16,6 +16,7 @@ from hpxfer.verdict.thresholds import ERROR_RATE, NUM_SE
 # `stays`: all of `transfers` holds but what shows that it is a merit, such as a control; see `Rules.outside`.
 Verdict = Literal["transfers", "stays", "drifts", "undecided"]
 Transferred = Literal["measured", "diverged", "missing"]
+Odd = Literal["apart", "disagrees", "dead"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,31 @@ class ShapeFinding:
     curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, fitted loss), empty without a fit
     transferred_missing: int = 0  # trials of others (`Rules.outside`) without a loss at the transferred HP
     samples_se: float = 0.0  # the part of regret_se_nats that more seeds do not lower, but more held-out samples do
+    doubt_se: float = 0.0  # the part that comes from seeds of a cell that disagree, which a majority of them settles
+
+    @property
+    def noise_se(self) -> float | None:
+        """The standard error of the regret without `doubt_se`."""
+        whole = self.regret_se_nats
+        return None if whole is None else math.sqrt(max(whole**2 - self.doubt_se**2, 0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OddRun:
+    """A run that is no draw of the noise of its cell (`odd_runs`).
+
+    - `apart`: it is left out, as it lies far from the other seeds.
+    - `disagrees`: its cell has no majority, and is in doubt.
+    - `dead`: it ended with a number, and counts as diverged.
+    """
+
+    why: Odd
+    shape: str  # its name within the axis, e.g. `width 64`
+    value: float  # the HP
+    seed: int
+    run: str | None  # its id, or its row in a table; None if the losses name no run
+    loss: float
+    away_nats: float  # above the other seeds of its cell, without the level of its seed; if dead, above the lowest cell
 
 
 def _was_over(shape: ShapeFinding) -> bool:
@@ -112,6 +138,8 @@ class Finding:
     judged: JudgedLoss = NATS
     is_control: bool = False  # whether all others of its variant are compared with this parameterization
     lacking: tuple[str, ...] = ()  # why it may at best be said that the optimum stays, e.g. `no control`
+    odd_runs: tuple[OddRun, ...] = ()
+    rests_on: str | None = None  # the run without which a verdict would be said no more, so that none is
     doubts: tuple[str, ...] = ()  # why the losses cannot be believed, see `Rules.doubts`
     shares_base: tuple[str, ...] = ()  # the other arms whose trials at the base are the same, and so their HP value
     error: float = ERROR_RATE  # the chance of being wrong at which a verdict is said

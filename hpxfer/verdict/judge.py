@@ -40,7 +40,7 @@ ALMOST_ONE = 0.9995  # a probability that would be rounded to 100.0%
 def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tuple[str, ...]]:
     """Return the verdict on the shapes of a finding, and its reasons.
 
-    - `undecided` if the losses cannot be believed, see `Rules.doubts`.
+    - `undecided` if the losses cannot be believed, see `Rules.doubts`, or if one run decides (`one_run`).
     - `drifts` if one shape diverges at the transferred HP, or if a single statement is sure: that one regret exceeds
       its limit, and was measured, or that two optima differ by MOVE_OCTAVES. A base that is not bracketed does not
       prevent it.
@@ -50,6 +50,9 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     """
     if finding.doubts:
         return "undecided", finding.doubts
+    if finding.rests_on is not None:
+        why = f"it rests on one run: without {finding.rests_on} no verdict is likely; check what that run is"
+        return "undecided", (why,)
     base = next((shape for shape in finding.shapes if shape.is_base), None)
     others = [shape for shape in finding.shapes if not shape.is_base]
     if base is None:
@@ -121,6 +124,11 @@ def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
     if shape.regret_se_nats is None or NUM_SE * shape.regret_se_nats <= shape.limit_nats:
         return []
     judged = finding.judged
+    if shape.noise_se is not None and NUM_SE * shape.noise_se <= shape.limit_nats:
+        away = judged.amount(2 * shape.doubt_se)
+        return [
+            f"{finding.name(shape)}: seeds of one HP that is compared differ by {away}: more seeds tell which are right"
+        ]
     error = (
         f"{NUM_SE:g} standard errors of the {judged.noun} given up are {judged.amount(NUM_SE * shape.regret_se_nats)}"
     )

@@ -1,4 +1,4 @@
-"""Measured: the losses of one shape as arrays, without spikes, and which of its cells tell where the optimum is.
+"""Measured: the losses of one shape as arrays, and which of its cells tell where the optimum is.
 
 An error is bounded by that of guessing. A cell in the upper half of the way there is saturated: the loss no longer
 rises as that of a basin does, and a fit through it would be wrong. It says that the optimum lies on this side of it.
@@ -9,8 +9,7 @@ Array letters: K HP values ascending, S seeds, N fitted cells, which are some of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -25,14 +24,10 @@ from hpxfer.verdict.thresholds import (
     LOCAL_POINTS,
     SATURATED_SE,
     SATURATED_SHARE,
-    SPIKE_NOISES,
-    SPIKE_SHARE,
     WALL_RATIO,
 )
 from hpxfer.verdict.tied import ROUNDING, lowest_of
 
-# The median of the range of so many normal numbers, in standard deviations. With more seeds, that of five is close.
-RANGES = {2: 0.954, 3: 1.588, 4: 1.978, 5: 2.257}
 TINY = 1e-9  # octaves
 
 
@@ -40,14 +35,27 @@ TINY = 1e-9  # octaves
 class Measured:
     """The losses of one shape, K planned HP values by S seeds: NaN without a result, +inf where one diverged.
 
-    Spikes are NaN: trials that ended far above the other seeds of their cell.
+    What `odd_runs` says of them holds here: runs that stand apart are NaN, dead ones +inf. `noise_ratio` follows from
+    all shapes (`noise`).
     """
 
     row: ShapeLosses
     x_K: Floats  # log2 of the HP values
     loss_KS: Floats
-    num_spikes: int = 0
+    given_KS: Floats  # as they were measured
+    doubt_K: Floats  # the variance of the mean of a cell whose seeds disagree, beyond that of noise; else 0
     judged: JudgedLoss = NATS
+    noise_ratio: float = 1.0  # the variance of a trial at this shape over that of the pool
+
+    @property
+    def apart_KS(self) -> Bools:
+        """True for runs that are left out because they stand apart from the other seeds of their cell."""
+        return np.asarray(np.isnan(self.loss_KS) & ~np.isnan(self.given_KS))
+
+    @property
+    def dead_KS(self) -> Bools:
+        """True for runs that ended with a number, but count as diverged."""
+        return np.asarray(np.isinf(self.loss_KS) & np.isfinite(self.given_KS))
 
     @cached_property
     def num_K(self) -> Ints:
@@ -70,14 +78,14 @@ class Measured:
         """The mean loss of each cell, NaN without a finite one.
 
         A seed adds its level to all cells of a shape. Where a seed is missing, its level is taken from its other cells:
-        the means and levels are those whose sums fit the losses best.
+        the means and levels are those whose sums fit the losses best. Cells in doubt tell no level.
         """
         finite_KS = np.isfinite(self.loss_KS)
         if not finite_KS.any():
             return np.full(len(self.x_K), np.nan)
         sums_K = np.where(finite_KS, self.loss_KS, 0.0).sum(axis=1)
         plain_K = np.where(self.num_K > 0, sums_K / np.maximum(self.num_K, 1), np.nan)
-        cells = np.flatnonzero(self.stable_K)
+        cells = np.flatnonzero(self.stable_K & (self.doubt_K == 0))
         known_CS = finite_KS[cells]
         if not known_CS.any() or known_CS.all() or (known_CS.any(axis=0) == known_CS.all(axis=0)).all():
             return plain_K
@@ -93,10 +101,15 @@ class Measured:
 
     @cached_property
     def lowest(self) -> int | None:
-        """The cell with the lowest mean of those where no seed diverged; of equal ones, that in the middle."""
+        """The cell with the lowest mean of those where no seed diverged; of equal ones, that in the middle.
+
+        A cell whose seeds disagree is the lowest one only if there is no other.
+        """
         if not self.stable_K.any():
             return None
-        return lowest_of(np.where(self.stable_K, self.mean_K, np.inf).tolist(), self.x_K.tolist())
+        agreeing_K = self.stable_K & (self.doubt_K == 0)
+        among_K = agreeing_K if agreeing_K.any() else self.stable_K
+        return lowest_of(np.where(among_K, self.mean_K, np.inf).tolist(), self.x_K.tolist())
 
     @cached_property
     def binomial_K(self) -> Floats:
@@ -222,63 +235,3 @@ class Measured:
             if others.size and bend[k] > WALL_RATIO * float(np.median(others)):
                 return k
         return None
-
-
-def measure(rows: Iterable[ShapeLosses], judged: JudgedLoss = NATS) -> tuple[Measured, ...]:
-    """Return what was measured at each shape. What counts as a spike rests on the noise of seeds of all of them."""
-    plain = [_plain(row, judged) for row in rows]
-    noise = _typical_noise(plain)
-    return tuple(plain) if noise is None else tuple(_without_spikes(measured, noise) for measured in plain)
-
-
-def _plain(row: ShapeLosses, judged: JudgedLoss) -> Measured:
-    seeds = row.seeds
-    loss_KS = np.full((len(row.cells), len(seeds)), np.nan)
-    for k, cell in enumerate(row.cells):
-        for seed, loss in zip(cell.seeds, cell.losses, strict=True):
-            loss_KS[k, seeds.index(seed)] = loss
-    x_K = np.log2(np.array([cell.value for cell in row.cells], dtype=float))
-    return Measured(row=row, x_K=np.asarray(x_K), loss_KS=loss_KS, judged=judged)
-
-
-def _leveled(measured: Measured) -> Floats:
-    """Return the losses of stable cells without the level that a seed adds to all of them; NaN elsewhere."""
-    stable_KS = np.where(measured.stable_K[:, None], measured.loss_KS, np.nan)
-    levels = [_median(column) for column in (stable_KS - np.array([[_median(cell)] for cell in stable_KS])).T]
-    return np.asarray(stable_KS - np.nan_to_num(np.array(levels)))
-
-
-def _median(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if known.size else math.nan
-
-
-def _typical_noise(rows: Sequence[Measured]) -> float | None:
-    """Return the noise of seeds by the median of the ranges of cells, which few spikes do not change."""
-    found = []
-    for measured in rows:
-        for cell in _leveled(measured):
-            known = cell[~np.isnan(cell)]
-            if known.size > 1:
-                found.append(float(np.ptp(known)) / RANGES[min(known.size, max(RANGES))])
-    return float(np.median(found)) if found else None
-
-
-def _without_spikes(measured: Measured, noise: float) -> Measured:
-    """Return the losses without those that lie far above the lowest seed of their cell.
-
-    A lucky seed is never so far below the others that it counts. A whole cell is never removed.
-    """
-    leveled_KS = _leveled(measured)
-    if measured.lowest is None or noise <= 0:
-        return measured
-    lowest_K = np.array([[np.nanmin(cell) if (~np.isnan(cell)).any() else math.nan] for cell in leveled_KS])
-    rise_K = measured.mean_K - measured.mean_K[measured.lowest]
-    medians = np.array([_median(cell) for cell in leveled_KS])
-    rise_K = np.minimum(rise_K, medians - np.nanmin(medians))
-    noise_K = np.maximum(noise, np.sqrt(measured.binomial_K))
-    far_KS = leveled_KS - lowest_K > np.maximum(SPIKE_NOISES * noise_K, SPIKE_SHARE * rise_K)[:, None]
-    if not far_KS.any():
-        return measured
-    kept = np.where(far_KS, np.nan, measured.loss_KS)
-    return replace(measured, loss_KS=kept, num_spikes=int(far_KS.sum()))

@@ -10,6 +10,11 @@ The variances of the slope and of the noise follow from the likelihood that know
 Patterson and Thompson 1971, Biometrika 58, 545). They are averaged over a few ratios of the two, by their likelihood.
 The noise is pooled over all shapes and parameterizations of a line.
 
+Noise may grow or shrink with the size of a shape. Its log then follows a line in log2 scale. Slopes are averaged by
+their likelihood too, and no slope is as likely beforehand as all others together.
+
+The noise is that of the neighborhood of the optimum: of the fitted cells below a wall whose seeds agree.
+
 An error has a further part, that of the held-out samples (`JudgedLoss.binomial`). All trials share them. Samples that
 are hard for every model raise all errors alike, and no difference sees them. Samples on which seeds disagree are part
 of the noise that seeds show, and more seeds average them. What is left are samples that are easy for all seeds of one
@@ -22,16 +27,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpxfer.verdict.basins import Ints
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured
 
 RATIOS = np.array([0.0, 0.3, 1.0, 3.0])  # of the slope per octave to the noise of a trial
 RATIO_WEIGHTS = np.array([0.45, 0.3, 0.15, 0.1])  # beforehand
+# The log2 of the standard deviation of a trial at the largest shape of an axis over that at the smallest.
+GROWTHS = np.arange(-5.0, 5.1, 0.5)
+GROWTH_WEIGHTS = np.where(
+    GROWTHS == 0, 0.5, 0.5 * np.exp(-np.abs(GROWTHS) / 2) / (np.exp(-np.abs(GROWTHS) / 2).sum() - 1)
+)
 SPREAD = 10.0  # octaves squared, summed over five cells at factor 2: what the slope of a line is divided by
 ROUNDING = 1e-9
 LEAST = 1e-6  # nats: the noise where all seeds agree to the last digit
@@ -49,9 +58,15 @@ class SeedNoise:
     def sd(self) -> float:
         return math.sqrt(self.variance)
 
-    def of_mean(self, num: Floats | Ints, binomial: Floats) -> Floats:
-        """Return the variances of cell means with so many seeds and such binomial variances, without their levels."""
-        return np.asarray(self.variance / np.maximum(num, 1) + self.hidden(binomial))
+    def at(self, measured: Measured) -> SeedNoise:
+        """Return the noise at one shape."""
+        ratio = measured.noise_ratio
+        return replace(self, variance=ratio * self.variance, slope_variance=ratio * self.slope_variance)
+
+    def of_means(self, measured: Measured) -> Floats:
+        """Return the variances of the means of the cells of a shape without their levels, (K,); `self` is its noise."""
+        seeds_K = self.variance / np.maximum(measured.num_K, 1)
+        return np.asarray(seeds_K + self.hidden(measured.binomial_K) + measured.doubt_K)
 
     def hidden(self, binomial: Floats) -> Floats:
         """Return what of binomial variances no number of seeds lowers."""
@@ -65,9 +80,14 @@ class SeedNoise:
         shared = self.slope_variance * octaves**2 / max(min(num_a, num_b), 1)
         return math.sqrt(self.variance * (1 / max(num_a, 1) + 1 / max(num_b, 1)) + shared + hidden)
 
+    def doubt_se(self, measured: Measured, a: int, b: int) -> float:
+        """Return the part of the error of `cells_se` that comes from seeds that disagree."""
+        return math.sqrt(float(measured.doubt_K[[a, b]].sum()))
+
     def cells_se(self, measured: Measured, a: int, b: int) -> float:
-        """Return the standard error of the difference of the means of two cells of a shape."""
-        octaves, hidden = float(measured.x_K[a] - measured.x_K[b]), self.samples_se(measured, a, b) ** 2
+        """Return the standard error of the difference of the means of two cells of a shape; `self` is its noise."""
+        octaves = float(measured.x_K[a] - measured.x_K[b])
+        hidden = self.samples_se(measured, a, b) ** 2 + self.doubt_se(measured, a, b) ** 2
         return self.difference_se(float(measured.num_K[a]), float(measured.num_K[b]), octaves, hidden)
 
     def samples_se(self, measured: Measured, a: int, b: int) -> float:
@@ -75,63 +95,99 @@ class SeedNoise:
         return math.sqrt(float(self.hidden(measured.binomial_K[[a, b]]).sum()))
 
 
-def seed_noise(rows: Sequence[Measured]) -> SeedNoise | None:
-    """Return the noise of seeds, pooled over shapes; None if no shape has two seeds."""
-    parts = [part for measured in rows if (part := _observations(measured)) is not None]
-    found = [_likelihood(parts, ratio) for ratio in RATIOS]
-    num = found[0][2]
-    if num == 0:
-        return None
-    log = np.array([likelihood for _, likelihood, _ in found]) + np.log(RATIO_WEIGHTS)
-    weight = np.exp(log - log.max())
-    weight /= weight.sum()
-    variances = np.array([variance for variance, _, _ in found])
-    variance, slope = float(weight @ variances), float(weight @ (variances * RATIOS**2))
+def seed_noise(rows: Sequence[Measured]) -> tuple[SeedNoise | None, tuple[Measured, ...]]:
+    """Return the noise of seeds, pooled over shapes, and the shapes with the ratio of their own noise to it.
+
+    The noise is None if no shape has two seeds.
+    """
+    observed = [(i, part) for i, measured in enumerate(rows) if (part := _observations(measured)) is not None]
+    found = {i: [_squares(*part, ratio) for ratio in RATIOS] for i, part in observed}
+    found = {i: parts for i, parts in found.items() if parts[0][2] > 0}
+    if not found:
+        return None, tuple(rows)
+    place_I = _places(rows)
+    growth_of = {
+        axis: _growth([i for i in found if rows[i].row.axis == axis], found, place_I)
+        for axis in dict.fromkeys(m.row.axis for m in rows)
+    }
+    ratio_I = np.array([growth_of[m.row.axis] @ 4.0 ** (GROWTHS * place_I[i]) for i, m in enumerate(rows)])
+    squares_R = np.array([sum(found[i][r][0] / ratio_I[i] for i in found) for r in range(RATIOS.size)])
+    volume_R = np.array([sum(found[i][r][1] for i in found) for r in range(RATIOS.size)])
+    num = sum(parts[0][2] for parts in found.values())
+    weight = _normalized(-0.5 * num * np.log(np.maximum(squares_R, LEAST**2)) - 0.5 * volume_R + np.log(RATIO_WEIGHTS))
+    variance, slope = float(weight @ squares_R) / num, float(weight @ (squares_R * RATIOS**2)) / num
     share = slope / max(slope + variance / SPREAD, LEAST**2)
     # Shapes share seeds, and perhaps their luck: half as many independent slopes as there are curves.
-    seeds = sum(int(part[1].max()) for part in parts) / 2
+    seeds = sum(int(part[1].max()) for i, part in observed if i in found) / 2
     freedom = 1 / (share**2 / max(seeds, 1) + (1 - share) ** 2 / num)  # Satterthwaite 1946
-    return SeedNoise(variance=max(variance, LEAST**2), slope_variance=slope, freedom=freedom)
+    noise = SeedNoise(variance=max(variance, LEAST**2), slope_variance=slope, freedom=freedom)
+    return noise, tuple(replace(m, noise_ratio=float(ratio)) for m, ratio in zip(rows, ratio_I, strict=True))
+
+
+def _places(rows: Sequence[Measured]) -> Floats:
+    """Return where each shape lies along its axis, by log2 scale: -0.5 for the smallest, 0.5 for the largest one."""
+    log_I = np.log2([measured.row.scale for measured in rows])
+    out = np.zeros(len(rows))
+    for axis in {measured.row.axis for measured in rows}:
+        at = [i for i, measured in enumerate(rows) if measured.row.axis == axis]
+        spread = float(np.ptp(log_I[at]))
+        out[at] = (log_I[at] - log_I[at].min()) / spread - 0.5 if spread else 0.0
+    return out
+
+
+def _growth(rows: Sequence[int], found: dict[int, list[tuple[float, float, int]]], place_I: Floats) -> Floats:
+    """Return how likely each growth of the noise along an axis is, by the noise of some shapes on it."""
+    if not rows:
+        return (GROWTHS == 0).astype(float)
+    num = np.array([found[i][0][2] for i in rows])
+    factor_GI = 4.0 ** (GROWTHS[:, None] * place_I[list(rows)])
+    log_RG = []
+    for r, prior in enumerate(RATIO_WEIGHTS):
+        squares = np.array([found[i][r][0] for i in rows])
+        volume = sum(found[i][r][1] for i in rows)
+        total_G = np.maximum((squares / factor_GI).sum(axis=1), LEAST**2)
+        log_RG.append(math.log(prior) - 0.5 * (num.sum() * np.log(total_G) + np.log(factor_GI) @ num + volume))
+    weight_RG = _normalized(np.array(log_RG) + np.log(GROWTH_WEIGHTS))
+    return np.asarray(weight_RG.sum(axis=0))
+
+
+def _normalized(log: Floats) -> Floats:
+    weight = np.exp(log - log.max())
+    return np.asarray(weight / weight.sum())
 
 
 def _observations(measured: Measured) -> tuple[Floats, Floats, Floats, Floats] | None:
     """Return cell, seed, octaves and loss of each trial near the optimum; None with fewer than two seeds."""
     if measured.lowest is None:
         return None
-    loss_NS = measured.loss_KS[measured.cells_N]
+    cells = measured.cells_N[: measured.wall]
+    cells = cells[measured.doubt_K[cells] == 0]
+    loss_NS = measured.loss_KS[cells]
     cell, seed = np.nonzero(np.isfinite(loss_NS))
     _, seed = np.unique(seed, return_inverse=True)
     if not seed.size or seed.max() < 1:
         return None
-    octaves = measured.x_K[measured.cells_N] - measured.x_K[measured.lowest]
+    octaves = measured.x_K[cells] - measured.x_K[measured.lowest]
     loss = loss_NS[np.isfinite(loss_NS)] - float(measured.mean_K[measured.lowest])
     return cell.astype(float), seed.astype(float), octaves[cell], loss
 
 
-def _likelihood(parts: Sequence[tuple[Floats, Floats, Floats, Floats]], ratio: float) -> tuple[float, float, int]:
-    """Return the variance of a trial at this ratio, its log likelihood, and the number of independent differences."""
-    squares, log_volume, num = 0.0, 0.0, 0
-    for cell, seed, octaves, loss in parts:
-        num_cells = int(cell.max()) + 1
-        design = np.zeros((loss.size, num_cells + int(seed.max())))
-        at = np.arange(loss.size)
-        design[at, cell.astype(int)] = 1.0
-        later = seed > 0
-        design[at[later], num_cells + seed[later].astype(int) - 1] = 1.0
-        # The covariance is 1 + ratio^2 sum_S slope_S slope_S^T, and its inverse follows (Sherman and Morrison 1950).
-        slope_TS = (seed[:, None] == np.arange(seed.max() + 1)) * octaves[:, None]
-        size_S = 1 + ratio**2 * (slope_TS**2).sum(axis=0)
-        share_S = ratio**2 / size_S
-        projected = design.T - (design.T @ slope_TS * share_S) @ slope_TS.T
-        sizes, axes = np.linalg.eigh(projected @ design)
-        good = sizes > ROUNDING
-        explained = float(((axes.T @ (projected @ loss))[good] ** 2 / sizes[good]).sum())
-        free = loss.size - int(good.sum())
-        if free <= 0:
-            continue
-        squares += max(float(loss @ loss - share_S @ (slope_TS.T @ loss) ** 2) - explained, 0.0)
-        log_volume += float(np.log(size_S).sum()) + float(np.log(sizes[good]).sum())
-        num += free
-    if num == 0:
-        return 0.0, 0.0, 0
-    return squares / num, -0.5 * num * math.log(max(squares, LEAST**2)) - 0.5 * log_volume, num
+def _squares(cell: Floats, seed: Floats, octaves: Floats, loss: Floats, ratio: float) -> tuple[float, float, int]:
+    """Return the sum of squares of a shape at this ratio, its log volume, and its number of independent differences."""
+    num_cells = int(cell.max()) + 1
+    design = np.zeros((loss.size, num_cells + int(seed.max())))
+    at = np.arange(loss.size)
+    design[at, cell.astype(int)] = 1.0
+    later = seed > 0
+    design[at[later], num_cells + seed[later].astype(int) - 1] = 1.0
+    # The covariance is 1 + ratio^2 sum_S slope_S slope_S^T, and its inverse follows (Sherman and Morrison 1950).
+    slope_TS = (seed[:, None] == np.arange(seed.max() + 1)) * octaves[:, None]
+    size_S = 1 + ratio**2 * (slope_TS**2).sum(axis=0)
+    share_S = ratio**2 / size_S
+    projected = design.T - (design.T @ slope_TS * share_S) @ slope_TS.T
+    sizes, axes = np.linalg.eigh(projected @ design)
+    good = sizes > ROUNDING
+    explained = float(((axes.T @ (projected @ loss))[good] ** 2 / sizes[good]).sum())
+    squares = max(float(loss @ loss - share_S @ (slope_TS.T @ loss) ** 2) - explained, 0.0)
+    volume = float(np.log(size_S).sum()) + float(np.log(sizes[good]).sum())
+    return squares, volume, loss.size - int(good.sum())

@@ -54,6 +54,7 @@ class Posterior:
     """Draws of the basins of shapes, B each. A shape with fewer than two stable cells has NaN."""
 
     rows: tuple[Measured, ...]
+    arms: tuple[str, ...]  # of each shape, see `posterior`
     noise: SeedNoise
     optimum_BI: Floats  # log2 HP
     center_BI: Floats  # where the drawn basins lie, log2 HP: the optima, but where no error is left at several cells
@@ -62,6 +63,10 @@ class Posterior:
     form_BI: Ints
     tolerance_B: Floats
     misfit_I: Floats  # the factor by which cells scatter about the best basin more than seeds do; 1 within chance
+
+    def noise_at(self, i: int) -> SeedNoise:
+        """Return the noise of shape `i`."""
+        return self.noise.at(self.rows[i])
 
     def known(self, i: int) -> bool:
         """Whether shape `i` has draws."""
@@ -93,7 +98,7 @@ class Posterior:
             drawn = self.curves(i, measured.x_K)
             y_K = np.where(measured.stable_K, measured.mean_K, 0.0)
             spread = self.tolerance_B[:, None] * slack(measured)
-            variance_K = self.noise.of_mean(measured.num_K, measured.binomial_K)
+            variance_K = self.noise_at(i).of_means(measured)
             share = spread**2 / (spread**2 + variance_K)
             rng = np.random.default_rng([RANDOM_SEED, 7, i])
             noise = np.sqrt(share * variance_K) * rng.standard_normal(drawn.shape)
@@ -116,6 +121,7 @@ def posterior(rows: Sequence[Measured], noise: SeedNoise, arms: Sequence[str] = 
     optimum, level, curvature, form, tolerance = (np.concatenate([part[k] for part in parts]) for k in range(5))
     return Posterior(
         rows=tuple(rows),
+        arms=tuple(arms),
         noise=noise,
         optimum_BI=_over_flats(rows, optimum),
         center_BI=optimum,
@@ -150,11 +156,12 @@ def _draw(
     misfit_I = np.ones(len(rows))
     if not fitted:
         return [*out, form_BI, np.full(num, TOLERANCES[0]), misfit_I]
-    cells = [fitted_cells(rows[i], walls=walls) for i in fitted]
+    noises = [noise.at(rows[i]) for i in fitted]
+    cells = [fitted_cells(rows[i], own, walls=walls) for i, own in zip(fitted, noises, strict=True)]
     usual = usual_curvature(cells)
-    searched = [search(found, noise, usual) for found in cells]
+    searched = [search(found, own, usual) for found, own in zip(cells, noises, strict=True)]
     forms = np.flatnonzero(np.any([log_TM.max(1) > log_TM.max() - NEGLIGIBLE_FORM for _, log_TM in searched], axis=0))
-    weights = [weigh(found, noise, usual, forms, *at) for found, at in zip(cells, searched, strict=True)]
+    weights = [weigh(found, own, usual, forms, *at) for found, own, at in zip(cells, noises, searched, strict=True)]
     rng = np.random.default_rng([RANDOM_SEED, int(walls)])
     kind_BF, tolerance_B, shared_B = _draw_shared(weights, arms, forms, num, rng)
     skew_error_B = SKEW_ERROR * rng.standard_normal(num)
@@ -248,7 +255,7 @@ def _misfit(cells: Cells, noise: SeedNoise, forms: Ints, weight: Weights) -> flo
     free = cells.y_N.size - 3
     if free < 1:
         return 1.0
-    log_TM, root_N = weight.log_HTM[0], 1 / np.sqrt(noise.of_mean(cells.num_N, cells.binomial_N))
+    log_TM, root_N = weight.log_HTM[0], 1 / np.sqrt(cells.variance_N)
     ratios = []
     for form in np.argsort(log_TM.max(axis=1))[-LIKELIEST:]:
         u_2N = cells.x_N - weight.m_M[log_TM[form].argmax()] + np.array([[-0.5], [0.5]]) * weight.step

@@ -259,6 +259,8 @@ def conclusion(finding: Finding) -> str | None:
     """Return in a few words what a verdict rests on; None if nothing is known."""
     if finding.doubts:
         return finding.doubts[0]
+    if finding.rests_on is not None:
+        return f"it rests on one run: {finding.rests_on}"
     if finding.verdict == "transfers":
         return lost_text(finding)
     if finding.verdict == "stays":

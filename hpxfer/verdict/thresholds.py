@@ -16,6 +16,10 @@ MOVE_OCTAVES = 1.0
 # least 98%, "drifts" if it is that sure that one regret exceeds its limit, or that two optima differ by MOVE_OCTAVES.
 ERROR_RATE = 0.02
 
+# The least chance that what a verdict states must keep without any single run. Good runs are lucky by a few standard
+# errors of their cell, which lowers a chance of 98% a little. One that is lower than this rests on that run.
+WITHOUT_ONE = 0.8
+
 # The confidence of every interval that a report prints or a figure draws, e.g. that of an optimum, a drift or a fit.
 CONFIDENCE = 0.95
 
@@ -66,11 +70,22 @@ SATURATED_SE = 4.0
 # The tolerance of a saturated cell that is fitted, in units of that of other cells: up to its whole rise.
 SATURATED_TOLERANCE = 5.0
 
-# A trial is a spike, and left out, if it ends this many times the typical noise above the lowest seed of its cell...
-SPIKE_NOISES = 8.0
+# A run stands apart from the other seeds of its cell if it ends this many times the typical noise away from them...
+APART_NOISES = 5.0
 
-# ... and above this share of the cell's rise over the lowest cell: far up a wall, seeds differ by more.
-SPIKE_SHARE = 0.5
+# ... and this share of the cell's rise over the lowest cell: far up a wall, seeds differ by more.
+APART_SHARE = 0.5
+
+# Training died at the HP values next to an end of the grid if all runs there lie above the lowest cell by this share of
+# its loss, ten times what counts as no regret, and by so many times the noise near the optimum, and if they rise as
+# steeply as behind a wall, or scatter so many times as much as seeds do near the optimum. And one of three things holds:
+# a cell scatters so; a cell rises by so large a share of the lowest loss; or the loss no longer rises from one to the
+# next: all rises lie within this share of the largest.
+DEAD_SHARE = 0.1
+DEAD_RISE = 30.0
+DEAD_NOISES = 5.0
+DEAD_DEPTH = 0.5
+DEAD_FLAT = 0.25
 
 # A shape has a basin if noise alone would scatter its mean losses so far more rarely than this.
 FLAT_CHANCE = 0.01

@@ -18,6 +18,9 @@ from hpxfer.verdict.labels import is_control
 from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.measured import Measured
+from hpxfer.verdict.odd_runs import odd_runs
+from hpxfer.verdict.odd_text import odd_texts, run_text
+from hpxfer.verdict.one_run import weakest
 from hpxfer.verdict.regret import regret_trend
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.thresholds import WIDTH_SHARES
@@ -63,6 +66,7 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         error=rules.error,
         doubts=_doubts(estimates, rules),
         shares_base=_sharing(estimates),
+        odd_runs=tuple(run for i in range(len(grid.rows)) for run in odd_runs(estimates.measured(i))),
         regret_trend=regret_trend(
             [shape.scale for shape in shapes],
             [shape.best_loss for shape in shapes],
@@ -73,10 +77,28 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
     if base is not None and noise is not None and not finding.doubts:  # no chance is known of losses in doubt
         finding = _with_chances(finding, estimates, base, cells[base].moved)
     verdict, reasons = judge(finding, rules)
+    if base is not None and verdict != "undecided":
+        finding = _without_one(finding, estimates, base, [found.moved for found in cells], drifts=verdict == "drifts")
+        verdict, reasons = judge(finding, rules)
     judged = replace(finding, verdict=verdict, reasons=reasons)
     to_add = what_to_add(judged, grid, rules) if verdict == "undecided" else ()
     needs = tuple(one.text if asks_nothing(one) else f"to decide: {one.text}" for one in to_add)
-    return replace(judged, reasons=(*reasons, *needs, *_notes(estimates), *_limit_note(judged, rules)), to_add=to_add)
+    notes = (*odd_texts(judged), *_notes(estimates), *_limit_note(judged, rules))
+    return replace(judged, reasons=(*reasons, *needs, *notes), to_add=to_add)
+
+
+def _without_one(
+    finding: Finding, estimates: Estimates, base: int, moved: Sequence[int | None], *, drifts: bool
+) -> Finding:
+    """Return a decided finding; if one run decides it, with the name of that run and the chances without it."""
+    found = weakest(estimates, base, moved, [shape.limit_nats for shape in finding.shapes], drifts=drifts)
+    if found is None:
+        return finding
+    (i, k, s), left = found
+    row = estimates.grid.rows[i]
+    cell, seed = row.cells[k], row.seeds[s]
+    finding = replace(finding, rests_on=run_text(row.name, cell.value, seed, cell.trial_of.get(seed)))
+    return finding if left is None else replace(finding, transfer_chance=left.transfers, move_chance=left.moved)
 
 
 def _doubts(estimates: Estimates, rules: Rules) -> tuple[str, ...]:
@@ -123,12 +145,14 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
     moved_loss = _loss(measured, cells.moved)
     regret = _regret(best_loss, moved_loss)
     finite = regret if regret is not None and math.isfinite(regret) else None
-    se, samples_se, judged = None, 0.0, measured.judged
+    se, samples_se, doubt_se, judged = None, 0.0, 0.0, measured.judged
     if finite is not None and estimates.noise is not None and cells.best is not None and cells.moved is not None:
-        se = estimates.noise.cells_se(measured, cells.moved, cells.best)
-        samples_se = estimates.noise.samples_se(measured, cells.moved, cells.best)
+        noise = estimates.noise_at(i)
+        se = noise.cells_se(measured, cells.moved, cells.best)
+        samples_se = noise.samples_se(measured, cells.moved, cells.best)
+        doubt_se = noise.doubt_se(measured, cells.moved, cells.best)
     depth = None if best_loss is None else judged.basin_depth(best_loss)
-    sd = None if estimates.noise is None else estimates.noise.sd
+    sd = None if estimates.noise is None else estimates.noise_at(i).sd
     edge, at = stability_edge(row), optimum.log2_value
     octave = octave_cost(estimates, i)
     return ShapeFinding(
@@ -145,6 +169,7 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
         regret_noise_units=finite / sd if finite is not None and sd else None,
         regret_se_nats=se,
         samples_se=samples_se,
+        doubt_se=doubt_se,
         num_seeds=len(row.seeds),
         num_diverged=row.num_diverged,
         num_missing=row.num_missing,
@@ -255,9 +280,6 @@ def _notes(estimates: Estimates) -> list[str]:
     grid, notes = estimates.grid, list(_lowest_at_base(estimates))
     if any(row.is_base and at.kind == "at_divergence" for row, at in zip(grid.rows, estimates.optima, strict=True)):
         notes.append("the base optimum sits next to divergence: a finer grid would place it better")
-    if spikes := sum(estimates.measured(i).num_spikes for i in range(len(grid.rows))):
-        trials = "1 trial is" if spikes == 1 else f"{spikes} trials are"
-        notes.append(f"{trials} left out as spikes, far above the other seeds of their cells")
     for row, optimum in zip(grid.rows, estimates.optima, strict=True):
         if optimum.misfit is not None:
             notes.append(

@@ -40,7 +40,7 @@ class Cells:
     x_N: Floats
     y_N: Floats  # means, above the lowest
     num_N: Floats
-    binomial_N: Floats  # variance that the held-out samples leave open
+    variance_N: Floats  # of the means, without the levels of seeds
     slack_N: Floats  # the tolerance of a share of one
     low: float
     high: float
@@ -61,7 +61,8 @@ class Weights:
     mean_H: Floats
 
 
-def fitted_cells(measured: Measured, *, walls: bool) -> Cells:
+def fitted_cells(measured: Measured, noise: SeedNoise, *, walls: bool) -> Cells:
+    """Return the fitted cells of a shape with its noise, or those below a wall."""
     stop = measured.cells_N.size
     high = measured.high
     if (wall := measured.wall) is not None:
@@ -73,7 +74,7 @@ def fitted_cells(measured: Measured, *, walls: bool) -> Cells:
         x_N=x_N,
         y_N=y_N - y_N.min(),
         num_N=measured.num_K[at].astype(float),
-        binomial_N=measured.binomial_K[at],
+        variance_N=noise.of_means(measured)[at],
         slack_N=slack(measured)[at],
         low=measured.low,
         high=high,
@@ -161,7 +162,7 @@ def _evidence(
     """
     shared = noise.slope_variance * np.outer(cells.octaves_N, cells.octaves_N) / cells.num_N.mean()
     flank_N = 2 * usual * (np.abs(cells.octaves_N) + 0.5) * step
-    own = noise.of_mean(cells.num_N, cells.binomial_N) + (tolerance * cells.slack_N) ** 2 + flank_N**2 / 12 + ROUNDING
+    own = cells.variance_N + (tolerance * cells.slack_N) ** 2 + flank_N**2 / 12 + ROUNDING
     root_NN = np.linalg.cholesky(np.linalg.inv(shared + np.diag(own)))
     y_N, ones_N = cells.y_N @ root_NN, root_NN.sum(axis=0)
     ones, mean = float(ones_N @ ones_N), float(ones_N @ y_N)

@@ -53,6 +53,8 @@ def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) 
         return tuple(again)
     if untried := _wanted(lack for row in rows if has_transferred(finding) and (lack := transferred_lacking(row))):
         return tuple(untried)
+    if finding.rests_on is not None:
+        return tuple(_more_seeds(_num_seeds(finding), 0)) or (_nothing(f"check {finding.rests_on}"),)
     hopeless = [why for row in rows if (why := why_hopeless(row)) is not None]
     if hopeless and len(hopeless) == len(rows):
         return (_nothing(hopeless[0]),)
@@ -92,6 +94,9 @@ def _base_tie(rows: Sequence[Row]) -> list[Addition]:
 def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addition]:
     """Return the seeds without which no regret can be said to be within its limit, and the value between a tie."""
     now, factor = _num_seeds(finding), _width(finding)
+    limited = [shape for shape in _others(finding) if shape.limit_nats]
+    if factor <= 1 and any(NUM_SE * shape.doubt_se > (shape.limit_nats or 1.0) for shape in limited):
+        return _more_seeds(now, 0)
     # What is likely to drift is decided by a regret far over its limit, and needs no small error.
     if factor <= 1 or (finding.transfer_chance or 0.0) < rules.error:
         return []
@@ -114,7 +119,7 @@ def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[A
 
 def _width(finding: Finding) -> float:
     """Return two standard errors of a regret over its limit, the largest of all shapes."""
-    wide = [NUM_SE * (shape.regret_se_nats or 0.0) / shape.limit_nats for shape in _others(finding) if shape.limit_nats]
+    wide = [NUM_SE * (shape.noise_se or 0.0) / shape.limit_nats for shape in _others(finding) if shape.limit_nats]
     return max(wide, default=0.0)
 
 

@@ -41,6 +41,10 @@ class Noise:
     luck: float = 0.0  # of a seed: the level of its losses, standard deviation
     luck_slope: float = 0.0  # of a seed: nats per octave
     luck_shared: bool = True  # whether a seed has the same luck at every shape
+    largest: float = 1.0  # factor of sd at the largest shape over the smallest; it grows evenly per doubling
+    log_normal: bool = False  # skewed upward, scaled to its variance
+    wrong_nats: tuple[float, float] | None = None  # one trial ends so much higher or lower, uniform between these
+    swapped: bool = False  # two trials, which differ in shape or HP, have each other's labels
 
 
 PARABOLA, NORMAL = Parabola(), Noise()
@@ -67,6 +71,8 @@ class World:
     cliff: float = math.inf  # so far above its optimum a shape starts to diverge
     cliff_spread: float = 0.0  # a seed diverges up to so many octaves earlier; without noise, half as many
     soft_cliff: float = math.inf  # so far above its optimum a finite wall starts
+    dead_nats: float = math.inf  # where training diverges, it ends about here with a scatter of `dead_sd`
+    dead_sd: float = 0.1
     missing: float = 0.0  # chance that a trial has no result
     missing_top: int = 0  # so many of the largest HP values have no result at any shape
     floor: float = 3.0  # the lowest loss at the base
@@ -165,17 +171,34 @@ def draw_losses(world: World, curves: Curves, rng: np.random.Generator) -> Float
     size = (world.num_shapes, len(x_K), world.seeds)
     u_IK1 = curves.octaves(x_K)[:, :, None]
     loss_IKS = curves.without_cliff(x_K)[:, :, None] + _unit_noise(noise, x_K, size, rng) * (
-        noise.sd * 2.0 ** (noise.growth * np.maximum(u_IK1, 0.0))
+        noise.sd * 2.0 ** (noise.growth * np.maximum(u_IK1, 0.0)) * _of_shapes(noise, size[0])[:, None, None]
     )
     luck = (1 if noise.luck_shared else size[0], 1, size[2])
     loss_IKS = loss_IKS + noise.luck * rng.standard_normal(luck)
     loss_IKS = loss_IKS + noise.luck_slope * rng.standard_normal(luck) * (x_K - x_K.mean())[:, None]
     loss_IKS = loss_IKS + noise.spike_nats * (rng.uniform(size=size) < noise.spikes)
     early_I1S = world.cliff_spread * rng.uniform(size=(size[0], 1, size[2]))
-    loss_IKS = np.where(u_IK1 > world.cliff - early_I1S, np.inf, loss_IKS)
+    dead_IKS = world.dead_nats + (world.dead_sd * rng.standard_normal(size) if world.dead_nats < math.inf else 0.0)
+    loss_IKS = np.where(u_IK1 > world.cliff - early_I1S, dead_IKS, loss_IKS)
+    if noise.wrong_nats is not None:
+        loss_IKS[tuple(rng.integers(size))] += rng.uniform(*noise.wrong_nats)
+    if noise.swapped:
+        _swap(loss_IKS, rng)
     gone_IKS = rng.uniform(size=size) < world.missing
     gone_IKS[:, size[1] - world.missing_top :] = True
     return np.where(gone_IKS, np.nan, loss_IKS)
+
+
+def _of_shapes(noise: Noise, num: int) -> Floats:
+    """Return the factor of the noise at each shape."""
+    return np.asarray(noise.largest ** (np.arange(float(num)) / max(num - 1, 1)))
+
+
+def _swap(loss_IKS: Floats, rng: np.random.Generator) -> None:
+    """Exchange the losses of two trials at random that differ in shape or HP."""
+    one, other = rng.choice(loss_IKS.shape[0] * loss_IKS.shape[1], size=2, replace=False)
+    flat_PS, seeds = loss_IKS.reshape(-1, loss_IKS.shape[2]), rng.integers(loss_IKS.shape[2], size=2)
+    flat_PS[one, seeds[0]], flat_PS[other, seeds[1]] = flat_PS[other, seeds[1]], flat_PS[one, seeds[0]]
 
 
 def _unit_noise(noise: Noise, x_K: Floats, size: tuple[int, int, int], rng: np.random.Generator) -> Floats:
@@ -183,6 +206,8 @@ def _unit_noise(noise: Noise, x_K: Floats, size: tuple[int, int, int], rng: np.r
     if math.isfinite(noise.tail):
         return np.asarray(rng.standard_t(noise.tail, size) * math.sqrt((noise.tail - 2) / noise.tail))
     fresh_IKS = rng.standard_normal(size)
+    if noise.log_normal:
+        return np.asarray((np.exp(fresh_IKS) - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e))
     if not noise.neighbors:
         return fresh_IKS
     distance_KK = np.abs(x_K[:, None] - x_K)

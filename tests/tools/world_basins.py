@@ -88,6 +88,16 @@ class Plateau:
 
 
 @dataclass(frozen=True)
+class Kinked:
+    """Two straight lines that meet at the optimum: curvature |u|, the left one with another slope."""
+
+    left: float = 1.0
+
+    def draw(self, rng: np.random.Generator, num_shapes: int) -> Basin:
+        return lambda u, c: c * np.where(u > 0, u, -self.left * u)
+
+
+@dataclass(frozen=True)
 class Quartic:
     """The fourth power of the distance: curvature u^4."""
 

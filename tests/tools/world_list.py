@@ -10,6 +10,7 @@ import numpy as np
 from foreign_worlds import Noise, World, values
 from world_basins import (
     BasinKind,
+    Kinked,
     Parabola,
     Plateau,
     Quartic,
@@ -177,6 +178,62 @@ def _grids() -> Iterator[World]:
     yield World(name="6 widths, drift 0.1", offsets=line(0.1, 6))
 
 
+WRONG_SEEDS = (1, 2, 3, 4, 6)
+WRONG = "one wrong run"
+
+
+def _wrong() -> Iterator[World]:
+    """Yield worlds with one wrong run, or with two that have each other's labels, beside drifts that they may hide."""
+    kinds = {
+        "0.05 to 0.2 nats too low": Noise(wrong_nats=(-0.2, -0.05)),
+        "0.2 to 1 nats too low": Noise(wrong_nats=(-1.0, -0.2)),
+        "0.05 to 0.2 nats too high": Noise(wrong_nats=(0.05, 0.2)),
+        "0.2 to 1 nats too high": Noise(wrong_nats=(0.2, 1.0)),
+        "two runs swapped": Noise(swapped=True),
+    }
+    for name, noise in kinds.items():
+        for seeds in WRONG_SEEDS:
+            for drift in (0.0, 0.75):
+                world = World(name=f"{name}, {seeds} seeds, drift {drift:g}", noise=noise, seeds=seeds)
+                yield replace(world, offsets=line(drift, 3), x=values(5))
+        loud = replace(noise, sd=0.015)
+        yield World(name=f"{name}, noise 0.015", noise=loud)
+        yield World(name=f"{name}, noise 0.015, 2 seeds", noise=loud, seeds=2)
+
+
+def _dead() -> Iterator[World]:
+    """Yield worlds in which training dies above the optimum and ends at a number, beside the twin that diverges."""
+    for octaves in (0.6, 1.0, 1.5, 2.5):
+        for drift in (0.0, 0.5):
+            for nats, sd in ((math.inf, 0.0), (7.2, 0.1), (7.2, 0.02), (5.0, 0.4)):
+                ends = "diverges" if nats == math.inf else f"ends at {nats:g} +- {sd:g},"
+                name = f"{ends} {octaves:g} octaves above, drift {drift:g}"
+                yield World(name=name, cliff=octaves, dead_nats=nats, dead_sd=sd, offsets=line(drift))
+
+
+def _sizes() -> Iterator[World]:
+    for largest in (15.0, 5.0, 2.0, 0.5, 0.2, 1 / 15):
+        sd = 0.003 if largest > 1 else 0.003 / largest
+        for seeds in (2, 3, 5):
+            for drift in (0.0, 0.35):
+                name = f"noise {sd:.2g} to {sd * largest:.2g}, {seeds} seeds, drift {drift:g}"
+                yield World(name=name, noise=Noise(sd=sd, largest=largest), seeds=seeds, offsets=line(drift))
+
+
+def _kinks() -> Iterator[World]:
+    kinds: dict[str, BasinKind] = {
+        "kinked": Kinked(),
+        "kinked, 4 times as steep to the left": Kinked(4.0),
+        "kinked, 4 times as steep to the right": Kinked(0.25),
+        "skewed (p 0.3, q 6)": TwoExponential((0.3,), (6.0,)),
+        "skewed (p 6, q 0.3)": TwoExponential((6.0,), (0.3,)),
+    }
+    for name, basin in kinds.items():
+        for drift in (0.0, 0.5):
+            yield World(name=f"{name}, drift {drift:g}", basin=basin, offsets=line(drift))
+    yield World(name="log-normal noise", noise=Noise(sd=0.01, log_normal=True))
+
+
 def _six() -> Iterator[World]:
     basins: dict[str, BasinKind] = {
         "p and q at random per shape": RandomExponential(),
@@ -222,6 +279,10 @@ WORLDS: tuple[World, ...] = (
     *_grouped("drifts", _drifts()),
     *_grouped("grids", _grids()),
     *_grouped(SIX, _six()),
+    *_grouped(WRONG, _wrong()),
+    *_grouped("dead runs", _dead()),
+    *_grouped("noise by size", _sizes()),
+    *_grouped("kinks and skews", _kinks()),
 )
 
 RANDOM_BASINS: dict[str, BasinKind] = {

@@ -13,8 +13,8 @@ from planted_lines import grid_of
 from scipy import stats
 
 from hpxfer.verdict.loss_grid import Floats
-from hpxfer.verdict.measured import measure
 from hpxfer.verdict.noise import LEAST, SeedNoise, seed_noise
+from hpxfer.verdict.odd_runs import measure
 
 RISES = 0.02 * (np.arange(7.0) - 3.1) ** 2
 
@@ -31,7 +31,7 @@ def losses(
 
 
 def noise_of(loss_IKS: Floats) -> SeedNoise | None:
-    return seed_noise(measure(grid_of(*loss_IKS.tolist()).rows))
+    return seed_noise(measure(grid_of(*loss_IKS.tolist()).rows))[0]
 
 
 def known(loss_IKS: Floats) -> SeedNoise:
@@ -79,7 +79,7 @@ def test_a_cell_compared_with_itself_has_the_error_of_a_comparison() -> None:
 
 def test_one_seed_has_no_noise() -> None:
     assert noise_of(losses(0.01, seeds=1)) is None
-    assert seed_noise([]) is None
+    assert seed_noise([]) == (None, ())
     assert noise_of(np.full((2, 7, 3), np.inf)) is None
     lone = losses(0.01)
     lone[:, :, 1:] = np.nan
@@ -135,5 +135,36 @@ def test_a_shift_changes_no_noise_and_a_scale_scales_it(constant: float, power: 
 
 
 def test_the_order_of_shapes_does_not_matter() -> None:
-    found = losses(0.01)
-    assert known(found[::-1]).sd == pytest.approx(known(found).sd, rel=1e-9)
+    rows = measure(grid_of(*losses(0.01).tolist()).rows)
+    (one, forward), (other, backward) = seed_noise(rows), seed_noise(rows[::-1])
+    assert one is not None
+    assert other is not None
+    assert one.sd == pytest.approx(other.sd, rel=1e-9)
+    assert [m.noise_ratio for m in forward] == pytest.approx([m.noise_ratio for m in backward][::-1], rel=1e-9)
+
+
+@pytest.mark.parametrize("factor", [1 / 15, 0.2, 5.0, 15.0])
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_noise_follows_the_size_of_shapes(factor: float, seeds: int) -> None:
+    """Scales are 1 to 4. The negative twin: noise that does not change with size has a ratio near 1."""
+    place = np.log(np.arange(1.0, 5.0)) / math.log(4)
+    found, flat = [], []
+    for luck in range(20):
+        loss = losses(0.01, seeds=seeds, luck=luck)
+        away = loss - 3 - RISES[:, None]
+        grown = 3 + RISES[:, None] + away * (factor**place)[:, None, None]
+        for to, planted in ((found, grown), (flat, loss)):
+            noise, rows = seed_noise(measure(grid_of(*planted.tolist()).rows))
+            assert noise is not None
+            to.append([noise.at(m).sd for m in rows])
+    assert np.median(found, axis=0) == pytest.approx(0.01 * factor**place, rel=0.35)
+    assert np.median(flat, axis=0) == pytest.approx([0.01] * 4, rel=0.25)
+
+
+def test_cells_far_up_a_wall_and_in_doubt_add_no_noise() -> None:
+    """Noise is that of the neighborhood of the optimum."""
+    whole = losses(0.01, shapes=3)
+    for k, level in ((5, 0.4), (6, 3.0)):
+        rough = whole.copy()
+        rough[:, k:] += level + 0.3 * np.random.default_rng(1).standard_normal(rough[:, k:].shape)
+        assert known(rough).sd == pytest.approx(known(whole).sd, rel=0.4)

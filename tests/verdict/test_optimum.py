@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from planted_lines import GRID, STAYS, grid_of, line
 
 from hpxfer.verdict.loss_grid import loss_grids
-from hpxfer.verdict.measured import Measured, measure
+from hpxfer.verdict.measured import Measured
+from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.optimum import Optimum, measured_optimum, range_of, vertex
 
 INF = math.inf

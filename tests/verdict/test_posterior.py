@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from planted_lines import grid_of
 
 from hpxfer.verdict.loss_grid import Floats, LossGrid
-from hpxfer.verdict.measured import measure
 from hpxfer.verdict.noise import SeedNoise, seed_noise
+from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.posterior import Posterior, posterior
 from hpxfer.verdict.transfer import find
 
@@ -35,7 +35,7 @@ def grid(loss_IKS: Floats, x: Floats = X) -> LossGrid:
 
 def drawn(loss_IKS: Floats, x: Floats = X) -> Posterior:
     rows = measure(grid(loss_IKS, x).rows)
-    return posterior(rows, seed_noise(rows) or NOMINAL)
+    return posterior(rows, seed_noise(rows)[0] or NOMINAL)
 
 
 def summary(found: Posterior) -> Floats:

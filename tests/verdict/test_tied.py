@@ -12,7 +12,7 @@ from planted_lines import grid_of
 from hpxfer.verdict.estimate import best_cell, estimate_all
 from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.loss_grid import LossGrid
-from hpxfer.verdict.measured import measure
+from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.optimum import measured_optimum
 from hpxfer.verdict.tied import equal_lowest, lowest_of, most_central
 
