@@ -131,9 +131,7 @@ def estimate_all(grids: Sequence[LossGrid], *, extra_sd: float = 0.0) -> tuple[E
 def _estimates(group: Group, rows: Sequence[Measured], noise: SeedNoise | None) -> Iterator[Estimates]:
     """Yield the estimates of the grids of a group from what was measured at its shapes."""
     found, places = posterior(rows, noise or _nominal(rows), group.arms), list(group.rows)
-    alone = {
-        key: posterior([rows[i]], noise or _nominal([rows[i]])) for i, key in enumerate(places) if i < group.num_bases
-    }
+    alone = {key: _alone(rows[i], noise) for i, key in enumerate(places) if i < group.num_bases}
     for grid in group.grids:
         keys = [key_of(row) for row in grid.rows]
         base = next((key for key in keys if key in alone), None)
@@ -150,6 +148,12 @@ def _estimates(group: Group, rows: Sequence[Measured], noise: SeedNoise | None) 
                 move=None,
             )
         )
+
+
+def _alone(row: Measured, pooled: SeedNoise | None) -> Posterior:
+    """Return the posterior of a base by its own losses and their own noise: no other shape has a say in it."""
+    own, _ = seed_noise([row])
+    return posterior([replace(row, noise_ratio=1.0)], own or pooled or _nominal([row]))
 
 
 def _nominal(rows: Sequence[Measured]) -> SeedNoise:
@@ -178,7 +182,7 @@ def best_cell(estimates: Estimates, i: int) -> int | None:
     alone = estimates.base if estimates.grid.rows[i].is_base else None
     losses_BK = estimates.cell_losses(i) if alone is None else alone.cell_losses(0)
     expected_N = losses_BK[:, cells_N].mean(axis=0)
-    noise = estimates.noise_at(i)
+    noise = estimates.noise_at(i) if alone is None else alone.noise_at(0)
     for n, cell in enumerate(cells_N):
         error = noise.cells_se(measured, int(cell), lowest)
         if measured.mean_K[cell] - measured.mean_K[lowest] > NUM_SE * error:
