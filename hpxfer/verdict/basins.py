@@ -3,6 +3,7 @@
 A basin is smooth and has one minimum. Its form is the curvature as a function of u, the octaves from the optimum:
 
     f''(u) = 2 c exp(skew u + growth u^2)          the bottom is flat if the form says so: 2 c 6 u^2 exp(skew u)
+                                                   or it is a kink between two lines, whose slopes differ by exp(skew)
 
 `skew` makes one side steeper. `growth` makes both sides steeper than a parabola further out (growth > 0), or less steep
 (growth < 0). A parabola is skew 0, growth 0. The library holds T such forms with c = 1. No form is fitted: losses weigh
@@ -22,11 +23,13 @@ from hpxfer.verdict.loss_grid import Floats
 Ints = NDArray[np.int64]
 
 SKEWS = np.arange(-2.5, 2.51, 0.25)  # per octave: exp(2.5) is a curvature that grows 12-fold within one octave
-GROWTHS = np.array([-0.3, -0.1, 0.0, 0.15, 0.4, 0.8, 1.5, 3.0, np.nan])  # per octave squared; NaN: a flat bottom
+# Per octave squared. NaN: a flat bottom, inf: a kink.
+GROWTHS = np.array([-0.3, -0.1, 0.0, 0.15, 0.4, 0.8, 1.5, 3.0, np.nan, np.inf])
 # Skews between -0.8 and 0.8 hold two thirds of the weight. Basins close to a parabola are the usual ones.
 SKEW_WEIGHTS = np.exp(-np.abs(SKEWS) / 0.8)
-GROWTH_WEIGHTS = np.array([0.06, 0.12, 0.26, 0.2, 0.13, 0.1, 0.05, 0.03, 0.05])
-FLATTER = 6  # a flat bottom counts as this many steps of the growth from the most negative one
+GROWTH_WEIGHTS = np.array([0.06, 0.12, 0.26, 0.2, 0.13, 0.1, 0.05, 0.03, 0.05, 0.1])
+FLATTER, KINKED = 6, -2  # a flat bottom and a kink count as so many steps of the growth from the most negative one
+KINK = 1 / 16  # octaves: a kink is so wide
 
 # How the basins of the shapes of one parameterization are related: equal in form, similar, or unrelated.
 COHERENCE = np.array([0.55, 0.35, 0.1])
@@ -47,10 +50,11 @@ PRIOR_T /= PRIOR_T.sum()
 def _rises() -> Floats:
     """Return the rise above the minimum of each form, (T, U), at -REACH to REACH octaves from the optimum."""
     u_U = np.arange(-REACH, REACH + STEP / 2, STEP)
-    flat_T1 = np.isnan(GROWTH_T)[:, None]
-    log_TU = SKEW_T[:, None] * u_U + np.nan_to_num(GROWTH_T)[:, None] * u_U**2
+    flat_T1, kinked_T1 = np.isnan(GROWTH_T)[:, None], np.isinf(GROWTH_T)[:, None]
+    log_TU = SKEW_T[:, None] * u_U + np.where(np.isfinite(GROWTH_T), GROWTH_T, 0.0)[:, None] * u_U**2
     bend_TU = 2 * np.exp(np.minimum(log_TU, STEEPEST)) * np.where(flat_T1, 6 * u_U**2, 1.0)
-    return _integral(_integral(bend_TU))
+    kink_U = 2 * np.exp(-((u_U / KINK) ** 2)) / (KINK * np.sqrt(np.pi))
+    return _integral(_integral(np.where(kinked_T1, kink_U * np.exp(np.sign(u_U) * SKEW_T[:, None] / 2), bend_TU)))
 
 
 def _integral(y_TU: Floats) -> Floats:
@@ -62,7 +66,8 @@ def _integral(y_TU: Floats) -> Floats:
 
 def _similar() -> Floats:
     """Return the weight of each form beside another one if basins are similar, (T, T)."""
-    step_T = np.array([FLATTER if g == GROWTHS.size - 1 else g for _, g in _FORMS]) * GROWTH_STEP
+    step_of = {GROWTHS.size - 2: FLATTER, GROWTHS.size - 1: KINKED}
+    step_T = np.array([step_of.get(g, g) for _, g in _FORMS]) * GROWTH_STEP
     distance = np.abs(SKEW_T[:, None] - SKEW_T) + np.abs(step_T[:, None] - step_T)
     out = np.exp(-distance / SIMILAR) * PRIOR_T
     return np.asarray(out / out.sum(axis=1, keepdims=True))
