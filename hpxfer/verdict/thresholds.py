@@ -71,14 +71,14 @@ SATURATED_SE = 4.0
 SATURATED_TOLERANCE = 5.0
 
 # A run stands apart from the other seeds of its cell if it ends this many times the typical noise away from them...
-APART_NOISES = 5.0
+APART_NOISES = 6.0
 
 # ... and this share of the cell's rise over the lowest cell: far up a wall, seeds differ by more.
 APART_SHARE = 0.5
 
 # Training died at the HP values next to an end of the grid if all runs there lie above the lowest cell by this share of
 # its loss, ten times what counts as no regret, and by so many times the noise near the optimum, and if they rise as
-# steeply as behind a wall, or scatter so many times as much as seeds do near the optimum. And one of three things holds:
+# steeply as behind a wall, or scatter so many times as much as seeds do near the optimum. One of three things must hold:
 # a cell scatters so; a cell rises by so large a share of the lowest loss; or the loss no longer rises from one to the
 # next: all rises lie within this share of the largest.
 DEAD_SHARE = 0.1
