@@ -200,10 +200,9 @@ def _majority(measured: Measured, noise: float | None) -> Measured:
     def is_bump(k: int) -> bool:
         """Return whether the middle of a cell lies far above the line between its neighbors: no basin is like that."""
         known = np.flatnonzero(measured.stable_K & (np.arange(median_K.size) != k))
-        inside = known.size > 0 and known[0] < k < known[-1]
-        return bool(
-            inside and median_K[k] - np.interp(measured.x_K[k], measured.x_K[known], median_K[known]) > far_K[k]
-        )
+        if not known.size or not known[0] < k < known[-1]:
+            return False
+        return bool(median_K[k] - np.interp(measured.x_K[k], measured.x_K[known], median_K[known]) > far_K[k])
 
     for k in np.flatnonzero(measured.stable_K):
         values = leveled_KS[k][~np.isnan(leveled_KS[k])]
