@@ -5,7 +5,8 @@
 - Runs that stand apart. Of three or more seeds the majority counts, whichever way the others lie: a mislabelled run, a
   longer one or one on another split may end too low as well as too high. They are left out and named.
 - Seeds that disagree without a majority, such as two of them. Any may be right, so nothing is left out. The mean of the
-  cell is then known to half their range only (`Measured.doubt_K`).
+  cell is then known to half their range only (`Measured.doubt_K`). Far up a wall seeds differ by more than near the
+  optimum, and a cell is known as well as its own seeds say.
 
 The typical noise that all of this is measured by comes from the lowest cells of each shape, and few odd runs change it.
 
@@ -195,29 +196,21 @@ def _majority(measured: Measured, noise: float | None) -> Measured:
     far_K = np.maximum(wide_K, APART_SHARE * rise_K)
     apart_KS = np.abs(leveled_KS - median_K[:, None]) > far_K[:, None]
     doubt_K = np.zeros(len(measured.x_K))
+
+    def is_bump(k: int) -> bool:
+        """Return whether the middle of a cell lies far above the line between its neighbors: no basin is like that."""
+        known = np.flatnonzero(measured.stable_K & (np.arange(median_K.size) != k))
+        if not known.size or not known[0] < k < known[-1]:
+            return False
+        return bool(median_K[k] - np.interp(measured.x_K[k], measured.x_K[known], median_K[known]) > far_K[k])
+
     for k in np.flatnonzero(measured.stable_K):
         values = leveled_KS[k][~np.isnan(leveled_KS[k])]
         agree = values.size - int(apart_KS[k].sum())
-        if float(np.ptp(values)) <= wide_K[k]:
+        spread = float(np.ptp(values))
+        if spread > wide_K[k] and values.size >= FEWEST and 2 * agree > values.size and not is_bump(k):
+            doubt_K[k] = float(np.var(values, ddof=1)) / agree if agree == values.size else 0.0
+        else:
             apart_KS[k] = False
-        elif (
-            agree == values.size
-            or 2 * agree <= values.size
-            or values.size < FEWEST
-            or _is_bump(measured, median_K, k, far_K[k])
-        ):
-            apart_KS[k] = False
-            doubt_K[k] = (float(np.ptp(values)) / 2) ** 2
+            doubt_K[k] = (spread / 2) ** 2 if spread > wide_K[k] else 0.0
     return replace(measured, loss_KS=np.where(apart_KS, np.nan, measured.loss_KS), doubt_K=doubt_K)
-
-
-def _is_bump(measured: Measured, median_K: Floats, k: int, far: float) -> bool:
-    """Return whether the middle of a cell lies far above the line between its neighbors: no basin is like that."""
-    below, above = (
-        np.flatnonzero(measured.stable_K & side)
-        for side in (measured.x_K < measured.x_K[k], measured.x_K > measured.x_K[k])
-    )
-    if not below.size or not above.size:
-        return False
-    ends = [below[-1], above[0]]
-    return bool(median_K[k] - np.interp(measured.x_K[k], measured.x_K[ends], median_K[ends]) > far)

@@ -71,20 +71,26 @@ SATURATED_SE = 4.0
 SATURATED_TOLERANCE = 5.0
 
 # A run stands apart from the other seeds of its cell if it ends this many times the typical noise away from them...
-APART_NOISES = 5.0
+APART_NOISES = 6.0
 
 # ... and this share of the cell's rise over the lowest cell: far up a wall, seeds differ by more.
 APART_SHARE = 0.5
 
-# Training died at the HP values next to an end of the grid if all runs there lie above the lowest cell by this share of
-# its loss, ten times what counts as no regret, and by so many times the noise near the optimum, and if they rise as
-# steeply as behind a wall, or scatter so many times as much as seeds do near the optimum. And one of three things holds:
-# a cell scatters so; a cell rises by so large a share of the lowest loss; or the loss no longer rises from one to the
-# next: all rises lie within this share of the largest.
+# Training died at the HP values from one to the end of the grid, and they count as diverged, if that one lies behind a
+# wall or its seeds scatter widely, and all runs lie above the lowest cell by this share of its loss, ten times what
+# counts as no regret...
 DEAD_SHARE = 0.1
+
+# ... and by so many times the noise near the optimum, ...
 DEAD_RISE = 30.0
+
+# ... and one of three things holds: the seeds of a cell scatter by so many times that noise, ...
 DEAD_NOISES = 5.0
+
+# ... or a cell rises by so large a share of the lowest loss, ...
 DEAD_DEPTH = 0.5
+
+# ... or the loss no longer rises from one HP to the next: all rises lie within this share of the largest.
 DEAD_FLAT = 0.25
 
 # A shape has a basin if noise alone would scatter its mean losses so far more rarely than this.

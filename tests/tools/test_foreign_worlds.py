@@ -40,7 +40,7 @@ def test_every_world_is_finite_where_nothing_diverges_or_is_missing(world: World
     assert np.array_equal(np.isinf(sweep.curves(sweep.x_K)), u_IK > world.cliff - world.cliff_spread / 2)
     known_IKS = ~np.isnan(loss_IKS)
     over, under = u_IK > world.cliff, u_IK <= world.cliff - world.cliff_spread
-    assert np.isinf(loss_IKS[over][known_IKS[over]]).all()
+    assert np.isinf(world.dead_nats) == np.isinf(loss_IKS[over][known_IKS[over]]).all() or not over.any()
     assert np.isfinite(loss_IKS[under][known_IKS[under]]).all()
     assert known_IKS.all() == (not world.missing and not world.missing_top)
     assert np.array_equal(losses(sweep.grid()), loss_IKS, equal_nan=True)
@@ -136,6 +136,31 @@ def test_seeds_that_diverge_apart_diverge_without_noise_where_half_of_them_do() 
     assert np.isinf(sweeps[0].curves(sweeps[0].x_K))[0].tolist() == [False, False, True]
     shares = np.isinf(np.array([sweep.loss_IKS for sweep in sweeps])).mean(axis=(0, 1, 3))
     assert shares == pytest.approx([0.0, 0.3, 0.7], abs=0.05)
+
+
+def test_one_run_is_wrong_or_two_have_each_other_s_labels() -> None:
+    wrong = _scatter(Noise(sd=0.0, wrong_nats=(-0.3, -0.1)))
+    assert ((wrong < -1e-9).sum(axis=(1, 2, 3)) == 1).all()
+    assert wrong.min() >= -0.3 - 1e-9
+    for seed in range(20):
+        plain, swapped = (
+            World(name="w", base_spread=0.0, noise=Noise(sd=0.0, swapped=swap)).draw(seed).loss_IKS
+            for swap in (False, True)
+        )
+        assert (plain != swapped).sum() in (0, 2)  # none, where both HPs lie equally far from the optimum
+        assert np.array_equal(np.sort(plain, axis=None), np.sort(swapped, axis=None))
+
+
+def test_dead_runs_end_where_they_say_and_noise_grows_by_size() -> None:
+    dead = World(name="d", cliff=1.0, dead_nats=7.2, dead_sd=0.1, base_spread=0.0).draw(0)
+    over = np.isinf(dead.curves(dead.x_K))
+    assert over.any()
+    assert dead.loss_IKS[over] == pytest.approx(7.2, abs=0.5)
+    sd_I = _scatter(Noise(sd=0.01, largest=8.0)).std(axis=(0, 2, 3))
+    assert sd_I == pytest.approx([0.01, 0.02, 0.04, 0.08], rel=0.1)
+    skewed = _scatter(Noise(sd=0.01, log_normal=True))
+    assert skewed.std() == pytest.approx(0.01, rel=0.2)
+    assert np.median(skewed) < 0
 
 
 def test_missing_cells() -> None:

@@ -121,7 +121,7 @@ def measure_all(
 
 
 def count(truth: Truth, true: TrueVerdict, answer: Answer, seed: int) -> VerdictCounts:
-    """Return the counts of one answer."""
+    """Return the counts of one answer. Its drift and move are those of the shapes whose optimum it knows."""
     decided = answer.verdict != "undecided"
     false_transfers = answer.verdict == "transfers" and not true.transfers
     false_drifts = answer.verdict == "drifts" and true.transfers
@@ -130,6 +130,7 @@ def count(truth: Truth, true: TrueVerdict, answer: Answer, seed: int) -> Verdict
         for interval, at, seen in zip(answer.optima, truth.optimum_I, truth.visible_I, strict=True)
         if interval is not None and seen
     ]
+    truth = truth.of([i for i, interval in enumerate(answer.optima) if interval is not None])
     ends = answer.move is not None and _within(answer.move, truth.ends)
     widest = answer.move is not None and any(_within(answer.move, move) for move in truth.widest)
     asked = truth.is_line and answer.is_line is not None

@@ -206,7 +206,7 @@ def _dead() -> Iterator[World]:
     for octaves in (0.6, 1.0, 1.5, 2.5):
         for drift in (0.0, 0.5):
             for nats, sd in ((math.inf, 0.0), (7.2, 0.1), (7.2, 0.02), (5.0, 0.4)):
-                ends = "diverges" if nats == math.inf else f"ends at {nats:g} +- {sd:g},"
+                ends = "twin diverges" if nats == math.inf else f"ends at {nats:g} +- {sd:g},"
                 name = f"{ends} {octaves:g} octaves above, drift {drift:g}"
                 yield World(name=name, cliff=octaves, dead_nats=nats, dead_sd=sd, offsets=line(drift))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from foreign_worlds import WorldSweep
@@ -31,6 +32,11 @@ class Truth:
     ends: float  # the move from the smallest to the largest shape
     widest: tuple[float, ...]  # the largest moves between two shapes, from the smaller to the larger; several if equal
     is_line: bool
+
+    def of(self, shapes: Sequence[int]) -> Truth:
+        """Return the truth of an answer whose drift and move are those of some shapes; of all, with fewer than two."""
+        at = np.array(shapes)
+        return self if at.size < 2 else replace(self, **_moves(self.optimum_I[at], at.astype(float)))
 
     @property
     def spread(self) -> float:
@@ -67,20 +73,26 @@ def truth_of(sweep: WorldSweep) -> Truth:
     finite_IK = np.isfinite(sweep.loss_IKS).any(axis=2) & ~np.isinf(sweep.loss_IKS).any(axis=2)
     near_IK = finite_IK & (np.abs(x_K - optimum_I[:, None]) <= NEAR_OCTAVES)
     inside_I = (x_K[0] <= optimum_I) & (optimum_I <= x_K[-1])
-    doublings_I = np.arange(float(len(optimum_I)))
-    slope, start = np.polyfit(doublings_I, optimum_I, 1)
-    later, earlier = np.tril_indices(len(optimum_I), -1)
-    moves = optimum_I[later] - optimum_I[earlier]
-    largest = moves[np.abs(moves) >= np.abs(moves).max() - LINE]
     return Truth(
         optimum_I=optimum_I,
         best_I=best_I,
         visible_I=tuple((inside_I & (near_IK.sum(axis=1) >= NEAR_CELLS)).tolist()),
-        drift=float(slope),
-        ends=float(optimum_I[-1] - optimum_I[0]),
-        widest=tuple(largest.tolist()),
-        is_line=bool(np.abs(optimum_I - start - slope * doublings_I).max() <= LINE),
+        **_moves(optimum_I, np.arange(float(len(optimum_I)))),
     )
+
+
+def _moves(optimum_I: Floats, doublings_I: Floats) -> dict[str, Any]:
+    """Return the drift of optima, their moves, and whether they lie on a line."""
+    slope, start = np.polyfit(doublings_I, optimum_I, 1)
+    later, earlier = np.tril_indices(len(optimum_I), -1)
+    moves = optimum_I[later] - optimum_I[earlier]
+    largest = moves[np.abs(moves) >= np.abs(moves).max() - LINE]
+    return {
+        "drift": float(slope),
+        "ends": float(optimum_I[-1] - optimum_I[0]),
+        "widest": tuple(largest.tolist()),
+        "is_line": bool(np.abs(optimum_I - start - slope * doublings_I).max() <= LINE),
+    }
 
 
 def regrets(sweep: WorldSweep, truth: Truth, value: float) -> Floats:
