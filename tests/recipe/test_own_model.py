@@ -100,6 +100,7 @@ def make_case(folder: Path, *, biases: bool = False, tied: bool = False) -> Case
         "axes": {"joint": [{"width": 64, "depth": 3, "num_experts": 8, "expert_ratio": 2}]},
         "hps": {name: values[name] for name in ("lr", "init_scale", "residual_scale", "router_bias_lr", "multipliers")},
         "grid": {"lr": [values["lr"]]},
+        "seeds": 1,
     }
     spec = parse_sweep(write_yaml(sweep))
     shape = replace(SHAPE, batch_tokens=128, steps=STEPS)

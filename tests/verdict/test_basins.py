@@ -24,7 +24,8 @@ from hpxfer.verdict.basins import (
 
 ALL = np.arange(PRIOR_T.size)
 MIDDLE = TABLE_TU.shape[1] // 2
-BENT = ~np.isnan(GROWTH_T)  # the others have a flat bottom
+BENT = np.isfinite(GROWTH_T)
+FLAT, KINKED = np.isnan(GROWTH_T), np.isinf(GROWTH_T)
 
 
 def test_every_form_has_one_minimum_and_it_is_at_zero() -> None:
@@ -47,10 +48,19 @@ def test_the_curvature_at_the_optimum_is_that_of_a_parabola() -> None:
     """So the curvatures of different forms can be compared. A flat bottom has none, and rises as a quartic."""
     second = np.diff(TABLE_TU, n=2, axis=1)[:, MIDDLE - 1] / STEP**2
     assert second[BENT] == pytest.approx(2.0, rel=0.01)
-    assert (second[~BENT] < 0.05).all()
-    (flat,) = np.flatnonzero(~BENT & (SKEW_T == 0))
+    assert (second[FLAT] < 0.05).all()
+    (flat,) = np.flatnonzero(FLAT & (SKEW_T == 0))
     u = np.array([0.5, 1.0, 2.0])
     assert rise_of_all(u, np.array([flat]))[0] == pytest.approx(u**4, rel=0.01)
+
+
+def test_a_kink_joins_two_lines_whose_slopes_differ_by_its_skew() -> None:
+    u = np.array([-4.0, -2.0, 2.0, 4.0])
+    for form in np.flatnonzero(KINKED):
+        far_left, left, right, far_right = rise_of_all(u, np.array([form]))[0]
+        slopes = (far_left - left) / 2, (far_right - right) / 2
+        assert slopes == pytest.approx((np.exp(-SKEW_T[form] / 2), np.exp(SKEW_T[form] / 2)), rel=0.02)
+        assert right == pytest.approx(2 * slopes[1], rel=0.03)
 
 
 def test_the_form_without_skew_and_growth_is_a_parabola() -> None:

@@ -127,7 +127,7 @@ def test_a_drift_says_what_transferring_would_cost(worst: float, said: str) -> N
 
 def test_a_drift_by_the_move_alone_names_the_move_and_no_loss() -> None:
     """A regret within its limit is no reason."""
-    small = finding("drifts", 0.0097, move=Move(octaves=3.0, low=2.7, high=3.2, is_line=True))
+    small = finding("drifts", 0.0097, move=Move(octaves=3.0, low=2.7, high=3.2, scales=(32.0, 128.0), is_line=True))
     for text in (headline("lr", [small]), verdict_line(small)):
         assert "between width 32 and 128 the optimum moves by +2.70 to +3.20 octaves (95%)" in text
         assert "0.0097" not in text
