@@ -115,7 +115,7 @@ def estimate_all(grids: Sequence[LossGrid], *, extra_sd: float = 0.0) -> tuple[E
         for row in grid.rows:
             distinct.setdefault(_key(row), row)
     judged = grids[0].judged if grids else NATS
-    noise, rows = seed_noise(measure(distinct.values(), judged))
+    noise, rows = seed_noise(measure(distinct.values(), judged), _places(grids, list(distinct)))
     measured = dict(zip(distinct, rows, strict=True))
     if noise is not None and extra_sd:
         noise = replace(noise, variance=noise.variance + extra_sd**2)
@@ -137,6 +137,18 @@ def estimate_all(grids: Sequence[LossGrid], *, extra_sd: float = 0.0) -> tuple[E
         for grid in grids
     )
     return tuple(replace(each, ignored_seeds=ignored) for each in estimates)
+
+
+def _places(grids: Sequence[LossGrid], keys: Sequence[tuple[object, ...]]) -> dict[str, dict[int, float]]:
+    """Return where shapes, by their place in `keys`, lie along each axis by log2 scale: from -0.5 to 0.5."""
+    out: dict[str, dict[int, float]] = {}
+    at = {key: i for i, key in enumerate(keys)}
+    for axis in dict.fromkeys(grid.axis for grid in grids):
+        rows = [row for grid in grids if grid.axis == axis for row in grid.rows]
+        log = np.log2([row.scale for row in rows])
+        spread = float(np.ptp(log)) or 1.0
+        out[axis] = {at[_key(row)]: float(x - log.min()) / spread - 0.5 for row, x in zip(rows, log, strict=True)}
+    return out
 
 
 def _key(row: ShapeLosses) -> tuple[object, ...]:
