@@ -170,7 +170,7 @@ def _line(runs: Sequence[Run], name: str) -> pd.DataFrame:
             "seed": run.seed,
             "loss": run.loss if run.status == "finished" else None,
             "status": run.status if run.has_result else "missing",
-            "trial_id": f"row {run.row} of {name}{'' if run.run_id is None else f', run {run.run_id}'}",
+            "trial_id": run.run_id or f"row {run.row} of {name}",
         }
         for run in runs
     ]

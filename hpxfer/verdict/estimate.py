@@ -116,7 +116,7 @@ def estimate_all(grids: Sequence[LossGrid], *, extra_sd: float = 0.0) -> tuple[E
     groups = groups_of(grids)
     distinct = {key: row for group in groups for key, row in group.rows.items()}
     judged = grids[0].judged if grids else NATS
-    noise, rows = seed_noise(measure(distinct.values(), judged))
+    noise, rows = seed_noise(measure(distinct.values(), judged), _places(groups, list(distinct)))
     measured = dict(zip(distinct, rows, strict=True))
     if noise is not None and extra_sd:
         noise = replace(noise, variance=noise.variance + extra_sd**2)
@@ -152,8 +152,21 @@ def _estimates(group: Group, rows: Sequence[Measured], noise: SeedNoise | None) 
 
 def _alone(row: Measured, pooled: SeedNoise | None) -> Posterior:
     """Return the posterior of a base by its own losses and their own noise: no other shape has a say in it."""
-    own, _ = seed_noise([row])
+    own, _ = seed_noise([row], {})
     return posterior([replace(row, noise_ratio=1.0)], own or pooled or _nominal([row]))
+
+
+def _places(groups: Sequence[Group], keys: Sequence[tuple[object, ...]]) -> dict[str, dict[int, float]]:
+    """Return where shapes, by their place in `keys`, lie along each axis by log2 scale: from -0.5 to 0.5."""
+    out: dict[str, dict[int, float]] = {}
+    at = {key: i for i, key in enumerate(keys)}
+    grids = [grid for group in groups for grid in group.grids]
+    for axis in dict.fromkeys(grid.axis for grid in grids):
+        rows = [row for grid in grids if grid.axis == axis for row in grid.rows]
+        log = np.log2([row.scale for row in rows])
+        spread = float(np.ptp(log)) or 1.0
+        out[axis] = {at[key_of(row)]: float(x - log.min()) / spread - 0.5 for row, x in zip(rows, log, strict=True)}
+    return out
 
 
 def _nominal(rows: Sequence[Measured]) -> SeedNoise:

@@ -51,8 +51,8 @@ def judge(finding: Finding, rules: Rules = DEFAULT_RULES) -> tuple[Verdict, tupl
     if finding.doubts:
         return "undecided", finding.doubts
     if finding.rests_on is not None:
-        why = f"it rests on one run: without {finding.rests_on} no verdict is likely; check what that run is"
-        return "undecided", (why,)
+        rests = f"it rests on one run: without {finding.rests_on} no verdict is likely; check what that run is"
+        return "undecided", (rests,)
     base = next((shape for shape in finding.shapes if shape.is_base), None)
     others = [shape for shape in finding.shapes if not shape.is_base]
     if base is None:

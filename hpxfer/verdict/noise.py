@@ -11,7 +11,7 @@ Patterson and Thompson 1971, Biometrika 58, 545). They are averaged over a few r
 The noise is pooled over all shapes and parameterizations of a line.
 
 Noise may grow or shrink with the size of a shape. Its log then follows a line in log2 scale. Slopes are averaged by
-their likelihood too, and no slope is as likely beforehand as all others together.
+their likelihood too, and no slope is twice as likely beforehand as all others together.
 
 The noise is that of the neighborhood of the optimum: of the fitted cells below a wall whose seeds agree.
 
@@ -26,7 +26,7 @@ This overstates it where cells fail on the same samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,9 +38,8 @@ RATIOS = np.array([0.0, 0.3, 1.0, 3.0])  # of the slope per octave to the noise 
 RATIO_WEIGHTS = np.array([0.45, 0.3, 0.15, 0.1])  # beforehand
 # The log2 of the standard deviation of a trial at the largest shape of an axis over that at the smallest.
 GROWTHS = np.arange(-5.0, 5.1, 0.5)
-GROWTH_WEIGHTS = np.where(
-    GROWTHS == 0, 0.5, 0.5 * np.exp(-np.abs(GROWTHS) / 2) / (np.exp(-np.abs(GROWTHS) / 2).sum() - 1)
-)
+GROWTH_WEIGHTS = np.exp(-np.abs(GROWTHS) / 2)  # beforehand
+GROWTH_WEIGHTS *= np.where(GROWTHS == 0, 0.7, 0.3 / (GROWTH_WEIGHTS.sum() - 1))
 SPREAD = 10.0  # octaves squared, summed over five cells at factor 2: what the slope of a line is divided by
 ROUNDING = 1e-9
 LEAST = 1e-6  # nats: the noise where all seeds agree to the last digit
@@ -95,22 +94,27 @@ class SeedNoise:
         return math.sqrt(float(self.hidden(measured.binomial_K[[a, b]]).sum()))
 
 
-def seed_noise(rows: Sequence[Measured]) -> tuple[SeedNoise | None, tuple[Measured, ...]]:
+def seed_noise(
+    rows: Sequence[Measured], place_of: Mapping[str, Mapping[int, float]]
+) -> tuple[SeedNoise | None, tuple[Measured, ...]]:
     """Return the noise of seeds, pooled over shapes, and the shapes with the ratio of their own noise to it.
 
-    The noise is None if no shape has two seeds.
+    `place_of` says of each axis where its shapes lie by log2 scale, from -0.5 for the smallest to 0.5. The noise is
+    None if no shape has two seeds. Errors have one noise: it follows from their size, whatever that of the shape is.
     """
     observed = [(i, part) for i, measured in enumerate(rows) if (part := _observations(measured)) is not None]
     found = {i: [_squares(*part, ratio) for ratio in RATIOS] for i, part in observed}
     found = {i: parts for i, parts in found.items() if parts[0][2] > 0}
     if not found:
         return None, tuple(rows)
-    place_I = _places(rows)
-    growth_of = {
-        axis: _growth([i for i in found if rows[i].row.axis == axis], found, place_I)
-        for axis in dict.fromkeys(m.row.axis for m in rows)
-    }
-    ratio_I = np.array([growth_of[m.row.axis] @ 4.0 ** (GROWTHS * place_I[i]) for i, m in enumerate(rows)])
+    log_I = np.zeros(len(rows))
+    for places in place_of.values():
+        on_axis = [i for i in places if i in found and not rows[i].judged.is_error]
+        growth_G = _growth([found[i] for i in on_axis], np.array([places[i] for i in on_axis]))
+        for i, place in places.items():
+            of_axes = sum(i in others for others in place_of.values())  # the base lies on every axis
+            log_I[i] += math.log(float(growth_G @ 4.0 ** (GROWTHS * place))) / of_axes
+    ratio_I = np.exp(log_I)
     squares_R = np.array([sum(found[i][r][0] / ratio_I[i] for i in found) for r in range(RATIOS.size)])
     volume_R = np.array([sum(found[i][r][1] for i in found) for r in range(RATIOS.size)])
     num = sum(parts[0][2] for parts in found.values())
@@ -124,29 +128,18 @@ def seed_noise(rows: Sequence[Measured]) -> tuple[SeedNoise | None, tuple[Measur
     return noise, tuple(replace(m, noise_ratio=float(ratio)) for m, ratio in zip(rows, ratio_I, strict=True))
 
 
-def _places(rows: Sequence[Measured]) -> Floats:
-    """Return where each shape lies along its axis, by log2 scale: -0.5 for the smallest, 0.5 for the largest one."""
-    log_I = np.log2([measured.row.scale for measured in rows])
-    out = np.zeros(len(rows))
-    for axis in {measured.row.axis for measured in rows}:
-        at = [i for i, measured in enumerate(rows) if measured.row.axis == axis]
-        spread = float(np.ptp(log_I[at]))
-        out[at] = (log_I[at] - log_I[at].min()) / spread - 0.5 if spread else 0.0
-    return out
-
-
-def _growth(rows: Sequence[int], found: dict[int, list[tuple[float, float, int]]], place_I: Floats) -> Floats:
-    """Return how likely each growth of the noise along an axis is, by the noise of some shapes on it."""
-    if not rows:
-        return (GROWTHS == 0).astype(float)
-    num = np.array([found[i][0][2] for i in rows])
-    factor_GI = 4.0 ** (GROWTHS[:, None] * place_I[list(rows)])
+def _growth(found: Sequence[list[tuple[float, float, int]]], place_I: Floats) -> Floats:
+    """Return how likely each growth of the noise along an axis is, by the noise of shapes at places on it."""
+    if len(found) < 2:
+        return np.asarray(GROWTHS == 0, dtype=float)
+    num_I = np.array([parts[0][2] for parts in found])
+    factor_GI = 4.0 ** (GROWTHS[:, None] * place_I)
     log_RG = []
     for r, prior in enumerate(RATIO_WEIGHTS):
-        squares = np.array([found[i][r][0] for i in rows])
-        volume = sum(found[i][r][1] for i in rows)
-        total_G = np.maximum((squares / factor_GI).sum(axis=1), LEAST**2)
-        log_RG.append(math.log(prior) - 0.5 * (num.sum() * np.log(total_G) + np.log(factor_GI) @ num + volume))
+        squares_I = np.array([parts[r][0] for parts in found])
+        volume = sum(parts[r][1] for parts in found)
+        total_G = np.maximum((squares_I / factor_GI).sum(axis=1), LEAST**2)
+        log_RG.append(math.log(prior) - 0.5 * (num_I.sum() * np.log(total_G) + np.log(factor_GI) @ num_I + volume))
     weight_RG = _normalized(np.array(log_RG) + np.log(GROWTH_WEIGHTS))
     return np.asarray(weight_RG.sum(axis=0))
 
@@ -160,7 +153,8 @@ def _observations(measured: Measured) -> tuple[Floats, Floats, Floats, Floats] |
     """Return cell, seed, octaves and loss of each trial near the optimum; None with fewer than two seeds."""
     if measured.lowest is None:
         return None
-    cells = measured.cells_N[: measured.wall]
+    # An error has no wall, and where none is left seeds show no noise.
+    cells = measured.cells_N if measured.judged.is_error else measured.cells_N[: measured.wall]
     cells = cells[measured.doubt_K[cells] == 0]
     loss_NS = measured.loss_KS[cells]
     cell, seed = np.nonzero(np.isfinite(loss_NS))

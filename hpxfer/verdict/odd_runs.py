@@ -35,6 +35,7 @@ from hpxfer.verdict.thresholds import (
     DEAD_SHARE,
     WALL_RATIO,
 )
+from hpxfer.verdict.tied import ROUNDING
 
 # The median of the range of so many normal numbers, in standard deviations. With more seeds, that of five is close.
 RANGES = {2: 0.954, 3: 1.588, 4: 1.978, 5: 2.257}
@@ -133,7 +134,9 @@ def _distances(measured: Measured) -> tuple[Floats, int]:
     Two thirds of the cells count, the lowest ones. One odd run of three is one distance of two.
     """
     cells = [cell[~np.isnan(cell)] for cell in _leveled(measured)]
-    known = sorted((cell for cell in cells if cell.size > 1), key=np.median)
+    # Where no error is left, seeds agree to the last digit, and that says nothing of other cells.
+    told = [cell for cell in cells if cell.size > 1 and not (measured.judged.is_error and np.ptp(cell) <= ROUNDING)]
+    known = sorted(told, key=np.median)
     lowest = known[: max(LOW_CELLS, math.ceil(2 * len(known) / 3))]
     found = []
     for cell in lowest:
@@ -182,7 +185,8 @@ def _dead_side(measured: Measured, noise: float | None, outward: int) -> Bools:
     if not (is_flat or is_deep or noisy_K[dead].any()):
         return np.zeros(rise_KS.shape, bool)
     least_K = np.where(np.isin(np.arange(away_K.size), dead), -np.inf, float(rise_K[dead].min()) / 2)
-    return (away_K > 0)[:, None] & (rise_KS > least_K[:, None])  # beside these HPs some seeds died and others did not
+    # Beside these HPs some seeds died and others did not.
+    return np.asarray((away_K > 0)[:, None] & (rise_KS > least_K[:, None]))
 
 
 def _majority(measured: Measured, noise: float | None) -> Measured:
@@ -204,7 +208,7 @@ def _majority(measured: Measured, noise: float | None) -> Measured:
             return False
         return bool(median_K[k] - np.interp(measured.x_K[k], measured.x_K[known], median_K[known]) > far_K[k])
 
-    for k in np.flatnonzero(measured.stable_K):
+    for k in np.flatnonzero(measured.stable_K).tolist():
         values = leveled_KS[k][~np.isnan(leveled_KS[k])]
         agree = values.size - int(apart_KS[k].sum())
         spread = float(np.ptp(values))

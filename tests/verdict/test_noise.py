@@ -13,6 +13,7 @@ from planted_lines import grid_of
 from scipy import stats
 
 from hpxfer.verdict.loss_grid import Floats
+from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import LEAST, SeedNoise, seed_noise
 from hpxfer.verdict.odd_runs import measure
 
@@ -31,7 +32,14 @@ def losses(
 
 
 def noise_of(loss_IKS: Floats) -> SeedNoise | None:
-    return seed_noise(measure(grid_of(*loss_IKS.tolist()).rows))[0]
+    return rows_of(measure(grid_of(*loss_IKS.tolist()).rows))[0]
+
+
+def rows_of(rows: Sequence[Measured]) -> tuple[SeedNoise | None, tuple[Measured, ...]]:
+    log = [math.log2(measured.row.scale) for measured in rows]
+    return seed_noise(
+        rows, {"width": {i: (x - min(log)) / ((max(log) - min(log)) or 1) - 0.5 for i, x in enumerate(log)}}
+    )
 
 
 def known(loss_IKS: Floats) -> SeedNoise:
@@ -79,7 +87,7 @@ def test_a_cell_compared_with_itself_has_the_error_of_a_comparison() -> None:
 
 def test_one_seed_has_no_noise() -> None:
     assert noise_of(losses(0.01, seeds=1)) is None
-    assert seed_noise([]) == (None, ())
+    assert seed_noise([], {}) == (None, ())
     assert noise_of(np.full((2, 7, 3), np.inf)) is None
     lone = losses(0.01)
     lone[:, :, 1:] = np.nan
@@ -136,7 +144,7 @@ def test_a_shift_changes_no_noise_and_a_scale_scales_it(constant: float, power: 
 
 def test_the_order_of_shapes_does_not_matter() -> None:
     rows = measure(grid_of(*losses(0.01).tolist()).rows)
-    (one, forward), (other, backward) = seed_noise(rows), seed_noise(rows[::-1])
+    (one, forward), (other, backward) = rows_of(rows), rows_of(rows[::-1])
     assert one is not None
     assert other is not None
     assert one.sd == pytest.approx(other.sd, rel=1e-9)
@@ -154,7 +162,7 @@ def test_noise_follows_the_size_of_shapes(factor: float, seeds: int) -> None:
         away = loss - 3 - RISES[:, None]
         grown = 3 + RISES[:, None] + away * (factor**place)[:, None, None]
         for to, planted in ((found, grown), (flat, loss)):
-            noise, rows = seed_noise(measure(grid_of(*planted.tolist()).rows))
+            noise, rows = rows_of(measure(grid_of(*planted.tolist()).rows))
             assert noise is not None
             to.append([noise.at(m).sd for m in rows])
     assert np.median(found, axis=0) == pytest.approx(0.01 * factor**place, rel=0.35)

@@ -35,7 +35,7 @@ def grid(loss_IKS: Floats, x: Floats = X) -> LossGrid:
 
 def drawn(loss_IKS: Floats, x: Floats = X) -> Posterior:
     rows = measure(grid(loss_IKS, x).rows)
-    return posterior(rows, seed_noise(rows)[0] or NOMINAL)
+    return posterior(rows, seed_noise(rows, {})[0] or NOMINAL)
 
 
 def summary(found: Posterior) -> Floats:
