@@ -56,13 +56,20 @@ def measure(rows: Iterable[ShapeLosses], judged: JudgedLoss = NATS) -> tuple[Mea
 
 
 def odd_runs(measured: Measured) -> tuple[OddRun, ...]:
-    """Return the odd runs of a shape, by HP value and seed."""
+    """Return the odd runs of a shape, by HP value and seed.
+
+    Far above the lowest cell seeds differ by more. A cell in doubt is named only if its seeds differ by a share of its
+    rise.
+    """
     row, out = measured.row, []
     leveled_KS = _leveled(replace(measured, loss_KS=np.where(measured.dead_KS, np.nan, measured.given_KS)))
     best = math.nan if measured.lowest is None else float(measured.mean_K[measured.lowest])
+    known_KS = np.where(np.isfinite(measured.loss_KS), leveled_KS, np.nan)
+    spread_K = np.array([np.ptp(cell[~np.isnan(cell)]) if (~np.isnan(cell)).any() else 0.0 for cell in known_KS])
+    in_doubt_K = (measured.doubt_K > 0) & (spread_K > APART_SHARE * (np.nan_to_num(measured.mean_K) - best))
     kinds: tuple[tuple[Odd, Bools], ...] = (
         ("apart", measured.apart_KS),
-        ("disagrees", (measured.doubt_K > 0)[:, None] & np.isfinite(measured.loss_KS)),
+        ("disagrees", in_doubt_K[:, None] & np.isfinite(measured.loss_KS)),
         ("dead", measured.dead_KS),
     )
     for why, odd_KS in kinds:
