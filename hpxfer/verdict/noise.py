@@ -13,7 +13,7 @@ The noise is pooled over all shapes and parameterizations of a line.
 Noise may grow or shrink with the size of a shape. Its log then follows a line in log2 scale. Slopes are averaged by
 their likelihood too, and no slope is twice as likely beforehand as all others together.
 
-The noise is that of the neighborhood of the optimum: of the fitted cells below a wall whose seeds agree.
+The noise is that of the neighborhood of the optimum: of the fitted cells whose seeds agree.
 
 An error has a further part, that of the held-out samples (`JudgedLoss.binomial`). All trials share them. Samples that
 are hard for every model raise all errors alike, and no difference sees them. Samples on which seeds disagree are part
@@ -153,9 +153,7 @@ def _observations(measured: Measured) -> tuple[Floats, Floats, Floats, Floats] |
     """Return cell, seed, octaves and loss of each trial near the optimum; None with fewer than two seeds."""
     if measured.lowest is None:
         return None
-    # An error has no wall, and where none is left seeds show no noise.
-    cells = measured.cells_N if measured.judged.is_error else measured.cells_N[: measured.wall]
-    cells = cells[measured.doubt_K[cells] == 0]
+    cells = measured.cells_N[measured.doubt_K[measured.cells_N] == 0]
     loss_NS = measured.loss_KS[cells]
     cell, seed = np.nonzero(np.isfinite(loss_NS))
     _, seed = np.unique(seed, return_inverse=True)

@@ -188,7 +188,7 @@ def _dead_side(measured: Measured, noise: float | None, outward: int) -> Bools:
     else:
         return np.zeros(rise_KS.shape, bool)
     is_flat = dead.size > 1 and float(np.ptp(rise_K[dead])) <= DEAD_FLAT * float(rise_K[dead].max())
-    is_deep = bool((rise_K[dead] > DEAD_DEPTH * abs(middle_K[lowest])).any())
+    is_deep = bool(rise_K[k] > DEAD_DEPTH * abs(middle_K[lowest]))
     if not (is_flat or is_deep or noisy_K[dead].any()):
         return np.zeros(rise_KS.shape, bool)
     least_K = np.where(np.isin(np.arange(away_K.size), dead), -np.inf, float(rise_K[dead].min()) / 2)

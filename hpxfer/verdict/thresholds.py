@@ -87,11 +87,11 @@ DEAD_RISE = 30.0
 # ... and one of three things holds: the seeds of a cell scatter by so many times that noise, ...
 DEAD_NOISES = 5.0
 
-# ... or a cell rises by so large a share of the lowest loss, ...
-DEAD_DEPTH = 0.5
+# ... or the first of them rises by so large a share of the lowest loss, ...
+DEAD_DEPTH = 1.0
 
 # ... or the loss no longer rises from one HP to the next: all rises lie within this share of the largest.
-DEAD_FLAT = 0.25
+DEAD_FLAT = 0.15
 
 # A shape has a basin if noise alone would scatter its mean losses so far more rarely than this.
 FLAT_CHANCE = 0.01

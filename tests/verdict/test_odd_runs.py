@@ -32,7 +32,7 @@ def all_of(loss_IKS: Floats) -> tuple[Measured, ...]:
 
 def apart(loss_IKS: Floats) -> list[tuple[int, int, int]]:
     """Return the runs that are left out, by shape, HP and seed."""
-    return [(i, *at) for i, found in enumerate(all_of(loss_IKS)) for at in np.argwhere(found.apart_KS).tolist()]
+    return [(i, k, s) for i, found in enumerate(all_of(loss_IKS)) for k, s in np.argwhere(found.apart_KS).tolist()]
 
 
 def doubtful(loss_IKS: Floats) -> list[tuple[int, int]]:

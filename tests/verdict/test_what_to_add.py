@@ -213,6 +213,6 @@ def test_losses_that_do_not_bend_ask_for_a_wider_grid_and_at_last_for_nothing() 
     found = finding(line(STAYS, curvature=0.0, noise=0.05))
     assert {addition.seeds for addition in found.to_add} == {None}
     assert {value for addition in found.to_add for value in addition.values} & {2.0**-10, 2.0**-3}
-    (wide,) = loss_grids(line(STAYS, curvature=0.0, noise=0.05, grid=range(-13, -1)))
+    (wide,) = loss_grids(line(STAYS, curvature=0.0, noise=0.05, grid=range(-13, -1), luck=8))
     (more,) = what_to_add(find([wide])[0], wide)
     assert more == Addition(text=more.text)  # no values, no seeds, no shape
