@@ -32,7 +32,7 @@ ROUTERS = {
 REGIMES = {
     "regime-i": {**dict.fromkeys(("mup-i", "mssp-i", "mup-moe", "mup", "sp"), "transfers"), "ntp": "drifts"},
     "regime-ii": {"mup-ii": "drifts", "mssp-ii": "transfers"},
-    "regime-iii": {"mup-iii": "transfers", "mssp-iii": "transfers"},
+    "regime-iii": {"mup-iii": "transfers", "mssp-iii": "undecided"},
     "softmax-collapse": {"mup-i": "undecided", "sp": "drifts"},
 }
 SWEEPS = (

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # sweeps lie in this range, and all between 0.002 and 0.0134 (results/published, 2026-11-26).
 PUBLISHED_NOISE = (0.007, 0.012)
 OCTAVE_SHARE = 0.02  # of the loss: what an octave costs in the planted basins, about the median of those sweeps
+MOST_SHAPES = 8  # about so many are planted beside the base: as all have one basin, more of them say no more
 QUIET = 1e-4  # the planted noise, as a share of the loss
 
 
@@ -113,7 +114,9 @@ def _planted(spec: SweepSpec, axis: Axis, num_seeds: int) -> LossGrid:
     """Return an axis of the sweep with the same basin at each shape, whose optimum is the middle value of the grid."""
     exponents = sorted(math.log2(value) for value in spec.grid[spec.judged_hp].numbers() if value > 0)
     best = exponents[len(exponents) // 2] if exponents else 0.0
-    points = [point for point in axis.points if spec.search.where != "base" or point.shape == spec.base_shape]
+    base = [point for point in axis.points if point.shape == spec.base_shape]
+    others = [point for point in axis.points if point.shape != spec.base_shape and spec.search.where != "base"]
+    points = base + others[:: max(1, len(others) // MOST_SHAPES)]
     rng = np.random.default_rng(0)
     return LossGrid(
         rows=tuple(

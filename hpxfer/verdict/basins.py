@@ -27,7 +27,7 @@ SKEWS = np.arange(-2.5, 2.51, 0.25)  # per octave: exp(2.5) is a curvature that 
 GROWTHS = np.array([-0.3, -0.1, 0.0, 0.15, 0.4, 0.8, 1.5, 3.0, np.nan, np.inf])
 # Skews between -0.8 and 0.8 hold two thirds of the weight. Basins close to a parabola are the usual ones.
 SKEW_WEIGHTS = np.exp(-np.abs(SKEWS) / 0.8)
-GROWTH_WEIGHTS = np.array([0.06, 0.12, 0.26, 0.2, 0.13, 0.1, 0.05, 0.03, 0.05, 0.1])
+GROWTH_WEIGHTS = np.array([0.06, 0.12, 0.26, 0.2, 0.13, 0.1, 0.05, 0.03, 0.05, 0.03])
 FLATTER, KINKED = 6, -2  # a flat bottom and a kink count as so many steps of the growth from the most negative one
 KINK = 1 / 16  # octaves: a kink is so wide
 

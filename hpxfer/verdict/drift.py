@@ -120,8 +120,9 @@ class DrawnOptima:
 
 def _dot(values_BI: Floats, weights_IQ: Floats) -> Floats:
     """Return the matrix product in which an infinite value of weight 0 counts as 0."""
-    parts = np.where(weights_IQ != 0, np.where(weights_IQ != 0, values_BI[:, :, None], 0.0) * weights_IQ, 0.0)
-    return np.asarray(parts.sum(axis=1))
+    finite_BI = np.isfinite(values_BI)
+    sign_BQ = np.where(finite_BI, 0.0, np.sign(values_BI)) @ np.sign(weights_IQ)
+    return np.where(sign_BQ != 0, np.copysign(np.inf, sign_BQ), np.where(finite_BI, values_BI, 0.0) @ weights_IQ)
 
 
 def interval(low_B: Floats, high_B: Floats) -> tuple[float | None, float | None]:

@@ -255,5 +255,5 @@ def test_the_ceiling_is_the_loss_of_a_model_that_has_learned_nothing(more: tuple
     """A diverged trial counts as no better than that. Real targets have no classes to count."""
     first = Path(__file__).resolve().parents[2] / "sweeps" / "mlp" / "first.yaml"
     judged = () if any(each.startswith("judge") for each in more) else ("judge={loss: validation}",)
-    spec = load_sweep(first, overrides=("search={kind: optuna, budget: 6}", *judged, *more))
+    spec = load_sweep(first, overrides=("search={kind: optuna, budget: 6}", "seeds=2", *judged, *more))
     assert _rules(Expansion(spec, DataRef(digest="0", **data_sizes(spec.data)))).ceiling == ceiling

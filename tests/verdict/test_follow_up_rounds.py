@@ -144,7 +144,7 @@ def test_a_few_cells_decide_what_the_grid_is_to_blame_for(name: str, draw: int) 
 def test_noise_is_met_with_seeds_in_few_rounds(draw: int) -> None:
     played = rounds(Sweep(truth=STAYS, noise=0.03, seeds=2, draw=draw), 6)
     assert played[-1][1].verdict == "transfers", [f.reasons for _, f in played]
-    assert played[-1][0].num_trials <= 360  # 12 seeds of 7 values are needed, which are 252
+    assert played[-1][0].num_trials <= 384  # 12 seeds of 7 values are needed, which are 252
 
 
 @pytest.mark.parametrize("name", WORLDS)
