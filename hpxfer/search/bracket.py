@@ -14,6 +14,8 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.search.compare import gain, pooled
 from hpxfer.search.rounds import SeedLosses, mean
 from hpxfer.search.values import at_exponent, exponent_of
+from hpxfer.verdict import loss_grid as verdict
+from hpxfer.verdict.estimate import best_cell, estimate_all
 from hpxfer.verdict.tied import lowest_of
 
 NOISE = 2.0  # standard errors
@@ -66,6 +68,27 @@ class Bracket:
         width = f"{self.octaves:g} octaves" if math.isfinite(self.octaves) else "no interval"
         diverged = ", where training diverges" if self.high_diverged else ""
         return f"best {hp} 2^{self.at:g}, interval {' to '.join(sides)} ({width}){diverged}"
+
+
+def handed_on(line: MeasuredLine) -> HPs:
+    """Return the point that a verdict would hand on from a base with these losses: the lowest, as far as they tell."""
+    cells = tuple(
+        verdict.SeedLosses(value=2.0**exponent, seeds=tuple(range(len(losses))), losses=losses, num_missing=0)
+        for exponent, losses in line.losses
+    )
+    row = verdict.ShapeLosses(
+        axis=line.hp,
+        scale_name=line.hp,
+        scale=1.0,
+        shape="base",
+        is_base=True,
+        parameterization="",
+        cells=cells,
+    )
+    (estimates,) = estimate_all([verdict.LossGrid(rows=(row,))])
+    best = best_cell(estimates, 0)
+    assert best is not None, "a line where nothing finished hands on nothing"
+    return line.point(line.losses[best][0])
 
 
 def bracket_of(line: MeasuredLine) -> Bracket | None:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import check_hp_value
 from hpxfer.search.arms import Arm, arms_of
-from hpxfer.search.bracket import Bracket, MeasuredLine, bracket_of
+from hpxfer.search.bracket import Bracket, MeasuredLine, bracket_of, handed_on
 from hpxfer.search.checks import buys, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.lr_line import end_steps
@@ -55,13 +55,13 @@ def refine(line: MeasuredLine, until: float, max_octaves: float) -> Strategy:
                 far = stuck.beyond > max_octaves + 1e-9
                 bound = f"{max_octaves:g} octaves beyond the first line" if far else f"no {line.hp} of 2^{stuck.new:g}"
                 text = f"{stuck.why}: a bound, not an optimum; not widened further: {bound}"
-                return End(why=text, best=None if found is None else line.point(found.at))
+                return End(why=text, best=None if found is None else handed_on(line))
             assert found is not None, "a line where nothing finished is stuck at its lower end"
             inside = tuple(_midpoints(line, found.at, until / 2))
             if found.octaves <= until + 1e-9 or not inside:
                 reached = found.octaves <= until + 1e-9
                 more = "" if reached else f"; the step is small enough for {until:g}, but the seeds differ by more"
-                return End(why=found.text(line.hp) + more, best=line.point(found.at))
+                return End(why=found.text(line.hp) + more, best=handed_on(line))
             spelled = " and ".join(f"2^{exponent:g}" for exponent in inside)
             line = yield from _measured(line, inside, f"{found.text(line.hp)}: halved to {spelled}")
 
