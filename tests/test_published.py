@@ -113,7 +113,7 @@ def test_the_log_says_how_regime_ii_tells_the_two_tables_apart() -> None:
     assert mup.move is not None
     assert mssp.move is not None
     assert (mup.move.low, mup.move.high) == pytest.approx((0.63, 0.83), abs=0.01)
-    assert (mssp.move.low, mssp.move.high) == pytest.approx((0.05, 0.27), abs=0.01)
+    assert (mssp.move.low, mssp.move.high) == pytest.approx((0.05, 0.25), abs=0.01)
     errors = {name: [shape.lowest_loss for shape in one.shapes] for name, one in found.items()}
     assert errors["mup-ii"] == pytest.approx([0.274, 0.246, 0.230, 0.223], abs=0.001)
     assert errors["mssp-ii"] == pytest.approx([0.274, 0.236, 0.203, 0.180], abs=0.001)

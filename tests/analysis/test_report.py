@@ -46,7 +46,7 @@ def test_the_order_of_rows_plays_no_part(seed: int) -> None:
     assert report(frame.sample(frac=1.0, random_state=seed)) == report(frame)
 
 
-@given(shift=st.floats(-1.0, 4.0))
+@given(shift=st.floats(0.0, 4.0))  # a rise that is a larger share of the loss may be one of a training that died
 @settings(deadline=None, max_examples=10)
 def test_a_constant_on_all_losses_moves_no_optimum_and_no_regret(shift: float) -> None:
     frame = messy()
@@ -84,7 +84,7 @@ def test_the_text_says_it_all() -> None:
     text = report(line({**STAYS, **MOVES})).to_text()
     assert "width | completep-moe: transfers (" in text
     assert "width | sp: drifts (0.1" in text
-    assert "transferred lr: 0.01562 (2^-6)" in text
+    assert "transferred lr: 2^-6" in text
     assert "octaves per doubling of width (3 shapes)" in text
     rows = [row for row in text.splitlines() if row.startswith("  w")]
     assert len(rows) == 6
