@@ -54,7 +54,8 @@ def _rises() -> Floats:
     log_TU = SKEW_T[:, None] * u_U + np.where(np.isfinite(GROWTH_T), GROWTH_T, 0.0)[:, None] * u_U**2
     bend_TU = 2 * np.exp(np.minimum(log_TU, STEEPEST)) * np.where(flat_T1, 6 * u_U**2, 1.0)
     kink_U = 2 * np.exp(-((u_U / KINK) ** 2)) / (KINK * np.sqrt(np.pi))
-    return _integral(_integral(np.where(kinked_T1, kink_U * np.exp(np.sign(u_U) * SKEW_T[:, None] / 2), bend_TU)))
+    slope_TU = np.where(kinked_T1, np.exp(np.sign(u_U) * SKEW_T[:, None] / 2), 1.0)
+    return _integral(_integral(np.where(kinked_T1, kink_U, bend_TU))) * slope_TU
 
 
 def _integral(y_TU: Floats) -> Floats:

@@ -6,7 +6,7 @@ All axes of all arms that share a base are estimated together, so that the base 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -156,7 +156,7 @@ def _alone(row: Measured, pooled: SeedNoise | None) -> Posterior:
     return posterior([replace(row, noise_ratio=1.0)], own or pooled or _nominal([row]))
 
 
-def _places(groups: Sequence[Group], keys: Sequence[tuple[object, ...]]) -> dict[str, dict[int, float]]:
+def _places(groups: Sequence[Group], keys: Sequence[Hashable]) -> dict[str, dict[int, float]]:
     """Return where shapes, by their place in `keys`, lie along each axis by log2 scale: from -0.5 to 0.5."""
     out: dict[str, dict[int, float]] = {}
     at = {key: i for i, key in enumerate(keys)}
