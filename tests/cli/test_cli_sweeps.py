@@ -80,7 +80,7 @@ def test_sigterm_ends_a_run_between_two_writes(
     sweep = write_tiny(tmp_path)
     code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
     assert (code, "the same command goes on from there" in err) == (143, True)
-    assert prepare(sweep, results=tmp_path).plan.num_done == 5
+    assert prepare(sweep, results=tmp_path).plan.num_done == 10  # the base, which begins
 
 
 def test_a_second_run_is_refused_naming_host_and_process(
@@ -120,7 +120,7 @@ def test_a_bug_is_shown_once_and_ends_the_run_with_exit_code_1(
     code, out, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
     assert code == 1
     assert err.count("Traceback: a bug") == 1
-    assert "the run stopped at 5 failed trials" in err
+    assert "the run stopped at 10 failed trials" in err
     assert "30 trials, 0 done" in out
     assert not (tmp_path / "tiny" / "recipe.yaml").exists()
 
@@ -294,6 +294,8 @@ def test_a_folder_that_cannot_be_written_or_is_full(
         patch.setattr(parquet, "write", full)
         code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
         assert code == 2
-        assert "cannot be written: No space left on device; 0 trials are safely stored in it, the last 5 are not" in err
+        assert (
+            "cannot be written: No space left on device; 0 trials are safely stored in it, the last 10 are not" in err
+        )
         assert "Traceback" not in err
     assert hpxfer(capsys, "run", sweep, "--results", tmp_path)[0] == 0

@@ -38,7 +38,7 @@ def test_without_a_control_the_optimum_did_not_move(runs: Path, capsys: pytest.C
     assert code == 0
     assert "width | good: the optimum did not move: no control, no base named (drift " in out
     assert "no base is marked, so the smallest scale is taken, width 256; name it with --base width=256" in out
-    assert out.endswith("name it with --control ARM.\n")
+    assert out.endswith("(--control ARM) and the shape that the HP was tuned at (--base scale=SIZE) would show more.\n")
     data = json.loads(hpxfer(capsys, "judge", runs, *MAP, "--json")[1])
     assert [finding["verdict"] for finding in data["findings"]] == ["stays", "drifts"]
     assert data["findings"][0]["lacking"] == ["no control", "no base named"]
