@@ -91,10 +91,8 @@ def _log_weights(estimates: Estimates, rows: list[int]) -> Iterator[tuple[Run, F
     A run matters if it is the only one of its cell, or moves the mean by more than NUM_SE standard errors.
     """
     for i in rows:
-        measured, drawn_BK = (
-            estimates.measured(i),
-            estimates.posterior.curves(int(estimates.index_I[i]), estimates.measured(i).x_K),
-        )
+        measured = estimates.measured(i)
+        drawn_BK = estimates.posterior.curves(int(estimates.index_I[i]), measured.x_K)
         spread_BK = (estimates.posterior.tolerance_B[:, None] * slack(measured)) ** 2
         variance_K = estimates.noise_at(i).of_means(measured)
         with_all_BK = _log_likelihood(measured.mean_K - drawn_BK, variance_K + spread_BK)

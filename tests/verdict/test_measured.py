@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_lines import grid_of
+from planted_parabolas import X, all_of, parabola
 
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured
@@ -16,26 +17,12 @@ from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.tied import ROUNDING
 
 NAN, INF = math.nan, math.inf
-X = np.arange(-9.0, -2.0)
 
 
 def shape(*cells: list[float], x: Floats | None = None) -> Measured:
     """Return what was measured at one shape from the losses of its cells, one per seed."""
     log2 = range(len(cells)) if x is None else x.tolist()
     return measure(grid_of(list(cells), log2_values=log2).rows)[0]
-
-
-def parabola(
-    noise: float = 0.005, *, shapes: int = 3, seeds: int = 3, curvature: float = 0.02, luck: int = 0
-) -> Floats:
-    """Return losses (I, K, S) of basins with their optimum at 2^-6.2."""
-    rng = np.random.default_rng(luck)
-    mean_K = 3 + curvature * (X + 6.2) ** 2
-    return np.asarray(mean_K[:, None] + noise * rng.standard_normal((shapes, X.size, seeds)))
-
-
-def all_of(loss_IKS: Floats) -> tuple[Measured, ...]:
-    return measure(grid_of(*loss_IKS.tolist(), log2_values=X.tolist()).rows)
 
 
 @given(
