@@ -56,6 +56,7 @@ model: {family: user, own: {d_model: 64}}
 training: {steps: 20}
 axes: {d_model: [64]}
 grid: {lr: [0.015625, 0.03125]}
+seeds: 1
 """
 
 
