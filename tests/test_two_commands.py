@@ -124,7 +124,7 @@ def test_stages_of_a_search_and_the_sweep_that_goes_on_from_them(tmp_path: Path)
         f"name: next\nmodel: {{context: 64, tied_embeddings: false}}\ndata: {{source: 'builtin:stdlib'}}\n"
         "training: {batch_tokens: 128, steps: 24, validation_tokens: 512, schedule: {decay: constant, warmup: 2}}\n"
         f"hps: {{recipe: {staged.folder / 'recipe.yaml'}}}\naxes: {{width: [32]}}\nproduct: true\n"
-        "grid:\n  init_scale: {around: [-2, 2], step: 2}\n  router.lr_mult: {around: [-6, 6], step: 6}\n"
+        "seeds: 1\ngrid:\n  init_scale: {around: [-2, 2], step: 2}\n  router.lr_mult: {around: [-6, 6], step: 6}\n"
         "resources: {executor: local}\n"
     )
     (tmp_path / "next.yaml").write_text(next_stage)

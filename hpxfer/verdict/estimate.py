@@ -173,7 +173,7 @@ def _nominal(rows: Sequence[Measured]) -> SeedNoise:
     """Return the noise that stands in for an unknown one."""
     rises = [float(np.ptp(row.mean_K[row.cells_N])) for row in rows if row.cells_N.size]
     sd = NOMINAL_NOISE * float(np.median(rises)) if rises else 1.0
-    return SeedNoise(variance=max(sd, 1e-6) ** 2, slope_variance=0.0, freedom=5.0)
+    return SeedNoise(variance=max(sd, 1e-6) ** 2, slope_variance=0.0, freedom=5.0, trial_freedom=5.0)
 
 
 def _estimate(blank: Estimates) -> Estimates:
@@ -238,16 +238,24 @@ def _optimum(estimates: Estimates, i: int) -> Optimum:
 
 
 def bends(estimates: Estimates, i: int) -> bool:
-    """Return whether the mean losses of a row differ by more than seeds explain (F test)."""
+    """Return whether the mean losses of a row differ by more than seeds explain, or bend by more (F tests).
+
+    The slopes of seeds tilt a row and do not bend it. So the noise of trials alone is what a bend is compared with.
+    Each test has half of the chance to be wrong.
+    """
     measured, noise = estimates.measured(i), estimates.noise_at(i)
     at = measured.bending_N
-    y, precision = measured.mean_K[at], 1 / noise.of_means(measured)[at]
+    y, root = measured.mean_K[at], 1 / np.sqrt(noise.of_means(measured)[at])
     if y.size < 2:
         return False
     if measured.diverges_beside:
         return True  # which no noise explains
-    squares = float(precision @ (y - float(precision @ y) / float(precision.sum())) ** 2)
-    return bool(stats.f.sf(squares / (y.size - 1), y.size - 1, noise.freedom) < FLAT_CHANCE)
+    line = np.column_stack([root, root * measured.x_K[at]])
+    for free, design, freedom in ((y.size - 1, line[:, :1], noise.freedom), (y.size - 2, line, noise.trial_freedom)):
+        rest = y * root - design @ np.linalg.lstsq(design, y * root, rcond=None)[0]
+        if free > 0 and stats.f.sf(float(rest @ rest) / free, free, freedom) < FLAT_CHANCE / 2:
+            return True
+    return False
 
 
 def octave_cost(estimates: Estimates, i: int, octaves: float = 1.0) -> float | None:

@@ -52,6 +52,7 @@ class SeedNoise:
     variance: float  # of one trial, nats squared, without the level of its seed
     slope_variance: float  # of a seed, (nats per octave) squared
     freedom: float  # degrees of freedom of what moves an optimum
+    trial_freedom: float  # those of the variance of a trial alone
 
     @property
     def sd(self) -> float:
@@ -124,7 +125,7 @@ def seed_noise(
     # Shapes share seeds, and perhaps their luck: half as many independent slopes as there are curves.
     seeds = sum(int(part[1].max()) for i, part in observed if i in found) / 2
     freedom = 1 / (share**2 / max(seeds, 1) + (1 - share) ** 2 / num)  # Satterthwaite 1946
-    noise = SeedNoise(variance=max(variance, LEAST**2), slope_variance=slope, freedom=freedom)
+    noise = SeedNoise(variance=max(variance, LEAST**2), slope_variance=slope, freedom=freedom, trial_freedom=num)
     return noise, tuple(replace(m, noise_ratio=float(ratio)) for m, ratio in zip(rows, ratio_I, strict=True))
 
 

@@ -9,6 +9,7 @@ from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.headline import compared, headline
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss import JudgedLoss
+from hpxfer.verdict.odd_text import odd_texts
 from hpxfer.verdict.text import (
     NOTHING,
     drift_text,
@@ -50,15 +51,24 @@ def _columns(judged: JudgedLoss) -> tuple[tuple[str, str], ...]:
 def summary_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding], *, of_table: bool = False) -> str:
     """Return the verdicts in at most twelve lines, the headline first. `of_table`: others measured the losses."""
     shown = compared(findings)
+    odd = _odd(shown)
+    most = MAX_VERDICTS - len(odd)
     lines = [headline(hp, findings, of_table=of_table), _question(sweep, hp, loss, of_table=of_table)]
-    for finding in shown[:MAX_VERDICTS]:
+    for finding in shown[:most]:
         lines.append(f"  {_beside_control(finding)}")
         if len(shown) <= MAX_MOVES and (moved := move_text(finding)):
             lines.append(f"    {moved}")
-    if more := shown[MAX_VERDICTS:]:
+    if more := shown[most:]:
         counts = [f"{sum(finding.verdict == verdict for finding in more)} {verdict}" for verdict in _verdicts(more)]
         lines.append(f"  and {len(more)} more: {', '.join(counts)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *odd]) + "\n"
+
+
+def _odd(findings: Sequence[Finding]) -> list[str]:
+    """Return one line on the runs that do not count as they stand, or none."""
+    texts = list(dict.fromkeys(f"{one.parameterization}: {text}" for one in findings for text in odd_texts(one)))
+    more = f"; and {len(texts) - 1} more such notes" if len(texts) > 1 else ""
+    return [f"  ! {texts[0]}{more}"] if texts else []
 
 
 def full_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding], *, of_table: bool = False) -> str:

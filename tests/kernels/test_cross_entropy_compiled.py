@@ -6,12 +6,10 @@ It compiles for sm_90 in a process of its own, because kernels of this one may b
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+from recorded import compiled_by
 
 # An H200: its multiprocessors and its cache.
 MULTIPROCESSORS, CACHE_BYTES = 132, 60e6
@@ -36,11 +34,7 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def compiled() -> dict[int, dict[str, Any]]:
     """Return the facts of the kernel by the length of its rows, in bfloat16."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-W", "error", "-c", SCRIPT, json.dumps(COLUMNS)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return dict(compiled_by("cross_entropy", ("-c", SCRIPT, json.dumps(COLUMNS)), ()))
 
 
 @pytest.mark.parametrize("columns", COLUMNS)

@@ -6,30 +6,21 @@ more registers than there are still gives right results, and only the compiler s
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hopper import CASES
+from recorded import compiled_by
 
 from hpxfer.kernels.configs import table
 from hpxfer.kernels.size_limits import has_pipeline
-
-SCRIPT = Path(__file__).with_name("hopper.py")
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     """Return the failures by case, the faults of the planted products, and the facts of the table's products."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-W", "error", str(SCRIPT)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
+    inputs = ("tests/kernels/hopper.py", "tests/tools/compile_facts.py")
+    answer: dict[str, Any] = compiled_by("hopper", inputs[:1], inputs)
     return answer
 
 

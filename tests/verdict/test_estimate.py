@@ -15,7 +15,7 @@ from verdict_counts import Answer, measure, measure_all, report
 from world_list import line as moving
 
 from hpxfer.analysis import Optimum, report_line
-from hpxfer.verdict.estimate import FLAT
+from hpxfer.verdict.estimate import FLAT, bends, estimate_all
 from hpxfer.verdict.findings import ShapeFinding
 from hpxfer.verdict.loss_grid import LossGrid, loss_grids
 from hpxfer.verdict.transfer import find
@@ -110,6 +110,18 @@ def test_a_basin_that_does_not_bend_has_no_optimum_and_says_so() -> None:
     (found,) = find([plant(Planted(noise=0.02, curvature=0.0), 1).grid()])
     for optimum in (shape.optimum for shape in found.shapes):
         assert (optimum.kind, optimum.log2_value, optimum.open_because) == ("none", None, FLAT)
+
+
+@pytest.mark.parametrize(("curvature", "fewest", "most"), [(0.0, 0, 3), (0.03, 57, 60)])
+def test_seeds_that_tilt_a_row_do_not_bend_it(curvature: float, fewest: int, most: int) -> None:
+    num = 0
+    for luck in range(20):
+        frame = line({"sp": lambda _: -6.0}, noise=0.01, curvature=curvature, luck=luck)
+        slopes = 0.03 * np.random.default_rng(luck).standard_normal(6)
+        frame["loss"] += slopes[frame.groupby(["scale", "seed"]).ngroup()] * np.log2(frame["value"])
+        (found,) = estimate_all(loss_grids(frame))
+        num += sum(bends(found, i) for i in range(3))
+    assert fewest <= num <= most
 
 
 def top_with_lower(nats: float) -> ShapeFinding:

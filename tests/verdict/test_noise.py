@@ -72,7 +72,7 @@ def test_a_slope_of_a_seed_is_told_from_the_noise_of_its_trials() -> None:
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_the_error_of_a_difference_is_that_of_a_simulation(seeds: int, octaves: float) -> None:
     rng = np.random.default_rng(0)
-    noise = SeedNoise(variance=0.01**2, slope_variance=0.004**2, freedom=10.0)
+    noise = SeedNoise(variance=0.01**2, slope_variance=0.004**2, freedom=10.0, trial_freedom=10.0)
     slope = 0.004 * rng.standard_normal((40_000, seeds))
     trials = 0.01 * rng.standard_normal((2, 40_000, seeds))
     difference = (trials[0] - trials[1] + slope * octaves).mean(axis=1)
@@ -80,7 +80,7 @@ def test_the_error_of_a_difference_is_that_of_a_simulation(seeds: int, octaves: 
 
 
 def test_a_cell_compared_with_itself_has_the_error_of_a_comparison() -> None:
-    noise = SeedNoise(variance=0.01**2, slope_variance=1.0, freedom=10.0)
+    noise = SeedNoise(variance=0.01**2, slope_variance=1.0, freedom=10.0, trial_freedom=10.0)
     assert noise.difference_se(4, 4, 0.0) == pytest.approx(0.01 * math.sqrt(0.5))
     assert noise.difference_se(1, 4, 0.0) == pytest.approx(0.01 * math.sqrt(1.25))
 

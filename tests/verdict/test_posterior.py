@@ -19,7 +19,7 @@ from hpxfer.verdict.transfer import find
 
 X = np.arange(-9.0, -2.0)
 OPTIMA = (-6.2, -5.8, -5.9)
-NOMINAL = SeedNoise(variance=1e-6, slope_variance=0.0, freedom=20.0)
+NOMINAL = SeedNoise(variance=1e-6, slope_variance=0.0, freedom=20.0, trial_freedom=20.0)
 
 
 def basins(noise: float = 0.005, optima: Sequence[float] = OPTIMA, seeds: int = 3, luck: int = 0) -> Floats:

@@ -59,6 +59,7 @@ def test_arms_of_one_base_hand_on_the_value_that_its_seeds_prefer() -> None:
     assert {finding.base_value for finding in found.values()} == {2.0**-5}
     assert found["width", BASE].shapes[0] == found["width", CONTROL].shapes[0]
     assert found["width", BASE].shares_base == (CONTROL,)
+    assert found["width", BASE].shapes[0].optimum.kind == "interior"  # two seeds tilt a row and do not bend it
 
 
 @pytest.mark.parametrize("luck", range(6))

@@ -75,6 +75,20 @@ def test_no_summary_has_more_than_twelve_lines() -> None:
     assert lines[-1] == "  and 3 more: 3 transfers"
 
 
+def test_a_run_that_is_left_out_is_named_in_the_summary() -> None:
+    frame = line(STAYS, seeds=4)
+    low = frame[(frame["scale"] == 64) & (frame["value"] == 2.0**-7)].index[0]
+    frame.loc[low, "loss"] -= 0.25
+    *_, last = report(frame).summary().splitlines()
+    assert last.startswith(
+        "  ! completep-moe: the run of width 64, HP 2^-7, seed 0 ends 0.25 nats below the other seeds"
+    )
+    many_arms = pd.concat([frame.assign(parameterization=name) for name in "abcdefghijklm"], ignore_index=True)
+    lines = report(many_arms).summary().splitlines()
+    assert len(lines) == 12
+    assert lines[-1].endswith("; and 12 more such notes")
+
+
 def test_a_frame_has_one_row_per_axis_parameterization_and_shape() -> None:
     frame = report(with_status(line({**STAYS, **MOVES}, diverges_above=2.0), "missing", scale=64.0)).to_frame()
     assert frame.columns.is_unique
