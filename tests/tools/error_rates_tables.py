@@ -22,6 +22,7 @@ HEADS = {
     "optimum_coverage": "covered: optimum",
     "drift_coverage": "covered: drift",
     "move_coverage": "covered: move",
+    "bound_held": 'held: "at most ... lost"',
     "not_a_line": 'a line: "not a line"',
     "width_octaves": "width, octaves",
 }
@@ -100,7 +101,7 @@ def _world(row: dict[str, Any], others: Sequence[str]) -> tuple[str, ...]:
 
 
 def _cells(rates: Rates) -> list[str]:
-    return [_cell(name, rates[name]) for name in HEADS]
+    return [_cell(name, rates.get(name)) for name in HEADS]
 
 
 def _cell(name: str, rate: float | None) -> str:

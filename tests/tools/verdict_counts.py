@@ -13,6 +13,7 @@ from world_truth import TrueVerdict, Truth, true_verdict, truth_of
 
 from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.loss_grid import LossGrid
+from hpxfer.verdict.text import most_lost
 from hpxfer.verdict.transfer import find
 
 Interval = tuple[float, float]  # infinite on an open side
@@ -28,6 +29,7 @@ class Answer:
     drift: Interval | None = None  # octaves per doubling, 95%
     move: Interval | None = None  # octaves, 95%
     is_line: bool | None = None
+    most: float | None = None  # nats that the HP costs at most at any shape beyond the base
 
 
 Method = Callable[[LossGrid], Answer]
@@ -49,7 +51,15 @@ def answer_of(finding: Finding) -> Answer:
         drift=finding.drift.interval(0.95) if finding.drift else None,
         move=_interval(move.low, move.high) if move else None,
         is_line=move.is_line if move else None,
+        most=most_of(finding),
     )
+
+
+def most_of(finding: Finding) -> float | None:
+    """Return what a finding says is lost at most; None if it does not say so."""
+    most = [most_lost(shape) for shape in finding.shapes if not shape.is_base]
+    known = [nats for nats in most if nats is not None]
+    return max(known) if len(known) == len(most) > 0 and math.isfinite(max(known)) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +83,8 @@ class VerdictCounts:
     moves_covered: int = 0  # that hold that move and the largest one between two shapes
     lines: int = 0  # sweeps whose optima lie on a line, where the method says whether they do
     not_lines: int = 0  # of these, said not to
+    bounds: int = 0  # sweeps where the method says what is lost at most
+    bounds_held: int = 0
     widths: tuple[float, ...] = ()  # of the intervals of visible optima
     wrong: tuple[int, ...] = ()  # random seeds of the sweeps with a wrong verdict
 
@@ -96,6 +108,7 @@ class VerdictCounts:
             "optimum_coverage": _share(self.optima_covered, self.optima),
             "drift_coverage": _share(self.drifts_covered, self.drifts),
             "move_coverage": _share(self.moves_covered, self.moves),
+            "bound_held": _share(self.bounds_held, self.bounds),
             "not_a_line": _share(self.not_lines, self.lines),
             "width_octaves": _finite(float(np.median(self.widths))) if self.widths else None,
         }
@@ -152,6 +165,8 @@ def count(truth: Truth, true: TrueVerdict, answer: Answer, seed: int) -> Verdict
         moves_covered=int(ends and widest),
         lines=int(asked),
         not_lines=int(asked and not answer.is_line),
+        bounds=int(answer.most is not None),
+        bounds_held=int(answer.most is not None and true.most_lost <= answer.most),
         widths=tuple(high - low for (low, high), _ in pairs),
         wrong=(seed,) if false_transfers or false_drifts else (),
     )

@@ -51,6 +51,7 @@ class TrueVerdict:
     transfers: bool
     clear: bool  # far enough from the limit that a verdict can be asked for
     worst: float  # the largest regret as a multiple of its limit
+    most_lost: float  # nats: the largest regret beyond the base
 
 
 def lowest_points(curves: Callable[[Floats], Floats], low: float, high: float) -> tuple[Floats, Floats]:
@@ -104,7 +105,8 @@ def true_verdict(sweep: WorldSweep, truth: Truth, value: float | None) -> TrueVe
     """Return what the verdict should be if this HP is transferred. Without an HP it is the base's best on the grid."""
     if value is None:
         value = 2.0 ** sweep.x_K[int(np.argmin(sweep.curves(sweep.x_K)[0]))]
-    worst = float(np.max(regrets(sweep, truth, value) / (LIMIT * truth.best_I)))
+    lost_I = regrets(sweep, truth, value)
+    worst = float(np.max(lost_I / (LIMIT * truth.best_I)))
     octaves = truth.spread
     return TrueVerdict(
         transfers=worst <= 1 and octaves < OCTAVES - TIE,
@@ -112,4 +114,5 @@ def true_verdict(sweep: WorldSweep, truth: Truth, value: float | None) -> TrueVe
         or octaves >= CLEAR_DRIFTS[0] - TIE
         or worst >= CLEAR_DRIFTS[1],
         worst=worst,
+        most_lost=float(np.max(lost_I[1:])),
     )

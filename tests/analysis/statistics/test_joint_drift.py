@@ -70,7 +70,7 @@ def slopes(found: JointDrift) -> dict[str, float]:
 @pytest.mark.parametrize(("width", "depth"), [(0.0, 0.0), (-0.5, 0.25)])
 def test_each_dimension_gets_its_own_slope(width: float, depth: float) -> None:
     found = planted((BASE, *WIDER, *DEEPER), width, depth, noise=1e-5)
-    assert slopes(found) == pytest.approx({"width": width, "depth": depth}, abs=0.002)
+    assert slopes(found) == pytest.approx({"width": width, "depth": depth}, abs=0.004)
     assert found.base_log2 == pytest.approx(-6.2, abs=0.01)
     assert [point.fitted_log2 for point in found.points] == pytest.approx(
         [point.log2_value for point in found.points], abs=0.01
