@@ -17,8 +17,11 @@ def run_text(shape: str, value: float, seed: int, run: str | None) -> str:
     return where if run is None else f"{where} ({run})"
 
 
-def odd_texts(finding: Finding) -> list[str]:
-    """Return a sentence on each run that is left out, each cell whose seeds disagree, and each shape with dead runs."""
+def odd_texts(finding: Finding, *, dead: bool = True) -> list[str]:
+    """Return a sentence on each run that is left out, each cell whose seeds disagree, and each shape with dead runs.
+
+    Without `dead`, only runs that someone has to look at.
+    """
     found = {why: [run for run in finding.odd_runs if run.why == why] for why in ("apart", "disagrees", "dead")}
     cells: dict[tuple[str, float], list[OddRun]] = {}
     for run in found["disagrees"]:
@@ -29,7 +32,7 @@ def odd_texts(finding: Finding) -> list[str]:
     return [
         *_few([_apart(run, finding.judged) for run in found["apart"]], "runs are left out"),
         *_few([_disagree(runs, finding.judged) for runs in cells.values()], "HPs have seeds that disagree"),
-        *(_dead(runs, finding.judged) for runs in shapes.values()),
+        *(_dead(runs, finding.judged) for runs in shapes.values() if dead),
     ]
 
 
@@ -62,4 +65,4 @@ def _dead(runs: Sequence[OddRun], judged: JudgedLoss) -> str:
     at = value_text(values[0]) if len(values) == 1 else f"{value_text(values[0])} to {value_text(values[-1])}"
     ends = " to ".join(dict.fromkeys(judged.level(loss, "{:.3g}") for loss in (min(losses), max(losses))))
     count = "1 run counts" if len(runs) == 1 else f"{len(runs)} runs count"
-    return f"{runs[0].shape}, HP {at}: training died, as it ended far above other HPs at {ends}; {count} as diverged"
+    return f"{runs[0].shape}, HP {at}: training seems to have died, as it ended far above other HPs at {ends}; {count} as diverged"
