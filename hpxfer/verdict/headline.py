@@ -19,6 +19,7 @@ from hpxfer.verdict.text import (
     drift_text,
     has_transferred,
     hp_text,
+    likely_text,
     lost_text,
     most_lost,
     most_text,
@@ -125,7 +126,7 @@ def _decide(hp: str, findings: Sequence[Finding], decides: Decides) -> list[str]
     else:
         does = f"the optimum of {hp} stays" if found[0].lacking else f"{hp} transfers"
         what = f"{does} with {_name(found[0])} along {_axes(found)}"
-    chance = chance_text(found[0]) if len(found) == 1 else None
+    chance = likely_text(found[0]) if len(found) == 1 else None
     likely = f" (probability {chance})" if chance else ""
     return [f"Whether {what} is undecided{likely}. {decides(found, 'decide')}"]
 

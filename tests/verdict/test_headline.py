@@ -155,8 +155,8 @@ def test_an_hp_is_written_as_in_its_grid(value: float | None, text: str) -> None
 def test_an_undecided_verdict_says_what_would_decide_it() -> None:
     open_ = finding("undecided", 0.02, transfer_chance=0.72, to_add=(SEEDS,))
     assert headline("lr", [open_]) == (
-        "Whether lr 2^-6 tuned at width 32 holds with completep-moe up to width 128 is undecided (probability 72.0%). "
-        "To decide, add 3 seeds at every shape."
+        "Whether lr 2^-6 tuned at width 32 holds with completep-moe up to width 128 is undecided (probability "
+        "72.0% that it transfers). To decide, add 3 seeds at every shape."
     )
 
 
