@@ -65,4 +65,5 @@ def _dead(runs: Sequence[OddRun], judged: JudgedLoss) -> str:
     at = value_text(values[0]) if len(values) == 1 else f"{value_text(values[0])} to {value_text(values[-1])}"
     ends = " to ".join(dict.fromkeys(judged.level(loss, "{:.3g}") for loss in (min(losses), max(losses))))
     count = "1 run counts" if len(runs) == 1 else f"{len(runs)} runs count"
-    return f"{runs[0].shape}, HP {at}: training seems to have died, as it ended far above other HPs at {ends}; {count} as diverged"
+    died = f"training seems to have died, as it ended far above other HPs at {ends}"
+    return f"{runs[0].shape}, HP {at}: {died}; {count} as diverged"
