@@ -14,6 +14,7 @@ import torch
 from chromium import browser  # noqa: F401 - a fixture of several rooms
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
+from recorded import SkipUnchanged
 from s3_fixtures import s3, s3_names, s3_server  # noqa: F401 - fixtures of several rooms
 
 from hpxfer.data import data_ref
@@ -36,6 +37,10 @@ settings.load_profile("hpxfer")
 # Hypothesis also draws numbers that stand in those modules of the project that this process has loaded. Examples would
 # change with the order of the tests and with any edit of hpxfer. Hypothesis has no setting for it.
 providers._get_local_constants = lambda: providers._local_constants
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SkipUnchanged())
 
 
 @pytest.hookimpl(optionalhook=True)

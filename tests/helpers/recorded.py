@@ -1,7 +1,8 @@
-"""What a slow script printed, while everything that it depends on is as it was then.
+"""What slow tests found, while everything that they depend on is as it was then.
 
-What a compiler makes of a kernel depends on the kernel and on the compiler alone. A record holds the digest of both
-beside the result, and a script runs again as soon as the digest differs. `HPXFER_RECORD=1` writes what it prints then.
+What a compiler makes of a kernel depends on the kernel and on the compiler alone, and so does what Triton's interpreter
+computes. A record in tests/records holds the digest of both. A test whose digest is that of the record is skipped, or
+reads the record, and any change of a kernel runs it again. `HPXFER_RECORD=1` runs all of them and writes the records.
 """
 
 from __future__ import annotations
@@ -12,37 +13,98 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "tests" / "records"
+PASSED = RECORDS / "passed.json"
+RECORDING = os.environ.get("HPXFER_RECORD") == "1"
+SUFFIXES = (".py", ".json")
+# Tests of the kernels' room that take no time or depend on more than kernels.
+ALWAYS = (
+    *("test_backend.py", "test_configs.py", "test_cross_entropy_compiled.py", "test_head_limits.py", "test_hopper.py"),
+    "test_strict_step.py",
+)
 
 
 def compiled_by(name: str, script: Sequence[str], inputs: Sequence[str]) -> Any:
     """Return the JSON that Python prints for these arguments, with warnings as errors and without the interpreter.
 
-    `inputs` are files and folders below the repository's root. The kernels and the versions of their compiler always
-    count.
+    `inputs` are files and folders below the repository's root, beside the kernels.
     """
-    digest = _digest(("hpxfer/kernels", "hpxfer/bench/compiled.py", *inputs), script)
+    digest = digest_of(("hpxfer/kernels", "hpxfer/bench/compiled.py", *inputs), script)
     record = RECORDS / f"{name}.json"
-    if record.exists() and (found := json.loads(record.read_text()))["inputs"] == digest:
+    if not RECORDING and record.exists() and (found := json.loads(record.read_text()))["inputs"] == digest:
         return found["result"]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-W", "error", *script]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    if os.environ.get("HPXFER_RECORD") == "1":
-        record.write_text(json.dumps({"inputs": digest, "result": result}, indent=0) + "\n")
+    if RECORDING:
+        record.write_text(json.dumps({"inputs": digest, "result": result}) + "\n")
     return result
 
 
-def _digest(inputs: Sequence[str], script: Sequence[str]) -> str:
-    parts = [f"triton {version('triton')}", f"torch {version('torch').partition('+')[0]}", *script]
-    for path in (ROOT / name for name in inputs):
-        files = sorted(path.rglob("*.py")) + sorted(path.rglob("*.json")) if path.is_dir() else [path]
-        parts += [f"{file.relative_to(ROOT)} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+def digest_of(inputs: Sequence[str], words: Sequence[str] = ()) -> str:
+    """Return the digest of files and folders below the repository's root, and of the versions that kernels need."""
+    versions = (f"{name} {version(name).partition('+')[0]}" for name in ("torch", "triton", "numpy"))
+    return _sha256("\n".join([*versions, *words, *map(_digest, inputs)]).encode())
+
+
+@lru_cache
+def _digest(path: str) -> str:
+    at = ROOT / path
+    files = [at] if at.is_file() else sorted(file for file in at.rglob("*") if file.suffix in SUFFIXES)
+    return "\n".join(f"{file.relative_to(ROOT)} {_sha256(file.read_bytes())}" for file in files)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def inputs_of(file: str) -> tuple[str, ...] | None:
+    """Return all that the results of a test file depend on; None for one whose tests always run."""
+    folder, _, name = file.rpartition("/")
+    if folder != "tests/kernels" or name in ALWAYS:
+        return None
+    cases = (f"{folder}/{module}.py" for module in ("conftest", "expert_cases", "head_cases", "router_cases"))
+    return ("hpxfer/kernels", file, *cases, f"{folder}/triton_cases.py", "tests/helpers/tolerances.py")
+
+
+class SkipUnchanged:
+    """A plugin of pytest: it skips tests of kernels that passed with the same inputs.
+
+    On a machine with a GPU nothing is skipped, as results depend on the device.
+    """
+
+    def __init__(self) -> None:
+        self.failed: dict[str, bool] = {}
+        self.passed: dict[str, str] = json.loads(PASSED.read_text()) if PASSED.exists() else {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if not RECORDING and not torch.cuda.is_available():
+            files = {item.nodeid.partition("::")[0] for item in items}
+            same = {file for file in files if (found := inputs_of(file)) and self.passed.get(file) == digest_of(found)}
+            for item in items:
+                if item.nodeid.partition("::")[0] in same:
+                    item.add_marker(pytest.mark.skip(reason="passed before with the same kernels and the same Triton"))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self.failed[file] = self.failed.get(file, False) or report.failed
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Record the whole files that passed. Workers of xdist write nothing."""
+        config = session.config
+        partly = config.option.keyword or any("::" in argument for argument in config.args)
+        if RECORDING and not partly and not hasattr(config, "workerinput"):
+            found = {file: inputs for file in self.failed if (inputs := inputs_of(file))}
+            digests = {file: digest_of(inputs) for file, inputs in found.items() if not self.failed[file]}
+            PASSED.write_text(json.dumps(dict(sorted({**self.passed, **digests}.items())), indent=0) + "\n")
