@@ -9,12 +9,13 @@ Array letters: K HP values ascending, S seeds, N fitted cells, which are some of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from hpxfer.verdict.basins import Ints
+from hpxfer.verdict.levels import LOG_CHANCES, balanced
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
 from hpxfer.verdict.thresholds import (
@@ -29,6 +30,7 @@ from hpxfer.verdict.thresholds import (
 from hpxfer.verdict.tied import ROUNDING, lowest_of
 
 TINY = 1e-9  # octaves
+LINKED = 3  # cells that show the level of a seed
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,6 +48,7 @@ class Measured:
     doubt_K: Floats  # the variance of the mean of a cell whose seeds disagree, beyond that of noise; else 0
     judged: JudgedLoss = NATS
     noise_ratio: float = 1.0  # the variance of a trial at this shape over that of the pool
+    log_levels_R: Floats = field(default_factory=lambda: LOG_CHANCES)  # of the variance of the levels of seeds
 
     @property
     def apart_KS(self) -> Bools:
@@ -74,30 +77,42 @@ class Measured:
         return np.asarray((self.num_K > 0) & ~np.isinf(self.loss_KS).any(axis=1))
 
     @cached_property
-    def mean_K(self) -> Floats:
-        """The mean loss of each cell, NaN without a finite one.
+    def linked_S(self) -> Bools:
+        """True for seeds in enough stable cells that their level shows. That of others is part of the noise."""
+        known_KS = np.isfinite(self.loss_KS) & self.stable_K[:, None]
+        return np.asarray(known_KS.sum(axis=0) >= min(LINKED, int(self.stable_K.sum())))
 
-        A seed adds its level to all cells of a shape. Where a seed is missing, its level is taken from its other cells:
-        the means and levels are those whose sums fit the losses best. Cells in doubt tell no level.
-        """
+    @cached_property
+    def mean_K(self) -> Floats:
+        """The mean loss of each cell, NaN without a finite one. Where cells have other seeds, see `balanced`."""
+        return self._means[0]
+
+    @cached_property
+    def share_K(self) -> Floats:
+        """The variance of each mean over that of a trial: 1 over the number of its trials, or more by `balanced`."""
+        return self._means[1]
+
+    @cached_property
+    def _means(self) -> tuple[Floats, Floats]:
         finite_KS = np.isfinite(self.loss_KS)
-        if not finite_KS.any():
-            return np.full(len(self.x_K), np.nan)
         sums_K = np.where(finite_KS, self.loss_KS, 0.0).sum(axis=1)
-        plain_K = np.where(self.num_K > 0, sums_K / np.maximum(self.num_K, 1), np.nan)
+        mean_K = np.where(self.num_K > 0, sums_K / np.maximum(self.num_K, 1), np.nan)
+        share_K = 1 / np.maximum(self.num_K, 1)
+        if (cells := self.unbalanced) is not None:
+            start = float(mean_K[cells].min())
+            mean_N, share_N, _ = balanced(self.loss_KS[cells] - start, self.linked_S)
+            chance_R = np.exp(self.log_levels_R - self.log_levels_R.max())
+            mean_K[cells] = start + chance_R @ mean_N / chance_R.sum()
+            share_K[cells] = chance_R @ share_N / chance_R.sum()
+        return mean_K, share_K
+
+    @cached_property
+    def unbalanced(self) -> Ints | None:
+        """The stable cells whose seeds agree, if levels of seeds bear on their differences; else None."""
         cells = np.flatnonzero(self.stable_K & (self.doubt_K == 0))
-        known_CS = finite_KS[cells]
-        if not known_CS.any() or known_CS.all() or (known_CS.any(axis=0) == known_CS.all(axis=0)).all():
-            return plain_K
-        cell_N, seed_N = np.nonzero(known_CS)
-        design = np.zeros((cell_N.size, cells.size + known_CS.shape[1]))
-        design[np.arange(cell_N.size), cell_N] = 1.0
-        design[np.arange(cell_N.size), cells.size + seed_N] = 1.0
-        start = float(np.nanmin(plain_K))
-        found = np.linalg.lstsq(design, self.loss_KS[cells][known_CS] - start, rcond=None)[0]
-        has_seed = known_CS.any(axis=0)
-        plain_K[cells] = start + found[: cells.size] + float(found[cells.size :][has_seed].mean())
-        return plain_K
+        known_CS = np.isfinite(self.loss_KS[cells])[:, self.linked_S]
+        same = bool((known_CS.any(axis=0) == known_CS.all(axis=0)).all()) if cells.size else True
+        return None if same else cells
 
     @cached_property
     def lowest(self) -> int | None:

@@ -6,6 +6,8 @@ optimum, and by noise of its own in every trial:
 
     loss = mean of the cell + level of the seed + slope of the seed * octaves + noise of the trial
 
+A seed that few cells have shows no level, and its level is part of the noise.
+
 The variances of the slope and of the noise follow from the likelihood that knows neither means nor levels (REML;
 Patterson and Thompson 1971, Biometrika 58, 545). They are averaged over a few ratios of the two, by their likelihood.
 The noise is pooled over all shapes and parameterizations of a line.
@@ -31,7 +33,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpxfer.verdict.loss_grid import Floats
+from hpxfer.verdict.basins import Ints
+from hpxfer.verdict.loss_grid import Bools, Floats
 from hpxfer.verdict.measured import Measured
 
 RATIOS = np.array([0.0, 0.3, 1.0, 3.0])  # of the slope per octave to the noise of a trial
@@ -65,20 +68,11 @@ class SeedNoise:
 
     def of_means(self, measured: Measured) -> Floats:
         """Return the variances of the means of the cells of a shape without their levels, (K,); `self` is its noise."""
-        seeds_K = self.variance / np.maximum(measured.num_K, 1)
-        return np.asarray(seeds_K + self.hidden(measured.binomial_K) + measured.doubt_K)
+        return np.asarray(self.variance * measured.share_K + self.hidden(measured.binomial_K) + measured.doubt_K)
 
     def hidden(self, binomial: Floats) -> Floats:
         """Return what of binomial variances no number of seeds lowers."""
         return np.asarray(np.maximum(binomial - self.variance, 0.0))
-
-    def difference_se(self, num_a: float, num_b: float, octaves: float, hidden: float = 0.0) -> float:
-        """Return the standard error of the difference of two cell means with so many seeds, so many octaves apart.
-
-        `hidden` is the sum of what no number of seeds lowers.
-        """
-        shared = self.slope_variance * octaves**2 / max(min(num_a, num_b), 1)
-        return math.sqrt(self.variance * (1 / max(num_a, 1) + 1 / max(num_b, 1)) + shared + hidden)
 
     def doubt_se(self, measured: Measured, a: int, b: int) -> float:
         """Return the part of the error of `cells_se` that comes from seeds that disagree."""
@@ -87,8 +81,10 @@ class SeedNoise:
     def cells_se(self, measured: Measured, a: int, b: int) -> float:
         """Return the standard error of the difference of the means of two cells of a shape; `self` is its noise."""
         octaves = float(measured.x_K[a] - measured.x_K[b])
+        own = self.variance * float(measured.share_K[[a, b]].sum())
+        slopes = self.slope_variance * octaves**2 / max(int(measured.num_K[[a, b]].min()), 1)
         hidden = self.samples_se(measured, a, b) ** 2 + self.doubt_se(measured, a, b) ** 2
-        return self.difference_se(float(measured.num_K[a]), float(measured.num_K[b]), octaves, hidden)
+        return math.sqrt(own + slopes + hidden)
 
     def samples_se(self, measured: Measured, a: int, b: int) -> float:
         """Return the part of that standard error that only more held-out samples lower."""
@@ -123,7 +119,7 @@ def seed_noise(
     variance, slope = float(weight @ squares_R) / num, float(weight @ (squares_R * RATIOS**2)) / num
     share = slope / max(slope + variance / SPREAD, LEAST**2)
     # Shapes share seeds, and perhaps their luck: half as many independent slopes as there are curves.
-    seeds = sum(int(part[1].max()) for i, part in observed if i in found) / 2
+    seeds = sum(part[2].size - 1 for i, part in observed if i in found) / 2
     freedom = 1 / (share**2 / max(seeds, 1) + (1 - share) ** 2 / num)  # Satterthwaite 1946
     noise = SeedNoise(variance=max(variance, LEAST**2), slope_variance=slope, freedom=freedom, trial_freedom=num)
     return noise, tuple(replace(m, noise_ratio=float(ratio)) for m, ratio in zip(rows, ratio_I, strict=True))
@@ -150,31 +146,35 @@ def _normalized(log: Floats) -> Floats:
     return np.asarray(weight / weight.sum())
 
 
-def _observations(measured: Measured) -> tuple[Floats, Floats, Floats, Floats] | None:
-    """Return cell, seed, octaves and loss of each trial near the optimum; None with fewer than two seeds."""
+def _observations(measured: Measured) -> tuple[Ints, Ints, Bools, Floats, Floats] | None:
+    """Return cell, seed, octaves and loss of each trial near the optimum, and which seeds have a level.
+
+    None with fewer than two seeds.
+    """
     if measured.lowest is None:
         return None
     cells = measured.cells_N[measured.doubt_K[measured.cells_N] == 0]
     loss_NS = measured.loss_KS[cells]
     cell, seed = np.nonzero(np.isfinite(loss_NS))
-    _, seed = np.unique(seed, return_inverse=True)
-    if not seed.size or seed.max() < 1:
+    seeds, seed = np.unique(seed, return_inverse=True)
+    if seeds.size < 2:
         return None
     octaves = measured.x_K[cells] - measured.x_K[measured.lowest]
     loss = loss_NS[np.isfinite(loss_NS)] - float(measured.mean_K[measured.lowest])
-    return cell.astype(float), seed.astype(float), octaves[cell], loss
+    return cell, seed, measured.linked_S[seeds], octaves[cell], loss
 
 
-def _squares(cell: Floats, seed: Floats, octaves: Floats, loss: Floats, ratio: float) -> tuple[float, float, int]:
+def _squares(
+    cell: Ints, seed: Ints, linked_S: Bools, octaves: Floats, loss: Floats, ratio: float
+) -> tuple[float, float, int]:
     """Return the sum of squares of a shape at this ratio, its log volume, and its number of independent differences."""
-    num_cells = int(cell.max()) + 1
-    design = np.zeros((loss.size, num_cells + int(seed.max())))
-    at = np.arange(loss.size)
-    design[at, cell.astype(int)] = 1.0
-    later = seed > 0
-    design[at[later], num_cells + seed[later].astype(int) - 1] = 1.0
+    cell_TC = cell[:, None] == np.arange(cell.max() + 1)
+    seed_TS = seed[:, None] == np.arange(linked_S.size)
+    # Without the first seed, as cells have all levels together. Beside trials without a level they do not.
+    levels_TS = seed_TS[:, 1:] if linked_S.all() else seed_TS[:, linked_S]
+    design = np.concatenate([cell_TC, levels_TS], axis=1).astype(float)
     # The covariance is 1 + ratio^2 sum_S slope_S slope_S^T, and its inverse follows (Sherman and Morrison 1950).
-    slope_TS = (seed[:, None] == np.arange(seed.max() + 1)) * octaves[:, None]
+    slope_TS = seed_TS * octaves[:, None]
     size_S = 1 + ratio**2 * (slope_TS**2).sum(axis=0)
     share_S = ratio**2 / size_S
     projected = design.T - (design.T @ slope_TS * share_S) @ slope_TS.T

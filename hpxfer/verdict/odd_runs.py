@@ -22,6 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpxfer.verdict.findings import Odd, OddRun
+from hpxfer.verdict.levels import LOG_CHANCES, balanced
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
 from hpxfer.verdict.measured import TINY, Measured
@@ -52,7 +53,20 @@ def measure(rows: Iterable[ShapeLosses], judged: JudgedLoss = NATS) -> tuple[Mea
     """Return what was measured at each shape, without odd runs. What is odd rests on the noise of all shapes."""
     plain = [_plain(row, judged) for row in rows]
     alive = [_with_dead(measured, noise) for measured, noise in zip(plain, _typical_noise(plain), strict=True)]
-    return tuple(_majority(measured, noise) for measured, noise in zip(alive, _typical_noise(alive), strict=True))
+    found = [_majority(measured, noise) for measured, noise in zip(alive, _typical_noise(alive), strict=True)]
+    if all(measured.unbalanced is None for measured in found):
+        return tuple(found)
+    log_R = LOG_CHANCES + np.sum([_log_levels(measured) for measured in found], axis=0)
+    return tuple(replace(measured, log_levels_R=log_R) for measured in found)
+
+
+def _log_levels(measured: Measured) -> Floats:
+    """Return how likely the losses of a shape make each variance of the levels of seeds."""
+    cells = np.flatnonzero(measured.stable_K & (measured.doubt_K == 0))
+    loss_CS = measured.loss_KS[cells]
+    if not cells.size or not measured.linked_S.any():
+        return np.zeros(LOG_CHANCES.size)
+    return balanced(loss_CS - np.nanmin(loss_CS), measured.linked_S)[2]
 
 
 def odd_runs(measured: Measured) -> tuple[OddRun, ...]:
@@ -107,7 +121,7 @@ def _leveled(measured: Measured) -> Floats:
     """Return the losses of stable cells without the level that a seed adds to all of them; NaN elsewhere."""
     stable_KS = np.where(measured.stable_K[:, None], measured.loss_KS, np.nan)
     levels = [_median(column) for column in (stable_KS - np.array([[_median(cell)] for cell in stable_KS])).T]
-    return np.asarray(stable_KS - np.nan_to_num(np.array(levels)))
+    return np.asarray(stable_KS - np.where(measured.linked_S, np.nan_to_num(np.array(levels)), 0.0))
 
 
 def _median(values: Floats) -> float:

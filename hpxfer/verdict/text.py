@@ -180,9 +180,11 @@ def chance_text(finding: Finding) -> str | None:
     """Return the probability that the HP transfers, e.g. `99.6%` or `over 99.9%`; None if it is not known.
 
     With one shape nothing transfers anywhere, so that there is no such probability. Nor is there one while runs at the
-    transferred HP are lost: what they would have been is not known.
+    transferred HP are lost, as what they would have been is not known, or while the base has no optimum to transfer.
     """
     chance = finding.transfer_chance
+    if any(shape.is_base and shape.optimum.kind == "none" for shape in finding.shapes):
+        return None
     if chance is None or len(finding.shapes) < 2 or any(shape.transferred_missing for shape in finding.shapes):
         return None
     return probability_text(chance)

@@ -170,7 +170,7 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
         regret_se_nats=se,
         samples_se=samples_se,
         doubt_se=doubt_se,
-        num_seeds=len(row.seeds),
+        num_seeds=max((len(cell.seeds) for cell in row.cells), default=0),
         num_diverged=row.num_diverged,
         num_missing=row.num_missing,
         transferred_missing=row.cells[cells.moved].num_missing if rules.outside and cells.moved is not None else 0,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted_lines import grid_of
+from planted_parabolas import all_of, parabola
 from scipy import stats
 
 from hpxfer.verdict.loss_grid import Floats
@@ -76,13 +77,13 @@ def test_the_error_of_a_difference_is_that_of_a_simulation(seeds: int, octaves: 
     slope = 0.004 * rng.standard_normal((40_000, seeds))
     trials = 0.01 * rng.standard_normal((2, 40_000, seeds))
     difference = (trials[0] - trials[1] + slope * octaves).mean(axis=1)
-    assert noise.difference_se(seeds, seeds, octaves) == pytest.approx(float(difference.std()), rel=0.02)
+    measured = all_of(parabola(shapes=1, seeds=seeds))[0]
+    assert noise.cells_se(measured, 1, 1 + int(octaves)) == pytest.approx(float(difference.std()), rel=0.02)
 
 
 def test_a_cell_compared_with_itself_has_the_error_of_a_comparison() -> None:
     noise = SeedNoise(variance=0.01**2, slope_variance=1.0, freedom=10.0, trial_freedom=10.0)
-    assert noise.difference_se(4, 4, 0.0) == pytest.approx(0.01 * math.sqrt(0.5))
-    assert noise.difference_se(1, 4, 0.0) == pytest.approx(0.01 * math.sqrt(1.25))
+    assert noise.cells_se(all_of(parabola(shapes=1, seeds=4))[0], 3, 3) == pytest.approx(0.01 * math.sqrt(0.5))
 
 
 def test_one_seed_has_no_noise() -> None:
@@ -124,7 +125,7 @@ def test_an_interval_by_its_freedom_covers() -> None:
         found = losses(0.01, shapes=1, seeds=2, luck=i)
         noise = known(found)
         difference = float(found[0, 3].mean() - found[0, 4].mean() - RISES[3] + RISES[4])
-        se = noise.difference_se(2, 2, 1.0)
+        se = noise.cells_se(measure(grid_of(*found.tolist()).rows)[0], 3, 4)
         covered["t"] += abs(difference) <= se * stats.t.ppf(0.975, noise.freedom)
         covered["normal"] += abs(difference) <= se * stats.norm.ppf(0.975)
     assert covered["t"] >= 0.92 * 200
