@@ -42,7 +42,7 @@ def check_dims(model: torch.nn.Module, target: Shape) -> None:
     row = known_model(model)
     if row is None:
         return
-    dims = row.dims(config_of(model))
+    dims: dict[str, Any] = {**row.dims(config_of(model))}
     own, given = ({name: getattr(shape, HEADS.get(name, name)) for name in dims} for shape in (Shape(**dims), target))
     wrong = {name: own[name] for name in dims if own[name] != given[name]}
     for name in ("num_heads", "kv_heads"):

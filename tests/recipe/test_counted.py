@@ -102,7 +102,7 @@ def test_the_size_of_a_head_follows_from_the_number_of_heads(name: str, of_confi
     assert groups(model, OWN)
     assert groups(model, changed(num_heads=2))
     for wrong in ({"head_dim": 8}, {"head_dim": 32}, {"head_dim": 32, "num_heads": 1}):
-        with pytest.raises(HpxferError, match="head_dim must be 16, .*: 2 heads have 32 features, got"):
+        with pytest.raises(HpxferError, match=r"head_dim must be 16, .*: 2 heads have 32 features, got"):
             groups(model, changed(**wrong))
 
 
