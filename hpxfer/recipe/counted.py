@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 # How configs and modules call a dimension that no tensor shows.
 DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks", "n_blocks")
 ACTIVE = (
-    *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "num_active_experts"),
-    *("num_selected_experts", "moe_topk", "moe_top_k", "top_k", "topk", "num_active"),
+    *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "num_active_experts", "n_activated_experts"),
+    *("num_selected_experts", "moe_topk", "moe_top_k", "moe_k", "moe_router_topk", "top_k_experts"),
 )
-HEADS = ("num_heads", "num_attention_heads", "n_heads")
+# In a config these may be about sampling, and anywhere but beside a router about something else.
+ACTIVE_OF_MODULES = (*ACTIVE, "top_k", "topk", "num_active", "n_active", "num_selected", "k")
+HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads")
+HEAD_DIMS = ("head_dim", "head_size", "d_head", "dim_head")
 # Blocks that predict further tokens are no part of the depth: by a word in their names, or by a module beside them.
 FURTHER = re.compile(r"(^|[._])(mtp|nextn)([._\d]|$)", re.IGNORECASE)
 BESIDE_FURTHER = ("eh_proj", "enorm", "hnorm")
@@ -67,7 +70,7 @@ class _Counted:
         self.is_whole = "embedding" in roles and bool(ends)
 
     def depth(self) -> Iterator[str]:
-        """Yield that no way to count the blocks gives the target's depth."""
+        """Yield that the config of a whole model, or else every way to count the blocks, gives another depth."""
         outs = [item for item in self.items if any(role.endswith("_out") for role in item.roles)]
         attention = self._named(item for item in outs if "attn_out" in item.roles)
         branches = [*self._named(item for item in outs if "dense_out" in item.roles), *self._moe_layers()]
@@ -78,6 +81,8 @@ class _Counted:
         counts += [item.tensor.shape[0] for item in outs if "attn_out" in item.roles and item.tensor.ndim > 2]
         counts = [count for count in counts if count]
         by_config = _first_number(self.config, DEPTH)
+        if self.is_whole and by_config:
+            counts = [by_config]
         if not counts or self.target.depth in (*counts, by_config):
             return
         if not self.is_whole and by_config is None and self.target.depth > min(counts):
@@ -122,10 +127,10 @@ class _Counted:
             if item.role == "router" and 1 not in item.tensor.shape:
                 path = item.name.rpartition(".")[0]
                 for at in (path, path.rpartition(".")[0]):
-                    if (number := _first_number(self.modules.get(at), ACTIVE)) is not None:
+                    if (number := _first_number(self.modules.get(at), ACTIVE_OF_MODULES)) is not None:
                         seen.setdefault(f"{at or 'the model'} says", number)
                         break
-        if not seen and (number := _first_number(self.config, ACTIVE[:-3])) is not None:
+        if not seen and (number := _first_number(self.config, ACTIVE)) is not None:
             seen["its config says"] = number
         if seen and wanted not in seen.values():
             where, number = next(iter(seen.items()))
@@ -134,6 +139,7 @@ class _Counted:
     def heads(self) -> Iterator[str]:
         """Yield that no attention of the model has heads of the target's size and number.
 
+        Where nothing states the size of a head, it follows from the number of heads and their features.
         Low-rank attention has heads of several sizes, which no shape says: only their number is compared.
         """
         size = self.target.head_dim
@@ -141,14 +147,23 @@ class _Counted:
         if not size:
             return
         if any(item.base_fan_in for item in attention) or hasattr(self.config, "kv_lora_rank"):
-            stated = [number for item in attention if (number := self._stated(item.name, HEADS)) is not None]
+            stated = [number for _, number in self._stated_of(attention, HEADS)]
             if self.target.num_heads and stated and self.target.num_heads not in stated:
                 got = self.target.num_heads
                 yield f"num_heads must be {stated[0]}, as the attention of {self.what} says, got {got}; give it"
             return
-        stated = [number for item in attention if (number := self._stated(item.name, ("head_dim",))) is not None]
-        if stated and size not in stated:
-            yield f"head_dim must be {stated[0]}, as the attention of {self.what} says, got {size}; give it"
+        sizes = {number: "" for _, number in self._stated_of(attention, HEAD_DIMS)}
+        # Tensor parallelism shards the inputs of attn_out. Modules may then state the heads of one rank.
+        if not sizes and not any(_is_sharded_by_inputs(item.tensor) for item in attention):
+            # Values may have heads of another size than queries.
+            ends = [item for role in ("attn_out", "attn_q") for item in attention if item.role == role]
+            for item, heads in self._stated_of([item for item in ends if item.tensor.ndim == 2], HEADS):
+                features = item.tensor.numel() // self.target.width
+                if features % heads == 0:
+                    sizes.setdefault(features // heads, f": {heads} heads have {features} features")
+        if sizes and size not in sizes:
+            right, why = next(iter(sizes.items()))
+            yield f"head_dim must be {right}, as the attention of {self.what} says{why}, got {size}; give it"
             return
         for role, name, heads in (
             ("attn_q", "num_heads", self.target.num_heads),
@@ -205,9 +220,15 @@ class _Counted:
         above = [".".join(parts[:end]) for end in range(1, len(parts))]
         return any(f"{at}.{beside}" in self.modules for at in above for beside in BESIDE_FURTHER)
 
-    def _stated(self, name: str, attributes: Sequence[str]) -> int | None:
+    def _stated_of(self, items: Sequence[RoleTensor], attributes: Sequence[str]) -> list[tuple[RoleTensor, int]]:
+        """Return what the modules of these tensors state, or else the config of all of them."""
+        found = [(item, number) for item in items if (number := self._stated(item, attributes)) is not None]
+        by_config = _first_number(self.config, attributes)
+        return found or ([] if by_config is None else [(item, by_config) for item in items])
+
+    def _stated(self, item: RoleTensor, attributes: Sequence[str]) -> int | None:
         """Return what the innermost module above a tensor says that has one of these attributes."""
-        parts = name.split(".")[:-1]
+        parts = item.name.split(".")[:-1]
         above = (self.modules.get(".".join(parts[:end])) for end in range(len(parts), 0, -1))
         return next((number for module in above if (number := _first_number(module, attributes)) is not None), None)
 
@@ -234,8 +255,20 @@ def _lists(roles_of: Mapping[str, set[str]]) -> list[list[str]]:
 
 def _first_number(holder: Any, names: Sequence[str]) -> int | None:
     """Return the first of these attributes that is a whole number above 0."""
-    values = (getattr(holder, name, None) for name in names)
+    values = (_value(holder, name) for name in names)
     return next((value for value in values if isinstance(value, int) and value is not True and value > 0), None)
+
+
+def _value(holder: Any, name: str) -> Any:
+    try:
+        return getattr(holder, name, None)
+    except RuntimeError:  # a config of transformers says so of what differs between layers
+        return None
+
+
+def _is_sharded_by_inputs(tensor: torch.Tensor) -> bool:
+    """Return whether a DTensor is sharded in its second dimension. FSDP2 shards the first one."""
+    return any(getattr(placement, "dim", 0) == 1 for placement in getattr(tensor, "placements", ()))
 
 
 def _is_distributed() -> bool:

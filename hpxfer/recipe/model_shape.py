@@ -12,6 +12,9 @@ from hpxfer.scaling.shape import Shape, shape_from_mapping
 if TYPE_CHECKING:
     import torch
 
+# A shape may leave out heads that follow from its width. These properties give them all the same.
+HEADS = {"num_heads": "query_heads", "kv_heads": "key_heads"}
+
 
 def shape_of(model: torch.nn.Module | Any, *, batch_tokens: int = 0, steps: int = 0) -> Shape:
     """Return the shape of a model of transformers, or of its config. The config knows no batch and no steps: give them.
@@ -37,18 +40,20 @@ def check_dims(model: torch.nn.Module, target: Shape) -> None:
     The tensors alone do not show all dimensions.
     """
     row = known_model(model)
-    own = row.dims(config_of(model)) if row else {}
-    wrong = {name: value for name, value in own.items() if getattr(target, name) != value}
+    if row is None:
+        return
+    dims: dict[str, Any] = {**row.dims(config_of(model))}
+    own, given = ({name: getattr(shape, HEADS.get(name, name)) for name in dims} for shape in (Shape(**dims), target))
+    wrong = {name: own[name] for name in dims if own[name] != given[name]}
     for name in ("num_heads", "kv_heads"):
         if not getattr(target, name):  # it does not say
             wrong.pop(name, None)
     if not target.dense_width:
         wrong.pop("dense_width", None)  # users who replace FFNs by experts leave the config as it was
-    if row and wrong:
-        given = ", ".join(f"{name} {getattr(target, name)}" for name in wrong)
-        config = ", ".join(f"{name} {value}" for name, value in wrong.items())
+    if wrong:
+        said, got = (", ".join(f"{name} {each[name]}" for name in wrong) for each in (own, given))
         raise HpxferError(
-            f"target_shape: must be the shape of this {row.name} model, whose config says {config}, got {given}; give "
+            f"target_shape: must be the shape of this {row.name} model, whose config says {said}, got {got}; give "
             "hpxfer.shape_of(model)"
         )
 

@@ -12,18 +12,20 @@ if TYPE_CHECKING:
     import torch
 
 PEAK = "peak_lr"
-# Tensor -> (peak LR, roles) that this process gave last. It is made with the first groups: it needs torch.
+# Tensor -> (numbers, roles) that this process gave last. It is made with the first groups: it needs torch.
 _GIVEN: dict[str, Any] = {}
 
 
 def scheduler(optimizer: torch.optim.Optimizer, factor: Callable[[int], float]) -> torch.optim.lr_scheduler.LambdaLR:
     """Return torch's LambdaLR that gives each group its own peak LR times `factor(step)`, where steps start at 0.
 
-    Call its `step()` after each optimizer step. Raises HpxferError if the groups are not those of `param_groups`.
+    Call its `step()` after each optimizer step. Raises HpxferError if the groups are not those of `param_groups`, or
+    have other numbers.
     """
     from torch.optim.lr_scheduler import LambdaLR
 
     _check_groups(optimizer)
+    _check_given(optimizer)
     return LambdaLR(optimizer, factor)
 
 
@@ -32,22 +34,30 @@ def check_lr_ratios(optimizer: torch.optim.Optimizer) -> float:
 
     Raises HpxferError, which names roles, if groups have different factors: a schedule that gives all groups the same
     LR has undone the parameterization. So it does if the LRs from which a schedule starts (`initial_lr`) have, and if
-    the peak LRs are not those that `param_groups` gave last for these tensors: `load_state_dict` of another run puts
-    that run's LRs in their place. Groups with a peak LR of zero are left out.
+    the peak LRs, weight decay, eps or betas are not those that `param_groups` gave last for these tensors:
+    `load_state_dict` of another run puts that run's numbers in their place. An optimizer of another kind than the
+    recipe's, such as Adam without decoupled weight decay, is refused too. Groups with a peak LR of zero are left out.
     """
     _check_groups(optimizer)
-    _check_given(optimizer)
     _factor(optimizer, "initial_lr")
-    return _factor(optimizer, "lr")
+    factor = _factor(optimizer, "lr")
+    _check_given(optimizer)
+    return factor
 
 
 def remember(groups: Iterable[dict[str, Any]]) -> None:
-    """Remember the peak LRs of groups by their tensors, as long as these live: the groups may be replaced."""
+    """Remember the numbers of groups by their tensors, as long as these live: the groups may be replaced."""
     from torch.utils.weak import WeakTensorKeyDictionary
 
-    _GIVEN.setdefault("peaks", WeakTensorKeyDictionary()).update(
-        (tensor, (float(group[PEAK]), "/".join(group["roles"]))) for group in groups for tensor in group["params"]
-    )
+    given = _GIVEN.setdefault("numbers", WeakTensorKeyDictionary())
+    for group in groups:
+        given.update(dict.fromkeys(group["params"], (_numbers(group), "/".join(group["roles"]))))
+
+
+def _numbers(group: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a group that no schedule of the LR changes."""
+    betas = {f"beta{i}": float(beta) for i, beta in enumerate(group.get("betas", ()), 1)}
+    return {key: float(group[key]) for key in (PEAK, "weight_decay", "eps") if key in group} | betas
 
 
 def _factor(optimizer: torch.optim.Optimizer, key: str) -> float:
@@ -67,26 +77,41 @@ def _factor(optimizer: torch.optim.Optimizer, key: str) -> float:
     return first
 
 
-def _check_given(optimizer: torch.optim.Optimizer) -> None:
-    """Raise HpxferError if a tensor's group has another peak LR than the one that was given for it."""
-    given = _GIVEN.get("peaks", {})
-    wrong = {
-        f"{float(group[PEAK]):.6g} in place of {found[0]:.6g} ({found[1]})": None
-        for group in optimizer.param_groups
-        for tensor in group["params"]
-        if (found := given.get(tensor)) and not math.isclose(float(group[PEAK]), found[0], rel_tol=1e-6)
-    }
-    if wrong:
-        raise HpxferError(
-            f"optimizer: the peak LRs must be those of recipe.param_groups, got {', '.join(wrong)}; load_state_dict "
-            "takes over the LRs of the saved run: after it call group.update(lr=own['lr'], peak_lr=own['peak_lr']) "
-            "for each group of the optimizer and its own one of recipe.param_groups, then make the schedule"
-        )
-
-
 def _check_groups(optimizer: torch.optim.Optimizer) -> None:
+    if not hasattr(optimizer, "param_groups"):
+        rule = "optimizer: must be one of torch.optim, with the groups of recipe.param_groups"
+        raise HpxferError(f"{rule}, got {type(optimizer).__name__}, which has no param_groups")
     if not all(PEAK in group and "roles" in group for group in optimizer.param_groups):
         raise HpxferError(
             "optimizer: must have the groups of recipe.param_groups, got others; make it from these, e.g. "
             "torch.optim.AdamW(recipe.param_groups(model, roles, shape)), and load no state of other groups"
         )
+
+
+def _check_given(optimizer: torch.optim.Optimizer) -> None:
+    """Raise HpxferError if a tensor's group has other numbers than those that were given for it."""
+    given, wrong = _GIVEN.get("numbers", {}), dict[str, None]()
+    for group in optimizer.param_groups:
+        got = _numbers(group)
+        for numbers, roles in (given[tensor] for tensor in group["params"] if tensor in given):
+            _check_kind(optimizer, group, is_adamw="beta1" in numbers)
+            wrong |= {
+                f"{key} {got.get(key, math.nan):.6g} in place of {own:.6g} ({roles})": None
+                for key, own in numbers.items()
+                if not math.isclose(got.get(key, math.nan), own, rel_tol=1e-6)
+            }
+    if wrong:
+        raise HpxferError(
+            f"optimizer: the numbers must be those of recipe.param_groups, got {', '.join(wrong)}; load_state_dict "
+            "takes over those of the saved run: after it call group.update(own, initial_lr=own['lr']) for each group "
+            "of the optimizer and its own one of recipe.param_groups, then make the schedule anew"
+        )
+
+
+def _check_kind(optimizer: torch.optim.Optimizer, group: dict[str, Any], *, is_adamw: bool) -> None:
+    """Raise HpxferError for an optimizer that reads no betas where the recipe has some, or decays through Adam."""
+    defaults = getattr(optimizer, "defaults", {})  # wrappers may have none
+    is_coupled = is_adamw and group["weight_decay"] and not group.get("decoupled_weight_decay", True)
+    if is_coupled or (defaults and is_adamw != ("betas" in defaults)):
+        kind = "AdamW, which has betas and decoupled weight decay" if is_adamw else "SGD, which has no betas"
+        raise HpxferError(f"optimizer: must be that of the recipe, {kind}, got {type(optimizer).__name__}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hpxfer.errors import HpxferError
+
 if TYPE_CHECKING:
     import torch
 
@@ -15,7 +17,12 @@ PARALLEL = ("DistributedDataParallel", "DataParallel")
 
 
 def plain_names(model: torch.nn.Module) -> Callable[[str], str]:
-    """Return a function: dotted name in `model` -> the same name without the parts that wrappers add."""
+    """Return a function: dotted name in `model` -> the same name without the parts that wrappers add.
+
+    All that asks a model for its tensors comes through here first. Raises HpxferError for what is no model.
+    """
+    if not hasattr(model, "named_modules"):
+        raise HpxferError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
     dropped = {
         f"{path}.module" if path else "module"
         for path, module in model.named_modules(remove_duplicate=False)

@@ -13,6 +13,7 @@ import transformers
 from hf_models import ATTENTION, BIASES, COMMON, GLM, GPT2, MLA, MOE, PLAIN_ROPE, QWEN, SHARED
 from own_model import ALL_ROLES, OwnGPT
 from torch import nn
+from torch.distributed.tensor import Shard
 
 import hpxfer
 from hpxfer.errors import HpxferError
@@ -76,6 +77,63 @@ def test_a_count_that_an_own_model_has_not_is_refused(
         groups(model, changed(**changes))
 
 
+HEADS = ["num_heads", "num_attention_heads", "n_heads", "n_head"]
+
+
+def with_heads(name: str, *, of_config: bool, fused: bool = False) -> Any:
+    """Return a model of two heads of 16 whose modules do not state their size."""
+    model = own()
+    if of_config:
+        model.config = SimpleNamespace(**{name: 2})
+    for block in model.blocks:
+        del block.attention.head_dim
+        if not of_config:
+            setattr(block.attention, name, 2)
+        if fused:  # two heads of queries, one of keys and one of values
+            del block.attention.key, block.attention.value
+            block.attention.query = nn.Linear(32, 64, bias=False)
+    return model
+
+
+@pytest.mark.parametrize("of_config", [True, False])
+@pytest.mark.parametrize("name", HEADS)
+def test_the_size_of_a_head_follows_from_the_number_of_heads(name: str, of_config: bool) -> None:
+    model = with_heads(name, of_config=of_config)
+    assert groups(model, OWN)
+    assert groups(model, changed(num_heads=2))
+    for wrong in ({"head_dim": 8}, {"head_dim": 32}, {"head_dim": 32, "num_heads": 1}):
+        with pytest.raises(HpxferError, match=r"head_dim must be 16, .*: 2 heads have 32 features, got"):
+            groups(model, changed(**wrong))
+
+
+def test_fewer_heads_of_keys_in_one_tensor_with_the_queries_change_no_size() -> None:
+    model = with_heads("n_head", of_config=False, fused=True)
+    roles = {pattern: role for pattern, role in ROLES.items() if role not in ("attn_k", "attn_v")}
+    roles["*.attention.query.weight"] = "attn_q+attn_k+attn_v"
+    assert groups(model, changed(kv_heads=1), roles)
+    with pytest.raises(HpxferError, match="head_dim must be 16"):
+        groups(model, changed(head_dim=8, kv_heads=2), roles)
+
+
+def test_values_may_have_heads_of_another_size_than_queries() -> None:
+    model = with_heads("n_head", of_config=False)
+    for block in model.blocks:
+        block.attention.value, block.attention.out = (nn.Linear(*size, bias=False) for size in ((32, 64), (64, 32)))
+    assert groups(model, OWN)
+
+
+def test_heads_of_one_rank_say_nothing_of_tensors_of_all_ranks() -> None:
+    """A module under tensor parallelism may state half the heads, beside DTensors whose sizes are those of all."""
+    model = with_heads("n_head", of_config=False)
+    for block in model.blocks:
+        block.attention.n_head = 1
+    with pytest.raises(HpxferError, match="head_dim must be 32"):
+        groups(model, OWN)
+    for block in model.blocks:
+        block.attention.out.weight.placements = (Shard(1),)
+    assert groups(model, OWN)
+
+
 def test_experts_that_are_modules_are_counted() -> None:
     """The routers are those of eight experts, of which half have no module."""
     model = own()
@@ -117,6 +175,53 @@ def test_a_loop_over_one_block_has_the_depth_of_its_config() -> None:
         groups(model, OWN)
     model.config = SimpleNamespace(num_hidden_layers=4)
     assert groups(model, OWN)
+
+
+@pytest.mark.parametrize("depth", [2, 8])
+def test_the_depth_of_a_config_wins_over_a_count(depth: int) -> None:
+    """Two of four blocks have attention, or each has two FFNs side by side."""
+    model = own()
+    roles = dict(ROLES)
+    if depth == 2:
+        for block in model.blocks[2:]:
+            del block.attention
+    else:
+        for block in model.blocks:
+            block.dense = copy.deepcopy(block.moe.experts[0])
+        roles = {"*.dense.up.weight": "dense_in", "*.dense.down.weight": "dense_out", **roles}
+    shape = changed(dense_width=16 if depth == 8 else 0)
+    assert groups(model, Shape(**{**shape.dims(), "depth": depth}), roles)  # nothing says otherwise
+    model.config = SimpleNamespace(num_hidden_layers=4)
+    assert groups(model, shape, roles)
+    with pytest.raises(HpxferError, match=f"depth must be 4, .*: its config says, got {depth}"):
+        groups(model, Shape(**{**shape.dims(), "depth": depth}), roles)
+
+
+NAMES_OF_ACTIVE = ["num_active", "n_active", "n_activated_experts", "num_selected", "k"]
+
+
+@pytest.mark.parametrize("name", NAMES_OF_ACTIVE)
+def test_the_active_experts_have_several_names_beside_a_router(name: str) -> None:
+    model = own()
+    for block in model.blocks:
+        del block.moe.num_active
+        setattr(block.moe, name, 2)
+    assert groups(model, OWN)
+    with pytest.raises(HpxferError, match=r"num_active must be 2, as blocks\.0\.moe says, got 1"):
+        groups(model, changed(num_active=1))
+
+
+@pytest.mark.parametrize("name", ["moe_router_topk", "n_activated_experts", "k", "top_k"])
+def test_what_a_config_says_of_sampling_is_no_number_of_active_experts(name: str) -> None:
+    model = own()
+    for block in model.blocks:
+        del block.moe.num_active
+    model.config = SimpleNamespace(**{name: 3})
+    if name in ("k", "top_k"):
+        assert groups(model, OWN)
+    else:
+        with pytest.raises(HpxferError, match="num_active must be 3, as its config says"):
+            groups(model, OWN)
 
 
 @pytest.mark.parametrize("name", ["mtp", "nextn_layers", "blocks"])

@@ -110,6 +110,17 @@ def test_what_no_tensor_shows_the_config_of_a_known_model_does(changes: dict[str
         made.attach(model, target)
 
 
+def test_heads_that_follow_from_the_width_may_be_given_all_the_same() -> None:
+    model = mixtral_of_width(64, num_key_value_heads=2)
+    shape = hpxfer.shape_of(model).dims()
+    for heads in ({"num_heads": 4}, {"num_heads": 4, "kv_heads": 2}):
+        target = Shape(**{**shape, **heads})
+        assert anywhere(target).param_groups(model, hpxfer.roles(model), target)
+    wrong = Shape(**{**shape, "num_heads": 2})
+    with pytest.raises(HpxferError, match="config says num_heads 4, got num_heads 2;"):
+        anywhere(wrong).attach(model, wrong)
+
+
 def test_batch_and_duration_are_no_part_of_a_model() -> None:
     model = mixtral_of_width(32)
     shape = hpxfer.shape_of(model, batch_tokens=64, steps=9)
@@ -133,3 +144,12 @@ def test_a_known_model_whose_ffns_were_replaced_may_say_what_it_has_now() -> Non
     assert by_hand(shape).param_groups(model, roles, shape)
     with pytest.raises(HpxferError, match="whose config says depth 2, got depth 4"):
         by_hand(shape).param_groups(model, roles, {**shape.dims(), "depth": 4})
+
+
+@pytest.mark.parametrize("given", [None, {}, ROLES, iter(())], ids=["None", "state", "roles", "parameters"])
+def test_what_is_no_model_is_refused(given: Any) -> None:
+    made = anywhere(OWN)
+    calls: list[Any] = [hpxfer.roles, lambda model: made.param_groups(model, ROLES, OWN), lambda x: made.attach(x, OWN)]
+    for call in (*calls, lambda model: made.init_(model, ROLES, OWN), lambda model: made.explain(model, ROLES, OWN)):
+        with pytest.raises(HpxferError, match=f"model: must be a torch.nn.Module, got {type(given).__name__}"):
+            call(given)

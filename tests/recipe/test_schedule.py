@@ -16,14 +16,18 @@ from hpxfer.recipe import Recipe, check_lr_ratios, scheduler
 PEAKS = ("embedding", "attn_q", "readout")
 
 
-def optimizer(model: Any = None, **hps: float) -> torch.optim.Optimizer:
+def own_groups(model: Any = None, **hps: float) -> list[dict[str, Any]]:
     model = mixtral_of_width(64) if model is None else model
     shape = hpxfer.shape_of(model)
     made = by_hand(hpxfer.shape_of(mixtral_of_width(32)), **hps)
     with made.attach(model, shape):
         groups = made.param_groups(model, hpxfer.roles(model), shape)
     assert len({group["lr"] for group in groups}) > 1, "the ratios must be something to keep"
-    return torch.optim.AdamW(groups)
+    return groups
+
+
+def optimizer(model: Any = None, **hps: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(own_groups(model, **hps))
 
 
 def ratios(adam: torch.optim.Optimizer) -> list[float]:
@@ -115,11 +119,63 @@ def test_a_state_of_another_run_brings_its_own_lrs_and_the_check_says_so() -> No
     adam.load_state_dict(same)
     assert check_lr_ratios(adam) == 1.0
     adam.load_state_dict(tuned_before)
-    with pytest.raises(HpxferError, match=r"peak LRs must be those of recipe\.param_groups, got 0\.0\d+ in place of"):
+    for call in (check_lr_ratios, lambda adam: scheduler(adam, lambda step: 1.0)):
+        with pytest.raises(
+            HpxferError, match=r"must be those of recipe\.param_groups, got peak_lr 0\.0\d+ in place of"
+        ):
+            call(adam)
+
+
+@pytest.mark.parametrize(
+    ("hps", "said"),
+    [({"weight_decay": 0.5}, "weight_decay 0.5 in"), ({"eps": 1e-8}, "eps 5e-09 in"), ({"beta1": 0.8}, "beta1 0.8 in")],
+    ids=str,
+)
+def test_a_state_of_a_run_with_the_same_lr_is_compared_in_its_other_numbers(hps: dict[str, float], said: str) -> None:
+    model = mixtral_of_width(64)
+    other = optimizer(model, **{"weight_decay": 0.1, **hps}).state_dict()
+    adam = optimizer(model, weight_decay=0.1)
+    adam.load_state_dict(other)
+    with pytest.raises(HpxferError, match=said):
         check_lr_ratios(adam)
-    for group, own in zip(adam.param_groups, optimizer(model).param_groups, strict=True):
-        group.update(lr=own["lr"], peak_lr=own["peak_lr"])
-    assert check_lr_ratios(adam) == 1.0
+
+
+@pytest.mark.parametrize("make_before", [True, False])
+def test_what_the_message_advises_restores_all_numbers_and_the_start_of_the_schedule(make_before: bool) -> None:
+    model = mixtral_of_width(64)
+    before = optimizer(model, lr=2.0**-6, weight_decay=0.5, eps=1e-8)
+    scheduler(before, lambda step: 0.5)
+    state, new = before.state_dict(), own_groups(model, weight_decay=0.1)
+    adam = torch.optim.AdamW(own_groups(model, weight_decay=0.1))
+    schedule = scheduler(adam, lambda step: 0.25) if make_before else None
+    adam.load_state_dict(state)
+    with pytest.raises(HpxferError, match=r"call group\.update\(own, initial_lr=own\['lr'\]\)"):
+        check_lr_ratios(adam)
+    for group, own in zip(adam.param_groups, new, strict=True):
+        group.update(own, initial_lr=own["lr"])
+    schedule = schedule or scheduler(adam, lambda step: 0.25)
+    adam.step()
+    schedule.step()
+    assert check_lr_ratios(adam) == 0.25
+    for group, own in zip(adam.param_groups, new, strict=True):
+        assert group["lr"] == own["lr"] / 4
+        assert all(group[key] == own[key] for key in ("peak_lr", "weight_decay", "eps", "betas"))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_an_optimizer_of_another_kind_than_the_recipes_is_refused(kind: Any) -> None:
+    other = kind(own_groups(weight_decay=0.1))
+    with pytest.raises(HpxferError, match=f"must be that of the recipe, AdamW, .*, got {kind.__name__}"):
+        check_lr_ratios(other)
+
+
+def test_adam_without_weight_decay_is_adamw() -> None:
+    assert check_lr_ratios(torch.optim.Adam(own_groups(weight_decay=0.0))) == 1.0
+
+
+def test_a_schedule_in_place_of_the_optimizer_is_refused() -> None:
+    with pytest.raises(HpxferError, match=r"must be one of torch\.optim, .*, got LambdaLR, which has no param_groups"):
+        check_lr_ratios(scheduler(optimizer(), lambda step: 1.0))  # type: ignore[arg-type]
 
 
 def test_a_state_of_groups_in_another_order_is_found_by_its_tensors() -> None:
