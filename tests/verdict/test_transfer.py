@@ -68,7 +68,7 @@ def test_regrets_compare_measured_means_and_are_never_negative(optima: list[floa
         assert 0 <= shape.regret_low_nats <= shape.regret_high_nats
         assert shape.lowest_loss is not None
         lowest = min(cell.mean for cell in losses.rows[i].cells if cell.mean is not None)
-            assert shape.lowest_loss == pytest.approx(lowest, rel=1e-12)
+        assert shape.lowest_loss == pytest.approx(lowest, rel=1e-12)
     assert found.shapes[0].same_cell
 
 
