@@ -160,11 +160,11 @@ def _with_own(
     path, _, name = item.name.rpartition(".")
     module = modules[path]
     size, kind = tuple(item.tensor.shape), ROLES[item.roles[0]]
-    if kind == "ones":
-        return replace(item, gain=gain_of(module, name))
-    if kind == "zeros" or (target.width not in size and item.base_fan_in is None):
+    if kind == "zeros" or (kind == "matrix" and target.width not in size and item.base_fan_in is None):
         return item
     try:
+        if kind == "ones":
+            return replace(item, gain=gain_of(module, name))
         if item.role == "embedding":
             around = modules.get(path.rpartition(".")[0])
             factors = own.embedding(embedding_scale(module, name, around, target.width), tied=item.tied)
