@@ -8,7 +8,7 @@ leaves open has no role.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from hpxfer.recipe.match import JOIN
@@ -82,7 +82,8 @@ def proposals(sizes: Sizes) -> dict[str, Proposal]:
         out.update(_feed_forward(rest, sizes, routes=bool(routers) or holder in around))
     out.update((name, Proposal(role="norm")) for name, at in weights.items() if _is_norm_of_block(at))
     out.update(_outside({name: at for name, at in weights.items() if at.kind == "outside"}))
-    out = {name: found for name, found in out.items() if _fits(found.role, sizes[name])}
+    widths = {size[-1] for name, found in out.items() if found.role == "embedding" and (size := sizes[name])}
+    out = {name: found for name, found in out.items() if _fits(found.role, sizes[name], widths)}
     blocks = {name: at.block for name, at in weights.items() if at.kind not in ("attention", "outside")}
     of_experts = {name for name, at in weights.items() if at.kind in ("moe", "expert")}
     known = {name: found.role for name, found in out.items()}
@@ -125,7 +126,9 @@ def _routers(beside: Mapping[str, Place], sizes: Sizes, *, routes: bool) -> Foun
     is_ffn = {IN, OUT} <= {IN_FFN.get(word) for word in words}
     stacked = any(len(sizes[name] or ()) > 2 for name in beside)
     for name, at in beside.items():
-        if at.kind == "router":
+        if name.endswith((".scale", ".gamma")):  # a gain, as in Gemma 4
+            found = False
+        elif at.kind == "router":
             found = at.word in IN_ROUTER
         elif at.kind == "shared":  # Megatron's
             found = name.endswith("gate_weight") and "linear_fc1" in words
@@ -239,12 +242,16 @@ def _final_norm(norms: Mapping[str, Place]) -> Found:
         yield name, Proposal(role="final_norm", guess=None if known else BY_PLACE)
 
 
-def _fits(role: str, size: Size) -> bool:
+def _fits(role: str, size: Size, widths: Collection[int]) -> bool:
     """Return whether a tensor of this size can have its role: a gain is a vector, or one per head.
 
-    All else is a matrix, but a router of OLMo-core, which is flat.
+    All else is a matrix, but a router of OLMo-core, which is flat: the width times the number of experts.
     """
-    return size is None or role == "router" or (len(size) <= 2 if role.endswith("norm") else len(size) >= 2)
+    if size is None:
+        return True
+    if role == "router" and len(size) == 1:
+        return all(size[0] > width and size[0] % width == 0 for width in widths)
+    return len(size) <= 2 if role.endswith("norm") else len(size) >= 2
 
 
 def _biases(places: Mapping[str, Place], out: Mapping[str, Proposal]) -> Found:

@@ -245,6 +245,18 @@ def test_a_name_counts_in_its_place_and_without_sizes_too(text: str) -> None:
     assert spelled(dict.fromkeys(sizes)) == alone
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "role"),
+    [
+        *(("scale", (64,), "-"), ("scale", None, "-"), ("weight", (64,), "-"), ("weight", (8,), "-")),
+        *(("weight", (8, 64), "router"), ("weight", (8 * 64,), "router"), ("weight", None, "router")),
+    ],
+)
+def test_a_router_is_a_matrix_or_flat_and_its_gain_is_none(name: str, size: tuple[int, ...] | None, role: str) -> None:
+    sizes = {"embed_tokens.weight": (50, 64), f"layers.0.router.{name}": size, "layers.0.experts.0.w1": (16, 64)}
+    assert spelled(sizes)[f"layers.0.router.{name}"] == role
+
+
 @pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
 def test_the_final_norm_is_the_one_outside_the_blocks(norms: dict[str, str]) -> None:
     lists = {name.partition(".")[0] for name in norms if not name.startswith("lm_head")}
