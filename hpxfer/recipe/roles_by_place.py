@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpxfer.recipe.match import JOIN
 from hpxfer.recipe.places import EXPERTS, NORM, Place, places_of
@@ -47,6 +47,8 @@ Found = Iterator[tuple[str, "Proposal"]]
 # Of matrices that are numbered alone, Llama's order is the common one. Others read w3 as the output.
 BY_NUMBER = "by the common order of w1, w2 and w3, as no size says which is the output"
 BY_PLACE = "by its place, as the only norm outside the blocks"
+BY_STACK = "by its name alone, in other blocks than the main ones"
+BY_SECOND = "by its name alone, beside another of this role"
 # Outside attention: where a router may lie.
 AROUND_EXPERTS = ("block", "dense", "moe", "other")
 WITHOUT_HIDDEN_BIAS = ("router", "embedding", "position", "readout")
@@ -90,7 +92,8 @@ def proposals(sizes: Sizes) -> dict[str, Proposal]:
     for name, role, guess in stacked_experts(blocks, of_experts, known, sizes):
         out[name] = Proposal(role=role, guess=guess)
     out.update(_biases(places, out))
-    return {name: out[name] for name in sizes if name in out}
+    guessed = {name: found.guess or (None if places[name].is_main else BY_STACK) for name, found in out.items()}
+    return {name: replace(out[name], guess=guessed[name]) for name in sizes if name in out}
 
 
 def _around_experts(at: Place) -> str | None:
@@ -219,13 +222,18 @@ def _is_norm_of_block(at: Place) -> bool:
 
 
 def _outside(around: Mapping[str, Place]) -> Found:
-    """Yield the roles of what lies outside the blocks."""
+    """Yield the roles of what lies outside the blocks. A second word for one of them is a guess."""
+    first: dict[str, str] = {}
     for name, at in around.items():
         role = OUTSIDE.get(at.word)
         if at.word in IN_HEAD and at.path and set(at.path) <= HEADS:
-            yield name, Proposal(role="readout")
-        elif role is not None and set(at.path) <= (EMBEDDINGS if role != "readout" else set()):
-            yield name, Proposal(role=role)
+            role = "readout"
+        elif not set(at.path) <= (EMBEDDINGS if role != "readout" else set()):
+            role = None
+        if role is not None:
+            # T5 calls one tensor by two words, of which one is `shared`.
+            word = first.setdefault(role, at.word) if at.word != "shared" else at.word
+            yield name, Proposal(role=role, guess=None if word == at.word else BY_SECOND)
     yield from _final_norm({name: at for name, at in around.items() if NORM.fullmatch(at.word)})
 
 

@@ -151,7 +151,7 @@ def test_names_without_sizes_get_the_roles_of_their_places_or_are_refused(tmp_pa
         ("*.o_proj.weight attn_q@64", None),
     ],
 )
-def test_a_pattern_without_sizes_is_held_to_the_tensors_of_the_target(tmp_path: Path, line: str, why: str | None) -> None:
+def test_a_pattern_is_held_to_the_tensors_of_the_target(tmp_path: Path, line: str, why: str | None) -> None:
     shape = {"width": 64, "depth": 2, "num_experts": 4, "num_active": 2, "expert_width": 48, "head_dim": 16}
     made = Recipe.from_hps("completep-moe", shape, {"lr": 2.0**-8}, gate="normalized_softmax")
     names = at(tmp_path, f"{line}\n")
