@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.wrappers import class_of, plain_modules, unwrapped
@@ -169,7 +169,7 @@ def config_of(model: torch.nn.Module | Any) -> Any:
     """
     if not hasattr(model, "named_modules"):
         return model
-    at, configs = unwrapped(model), list[Any]()
+    configs, at = list[Any](), cast("torch.nn.Module | None", unwrapped(model))
     while at is not None:
         configs += [config] if (config := getattr(at, "config", None)) is not None else []
         trained = [child for child in at.children() if next(child.parameters(), None) is not None]
