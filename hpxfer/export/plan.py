@@ -15,7 +15,7 @@ from hpxfer.export.stand_in import stand_in
 from hpxfer.recipe import OtherModelWarning, OutOfRangeWarning, Recipe
 from hpxfer.recipe.explain import TensorRow
 from hpxfer.recipe.fitted_range import check_covered, out_of_range
-from hpxfer.recipe.match import Roles, match_roles
+from hpxfer.recipe.match import AT, Roles, match_roles
 from hpxfer.recipe.patterns import pairs_of_roles, spelled
 from hpxfer.recipe.propose_roles import roles_of_names
 from hpxfer.recipe.resolved import Base, Resolved
@@ -109,7 +109,7 @@ def make_plan(recipe: Recipe, shape: Shape, parameters: Sequence[Named] | None, 
         warnings.simplefilter("ignore", OutOfRangeWarning)
         warnings.simplefilter("ignore", OtherModelWarning)
         role_of = {} if parameters is None else _role_of(parameters, extra, known, where)
-        rows = () if parameters is None else _rows(recipe, shape, parameters, role_of)
+        rows = () if parameters is None else _rows(recipe, shape, parameters, role_of, known)
     label = shape.label(schedule=bool(shape.steps))
     cautions = [f"the target {label} is beyond what was measured: {'; '.join(beyond)}"] if beyond else []
     guesses = {(one.role, one.guess): name for name, one in reversed(role_of.items()) if one.guess}
@@ -124,13 +124,17 @@ def make_plan(recipe: Recipe, shape: Shape, parameters: Sequence[Named] | None, 
 
 
 def _rows(
-    recipe: Recipe, shape: Shape, parameters: Sequence[Named], role_of: Mapping[str, Proposal]
+    recipe: Recipe, shape: Shape, parameters: Sequence[Named], role_of: Mapping[str, Proposal], known: Pairs
 ) -> tuple[TensorRow, ...]:
     names = {name: one.role for name, one in role_of.items()}
+    # A pattern may match a tensor that cannot have its role. So an unknown size is that of the role that the name says.
+    by_name = roles_of_names({one.name: one.size for one in parameters}, (), known, "names")
+    without = {one.name for one in parameters if one.role is None and AT not in names[one.name]}
+    sized = names | {name: by_name[name].role for name in without & by_name.keys()}
     pairs = pairs_of_roles(names)
     # Checked before the model is made, whose sizes follow from the roles.
     match_roles([one.name for one in parameters], [], pairs, Base(recipe.file).refused(shape))
-    return recipe.explain(stand_in(parameters, names, shape), pairs, shape).rows
+    return recipe.explain(stand_in(parameters, names, sized, shape), pairs, shape).rows
 
 
 def _role_of(parameters: Sequence[Named], extra: Roles, known: Pairs, where: str) -> dict[str, Proposal]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpxfer.export.names import Named
@@ -22,15 +22,20 @@ if TYPE_CHECKING:
 VOCABULARY, CONTEXT = 50304, 2048
 
 
-def stand_in(parameters: Sequence[Named], roles: dict[str, str], shape: Shape) -> torch.nn.Module:
-    """Return the model. `roles` maps each name to its role. Memory is not taken (device meta)."""
+def stand_in(
+    parameters: Sequence[Named], roles: Mapping[str, str], sized: Mapping[str, str], shape: Shape
+) -> torch.nn.Module:
+    """Return the model. `roles` maps each name to its role, and `sized` to that from which an unknown size follows.
+
+    Memory is not taken (device meta).
+    """
     import torch
 
     root = torch.nn.Module()
     tensors: dict[str, torch.nn.Parameter] = {}
     for one in parameters:
         *path, last = one.name.split(".")
-        size = _of_matrices(one.size or nominal_size(one.name, roles[one.name], shape), roles[one.name], shape)
+        size = _of_matrices(one.size or nominal_size(one.name, sized[one.name], shape), roles[one.name], shape)
         module = root
         for at, part in enumerate(path):
             # Names such as `forward` may be parts too, so that attributes of Module must not be set.

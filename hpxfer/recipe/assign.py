@@ -160,11 +160,11 @@ def _with_own(
     path, _, name = item.name.rpartition(".")
     module = modules[path]
     size, kind = tuple(item.tensor.shape), ROLES[item.roles[0]]
-    if kind == "ones":
-        return replace(item, gain=gain_of(module, name))
-    if kind == "zeros" or (target.width not in size and item.base_fan_in is None):
+    if kind == "zeros" or (kind == "matrix" and target.width not in size and item.base_fan_in is None):
         return item
     try:
+        if kind == "ones":
+            return replace(item, gain=gain_of(module, name))
         if item.role == "embedding":
             around = modules.get(path.rpartition(".")[0])
             factors = own.embedding(embedding_scale(module, name, around, target.width), tied=item.tied)
@@ -187,11 +187,18 @@ def _misfit(item: RoleTensor, target: Shape) -> str | None:
             "parameter that an optimizer trains; give it the role hidden_bias, or requires_grad_(False) if a rule "
             "moves it"
         )
-    if ROLES[item.roles[0]] in ("ones", "zeros"):
-        return None
     size = tuple(item.tensor.shape)
+    if ROLES[item.roles[0]] in ("ones", "zeros"):
+        if _is_vector(item, target):
+            return None
+        rule = f"a tensor of role {item.role} must be a vector, or one per layer, head or expert, got size {size}"
+        return f"roles: {item.name}: {rule}; give the role of its matrices, or narrow the pattern"
     if len(size) < 2:
         rule = f"a tensor of role {item.role} must be a matrix, got size {size}"
+        if item.role == "router" and size != (target.num_experts,):
+            flat = size == (target.num_experts * target.width,)
+            known = "a matrix in one row must keep its two dimensions" if flat else "a gain that starts at 1: norm"
+            return f"roles: {item.name}: {rule}, no bias of {target.num_experts} experts; {known}"
         return f"roles: {item.name}: {rule}; biases: hidden_bias"
     needed = {"width": target.width} if item.base_fan_in is None else {}
     # A router of a single number is the gate of a shared expert.
@@ -209,6 +216,20 @@ def _misfit(item: RoleTensor, target: Shape) -> str | None:
             f"model, or correct the patterns{_of_low_rank(item)}"
         )
     return None
+
+
+def _is_vector(item: RoleTensor, target: Shape) -> bool:
+    """Return whether a tensor can hold gains or biases. All layers may share it, with the depth in front."""
+    size = [dim for dim in item.tensor.shape if dim > 1]
+    if len(size) > 1 and size[0] == target.depth:
+        size = size[1:]
+    if len(size) < 2:
+        return True
+    heads, of_heads = (target.query_heads, target.key_heads), size[-1] == target.head_dim
+    if ROLES[item.role] == "ones":
+        return len(size) == 2 and of_heads and size[0] in heads
+    # The biases of queries, keys and values may stand side by side.
+    return of_heads or (len(size) == 2 and size[0] in (2, 3, target.num_experts, target.num_shared))
 
 
 def _of_low_rank(item: RoleTensor) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.wrappers import class_of, plain_modules, unwrapped
@@ -46,7 +46,7 @@ class KnownModel:
 
 _ATTN_SITES: Pairs = (("*layers.*.self_attn", "attn_logits"), ("*layers.*.self_attn", "attn_out"))
 _DENSE_SITE: Pairs = (("*layers.*.mlp", "dense_out"),)
-_END_SITES: Pairs = (("*embed_tokens", "embedding"), ("*wte", "embedding"), ("lm_head", "readout"))
+_END_SITES: Pairs = (("*embed_tokens", "embedding"), ("*wte", "embedding"), ("*lm_head", "readout"))
 # These models have no shared experts, so that the factor on the gates may multiply the layer's output instead.
 _MOE_SITES: Pairs = (
     ("*layers.*.mlp.gate", "router"),
@@ -163,8 +163,19 @@ _GATES: dict[str, Callable[[Any], str | None]] = {
 
 
 def config_of(model: torch.nn.Module | Any) -> Any:
-    """Return the config of a model, under its wrappers, or the config itself if that is given. It may be None."""
-    return getattr(unwrapped(model), "config", None) if hasattr(model, "named_modules") else model
+    """Return the config of a model, under its wrappers, or the config itself if that is given. It may be None.
+
+    A module of any library around the model, such as one with the loss, is a wrapper if it adds no parameters.
+    """
+    if not hasattr(model, "named_modules"):
+        return model
+    configs, at = list[Any](), cast("torch.nn.Module | None", unwrapped(model))
+    while at is not None:
+        configs += [config] if (config := getattr(at, "config", None)) is not None else []
+        trained = [child for child in at.children() if next(child.parameters(), None) is not None]
+        at = trained[0] if len(trained) == 1 and not at._parameters else None
+    named = (config for config in configs if isinstance(getattr(config, "model_type", None), str))
+    return next(named, configs[0] if configs else None)
 
 
 def known_model(model: torch.nn.Module | Any) -> KnownModel | None:

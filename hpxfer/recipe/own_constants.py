@@ -1,21 +1,24 @@
-"""Own constants: the numbers of a model's config by which its forward pass multiplies, beside what a recipe tells.
+"""Own constants: the numbers by which a model's forward pass multiplies by itself, beside what a recipe tells.
 
 Granite's config multiplies each branch and divides the logits, DeepSeek's multiplies the gates, Gemma's sets the scale
-of attention and caps the logits. Known names say where they act. Others are known by how they are called.
+of attention and caps the logits. They stand in configs, which may be nested, and in modules. Known names say where they
+act. Others are known by how they are called.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.recipe.forward_sites import EXPERTS
-from hpxfer.recipe.known_models import config_of
+from hpxfer.recipe.places import FOREIGN
 from hpxfer.recipe.probe import SCALES
-from hpxfer.recipe.wrappers import plain_modules, unwrapped
+from hpxfer.recipe.wrappers import plain_modules
 
 if TYPE_CHECKING:
     import torch
@@ -57,26 +60,34 @@ KNOWN: dict[str, tuple[tuple[str, ...], Factor]] = {
 # Other names that say that they multiply, or that they bound what is multiplied.
 PATTERN = re.compile(
     r"(^|_)(multipliers?|scale|scales|scaling|scaling_factor|scale_factor|softcap|softcapping|soft_cap|logit_cap)$"
-    r"|mup|_(alpha|beta)_factor$|^layernorm_.*_(alpha|beta)$|._temperature$|^scale_(emb|depth|width)"
+    r"|mup|_(alpha|beta)_factor$|^layernorm_.*_(alpha|beta)$|._temperature$|^scale_(emb|depth|width)|^clip_qkv$"
 )
 # What these words name is no factor of activations: sizes, positions, losses, inits, other inputs than text.
 NO_FACTOR = re.compile(
     r"rope|rotary|position|^pos_|timescale|time_|init|loss|aux|coef|lora|noise|vision|image|audio|video|box|mask|mtp"
     r"|(dim|ffn|ff|hidden|intermediate|channel|head|kv|vocab|size)_(mult|scal)[a-z]*$"
-    r"|contrastive|matching|sampling|upscal|rescale|floor_scale|^scale$|^scale_factor$"
+    r"|contrastive|matching|sampling|upscal|rescale|floor_scale|^scale$|^scale_factor$|(^|_)lr(_|$)|grad|decay"
 )
-HOLDERS = ("config", "cfg", "args", "params")  # what models call the object with their options
+# By these the model multiplies by a factor that changes with the shape, at one and the same value in its config. muP's
+# switches, and the numbers of its base, do so by the width.
+BY_DEPTH = ("scale_depth", "scale_attn_by_inverse_layer_idx")
+BY_WIDTH = re.compile(r"^dim_model_base$|mup.*base|base.*mup")
+# What modules call the object with their options. Other objects lie in it, of which these are not the model's own.
+HOLDERS = ("config", "cfg", "model_config", "args", "model_args", "params", "hparams", "opts", "options")
+OF_OTHERS = re.compile(r"quant|generation|encoder|q_?former|resampler|perceiver|codec")
+MOST_NESTED = 3
 CLOSE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnConstant:
-    """A number of a config that is not neutral. Without `keys` only its name says that it multiplies."""
+    """A number or a switch that is not neutral. Without `keys` only its name says that it multiplies."""
 
     name: str
     value: Any
     keys: tuple[str, ...] = ()
     factor: float = 1.0
+    follows: str | None = None  # the dimension of the shape with which the model's factor changes
 
 
 def own_constants(model: torch.nn.Module | Any) -> tuple[OwnConstant, ...]:
@@ -84,8 +95,16 @@ def own_constants(model: torch.nn.Module | Any) -> tuple[OwnConstant, ...]:
 
     The factor on the embedding is not among them: `probe` finds it, and the embedding's numbers undo it.
     """
-    config = _options(model)
-    found = [constant for name, value in config.items() if (constant := _constant(name, value, config)) is not None]
+    found: list[OwnConstant] = []
+    for config in _configs(model):
+        constants = [_constant(name, value, config) for name, value in config.items()]
+        found += [one for one in constants if one is not None and one not in found]
+    # Modules repeat the numbers of their config, under its names or others.
+    names, keys = {one.name for one in found}, {key for one in found for key in one.keys}
+    for name, module in _in_modules(model):
+        one = _constant(name, module[name], module)
+        if one is not None and one not in found and name not in names and not keys & set(one.keys):
+            found.append(one)
     if not (scales := _attention_scales(model)):
         return tuple(found)
     # The modules say what the config has become: `attach` may have set them.
@@ -112,19 +131,23 @@ def left_to_multiply(model: torch.nn.Module, at: Resolved) -> dict[str, float]:
 def differences(model: torch.nn.Module, at: Resolved) -> Iterator[str]:
     """Yield one sentence per constant of the model that neither the recipe's base nor the recipe's numbers have.
 
-    A base that states the same number among its options has the constant too.
+    A base that states the same number among its options has the constant too. Its factor may be another all the same.
     """
     constants, stated = own_constants(model), at.base.file.model.options or {}
     product, by_recipe = _by_key(constants), at.forward.get("attn_logits", 1.0)
     for one in constants:
+        where = f", on {', '.join(one.keys)}" if one.keys else ""
         if stated.get(one.name) == one.value:
+            there, here = (getattr(shape, one.follows or "depth") for shape in (at.base.shape, at.target))
+            if one.follows and there != here and not (one.keys and _agree(one, product, at)):
+                rule = f"the model multiplies by a factor of its own that changes with the {one.follows}"
+                yield f"{one.name}: {rule}, {there} at the base, {here} in the target{where}"
             continue
         if one.keys == ATTENTION:
             if not any(_close(one.factor, scale) for scale in (at.target.head_dim**-0.5, by_recipe)):
                 yield f"{one.name}: q.k times {by_recipe:.6g} by the recipe, {one.factor:.6g} in the target"
-        elif not one.keys or not all(_agrees(key, product[key], at) for key in one.keys if _has(key, at)):
+        elif not one.keys or not _agree(one, product, at):
             base = f"{at.base.fixed['route_scale']:g}" if one.keys == GATES else "none"
-            where = f", on {', '.join(key for key in one.keys)}" if one.keys else ""
             yield f"{one.name}: {base} at the base, {_spell(one.value)} in the target{where}"
 
 
@@ -133,33 +156,87 @@ def _constant(name: str, value: Any, config: Mapping[str, Any]) -> OwnConstant |
         return None
     if name == "scale_attn_weights" and value is False:
         return OwnConstant(name=name, value=value, keys=ATTENTION)
+    follows = _follows(name, value)
+    if value is True and follows:
+        return OwnConstant(name=name, value=value, follows=follows)
     if name in KNOWN and _is_number(value) and value:
         keys, factor = KNOWN[name]
         by = factor(float(value), config)
-        neutral = _close(by, 1.0) and keys != ATTENTION
-        return None if neutral else OwnConstant(name=name, value=value, keys=keys, factor=by)
+        neutral = _close(by, 1.0) and keys != ATTENTION and not follows
+        return None if neutral else OwnConstant(name=name, value=value, keys=keys, factor=by, follows=follows)
     if name in KNOWN or not PATTERN.search(name) or (NO_FACTOR.search(name) and "mup" not in name):
         return None
     values = value if isinstance(value, list | tuple) else [value]
     if not values or not all(_is_number(each) for each in values):
         return None
-    caps = "cap" in name  # a bound of 1 bounds, and one of 0 is none
+    caps = "cap" in name or "clip" in name  # a bound of 1 bounds, and one of 0 is none
     neutral = not any(values) if caps else all(float(each) == 1.0 for each in values)
-    return None if neutral else OwnConstant(name=name, value=value)
+    return None if neutral else OwnConstant(name=name, value=value, follows=follows)
 
 
-def _options(model: Any) -> dict[str, Any]:
-    """Return name -> value of a model's config, without names that start with an underscore."""
+def _follows(name: str, value: Any) -> str | None:
+    """Return the dimension with which the factor of a constant changes while its value stays."""
+    if name in BY_DEPTH:
+        return "depth"
+    return "width" if BY_WIDTH.search(name) or ("mup" in name and value is True) else None
+
+
+def _configs(model: Any) -> Iterator[dict[str, Any]]:
+    """Yield the options of each object that the modules of a model hold, or those of the config that is given."""
     if not hasattr(model, "named_modules"):
-        holder = config_of(model)
-    else:
-        inner = unwrapped(model)
-        holder = next((found for name in HOLDERS if (found := getattr(inner, name, None)) is not None), None)
+        yield _options(model)
+        return
+    seen = set[int]()
+    for _, module in _own_modules(model):
+        held = [getattr(module, name, None) for name in HOLDERS if name in vars(module) or hasattr(type(module), name)]
+        for holder in held:
+            if holder is not None and id(holder) not in seen:
+                seen.add(id(holder))
+                yield _options(holder)
+
+
+def _in_modules(model: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each attribute of a module that a known name calls a factor, with all attributes of the module."""
+    for path, module in _own_modules(model) if hasattr(model, "named_modules") else ():
+        for name in sorted(vars(module).keys() & KNOWN.keys()):
+            # The heads of low-rank attention have several sizes, and a scale that no shape says.
+            if KNOWN[name][0] != ATTENTION or (_is_attention(path) and not hasattr(module, "kv_lora_rank")):
+                yield name, vars(module)
+
+
+def _own_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yield the modules of a model without those that read something else than the tokens so far."""
+    for path, module in plain_modules(model).items():
+        if not any(FOREIGN.fullmatch(part) for part in path.lower().split(".")):
+            yield path, module
+
+
+def _is_attention(path: str) -> bool:
+    return any(word in path.rpartition(".")[2].lower() for word in ("attn", "attention"))
+
+
+def _options(holder: Any, nested: int = MOST_NESTED) -> dict[str, Any]:
+    """Return name -> value of a config and of what lies in it, without names that start with an underscore."""
     text = getattr(holder, "get_text_config", None)
     if callable(text):
         holder = text(decoder=True)
-    values = holder if isinstance(holder, Mapping) else getattr(holder, "__dict__", {})
-    return {name: value for name, value in values.items() if isinstance(name, str) and not name.startswith("_")}
+    values = dict(holder) if isinstance(holder, Mapping) else _attributes(holder)
+    own = {name: value for name, value in values.items() if isinstance(name, str) and not name.startswith("_")}
+    out: dict[str, Any] = {}
+    for name, value in own.items():
+        held = isinstance(value, Mapping) or (hasattr(value, "__dict__") and not callable(value))
+        held = held and not isinstance(value, ModuleType)
+        if nested and held and not NO_FACTOR.search(name) and not OF_OTHERS.search(name):
+            out |= _options(value, nested - 1)
+    return out | own
+
+
+def _attributes(holder: Any) -> dict[str, Any]:
+    """Return the attributes of an object or a class, those of its classes and slots included."""
+    kinds = holder.__mro__ if isinstance(holder, type) else type(holder).__mro__
+    out = {name: value for kind in reversed(kinds) for name, value in vars(kind).items()}
+    slots = {name: getattr(holder, name, None) for name, value in out.items() if inspect.ismemberdescriptor(value)}
+    return {**out, **slots, **getattr(holder, "__dict__", {})}
 
 
 def _attention_scales(model: Any) -> set[float]:
@@ -169,8 +246,7 @@ def _attention_scales(model: Any) -> set[float]:
     return {
         float(scale)
         for name, module in plain_modules(model).items()
-        if "attn" in name.rpartition(".")[2].lower() or "attention" in name.rpartition(".")[2].lower()
-        if isinstance(scale := getattr(module, "scaling", None), int | float)
+        if _is_attention(name) and isinstance(scale := getattr(module, "scaling", None), int | float)
     }
 
 
@@ -181,6 +257,11 @@ def _by_key(constants: tuple[OwnConstant, ...]) -> dict[str, float]:
         for key in one.keys:
             out[key] = out.get(key, 1.0) * one.factor
     return out
+
+
+def _agree(one: OwnConstant, product: Mapping[str, float], at: Resolved) -> bool:
+    """Return whether the recipe's numbers contain the constants on all keys of this one."""
+    return all(_agrees(key, product[key], at) for key in one.keys if _has(key, at))
 
 
 def _agrees(key: str, factor: float, at: Resolved) -> bool:

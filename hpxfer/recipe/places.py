@@ -7,9 +7,12 @@ a vision tower. So a name is read from the block downwards, and a word counts on
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
+
+from hpxfer.recipe.role_words import OUTSIDE
 
 Kind = Literal["outside", "block", "attention", "dense", "moe", "router", "expert", "shared", "other", "foreign"]
 
@@ -30,7 +33,8 @@ IN_ATTENTION = frozenset({"self", "output", "qkv_linear"})
 ROUTERS = frozenset({"gate", "router", "gating"})
 # Parts of a model that read something else than the tokens so far, or that train beside it.
 FOREIGN = re.compile(
-    r"(.*_)?(vision|visual|vit|image|img|audio|speech|video|cross|crossattention|mtp|lora|adapters?|projector)(_.*)?"
+    r"(.*_)?(vision|visual|vit|image|img|audio|speech|video|cross|crossattention|mtp|lora|adapters?|projector"
+    r"|resampler|perceiver|q_?former|codec|draft|eagle|medusa|teacher)(_.*)?"
 )
 
 
@@ -44,6 +48,7 @@ class Place:
     branch: str  # the path of the outermost module of its kind of place, such as the attention of a block
     word: str  # in small letters: `wq` of `layers.0.attention.wq.weight`
     is_bias: bool
+    is_main: bool = True  # outside all blocks, or in those beside an embedding, or in those with most tensors
     path: tuple[str, ...] = ()  # outside the blocks: the modules around `word`, below those that hold the blocks too
 
 
@@ -53,8 +58,17 @@ def places_of(names: Collection[str]) -> dict[str, Place]:
     at = {name: _block_at(holder) for name, (holder, _, _, _) in cut.items()}
     if not any(end is not None for end in at.values()):  # one block alone, without a number
         at = {name: _around_part(holder) for name, (holder, _, _, _) in cut.items()}
-    stems = {_stem(cut[name][0], end) for name, end in at.items() if end is not None}
+    stem_of = {name: _stem(cut[name][0], end) for name, end in at.items() if end is not None}
+    stems = set(stem_of.values())
     two = any("decoder" in part for stem in stems for part in stem)
+    foreign = {
+        name
+        for name, (holder, word, _, _) in cut.items()
+        if any(FOREIGN.fullmatch(part) for part in (*holder, word)) or (two and "encoder" in holder)
+    }
+    own = Counter(stem for name, stem in stem_of.items() if name not in foreign)
+    embeds = {path for name, (path, word, _, _) in cut.items() if OUTSIDE.get(word) == "embedding" and at[name] is None}
+    main = max(own, key=lambda stem: (stem in embeds, own[stem]), default=())
     out = {}
     kind: Kind
     for name, (holder, word, is_bias, in_list) in cut.items():
@@ -64,10 +78,19 @@ def places_of(names: Collection[str]) -> dict[str, Place]:
         else:
             path = ()
             kind, depth = _inside(holder[end:])
-        if any(FOREIGN.fullmatch(part) for part in (*holder, word)) or (two and "encoder" in holder):
+        if name in foreign:
             kind = "foreign"
         block, branch, module = (".".join(holder[:to]) for to in (end or 0, (end or 0) + depth, len(holder)))
-        out[name] = Place(kind=kind, block=block, branch=branch, holder=module, word=word, is_bias=is_bias, path=path)
+        out[name] = Place(
+            kind=kind,
+            block=block,
+            branch=branch,
+            holder=module,
+            word=word,
+            is_bias=is_bias,
+            is_main=stem_of.get(name, main) == main,
+            path=path,
+        )
     return out
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hpxfer.errors import HpxferError
 from hpxfer.recipe.wrappers import class_of
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 SCALES = ("embed_scale", "embedding_multiplier", "scale_emb", "embedding_scale", "emb_scale", "embed_multiplier")
 # Models of transformers 4 that multiply by sqrt(width) in their forward pass, without an attribute that says so.
 SCALED_BY_SQRT_WIDTH = ("GemmaModel", "Gemma2Model", "RecurrentGemmaModel")
+# What an embedding must show, and the attribute that shows it too.
+FACTOR = ("the factor on its rows", "a number scalar_embed_scale beside the embedding")
 FEW = 1e-3  # numbers of a probe that differ by less are equal
 
 
@@ -34,7 +37,7 @@ class Gain:
 def gain_of(module: torch.nn.Module, name: str) -> Gain | None:
     """Return what a norm does with its parameter `name`, or None if that cannot be found out.
 
-    A gain of the kind 1 + w (Gemma, Qwen3-Next) has the offset 1.
+    A gain of the kind 1 + w (Gemma, Qwen3-Next) has the offset 1. Raises HpxferError if a buffer has no memory.
     """
     import torch
 
@@ -43,6 +46,7 @@ def gain_of(module: torch.nn.Module, name: str) -> Gain | None:
     weight = module._parameters.get(name)
     if weight is None or weight.ndim != 1 or not _is_small(module, name):
         return None
+    _require_memory(module, "whether its gain is w or 1 + w", "an attribute zero_centered_gamma")
     (size,) = weight.shape
     x = _features(size)
 
@@ -91,11 +95,13 @@ def embedding_scale(module: torch.nn.Module, name: str, owner: torch.nn.Module |
     """Return the factor on the rows of an embedding, which `module` has as its parameter `name`.
 
     The factor is the module's own, or that of the module around it, `owner`. A factor that stands as a bare number in
-    the forward pass of a whole model is not seen.
+    the forward pass of a whole model is not seen. Raises HpxferError if the factor may lie in a buffer without memory.
     """
     called = _rows_times(module, name, width) if _is_small(module, name) else None
-    if called is None and (own := _number(module, ("scalar_embed_scale", *SCALES))):
-        return own
+    if called is None:
+        if own := _number(module, ("scalar_embed_scale", *SCALES)):
+            return own
+        _require_memory(module, *FACTOR)
     if called is not None and not math.isclose(called, 1.0, rel_tol=FEW):
         return called
     if owner is None or owner is module:
@@ -105,6 +111,7 @@ def embedding_scale(module: torch.nn.Module, name: str, owner: torch.nn.Module |
         around = _rows_times(owner, f"{path}.{name}", width)
         if around is not None:
             return around
+        _require_memory(owner, *FACTOR)
     if stated := _number(owner, SCALES) or _number(getattr(owner, "config", None), SCALES):
         return stated
     return math.sqrt(width) if class_of(owner).__name__ in SCALED_BY_SQRT_WIDTH and _is_plain(module) else 1.0
@@ -128,14 +135,26 @@ def _number(holder: Any, attributes: Iterable[str]) -> float | None:
     """Return the first of these attributes that is a number, or a tensor of one number."""
     import torch
 
-    values = [getattr(holder, attribute, None) for attribute in attributes]
-    values = [value.item() if isinstance(value, torch.Tensor) and _is_number(value) else value for value in values]
-    return next((float(value) for value in values if isinstance(value, int | float) and value is not True), None)
+    for attribute in attributes:
+        value = getattr(holder, attribute, None)
+        if isinstance(value, torch.Tensor) and value.ndim <= 1 and value.numel() == 1:
+            if value.is_meta:
+                raise HpxferError(_without_memory(holder, attribute, *FACTOR))
+            value = value.item()
+        if isinstance(value, int | float) and value is not True:
+            return float(value)
+    return None
 
 
-def _is_number(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor holds one number. A tensor without memory (meta device) holds none."""
-    return tensor.ndim <= 1 and tensor.numel() == 1 and not tensor.is_meta
+def _require_memory(module: torch.nn.Module, what: str, instead: str) -> None:
+    """Raise HpxferError if a buffer without memory may hide what a module computes."""
+    if hidden := [name for name, buffer in module.named_buffers() if buffer.is_meta]:
+        raise HpxferError(_without_memory(module, hidden[0], what, instead))
+
+
+def _without_memory(module: Any, name: str, what: str, instead: str) -> str:
+    rule = f"{type(module).__name__} must show {what}, got its tensor {name} without memory (device meta)"
+    return f"{rule}; make the model with memory, or give it {instead}"
 
 
 def _is_plain(module: torch.nn.Module) -> bool:

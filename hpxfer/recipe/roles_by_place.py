@@ -8,8 +8,8 @@ leaves open has no role.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from hpxfer.recipe.match import JOIN
 from hpxfer.recipe.places import EXPERTS, NORM, Place, places_of
@@ -47,6 +47,8 @@ Found = Iterator[tuple[str, "Proposal"]]
 # Of matrices that are numbered alone, Llama's order is the common one. Others read w3 as the output.
 BY_NUMBER = "by the common order of w1, w2 and w3, as no size says which is the output"
 BY_PLACE = "by its place, as the only norm outside the blocks"
+BY_STACK = "by its name alone, in other blocks than the main ones"
+BY_SECOND = "by its name alone, beside another of this role"
 # Outside attention: where a router may lie.
 AROUND_EXPERTS = ("block", "dense", "moe", "other")
 WITHOUT_HIDDEN_BIAS = ("router", "embedding", "position", "readout")
@@ -82,14 +84,16 @@ def proposals(sizes: Sizes) -> dict[str, Proposal]:
         out.update(_feed_forward(rest, sizes, routes=bool(routers) or holder in around))
     out.update((name, Proposal(role="norm")) for name, at in weights.items() if _is_norm_of_block(at))
     out.update(_outside({name: at for name, at in weights.items() if at.kind == "outside"}))
-    out = {name: found for name, found in out.items() if _fits(found.role, sizes[name])}
+    widths = {size[-1] for name, found in out.items() if found.role == "embedding" and (size := sizes[name])}
+    out = {name: found for name, found in out.items() if _fits(found.role, sizes[name], widths)}
     blocks = {name: at.block for name, at in weights.items() if at.kind not in ("attention", "outside")}
     of_experts = {name for name, at in weights.items() if at.kind in ("moe", "expert")}
     known = {name: found.role for name, found in out.items()}
     for name, role, guess in stacked_experts(blocks, of_experts, known, sizes):
         out[name] = Proposal(role=role, guess=guess)
     out.update(_biases(places, out))
-    return {name: out[name] for name in sizes if name in out}
+    guessed = {name: found.guess or (None if places[name].is_main else BY_STACK) for name, found in out.items()}
+    return {name: replace(out[name], guess=guessed[name]) for name in sizes if name in out}
 
 
 def _around_experts(at: Place) -> str | None:
@@ -125,7 +129,9 @@ def _routers(beside: Mapping[str, Place], sizes: Sizes, *, routes: bool) -> Foun
     is_ffn = {IN, OUT} <= {IN_FFN.get(word) for word in words}
     stacked = any(len(sizes[name] or ()) > 2 for name in beside)
     for name, at in beside.items():
-        if at.kind == "router":
+        if name.endswith((".scale", ".gamma")):  # a gain, as in Gemma 4
+            found = False
+        elif at.kind == "router":
             found = at.word in IN_ROUTER
         elif at.kind == "shared":  # Megatron's
             found = name.endswith("gate_weight") and "linear_fc1" in words
@@ -216,13 +222,18 @@ def _is_norm_of_block(at: Place) -> bool:
 
 
 def _outside(around: Mapping[str, Place]) -> Found:
-    """Yield the roles of what lies outside the blocks."""
+    """Yield the roles of what lies outside the blocks. A second word for one of them is a guess."""
+    first: dict[str, str] = {}
     for name, at in around.items():
         role = OUTSIDE.get(at.word)
         if at.word in IN_HEAD and at.path and set(at.path) <= HEADS:
-            yield name, Proposal(role="readout")
-        elif role is not None and set(at.path) <= (EMBEDDINGS if role != "readout" else set()):
-            yield name, Proposal(role=role)
+            role = "readout"
+        elif not set(at.path) <= (EMBEDDINGS if role != "readout" else set()):
+            role = None
+        if role is not None:
+            # T5 calls one tensor by two words, of which one is `shared`.
+            word = first.setdefault(role, at.word) if at.word != "shared" else at.word
+            yield name, Proposal(role=role, guess=None if word == at.word else BY_SECOND)
     yield from _final_norm({name: at for name, at in around.items() if NORM.fullmatch(at.word)})
 
 
@@ -239,12 +250,16 @@ def _final_norm(norms: Mapping[str, Place]) -> Found:
         yield name, Proposal(role="final_norm", guess=None if known else BY_PLACE)
 
 
-def _fits(role: str, size: Size) -> bool:
+def _fits(role: str, size: Size, widths: Collection[int]) -> bool:
     """Return whether a tensor of this size can have its role: a gain is a vector, or one per head.
 
-    All else is a matrix, but a router of OLMo-core, which is flat.
+    All else is a matrix, but a router of OLMo-core, which is flat: the width times the number of experts.
     """
-    return size is None or role == "router" or (len(size) <= 2 if role.endswith("norm") else len(size) >= 2)
+    if size is None:
+        return True
+    if role == "router" and len(size) == 1:
+        return all(size[0] > width and size[0] % width == 0 for width in widths)
+    return len(size) <= 2 if role.endswith("norm") else len(size) >= 2
 
 
 def _biases(places: Mapping[str, Place], out: Mapping[str, Proposal]) -> Found:

@@ -142,6 +142,26 @@ def test_names_without_sizes_get_the_roles_of_their_places_or_are_refused(tmp_pa
         export(recipe, "torch", DENSE, at(tmp_path, f"{NO_SIZES}*.mixxer.* hidden_bias\n"), partial=True)
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("* attn_q", r"norm\.weight: a tensor of role attn_q must be a matrix"),
+        ("*norm* norm\n*.gate.weight norm", r"gate\.weight: a tensor of role norm must be a vector"),
+        ("*.gate_up_proj expert_in", r"gate_up_proj \(expert_in\) must have width"),
+        ("*.o_proj.weight attn_q@64", None),
+    ],
+)
+def test_a_pattern_is_held_to_the_tensors_of_the_target(tmp_path: Path, line: str, why: str | None) -> None:
+    shape = {"width": 64, "depth": 2, "num_experts": 4, "num_active": 2, "expert_width": 48, "head_dim": 16}
+    made = Recipe.from_hps("completep-moe", shape, {"lr": 2.0**-8}, gate="normalized_softmax")
+    names = at(tmp_path, f"{line}\n")
+    if why is None:
+        export(made, "transformers", shape, names, partial=True)
+        return
+    with pytest.raises(HpxferError, match=why):
+        export(made, "transformers", shape, names, partial=True)
+
+
 PART = st.sampled_from(["layers", "0", "1", "12", "mlp", "w1", "w2", "weight", "weight0", "norm", "q_norm"])
 NAMES = st.lists(st.lists(PART, min_size=1, max_size=4).map(".".join), min_size=1, max_size=12, unique=True)
 

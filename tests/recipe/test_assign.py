@@ -221,6 +221,43 @@ def test_a_vector_is_no_matrix() -> None:
         recipe().param_groups(own(biases=True), bad, TARGET)
 
 
+@pytest.mark.parametrize(("size", "hint"), [(64, "norm"), (8 * 64, "two dimensions"), (8, "hidden_bias")])
+def test_a_vector_of_a_router_is_called_a_bias_only_if_it_can_be_one(size: int, hint: str) -> None:
+    model: Any = own()
+    for block in model.blocks:
+        block.moe.router.weight = nn.Parameter(torch.ones(size))
+    with pytest.raises(
+        HpxferError, match=rf"router\.weight: a tensor of role router must be a matrix.*{hint}"
+    ) as error:
+        recipe().param_groups(model, ROLES, TARGET)
+    assert ("hidden_bias" in str(error.value)) == (size == 8)
+
+
+@pytest.mark.parametrize(
+    ("role", "size", "fits"),
+    [
+        ("norm", (192, 64), False),
+        ("norm", (8, 64), False),  # a router
+        ("norm", (64,), True),
+        ("norm", (3, 64), True),  # those of all layers
+        ("norm", (4, 16), True),  # one per head
+        ("hidden_bias", (64, 64), False),
+        ("hidden_bias", (8, 128), True),  # one per expert
+        ("hidden_bias", (3, 8, 1, 128), True),
+        ("hidden_bias", (3, 4, 16), True),  # of queries, keys and values, per head
+    ],
+)
+def test_a_gain_or_bias_is_a_vector_or_one_per_layer_head_or_expert(role: str, size: Any, fits: bool) -> None:
+    made, model = recipe(model__biases=role == "hidden_bias"), own()
+    model.other = nn.Parameter(torch.ones(size))
+    roles = {**ROLES, "other": role}
+    if fits:
+        made.param_groups(model, roles, TARGET)
+        return
+    with pytest.raises(HpxferError, match=f"other: a tensor of role {role} must be a vector, or one per layer"):
+        made.param_groups(model, roles, TARGET)
+
+
 @pytest.mark.parametrize(
     ("target", "said"),
     [

@@ -13,6 +13,7 @@ from hf_models import ATTENTION, COMMON, GLM, MLA, MOE, make
 from torch import nn
 
 import hpxfer
+from hpxfer.errors import HpxferError
 from hpxfer.recipe import OtherModelWarning, Recipe, UnattachedWarning
 from hpxfer.recipe.own_constants import own_constants
 
@@ -93,6 +94,73 @@ def test_a_model_whose_config_multiplies_as_the_base_is_multiplied_once(scale: f
     assert ("route_scale" in str(seen[0].message).partition(", and trains")[0]) == (scale == 1.0)
 
 
+def test_a_factor_that_changes_with_the_shape_is_no_constant_that_the_base_has_too() -> None:
+    own = {"scale_depth": 1.4, "dim_model_base": 16, "use_mup": True}
+    model = granite()
+    model.config.update(own)
+    assert said(model, by_hand(SHAPE, options=own), SHAPE) == []
+    base = {**SHAPE, "width": 16, "depth": 1}
+    rule = "the model multiplies by a factor of its own that changes with the"
+    assert said(model, by_hand(base, options=own), SHAPE) == [
+        f"scale_depth: {rule} depth, 1 at the base, 2 in the target, on attn_out, experts, shared_out, dense_out",
+        f"dim_model_base: {rule} width, 16 at the base, 32 in the target, on readout",
+        f"use_mup: {rule} width, 16 at the base, 32 in the target",
+    ]
+
+
+class Around(nn.Module):
+    """A module around a model, of no known library."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.loss = model, nn.CrossEntropyLoss()
+
+
+def test_a_module_around_a_model_hides_neither_its_constants_nor_its_gate() -> None:
+    made = by_hand(SHAPE)
+    bare = said(granite(residual_multiplier=0.22), made, SHAPE)
+    assert bare
+    assert said(Around(granite(residual_multiplier=0.22)), made, SHAPE) == bare
+    assert said(Around(make("mixtral")), made, SHAPE) == []
+    with pytest.raises(
+        HpxferError, match="must have the gate of the recipe's base model, sigmoid, got normalized_soft"
+    ):
+        said(Around(make("mixtral")), by_hand(SHAPE, gate="sigmoid"), SHAPE)
+
+
+class Slots:
+    __slots__ = ("route_scale",)
+
+    def __init__(self) -> None:
+        self.route_scale = 2.5
+
+
+@pytest.mark.parametrize("holder", ["model_args", "hparams", "cfg"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"moe": {"route_scale": 2.5}},
+        SimpleNamespace(moe_args=SimpleNamespace(route_scale=2.5)),
+        type("Options", (), {"route_scale": 2.5}),
+        type("Options", (), {"route_scale": 2.5})(),
+        Slots(),
+    ],
+)
+def test_options_may_be_nested_and_of_a_class(holder: str, options: Any) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    setattr(model[0], holder, options)
+    assert [(one.name, one.value) for one in own_constants(model)] == [("route_scale", 2.5)]
+
+
+def test_modules_have_constants_of_their_own_if_no_config_has_them() -> None:
+    model: Any = nn.ModuleDict({name: nn.Linear(2, 2) for name in ("router", "attn", "indexer", "vision")})
+    model["router"].route_scale = model["vision"].residual_scale = model["indexer"].softmax_scale = 0.5
+    model["attn"].softmax_scale, model["attn"].scaling_of_rope = 0.25, 8.0
+    assert [(one.name, one.value) for one in own_constants(model)] == [("route_scale", 0.5), ("softmax_scale", 0.25)]
+    model.config = SimpleNamespace(routed_scaling_factor=0.5, vision_config={"residual_multiplier": 2.0})
+    assert [one.name for one in own_constants(model)] == ["routed_scaling_factor", "softmax_scale"]
+
+
 def test_another_factor_on_the_gates_than_that_of_the_base_is_named() -> None:
     shape = GLM_SHAPE
     made = by_hand(shape, gate="normalized_sigmoid", options={"route_scale": 1.5})
@@ -154,6 +222,12 @@ def test_the_constants_of_a_class_of_transformers(name: str) -> None:
         ("router_aux_loss_scale", 0.1, False),
         ("embedding_multiplier", 12.0, False),  # the embedding's numbers undo it
         ("temperature", 0.7, False),
+        ("mup_enabled", True, True),
+        ("mup_enabled", False, False),
+        ("scale_attn_by_inverse_layer_idx", True, True),
+        ("clip_qkv", 1.0, True),
+        ("clip_qkv", None, False),
+        ("grad_scale", 2.0, False),
     ],
 )
 def test_a_name_says_whether_a_number_scales(name: str, value: Any, is_one: bool) -> None:

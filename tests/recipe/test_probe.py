@@ -11,7 +11,8 @@ import torch
 from hf_models import make
 from torch import nn
 
-from hpxfer.recipe.probe import embedding_scale, gain_of
+from hpxfer.errors import HpxferError
+from hpxfer.recipe.probe import Gain, embedding_scale, gain_of
 
 WIDTH = 32
 SCALE = math.sqrt(WIDTH)
@@ -137,9 +138,45 @@ def test_what_scales_nothing_is_not_taken_for_a_factor() -> None:
 def test_a_model_without_memory_shows_the_factor_as_a_number(kind: str) -> None:
     with torch.device("meta"):
         model: Any = make(kind)
-        around = Holder(embed_scale=torch.tensor(SCALE))
     assert embedding_scale(model.model.embed_tokens, "weight", model.model, WIDTH) == pytest.approx(SCALE)
-    assert embedding_scale(around.inner, "weight", around, WIDTH) == 1.0  # a tensor without memory has no numbers
+
+
+def test_what_a_tensor_without_memory_may_hide_is_refused_and_not_taken_as_absent() -> None:
+    class Embedding(nn.Embedding):
+        def __init__(self, **attributes: Any) -> None:
+            super().__init__(48, WIDTH)
+            self.register_buffer("by", torch.tensor(SCALE))
+            self.__dict__.update(attributes)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = super().forward(ids) * self.by
+            return out
+
+    class Norm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(8))
+            self.register_buffer("tiny", torch.tensor(1e-6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (x.pow(2).mean(-1, keepdim=True) + self.tiny).rsqrt() * (1 + self.weight)
+
+    owner = Holder()
+    assert embedding_scale(Embedding(), "weight", owner, WIDTH) == pytest.approx(SCALE)
+    assert gain_of(Norm(), "weight") == Gain(offset=1.0, centered=False)
+    with torch.device("meta"):
+        within, around, stated = Embedding(), Scaled(SCALE, buffer=True), Holder(embed_scale=torch.tensor(SCALE))
+        shown, plain, norm = Embedding(scalar_embed_scale=SCALE), Holder(), Norm()
+    assert embedding_scale(shown, "weight", owner, WIDTH) == SCALE
+    assert embedding_scale(plain.inner, "weight", plain, WIDTH) == 1.0
+    rule = r"must show the factor on its rows, got its tensor (by|embed_scale) without"
+    for module, of in ((within, owner), (around.inner, around), (stated.inner, stated)):
+        with pytest.raises(HpxferError, match=rule):
+            embedding_scale(module, "weight", of, WIDTH)
+    with pytest.raises(
+        HpxferError, match=r"Norm must show whether its gain is w or 1 \+ w, got its tensor tiny without"
+    ):
+        gain_of(norm, "weight")
 
 
 def test_a_parameter_of_the_model_itself_may_be_the_embedding() -> None:

@@ -245,6 +245,43 @@ def test_a_name_counts_in_its_place_and_without_sizes_too(text: str) -> None:
     assert spelled(dict.fromkeys(sizes)) == alone
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "role"),
+    [
+        *(("scale", (64,), "-"), ("scale", None, "-"), ("weight", (64,), "-"), ("weight", (8,), "-")),
+        *(("weight", (8, 64), "router"), ("weight", (8 * 64,), "router"), ("weight", None, "router")),
+    ],
+)
+def test_a_router_is_a_matrix_or_flat_and_its_gain_is_none(name: str, size: tuple[int, ...] | None, role: str) -> None:
+    sizes = {"embed_tokens.weight": (50, 64), f"layers.0.router.{name}": size, "layers.0.experts.0.w1": (16, 64)}
+    assert spelled(sizes)[f"layers.0.router.{name}"] == role
+
+
+@pytest.mark.parametrize(
+    ("stack", "mark"),
+    [("tower.layers", "?"), ("depth_decoder.layers", "?"), ("resampler.layers", "-"), ("qformer.encoder.layer", "-")],
+)
+def test_other_blocks_than_the_main_ones_are_a_guess_or_have_no_role(stack: str, mark: str) -> None:
+    names = [f"mlp.{name}_proj.weight" for name in ("up", "down")]
+    main = [f"model.layers.{layer}.{name}" for layer in (0, 1) for name in names]
+    vision = [f"vision_tower.layers.{layer}.{name}" for layer in range(9) for name in names]
+    other = [f"{stack}.0.{name}" for name in names]
+    found = spelled(dict.fromkeys([*vision, *other, *main]))
+    assert [found[name] for name in main] == ["dense_in", "dense_out"] * 2
+    assert [found[name] for name in other] == (["dense_in?", "dense_out?"] if mark == "?" else ["-", "-"])
+    # An embedding says more than the number of tensors.
+    more = [f"{stack}.{layer}.{name}" for layer in range(4) for name in names]
+    found = spelled(dict.fromkeys([*more, *main, "model.embed_tokens.weight"]))
+    assert found[main[0]] == "dense_in"
+    assert found[more[0]] == ("dense_in?" if mark == "?" else "-")
+
+
+def test_a_second_embedding_or_readout_is_a_guess() -> None:
+    names = ("embed_tokens", "emb", "shared", "lm_head", "output")
+    found = spelled(dict.fromkeys([*(f"{name}.weight" for name in names), "layers.0.mlp.up_proj.weight"]))
+    assert list(found.values())[:5] == ["embedding", "embedding?", "embedding", "readout", "readout?"]
+
+
 @pytest.mark.parametrize("norms", NORMS.values(), ids=NORMS)
 def test_the_final_norm_is_the_one_outside_the_blocks(norms: dict[str, str]) -> None:
     lists = {name.partition(".")[0] for name in norms if not name.startswith("lm_head")}
