@@ -48,6 +48,7 @@ def without_duplicates(read: Read, runs: Sequence[Run], duplicates: str) -> tupl
             f"one HP value, shape, arm and seed must have one result, got {_result(run)} here and {_result(before)} in "
             f"row {before.row}; {_which_column(read, runs, differ)}",
         )
+    _check_last(read, pairs, steps_column(differ))
     notes = []
     if pairs:
         why = f"; they differ in {', '.join(differ)}" if differ else ""
@@ -57,6 +58,25 @@ def without_duplicates(read: Read, runs: Sequence[Run], duplicates: str) -> tupl
     if dropped:
         notes.append(f"{dropped} runs without a result are left out, as another row has the same place")
     return list(kept.values()), tuple(notes)
+
+
+def _check_last(read: Read, pairs: Sequence[tuple[Run, Run]], column: str | None) -> None:
+    """Raise HpxferError if a row that is kept is of an earlier step than one that is left out."""
+    for before, run in pairs:
+        left, kept = _step(read, before, column), _step(read, run, column)
+        if left is not None and kept is not None and left > kept:
+            rule = "the last row of a run must be that of its last step"
+            got = f"got step {kept:g} here and {left:g} in row {before.row}"
+            raise read.fault(run.row, "loss", f"{rule}, {got}; sort the table by steps")
+
+
+def _step(read: Read, run: Run, column: str | None) -> float | None:
+    if run.steps is not None or column is None:
+        return run.steps
+    try:
+        return float(read.own[column][run.row - 1])
+    except (TypeError, ValueError):
+        return None
 
 
 def _differing(read: Read, pairs: Sequence[tuple[Run, Run]]) -> list[str]:

@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from hpxfer.errors import HpxferError, cut
 from hpxfer.outside.runs import Read, Run, place
 
 TOLERANCE = 0.02  # octaves
+NEAR = 0.1  # octaves: no grid is so fine, and two such values are perhaps one
 
 
 def joined_values(read: Read, tolerance: float = TOLERANCE) -> tuple[tuple[Run, ...], tuple[str, ...]]:
@@ -36,6 +38,14 @@ def joined_values(read: Read, tolerance: float = TOLERANCE) -> tuple[tuple[Run, 
             stands_for |= {(hp, value): best for value in group}
         if len(groups) < (num := sum(value > 0 for value in counts)):
             notes.append(f"{num} spellings of {hp} are {len(groups)} values, within {tolerance:g} octaves each")
+        if len(groups) > 2 and all(other[0] - one[0] == 1 for one, other in pairwise(groups)):
+            ends = f"{groups[0][0]:g} to {groups[-1][0]:g}"
+            notes.append(f"{hp} is {ends} in steps of one; if these are exponents, name the column log2_{hp}")
+        for one, other in pairwise(groups):
+            if tolerance > 0 and (apart := math.log2(other[0] / one[-1])) < NEAR:
+                two = f"{one[-1]:g} and {other[0]:g} are two values of {hp}, {apart:.2g} octaves apart"
+                notes.append(f"{two}; if they are one, --tolerance {NEAR:g} joins them")
+                break
     joined = tuple(replace(run, value=stands_for.get((run.hp, run.value), run.value)) for run in read.runs)
     return joined, tuple(notes)
 

@@ -24,6 +24,7 @@ from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.thresholds import ERROR_RATE
 
 ERROR_UNIT = "error"
+_UNIT_OF = {"bpb": "bits per byte", "bpc": "bits per character", "ppl": "perplexity", "perplexity": "perplexity"}
 _UNIT = re.compile(r"[A-Za-z][A-Za-z0-9 /%-]{0,30}")
 
 
@@ -126,6 +127,12 @@ def _rules(limit: Mapping[str, float] | None, error: float) -> Rules:
     return Rules(error=error, loss=loss, octaves=octaves)
 
 
+def _unit_of(column: str) -> str | None:
+    """Return the unit of a loss by the name of its column; None if that does not say."""
+    words = re.split(r"[\W_]+", column.lower())
+    return next((unit for word, unit in _UNIT_OF.items() if word in words), None)
+
+
 def _loss(read: Read, runs: Sequence[Run], unit: str | None, classes: int | None, samples: int | None) -> JudgedLoss:
     """Return what the loss of a table is."""
     first = next((run for run in runs if run.has_result), runs[0])
@@ -133,7 +140,7 @@ def _loss(read: Read, runs: Sequence[Run], unit: str | None, classes: int | None
         raise read.fault(
             first.row, "unit", f"must be that of --unit, {shown(unit)}, got {shown(first.unit)}; leave one out"
         )
-    unit = (first.unit or UNITS["cross entropy"]) if unit is None else unit
+    unit = unit or first.unit or _unit_of(read.columns["loss"]) or UNITS["cross entropy"]
     words = first.loss_name or "loss"
     if not _UNIT.fullmatch(unit):
         raise HpxferError(f"{read.where}: --unit: must be a unit such as nats or bits per byte, got {shown(unit)}")

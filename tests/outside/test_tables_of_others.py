@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from foreign_runs import foreign_table
 
 from hpxfer.errors import HpxferError
+from hpxfer.outside.judging import judge
 from hpxfer.outside.prepare import Prepared, prepare
 from hpxfer.outside.read import read_table
 
@@ -28,7 +30,8 @@ def runs_of(found: Prepared) -> set[tuple[Any, ...]]:
     return {(run.arm, run.scale, run.value, run.seed, run.loss) for run in found.runs}
 
 
-PLAIN = runs_of(prepare(table(), where="plain", columns={"value": "lr", "scale": "width", "arm": "method"}))
+NAMES = {"value": "lr", "scale": "width", "arm": "method"}
+PLAIN = runs_of(prepare(table(), where="plain", columns=NAMES))
 
 
 def followed(frame: pd.DataFrame, **given: Any) -> tuple[Prepared, list[str]]:
@@ -188,3 +191,28 @@ def test_rows_that_differ_in_a_size_are_no_repeats() -> None:
     kept = prepare(both, where="table", columns={"scale": "width"}, duplicates="last")
     assert "48 results are left out" in kept.notes[-1]
     assert kept.notes[-1].endswith("they differ in n_layer")
+
+
+def test_the_last_row_of_a_run_must_be_that_of_its_last_step() -> None:
+    logs = pd.concat([table().assign(step=step, loss=table()["loss"] + 100 / step) for step in (300, 200, 100)])
+    for mapped in ({}, {"steps": "step"}):
+        with pytest.raises(HpxferError, match="must be that of its last step, got step 200 here and 300 in row 1;"):
+            prepare(logs, where="table", duplicates="last", columns=NAMES | mapped)
+    ordered = prepare(logs.sort_values("step", kind="stable"), where="table", duplicates="last", columns=NAMES)
+    assert {loss for *_, loss in runs_of(ordered)} == set(table()["loss"] + 100 / 300)
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"), [("val_bpb", "bits per byte"), ("val_perplexity", "perplexity"), ("val_loss", "nats")]
+)
+def test_the_name_of_a_loss_may_say_its_unit(metric: str, unit: str) -> None:
+    found = judge(table().rename(columns={"loss": metric}), columns={**NAMES, "loss": metric})
+    assert f"no unit is named: losses count as {unit}" in " ".join(found.notes)
+
+
+def test_values_that_may_be_one_or_exponents_are_pointed_out() -> None:
+    frame = table()
+    near = frame.assign(lr=frame["lr"].where(frame["width"] > frame["width"].min(), frame["lr"] * 1.03))
+    assert "if they are one, --tolerance 0.1 joins them" in " ".join(prepare(near, where="t", columns=NAMES).notes)
+    powers = frame.assign(lr=-np.log2(frame["lr"]))
+    assert "if these are exponents, name" in " ".join(prepare(powers, where="t", columns=NAMES).notes)
