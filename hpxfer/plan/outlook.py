@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PUBLISHED_NOISE = (0.007, 0.012)
 OCTAVE_SHARE = 0.02  # of the loss: what an octave costs in the planted basins, about the median of those sweeps
 MOST_SHAPES = 8  # about so many are planted beside the base: as all have one basin, more of them say no more
+MOST_SEEDS = 16  # that are planted: with hardly any noise more of them say no more
 QUIET = 1e-4  # the planted noise, as a share of the loss
 
 
@@ -137,6 +138,7 @@ def _planted(spec: SweepSpec, axis: Axis, num_seeds: int) -> LossGrid:
 
 def _cell(exponent: float, best: float, num_seeds: int, rng: np.random.Generator) -> SeedLosses:
     """Return a cell whose mean lies on the basin, and whose seeds scatter by the planted noise."""
+    num_seeds = min(num_seeds, MOST_SEEDS)
     luck = rng.standard_normal(num_seeds)
     luck = (luck - luck.mean()) / luck.std(ddof=1) if num_seeds > 1 else np.zeros(1)
     losses = 1 + OCTAVE_SHARE * (exponent - best) ** 2 + QUIET * luck
