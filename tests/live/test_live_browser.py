@@ -133,7 +133,7 @@ def test_the_page_follows_a_run_without_a_reload(page_of: Served, browser: Any, 
         page.locator("#trials-0 th button", has_text="validation loss, nats").click()
         tools = page.locator("#trials-0 .tools").first
         tools.locator("select").nth(3).select_option("finished")
-        tools.locator("input").fill("w32")
+        tools.locator("input").fill("w16")
         before = page.inner_text("#trials-0 .status")
         page.evaluate("document.getElementById('trials').scrollIntoView()")
         top = page.evaluate("document.getElementById('trials').getBoundingClientRect().top")
@@ -144,7 +144,7 @@ def test_the_page_follows_a_run_without_a_reload(page_of: Served, browser: Any, 
         page.click("#newer")
         until(page, "the newer report", lambda: page.get_attribute("html", "data-report") != number)
         until(page, "more rows", lambda: page.inner_text("#trials-0 .status") != before)
-        assert tools.locator("input").input_value() == "w32"
+        assert tools.locator("input").input_value() == "w16"
         assert tools.locator("select").nth(3).input_value() == "finished"
         losses = [float(text) for text in page.locator("#trials-0 tbody td:nth-child(8)").all_inner_texts()]
         assert losses == sorted(losses)
