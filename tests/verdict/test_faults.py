@@ -90,9 +90,7 @@ def breaks(found: Finding, grid: LossGrid) -> list[str]:
             k = int(np.flatnonzero(np.isclose(measured.x_K, math.log2(value)))[0])
             if measured.lowest is None or not measured.stable_K[k]:
                 continue
-            octaves = float(measured.x_K[k] - measured.x_K[measured.lowest])
-            nums = (float(measured.num_K[cell]) for cell in (k, measured.lowest))
-            error = estimates.posterior.noise.difference_se(*nums, octaves)
+            error = estimates.posterior.noise.cells_se(measured, k, measured.lowest)
             if measured.mean_K[k] - measured.mean_K[measured.lowest] > 2 * error + TINY:
                 out.append(shape.shape)
     return out
