@@ -140,7 +140,7 @@ def _loss(read: Read, runs: Sequence[Run], unit: str | None, classes: int | None
         raise read.fault(
             first.row, "unit", f"must be that of --unit, {shown(unit)}, got {shown(first.unit)}; leave one out"
         )
-    unit = unit or first.unit or _unit_of(read.columns["loss"]) or UNITS["cross entropy"]
+    unit = (first.unit or _unit_of(read.columns["loss"]) or UNITS["cross entropy"]) if unit is None else unit
     words = first.loss_name or "loss"
     if not _UNIT.fullmatch(unit):
         raise HpxferError(f"{read.where}: --unit: must be a unit such as nats or bits per byte, got {shown(unit)}")
