@@ -32,8 +32,7 @@ COLUMNS = {
 }
 REQUIRED = ("scale", "value", "loss")
 _RISES = re.compile(r"(^|[^a-z])(acc|accuracy|f1|auc|auroc|bleu|reward|return|score)([^a-z]|$)", re.IGNORECASE)
-_EXPONENTS = re.compile(r"exponent|(^|_)log", re.IGNORECASE)
-_NO_EXAMPLE = re.compile(f"{_RISES.pattern}|{_EXPONENTS.pattern}", re.IGNORECASE)  # it would be refused or misread
+_EXPONENTS = re.compile(r"exponent", re.IGNORECASE)
 STATUSES = ("finished", "diverged", "failed", "running")
 
 
@@ -109,7 +108,8 @@ def _guessed(
 
 def _missing(missing: Sequence[str], own: Mapping[str, Sequence[Any]], used: Sequence[str], form: str | None) -> str:
     """Return that columns are missing, and how to name them, or what the table is if it has another form."""
-    free = [name for name in own if name not in used and not _NO_EXAMPLE.search(name)]
+    # An example that follows must be neither refused nor misread.
+    free = [name for name in own if not (name in used or _RISES.search(name) or _EXPONENTS.search(name))]
     holds = ", ".join(f"{name}: {COLUMNS[name]}" for name in missing)
     *first, last = missing
     what = f"columns {', '.join(first)} and {last} are missing ({holds})"
@@ -122,11 +122,7 @@ def _missing(missing: Sequence[str], own: Mapping[str, Sequence[Any]], used: Seq
         free = [other for other in free if other != column]
         examples.append(f"--map {name}={column or 'NAME'}")
     listed = ", ".join(map(shown, list(own)[:20])) or "no column"
-    powers = (
-        ""
-        if "value" not in missing or not any(map(_EXPONENTS.search, own))
-        else "; exponents need a name such as log2_lr"
-    )
+    powers = "; exponents need a name such as log2_lr" if any(map(_EXPONENTS.search, own)) else ""
     return f"{what}; name the column that holds it, e.g. {' '.join(examples)}; the table has {listed}{powers}"
 
 

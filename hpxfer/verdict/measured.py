@@ -106,10 +106,15 @@ class Measured:
             share_K[cells] = chance_R @ share_N / chance_R.sum()
         return mean_K, share_K
 
+    @property
+    def agreeing_K(self) -> Bools:
+        """True for stable cells whose seeds agree."""
+        return np.asarray(self.stable_K & (self.doubt_K == 0))
+
     @cached_property
     def unbalanced(self) -> Ints | None:
-        """The stable cells whose seeds agree, if levels of seeds bear on their differences; else None."""
-        cells = np.flatnonzero(self.stable_K & (self.doubt_K == 0))
+        """The cells whose seeds agree, if levels of seeds bear on their differences; else None."""
+        cells = np.flatnonzero(self.agreeing_K)
         known_CS = np.isfinite(self.loss_KS[cells])[:, self.linked_S]
         same = bool((known_CS.any(axis=0) == known_CS.all(axis=0)).all()) if cells.size else True
         return None if same else cells
@@ -122,8 +127,7 @@ class Measured:
         """
         if not self.stable_K.any():
             return None
-        agreeing_K = self.stable_K & (self.doubt_K == 0)
-        among_K = agreeing_K if agreeing_K.any() else self.stable_K
+        among_K = self.agreeing_K if self.agreeing_K.any() else self.stable_K
         return lowest_of(np.where(among_K, self.mean_K, np.inf).tolist(), self.x_K.tolist())
 
     @cached_property

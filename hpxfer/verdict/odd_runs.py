@@ -62,9 +62,8 @@ def measure(rows: Iterable[ShapeLosses], judged: JudgedLoss = NATS) -> tuple[Mea
 
 def _log_levels(measured: Measured) -> Floats:
     """Return how likely the losses of a shape make each variance of the levels of seeds."""
-    cells = np.flatnonzero(measured.stable_K & (measured.doubt_K == 0))
-    loss_CS = measured.loss_KS[cells]
-    if not cells.size or not measured.linked_S.any():
+    loss_CS = measured.loss_KS[measured.agreeing_K]
+    if not loss_CS.size or not measured.linked_S.any():
         return np.zeros(LOG_CHANCES.size)
     return balanced(loss_CS - np.nanmin(loss_CS), measured.linked_S)[2]
 

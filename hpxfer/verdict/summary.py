@@ -68,7 +68,7 @@ def _odd(findings: Sequence[Finding]) -> list[str]:
     """Return one line on the runs that someone has to look at, or none."""
     found = [f"{one.parameterization}: {text}" for one in findings for text in odd_texts(one, dead=False)]
     texts = list(dict.fromkeys(found))
-    more = f"; and {len(texts) - 1} more such notes" if len(texts) > 1 else ""
+    more = f"; notes of this kind: {len(texts)}" if len(texts) > 1 else ""
     return [f"  ! {texts[0]}{more}"] if texts else []
 
 

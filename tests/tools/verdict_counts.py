@@ -56,7 +56,7 @@ def answer_of(finding: Finding) -> Answer:
 
 
 def most_of(finding: Finding) -> float | None:
-    """Return what a finding says is lost at most; None if it does not say so."""
+    """Return what a finding says is lost at most, or would say if it decided; None if a shape has no such number."""
     most = [most_lost(shape) for shape in finding.shapes if not shape.is_base]
     known = [nats for nats in most if nats is not None]
     return max(known) if len(known) == len(most) > 0 and math.isfinite(max(known)) else None
@@ -83,7 +83,7 @@ class VerdictCounts:
     moves_covered: int = 0  # that hold that move and the largest one between two shapes
     lines: int = 0  # sweeps whose optima lie on a line, where the method says whether they do
     not_lines: int = 0  # of these, said not to
-    bounds: int = 0  # sweeps where the method says what is lost at most
+    bounds: int = 0  # sweeps with a bound of what is lost at most
     bounds_held: int = 0
     widths: tuple[float, ...] = ()  # of the intervals of visible optima
     wrong: tuple[int, ...] = ()  # random seeds of the sweeps with a wrong verdict

@@ -77,6 +77,19 @@ def test_the_means_are_those_of_least_squares_by_the_covariance(missing: int) ->
         assert mean_RC == pytest.approx(np.tile(loss.mean(axis=1), (LEVELS.size, 1)))
 
 
+def test_levels_without_a_variance_move_parts_that_no_seed_links() -> None:
+    """The negative twin: one free level per seed, by least squares of the smallest norm."""
+    loss = np.full((6, 4), np.nan)
+    loss[:3, :2], loss[3:, 2:] = 3.0, 2.0
+    cell, seed = np.nonzero(np.isfinite(loss))
+    design = np.concatenate([cell[:, None] == np.arange(6), seed[:, None] == np.arange(4)], axis=1).astype(float)
+    free = np.linalg.lstsq(design, loss[cell, seed], rcond=None)[0][:6]
+    assert abs(free[0] - free[3] - 1.0) > 0.3
+    mean_RC, share_RC, _ = balanced(loss, np.full(4, True))
+    assert mean_RC == pytest.approx(np.tile([3.0] * 3 + [2.0] * 3, (LEVELS.size, 1)))
+    assert share_RC[-1].min() > 1e3  # the parts are known to the levels alone
+
+
 def test_a_missing_run_of_a_high_seed_moves_no_mean() -> None:
     loss: Floats = parabola(seeds=3)
     loss[:, :, 2] += 0.5  # the level of the third seed

@@ -86,7 +86,7 @@ def test_a_run_that_is_left_out_is_named_in_the_summary() -> None:
     many_arms = pd.concat([frame.assign(parameterization=name) for name in "abcdefghijklm"], ignore_index=True)
     lines = report(many_arms).summary().splitlines()
     assert len(lines) == 12
-    assert lines[-1].endswith("; and 12 more such notes")
+    assert lines[-1].endswith("; notes of this kind: 13")
 
 
 def test_a_frame_has_one_row_per_axis_parameterization_and_shape() -> None:
