@@ -15,12 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpxfer.driver.begun import stored_sweep
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import read_bytes
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.store import Store
+from hpxfer.store.sweep_file import stored_sweep
 
 # In the folder of a trainer that came here with a job: what git says of it where it came from.
 SENT = ".hpxfer-code.json"

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpxfer.driver.begun import stored_sweep
 from hpxfer.errors import HpxferError
 from hpxfer.registry import PluginFile
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.plugins import plugin_files, rows_without_plugin, stored_names
 from hpxfer.spec.sweep import PluginSpec
+from hpxfer.store.sweep_file import stored_sweep
 
 # Imports the plug-ins that it reads from stdin, as a worker would, and prints what goes wrong.
 _PREFLIGHT = """

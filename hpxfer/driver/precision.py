@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from hpxfer.driver.begun import stored_sweep
 from hpxfer.errors import HpxferError
 from hpxfer.plan.packing import Device
 from hpxfer.plan.precision import Precision
@@ -16,6 +15,7 @@ from hpxfer.spec import SweepSpec
 from hpxfer.spec.precision import AUTO, precision_on
 from hpxfer.store import Store
 from hpxfer.store.location import ResultsLocation
+from hpxfer.store.sweep_file import stored_sweep
 
 
 def precision_of(spec: SweepSpec, device: Device, location: ResultsLocation, address: str | None) -> Precision:

@@ -11,7 +11,6 @@ from hpxfer.recipe.assign import BALANCED
 from hpxfer.recipe.forward_sites import EXPERTS
 from hpxfer.recipe.tuned_on import stated
 from hpxfer.scaling.roles import ROLES
-from hpxfer.spec.recipe_parts import base_model
 
 if TYPE_CHECKING:
     from hpxfer.scaling.evaluate import Multipliers
@@ -51,7 +50,7 @@ def description(
     ]
     if betas is not None:
         parts[-1].append(f"  betas {betas[0]:.6g}, {betas[1]:.6g}")
-    rule = base_model(recipe).bias_rule
+    rule = recipe.model.bias_rule
     if BALANCED in values and rule != "none":
         above = f"load - {target.kappa:g}"
         step = f"sign({above})" if rule == "sign" else f"({above})"

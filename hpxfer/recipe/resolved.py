@@ -21,7 +21,7 @@ from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column
 from hpxfer.spec.recipe_file import FIXED_FACTORS, RecipeFile
-from hpxfer.spec.recipe_parts import OWN, base_model, own_roles
+from hpxfer.spec.recipe_parts import OWN, own_roles
 
 # Layers that some models lack: the start of their roles' names -> the dimension that a model with them has.
 OPTIONAL = {"dense": "dense_width", "shared": "num_shared", "expert": "num_experts", "router": "num_experts"}
@@ -149,7 +149,7 @@ class Resolved:
     @property
     def own(self) -> Own:
         """What the numbers of single tensors follow from."""
-        base, model = self.base, base_model(self.base.file)
+        base, model = self.base, self.base.file.model
         return Own(
             base=base.shape,
             target=self.target,
@@ -185,7 +185,7 @@ class Resolved:
     def router_bias_lr(self) -> float:
         if BALANCED not in self.values:
             raise HpxferError(f"{self.base.choice.name} has no rule for {BALANCED}, or the target has no router")
-        if base_model(self.base.file).bias_rule == "none":
+        if self.base.file.model.bias_rule == "none":
             raise HpxferError(
                 "the base was trained without a bias that balances the experts (model.balance: bias none), got a "
                 "question for its rate; train the target without one too"

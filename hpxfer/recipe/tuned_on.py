@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.registry import registry
-from hpxfer.spec.recipe_parts import OWN, base_model, own_roles
+from hpxfer.spec.recipe_parts import OWN, own_roles
 
 if TYPE_CHECKING:
     from hpxfer.scaling.shape import Shape
@@ -64,7 +64,7 @@ def compared(file: RecipeFile, target: Shape, seen: Mapping[str, Any], constants
 
     Batch and tokens are compared with the fitted range where the target shape gives them.
     """
-    known = base_model(file)
+    known = file.model
     facts = {name: value for name in VISIBLE if (value := getattr(known, name)) is not None}
     if not target.num_experts:
         facts.pop("gate", None)
@@ -86,7 +86,7 @@ def stated(file: RecipeFile) -> dict[str, str]:
         options = {name: value for name, value in (file.model.options or {}).items() if value is not None}
         own = {name[len(OWN) :].replace("_", " "): str(options[name]) for name in options if name.startswith(OWN)}
         return {"gate": file.model.gate, **own, **training_facts(file)}
-    known = base_model(file)
+    known = file.model
     values = {name: getattr(known, name) for name in VISIBLE}
     facts = {VISIBLE[name]: _spell(name, value) for name, value in values.items() if value is not None}
     return {**facts, "attention scale": known.attention_scale, **training_facts(file)}
@@ -103,7 +103,7 @@ def training_facts(file: RecipeFile) -> dict[str, str]:
         out["blocks with experts"] = (
             f"every one{first}" if file.model.moe_every == 1 else (f"one in {file.model.moe_every}{first}")
         )
-    known = base_model(file)
+    known = file.model
     if known.bias_rule and file.base_shape.get("num_experts"):
         out["balance"] = f"{_bias(known.bias_rule)}, {_loss(known.balance_loss, file.hps.aux_weight)}"
     if training := file.training:

@@ -13,7 +13,7 @@ from hpxfer.spec.base_values import base_values
 from hpxfer.spec.checks import roles_of, without_effect
 from hpxfer.spec.model_section import ModelSpec
 from hpxfer.spec.recipe_file import InitPart, ModelPart, RecipeFile
-from hpxfer.spec.recipe_parts import INIT, base_model, model_facts, training_facts
+from hpxfer.spec.recipe_parts import INIT, model_facts, training_facts
 from hpxfer.spec.sweep import HPsSpec, ScheduleSpec, SweepSpec
 from hpxfer.spec.ties import choice_of
 from hpxfer.spec.vocabulary import vocabulary
@@ -100,7 +100,7 @@ def _init(spec: SweepSpec, recipe: RecipeFile) -> Pairs:
 def _model(spec: SweepSpec, recipe: RecipeFile) -> Pairs:
     chosen = next((each for each in spec.parameterizations if each.name == recipe.parameterization.name), None)
     own = model_facts(spec, None if chosen is None else choice_of(chosen))
-    known = base_model(recipe)
+    known = recipe.model
     pairs: Pairs = {}
     for name in ModelPart.model_fields:
         theirs = getattr(known, name)

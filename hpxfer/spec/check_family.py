@@ -95,19 +95,15 @@ def _other_data(spec: SweepSpec, of_tokens: bool, family: str) -> Iterator[Probl
 
 
 def _unread(spec: SweepSpec, family: Any) -> Iterator[Problem]:
-    """Yield the keys of the model that the file gives and the family does not read, at their default too.
-
-    A stored sweep of an earlier version spells out every key. It is known by the digest of its data, and may have them
-    at their default.
-    """
-    model, defaults, stored = spec.model, presets.of_family(family.name), spec.data.digest is not None
+    """Yield the keys of the model that the file gives and the family does not read, at their default too."""
+    model, defaults = spec.model, presets.of_family(family.name)
     unread = unread_keys(family)
 
     def is_given(section: Any, name: str, default: Any) -> bool:
         value = getattr(section, name)
         if isinstance(value, BalanceSpec | MLPSpec) and isinstance(default, dict):
             default = type(value)(**default)
-        return value != default or (name in section.model_fields_set and not stored)
+        return value != default or name in section.model_fields_set
 
     # A preset fills in keys that the file does not give.
     keys = ["like"] if model.like is not None and "like" in unread["model"] else unread["model"]

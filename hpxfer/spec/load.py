@@ -21,7 +21,6 @@ from hpxfer.spec.overrides import with_overrides
 from hpxfer.spec.plugins import are_registered, import_plugin, import_plugins, stored_names
 from hpxfer.spec.sections import in_file, validated
 from hpxfer.spec.sweep import Plugin, SweepSpec
-from hpxfer.spec.ties import as_stored
 from hpxfer.spec.trainer_files import in_folder
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, read_yaml, write_yaml
 
@@ -97,14 +96,13 @@ def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]
     if trusted and (more := stated(spec.data, folder)):
         spec = spec.model_copy(update={"data": spec.data.model_copy(update=more)})
     if not are_registered(names):
-        return as_stored(spec)  # it was checked when it was stored, and its rules need the code
+        return spec  # it was checked when it was stored, and its rules need the code
     settings = spec.search_row.settings
     own = {key: value for key, value in spec.search.given.items() if key in settings.model_fields}
     validated(settings, file, own, at=("search",))
     if broken := joined(_line(file, start, path, message) for path, message in problems(spec)):
         raise HpxferError(broken)
-    spec = spec if start is None else compared(spec, start.recipe)
-    return spec if trusted else as_stored(spec)
+    return spec if start is None else compared(spec, start.recipe)
 
 
 def _line(file: YamlFile, start: Start | None, path: KeyPath, message: str) -> str:

@@ -144,7 +144,7 @@ def read_manifest(folder: str | Path) -> Manifest | None:
     version = data["hpxfer_data"]
     if version != MANIFEST_VERSION:
         raise HpxferError(
-            f"{path}: hpxfer_data: must be {MANIFEST_VERSION}, got {shown(version)}; upgrade hpxfer, or prepare again"
+            f"{path}: hpxfer_data: must be {MANIFEST_VERSION}, got {shown(version)}; prepare the data again"
         )
     try:
         return Manifest.model_validate_json(json.dumps(data))

@@ -94,7 +94,7 @@ class ModelPart(Section):
     tied_embeddings: bool | None
     norm_gains: bool | None
     biases: bool | None
-    # The rest is left out of the file if it is not known. `hpxfer.spec.recipe_parts` fills in what the built-in GPT is.
+    # The rest is left out of the file if it is not known.
     norm: Literal["layernorm", "rmsnorm"] | None = None
     positions: Literal["learned", "rope", "none"] | None = None
     qk_norm: bool | None = None
@@ -263,17 +263,9 @@ def _check_kind(file: YamlFile) -> None:
         )
     version = file.data[VERSION_KEY]
     at = file.where((VERSION_KEY,))
-    if not isinstance(version, int) or isinstance(version, bool):
-        raise HpxferError(f"{at}: must be a version, which is {RECIPE_VERSION}, got {shown(version)}")
-    if version > RECIPE_VERSION:
+    if version != RECIPE_VERSION or isinstance(version, bool):
         raise HpxferError(
-            f"{at}: must be at most {RECIPE_VERSION}, got {version}: a newer hpxfer wrote this recipe; upgrade hpxfer, "
-            "or write the recipe again from its results with this one"
-        )
-    if version < RECIPE_VERSION:
-        raise HpxferError(
-            f"{at}: must be {RECIPE_VERSION}, got {version}, from before the first release of hpxfer; write the recipe "
-            "again with `hpxfer recipe RESULTS`"
+            f"{at}: must be {RECIPE_VERSION}, got {shown(version)}; write the recipe again with `hpxfer recipe RESULTS`"
         )
     family = file.data.get("family")
     families = registry("family").names()

@@ -17,18 +17,6 @@ from hpxfer.spec.recipe_file import ModelPart, RecipeFile
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.ties import ties_at
 
-# What the models of a family are, beside what a sweep file may choose. Recipes of earlier versions leave it out.
-BUILT_IN: dict[str, dict[str, Any]] = {
-    "gpt": {
-        "norm": "layernorm",
-        "positions": "learned",
-        "qk_norm": False,
-        "attention_ratio": 1.0,
-        "embedding_scale": 1.0,
-        "bias_rule": "proportional",
-        "balance_loss": "none",
-    }
-}
 # Fields of a recipe's `init` -> keys of a sweep's `model`.
 INIT = {
     "matrices": "init",
@@ -47,13 +35,6 @@ OWN = "mlp."
 _COARSER = ("biases", "qk_norm")
 
 
-def base_model(file: RecipeFile) -> ModelPart:
-    """Return the base model. A recipe made by hand knows only what its user said."""
-    known = BUILT_IN.get(file.family, {}) if file.provenance.made == "by a sweep" else {}
-    missing = {name: value for name, value in known.items() if getattr(file.model, name) is None}
-    return file.model.model_copy(update=missing)
-
-
 def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, Any]:
     """Return field -> value of `ModelPart`, for the base of a sweep under a table."""
     model, shape = spec.model, spec.base_shape
@@ -61,9 +42,9 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
     facts = {name: getattr(model, name) for name in required}
     if spec.trainer is not None:  # of a user's own model only this is known
         return {name: facts[name] if name in READ_OF_USER else None for name in required}
-    if model.family in BUILT_IN:
+    if model.family == "gpt":
         facts |= {
-            **BUILT_IN[model.family],
+            "embedding_scale": 1.0,
             "norm": model.norm,
             "positions": model.positions,
             "qk_norm": model.qk_norm != "none",

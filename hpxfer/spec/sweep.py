@@ -86,7 +86,6 @@ StepsOrLength = Annotated[
     Length,
     BeforeValidator(lambda given: into("steps", int)(whole(given)), json_schema_input_type=CountOrNone | Length),
 ]
-_OLD_LENGTHS = {"warmup_steps": "warmup", "decay_steps": "decay_length"}  # as older files spell them
 
 
 class ScheduleSpec(Section):
@@ -103,14 +102,6 @@ class ScheduleSpec(Section):
     """The length of the last part of the run, over which the LR falls linearly. Given exactly with decay `wsd`."""
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The LR at the end of the decay, as a fraction of the peak."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _old_names(cls, given: Any) -> Any:
-        """Read the names that older files have. A file that has both names of a key keeps the old one, as unknown."""
-        if not isinstance(given, dict):
-            return given
-        return {new if (new := _OLD_LENGTHS.get(key, key)) not in given else key: value for key, value in given.items()}
 
 
 class ShapeChange(Section):

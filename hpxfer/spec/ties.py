@@ -4,8 +4,7 @@ A router that starts at exact zero gives every expert the same score. Were the l
 to the same experts. MSSP therefore asks for a random choice (Table B.2, footnote). Tables without such a router meet no
 ties to speak of. They keep the lowest index, and their trials keep their ids.
 
-A stored sweep spells out what is not `index` (`resolved`). One without the key was stored before there was a choice,
-and has `index` (`as_stored`).
+A stored sweep spells out the value of every table whose routers start at zero (`resolved`).
 """
 
 from __future__ import annotations
@@ -50,26 +49,23 @@ def ties_at(spec: SweepSpec, choice: Parameterization | None, shape: Shape) -> T
     return "index" if not shape.num_experts or (no_choice and ties == "random") else ties
 
 
-def resolved(spec: SweepSpec, stored: SweepSpec | None = None) -> SweepSpec:
+def resolved(spec: SweepSpec) -> SweepSpec:
     """Return the sweep with a value for every table whose routers start at zero, if they have experts to choose from.
 
-    It is the value that the file gives; else that of `stored`, the sweep that the results folder holds, so that a
-    folder goes on as it began; else `random`.
+    It is the value that the file gives, else `random`.
     """
     if isinstance(spec.model.ties, str) or not _chooses(spec):
         return spec
+    given = spec.model.ties or {}
     choices = [choice_of(chosen) for chosen in spec.parameterizations]
-    began = stored if stored is not None and _chooses(stored) else None
-    known = [] if began is None else [choice_of(chosen) for chosen in began.parameterizations]
-    return _with(spec, {choice: began if began and choice in known else spec for choice in choices})
-
-
-def as_stored(spec: SweepSpec) -> SweepSpec:
-    """Return the sweep of a results folder, with `index` where it gives no value."""
-    if isinstance(spec.model.ties, str):
-        return spec
-    plain = spec.model_copy(update={"model": spec.model.model_copy(update={"ties": "index"})})
-    return _with(spec, {choice_of(chosen): plain for chosen in spec.parameterizations})
+    values: dict[str, Ties] = {
+        choice.label(): ties_of(spec, choice)
+        for choice in choices
+        if _own(given, choice) is not None or _has_zero_router(spec, choice)
+    }
+    same = len(values) == len(choices) and len(set(values.values())) == 1
+    ties = next(iter(values.values())) if same else values or None
+    return spec.model_copy(update={"model": spec.model.model_copy(update={"ties": ties})})
 
 
 def ties_problem(spec: SweepSpec) -> str | None:
@@ -88,19 +84,6 @@ def ties_problem(spec: SweepSpec) -> str | None:
         if unknown
         else None
     )
-
-
-def _with(spec: SweepSpec, source: dict[Parameterization, SweepSpec]) -> SweepSpec:
-    """Return the sweep with a value for its tables with zero routers: the one that their `source` has."""
-    given = spec.model.ties if isinstance(spec.model.ties, dict) else {}
-    values: dict[str, Ties] = {}
-    for choice, other in source.items():
-        own = _own(given, choice)
-        if own is not None or _has_zero_router(spec, choice):
-            values[choice.label()] = own or ties_of(other, choice)
-    same = len(values) == len(source) and len(set(values.values())) == 1
-    ties = next(iter(values.values())) if same else values or None
-    return spec.model_copy(update={"model": spec.model.model_copy(update={"ties": ties})})
 
 
 def _own(given: dict[str, Ties], choice: Parameterization) -> Ties | None:

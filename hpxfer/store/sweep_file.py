@@ -15,10 +15,9 @@ from typing import IO
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import read_bytes, write_files
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep
-from hpxfer.spec.ties import as_stored
 
 SWEEP_FILE = "sweep.yaml"
-# The last key that every stored sweep has had. A file without it was cut off.
+# The last key that every stored sweep has. A file without it was cut off.
 _LAST_KEY = "resources"
 REPAIR = "`hpxfer run SWEEP.yaml`, with your own file of this sweep, writes it again and keeps every result"
 
@@ -45,15 +44,22 @@ def load_stored(folder: Path) -> SweepSpec:
 def load_given(path: str | Path, plugins: Sequence[str] = (), overrides: Sequence[str] = ()) -> SweepSpec:
     """Return the sweep in a file that the user names, with some keys overridden, as `load_sweep` does.
 
-    The file may be the sweep.yaml of a results folder. Then HpxferError says how to repair it if it is damaged, and
-    what it leaves out is read as in a stored sweep.
+    The file may be the sweep.yaml of a results folder. Then HpxferError says how to repair it if it is damaged.
     """
     path = Path(path)
     if path.name != SWEEP_FILE or not any(path.parent.glob("trials*.parquet")):
         return load_sweep(path, plugins=plugins, overrides=overrides)
     with _repairable(path):
         _require_end(load_sweep(path, trusted=False))
-    return as_stored(load_sweep(path, plugins=plugins, overrides=overrides))
+    return load_sweep(path, plugins=plugins, overrides=overrides)
+
+
+def stored_sweep(folder: Path) -> SweepSpec | None:
+    """Return the sweep that a results folder holds, or None if it holds none that can be read. Nothing is imported."""
+    try:
+        return load_stored(folder)
+    except HpxferError:
+        return None  # no sweep yet, or one that the run reports by itself
 
 
 def damage(folder: Path) -> str | None:
@@ -85,7 +91,7 @@ def _repairable(path: Path) -> Iterator[None]:
         what = f"line {line}: {rest}" if colon and line.isdecimal() else first.removeprefix(f"{path}: ")
         others = f" (and {len(more)} more)" if more else ""
         raise HpxferError(
-            f"{path}: the stored sweep is damaged, or of a newer hpxfer: {what}{others}; {REPAIR}"
+            f"{path}: the stored sweep is damaged, or of another hpxfer: {what}{others}; {REPAIR}"
         ) from None
 
 

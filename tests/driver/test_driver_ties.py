@@ -1,4 +1,4 @@
-"""Ties in a results folder: it holds what was decided, goes on with what it began with, and mixes nothing."""
+"""Ties in a results folder: it holds what was decided, and mixes nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_line import hpxfer
-from driver_cases import InProcess, Made, trained
+from driver_cases import InProcess, Made
 from tiny import write_tiny
 
 from hpxfer.driver import prepare, run
@@ -15,26 +15,11 @@ from hpxfer.results import load_results
 from hpxfer.spec import load_sweep
 
 TABLES = ("parameterizations: [completep-moe, sp]", "parameterizations: [mssp-i, sp]")
-WIDER = ("[16, 32]", "[16, 32, 64]")
 
 
 def write(folder: Path, *edits: tuple[str, str], ties: str | None = None) -> Path:
     given = [] if ties is None else [("  context: ", f"  ties: {ties}\n  context: ")]
     return write_tiny(folder, TABLES, *given, *edits)
-
-
-def old_folder(folder: Path) -> Path:
-    """Return a results folder as it was left before there was `ties`: its sweep.yaml does not have the key."""
-    run(write(folder, ties="index"), results=folder, executor=Made())
-    stored = folder / "tiny" / "sweep.yaml"
-    text = stored.read_text()
-    assert text.count("  ties: index\n") == 1
-    stored.write_text(text.replace("  ties: index\n", ""))
-    return folder / "tiny"
-
-
-def ids(folder: Path) -> set[str]:
-    return set(load_results(folder).cells["trial_id"])
 
 
 def test_a_folder_holds_the_value_that_its_trials_have(tmp_path: Path) -> None:
@@ -51,41 +36,9 @@ def test_a_folder_holds_the_value_that_its_trials_have(tmp_path: Path) -> None:
     assert list((tmp_path / "tiny").glob("sweep-*.yaml")) == []
 
 
-def test_an_old_folder_reads_and_goes_on_as_it_was(tmp_path: Path) -> None:
-    folder = old_folder(tmp_path)
-    before, rows = ids(folder), len(load_results(folder).trials)
-    assert set(load_results(folder).cells["status"]) == {"finished"}
-    prepared = prepare(write(tmp_path), results=tmp_path)
-    assert prepared.missing == ()
-    (said,) = (text for text in prepared.plan.cautions if "goes on with it" in text)
-    assert said == (
-        f"{folder}: mssp-i has model.ties: index here, and a run goes on with it; a new folder would get random: name "
-        "one with --results to have it"
-    )
-    assert any("mssp-i starts from a zero router" in text for text in prepared.plan.cautions)
-    elsewhere = prepare(folder / "sweep.yaml", results=tmp_path / "new")  # the stored sweep itself, in a new folder
-    assert {trial.id for trial in elsewhere.missing} == before
-    more = Made()
-    run(write(tmp_path, WIDER), results=tmp_path, executor=more)
-    assert trained(more) == 20
-    assert {trial.setting.ties for stack in more.given for trial in stack.trials} == {"index"}
-    assert before < ids(folder)
-    assert len(load_results(folder).trials) == rows + 20
-    assert load_sweep(folder / "sweep.yaml", trusted=False).model.ties == {"mssp-i": "index"}
-
-
-def test_an_old_folder_whose_sweep_is_damaged_goes_on_too(tmp_path: Path) -> None:
-    folder = old_folder(tmp_path)
-    stored = folder / "sweep.yaml"
-    stored.write_text(stored.read_text()[:200])
-    again = Made()
-    run(write(tmp_path), results=tmp_path, executor=again)
-    assert again.given == []
-    assert set(load_results(folder).cells["status"]) == {"finished"}
-
-
 def test_a_value_that_the_file_gives_trains_anew_and_deletes_nothing(tmp_path: Path) -> None:
-    folder = old_folder(tmp_path)
+    run(write(tmp_path, ties="index"), results=tmp_path, executor=Made())
+    folder = tmp_path / "tiny"
     before = set(load_results(folder).trials["trial_id"])
     anew = Made()
     run(write(tmp_path, ties="{mssp-i: random}"), results=tmp_path, executor=anew)

@@ -51,6 +51,13 @@ def data(**changes: Any) -> Data:
             "tied_embeddings": False,
             "norm_gains": True,
             "biases": False,
+            "norm": "layernorm",
+            "positions": "learned",
+            "qk_norm": False,
+            "attention_ratio": 1.0,
+            "embedding_scale": 1.0,
+            "bias_rule": "proportional",
+            "balance_loss": "none",
         },
         "training": {
             "steps": 200,

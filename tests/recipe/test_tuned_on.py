@@ -10,14 +10,12 @@ import pytest
 import torch
 from hf_models import ATTENTION, make
 from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
-from recipe_data import BASE, data, multiplies, recipe
+from recipe_data import BASE, multiplies, recipe
 from torch import nn
 
 import hpxfer
 from hpxfer.recipe import OtherModelWarning, Recipe, UnattachedWarning
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.recipe_parts import base_model
-from hpxfer.spec.yaml_file import write_yaml
 
 
 def own(**options: Any) -> OwnGPT:
@@ -140,18 +138,6 @@ def test_a_recipe_states_what_it_was_tuned_on() -> None:
         assert part in line
     for part in ("attention scale 1/d_head", "schedule constant after 20 steps", "batch 512 tokens", "optimizer adamw"):
         assert part in line
-
-
-def test_a_file_of_an_earlier_version_states_what_its_sweep_trained() -> None:
-    """It has no field for norm and positions. The sweeps of its version trained one kind of model."""
-    old = recipe()
-    assert "norm: " not in write_yaml(data()["model"])
-    assert old.dump() == Recipe.parse(old.dump()).dump()
-    assert "positions" not in old.dump()
-    known = base_model(old.file)
-    assert (known.norm, known.positions, known.attention_ratio, known.embedding_scale) == ("layernorm", "learned", 1, 1)
-    by_hand = Recipe.from_hps("sp", BASE, {"lr": 0.1})
-    assert base_model(by_hand.file).norm is None
 
 
 def test_the_facts_of_a_recipe_by_hand_are_kept() -> None:

@@ -225,14 +225,6 @@ def test_a_stored_sweep_has_the_keys_that_the_family_reads() -> None:
     assert set(stored["base"]) == set(BASE_KEYS) - {"expert_ratio"}
 
 
-def test_a_stored_sweep_of_an_earlier_version_spells_out_all_keys() -> None:
-    """A sweep of a user has no digest of its data. Such a file may not name what has no effect."""
-    more = (("expert_width: 16}", "expert_width: 16, num_shared: 0}"), (GATE, GATE + "  norm_gains: true\n"))
-    digest = ('"builtin:shapes"}', '"builtin:shapes", digest: abc}')
-    assert parse_sweep(edited(digest, *more)) == parse_sweep(edited(digest))
-    assert messages(edited(digest, (GATE, GATE + "  norm_gains: false\n")))[0].startswith(f"model.norm_gains: {UNREAD}")
-
-
 @pytest.mark.parametrize("name", ["routers-freeze-soft", "routers-freeze-top2"])
 def test_a_published_sweep_stays_readable(name: str) -> None:
     spec = load_stored(Path(__file__).parents[2] / "results" / "published" / name)

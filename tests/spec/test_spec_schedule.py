@@ -99,13 +99,6 @@ def test_a_length_has_one_of_three_forms(length: str, base: int, longer: int, sm
     assert parse_sweep(dump_sweep(spec)) == spec
 
 
-def test_the_names_of_older_files_are_read() -> None:
-    old = planned("{decay: wsd, warmup_steps: 20, decay_steps: 50}")
-    assert old == planned("{decay: wsd, warmup: 20, decay_length: 50}")
-    with pytest.raises(HpxferError, match="warmup_steps: unknown key"):
-        planned("{warmup_steps: 20, warmup: 10}")
-
-
 @pytest.mark.parametrize(
     ("schedule", "axes", "problem"),
     [

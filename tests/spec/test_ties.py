@@ -1,4 +1,4 @@
-"""Ties: which tables of a sweep break them at random, and how a stored sweep reads."""
+"""Ties: which tables of a sweep break them at random, and what a stored sweep says of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sweep_text import edited
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
-from hpxfer.spec.ties import as_stored, choice_of, resolved, ties_at, ties_of
+from hpxfer.spec.ties import choice_of, resolved, ties_at, ties_of
 
 TABLES = "[completep-moe, sp]"
 ZERO = "{name: completep-moe, conventions: {router_init_exponent: .inf}}"
@@ -18,9 +18,9 @@ SOFT = ("num_experts: 4, num_active: 1", "num_experts: 4, num_active: 4")
 CONTEXT = "context: 64"
 
 
-def sweep(tables: str = TABLES, *edits: tuple[str, str], ties: str | None = None, trusted: bool = True) -> SweepSpec:
+def sweep(tables: str = TABLES, *edits: tuple[str, str], ties: str | None = None) -> SweepSpec:
     given = [] if ties is None else [(CONTEXT, f"{CONTEXT}\n  ties: {ties}")]
-    return parse_sweep(edited((TABLES, tables), *given, *edits), trusted=trusted)
+    return parse_sweep(edited((TABLES, tables), *given, *edits))
 
 
 def by_table(spec: SweepSpec) -> list[str]:
@@ -71,23 +71,6 @@ def test_a_sweep_to_store_spells_out_what_is_not_by_index() -> None:
     assert resolved(sweep("[mssp-i, sp]", ties="index")).model.ties == "index"
     assert resolved(sweep("[mssp-i, sp]", SOFT)).model.ties is None
     assert parse_sweep(dump_sweep(spelled), trusted=False) == spelled
-
-
-def test_a_stored_sweep_without_the_key_is_by_index() -> None:
-    old = sweep("[mssp-i, sp]", trusted=False)
-    assert by_table(old) == ["index", "index"]
-    assert old.model.ties == {"mssp-i": "index"}  # a follow-up that is written from it says so
-    assert sweep(trusted=False).model.ties is None
-    assert as_stored(old) == old
-
-
-def test_a_folder_goes_on_as_it_began() -> None:
-    fresh, old = sweep("[mssp-i, sp]"), sweep("[mssp-i]", trusted=False)
-    assert by_table(resolved(fresh, old)) == ["index", "index"]
-    assert by_table(resolved(fresh, sweep("[mssp-i]", ties="fixed_bias", trusted=False))) == ["fixed_bias", "index"]
-    assert by_table(resolved(fresh, sweep("[sp]", trusted=False))) == ["random", "index"]  # no trial had such ties
-    assert by_table(resolved(fresh, sweep("[mssp-i]", SOFT, trusted=False))) == ["random", "index"]
-    assert by_table(resolved(sweep("[mssp-i, sp]", ties="random"), old)) == ["random", "random"]  # the file decides
 
 
 @pytest.mark.parametrize(
