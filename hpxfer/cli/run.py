@@ -75,7 +75,6 @@ def run(
     from hpxfer.loggers.kinds import logger_kinds
     from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
-    from hpxfer.rekey import refuse_legacy_ids
     from hpxfer.store import Store
 
     if executor == "local" and address is not None:
@@ -92,7 +91,6 @@ def run(
         plugins=plugin or (),
         overrides=overrides or (),
     )
-    refuse_legacy_ids(job.location)
     if job.missing:
         with located(job.file, job.overrides):
             if job.spec.trainer is None:

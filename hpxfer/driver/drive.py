@@ -34,7 +34,6 @@ from hpxfer.plan.memory import require_fit
 from hpxfer.progress.counts import RunCounts, run_counts
 from hpxfer.progress.file import writing
 from hpxfer.registry import PluginFile
-from hpxfer.rekey import refuse_legacy_ids
 from hpxfer.results import Results, load_results
 from hpxfer.search.rounds import RoundSearch
 from hpxfer.search.verdict_rules import judged_by
@@ -99,7 +98,6 @@ def run(
     # An executor of the caller's may train in this process, which has every row that it registered.
     plugins = require_plugins(prepared.spec) if executor is None else plugin_files(prepared.spec)
     location = prepared.location
-    refuse_legacy_ids(location)
     with interrupts() as signals:
         store = Store.open(location.folder, write=True)
         with leased(location.lease_storage, location.where, on_wait=on_wait) as lease:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.data import check_length, data_cautions, data_ref, point_keys
-from hpxfer.driver.begun import begun, goes_on
 from hpxfer.driver.kernels import kernels_caution
 from hpxfer.driver.own_code import code_cautions
 from hpxfer.driver.plugins import stored_plugins, without_defaults
@@ -30,7 +29,6 @@ from hpxfer.plan.outlook import outlook
 from hpxfer.plan.packing import Device, Measured
 from hpxfer.plan.plan import Plan
 from hpxfer.plan.precision import Precision, saving
-from hpxfer.rekey import holds_legacy_ids, how_to_rekey
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.search.stored import known_outcomes
@@ -141,7 +139,7 @@ def prepare(
     location = open_location(results or spec.storage or _root_of_stored(file, spec.name) or RESULTS, spec.name)
     device = _device(spec.resources, address)
     precision = precision_of(spec, device, location, address)
-    spec = with_precision(resolved(spec, begun(location.folder, spec)), precision.value)
+    spec = with_precision(resolved(spec), precision.value)
     expansion = Expansion(spec, data)
     cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
     require_reusable(spec, reuse)
@@ -324,14 +322,11 @@ def _warnings(
     spec: SweepSpec, device: Device, store: Store, location: ResultsLocation, precision: Precision
 ) -> Iterator[str]:
     """Yield what the user should know about the folder, the data and the device before a run."""
-    if holds_legacy_ids(location):
-        yield f"{how_to_rekey(location.where)}; do so before a run"
     if why := damage(location.folder):
         yield why
     yield from data_cautions(spec.data)
     if spec.training.determinism == "fast" and not device.cuda:
         yield "training.determinism: on a CPU, fast runs the same code as strict, with the same bits in every stack"
-    yield from goes_on(location.folder, location.where, spec)
     if caution := precision.caution():
         yield caution
     yield from code_cautions(spec, store)

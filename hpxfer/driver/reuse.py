@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.rekey import holds_legacy_ids, how_to_rekey
 from hpxfer.search import Outcome, Search
 from hpxfer.search.stored import known_outcomes
 from hpxfer.spec import SweepSpec
@@ -88,8 +87,6 @@ def open_reuse(folders: Sequence[str | Path], own: ResultsLocation, loss: str) -
             raise HpxferError(f"--reuse {name}: must be a results folder with {SWEEP_FILE}, got none; {fix}")
         if location.folder.resolve() == own.folder.resolve() or location.where == own.where:
             raise HpxferError(f"--reuse {name}: must be another folder than the sweep's own; leave it out")
-        if holds_legacy_ids(location):
-            raise HpxferError(f"--reuse {how_to_rekey(location.where)}; then give the same command again")
         stores[location.where] = Store.open(location.folder, write=False)
     has = tuple(known_outcomes(store.outcomes(LOSS_COLUMNS[loss])) for store in stores.values())
     return Reuse(folders=tuple(stores), stores=tuple(stores.values()), has=has)

@@ -208,7 +208,7 @@ def _acquire(
         found = lease_storage.read()
         if found is None:
             continue  # released between the two calls
-        _refuse_newer(found, where)
+        _check_version(found, where)
         holder = decoded(found)
         if watched is not None and found != watched:
             raise HpxferError(_busy(where, holder))
@@ -235,12 +235,12 @@ def _busy(where: str, holder: Holder | None) -> str:
     )
 
 
-def _refuse_newer(content: bytes, where: str) -> None:
+def _check_version(content: bytes, where: str) -> None:
     version = _data(content).get("version")
-    if isinstance(version, int) and version > LEASE_VERSION:
+    if isinstance(version, int) and version != LEASE_VERSION:
         raise HpxferError(
-            f"{where}: {LEASE_FILE} has version {version}, of a newer hpxfer; this hpxfer reads version "
-            f"{LEASE_VERSION}; upgrade hpxfer, or remove the file if no run is active"
+            f"{where}: {LEASE_FILE} must have version {LEASE_VERSION}, got {version}; use the hpxfer that wrote it, or "
+            "remove the file if no run is active"
         )
 
 

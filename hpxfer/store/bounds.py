@@ -1,20 +1,19 @@
 """Bounds: how much memory a file of the store may ask for. A few kilobytes of Parquet can stand for gigabytes.
 
 Compression hides a text that is repeated, and rows that are equal. So the number of rows of a file and the sizes of its
-pages are checked before its rows are read, and its texts before they are copied to every row. What the store writes
-keeps to the bounds, and so does what it merges.
+columns, as its footer tells them, are checked before its rows are read, and its texts before they are copied to every
+row. What the store writes keeps to the bounds, and so does what it merges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hpxfer.store.pages import unpacked_bytes
 from hpxfer.store.schema import TRIALS
 
 # A name has at most so many bytes, another text (JSON or an error) so many, and the texts of a row so many on average.
@@ -34,8 +33,8 @@ _FREE_UNPACKED_BYTES = 2**26
 _MOST_UNPACKED = 2**10
 
 
-def why_too_large(metadata: pq.FileMetaData, schema: pa.Schema, file: IO[bytes], file_bytes: int) -> str | None:
-    """Return why the rows of a file may not be read, by its metadata and the headers of its pages. None if they may."""
+def why_too_large(metadata: pq.FileMetaData, schema: pa.Schema, file_bytes: int) -> str | None:
+    """Return why the rows of a file may not be read, by its metadata. None if they may."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
     most = (
@@ -46,8 +45,9 @@ def why_too_large(metadata: pq.FileMetaData, schema: pa.Schema, file: IO[bytes],
     if rows > most:
         return f"has {rows} rows in {file_bytes} bytes, which hold at most {most} rows of a sweep"
     most_unpacked = _FREE_UNPACKED_BYTES + _MOST_UNPACKED * file_bytes
-    if (unpacked := unpacked_bytes(file, file_bytes, most_unpacked)) > most_unpacked:
-        return f"unpacks to at least {unpacked} bytes from {file_bytes}, which no file of a sweep does"
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+    if (unpacked := sum(column.total_uncompressed_size for column in columns)) > most_unpacked:
+        return f"unpacks to {unpacked} bytes from {file_bytes}, which no file of a sweep does"
     return None
 
 

@@ -11,11 +11,9 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hpxfer import __version__
-from hpxfer.errors import HpxferError, first_line
-from hpxfer.host.files import open_regular
+from hpxfer.errors import HpxferError, cut, first_line
 from hpxfer.store import bounds
-from hpxfer.store.schema import OLDEST_VERSION, SCHEMA_VERSION, VERSION_KEY, added, default_of
+from hpxfer.store.schema import SCHEMA_VERSION, VERSION_KEY
 
 # Rows that are written, and read, at a time.
 BATCH_ROWS = 2**18
@@ -23,17 +21,16 @@ _READ_ROWS = 2**16
 # Rows whose texts are copied at a time.
 PLAIN_ROWS = 2**10
 _BUFFER_BYTES = 2**20
-_MOST_VERSION_DIGITS = 9
 
 
 class Unreadable(Exception):
     """A file that has to be passed over. The message says why."""
 
 
-def check(path: Path, schema: pa.Schema) -> int:
-    """Return the version of `schema` that a file was written with. Raise Unreadable if it has another schema."""
-    with _opened(path, schema) as file:
-        return int(file.schema_arrow.metadata[VERSION_KEY])
+def check(path: Path, schema: pa.Schema) -> bool:
+    """Return True if a file has this schema. Raise Unreadable if not."""
+    with _opened(path, schema):
+        return True
 
 
 def check_all(path: Path, schema: pa.Schema) -> bool:
@@ -52,17 +49,11 @@ def table(path: Path, schema: pa.Schema, columns: list[str] | None = None, *, co
     texts = [column.name for column in schema if column.type == pa.string()]
     with _opened(path, schema, texts) as file:
         names = columns or schema.names
-        held = set(file.schema_arrow.names)
-        there = file.read([name for name in names if name in held])
-        if why := bounds.why_too_long(there, schema):
+        found = file.read(names)
+        if why := bounds.why_too_long(found, schema):
             raise Unreadable(why)
         wanted = pa.schema([_coded(schema.field(name), texts) for name in names], metadata=schema.metadata)
-        for name in names:
-            if name not in there.column_names:
-                field, default = wanted.field(name), default_of(schema.field(name))
-                values = pa.nulls(len(there)) if default is None else pa.repeat(default, len(there))
-                there = there.append_column(name, values.cast(field.type))
-        found = there.select(names).cast(wanted)
+        found = found.select(names).cast(wanted)
         return found if coded else plain(found, schema)
 
 
@@ -104,17 +95,15 @@ def _coded(field: pa.Field, texts: Collection[str]) -> pa.Field:
 
 @contextmanager
 def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """Yield the open file. Raise HpxferError for a newer version of `schema`, and Unreadable for anything else."""
+    """Yield the open file. Raise HpxferError for another version of `schema`, and Unreadable for anything else."""
     try:
         if not path.stat().st_size:
             raise Unreadable("an empty file")
         # Arrow takes a name that is no UTF-8 as bytes only.
         with pa.OSFile(os.fsencode(path)) as source, _file(source, texts) as file:
-            version = _checked_version(path, file.schema_arrow.metadata or {})
-            _check_columns(file.schema.to_arrow_schema(), schema, added(schema, version))
-            with open_regular(path) as raw:
-                why = bounds.why_too_large(file.metadata, schema, raw, path.stat().st_size)
-            if why:
+            _check_version(path, file.schema_arrow.metadata or {})
+            _check_columns(file.schema.to_arrow_schema(), schema)
+            if why := bounds.why_too_large(file.metadata, schema, path.stat().st_size):
                 raise Unreadable(why)
             yield file
     except HpxferError:
@@ -136,30 +125,21 @@ def _file(source: pa.NativeFile, texts: Sequence[str]) -> pq.ParquetFile:
         return pq.ParquetFile(source, **how)  # lacks one of the columns; the checks of the schema say more
 
 
-def _checked_version(path: Path, metadata: dict[bytes, bytes]) -> int:
-    """Return the version of the schema that a file was written with."""
-    text = metadata.get(VERSION_KEY, b"").decode(errors="replace")
-    if not text.isascii() or not text.isdigit() or len(text) > _MOST_VERSION_DIGITS:
+def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
+    version = metadata.get(VERSION_KEY)
+    if version is None or not version.isdigit():
         raise Unreadable("a Parquet file that hpxfer did not write")
-    if int(text) > SCHEMA_VERSION:
+    if version != str(SCHEMA_VERSION).encode():
         raise HpxferError(
-            f"{path}: written with version {text} of the store's schema; hpxfer {__version__} reads up to version "
-            f"{SCHEMA_VERSION}; upgrade hpxfer (pip install --upgrade hpxfer), or give another folder with --results; "
-            f"nothing was changed"
+            f"{path}: must have version {SCHEMA_VERSION} of the store's schema, got {cut(version.decode())}; use the "
+            "hpxfer that wrote it, or give another folder with --results; nothing was changed"
         )
-    if int(text) < OLDEST_VERSION:
-        raise Unreadable(
-            f"written with version {text} of the store's schema, this hpxfer reads versions {OLDEST_VERSION} to "
-            f"{SCHEMA_VERSION} and trains differently; run the sweep again"
-        )
-    return int(text)
 
 
-def _check_columns(found: pa.Schema, schema: pa.Schema, lacking: frozenset[str]) -> None:
-    wanted = [field for field in schema if field.name not in lacking]
-    for field in wanted:
+def _check_columns(found: pa.Schema, schema: pa.Schema) -> None:
+    for field in schema:
         index = found.get_field_index(field.name)
         if index < 0 or found.field(index).type != field.type:
             raise Unreadable(f"has no column {field.name} of type {field.type}")
-    if len(found) != len(wanted):
+    if len(found) != len(schema):
         raise Unreadable(f"has columns beyond the schema: {', '.join(sorted(set(found.names) - set(schema.names)))}")

@@ -15,7 +15,7 @@ from hpxfer.spec.balance import Balance
 from hpxfer.spec.mlp import MLP
 from hpxfer.store.rows import SETTING_COLUMNS
 from hpxfer.store.schema import UNKNOWN_SETTING, shape_of_row
-from hpxfer.trial import FIRST_STORED_VERSION, Setting
+from hpxfer.trial import Setting
 from hpxfer.trial.identity import hps_of, id_of, identity
 
 
@@ -45,7 +45,7 @@ def identity_of_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
             choice=choice,
             hps=hps_of(HPs(**hps, multipliers=tuple(sorted(json.loads(row["multipliers"]).items())))),
             seed=row["seed"],
-            trainer_version=row["trainer_version"] or FIRST_STORED_VERSION,
+            trainer_version=row["trainer_version"],
             plugins=json.loads(row["plugins"] or "{}"),
         )
     except (HpxferError, KeyError, TypeError, ValueError):

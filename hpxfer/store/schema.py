@@ -14,50 +14,13 @@ import pyarrow as pa
 
 from hpxfer.scaling.shape import Shape
 
-# Raise it with every change of a column. A file of a newer version is refused. In a file of an older version from
-# OLDEST on, missing columns (see `added`) read as their default, or else as null. A file of a version before OLDEST is
-# passed over.
+# Raise it with every change of a column. A file of another version is refused.
 SCHEMA_VERSION = 8
-OLDEST_VERSION = 2
 VERSION_KEY = b"hpxfer.schema"
-# The metadata key for the version that added a column, for columns that are not in the oldest version.
-_SINCE_KEY = b"since"
-# The metadata key for the number that rows of older versions have in such a column.
-_DEFAULT_KEY = b"default"
 
 
-def _field(
-    name: str,
-    kind: pa.DataType,
-    unit: str,
-    doc: str,
-    *,
-    null: bool = False,
-    since: int = OLDEST_VERSION,
-    default: int | None = None,
-) -> pa.Field:
-    metadata = {b"unit": unit.encode(), b"description": doc.encode()}
-    if since > OLDEST_VERSION:
-        assert null or default is not None, "an older file has no value for a new column"
-        metadata[_SINCE_KEY] = str(since).encode()
-    if default is not None:
-        metadata[_DEFAULT_KEY] = str(default).encode()
-    return pa.field(name, kind, nullable=null, metadata=metadata)
-
-
-def added(schema: pa.Schema, version: int) -> frozenset[str]:
-    """Return the columns of `schema` that files of an older version lack."""
-    return frozenset(
-        column.name
-        for column in schema
-        if int((column.metadata or {}).get(_SINCE_KEY, b"%d" % OLDEST_VERSION)) > version
-    )
-
-
-def default_of(column: pa.Field) -> int | None:
-    """Return the number that rows of older files have in a column that they lack, or None for null."""
-    text = (column.metadata or {}).get(_DEFAULT_KEY)
-    return None if text is None else int(text)
+def _field(name: str, kind: pa.DataType, unit: str, doc: str, *, null: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=null, metadata={b"unit": unit.encode(), b"description": doc.encode()})
 
 
 def _schema(*fields: pa.Field) -> pa.Schema:
@@ -93,15 +56,15 @@ TRIALS = _schema(
     _field("trial_id", _TEXT, "text", "hash of everything that determines the trial's numbers"),
     _field("parameterization", _TEXT, "text", "table by name; null at the base shape, where all agree", null=True),
     _field("conventions", _TEXT, "JSON", "the table's conventions, all spelled out", null=True),
-    _field("own", _TEXT, "JSON", "shape of a user's own trainer, in its words", null=True, since=8),
+    _field("own", _TEXT, "JSON", "shape of a user's own trainer, in its words", null=True),
     _field("width", _INT, "1", "features of the residual stream", null=True),
     _field("depth", _INT, "1", "blocks", null=True),
     _field("num_experts", _INT, "1", "experts of a MoE layer; 0 for a dense model", null=True),
     _field("num_active", _INT, "1", "routed experts that a token uses", null=True),
     _field("expert_width", _INT, "1", "hidden features of one routed expert", null=True),
     _field("head_dim", _INT, "1", "features of one attention head", null=True),
-    _field("num_heads", _INT, "1", "attention heads; 0 for width / head_dim", since=6, default=0),
-    _field("kv_heads", _INT, "1", "heads of keys and values; 0 for as many as heads", since=6, default=0),
+    _field("num_heads", _INT, "1", "attention heads; 0 for width / head_dim"),
+    _field("kv_heads", _INT, "1", "heads of keys and values; 0 for as many as heads"),
     _field("num_shared", _INT, "1", "experts of a MoE layer that every token uses", null=True),
     _field("shared_width", _INT, "1", "hidden features of one shared expert", null=True),
     _field("num_groups", _INT, "1", "groups of experts, in each of which as many are chosen", null=True),
@@ -114,10 +77,10 @@ TRIALS = _schema(
     _field("eps", _FLOAT, "1", "base HP: Adam's eps"),
     _field("beta1", _FLOAT, "1", "base HP: Adam's beta1"),
     _field("beta2", _FLOAT, "1", "base HP: Adam's beta2"),
-    _field("momentum", _FLOAT, "1", "base HP: momentum of SGD", since=6, default=0),
+    _field("momentum", _FLOAT, "1", "base HP: momentum of SGD"),
     _field("router_bias_lr", _FLOAT, "1", "base HP: rate of the expert balancing rule"),
-    _field("aux_weight", _FLOAT, "1", "base HP: weight of the balancing loss", since=6, default=0),
-    _field("z_weight", _FLOAT, "1", "base HP: weight of the router's z-loss", since=6, default=0),
+    _field("aux_weight", _FLOAT, "1", "base HP: weight of the balancing loss"),
+    _field("z_weight", _FLOAT, "1", "base HP: weight of the router's z-loss"),
     _field("multipliers", _TEXT, "JSON", "base HPs: lr_mult, init_mult and forward_mult of roles that are not 1"),
     _field("resolved", _TEXT, "JSON", "what the HPs come to at this shape: roles, globals and structure"),
     _field("seed", _INT, "1", "seed of the init and of the order of the data"),
@@ -129,41 +92,39 @@ TRIALS = _schema(
     _field("steps", _INT, "1", "training steps"),
     _field("optimizer", _TEXT, "text", "adamw or sgd"),
     _field("precision", _TEXT, "text", "type that the model computes in"),
-    _field("trainer", _TEXT, "JSON", "entry, code and args of a user's own trainer", null=True, since=8),
-    _field("plugins", _TEXT, "JSON", "kind:name -> digest of what the trial uses of plug-ins", null=True, since=5),
+    _field("trainer", _TEXT, "JSON", "entry, code and args of a user's own trainer", null=True),
+    _field("plugins", _TEXT, "JSON", "kind:name -> digest of what the trial uses of plug-ins", null=True),
     _field("setting", _TEXT, "JSON", "what else of model and training determines the trial's numbers"),
     _field("params_total", _INT, "1", "parameters", null=True),
     _field("params_active", _INT, "1", "parameters that one token uses", null=True),
     _field("status", _TEXT, "text", "finished, diverged (a result too), stopped early, or failed (it runs again)"),
     _field("final_window_loss_nats", _FLOAT, "nats", "mean training loss over the last window of steps", null=True),
     _field("validation_loss_nats", _FLOAT, "nats", "loss on the held-out tokens after the last step", null=True),
-    _field("validation_error", _FLOAT, "1", "share of the held-out samples: wrong class", null=True, since=7),
-    _field("validation_top5_error", _FLOAT, "1", "share of them: class not among the first five", null=True, since=7),
-    _field("loss_name", _TEXT, "text", "what a user's own trainer calls its loss", null=True, since=8),
-    _field("loss_unit", _TEXT, "text", "unit of its losses; null: nats, as the columns say", null=True, since=8),
+    _field("validation_error", _FLOAT, "1", "share of the held-out samples: wrong class", null=True),
+    _field("validation_top5_error", _FLOAT, "1", "share of them: class not among the first five", null=True),
+    _field("loss_name", _TEXT, "text", "what a user's own trainer calls its loss", null=True),
+    _field("loss_unit", _TEXT, "text", "unit of its losses; null: nats, as the columns say", null=True),
     _field("diverged_step", _INT, "1", "first step whose loss was not finite or blew up", null=True),
     _field("last_finite_loss_nats", _FLOAT, "nats", "training loss of the step before that", null=True),
     _field("error", _TEXT, "text", "what stopped a failed trial", null=True),
-    _field("error_kind", _TEXT, "text", "why: bug, input, memory, timeout or lost (its worker)", null=True, since=4),
+    _field("error_kind", _TEXT, "text", "why: bug, input, memory, timeout or lost (its worker)", null=True),
     _field("wall_s", _FLOAT, "s", "time of the whole stack that the trial was trained in", null=True),
     _field("tokens_per_s", _FLOAT, "tokens/s", "training tokens of the whole stack over wall_s", null=True),
     _field("peak_bytes", _INT, "bytes", "peak memory: of the process (CPU) or of the device (CUDA)", null=True),
     _field("stack_size", _INT, "1", "trials in the stack", null=True),
-    _field("halvings", _INT, "1", "how often the stack was cut in half for lack of memory", null=True, since=3),
-    _field("resumes", _INT, "1", "how often it went on from a checkpoint", null=True, since=4),
-    _field("attempts", _INT, "1", "how often a user's own trainer was started", null=True, since=8),
-    _field("num_gpus", _INT, "1", "GPUs that a trial of it had, on all nodes", null=True, since=8),
-    _field("num_nodes", _INT, "1", "nodes that a trial of it had", null=True, since=8),
-    _field("provenance", _TEXT, "JSON", "commit and packages of its code", null=True, since=8),
+    _field("halvings", _INT, "1", "how often the stack was cut in half for lack of memory", null=True),
+    _field("resumes", _INT, "1", "how often it went on from a checkpoint", null=True),
+    _field("attempts", _INT, "1", "how often a user's own trainer was started", null=True),
+    _field("num_gpus", _INT, "1", "GPUs that a trial of it had, on all nodes", null=True),
+    _field("num_nodes", _INT, "1", "nodes that a trial of it had", null=True),
+    _field("provenance", _TEXT, "JSON", "commit and packages of its code", null=True),
     _field("device", _TEXT, "text", "what it was trained on", null=True),
-    _field("cpu", _TEXT, "text", "name and instructions of the CPU, if that is the device", null=True, since=6),
-    _field(
-        "determinism", _TEXT, "text", "strict: the same bits in every stack; fast: not promised", null=True, since=3
-    ),
-    _field("backend", _TEXT, "text", "what computed the kernels: torch or triton", null=True, since=3),
-    _field("backend_reason", _TEXT, "text", "why that one", null=True, since=3),
-    _field("kernel_configs", _TEXT, "text", "hash of the kernels' launch configurations", null=True, since=3),
-    _field("trainer_version", _INT, "1", "what the trainer computed; part of trial_id; null: 2", null=True, since=3),
+    _field("cpu", _TEXT, "text", "name and instructions of the CPU, if that is the device", null=True),
+    _field("determinism", _TEXT, "text", "strict: the same bits in every stack; fast: not promised", null=True),
+    _field("backend", _TEXT, "text", "what computed the kernels: torch or triton", null=True),
+    _field("backend_reason", _TEXT, "text", "why that one", null=True),
+    _field("kernel_configs", _TEXT, "text", "hash of the kernels' launch configurations", null=True),
+    _field("trainer_version", _INT, "1", "what the trainer computed; part of trial_id"),
     _field("host", _TEXT, "text", "the machine's name", null=True),
     _field("versions", _TEXT, "JSON", "versions of hpxfer, torch and python", null=True),
     _field("finished_at", _TEXT, "UTC", "when the trial ended, ISO 8601", null=True),

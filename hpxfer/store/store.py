@@ -23,15 +23,14 @@ from hpxfer.errors import HpxferError
 from hpxfer.host.files import locked, prove_writable, reason, write_files
 from hpxfer.spec import SweepSpec
 from hpxfer.store import merge, parquet
-from hpxfer.store.legacy_files import FileState, LegacyFiles, file_state
 from hpxfer.store.parts import Listing, Part, list_parts, part_path
 from hpxfer.store.rows import Pair, curves_table, trials_table
 from hpxfer.store.schema import CURVES, TRIALS
 from hpxfer.store.sweep_file import save_sweep
-from hpxfer.trial import FIRST_STORED_VERSION
 from hpxfer.trial.result import TrialResult
 
 T = TypeVar("T")
+_FileState = tuple[int, int, int]  # inode, size and time of change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +53,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.problems: list[str] = []
-        self._fully_read: dict[Path, FileState] = {}  # trials files of which every column was read, as they were then
-        self._legacy = LegacyFiles()
+        self._fully_read: dict[Path, _FileState] = {}  # trials files of which every column was read, as they were then
         # Called before every write, under the lock. It raises if this process may not write any more.
         self.guard: Callable[[], None] = lambda: None
 
@@ -63,7 +61,7 @@ class Store:
     def open(cls, folder: str | Path, *, write: bool) -> Store:
         """Return the store in `folder`. If the folder is absent, the store is empty, and `write` makes the folder.
 
-        Raises HpxferError if the folder cannot be read or written, or holds a file of a newer schema. Nothing in it
+        Raises HpxferError if the folder cannot be read or written, or holds a file of another schema. Nothing in it
         was changed then.
         """
         store = cls(Path(folder))
@@ -107,7 +105,7 @@ class Store:
             others: set[int] = set()
             for rows in self._columns("status", "trainer_version"):
                 for status, version in rows:
-                    (done if status in merge.DONE else others).add(version or FIRST_STORED_VERSION)
+                    (done if status in merge.DONE else others).add(version)
             return max(done or others, default=None)
 
     def read_trials(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -121,11 +119,10 @@ class Store:
         whole: dict[Path, pa.Table] = {}
 
         def read(path: Path, schema: pa.Schema) -> bool:
-            whole[path] = self._legacy.curves(path, parquet.table(path, schema), ids)
+            whole[path] = parquet.table(path, schema)
             return True
 
         with self._reading():
-            ids = self._todays_ids()
             sources = self._sources(read)
         tables = [
             merge.curves_of(whole[source.curves], source.trials["trial_id"])
@@ -143,7 +140,7 @@ class Store:
         points: dict[Path, set[str]] = {}
 
         def read(path: Path, schema: pa.Schema) -> bool:
-            points[path] = self._ids_of_curves(path, schema)
+            points[path] = _ids_of_curves(path, schema)
             return True
 
         lost: set[str] = set()
@@ -193,7 +190,7 @@ class Store:
             rows = merge.joined([source.trials for source in sources])
             if len(rows):
                 with self._changing(lambda: self._how_many_stored(len(rows))):
-                    self._write_part(list_parts(self.folder).next_number, rows, other._curves(sources))
+                    self._write_part(list_parts(self.folder).next_number, rows, _curves(sources))
         return set(rows["trial_id"].to_pylist())
 
     def compact(self) -> None:
@@ -222,45 +219,14 @@ class Store:
         with self._changing("nothing is lost; make room in it and run again"):
             save_sweep(self.folder, spec, digest)
 
-    def old_files(self) -> list[Path]:
-        """Return the readable files that may hold legacy ids, in the order in which to `rekey` them: curves first.
-
-        The trials files alone tell what legacy ids stand for. As long as they are old, curves can be translated.
-        """
-        with self._reading():
-            parts = list_parts(self.folder).parts
-            found = [(part.curves, CURVES) for part in parts] + [(part.trials, TRIALS) for part in parts]
-            return [path for path, schema in found if path and self._try(self._legacy.is_old, path, schema)]
-
-    def todays_ids(self) -> dict[str, str]:
-        """Return legacy id -> today's id of all rows in old files that prove their id."""
-        with self._reading():
-            return self._todays_ids()
-
-    def unproven_ids(self) -> list[str]:
-        """Return the ids in old files that their rows do not prove. These ids cannot be translated."""
-        with self._reading():
-            return self._legacy.unproven(list_parts(self.folder).parts)
-
-    def rekey(self, path: Path) -> None:
-        """Write one of `old_files` again, with today's ids and schema."""
-        with self._changing("nothing is lost; make room in it and run `hpxfer rekey` again"):
-            if path.name.startswith("curves"):
-                ids = self._todays_ids()
-                curves = (self._legacy.curves(path, batch, ids) for batch in parquet.batches(path, CURVES))
-                write_files({path: lambda file: parquet.write(file, CURVES, curves)})
-            else:
-                rows = self._coded_table(path, TRIALS, None)
-                write_files({path: lambda file: parquet.write(file, TRIALS, _plain_batches(rows))})
-
     def _check_files(self) -> None:
-        """Note every file that will be passed over. Raise HpxferError for a file of a newer schema."""
+        """Note every file that will be passed over. Raise HpxferError for a file of another schema."""
         listing = list_parts(self.folder)
         for path in listing.unknown_files:
             self._pass_over(path, "not a name that the store gives")
         for part in listing.parts:
-            self._try(self._legacy.is_old, part.trials, TRIALS)
-            if self._try(self._legacy.is_old, part.curves, CURVES) is not None and part.curves and not part.trials:
+            self._try(parquet.check, part.trials, TRIALS)
+            if self._try(parquet.check, part.curves, CURVES) and part.curves and not part.trials:
                 self._pass_over(part.curves, "has no trials file beside it")
 
     def _done_ids(self) -> set[str]:
@@ -307,30 +273,13 @@ class Store:
         Otherwise a trial would be done for the driver, which reads few columns, and absent for a reader of all
         columns. So a file is read in full, but only once, because a run that was killed may leave thousands of parts.
         """
-        state = file_state(path)
+        state = _file_state(path)
         if columns is not None and state is not None and self._fully_read.get(path) == state:
             return parquet.table(path, schema, columns, coded=True)
-        rows = self._legacy.trials(path, parquet.table(path, schema, coded=True))
-        if state is not None and not self._legacy.is_old(path, schema):
+        rows = parquet.table(path, schema, coded=True)
+        if state is not None:
             self._fully_read[path] = state
         return rows if columns is None else rows.select(columns)
-
-    def _curves(self, sources: Sequence[_Source]) -> Iterator[pa.RecordBatch]:
-        """Yield the curves of each source's own trials."""
-        ids = self._todays_ids()
-        for source in sources:
-            if source.curves is not None and len(source.trials):
-                wanted = source.trials["trial_id"].to_pylist()
-                for batch in parquet.batches(source.curves, CURVES):
-                    yield merge.of_trials(self._legacy.curves(source.curves, batch, ids), wanted)
-
-    def _ids_of_curves(self, path: Path, schema: pa.Schema) -> set[str]:
-        ids = self._todays_ids()
-        batches = (self._legacy.curves(path, batch, ids) for batch in parquet.batches(path, schema))
-        return {trial_id for batch in batches for trial_id in batch.column("trial_id").unique().to_pylist()}
-
-    def _todays_ids(self) -> dict[str, str]:
-        return self._legacy.ids(list_parts(self.folder).parts)
 
     def _replaceable(self, listing: Listing, sources: Sequence[_Source]) -> bool:
         """Return whether everything in the compacted part was read, so that a merged part may replace it."""
@@ -338,14 +287,14 @@ class Store:
         if old.trials is not None and all(source.part != old for source in sources):
             return False
         # Curves without trials: of a crash in the first `compact`, or all that is left of trials that someone removed.
-        ids = set() if old.curves is None else self._try(self._ids_of_curves, old.curves, CURVES)
+        ids = set() if old.curves is None else self._try(_ids_of_curves, old.curves, CURVES)
         return ids is not None and ids <= {
             trial_id for source in sources for trial_id in source.trials["trial_id"].to_pylist()
         }
 
     def _merge(self, number: int | None, sources: Sequence[_Source], moved: Sequence[_Source]) -> None:
         """Write the sources as one part, then remove those of them that were moved."""
-        self._write_part(number, merge.joined([source.trials for source in sources]), self._curves(sources))
+        self._write_part(number, merge.joined([source.trials for source in sources]), _curves(sources))
         for source in moved:
             # Curves first: trials without curves give way to their copy, curves without trials would stay for good.
             for path in (source.part.curves, source.part.trials):
@@ -361,9 +310,9 @@ class Store:
         held: set[str] = set()
         for part in parts:
             if part.trials is not None:
-                held |= self._try(self._ids_of_curves, part.curves, CURVES) or set()
+                held |= self._try(_ids_of_curves, part.curves, CURVES) or set()
         for path in uncommitted:
-            ids = self._try(self._ids_of_curves, path, CURVES)
+            ids = self._try(_ids_of_curves, path, CURVES)
             if ids is not None and ids <= held:
                 os.unlink(path)
 
@@ -420,6 +369,29 @@ class Store:
         except OSError as error:
             tail = fix if isinstance(fix, str) else fix()
             raise HpxferError(f"{self.folder}: cannot be written: {_reason(error)}; {tail}") from None
+
+
+def _curves(sources: Sequence[_Source]) -> Iterator[pa.RecordBatch]:
+    """Yield the curves of each source's own trials."""
+    for source in sources:
+        if source.curves is not None and len(source.trials):
+            wanted = source.trials["trial_id"].to_pylist()
+            for batch in parquet.batches(source.curves, CURVES):
+                yield merge.of_trials(batch, wanted)
+
+
+def _ids_of_curves(path: Path, schema: pa.Schema) -> set[str]:
+    batches = parquet.batches(path, schema)
+    return {trial_id for batch in batches for trial_id in batch.column("trial_id").unique().to_pylist()}
+
+
+def _file_state(path: Path) -> _FileState | None:
+    """Return values that change whenever the file changes, or None if they cannot be read."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _plain_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:

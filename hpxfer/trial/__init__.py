@@ -2,10 +2,9 @@
 
 from hpxfer.trial.expansion import PRODUCT, Cell, Expansion, hp_points
 from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of
-from hpxfer.trial.trial import FIRST_STORED_VERSION, TRAINER_VERSION, Trial
+from hpxfer.trial.trial import TRAINER_VERSION, Trial
 
 __all__ = [
-    "FIRST_STORED_VERSION",
     "PRODUCT",
     "TRAINER_VERSION",
     "Cell",

@@ -13,8 +13,6 @@ from hpxfer.trial.setting import Setting
 
 # Raise it with every change of what the trainer computes. Stored trials of another version are not reused.
 TRAINER_VERSION = 3
-# The version of stored trials that name none.
-FIRST_STORED_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)  # a sweep may plan 100,000 of them

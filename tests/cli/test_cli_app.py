@@ -79,7 +79,7 @@ def test_completion_prints_the_script_of_the_shell(
 def test_commands_and_options_are_completed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert completed(capsys, monkeypatch, "hpxfer re") == ["report", "rekey", "recipe"]
+    assert completed(capsys, monkeypatch, "hpxfer re") == ["report", "recipe"]
     assert completed(capsys, monkeypatch, "hpxfer run --max") == ["--max-gpu-hours"]
     assert completed(capsys, monkeypatch, "hpxfer bench tr") == ["trainer"]
     assert completed(capsys, monkeypatch, "hpxfer init st") == ["staged_grid"]
@@ -127,7 +127,6 @@ def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
         ("init", LONG),
         ("report", LONG),
         ("watch", LONG, "--once"),
-        ("rekey", LONG),
         ("recipe", LONG),
         ("check", "--sweep", LONG),
         ("check", "--parameterization", LONG),

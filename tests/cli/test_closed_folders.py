@@ -20,7 +20,6 @@ COMMANDS = [
     "recipe {}",
     "predict {} --target shape.json",
     "watch {} --once",
-    "rekey {}",
     "weights {} --best --out w",
     "list {}",
     "limit --against {}",

@@ -38,11 +38,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("sweep.yaml", "report {folder}", 2),
         ("sweep.yaml", "recipe {folder}", 2),
-        ("sweep.yaml", "rekey {folder}", 2),
         ("sweep.yaml", "plan {folder}/sweep.yaml", 2),
         ("sweep.yaml", "list {folder}", 0),
         ("lease.json", "watch --once {folder}", 2),
-        ("lease.json", "rekey {folder}", 2),
         ("lease.json", "run --yes {folder}/../../tiny.yaml --results {folder}/..", 2),
         ("lease.json", "list {folder}", 0),
         ("progress.json", "watch --once {folder}", 2),

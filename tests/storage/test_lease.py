@@ -208,10 +208,10 @@ def test_a_dead_number_on_another_host_or_in_another_container_says_nothing(tmp_
         assert take(tmp_path) == 60.0
 
 
-def test_a_lease_of_a_newer_version_is_refused_and_left(tmp_path: Path) -> None:
+def test_a_lease_of_another_version_is_refused_and_left(tmp_path: Path) -> None:
     content = json.dumps({"version": 2, "who": "knows"}).encode()
     put(tmp_path, content)
-    with pytest.raises(HpxferError, match=r"of a newer hpxfer.*upgrade hpxfer, or remove the file if no run is active"):
+    with pytest.raises(HpxferError, match=r"must have version 1, got 2; .*or remove the file if no run is active"):
         take(tmp_path)
     assert (tmp_path / LEASE_FILE).read_bytes() == content
 

@@ -7,16 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from made_results import made, trials_of
 from user_sweeps import ARMS, TABLES
 
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
-from hpxfer.store import SHAPE_COLUMNS, TRIALS, Store
+from hpxfer.store import SHAPE_COLUMNS, Store
 from hpxfer.store.proof import identity_of_row
-from hpxfer.store.schema import UNKNOWN_SETTING, VERSION_KEY, shape_of_row
+from hpxfer.store.schema import UNKNOWN_SETTING, shape_of_row
 from hpxfer.trial import DataRef, Expansion, Trial
 from hpxfer.trial.identity import id_of
 
@@ -86,26 +85,6 @@ def test_built_in_and_user_trials_lie_in_one_folder_and_only_theirs_have_nulls(t
     assert frame.loc[~is_own, [name for name in nullable if name != "trainer"]].notna().all(axis=None)
     assert frame.loc[is_own, "trainer"].notna().all()
     assert frame.loc[~is_own, "trainer"].isna().all()
-
-
-def test_a_part_of_version_7_reads_beside_one_of_version_8(tmp_path: Path) -> None:
-    old = trials_of()[:2]
-    stored(tmp_path, old)
-    (path,) = tmp_path.glob("trials*.parquet")
-    table = pq.read_table(path)
-    added = [name for name in table.column_names if TRIALS.field(name).metadata.get(b"added") == b"8"]
-    since_8 = [field.name for field in TRIALS if b"8" in (field.metadata or {}).values()]
-    assert set(added) <= set(since_8)
-    assert {"own", "trainer", "attempts", "provenance", "loss_unit"} <= set(since_8)
-    table = table.drop_columns(since_8).replace_schema_metadata({**table.schema.metadata, VERSION_KEY: b"7"})
-    pq.write_table(table, path)
-    new = user_trials(ARMS)[:2]
-    store = stored(tmp_path, new)
-    rows = store.read_trials().to_pylist()
-    assert {row["trial_id"] for row in rows} == {trial.id for trial in (*old, *new)}
-    for row in rows:
-        assert id_of(identity_of_row(row)) == row["trial_id"]
-    assert list(store.problems) == []
 
 
 def test_the_unit_of_a_loss_stays_with_its_row(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import typer
 from fuzz_materials import RESULTS, Materials
 
 # What a command of the fuzz never does: train for long, open a browser, connect to a cluster.
-_COMMANDS = ("init", "plan", "watch", "list", "report", "rekey", "recipe", "explain", "check", "schema")
+_COMMANDS = ("init", "plan", "watch", "list", "report", "recipe", "explain", "check", "schema")
 _NO_OPTIONS = frozenset({"--open", "--address", "--help"})
 _SMALL_CHECK = (
     "--parameterization",
@@ -104,7 +104,6 @@ def _stored(materials: Materials, random: Random) -> tuple[Sequence[str], Mappin
         ("list", "results"),
         ("list", "results", "--no-verdict"),
         ("recipe", RESULTS),
-        ("rekey", RESULTS),
         ("plan", f"{RESULTS}/sweep.yaml"),
     )
     return random.choice(commands), files

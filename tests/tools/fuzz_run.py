@@ -89,7 +89,6 @@ def warm_up() -> None:
     import hpxfer.report.write  # noqa: F401
     from hpxfer.cli.app import app  # noqa: F401
     from hpxfer.recipe import Recipe  # noqa: F401
-    from hpxfer.rekey import rekey  # noqa: F401
 
 
 def run_all(cases: Iterator[Case], root: Path, limits: Limits, workers: int = 2) -> Iterator[tuple[Case, Path, Ended]]:
