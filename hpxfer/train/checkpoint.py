@@ -214,8 +214,6 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
         f"series.{index}": torch.tensor(rows, dtype=torch.float64)
         for index, (_, rows) in enumerate(checkpoint.series.values())
     }
-    if not snapshot.last_load.numel():  # as in checkpoints of before there was one
-        del out["last_load"]
     return {name: tensor.detach().cpu().contiguous() for name, tensor in out.items()}
 
 
@@ -224,6 +222,7 @@ def _sizes(facts: Mapping[str, Any], layout: FlatLayout, stack: Stack, *, num_mo
     num_steps, num_trials, num_live = facts["step"], len(facts["trials"]), len(facts["slots"])
     flat = (torch.float32, (layout.numel,))
     router_bias: tuple[int, ...] = (len(moe_blocks(stack.shape, stack.setting)), num_live, stack.shape.num_experts)
+    loads = router_bias[0] if stack.setting.balance.load == "last_step" else 0
     return {
         "parameters": flat,
         **{f"moments.{index}": flat for index in range(num_moments)},
@@ -233,7 +232,7 @@ def _sizes(facts: Mapping[str, Any], layout: FlatLayout, stack: Stack, *, num_mo
         "limit": (torch.float64, (num_live,)),
         "step": (torch.int64, (1,)),
         "router_bias": (torch.float32, router_bias),
-        **({"last_load": (torch.int64, router_bias)} if _takes_last_load(stack) and 0 not in router_bias else {}),
+        "last_load": (torch.int64, (loads, *router_bias[1:])),
         "losses": (torch.float64, (num_steps, num_trials)),
         "trial_ended": (torch.int64, (num_trials,)),
         **{
@@ -243,20 +242,15 @@ def _sizes(facts: Mapping[str, Any], layout: FlatLayout, stack: Stack, *, num_mo
     }
 
 
-def _takes_last_load(stack: Stack) -> bool:
-    return stack.setting.balance.load == "last_step"
-
-
 def _checkpoint(facts: Mapping[str, Any], layout: FlatLayout, tensors: Mapping[str, Tensor]) -> Checkpoint:
     moments = sorted(name for name in tensors if name.startswith("moments."))
-    no_load = torch.zeros(0, *tensors["router_bias"].shape[1:], dtype=torch.int64)
     return Checkpoint(
         trials=tuple(facts["trials"]),
         live=tuple(facts["slots"]),
         snapshot=Snapshot(
             layout=layout,
             moments=tuple(tensors[name] for name in moments),
-            **{name: tensors.get(name, no_load) for name in _SNAPSHOT_FIELDS},
+            **{name: tensors[name] for name in _SNAPSHOT_FIELDS},
         ),
         step=facts["step"],
         trial_steps=facts["trial_steps"],

@@ -28,8 +28,7 @@ from hpxfer.train.checkpoint_facts import tell_trials
 from hpxfer.trial import TRAINER_VERSION, Trial
 from hpxfer.trial.stack import Stack
 
-# Increased when the facts or tensors of a file change their meaning. `hpxfer rekey` turns format 1, which had legacy
-# ids, into format 2.
+# Raise it when the facts or tensors of a file change their meaning. A file of another format is not used.
 FORMAT = 2
 SUFFIX = ".safetensors"
 _NAME = re.compile(rf"[0-9a-f]{{32}}{re.escape(SUFFIX)}")
@@ -81,7 +80,12 @@ def sealed(facts: Mapping[str, Any]) -> dict[str, str]:
 
 def unsealed(metadata: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts in metadata. Raise BadCheckpoint unless they are whole and of this version."""
-    facts = whole_facts(metadata)
+    text = metadata.get("facts")
+    if not isinstance(text, str) or metadata.get("check") != _check(text):
+        raise BadCheckpoint(DAMAGED)
+    facts: dict[str, Any] = json.loads(text)
+    if not tell_trials(facts):
+        raise BadCheckpoint(DAMAGED)
     for name, version in (("format", FORMAT), ("trainer_version", TRAINER_VERSION)):
         if facts[name] != version:
             raise BadCheckpoint(
@@ -90,31 +94,13 @@ def unsealed(metadata: Mapping[str, str]) -> dict[str, Any]:
     return facts
 
 
-def whole_facts(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts in metadata of any format. Raise BadCheckpoint unless they are whole."""
-    text = metadata.get("facts")
-    if not isinstance(text, str) or metadata.get("check") != _check(text):
-        raise BadCheckpoint(DAMAGED)
-    facts: dict[str, Any] = json.loads(text)
-    if not tell_trials(facts):
-        raise BadCheckpoint(DAMAGED)
-    return facts
-
-
 def read_facts(file: IO[bytes]) -> dict[str, Any]:
     """Return the facts of a file. Raise BadCheckpoint unless they are whole and of this version."""
-    with _damage():
-        return unsealed(read_header(file)["__metadata__"])
-
-
-def read_header(file: IO[bytes]) -> dict[str, Any]:
-    """Return the JSON header of a file, which is then at its tensors. Raise BadCheckpoint if there is no header."""
     with _damage():
         size = struct.unpack("<Q", file.read(8))[0]
         if size > _MOST_HEADER_BYTES:
             raise ValueError("no header")
-        header: dict[str, Any] = json.loads(file.read(size))
-        return header
+        return unsealed(json.loads(file.read(size))["__metadata__"])
 
 
 @contextmanager
