@@ -145,7 +145,7 @@ def test_derived_values() -> None:
         # values that are missing
         (("name: small\n", ""), "s.yaml:1: name: must be given"),
         (("  context: 64\n", ""), "s.yaml:2: model.context: must be given"),
-        (("[completep-moe, sp]", "[{conventions: {}}]"), "s.yaml:14: parameterizations[0].name: must be given"),
+        (("[completep-moe, sp]", "[{conventions: {}}]"), "s.yaml:14: parameterizations[0].table: must be given"),
         # types
         (("name: small", "name: 5"), "s.yaml:1: name: must be a valid string, got 5"),
         (("steps: 200", "steps: 200.5"), "s.yaml:10: training.steps: must be a valid integer, got 200.5"),
@@ -169,7 +169,7 @@ def test_derived_values() -> None:
         ),
         (("[completep-moe, sp]", "[3]"), "s.yaml:14: parameterizations[0]: must be a name or a mapping, got 3"),
         (
-            ("[completep-moe, sp]", "[{name: completep, conventions: {depth_alpha: true}}]"),
+            ("[completep-moe, sp]", "[{table: completep, conventions: {depth_alpha: true}}]"),
             "s.yaml:14: parameterizations[0].conventions.depth_alpha: must be a valid number, got True\n"
             "s.yaml:14: parameterizations[0].conventions.depth_alpha: must be a valid string, got True",
         ),
