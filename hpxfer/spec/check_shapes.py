@@ -308,7 +308,7 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> 
                 yield at, wrong
         label = arm_label(choice.label(), chosen.name)
         if chosen.name is None and not chosen.is_plain:
-            yield (*at, "name"), "must be given with hps or balance"
+            yield at, "must have a name with hps or balance of its own"
         elif label in labels:
             yield at, f"{label} stands twice; keep one"
         labels.append(label)

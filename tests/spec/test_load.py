@@ -56,7 +56,7 @@ def test_a_float_may_be_written_in_any_way(number: str) -> None:
         ("width: [32, 64]", "width: {values: [32.0, 64]}"),
         ("lr: [0.01]", "lr: {values: [0.01]}"),
         ("seeds: 2", "seeds: [0, 1]"),
-        ("parameterizations: [completep-moe, sp]", "parameterizations: [{name: completep-moe}, {name: sp}]"),
+        ("parameterizations: [completep-moe, sp]", "parameterizations: [{table: completep-moe}, {table: sp}]"),
     ],
 )
 def test_short_forms(short: str, long: str) -> None:
@@ -114,7 +114,7 @@ def test_derived_values() -> None:
         (("seeds: 2", "seeds: 2\nlr: 1"), "s.yaml:22: lr: unknown key; write it as hps.lr"),
         (("  width: [32, 64]", "  a: [{widht: 64}]"), "s.yaml:16: axes.a[0].widht: unknown key; did you mean 'width'?"),
         (
-            ("[completep-moe, sp]", "[{name: sp, convention: {}}]"),
+            ("[completep-moe, sp]", "[{table: sp, convention: {}}]"),
             "s.yaml:14: parameterizations[0].convention: unknown key; did you mean 'conventions'?",
         ),
         (
