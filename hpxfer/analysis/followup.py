@@ -217,7 +217,7 @@ def _add_parameterizations(draft: _Draft, needs: Sequence[Need]) -> None:
     """Add parameterizations, and say which no legal sweep can hold."""
     names = [addition.parameterization for _, _, addition in _additions(needs) if addition.parameterization]
     for name in dict.fromkeys(names):
-        more = [*_data(draft.spec)["parameterizations"], {"name": name}]
+        more = [*_data(draft.spec)["parameterizations"], {"table": name}]
         draft.add(f"parameterization {name} on the same grid", parameterizations=more)
 
 

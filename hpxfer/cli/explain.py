@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, Variant, column, load_plugins
+from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, column, load_plugins
 from hpxfer.cli.output import say, warn
 from hpxfer.errors import HpxferError
 from hpxfer.host.output import aligned
@@ -36,7 +36,6 @@ def explain(
         Path | None,
         typer.Option(help="With --model: roles of its parameters or of patterns such as *.wq.weight, as for export."),
     ] = None,
-    variant: Variant = None,
     convention: Convention = None,
     gate: Annotated[
         str | None, typer.Option(help="The gate of the model, e.g. sigmoid; only warnings depend on it.")
@@ -82,11 +81,9 @@ def explain(
         return
     if names is not None:
         raise HpxferError("--names: goes with --model")
-    if variant is not None and sweep is None:
-        raise HpxferError("--variant: goes with --sweep")
     conventions, facts = read_conventions(convention or ()), model_facts(gate, tied)
     if sweep is not None:
-        source = from_sweep(sweep, parameterization, base, target, conventions, facts, variant)
+        source = from_sweep(sweep, parameterization, base, target, conventions, facts)
     elif recipe is not None:
         source = from_recipe(recipe, parameterization, base, target, conventions, facts)
     else:

@@ -14,6 +14,9 @@ from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.explain import BaseValues
 from hpxfer.scaling.shape import Shape, check_attention, load_shape
 from hpxfer.scaling.table import Column, Conventions
+from hpxfer.spec.arms import arm_label
+from hpxfer.spec.arms_section import convention_value
+from hpxfer.spec.ties import choice_of
 
 if TYPE_CHECKING:
     from hpxfer.model.parameters import ParameterSpec
@@ -49,10 +52,7 @@ def read_conventions(given: Iterable[str]) -> dict[str, float | str]:
             raise HpxferError(f"--convention must be KEY=VALUE, got {shown(text)}")
         if key in out:
             raise HpxferError(f"--convention {key} stands twice; keep one")
-        try:
-            out[key] = float(value)
-        except ValueError:
-            out[key] = value
+        out[key] = convention_value(value)
     return out
 
 
@@ -84,7 +84,6 @@ def from_sweep(
     target: Path | None,
     conventions: Conventions,
     facts: ModelFacts,
-    variant: str | None = None,
 ) -> Source:
     """Return the source that a sweep gives. By default it is the first parameterization at the largest shape."""
     from hpxfer.host.machine import has_cuda
@@ -101,7 +100,10 @@ def from_sweep(
     spec = decided(given, cuda=has_cuda(given.resources.device))
     choice = of_sweep(spec, name, conventions)
     expansion = Expansion(spec, DataRef(digest="", **data_sizes(spec.data)))
-    spec = expansion.part(variant).spec
+    label = next(iter(expansion.arms)) if name is None else name
+    if label in expansion.arms:
+        expansion = expansion.arms[label][0]
+        spec = expansion.spec
     hps, setting = base_hps(spec), expansion.setting
     largest = max(expansion.shapes, key=lambda shape: train_flops(shape, expansion.setting_at(shape)))
     shape = load_shape(target) if target else largest
@@ -127,10 +129,16 @@ def _roles(spec: SweepSpec, target: Shape) -> frozenset[str]:
 
 
 def of_sweep(spec: SweepSpec, name: str | None, conventions: Conventions) -> Parameterization:
-    """Return the named parameterization, or the sweep's first. Add the conventions to those that the sweep gives it."""
-    name = name or spec.parameterizations[0].name
-    own = {chosen.name: chosen.conventions for chosen in reversed(spec.parameterizations)}
-    return parameterization(name, {**own.get(name, {}), **conventions})
+    """Return a parameterization: of the sweep's arm of this label, else the table of this name, by default the first.
+
+    Add the conventions to those that the sweep gives it.
+    """
+    arms = spec.parameterizations
+    by_label = {arm_label(choice_of(arm).label(), arm.name): arm for arm in arms}
+    found = arms[0] if name is None else by_label.get(name) or next((arm for arm in arms if arm.table == name), None)
+    if found is None:
+        return parameterization(str(name), conventions)
+    return parameterization(found.table, {**found.conventions, **conventions})
 
 
 def from_recipe(

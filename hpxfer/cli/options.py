@@ -59,10 +59,10 @@ EarlyStopping = Annotated[
 
 # What a table of rules is asked about.
 Parameterization = Annotated[
-    str | None, typer.Option("--parameterization", help="The name of a table; default: the sweep's first.")
-]
-Variant = Annotated[
-    str | None, typer.Option("--variant", help="The variant of a sweep that has some; default: the sweep's first.")
+    str | None,
+    typer.Option(
+        "--parameterization", help="A table, or an arm of the sweep by its label or name; default: the sweep's first."
+    ),
 ]
 Convention = Annotated[
     list[str] | None, typer.Option("--convention", help="KEY=VALUE, an option of the table; may be repeated.")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, Base, Folder, Parameterization, Plugins, Variant, load_plugins
+from hpxfer.cli.options import AsJson, Base, Folder, Parameterization, Plugins, load_plugins
 from hpxfer.cli.output import say, warn
 
 
@@ -21,7 +21,6 @@ def predict(
         typer.Option(help="The tokens that the target trains on; default: as the shapes of its axis."),
     ] = None,
     parameterization: Parameterization = None,
-    variant: Variant = None,
     base: Base = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
@@ -47,7 +46,7 @@ def predict(
     outcome = load_results(results)
     if base is not None:
         outcome = outcome.from_base(base)
-    found = predict_target(outcome, shape, tokens, parameterization, variant)
+    found = predict_target(outcome, shape, tokens, parameterization)
     warn([*outcome.problems, *found.hps.cautions])
     say(json.dumps(found.to_dict()) if as_json else str(found))
 

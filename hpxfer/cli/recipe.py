@@ -9,14 +9,13 @@ from typing import Annotated
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, Base, Folder, Parameterization, Variant
+from hpxfer.cli.options import AsJson, Base, Folder, Parameterization
 from hpxfer.cli.output import say, warn, written
 
 
 def recipe(
     results: Folder,
     parameterization: Parameterization = None,
-    variant: Variant = None,
     base: Base = None,
     output: Annotated[
         Path | None,
@@ -36,7 +35,7 @@ def recipe(
     outcome = load_results(results)
     if base is not None:
         outcome = outcome.from_base(base)
-    made = recipe_of(outcome, parameterization, variant)
+    made = recipe_of(outcome, parameterization)
     default = Path(f"{outcome.spec.name}-recipe.yaml") if is_uri(results) else outcome.folder / "recipe.yaml"
     path = output or default
     write_recipe(made, path)

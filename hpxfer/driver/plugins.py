@@ -43,9 +43,9 @@ def without_defaults(spec: SweepSpec) -> SweepSpec:
     own = stored_names(spec.plugins or ()).get("parameterization", set())
     choices = tuple(
         choice.model_copy(
-            update={"conventions": parameterization(choice.name, choice.conventions).changed_conventions()}
+            update={"conventions": parameterization(choice.table, choice.conventions).changed_conventions()}
         )
-        if choice.name in own
+        if choice.table in own
         else choice
         for choice in spec.parameterizations
     )

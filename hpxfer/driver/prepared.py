@@ -28,7 +28,7 @@ from hpxfer.plan.make import Counts, grid_counts, make_plan, search_counts
 from hpxfer.plan.outlook import outlook
 from hpxfer.plan.packing import Device, Measured
 from hpxfer.plan.plan import Plan
-from hpxfer.plan.precision import Precision, saving
+from hpxfer.plan.precision import Precision
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.search.stored import known_outcomes
@@ -211,22 +211,20 @@ def _ready(
         """Return the plan for some hardware, by default the device, in the precision that the trials have there."""
         here = precision if hardware is None else precision.on(hardware.title, cuda=hardware.cuda)
 
-        def rated(value: str, measured: Mapping[Shape, Measured] | None = None) -> Plan:
-            # Other trials, as many of each shape: only their rate and memory differ.
-            others = expansion if value == spec.precision else Expansion(with_precision(spec, value), expansion.data)
-            return make_plan(
-                others,
-                done,
-                device,
-                measured=measured,
-                warnings=warnings,
-                counts=counts,
-                hardware=hardware,
-                price_per_hour=cost.price_per_hour,
-            )
-
-        plan = rated(here.priced or here.value, known)
-        return replace(plan, chosen=here, saving=saving(plan, expansion, rated), outlook=expected)
+        value = here.priced or here.value
+        # Other trials, as many of each shape: only their rate and memory differ.
+        others = expansion if value == spec.precision else Expansion(with_precision(spec, value), expansion.data)
+        plan = make_plan(
+            others,
+            done,
+            device,
+            measured=known,
+            warnings=warnings,
+            counts=counts,
+            hardware=hardware,
+            price_per_hour=cost.price_per_hour,
+        )
+        return replace(plan, chosen=here, outlook=expected)
 
     real = planned(None)
     return PreparedSweep(

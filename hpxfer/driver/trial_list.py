@@ -9,7 +9,6 @@ from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.host.output import aligned
 from hpxfer.search.cells import searched_cells
 from hpxfer.search.kinds import kind_of
-from hpxfer.spec.variants import given_hps
 from hpxfer.store import Store
 from hpxfer.trial import Trial
 
@@ -53,8 +52,8 @@ def trials_text(rows: Sequence[dict[str, Any]]) -> str:
 def _shown(prepared: PreparedSweep) -> Iterable[str]:
     """Return the HPs in which the trials differ."""
     names = dict.fromkeys(prepared.spec.grid)
-    for variant in (prepared.spec.variants or {}).values():
-        names.update(dict.fromkeys(given_hps(variant.hps)))
+    for arm in prepared.spec.parameterizations:
+        names.update(dict.fromkeys(arm.given()))
     for trial in prepared.missing:
         names.update(dict.fromkeys(name for name, _ in trial.hps.multipliers))
     return names

@@ -9,8 +9,7 @@ from hpxfer.trainer.placeholders import check
 
 def scanned_multipliers(spec: SweepSpec) -> tuple[str, ...]:
     """Return the multipliers that a sweep names, in order. Each of its trials has a value of each, 1 by default."""
-    of_variants = [variant.hps.multipliers for variant in (spec.variants or {}).values()]
-    names = {*spec.grid, *spec.hps.multipliers, *(name for given in of_variants for name in given)}
+    names = {*spec.grid, *spec.hps.multipliers, *(name for arm in spec.parameterizations for name in arm.given())}
     return tuple(sorted(names - set(SCALARS)))
 
 

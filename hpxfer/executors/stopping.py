@@ -20,7 +20,7 @@ class Stopping:
     def arm(self, trial: Trial) -> Hashable:
         """Return what trials must share to be compared: shape, table, and every HP that the search does not vary.
 
-        So the variants of a sweep are halved apart.
+        So arms with HPs of their own are halved apart.
         """
         held = trial.hps
         for name in self.varied:

@@ -1,6 +1,6 @@
 """Load balance: how far the most uneven expert is from its fair share, against the HP, one color per scale.
 
-Each arm has a panel, and all have one y-axis. So the rules of variants that balance differently stand side by side.
+Each arm has a panel, and all have one y-axis. So the rules of arms that balance differently stand side by side.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BalanceSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class BalancePanel:
-    """One arm: a parameterization, with its variant."""
+    """One arm."""
 
     parameterization: str
     series: tuple[BalanceSeries, ...]  # by scale

@@ -32,7 +32,7 @@ RAMP = ("viridis", 0.78, 0.25)
 # Of cells: a low loss is dark. Text in a cell is black or white by the cell's own lightness, never ink.
 CELLS = ("cividis", 0.15, 1.0)
 # Colors of Okabe and Ito, each with its own marker. The control's mark is used for nothing else.
-CONTROL_MARKS = (("#d55e00", "s"), ("#7f3800", "p"), ("#f0a070", "h"), ("#a05028", "<"))  # one per variant
+CONTROL_MARKS = (("#d55e00", "s"), ("#7f3800", "p"), ("#f0a070", "h"), ("#a05028", "<"))  # one per name of arms
 MARKS = (("#0072b2", "o"), ("#009e73", "^"), ("#cc79a7", "D"), ("#e69f00", "v"), ("#56b4e9", "P"), ("#8c6d31", "X"))
 
 PAGE_INCHES = 8.6  # at 800 pixels this leaves 10 point text 13 pixels high

@@ -1,9 +1,9 @@
 """Names: what loggers call a trial, e.g. `completep-moe/width=128/lr=2^-7/seed=1`, and the table of its HPs.
 
-The parts are the parameterization, the variant, the shape, the round of an adaptive search, the HPs that the sweep
-varies, and the seed. A part is left out where there is nothing to say: tables that agree at the base have one trial
-there, `base/lr=2^-7/seed=1`. Where an HP is rounded or a part is cut, another trial could have the same name. Such a
-name ends with the start of the trial's id.
+The parts are the parameterization, the name of its arm, the shape, the round of an adaptive search, the HPs that the
+sweep varies, and the seed. A part is left out where there is nothing to say: tables that agree at the base have one
+trial there, `base/lr=2^-7/seed=1`. Where an HP is rounded or a part is cut, another trial could have the same name.
+Such a name ends with the start of the trial's id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import DIMENSIONS, Shape
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.stored import is_of
-from hpxfer.spec.variants import DEFAULT
 from hpxfer.trial import Expansion, Trial, base_hps
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.lattice import value_text
@@ -37,9 +36,8 @@ class Names:
         """Return a trial as loggers show it. `round` is that of the search which asked for it, from 1."""
         part = self._part(trial)
         table = None if trial.parameterization is None else trial.parameterization.label()
-        variant = None if part.variant == DEFAULT else part.variant
         hps = {name: trial.hps.get(name) for name in self._shown(part, trial.hps)}
-        parts = [table, variant, self._shape(trial.shape), None if round is None else f"round={round}"]
+        parts = [table, part.name, self._shape(trial.shape), None if round is None else f"round={round}"]
         parts += [*(f"{name}={_text(value)}" for name, value in hps.items()), f"seed={trial.seed}"]
         given = [text for text in parts if text is not None]
         legal = [_legal(text) for text in given]
@@ -49,7 +47,7 @@ class Names:
             "sweep": self._expansion.spec.name,
             "trial_id": trial.id,
             "parameterization": table or "base",
-            **({} if variant is None else {"variant": variant}),
+            **({} if part.name is None else {"arm": part.name}),
             **({} if round is None else {"round": round}),
             "seed": trial.seed,
             **hps_table(trial.hps),
@@ -60,10 +58,9 @@ class Names:
         return LoggedTrial(id=trial.id, name=name, config=config)
 
     def _part(self, trial: Trial) -> Expansion:
-        """Return the part of the sweep, one for each variant, to which a trial belongs: the first of several."""
+        """Return the part of the sweep to which a trial belongs: the first of several."""
         parts = self._expansion.parts
-        here = (part for part in parts if part.setting_at(trial.shape, trial.parameterization) == trial.setting)
-        return next((part for part in here if is_of(self._expansion, part, trial.hps)), parts[0])
+        return next((part for part in parts if is_of(self._expansion, part, trial)), parts[0])
 
     def _shown(self, part: Expansion, hps: HPs) -> list[str]:
         """Return the HPs that tell trials of a part apart: those that the search varies, and any other that differs

@@ -13,7 +13,6 @@ from typing import Any
 from hpxfer.search.arms import arms_of
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.sweep import HPsSpec, TrainingSpec
-from hpxfer.spec.variants import DEFAULT
 from hpxfer.trial import Expansion
 
 NEAR = 0.02  # relative. A value that is nearer to a point of the grid was most likely meant to be that point
@@ -24,14 +23,14 @@ _BETAS = ("beta1", "beta2")  # which stand in one list
 def base_point_cautions(expansion: Expansion) -> Iterator[str]:
     """Yield a caution for each base value that is no point of its grid: what it costs, or that it has no effect.
 
-    A variant of the sweep is named where it moves the base value.
+    Arms are named where they move the base value.
     """
     known = set[str]()
     for part in expansion.parts:
         cautions = set(_of_part(part)) - known
         known |= cautions
-        of_variant = "" if part.variant == DEFAULT else f"variants.{part.variant}: "
-        yield from (f"{of_variant}{caution}" for caution in _of_part(part) if caution in cautions)
+        of_arm = "" if part.name is None else f"arm {part.name}: "
+        yield from (f"{of_arm}{caution}" for caution in _of_part(part) if caution in cautions)
 
 
 def _of_part(expansion: Expansion) -> Iterator[str]:

@@ -147,17 +147,17 @@ def _with_piece(plan: Plan, row: ShapePlan, expansion: Expansion) -> ShapePlan:
 
 
 def _balance_lines(expansion: Expansion) -> Iterator[str]:
-    """Yield what balances the experts: of the sweep, or of each of its variants if they differ in it.
+    """Yield what balances the experts: of the sweep, or of its arms if they differ in it.
 
     What a user's own trainer does about it is not known.
     """
     if expansion.spec.trainer is not None or not any(shape.num_experts for shape in expansion.shapes):
         return
-    found = {part.variant: _balance_line(part.spec) for part in expansion.parts}
+    found = {label: _balance_line(part.spec) for label, (part, _) in expansion.arms.items()}
     if len(set(found.values())) == 1:
         yield f"experts: {found.popitem()[1]}"
     else:
-        yield from (f"experts under {variant}: {line}" for variant, line in found.items())
+        yield from (f"experts of {label}: {line}" for label, line in found.items())
 
 
 def _balance_line(spec: SweepSpec) -> str:

@@ -13,7 +13,7 @@ from hpxfer.scaling.shape import Shape
 
 if TYPE_CHECKING:
     from hpxfer.plan.outlook import Outlook
-    from hpxfer.plan.precision import Precision, Saving
+    from hpxfer.plan.precision import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,6 @@ class Plan:
     cautions: tuple[str, ...] = ()  # what makes a result mean less than it seems, one line each
     precision: str = "float32"  # of the computation that time and memory are estimated for
     chosen: Precision | None = None  # where the precision comes from
-    saving: Saving | None = None  # what bfloat16 would take instead
     balance: tuple[str, ...] = ()  # what keeps the experts equally busy
     active: tuple[str, ...] = ()  # active parameters of MoE shapes relative to a dense one, one line per dense shape
     schedules: tuple[str, ...] = ()  # the phases of each run in steps, where the file has other forms of lengths
@@ -189,7 +188,6 @@ class Plan:
             "device": asdict(self.device),
             "precision": self.precision,
             "precision_from": None if self.chosen is None else asdict(self.chosen),
-            "saving": None if self.saving is None else asdict(self.saving),
             "rate_from": self.rate_from,
             "measured_over_rate": self.ratio,
             "recipe": list(self.recipe),

@@ -80,8 +80,6 @@ def _totals(plan: Plan) -> Iterator[str]:
     yield _memory(plan)
     if plan.kept_bytes:
         yield f"weights: the results folder grows by {'up to ' if plan.at_most else ''}{spell_bytes(plan.kept_bytes)}"
-    if plan.saving is not None:
-        yield plan.saving.line()
 
 
 def _own_totals(plan: Plan) -> Iterator[str]:

@@ -75,7 +75,6 @@ def predict(
     target: Target,
     tokens: int | None = None,
     parameterization: str | None = None,
-    variant: str | None = None,
 ) -> Prediction:
     """Return the HPs of each tensor at `target`, and the loss of one run there with an interval, or why not.
 
@@ -88,7 +87,7 @@ def predict(
             f"{results.folder}: predict knows the shapes of built-in families, got a sweep of your own trainer; the "
             "HPs of a bigger model are in its recipe (`hpxfer recipe`, `hpxfer export`)"
         )
-    label = arm_of(results, parameterization, variant)
+    label = arm_of(results, parameterization)
     shape = _with_tokens(as_shape(target), tokens, results.spec.base_shape)
     why_no_line = results.why_no_line()
     report = None if why_no_line else transfer_report(results)

@@ -30,10 +30,10 @@ from hpxfer.spec.recipe_file import (
     ProvenancePart,
     RecipeFile,
     SearchPart,
+    TablePart,
     TrainingPart,
 )
 from hpxfer.spec.recipe_parts import model_facts, training_facts
-from hpxfer.spec.sweep import ParameterizationSpec
 from hpxfer.trial import base_hps
 
 if TYPE_CHECKING:
@@ -42,30 +42,26 @@ if TYPE_CHECKING:
     from hpxfer.verdict.loss import JudgedLoss
 
 
-def recipe_of(results: Results, parameterization: str | None = None, variant: str | None = None) -> Recipe:
+def recipe_of(results: Results, parameterization: str | None = None) -> Recipe:
     """Return the recipe of one parameterization of a sweep with any search, by default of the first one.
 
     Raises HpxferError if nothing has been tuned at the base.
     """
     if tunes_points(results.spec):
-        return _recipe_of_point(results, arm_of(results, parameterization, variant))
+        return _recipe_of_point(results, arm_of(results, parameterization))
     from hpxfer.analysis import transfer_report
 
-    return recipe_from_results(results, transfer_report(results), parameterization, variant)
+    return recipe_from_results(results, transfer_report(results), parameterization)
 
 
-def recipe_from_results(
-    results: Results, report: TransferReport, parameterization: str | None = None, variant: str | None = None
-) -> Recipe:
-    """Return the recipe of one parameterization of a sweep, given by name or label, by default of the first one.
-
-    If the sweep has variants, the label names one, or `variant` does. By default it is the first one.
+def recipe_from_results(results: Results, report: TransferReport, parameterization: str | None = None) -> Recipe:
+    """Return the recipe of one arm of a sweep, given by its label, its name or its table, by default of the first one.
 
     The judged HP takes its best measured value at the base, and each other HP its base value. A search that tunes
     points, and a product grid at the base alone, gives all HPs of its best point, and says nothing about transfer.
     Raises HpxferError if the base has no optimum.
     """
-    label = arm_of(results, parameterization, variant)
+    label = arm_of(results, parameterization)
     if tunes_points(results.spec):
         return _recipe_of_point(results, label)
     part, choice = results.expansion.arms[label]
@@ -112,7 +108,7 @@ def _recipe(
         RecipeFile(
             hpxfer_recipe=RECIPE_VERSION,
             family=spec.model.family,
-            parameterization=ParameterizationSpec(name=choice.name, conventions=dict(choice.conventions)),
+            parameterization=TablePart(name=choice.name, conventions=dict(choice.conventions)),
             optimizer=spec.training.optimizer,
             base_shape={name: size for name, size in spec.base_shape.dims().items() if isinstance(size, int)},
             own_shape=spec.base_shape.own_dims or None,
@@ -126,26 +122,22 @@ def _recipe(
     )
 
 
-def arm_of(results: Results, name: str | None, variant: str | None) -> str:
-    """Return the label of the sweep's arm with this label, or with this name if only one table has it.
+def arm_of(results: Results, name: str | None) -> str:
+    """Return the label of an arm of the sweep, by its label, or by its name or its table if no other arm has it.
 
     The table of a plug-in need not be registered here.
     """
     arms = results.expansion.arms
-    if name in arms and variant is None:
-        return name
-    part = results.expansion.part(variant)
-    choices = part.choices
-    if name is None:
-        return part.label(choices[0])
-    found = [row for row in choices if row.label() == name] or [row for row in choices if row.name == name]
-    labels = list(arms) if variant is None else [row.label() for row in choices]
+    if name is None or name in arms:
+        return name or next(iter(arms))
+    found = [label for label, (part, choice) in arms.items() if name in (part.name, choice.name)]
     if not found:
-        raise HpxferError(f"parameterization: must be one of the sweep's, got {shown(name)}; {nearest(name, labels)}")
+        raise HpxferError(f"parameterization: must be one of the sweep's, got {shown(name)}; {nearest(name, arms)}")
     if len(found) > 1:
-        legal = " or ".join(row.label() for row in found)
-        raise HpxferError(f"parameterization: must name one of the sweep's, got {shown(name)}; give {legal}")
-    return part.label(found[0])
+        raise HpxferError(
+            f"parameterization: must name one of the sweep's, got {shown(name)}; give {' or '.join(found)}"
+        )
+    return found[0]
 
 
 def _base(findings: Sequence[Finding], where: str, hp: str) -> tuple[ShapeFinding, float]:

@@ -16,10 +16,11 @@ from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
 from hpxfer.scaling.coverage import control_notes
 from hpxfer.search.verdict_rules import rules_of
+from hpxfer.spec.arms import arm_label
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.data_section import OWN_DATA
+from hpxfer.spec.ties import choice_of
 from hpxfer.spec.trainer_section import TrainerSpec
-from hpxfer.spec.variants import given_hps
 from hpxfer.store.trainer_checks import checks_text
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import STATUSES
@@ -110,9 +111,10 @@ def provenance_table(results: Results) -> Table:
         facts += [("recipe", f"{recipe.file}, digest {recipe.digest}, of {recipe.origin}")]
         facts += [("from the recipe", text) for text in recipe.gives or ()]
         facts += [("not from the recipe", text) for text in recipe.instead or ()]
-    for name, variant in (results.spec.variants or {}).items():
-        hps = ", ".join(f"{hp} {value:g}" for hp, value in given_hps(variant.hps).items())
-        facts.append((f"variant {name}", hps or "the base HPs"))
+    for arm in results.spec.parameterizations:
+        if given := arm.given():
+            label = arm_label(choice_of(arm).label(), arm.name)
+            facts.append((label, ", ".join(f"{hp} {value:g}" for hp, value in given.items())))
     if (trainer := results.spec.trainer) is not None:
         facts += [("data", data.source.removeprefix(OWN_DATA)), *_of_trainer(trainer, trials)]
     else:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.trial import Expansion
+from hpxfer.spec import SweepSpec
+from hpxfer.trial import Expansion, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A parameterization under a variant of the sweep, at a shape.
+    """An arm of the sweep at a shape.
 
     Tables that agree at the base share one arm there, named after all of them.
     """
 
+    part: Expansion = field(compare=False)  # of the sweep: its base values are those of the arm
     choice: Parameterization  # the first of them
     labels: tuple[str, ...]
     shape: Shape
     is_base: bool
+
+    @property
+    def spec(self) -> SweepSpec:
+        """The sweep with the base values and the balance of the arm."""
+        return self.part.spec
+
+    def trial(self, hps: HPs, seed: int) -> Trial:
+        """Return the trial of a point."""
+        return self.part.trial(self.choice, self.shape, hps, seed)
 
     @property
     def name(self) -> str:
@@ -33,11 +45,11 @@ def arms_of(expansion: Expansion) -> tuple[Arm, ...]:
     shapes = [base] if expansion.spec.search.where == "base" else list(dict.fromkeys([base, *expansion.shapes]))
     out = []
     for shape in shapes:
-        groups: dict[Parameterization | None, list[Parameterization]] = {}
-        for choice in expansion.choices:
-            groups.setdefault(expansion.own_parameterization(choice, shape), []).append(choice)
         for part in expansion.parts:
+            groups: dict[Parameterization | None, list[Parameterization]] = {}
+            for choice in part.choices:
+                groups.setdefault(part.own_parameterization(choice, shape), []).append(choice)
             for group in groups.values():
                 labels = tuple(part.label(choice) for choice in group)
-                out.append(Arm(choice=group[0], labels=labels, shape=shape, is_base=shape == base))
+                out.append(Arm(part=part, choice=group[0], labels=labels, shape=shape, is_base=shape == base))
     return tuple(out)

@@ -36,10 +36,10 @@ def searched_cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Cell]
     bases = [(part, base_hps(part.spec)) for part in expansion.parts]
     for (part, base), axis in itertools.product(bases, expansion.axes):
         for point in axis.points:
-            for choice in expansion.choices:
+            for choice in part.choices:
                 own = expansion.own_parameterization(choice, point.shape)
                 for trial in found.get((own, point.shape), {}).values():
-                    for line in lines_of(part.spec, base, trial.hps) if is_of(expansion, part, trial.hps) else ():
+                    for line in lines_of(part.spec, base, trial.hps) if is_of(expansion, part, trial) else ():
                         yield Cell(
                             axis=axis.name,
                             scale_name=axis.scale_name,

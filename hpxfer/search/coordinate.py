@@ -153,7 +153,7 @@ def decisions_of(history: ArmHistory, spec: SweepSpec) -> Iterator[Decision]:
 def coordinate_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return a search that tunes the multipliers in every arm, by default in those of the base."""
     spec = expansion.spec
-    return search_each_arm(expansion, "coordinate", lambda arm: coordinate(spec), coordinate_size(spec))
+    return search_each_arm(expansion, "coordinate", lambda arm: coordinate(arm.spec), coordinate_size(spec))
 
 
 def ratios_of(spec: SweepSpec, entry: str) -> tuple[float, ...]:

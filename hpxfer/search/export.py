@@ -99,7 +99,7 @@ class StudyExport:
         for batch, ended in enumerate(history.rounds[start:], start=start):
             for point, losses in zip(ended.round.points, ended.losses, strict=True):
                 loss: Any = mean(losses)
-                ids = {str(seed): self.expansion.trial(arm.choice, arm.shape, point, seed).id for seed in spec.seeds}
+                ids = {str(seed): arm.trial(point, seed).id for seed in spec.seeds}
                 yield create_trial(
                     state=TrialState.COMPLETE if math.isfinite(loss) else TrialState.FAIL,
                     value=loss if math.isfinite(loss) else None,

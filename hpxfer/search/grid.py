@@ -74,7 +74,6 @@ GRID = SearchKind(
     tunes="lines",
     fixed_size=True,
     lists_trials=True,
-    of_all_arms=True,
     replays=False,
     can_stop_early=True,
 )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from hpxfer.errors import HpxferError
 from hpxfer.registry import Registry
-from hpxfer.search.joined import joined
 from hpxfer.search.protocol import Search
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import Section
@@ -65,7 +64,8 @@ class SearchKind:
     splits_seeds: bool = False
     """Whether a round may train some seeds of a point only. `rounds` then counts trials where it says points."""
     make: Callable[[Expansion, Stored], Search]
-    """Returns the search of an expansion. Only a search that starts from foreign trials reads the stored ones."""
+    """Returns the search of an expansion, each of whose `arms_of` has base values of its own: `arm.spec`. Only a search
+    that starts from foreign trials reads the stored ones."""
     problems: Callable[[SweepSpec, WhyNot], Iterator[Problem]] = no_problem
     """Yields (key path, what is wrong and how to fix it). The keys of `settings` have been checked one by one."""
     hps: Callable[[SweepSpec], tuple[str, ...]] = grid_hps
@@ -84,9 +84,6 @@ class SearchKind:
     """Whether the trials are those of the sweep's grid, all known before the first one is trained."""
     replays: bool = True
     """Whether reports replay the search from the stored losses. It must be a `RoundSearch` and fast."""
-    of_all_arms: bool = False
-    """Whether it asks the expansion for its cells, so that one search serves all variants of a sweep. By default each
-    variant has a search of its own, made with its part of the expansion."""
     can_stop_early: bool = False
     """Whether trials may stop before their end. Not if a loss at the end of a round decides what comes next."""
     needs_grid: bool = True
@@ -155,7 +152,4 @@ def no_trials() -> pd.DataFrame:
 
 def make_search(expansion: Expansion, stored: Stored = no_trials) -> Search:
     """Return the search that the sweep asks for. `stored` reads the trials that its results folder has."""
-    kind = kind_of(expansion.spec)
-    if kind.of_all_arms or expansion.parts == (expansion,):
-        return kind.make(expansion, stored)
-    return joined(expansion, [kind.make(part, stored) for part in expansion.parts])
+    return kind_of(expansion.spec).make(expansion, stored)

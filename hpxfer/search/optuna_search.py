@@ -74,7 +74,7 @@ def optuna_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     return search_each_arm(
         expansion,
         _sampler(expansion.spec),
-        lambda arm: _strategy(expansion, points().get(arm, [])),
+        lambda arm: _strategy(arm.part, points().get(arm, [])),
         num_points(expansion.spec),
     )
 
@@ -132,8 +132,8 @@ def _points_in_box(expansion: Expansion, trials: pd.DataFrame) -> dict[Arm, list
     spec, found = expansion.spec, dict[Arm, dict[HPs, str]]()
     ended = ("finished", "diverged") if spec.early_stopping.asha is None else ("finished", "diverged", "stopped")
     for arm, trial, row in stored_trials(expansion, trials):
-        if row["status"] in ended and is_in_box(spec, trial.hps):
-            first = expansion.trial(arm.choice, arm.shape, trial.hps, spec.seeds[0]).id
+        if row["status"] in ended and is_in_box(arm.spec, trial.hps):
+            first = arm.trial(trial.hps, spec.seeds[0]).id
             found.setdefault(arm, {})[trial.hps] = first
     return {arm: sorted(points, key=points.__getitem__) for arm, points in found.items()}
 

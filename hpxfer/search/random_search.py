@@ -40,16 +40,17 @@ def num_points(spec: SweepSpec) -> int:
 def random_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return random search over the box between the ends of the grid."""
     spec = expansion.spec
-    points = tuple(random_points(spec, num_points(spec)))
+    count = num_points(spec)
     sequence = spec.search.settings(RandomSettings).sequence
-    why = f"{len(points)} {sequence} points, log-uniform in {', '.join(spec.grid)}"
+    why = f"{count} {sequence} points, log-uniform in {', '.join(spec.grid)}"
 
     def strategy(arm: Arm) -> Strategy:
+        points = tuple(random_points(arm.spec, count))
         losses: Losses = yield Round(points=points, why=why, whole=False)
         best = lowest_point(list(zip(points, losses, strict=True)))
         return End(why=best_in_words(spec, best), best=best)
 
-    return search_each_arm(expansion, "random", strategy, len(points))
+    return search_each_arm(expansion, "random", strategy, count)
 
 
 def random_points(spec: SweepSpec, count: int) -> Iterator[HPs]:

@@ -117,7 +117,7 @@ def _measured(
 def refine_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return a search that refines every HP in every arm, and tries the base's best values at the other shapes."""
     spec, arms = expansion.spec, arms_of(expansion)
-    lines = {arm: dict(_lines(spec, arm)) for arm in arms}
+    lines = {arm: dict(_lines(arm)) for arm in arms}
     strategies = [strategy for of in lines.values() for strategy in of.values()]
     bases = {label: arm for arm in arms if arm.is_base for label in arm.labels}
     for arm in arms:
@@ -126,9 +126,9 @@ def refine_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     return RoundSearch(expansion, strategies)
 
 
-def _lines(spec: SweepSpec, arm: Arm) -> Iterator[tuple[str, ArmStrategy]]:
+def _lines(arm: Arm) -> Iterator[tuple[str, ArmStrategy]]:
     """Yield (HP, strategy). Each HP gets the budget for the grid's values, and an equal share of the rest."""
-    seeds, settings = len(spec.seeds), spec.search.settings(RefineSettings)
+    spec, seeds, settings = arm.spec, len(arm.spec.seeds), arm.spec.search.settings(RefineSettings)
     until, octaves = settings.until_octaves, settings.max_octaves
     first = {hp: len(values.numbers()) for hp, values in spec.grid.items()}
     rest = 0

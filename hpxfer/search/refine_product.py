@@ -24,7 +24,7 @@ def refine_product_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return a search that refines both HPs in every arm, and tries the base's best point at the other shapes."""
     spec, arms = expansion.spec, arms_of(expansion)
     first, second = spec.grid
-    own = {arm: _strategy(spec, arm, (first, second)) for arm in arms}
+    own = {arm: _strategy(arm.spec, arm, (first, second)) for arm in arms}
     bases = {label: arm for arm in arms if arm.is_base for label in arm.labels}
     moved = [
         transferred(spec, arm, (first, second), after=own[bases[arm.labels[0]]]) for arm in arms if not arm.is_base

@@ -156,9 +156,7 @@ class _Replay:
     def _open(self, asked: Round | None) -> None:
         arm, points = self.strategy.arm, () if asked is None else asked.points
         self.open, self.num_ended = asked, 0
-        self.trials = [
-            self.expansion.trial(arm.choice, arm.shape, point, seed) for point in points for seed in self.seeds
-        ]
+        self.trials = [arm.trial(point, seed) for point in points for seed in self.seeds]
 
     def _stop(self) -> None:
         """End a strategy whose budget is spent, with what it makes of that, or else with the best point."""

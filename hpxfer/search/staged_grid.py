@@ -142,7 +142,7 @@ def _moved(grid: GridAround, found: _Found) -> HPs:
 def staged_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return the staged grid in every arm, by default in those of the base."""
     spec = expansion.spec
-    return search_each_arm(expansion, "staged grid", lambda arm: staged_grid(spec), staged_size(spec))
+    return search_each_arm(expansion, "staged grid", lambda arm: staged_grid(arm.spec), staged_size(spec))
 
 
 def _grid(settings: StagedSettings, stage: str) -> GridOfRatios:

@@ -91,19 +91,18 @@ def stored_trials(expansion: Expansion, trials: pd.DataFrame) -> Iterator[tuple[
     for row in trials.to_dict("records"):
         shape = shape_of_row(row)
         for arm in arms.get(shape, ()):
-            trial = expansion.trial(arm.choice, shape, hps_of_row(row), int(row["seed"]))
-            if trial.id == row["trial_id"] and is_of(expansion, expansion.arms[arm.labels[0]][0], trial.hps):
+            trial = arm.trial(hps_of_row(row), int(row["seed"]))
+            if trial.id == row["trial_id"] and is_of(expansion, arm.part, trial):
                 yield arm, trial, row
 
 
-def is_of(expansion: Expansion, part: Expansion, hps: HPs) -> bool:
-    """Return whether a point belongs to a part of a sweep: what the search does not vary is as in its variant.
-
-    Every point belongs to a sweep without variants.
-    """
+def is_of(expansion: Expansion, part: Expansion, trial: Trial) -> bool:
+    """Return whether a trial belongs to a part of its sweep: what the search does not vary is as there."""
     if part is expansion:
         return True
-    base, varied = base_hps(part.spec), kind_of(part.spec).hps(part.spec)
+    if part.setting_at(trial.shape, trial.parameterization) != trial.setting:
+        return False
+    hps, base, varied = trial.hps, base_hps(part.spec), kind_of(part.spec).hps(part.spec)
     names = {*SCALARS, *(name for name, _ in (*hps.multipliers, *base.multipliers))}
     return all(hps.get(name) == base.get(name) for name in names.difference(varied))
 

@@ -146,7 +146,6 @@ VERDICT = SearchKind(
     size=grid_size,
     rounds=_rounds,
     splits_seeds=True,
-    of_all_arms=True,
     error=_error,
     also_limited=_also_limited,
     make=_make,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hpxfer.scaling.evaluate import parameterization
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.checks import roles_of, without_effect
 from hpxfer.spec.model_section import ModelSpec
@@ -98,7 +99,7 @@ def _init(spec: SweepSpec, recipe: RecipeFile) -> Pairs:
 
 
 def _model(spec: SweepSpec, recipe: RecipeFile) -> Pairs:
-    chosen = next((each for each in spec.parameterizations if each.name == recipe.parameterization.name), None)
+    chosen = next((each for each in spec.parameterizations if each.table == recipe.parameterization.name), None)
     own = model_facts(spec, None if chosen is None else choice_of(chosen))
     known = recipe.model
     pairs: Pairs = {}
@@ -129,14 +130,14 @@ def _training(spec: SweepSpec, recipe: RecipeFile) -> Pairs:
 def _tables(spec: SweepSpec, recipe: RecipeFile) -> Iterator[tuple[KeyPath | str, Any, Any]]:
     """Yield the conventions of the recipe's table that differ, or the tables of the sweep if it is not among them."""
     wanted = recipe.parameterization
-    found = [each for each in spec.parameterizations if each.name == wanted.name]
+    found = [each for each in spec.parameterizations if each.table == wanted.name]
     if not found:
-        yield ("parameterizations",), ", ".join(each.name for each in spec.parameterizations), wanted.name
-    theirs = dict(choice_of(wanted).conventions)
+        yield ("parameterizations",), ", ".join(each.table for each in spec.parameterizations), wanted.name
+    theirs = dict(parameterization(wanted.name, wanted.conventions).conventions)
     for each in found:
         for key, own in choice_of(each).conventions:
             if own != theirs[key]:
-                yield f"conventions of {each.name}: {key}", own, theirs[key]
+                yield f"conventions of {each.table}: {key}", own, theirs[key]
 
 
 def spelled(value: Any) -> str:

@@ -11,6 +11,7 @@ from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape, check_trainable
+from hpxfer.spec.arms import arm_label
 from hpxfer.spec.axes import DIMENSION, entries, shape_at
 from hpxfer.spec.blocks import forward_problem, has_dense, model_roles, moe_blocks
 from hpxfer.spec.key_names import dimension_called, hp_called
@@ -273,7 +274,7 @@ def choices_of(spec: SweepSpec) -> list[Parameterization]:
     out = []
     for chosen in spec.parameterizations:
         try:
-            out.append(parameterization(chosen.name, chosen.conventions))
+            out.append(parameterization(chosen.table, chosen.conventions))
         except HpxferError:
             continue
     return out
@@ -289,7 +290,7 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> 
     for index, chosen in enumerate(spec.parameterizations):
         at: KeyPath = ("parameterizations", index)
         try:
-            choice = parameterization(chosen.name, chosen.conventions)
+            choice = parameterization(chosen.table, chosen.conventions)
             column = registry("optimizer").get(spec.training.optimizer).column
             rows = choice.rows(column)
         except HpxferError as error:
@@ -299,12 +300,15 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> 
         for where, shape in shapes:
             if missing := sorted(set(model_roles(shape, spec.model)) - known):
                 model = "this model" if where == AT_BASE else f"the model {shape.label()} of axis {where[1]}"
-                yield at, f"{chosen.name} has no rule for {', '.join(missing)}, which {model} has"
+                yield at, f"{chosen.table} has no rule for {', '.join(missing)}, which {model} has"
                 break
         else:
             of_model = (shape for _, shape in shapes)
             if shapes and (wrong := forward_problem(spec.model, choice, column, spec.base_shape, of_model)):
                 yield at, wrong
-        if choice.label() in labels:
-            yield at, f"{choice.label()} stands twice; keep one"
-        labels.append(choice.label())
+        label = arm_label(choice.label(), chosen.name)
+        if chosen.name is None and not chosen.is_plain:
+            yield at, "must have a name with hps or balance of its own"
+        elif label in labels:
+            yield at, f"{label} stands twice; keep one"
+        labels.append(label)

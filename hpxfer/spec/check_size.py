@@ -19,13 +19,11 @@ def size_problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield why a sweep has too many shapes and tables to look at each of them."""
     num_shapes = 1 + sum(len(list(entries(axis))) for axis in spec.axes.values())
     num_tables = max(1, len(spec.parameterizations))
-    num_variants = max(1, len(spec.variants or ()))
-    if num_shapes * num_tables * num_variants > MAX_ARMS:
-        variants = "" if spec.variants is None else " times variants"
+    if num_shapes * num_tables > MAX_ARMS:
         yield (
             ("axes",),
-            f"must leave at most {MAX_ARMS} arms, which are shapes times parameterizations{variants}, got {num_shapes} "
-            f"x {num_tables}{f' x {num_variants}' if variants else ''}; leave some out, or write several sweeps",
+            f"must leave at most {MAX_ARMS} arms, which are shapes times parameterizations, got {num_shapes} x "
+            f"{num_tables}; leave some out, or write several sweeps",
         )
 
 
@@ -40,8 +38,7 @@ def length_problems(spec: SweepSpec) -> Iterator[Problem]:
 
 def too_many_trials(spec: SweepSpec, num_trials: int, num_shapes: int) -> str | None:
     """Return why a sweep has too many trials to list them, or None. An arm has `num_trials`, seeds counted."""
-    tables = len(spec.parameterizations) * max(1, len(spec.variants or ()))
-    arms = tables * (1 if spec.search.where == "base" else num_shapes)
+    arms = len(spec.parameterizations) * (1 if spec.search.where == "base" else num_shapes)
     if arms * num_trials <= MAX_TRIALS:
         return None
     return (

@@ -105,7 +105,7 @@ def _entry(trainer: TrainerSpec) -> Iterator[Problem]:
 
 
 def _arms(spec: SweepSpec, trainer: TrainerSpec) -> Iterator[Problem]:
-    names = [chosen.name for chosen in spec.parameterizations]
+    names = [chosen.table for chosen in spec.parameterizations]
     own = [name.removeprefix(OWN) for name in names if name.startswith(OWN)]
     arms = trainer.arms or {}
     if arms and (len(own) < len(names) or set(arms) - set(own)):

@@ -12,6 +12,7 @@ from hpxfer.registry import registry
 from hpxfer.scaling.hps import POSITIVE, HPs, check_hp_name, check_hp_value
 from hpxfer.scaling.resolve import resolve_globals
 from hpxfer.scaling.roles import ROLES
+from hpxfer.spec.arms import arm_problems
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.check_family import family_problems
@@ -37,7 +38,6 @@ from hpxfer.spec.mlp import LEARNED
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sweep import HPsSpec, SweepSpec
-from hpxfer.spec.variants import variant_problems
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.storage.uri import storage_problem
 
@@ -78,7 +78,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from broken[len(broken_base) :]
 
     def joint(under: SweepSpec) -> Iterator[Problem]:
-        """Yield the rules that join base HPs with other keys, which every variant must keep."""
+        """Yield the rules that join base HPs with other keys, which every arm must keep."""
         yield from model_problems(under, shapes)
         yield from _grid(under, roles)
         yield from _betas(under, shapes)
@@ -87,7 +87,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
         yield from search_problems(under, broken=False, why_not=lambda name: _useless(under, name, roles))
 
     if not broken:
-        yield from variant_problems(spec, lambda under, name: without_effect(under, name, roles), joint)
+        yield from arm_problems(spec, lambda under, name: without_effect(under, name, roles), joint)
     yield from search_problems(spec, broken=bool(broken), why_not=lambda name: _useless(spec, name, roles))
 
 
@@ -210,10 +210,10 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
 def _balance(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     """Yield that a balancing loss has no weight, where there are routers among `roles`."""
     weight, scanned = spec.hps.aux_weight, spec.grid.get("aux_weight")
-    of_variants = any(variant.hps.aux_weight for variant in (spec.variants or {}).values())
+    of_arms = any(arm.given().get("aux_weight") for arm in spec.parameterizations)
     # Only exponents of two, or a number above zero, give some trial a weight.
     is_scanned = scanned is not None and (scanned.values is None or any(scanned.values))
-    if spec.model.balance.aux != "none" and "router" in roles and not (weight or is_scanned or of_variants):
+    if spec.model.balance.aux != "none" and "router" in roles and not (weight or is_scanned or of_arms):
         yield (
             ("hps", "aux_weight"),
             f"must be given with model.balance.aux {spec.model.balance.aux}, got {weight:g}; e.g. 0.01",
@@ -262,17 +262,18 @@ def _unused_balance(spec: SweepSpec, name: str, roles: Collection[str]) -> str |
         return f"{name} has no effect: the family {spec.model.family} has no loss of its routers; take it out"
     if name == "router_bias.lr_mult" and mlp is not None and mlp.router_bias in LEARNED:
         return None
-    of_variants = [variant.balance for variant in (spec.variants or {}).values() if variant.balance is not None]
     if name in ("aux_weight", "z_weight") and roles and "router" not in roles:
         return f"{name} has no effect: no shape of this sweep has experts; take it out"
     if name == "aux_weight" and balance.aux == "none":
-        if any(rules.aux != "none" for rules in of_variants):
-            return "aux_weight has no effect: model.balance.aux is none; give it in the hps of the variants with a loss"
-        return "aux_weight has no effect: model.balance.aux is none; name a loss there, e.g. switch, or take it out"
+        return (
+            "aux_weight has no effect: model.balance.aux is none; name a loss there, e.g. switch, give it in the hps "
+            "of an arm with a loss, or take it out"
+        )
     if name in ("router_bias_lr", "router_bias.lr_mult") and balance.bias == "none":
-        if any(rules.bias != "none" for rules in of_variants):
-            return f"{name} has no effect: model.balance.bias is none; give it in the hps of the variants with a rule"
-        return f"{name} has no effect: model.balance.bias is none; name a rule there, or take it out"
+        return (
+            f"{name} has no effect: model.balance.bias is none; name a rule there, give it in the hps of an arm with a "
+            "rule, or take it out"
+        )
     return None
 
 

@@ -19,6 +19,7 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.spec.against_recipe import spelled
+from hpxfer.spec.arms_section import short
 from hpxfer.spec.model_section import ShapeSpec
 from hpxfer.spec.recipe_file import RecipeFile, doubts, read_recipe
 from hpxfer.spec.recipe_parts import INIT
@@ -168,15 +169,15 @@ def _section_for(data: dict[str, Any], at: KeyPath) -> dict[str, Any]:
 def _with_conventions(table: Any, at: KeyPath, recipe: RecipeFile, filled: dict[KeyPath, str]) -> Any:
     """Return a table of the sweep. That of the recipe gets the recipe's conventions, of which the sweep's own win."""
     chosen = recipe.parameterization
-    name = table.get("name") if isinstance(table, dict) else table
-    own = table.get("conventions", {}) if isinstance(table, dict) else {}
-    if name != chosen.name or not isinstance(own, dict):
+    arm = short(table)
+    own = arm.get("conventions", {}) if isinstance(arm, dict) else None
+    if not isinstance(own, dict) or arm.get("table") != chosen.name:
         return table
     more = {key: value for key, value in chosen.conventions.items() if key not in own}
     if not more:
         return table
-    filled[*at, "conventions"] = f"conventions of {name}: {spelled(more)}"
-    return {**(table if isinstance(table, dict) else {"name": name}), "conventions": {**more, **own}}
+    filled[*at, "conventions"] = f"conventions of {chosen.name}: {spelled(more)}"
+    return {**arm, "conventions": {**more, **own}}
 
 
 def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
@@ -197,7 +198,7 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
     if "beta1" in registry("optimizer").get(recipe.optimizer).hps:
         yield ("training", "betas"), [recipe.hps.beta1, recipe.hps.beta2]
     chosen = recipe.parameterization
-    table = {"name": chosen.name, "conventions": dict(chosen.conventions)}
+    table = {"table": chosen.name, "conventions": dict(chosen.conventions)}
     if "parameterizations" not in data:
         yield ("parameterizations",), [table]
     for name, field in HPsSpec.model_fields.items():

@@ -106,8 +106,8 @@ def which_key(name: str, model: type[BaseModel], section: KeyPath, legal: Sequen
     if "." in name and section[-1:] == ("hps",):
         return f"write it as {spell(section)}.multipliers.{name}"
     written = _written(name)
-    # A variant has few keys, and most of the others cannot differ between variants.
-    homes = [] if section[:1] == ("variants",) else list(_homes(model))
+    # An arm has few keys, and most of the others cannot differ between arms.
+    homes = [] if section[:1] == ("parameterizations",) else list(_homes(model))
     if found := _called(written, homes, section, legal):
         return _did_you_mean(found, section)
     of_name = [home for home in homes if home[-1] == written and home[:-1] != section]

@@ -69,7 +69,7 @@ def are_registered(names: Names) -> bool:
 def used_rows(spec: SweepSpec) -> Iterator[tuple[str, str]]:
     """Yield (kind, name) of the registered rows that determine the numbers of the sweep's trials."""
     for choice in spec.parameterizations:
-        yield "parameterization", choice.name
+        yield "parameterization", choice.table
     yield "family", spec.model.family
     yield "gate", spec.model.gate
     yield "optimizer", spec.training.optimizer

@@ -13,12 +13,13 @@ from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
+from hpxfer.spec.arms_section import Conventions
 from hpxfer.spec.balance import BalanceLoss, BiasRule
 from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Section, Seq
 from hpxfer.spec.own import OwnDims
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sections import validated
-from hpxfer.spec.sweep import ParameterizationSpec, ScheduleSpec, Seed
+from hpxfer.spec.sweep import ScheduleSpec, Seed
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, write_yaml
 
 # Goes up with each change of a field. A file of another version is refused.
@@ -108,6 +109,13 @@ class ModelPart(Section):
 OPTIONAL_OF_MODEL = tuple(name for name, field in ModelPart.model_fields.items() if not field.is_required())
 
 
+class TablePart(Section):
+    """The table of the HPs, with its conventions."""
+
+    name: str
+    conventions: Conventions = Field(default_factory=dict)
+
+
 class TrainingPart(Section):
     """How the base was trained."""
 
@@ -183,7 +191,7 @@ class RecipeFile(Section):
 
     hpxfer_recipe: Literal[2]
     family: str  # checked before all else, because nothing else means the same in another family
-    parameterization: ParameterizationSpec
+    parameterization: TablePart
     optimizer: Annotated[str, AfterValidator(_spelled_optimizer)]  # the name of a registered optimizer
     base_shape: dict[str, int]
     own_shape: OwnDims | None = None  # the base in the words of a user's own trainer; left out if there is none

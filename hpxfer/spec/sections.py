@@ -17,7 +17,7 @@ from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml
 M = TypeVar("M", bound=BaseModel)
 
 # Parts of a key path that no file spells: keys that a short form leaves out, and the members of a union.
-_LEFT_OUT = ("values", "shapes", "name", "float", "str", "mapping", "number")
+_LEFT_OUT = ("values", "shapes", "name", "table", "float", "str", "mapping", "number")
 # Section -> its short form.
 _FORMS = {
     "ParameterizationSpec": "a name",
@@ -36,6 +36,7 @@ _EXAMPLES = {
     "JudgeSpec": "{hp: lr}",
     "RegretLimit": "{loss: 0.01}",
     "BalanceSpec": "{bias: sign}",
+    "ArmHPs": "{lr: 0.01}",
 }
 
 

@@ -1,19 +1,19 @@
 """SweepSpec: what a sweep file may say, key by key, with the default and the rule of each.
 
 The text below a field documents its key. `hpxfer schema` and `docs/sweep-file.md` are made from it. pydantic checks the
-types. `checks.py` checks the rules that join several keys. The sections `model`, `data`, `trainer`, `variants` and
-`resources` have files of their own.
+types. `checks.py` checks the rules that join several keys. The sections `model`, `data`, `trainer`,
+`parameterizations` and `resources` have files of their own.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.arms_section import Arm
 from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.fields import (
     WHOLE,
@@ -35,16 +35,8 @@ from hpxfer.spec.own import OwnDims, own_shape
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 from hpxfer.spec.trainer_section import TrainerSpec, with_trainer
-from hpxfer.spec.variants_section import VariantSpec
 
 MAX_SEEDS = 100_000
-
-
-def _spelled_infinity(value: Any) -> Any:
-    """Spell YAML's `.inf` as conventions do."""
-    if not isinstance(value, dict):
-        return value
-    return {key: "inf" if isinstance(entry, float) and entry == math.inf else entry for key, entry in value.items()}
 
 
 class Length(Section):
@@ -215,15 +207,6 @@ class TrainingSpec(Section):
         return self.validation_tokens or self.validation_samples or 0
 
 
-class ParameterizationSpec(Section):
-    """A table by name, with the conventions that differ from its defaults. A bare name is short for `{name: NAME}`."""
-
-    name: str
-    """The name of the table. `hpxfer explain --list` prints all names."""
-    conventions: Annotated[dict[str, float | str], BeforeValidator(_spelled_infinity)] = Field(default_factory=dict)
-    """Conventions by key, such as `{router_init_exponent: 0.5}`."""
-
-
 class AxisSpec(Section):
     """A path of shapes from the base. Give `values` or `shapes`, not both.
 
@@ -347,9 +330,6 @@ def _seeds(value: Any) -> Any:
 AxisField = Annotated[
     AxisSpec, BeforeValidator(_axis, json_schema_input_type=list[float] | list[ShapeChange] | AxisSpec)
 ]
-Choice = Annotated[
-    ParameterizationSpec, BeforeValidator(into("name", str), json_schema_input_type=str | ParameterizationSpec)
-]
 Seed = Annotated[int, Field(ge=0, lt=2**63), WHOLE]
 Seeds = Annotated[
     tuple[Seed, ...],
@@ -385,15 +365,14 @@ class SweepSpec(Section):
     """The tokens. Your own trainer reads its own data: it gives the name as `trainer.data`, and no `data`."""
     training: TrainingSpec
     """How every trial is trained."""
-    parameterizations: Seq[Choice]
-    """The tables to compare. `sp` beside another table is its control. Left out where `trainer.arms` stands for it."""
+    parameterizations: Seq[Arm]
+    """The arms to compare: tables, which may have base HPs and a balance of their own: `[completep-moe, sp, {table:
+    completep-moe, name: tuned, hps: {multipliers: {router.lr_mult: 0.0625}}}]`. `sp` beside another table is its
+    control. Left out where `trainer.arms` stands for it."""
     axes: dict[str, AxisField]
     """Paths of shapes by name. The base is a shape of every path."""
     hps: HPsSpec = HPsSpec()
     """The base values of the HPs."""
-    variants: dict[str, VariantSpec] | None = None
-    """Every table under other base HPs as well, by name: `{default: {}, tuned: {hps: {multipliers: {router.lr_mult:
-    0.0625}}}}`. `default` changes nothing. Each variant is judged by itself, beside `sp` under the same variant."""
     grid: dict[str, Values] = Field(default_factory=dict)
     """What is scanned, by HP: `lr`, `init_scale`, `residual_scale`, `router_bias_lr`, `aux_weight`, `z_weight`,
     `weight_decay`, `eps`, `beta1`, `beta2`, `momentum`, or a dotted multiplier."""

@@ -14,9 +14,10 @@ from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import is_known
+from hpxfer.spec.arms_section import ParameterizationSpec
 from hpxfer.spec.axes import axes_of
 from hpxfer.spec.model_section import Ties
-from hpxfer.spec.sweep import ParameterizationSpec, SweepSpec
+from hpxfer.spec.sweep import SweepSpec
 
 # The std of the bias of `fixed_bias`, in units of the router's logits. It changes a sigmoid gate by 0.005: as far as
 # one step of the balancing rule moves a score at its default rate of 0.01 and a load that is 0.5 off. Ids stand for
@@ -26,9 +27,9 @@ FIXED_BIAS_STD = 0.02
 
 def choice_of(chosen: ParameterizationSpec) -> Parameterization:
     """Return the parameterization that a sweep names. One that is not registered here has the conventions given."""
-    if is_known(chosen.name):
-        return parameterization(chosen.name, chosen.conventions)
-    return Parameterization(name=chosen.name, conventions=tuple(sorted(chosen.conventions.items())))
+    if is_known(chosen.table):
+        return parameterization(chosen.table, chosen.conventions)
+    return Parameterization(name=chosen.table, conventions=tuple(sorted(chosen.conventions.items())))
 
 
 def ties_of(spec: SweepSpec, choice: Parameterization | None) -> Ties:
@@ -75,7 +76,7 @@ def ties_problem(spec: SweepSpec) -> str | None:
     legal = set[str]()
     for chosen in spec.parameterizations:
         try:
-            legal |= {chosen.name, choice_of(chosen).label()}
+            legal |= {chosen.table, choice_of(chosen).label()}
         except HpxferError:
             return None  # reported by itself
     unknown = [name for name in spec.model.ties if name not in legal]

@@ -148,5 +148,5 @@ def with_trainer(sweep: Any) -> Any:
         out["data"] = data if data is not None and data.get("source") == source else {"source": source}
     arms = trainer.get("arms")
     if isinstance(arms, dict) and arms and "parameterizations" not in sweep:
-        out["parameterizations"] = [{"name": f"{OWN}{arm}"} for arm in arms]
+        out["parameterizations"] = [{"table": f"{OWN}{arm}"} for arm in arms]
     return out

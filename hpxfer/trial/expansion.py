@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Parameterization, evaluate, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec, axes_of
+from hpxfer.spec.arms import arm_label, parts_of
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.plugins import are_registered, digests_used, stored_names
 from hpxfer.spec.schedule import own_schedules
 from hpxfer.spec.sweep import ScheduleSpec
 from hpxfer.spec.ties import choice_of, ties_at
-from hpxfer.spec.variants import DEFAULT, arm_label, variants_of
 from hpxfer.trial.identity import canonical, digest_of, hps_of, identity
 from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of, trainer_identity
 from hpxfer.trial.trial import TRAINER_VERSION, Trial
@@ -36,7 +35,7 @@ class Cell:
     scale_name: str
     scale: float
     shape: str  # the shape's name on this axis
-    parameterization: str  # label, with the variant unless that is the default one
+    parameterization: str  # label of the arm
     line: str  # the HP that this line scans, or `product`
     trial: Trial
 
@@ -99,7 +98,7 @@ class Expansion:
         trainer_version: int = TRAINER_VERSION,
         plugins: Mapping[str, str] | None = None,
         own_at_base: Collection[str] | None = None,
-        variant: str = DEFAULT,
+        name: str | None = None,
     ) -> None:
         self.spec = spec
         # kind:name -> digest of the plug-in that registers what trials use, by default as the loaded sweep says
@@ -108,39 +107,30 @@ class Expansion:
         self.data = data
         self.trainer_version = trainer_version  # today's, or that of the stored trials whose ids are asked for
         self.setting = setting_of(spec, data)  # of the base
-        self.choices = tuple(choice_of(chosen) for chosen in spec.parameterizations)
+        self.choices = tuple(dict.fromkeys(map(choice_of, spec.parameterizations)))
         self.axes = axes_of(spec)
-        self.variant = variant
+        self.name = name  # of its arms
         self._templates: dict[tuple[Parameterization, Shape], _TrialTemplate] = {}  # no template knows HPs
-        # The sweep under each of its variants. A sweep without variants is its own only part.
-        self.parts: tuple[Expansion, ...] = (self,) if spec.variants is None else tuple(self._parts())
+        # Arms of the same name, HPs and balance, as a sweep of plain tables. A sweep of these is its own only part.
+        self.parts: tuple[Expansion, ...] = tuple(self._parts())
 
     def _parts(self) -> Iterator[Expansion]:
-        for name, under in variants_of(self.spec):
+        for name, under in parts_of(self.spec):
+            if under is self.spec:
+                yield self
+                return
             part = Expansion(under, self.data, self.trainer_version, self.plugins, self._own_at_base, name)
             if part.setting == self.setting:
                 part._templates = self._templates
             yield part
 
-    def part(self, variant: str | None = None) -> Expansion:
-        """Return the part under this variant, by default the first one. Raise HpxferError if the sweep lacks it."""
-        if variant is None:
-            return self.parts[0]
-        if self.spec.variants is None:
-            raise HpxferError(f"variant: must be left out, got {shown(variant)}: the sweep has no variants")
-        found = next((part for part in self.parts if part.variant == variant), None)
-        if found is None:
-            fix = nearest(variant, list(self.spec.variants))
-            raise HpxferError(f"variant: must be one of the sweep's, got {shown(variant)}; {fix}")
-        return found
-
     def label(self, choice: Parameterization) -> str:
-        """Return the label of the arm of a table: its own label, with the variant of this part."""
-        return arm_label(choice.label(), self.variant)
+        """Return the label of the arm of a table: its own label, with the name of this part."""
+        return arm_label(choice.label(), self.name)
 
     @cached_property
     def arms(self) -> dict[str, tuple[Expansion, Parameterization]]:
-        """Label -> the part of the sweep under the arm's variant, and the arm's table."""
+        """Label -> the part of the sweep that the arm belongs to, and the arm's table."""
         return {part.label(choice): (part, choice) for part in self.parts for choice in self.choices}
 
     def setting_at(self, shape: Shape, choice: Parameterization | None = None) -> Setting:
@@ -168,7 +158,7 @@ class Expansion:
         return tuple(dict.fromkeys(point.shape for axis in self.axes for point in axis.points))
 
     def cells(self) -> Iterator[Cell]:
-        """Yield every cell of the grid: variant, axis, shape, parameterization, HP point, seed."""
+        """Yield every cell of the grid: part, axis, shape, parameterization, HP point, seed."""
         if self.parts != (self,):
             yield from itertools.chain.from_iterable(part.cells() for part in self.parts)
             return

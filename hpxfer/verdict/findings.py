@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hpxfer.verdict.drift import Drift, Move
-from hpxfer.verdict.labels import shape_label, variant_of
+from hpxfer.verdict.labels import shape_label
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.regret import RegretTrend
@@ -136,7 +136,7 @@ class Finding:
     move_between: tuple[float, float] | None = None  # the scales of the two for which that is the most probable
     transfer_chance: float | None = None  # the probability that the HP transfers; None without a noise floor
     judged: JudgedLoss = NATS
-    is_control: bool = False  # whether all others of its variant are compared with this parameterization
+    is_control: bool = False  # whether others are compared with this parameterization
     lacking: tuple[str, ...] = ()  # why it may at best be said that the optimum stays, e.g. `no control`
     odd_runs: tuple[OddRun, ...] = ()
     rests_on: str | None = None  # the run without which a verdict would be said no more, so that none is
@@ -148,11 +148,6 @@ class Finding:
     def key(self) -> tuple[str, str]:
         """Its axis and parameterization."""
         return self.axis, self.parameterization
-
-    @property
-    def variant(self) -> str:
-        """The variant of the sweep, empty for the default one."""
-        return variant_of(self.parameterization)
 
     @property
     def lacks_control(self) -> bool:

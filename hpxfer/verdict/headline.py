@@ -158,7 +158,7 @@ def _control(findings: Sequence[Finding], shown: Sequence[Finding]) -> list[str]
     if not controls:
         claims = any(finding.verdict == "transfers" and not finding.is_control for finding in shown)
         return ["No control shows whether any optimum moves along this axis."] if claims else []
-    groups = groupby(sorted(controls, key=_name), key=_name)  # each variant of the sweep has its own
+    groups = groupby(sorted(controls, key=_name), key=_name)  # arms of each name may have their own
     return [_of_control(name, list(group), shown) for name, group in groups]
 
 

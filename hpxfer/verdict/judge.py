@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Verdict
+from hpxfer.verdict.labels import name_of
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.text import (
     NOTHING,
@@ -202,7 +203,7 @@ def with_own_base(finding: Finding, findings: Sequence[Finding], differ: Differ)
 
 
 def with_control(finding: Finding, findings: Sequence[Finding], rules: Rules = DEFAULT_RULES) -> Finding:
-    """Return a finding with the result of the control on its axis and under its variant, or with what to add.
+    """Return a finding with the result of its control on its axis, or with what to add.
 
     One that lacks what `Rules.outside` asks for stays instead of transferring.
     """
@@ -231,9 +232,9 @@ def _compared(finding: Finding, findings: Sequence[Finding], rules: Rules) -> Fi
     if finding.is_control:
         return finding
     controls = [other for other in findings if other.axis == finding.axis and other.is_control]
-    beside = [other for other in controls if other.variant == finding.variant]
-    if rules.outside:  # the arm that the user names stands beside arms that have no control of their own variant
-        beside += [other for other in controls if other.parameterization == rules.control]
+    beside = [other for other in controls if name_of(other.parameterization) == name_of(finding.parameterization)]
+    # The control itself stands beside arms that have none of their own name.
+    beside += [other for other in controls if other.parameterization == rules.control]
     if not beside:
         return _uncontrolled(finding, rules)
     control = beside[0]

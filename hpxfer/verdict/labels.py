@@ -17,14 +17,14 @@ def shape_label(scale_name: str, scale: float) -> str:
     return f"{scale_name} {scale_text(scale)}"
 
 
-def variant_of(label: str) -> str:
-    """Return the variant in the label of an arm: `tuned` of `completep-moe (tuned)`, nothing of `completep-moe`."""
+def name_of(label: str) -> str:
+    """Return the name in the label of an arm: `tuned` of `completep-moe (tuned)`, nothing of `completep-moe`."""
     return label.partition(" (")[2].removesuffix(")")
 
 
 def is_control(label: str, control: str | None = CONTROL) -> bool:
-    """Return whether the label is that of the arm that all others of its variant are compared with.
+    """Return whether the label is that of an arm that others are compared with, those of its name first.
 
-    `control` names that arm, with its variant or without; None: there is none.
+    `control` names that arm, with its name or without; None: there is none.
     """
     return control is not None and control in (label, label.partition(" (")[0])

@@ -15,7 +15,7 @@ class Rules:
 
     `outside` is for losses that another trainer measured. Nothing but the user says there which arm is the control and
     which shape the base. Without either no HP is said to transfer: the verdict is `stays`. A control that the user
-    names stands beside all arms, whatever their variant.
+    names stands beside all arms, whatever their name.
 
     `doubts` say why no loss of the trainer can be believed. With one of them, every verdict is `undecided`, with these
     reasons first. `seeds_differ` is for a trainer that may ignore its seed: exactly equal losses are such a doubt too.

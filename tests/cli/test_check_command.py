@@ -51,7 +51,7 @@ def test_json_is_one_object_with_every_line(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_sweep_gives_model_table_and_conventions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = write_tiny(tmp_path, ("[completep-moe, sp]", "[{name: completep-moe, conventions: {depth_alpha: 0.5}}, sp]"))
+    path = write_tiny(tmp_path, ("[completep-moe, sp]", "['completep-moe[depth_alpha=0.5]', sp]"))
     code, out, err = run(capsys, "--sweep", path, "--points", "16,24,32,40", *QUICK)
     assert (code in (0, 1), err) == (True, "")
     assert out.startswith("completep-moe[depth_alpha=0.5] (")

@@ -254,7 +254,7 @@ def test_what_does_not_go_with_a_sweep(options: tuple[str, ...], message: str, e
 
 
 def test_a_sweep_s_own_conventions_and_others_beside_them(explain: Explain) -> None:
-    sweep = SWEEP.replace("[completep-moe, sp]", "[{name: completep-moe, conventions: {depth_alpha: 0.5}}, sp]")
+    sweep = SWEEP.replace("[completep-moe, sp]", "[{table: completep-moe, conventions: {depth_alpha: 0.5}}, sp]")
     code, out, _ = explain(sweep=sweep)
     assert (code, out.splitlines()[0]) == (0, "completep-moe[depth_alpha=0.5] (arXiv 2601.20205), adamw")
     code, out, _ = explain("--convention", "eps=global", sweep=sweep)
@@ -263,24 +263,19 @@ def test_a_sweep_s_own_conventions_and_others_beside_them(explain: Explain) -> N
     assert (code, out.splitlines()[0]) == (0, "mup-i (MSSP (HiLD 2026)), adamw")
 
 
-def test_a_variant_of_a_sweep_is_explained_with_its_own_base_values(
+def test_an_arm_of_a_sweep_is_explained_with_its_own_base_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    variants = "  router_bias_lr: 0.01\nvariants: {default: {}, tuned: {hps: {multipliers: {router.lr_mult: 0.25}}}}\n"
+    arm = "{table: completep-moe, name: tuned, hps: {multipliers: {router.lr_mult: 0.25}}}"
     sweep = tmp_path / "s.yaml"
-    sweep.write_text(edited(("  router_bias_lr: 0.01\n", variants)))
+    sweep.write_text(edited(("[completep-moe, sp]", f"[completep-moe, sp, {arm}]")))
     lrs = {}
-    for variant in ("default", "tuned"):
-        _, out, _ = hpxfer(capsys, "explain", "--sweep", sweep, "--variant", variant, "--json")
+    for label in ("completep-moe", "completep-moe (tuned)"):
+        _, out, _ = hpxfer(capsys, "explain", "--sweep", sweep, "--parameterization", label, "--json")
         roles = json.loads(out)["values"]["base"]
-        lrs[variant] = roles["router"]["lr"], roles["attn_q"]["lr"]
-    assert lrs["tuned"] == (lrs["default"][0] / 4, lrs["default"][1])
-    code, _, err = hpxfer(capsys, "explain", "--sweep", sweep, "--variant", "tund")
-    assert (code, err) == (2, "hpxfer: variant: must be one of the sweep's, got 'tund'; did you mean 'tuned'?\n")
-    code, _, err = hpxfer(capsys, "explain", "--list", "--variant", "tuned")
-    assert code == 0
-    code, _, err = hpxfer(capsys, "explain", "--variant", "tuned")
-    assert (code, err) == (2, "hpxfer: --variant: goes with --sweep\n")
+        lrs[label] = roles["router"]["lr"], roles["attn_q"]["lr"]
+    plain, tuned = lrs.values()
+    assert tuned == (plain[0] / 4, plain[1])
 
 
 def test_a_sweep_shows_the_roles_that_its_model_has(explain: Explain) -> None:

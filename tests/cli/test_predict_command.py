@@ -71,7 +71,6 @@ def test_a_file_that_is_no_shape_is_refused(predict: Predict, target: object, wh
         (("--tokens", "1000"), "tokens: must be a multiple of the batch of 512 tokens, got 1000; take 1024"),
         (("--tokens", "x"), "Invalid value for '--tokens'"),
         (("--parameterization", "foo"), "parameterization: must be one of the sweep's, got 'foo'"),
-        (("--variant", "tuned"), "the sweep has no variants"),
         (("--base", "w7"), "base: must be a shape of the sweep, got 'w7'"),
     ],
 )

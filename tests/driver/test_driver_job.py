@@ -14,7 +14,6 @@ from hpxfer.driver import measured, prepare, run, stacks_in_order
 from hpxfer.driver import prepared as driver_job
 from hpxfer.plan.packing import Device, Measured
 from hpxfer.results import Results, load_results
-from hpxfer.spec.variants import DEFAULT
 from hpxfer.store import Store, rows
 from hpxfer.trial import TRAINER_VERSION
 from hpxfer.trial.result import TrialResult
@@ -106,7 +105,7 @@ def run_as_version(version: int, sweep: Path, results: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         for module in (trial, rows, driver_job):
             patch.setattr(module, "TRAINER_VERSION", version)
-        patch.setattr(trial.Expansion.__init__, "__defaults__", (version, None, None, DEFAULT))
+        patch.setattr(trial.Expansion.__init__, "__defaults__", (version, None, None, None))
         return run(sweep, results=results, executor=Made())
 
 

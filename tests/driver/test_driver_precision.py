@@ -237,42 +237,6 @@ def test_other_hardware_is_priced_in_its_precision_and_changes_no_id(
     assert "on NVIDIA H100 SXM it is float32, too" in begun[1]
 
 
-WIDE = (
-    ("width: [16, 32]", "width: [16, 512]"),
-    ("batch_tokens: 64, steps: 6, validation_tokens: 128", "batch_tokens: 4096, steps: 200, validation_tokens: 4096"),
-)
-
-
-def test_a_plan_on_cuda_says_what_bfloat16_would_save(
-    device: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    device(CPU)
-
-    def planned(precision: str, hardware: str) -> tuple[dict[str, Any], str]:
-        command = ("plan", sweep_of(tmp_path, precision, *WIDE), "--hardware", hardware)
-        return json.loads(hpxfer(capsys, *command, "--json")[1]), hpxfer(capsys, *command)[1]
-
-    (slow, text), (fast, none), (_, no_gpu) = (
-        planned(*case) for case in (("float32", "h100"), ("bfloat16", "h100"), ("float32", "cpu"))
-    )
-    saving = slow["saving"]
-    assert saving["gpu_hours"] == pytest.approx(fast["gpu_hours"])
-    assert saving["instead_of_gpu_hours"] == slow["gpu_hours"] > saving["gpu_hours"]
-    assert saving["trial_bytes"] < saving["instead_of_trial_bytes"]
-    assert not saving["is_measured"]
-    (line,) = [line for line in text.splitlines() if line.startswith("bfloat16 would save ")]
-    assert "predicted, never measured on a GPU" in line
-    assert "of memory for one trial of w512" in line
-    assert "would save" not in none + no_gpu
-
-
-def test_nothing_is_saved_where_nothing_is_left(device: Any, tmp_path: Path) -> None:
-    device(H100)
-    run(sweep_of(tmp_path, "float32"), results=tmp_path, executor=Made())
-    assert prepare(sweep_of(tmp_path, "float32"), results=tmp_path).plan.saving is None
-    assert prepare(sweep_of(tmp_path, "float32"), results=tmp_path / "new").plan.saving is not None
-
-
 def test_time_that_was_measured_in_one_precision_says_nothing_of_the_other(device: Any, tmp_path: Path) -> None:
     device(CPU)
     run(sweep_of(tmp_path, "float32"), results=tmp_path, executor=InProcess())

@@ -136,7 +136,7 @@ def test_rungs(grace: int, factor: float, steps: int, rungs: tuple[int, ...]) ->
     assert Stopping(grace, factor).rungs(steps) == rungs
 
 
-def test_trials_are_compared_with_those_of_their_variant() -> None:
+def test_trials_are_compared_with_those_of_their_arm() -> None:
     both = Stopping(4, 3.0, ("lr", "router.lr_mult"))
     plain, other, routed, tuned = (
         trial(SETTING, **hps)

@@ -189,7 +189,7 @@ def _parameterizations(table: str) -> st.SearchStrategy[list[str | Data]]:
     conventions = st.fixed_dictionaries(
         {}, optional={"depth_alpha": st.floats(0.5, 0.99), "router_init_exponent": st.sampled_from((0.5, "inf"))}
     )
-    return conventions.map(lambda chosen: ["sp", {"name": table, "conventions": chosen}])
+    return conventions.map(lambda chosen: ["sp", {"table": table, "conventions": chosen}])
 
 
 def _axes(base: Data, options: Data, training: Data | None) -> st.SearchStrategy[Data]:

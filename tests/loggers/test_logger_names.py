@@ -47,23 +47,24 @@ def test_the_table_of_a_trial_has_its_hps_shape_and_length() -> None:
 
 
 def test_conventions_are_part_of_the_name() -> None:
-    text = edited(("[completep-moe, sp]", "[{name: completep-moe, conventions: {expert_out_init: fan_in}}, sp]"))
+    text = edited(("[completep-moe, sp]", "[{table: completep-moe, conventions: {expert_out_init: fan_in}}, sp]"))
     assert "completep-moe[expert_out_init=fan_in]/width=64/lr=0.01/seed=0" in {trial.name for trial in named(text)}
 
 
-def test_a_variant_and_a_round_are_part_of_the_name() -> None:
-    text = edited(("grid:", "variants: {default: {}, tuned: {hps: {multipliers: {router.lr_mult: 4}}}}\ngrid:"))
+def test_the_name_of_an_arm_and_a_round_are_part_of_the_name() -> None:
+    arm = "{table: sp, name: tuned, hps: {multipliers: {router.lr_mult: 4}}}"
+    text = edited(("[completep-moe, sp]", f"[completep-moe, sp, {arm}]"))
     found = {trial.name for trial in named(text)}
     assert {"sp/width=64/lr=0.01/seed=0", "sp/tuned/width=64/lr=0.01/seed=0", "tuned/base/lr=0.01/seed=1"} <= found
     expansion = Expansion(parse_sweep(text), DATA)
     last = Names(expansion).describe(list(expansion.trials())[-1], 3)
     assert last.name == "sp/tuned/width=64/round=3/lr=0.01/seed=1"
-    assert (last.config["round"], last.config["variant"]) == (3, "tuned")
+    assert (last.config["round"], last.config["arm"]) == (3, "tuned")
 
 
-def test_variants_that_only_balance_otherwise_are_told_apart() -> None:
-    balance = "{default: {}, none: {balance: {bias: none}}}"
-    found = [trial.name for trial in named(edited(("grid:", f"variants: {balance}\ngrid:")))]
+def test_arms_that_only_balance_otherwise_are_told_apart() -> None:
+    arm = "{table: sp, name: none, balance: {bias: none}}"
+    found = [trial.name for trial in named(edited(("[completep-moe, sp]", f"[completep-moe, sp, {arm}]")))]
     assert len(set(found)) == len(found)
     assert "sp/none/width=64/lr=0.01/seed=0" in found
 

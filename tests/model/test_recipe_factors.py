@@ -58,7 +58,7 @@ def swept(table: str, model: dict[str, Any], hps: dict[str, float]) -> tuple[Rec
     spec = parse_sweep(write_yaml(sweep))
     expansion = Expansion(spec, DataRef(digest="", vocab_size=40, num_inputs=0, tokenizer="ascii"))
     trials = list(expansion.trials())
-    (choice,) = expansion.part(None).choices
+    (choice,) = expansion.choices
     known = vars(base_hps(spec))
     made = data(
         parameterization={"name": choice.name, "conventions": dict(choice.conventions)},

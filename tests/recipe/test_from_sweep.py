@@ -19,14 +19,15 @@ from hpxfer.recipe import Recipe, recipe_from_results, recipe_of
 from hpxfer.results import Results
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import parse_sweep
-from hpxfer.spec.sweep import ParameterizationSpec, PluginSpec
+from hpxfer.spec.arms_section import ParameterizationSpec
+from hpxfer.spec.sweep import PluginSpec
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.store.rows import trials_table
 from hpxfer.trial import Cell, DataRef, Expansion, base_hps
 from hpxfer.trial.result import TrialResult
 
 GRID = tuple(2.0**exponent for exponent in (-9, -8, -7, -6, -5))
-ZERO_ROUTER = {"name": "completep-moe", "conventions": {"router_init_exponent": "inf"}}
+ZERO_ROUTER = {"table": "completep-moe", "conventions": {"router_init_exponent": "inf"}}
 Loss = Callable[[Cell], float | None]
 
 
@@ -233,7 +234,7 @@ def test_the_parameterization_is_the_first_or_the_named_one() -> None:
 
 
 def test_a_name_that_two_have_and_one_that_none_has_are_refused() -> None:
-    halved = {"name": "completep-moe", "conventions": {"router_init_exponent": 0.5}}
+    halved = {"table": "completep-moe", "conventions": {"router_init_exponent": 0.5}}
     outcome = results(parameterizations=[ZERO_ROUTER, halved])
     with pytest.raises(HpxferError, match=r"give completep-moe\[.*inf\] or completep-moe\[.*0\.5\]"):
         build(outcome, "completep-moe")
@@ -259,7 +260,7 @@ def test_a_sweep_of_a_plug_in_has_its_recipe_without_the_code_of_the_plug_in() -
         registered = build(outcome)
         conventions = registered.parameterization.conventions  # a run spells them out in the stored sweep
     plugin = PluginSpec(name="mine.py", registers={"parameterization": ("mine",)})
-    chosen = (ParameterizationSpec(name="mine", conventions=dict(conventions)), *outcome.spec.parameterizations[1:])
+    chosen = (ParameterizationSpec(table="mine", conventions=dict(conventions)), *outcome.spec.parameterizations[1:])
     spec = outcome.spec.model_copy(update={"plugins": (plugin,), "parameterizations": chosen})
     made = recipe_of(replace(outcome, spec=spec)).dump()
     with pytest.raises(HpxferError, match=r"unknown parameterization 'mine'.*import the plug-in of the sweep first: m"):

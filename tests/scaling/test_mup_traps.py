@@ -13,7 +13,7 @@ from mup_models import MLP, Transformer
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.match import match_roles
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.sweep import ParameterizationSpec
+from hpxfer.spec.recipe_file import TablePart
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "quickstart" / "recipe.yaml"
 NAMES = ["embed.weight", "mlp.module", "model.decoder.weight", "layers.0.mul"]
@@ -23,7 +23,7 @@ NAMES = ["embed.weight", "mlp.module", "model.decoder.weight", "layers.0.mul"]
 def recipe() -> Recipe:
     """The published recipe, as one for the table `mup`."""
     file = Recipe.load(PUBLISHED).file
-    return Recipe(file.model_copy(update={"parameterization": ParameterizationSpec(name="mup")}))
+    return Recipe(file.model_copy(update={"parameterization": TablePart(name="mup")}))
 
 
 def test_the_package_eats_letters_of_names() -> None:

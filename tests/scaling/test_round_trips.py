@@ -14,7 +14,7 @@ from hpxfer.recipe import Recipe
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.table import Column
 from hpxfer.spec import dump_sweep, parse_sweep
-from hpxfer.spec.sweep import ParameterizationSpec
+from hpxfer.spec.recipe_file import TablePart
 from hpxfer.spec.yaml_file import parse_yaml, write_yaml
 from hpxfer.trial import DataRef, Expansion
 
@@ -31,7 +31,7 @@ few = settings(max_examples=3)
 def test_sweeps(name: str, optimizer: Column, data: st.DataObject) -> None:
     chosen = data.draw(conventions(name))
     text = parse_yaml(SWEEP, "s.yaml").data
-    text["parameterizations"] = [{"name": name, "conventions": chosen}]
+    text["parameterizations"] = [{"table": name, "conventions": chosen}]
     text["training"]["optimizer"] = "sgd" if optimizer == "sgd" else "adamw"
     if name == "completep":
         text["model"]["base"] = DENSE_BASE
@@ -52,7 +52,7 @@ def test_recipes(name: str, optimizer: Column, data: st.DataObject) -> None:
     chosen = data.draw(conventions(name))
     file = Recipe.load(PUBLISHED).file.model_copy(
         update={
-            "parameterization": ParameterizationSpec(name=name, conventions=chosen),
+            "parameterization": TablePart(name=name, conventions=chosen),
             "optimizer": "sgd" if optimizer == "sgd" else "adamw",
         }
     )

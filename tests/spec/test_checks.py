@@ -157,11 +157,11 @@ def test_a_batch_must_not_have_a_tail() -> None:
         ("[]", "parameterizations: must name at least one"),
         ("[completp]", "parameterizations[0]: unknown parameterization 'completp'; did you mean 'completep'?"),
         (
-            "[sp, {name: sp, conventions: {x: 1}}]",
+            "[sp, {table: sp, conventions: {x: 1}}]",
             "parameterizations[1]: parameterization sp: unknown convention 'x'; legal: lr_exponent",
         ),
         (
-            "[{name: completep-moe, conventions: {router_init_exponent: 2}}]",
+            "[{table: completep-moe, conventions: {router_init_exponent: 2}}]",
             "parameterizations[0]: parameterization completep-moe: router_init_exponent must be 0.5 | 1.0 | inf, "
             "got 2.0",
         ),
@@ -171,7 +171,7 @@ def test_a_batch_must_not_have_a_tail() -> None:
             "which this model has",
         ),
         (
-            "[completep-moe, {name: completep-moe, conventions: {depth_alpha: 1}}]",
+            "[completep-moe, {table: completep-moe, conventions: {depth_alpha: 1}}]",
             "parameterizations[1]: completep-moe stands twice; keep one",
         ),
     ],
@@ -181,7 +181,7 @@ def test_parameterizations(names: str, problem: str) -> None:
 
 
 def test_one_table_may_stand_with_several_conventions() -> None:
-    both = "[completep-moe, {name: completep-moe, conventions: {depth_alpha: 0.5}}]"
+    both = "[completep-moe, {table: completep-moe, conventions: {depth_alpha: 0.5}}]"
     assert len(parse_sweep(edited((PARAMETERIZATIONS, both))).parameterizations) == 2
 
 

@@ -36,7 +36,7 @@ def test_what_the_file_leaves_out_comes_from_the_recipe(tmp_path: Path) -> None:
     assert (values["beta1"], values["beta2"]) == (0.9, 0.95)
     assert (spec.base_shape.width, spec.base_shape.head_dim, spec.base_shape.expert_width) == (32, 16, 32)
     (table,) = spec.parameterizations
-    assert (table.name, table.conventions) == ("completep-moe", {"depth_alpha": 1.0, "router_init_exponent": 1.0})
+    assert (table.table, table.conventions) == ("completep-moe", {"depth_alpha": 1.0, "router_init_exponent": 1.0})
     assert (spec.model.embedding_std, spec.model.position_std) == (0.5, 0.25)
     recipe = spec.hps.recipe
     assert recipe is not None
@@ -76,13 +76,13 @@ def test_what_the_file_sets_wins_and_is_said(tmp_path: Path) -> None:
 def test_the_table_of_the_recipe_keeps_its_conventions_beside_a_control(tmp_path: Path) -> None:
     spec = loaded(tmp_path, NO_BASE)
     tuned, control = spec.parameterizations
-    assert (tuned.name, dict(tuned.conventions)["depth_alpha"]) == ("completep-moe", 1.0)
-    assert (control.name, control.conventions) == ("sp", {})
+    assert (tuned.table, dict(tuned.conventions)["depth_alpha"]) == ("completep-moe", 1.0)
+    assert (control.table, control.conventions) == ("sp", {})
 
 
 def test_a_convention_of_the_file_leaves_the_others_of_the_recipe(tmp_path: Path) -> None:
     chosen = {"name": "completep-moe", "conventions": {"depth_alpha": 1.0, "router_init_exponent": 0.5}}
-    edit = ("[completep-moe, sp]", "[{name: completep-moe, conventions: {depth_alpha: 0.5}}, sp]")
+    edit = ("[completep-moe, sp]", "[{table: completep-moe, conventions: {depth_alpha: 0.5}}, sp]")
     tuned, control = loaded(tmp_path, NO_BASE, edit, recipe=data(parameterization=chosen)).parameterizations
     assert tuned.conventions == {"depth_alpha": 0.5, "router_init_exponent": 0.5}
     assert control.conventions == {}

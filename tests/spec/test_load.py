@@ -56,7 +56,7 @@ def test_a_float_may_be_written_in_any_way(number: str) -> None:
         ("width: [32, 64]", "width: {values: [32.0, 64]}"),
         ("lr: [0.01]", "lr: {values: [0.01]}"),
         ("seeds: 2", "seeds: [0, 1]"),
-        ("parameterizations: [completep-moe, sp]", "parameterizations: [{name: completep-moe}, {name: sp}]"),
+        ("parameterizations: [completep-moe, sp]", "parameterizations: [{table: completep-moe}, {table: sp}]"),
     ],
 )
 def test_short_forms(short: str, long: str) -> None:
@@ -114,7 +114,7 @@ def test_derived_values() -> None:
         (("seeds: 2", "seeds: 2\nlr: 1"), "s.yaml:22: lr: unknown key; write it as hps.lr"),
         (("  width: [32, 64]", "  a: [{widht: 64}]"), "s.yaml:16: axes.a[0].widht: unknown key; did you mean 'width'?"),
         (
-            ("[completep-moe, sp]", "[{name: sp, convention: {}}]"),
+            ("[completep-moe, sp]", "[{table: sp, convention: {}}]"),
             "s.yaml:14: parameterizations[0].convention: unknown key; did you mean 'conventions'?",
         ),
         (
@@ -145,7 +145,7 @@ def test_derived_values() -> None:
         # values that are missing
         (("name: small\n", ""), "s.yaml:1: name: must be given"),
         (("  context: 64\n", ""), "s.yaml:2: model.context: must be given"),
-        (("[completep-moe, sp]", "[{conventions: {}}]"), "s.yaml:14: parameterizations[0].name: must be given"),
+        (("[completep-moe, sp]", "[{conventions: {}}]"), "s.yaml:14: parameterizations[0].table: must be given"),
         # types
         (("name: small", "name: 5"), "s.yaml:1: name: must be a valid string, got 5"),
         (("steps: 200", "steps: 200.5"), "s.yaml:10: training.steps: must be a valid integer, got 200.5"),
@@ -169,7 +169,7 @@ def test_derived_values() -> None:
         ),
         (("[completep-moe, sp]", "[3]"), "s.yaml:14: parameterizations[0]: must be a name or a mapping, got 3"),
         (
-            ("[completep-moe, sp]", "[{name: completep, conventions: {depth_alpha: true}}]"),
+            ("[completep-moe, sp]", "[{table: completep, conventions: {depth_alpha: true}}]"),
             "s.yaml:14: parameterizations[0].conventions.depth_alpha: must be a valid number, got True\n"
             "s.yaml:14: parameterizations[0].conventions.depth_alpha: must be a valid string, got True",
         ),

@@ -63,7 +63,7 @@ def messages(text: str) -> list[str]:
         ((OPTIONS, "mlp: {expert_matrices: 1}"), ("expert_width: 16", "expert_ratio: 1"), (POINT, "{width: 64}")),
         (("  mlp: {}\n", ""),),
         ((POINT, "{width: 64, expert_width: 32, batch_samples: 100}"),),
-        ((TABLES, "[{name: sp, conventions: {lr_exponent: -0.5}}]"), (POINT, "{num_experts: 8}")),
+        ((TABLES, "[{table: sp, conventions: {lr_exponent: -0.5}}]"), (POINT, "{num_experts: 8}")),
         ((TABLES, "[sp]"), (POINT, "{depth: 2}")),  # it has no factor of the depth
         ((TABLES, "[mssp-i]"), (POINT, "{depth: 2}"), (OPTIONS, "mlp: {residual: true}"), ("sgd", "adamw")),
     ],
@@ -147,7 +147,7 @@ def test_legal_sweeps(edits: tuple[Edit, ...]) -> None:
             "model.tied_embeddings: must be false: a sample has no embedding; take it out",
         ),
         (
-            ((TABLES, "[{name: mup-moe, conventions: {router_bias_std: 1}}]"), (OPTIONS, "mlp: {router_bias: fixed}")),
+            ((TABLES, "[{table: mup-moe, conventions: {router_bias_std: 1}}]"), (OPTIONS, "mlp: {router_bias: fixed}")),
             "parameterizations[0]: mup-moe[router_bias_std=1.0] has a router bias by its convention router_bias_std, "
             "and model.mlp.router_bias is fixed; keep one of the two",
         ),
@@ -171,7 +171,7 @@ def test_legal_sweeps(edits: tuple[Edit, ...]) -> None:
             "precision: must be float32 in the family mlp, got auto",
         ),
         (
-            ((TABLES, "[{name: sp, conventions: {lr_exponent: 3}}]"),),
+            ((TABLES, "[{table: sp, conventions: {lr_exponent: 3}}]"),),
             "parameterizations[0]: parameterization sp: lr_exponent must be a number from -2 to 2, got 3.0",
         ),
     ],

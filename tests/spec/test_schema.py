@@ -79,7 +79,7 @@ def test_a_wrong_key_or_value_does_not_fit(validator: Draft202012Validator, chan
         {"hps": {"lr": {"log2": -6}, "multipliers": {"router.lr_mult": {"log2": -4}}}},
         {"grid": {"lr": [0.1, 0.2], "init_scale": {"log2": [-1, 1], "step": 0.5}}},
         {"seeds": [3, 4]},
-        {"parameterizations": ["sp", {"name": "completep-moe", "conventions": {"router_init_exponent": 0.5}}]},
+        {"parameterizations": ["sp", {"table": "completep-moe", "conventions": {"router_init_exponent": 0.5}}]},
         {"search": "grid"},
         {"early_stopping": "none"},
         {"early_stopping": {"asha": {"grace_steps": 10}}},

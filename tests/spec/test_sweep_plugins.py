@@ -77,7 +77,7 @@ def test_reading_results_imports_no_code_and_accepts_the_stored_names(sweep: Pat
         del sys.modules[module]
     (sweep.parent / "mine.py").write_text("raise RuntimeError('imported')\n")
     spec = parse_sweep(text, trusted=False)
-    assert [choice.name for choice in spec.parameterizations] == ["my_table", "sp"]
+    assert [choice.table for choice in spec.parameterizations] == ["my_table", "sp"]
     assert stored_names(spec.plugins or ()) == {"parameterization": {"my_table"}}
     assert not any(module.startswith("hpxfer_plugin_") for module in sys.modules)
     with pytest.raises(HpxferError, match=r"plugins\[0\]: .*mine.py:1: importing it failed: RuntimeError: imported"):

@@ -11,9 +11,9 @@ from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
 from hpxfer.spec.ties import choice_of, resolved, ties_at, ties_of
 
 TABLES = "[completep-moe, sp]"
-ZERO = "{name: completep-moe, conventions: {router_init_exponent: .inf}}"
-ALL_ZERO = f"[mssp-i, {ZERO}, {{name: mup-moe, conventions: {{router_init: zero}}}}]"
-SCHEDULE = "[{name: mssp-i, conventions: {router_bias_std: 1}}]"
+ZERO = "{table: completep-moe, conventions: {router_init_exponent: .inf}}"
+ALL_ZERO = f"[mssp-i, {ZERO}, {{table: mup-moe, conventions: {{router_init: zero}}}}]"
+SCHEDULE = "[{table: mssp-i, conventions: {router_bias_std: 1}}]"
 SOFT = ("num_experts: 4, num_active: 1", "num_experts: 4, num_active: 4")
 CONTEXT = "context: 64"
 

@@ -43,7 +43,7 @@ PINNED: list[tuple[tuple[Edit, ...], tuple[str, str]]] = [
         (
             (DENSE[0], DENSE[1]),
             ("  router_bias_lr: 0.01", "  init_scale: 2"),
-            (TABLES_OF, "[{name: completep, conventions: {depth_alpha: 0.5}}]"),
+            (TABLES_OF, "[{table: completep, conventions: {depth_alpha: 0.5}}]"),
             ("{decay: constant, warmup: 20}", "{decay: wsd, warmup: 20, decay_length: 9}"),
         ),
         ("cbfc76fa4d432bbb1c54f5fd1b195b23", "8112c5ddd11b0d5c567288d45b1c933c"),
@@ -59,7 +59,7 @@ PINNED: list[tuple[tuple[Edit, ...], tuple[str, str]]] = [
     ),
     (
         (
-            (TABLES_OF, "[{name: complete-mue, conventions: {eps: global, readout: init_lr}}]"),
+            (TABLES_OF, "[{table: complete-mue, conventions: {eps: global, readout: init_lr}}]"),
             ("width: [32, 64]", "duration: [400, 800]"),
             ("expert_ratio: 1", "expert_ratio: 1, num_shared: 1, shared_ratio: 1"),
         ),

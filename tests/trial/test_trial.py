@@ -150,7 +150,7 @@ def test_the_data_change_every_id(change: dict[str, object]) -> None:
         ("width: [32, 64]", "width: {values: [64]}"),
         ("width: [32, 64]", "anything: [{width: 64}]"),
         ("expert_ratio: 1", "expert_width: 32"),
-        ("[completep-moe, sp]", "[sp, {name: completep-moe, conventions: {depth_alpha: 1}}]"),
+        ("[completep-moe, sp]", "[sp, {table: completep-moe, conventions: {depth_alpha: 1}}]"),
     ],
 )
 def test_other_ways_to_say_the_same_change_no_id(old: str, new: str) -> None:
@@ -168,7 +168,7 @@ def test_the_base_shape_is_shared_by_parameterizations_that_agree_there() -> Non
 
 
 def test_a_zero_router_is_not_shared() -> None:
-    zero = "[{name: completep-moe, conventions: {router_init_exponent: inf}}, sp]"
+    zero = "[{table: completep-moe, conventions: {router_init_exponent: inf}}, sp]"
     first, second = cells_at(32, ONE_SEED, ("[completep-moe, sp]", zero))
     assert first.trial.id != second.trial.id
     assert first.trial.parameterization is not None
@@ -177,7 +177,7 @@ def test_a_zero_router_is_not_shared() -> None:
 
 @pytest.mark.parametrize("convention", ["depth_alpha: 0.5", "router_init_exponent: 0.5"])
 def test_a_convention_changes_the_ids_above_the_base_and_only_those(convention: str) -> None:
-    other = ("[completep-moe, sp]", f"[{{name: completep-moe, conventions: {{{convention}}}}}, sp]")
+    other = ("[completep-moe, sp]", f"[{{table: completep-moe, conventions: {{{convention}}}}}, sp]")
     for width, shared in ((32, True), (64, False)):
         plain, changed = cells_at(width, ONE_SEED)[0], cells_at(width, ONE_SEED, other)[0]
         assert (plain.trial.id == changed.trial.id) is shared
@@ -194,9 +194,9 @@ def test_where_the_experts_stand_changes_every_id() -> None:
     ("table", "shared"),
     [
         ("mup-moe", True),
-        ("{name: mup-moe, conventions: {router_init: zero}}", False),
-        ("{name: mup-moe, conventions: {readout_init: zero}}", False),
-        ("{name: mup-moe, conventions: {router_bias_std: 0.5}}", False),
+        ("{table: mup-moe, conventions: {router_init: zero}}", False),
+        ("{table: mup-moe, conventions: {readout_init: zero}}", False),
+        ("{table: mup-moe, conventions: {router_bias_std: 0.5}}", False),
         ("mssp-i", False),  # a zero router
         ("mssp-ii", True),
         ("mssp-iii", False),  # tied experts

@@ -90,12 +90,11 @@ def test_what_drifts_needs_no_control() -> None:
     assert "no control (sp)" in reasons(found)
 
 
-def test_each_variant_of_a_sweep_has_its_own_control() -> None:
+def test_arms_of_a_name_have_their_own_control_or_else_the_plain_one() -> None:
     """With the tuned constants nothing moves. The control under the default constants is not beside them."""
     stays, moves = STAYS["completep-moe"], MOVES["sp"]
     frame = line({"completep-moe": stays, "sp": moves, "completep-moe (tuned)": stays, "sp (tuned)": stays})
     plain, tuned = finding(frame), finding(frame, "completep-moe (tuned)")
-    assert (plain.variant, tuned.variant) == ("", "tuned")
     assert plain.control is not None
     assert (plain.control.parameterization, plain.control.verdict) == ("sp", "drifts")
     assert tuned.control is not None
@@ -106,6 +105,9 @@ def test_each_variant_of_a_sweep_has_its_own_control() -> None:
     report = report_line(frame, sweep="planted", hp="lr")
     assert "With sp you would lose" in report.headline
     assert "With sp (tuned) it transfers too" in report.headline
+    alone = finding(line({"completep-moe (tuned)": stays, "sp": moves}), "completep-moe (tuned)").control
+    assert alone is not None
+    assert alone.parameterization == "sp"
 
 
 def test_the_control_is_the_arm_that_the_rules_name() -> None:

@@ -11,7 +11,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.model.cost import active_without_embeddings, flops_per_token
 from hpxfer.results import Results
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict.labels import is_control, variant_of
+from hpxfer.verdict.labels import is_control, name_of
 from hpxfer.verdict.loss_grid import ShapeLosses
 from hpxfer.verdict.shape_names import find_shape
 
@@ -81,9 +81,8 @@ class Arms:
             return label, min(dense, key=lambda other: self._distance(shape, other))
         if any(other.num_experts for other in own) and dense:
             return label, shape  # a dense shape is a reference itself
-        controls = [
-            other for other in self.rows if is_control(other, self.control) and variant_of(other) == variant_of(label)
-        ]
+        controls = [each for each in self.rows if is_control(each, self.control) and name_of(each) == name_of(label)]
+        controls += [each for each in self.rows if each == self.control]
         if controls and label not in controls:
             return controls[0], shape
         return label, next((other for other, row in own.items() if row.is_base), shape)

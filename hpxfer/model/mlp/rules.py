@@ -65,7 +65,7 @@ def _branches(spec: SweepSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Itera
     column = registry("optimizer").get(spec.training.optimizer).column
     for chosen in spec.parameterizations:
         try:
-            rows = parameterization(chosen.name, chosen.conventions).rows(column)
+            rows = parameterization(chosen.table, chosen.conventions).rows(column)
         except HpxferError:
             continue  # reported by itself
         if not any("depth" in dict(row.forward.exponents) for row in rows if row.role == "expert_out"):
@@ -74,7 +74,7 @@ def _branches(spec: SweepSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Itera
             if shape.depth != shapes[0][1].depth:
                 yield (
                     at,
-                    f"depth must stay at {shapes[0][1].depth} under {chosen.name} without a residual, got "
+                    f"depth must stay at {shapes[0][1].depth} under {chosen.table} without a residual, got "
                     f"{shape.depth}: the table divides the output of each block by the depth; write "
                     "model.mlp.residual: true",
                 )
@@ -115,7 +115,7 @@ def _regimes(spec: SweepSpec, options: MLPSpec, shapes: Sequence[tuple[KeyPath, 
     """
     for index, chosen in enumerate(spec.parameterizations):
         try:
-            choice = parameterization(chosen.name, chosen.conventions)
+            choice = parameterization(chosen.table, chosen.conventions)
         except HpxferError:
             continue  # reported by itself
         if choice.structure().router_bias_std and options.router_bias != "none":

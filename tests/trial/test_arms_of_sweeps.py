@@ -1,4 +1,4 @@
-"""The trials of a sweep with variants: those of the sweeps that each variant stands for."""
+"""The trials of arms with HPs or a balance of their own: those of the sweeps that they stand for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from strategies import sweeps
 from sweep_text import edited
 
 from hpxfer.spec import SweepSpec, parse_sweep
-from hpxfer.spec.variants import variants_of
-from hpxfer.spec.variants_section import VariantHPs, VariantSpec
+from hpxfer.spec.arms import parts_of
+from hpxfer.spec.arms_section import ArmHPs
 from hpxfer.trial import Cell, DataRef, Expansion
 
 DATA = DataRef(digest="d1", tokenizer="ascii", vocab_size=128)
@@ -25,9 +25,19 @@ VARIED = st.fixed_dictionaries(
 )
 
 
-def with_variants(spec: SweepSpec, **hps: dict[str, Any]) -> SweepSpec:
-    variants = {name: VariantSpec(hps=VariantHPs(**given)) for name, given in hps.items()}
-    return spec.model_copy(update={"variants": variants})
+def with_arms(spec: SweepSpec, **hps: dict[str, Any]) -> SweepSpec:
+    """Return the sweep with each of its tables under other HPs too, and with the names of `hps`."""
+    arms = [
+        table.model_copy(update={"name": name, "hps": ArmHPs(**given)})
+        for name, given in hps.items()
+        for table in spec.parameterizations
+    ]
+    return spec.model_copy(update={"parameterizations": (*spec.parameterizations, *arms)})
+
+
+def arms(own: str) -> str:
+    """Return both tables, without and with something of their own."""
+    return f"[completep-moe, sp, {{table: completep-moe, name: a, {own}}}, {{table: sp, name: a, {own}}}]"
 
 
 def places(cells: list[Cell]) -> list[tuple[Any, ...]]:
@@ -35,12 +45,12 @@ def places(cells: list[Cell]) -> list[tuple[Any, ...]]:
 
 
 @given(sweeps(), VARIED)
-def test_the_cells_of_a_variant_are_those_of_a_sweep_with_its_base_values(spec: SweepSpec, hps: dict[str, Any]) -> None:
-    both = with_variants(spec, default={}, tuned=hps)
+def test_the_cells_of_an_arm_are_those_of_a_sweep_with_its_base_values(spec: SweepSpec, hps: dict[str, Any]) -> None:
+    both = with_arms(spec, tuned=hps)
     cells, plain = list(Expansion(both, DATA).cells()), list(Expansion(spec, DATA).cells())
     half = len(plain)
     assert cells[:half] == plain
-    (_, (_, under)) = variants_of(both)
+    (_, (_, under)) = parts_of(both)
     alone = list(Expansion(under, DATA).cells())
     assert places(cells[half:]) == places(alone)
     assert [cell.parameterization for cell in cells[half:]] == [f"{cell.parameterization} (tuned)" for cell in alone]
@@ -48,34 +58,32 @@ def test_the_cells_of_a_variant_are_those_of_a_sweep_with_its_base_values(spec: 
 
 @given(sweeps(), VARIED)
 def test_an_id_follows_from_the_hps_alone(spec: SweepSpec, hps: dict[str, Any]) -> None:
-    """Variants with other names, in another order, have the same trials. Arms with equal HPs share theirs."""
-    one, other = with_variants(spec, default={}, tuned=hps), with_variants(spec, a=hps, default={})
+    """Arms with other names have the same trials. Arms with equal HPs share theirs."""
+    one, other = with_arms(spec, tuned=hps), with_arms(spec, a=hps, b={})
     ids = [{trial.id for trial in Expansion(each, DATA).trials()} for each in (one, other)]
     assert ids[0] == ids[1]
     if not hps:
         assert ids[0] == {trial.id for trial in Expansion(spec, DATA).trials()}
 
 
-def test_trials_that_two_variants_share_are_trained_once() -> None:
-    """The grid scans init_scale, so both variants have the trials on the line of the other one's base value."""
+def test_trials_that_two_arms_share_are_trained_once() -> None:
+    """The grid scans init_scale, so both arms have the trials on the line of the other one's base value."""
     text = edited(
-        ("router_bias_lr: 0.01\n", "lr: 0.01\nvariants: {default: {}, small: {hps: {init_scale: 0.5}}}\n"),
+        ("router_bias_lr: 0.01\n", "lr: 0.01\n"),
+        ("[completep-moe, sp]", arms("hps: {init_scale: 0.5}")),
         ("  lr: [0.01]", "  lr: [0.01, 0.02]\n  init_scale: [0.5, 1]"),
     )
     expansion = Expansion(parse_sweep(text), DATA)
     cells, trials = list(expansion.cells()), list(expansion.trials())
-    # 4 points in either variant, of which the line of init_scale is the same, and meets the line of lr in each.
+    # 4 points in either arm, of which the line of init_scale is the same, and meets the line of lr in each.
     assert len({(cell.trial.hps.lr, cell.trial.hps.init_scale) for cell in cells}) == 4
     assert len(trials) == len({cell.trial.id for cell in cells}) == 4 * 2 * 3
-    assert list(expansion.arms) == ["completep-moe", "sp", "completep-moe (small)", "sp (small)"]
+    assert list(expansion.arms) == ["completep-moe", "sp", "completep-moe (a)", "sp (a)"]
 
 
-def test_a_variant_with_another_balance_has_trials_of_its_own() -> None:
+def test_arms_with_another_balance_have_trials_of_their_own() -> None:
     plain = parse_sweep(edited())
-    text = edited(
-        ("router_bias_lr: 0.01\n", "router_bias_lr: 0.01\nvariants: {default: {}, a: {balance: {bias: sign}}}\n")
-    )
-    expansion = Expansion(parse_sweep(text), DATA)
+    expansion = Expansion(parse_sweep(edited(("[completep-moe, sp]", arms("balance: {bias: sign}")))), DATA)
     by_rule: dict[str, set[str]] = {}
     for trial in expansion.trials():
         by_rule.setdefault(trial.setting.balance.bias, set()).add(trial.id)

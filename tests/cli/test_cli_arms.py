@@ -1,4 +1,4 @@
-"""A sweep with variants from the command line, read arm by arm."""
+"""A sweep of arms with HPs of their own from the command line, read arm by arm."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from tiny import write_tiny
 
 from hpxfer.cli import main
 
-VARIANTS = """\
-variants:
-  default: {}
-  tuned: {hps: {multipliers: {router.lr_mult: 0.25, embedding.forward_mult: 2}}}
-  sign: {balance: {bias: sign}}
-"""
+OWN = (
+    "name: tuned, hps: {multipliers: {router.lr_mult: 0.25, embedding.forward_mult: 2}}",
+    "name: sign, balance: {bias: sign}",
+)
+ARMS = ["completep-moe", "sp", *(f"{{table: {table}, {own}}}" for own in OWN for table in ("completep-moe", "sp"))]
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with tiny.yaml, with variants, and its finished run in results/."""
+    """A folder with tiny.yaml, with these arms, and its finished run in results/."""
     folder = tmp_path_factory.mktemp("done")
-    sweep = write_tiny(folder, ("workers: 2", "workers: 1"))  # each is a process that imports torch
-    sweep.write_text(sweep.read_text() + VARIANTS)
+    arms = ("[completep-moe, sp]", f"[{', '.join(ARMS)}]")
+    sweep = write_tiny(folder, ("workers: 2", "workers: 1"), arms)  # each is a process that imports torch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hpxfer", "run", str(sweep), "--results", str(folder / "results")])
         with pytest.raises(SystemExit) as end:
@@ -38,17 +37,19 @@ def test_from_file_to_recipe(done: Path, tmp_path: Path, capsys: pytest.CaptureF
     results = done / "results"
     _, out, _ = hpxfer(capsys, "report", results / "tiny", "--json")
     findings = json.loads(out)["findings"]
-    tables, variants = ("completep-moe", "sp"), ("", " (tuned)", " (sign)")
-    names = {table + variant for table in tables for variant in variants}
+    tables, own = ("completep-moe", "sp"), ("", " (tuned)", " (sign)")
+    names = {table + name for table in tables for name in own}
     assert {finding["parameterization"] for finding in findings} == names
     for label, control in (("completep-moe", "sp"), ("completep-moe (tuned)", "sp (tuned)")):
         (finding,) = (each for each in findings if each["parameterization"] == label)
         assert finding["control"]["parameterization"] == control
     path = tmp_path / "mine.yaml"
-    for arm in (("--variant", "tuned"), ("--parameterization", "completep-moe (tuned)")):
-        code, _, err = hpxfer(capsys, "recipe", results / "tiny", *arm, "--output", path)
-        assert code == 0, err
-        assert "embedding.forward_mult: 2.0\n    router.lr_mult: 0.25\n" in path.read_text()
+    code, _, err = hpxfer(capsys, "recipe", results / "tiny", "--parameterization", "tuned")
+    assert (code, "give completep-moe (tuned) or sp (tuned)" in err) == (2, True)
+    arm = ("--parameterization", "completep-moe (tuned)")
+    code, _, err = hpxfer(capsys, "recipe", results / "tiny", *arm, "--output", path)
+    assert code == 0, err
+    assert "embedding.forward_mult: 2.0\n    router.lr_mult: 0.25\n" in path.read_text()
     assert hpxfer(capsys, "recipe", results / "tiny", "--output", path)[0] == 0
     assert "multipliers: {}" in path.read_text()
 
@@ -57,14 +58,14 @@ def test_rules_of_balance_side_by_side(done: Path, tmp_path: Path, capsys: pytes
     sweep, results = done / "tiny.yaml", done / "results"
     code, out, err = hpxfer(capsys, "plan", sweep)
     assert code == 0, err
-    assert "experts under default: a bias by the proportional rule, router_bias_lr 0.01\n" in out
-    assert "experts under sign: a bias by the sign rule, router_bias_lr 0.01\n" in out
+    assert "experts of sp: a bias by the proportional rule, router_bias_lr 0.01\n" in out
+    assert "experts of sp (sign): a bias by the sign rule, router_bias_lr 0.01\n" in out
     assert "90 trials, all done" in hpxfer(capsys, "plan", sweep, "--results", results)[1]
     rules = {}
-    for variant in ("default", "sign"):
-        path = tmp_path / f"{variant}.yaml"
-        assert hpxfer(capsys, "recipe", results / "tiny", "--variant", variant, "--output", path)[0] == 0
-        rules[variant] = "bias_rule: sign\n" in path.read_text()
-    assert rules == {"default": False, "sign": True}
+    for arm in ("sp", "sp (sign)"):
+        path = tmp_path / f"{arm}.yaml"
+        assert hpxfer(capsys, "recipe", results / "tiny", "--parameterization", arm, "--output", path)[0] == 0
+        rules[arm] = "bias_rule: sign\n" in path.read_text()
+    assert rules == {"sp": False, "sp (sign)": True}
     (figure,) = (results / "tiny" / "figures").glob("balance-*.csv")
     assert {"sp", "sp (sign)"} <= set(figure.read_text().replace('"', "").split(","))
