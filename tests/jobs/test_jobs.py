@@ -94,7 +94,7 @@ class Cluster:
         command = [sys.executable, "-m", "ray.scripts.scripts", "job", action, "--address", self.address, *arguments]
         end = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, env=self.environment)
         assert end.returncode == 0, end.stdout + end.stderr
-        return end.stdout
+        return end.stdout + end.stderr
 
     def second_pids(self) -> set[int]:
         """Return the second node's processes."""
