@@ -16,6 +16,7 @@ from tiny_trials import BASE
 from hpxfer.errors import HpxferError
 from hpxfer.report import under_way, write_report
 from hpxfer.report.under_way import PRESUMED_S, SHARE, PageUnderWay
+from hpxfer.results import load_results
 from hpxfer.trial.events import Ended, Event, Progress
 
 STACK, RESULTS = stack_of(BASE, 1), Ended(results=())
@@ -57,7 +58,7 @@ def test_a_page_waits_for_new_results(tmp_path: Path) -> None:
 
 
 def test_no_page_is_written_after_a_run_that_ended_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, over, folder, load = Clock(), Signal(), write_store(tmp_path), under_way.load_results
+    clock, over, folder, load = Clock(), Signal(), write_store(tmp_path), load_results
     monkeypatch.setattr(under_way, "load_results", lambda folder: over.wait(300) and load(folder))
     page = PageUnderWay(folder, lambda text: None, clock)
     clock.sleep(1000)
