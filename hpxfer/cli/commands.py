@@ -46,12 +46,8 @@ COMMANDS: Registry[Command] = Registry(
         "limit": "hpxfer.cli.limit:LIMIT",
         "schema": "hpxfer.cli.schema:SCHEMA",
         "bench": "hpxfer.cli.bench:BENCH",
-        "slurm": "hpxfer.cli.slurm:SLURM",
         "submit": "hpxfer.cli.submit:SUBMIT",
-        "status": "hpxfer.cli.jobs:STATUS",
-        "logs": "hpxfer.cli.jobs:LOGS",
-        "stop": "hpxfer.cli.jobs:STOP",
-        "fetch": "hpxfer.cli.jobs:FETCH",
+        "fetch": "hpxfer.cli.fetch:FETCH",
     },
 )
 

@@ -17,6 +17,16 @@ Sweep = Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, e.g.
 Folder = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or its URI, e.g. results/quickstart.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for a program to read.")]
 
+# Of a Ray cluster, for `submit` and `fetch`.
+Address = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        envvar="RAY_API_SERVER_ADDRESS",
+        help="The address of Ray's dashboard on the cluster's head.",
+    ),
+]
+
 # Where results go.
 ResultsRoot = Annotated[Path, typer.Option("--results", help="The folder that holds the sweep's results folder.")]
 RootOrUri = Annotated[

@@ -31,7 +31,10 @@ from hpxfer.errors import HpxferError
 if TYPE_CHECKING:
     from hpxfer.analysis import TransferReport
     from hpxfer.driver import PreparedSweep
+    from hpxfer.progress.counts import RunCounts
     from hpxfer.results import Results
+    from hpxfer.trial.events import Event
+    from hpxfer.trial.stack import Stack
 
 
 def run(
@@ -124,12 +127,18 @@ def _train(job: PreparedSweep, address: str | None) -> Results:
     from hpxfer.driver import run as train
     from hpxfer.host.interrupts import Interrupted
     from hpxfer.progress.live import LiveProgress
+    from hpxfer.report.under_way import PageUnderWay
 
-    progress = LiveProgress(Console(stderr=True))
+    progress, page = LiveProgress(Console(stderr=True)), PageUnderWay(job.folder, lambda text: warn([text]))
+
+    def on_event(stack: Stack, event: Event, counts: RunCounts) -> None:
+        progress(stack, event, counts)
+        page(stack, event, counts)
+
     try:
-        with progress:
+        with progress, page:
             return train(
-                job, address=address, strict_memory=False, on_event=progress, on_wait=lambda text: say(text, err=True)
+                job, address=address, strict_memory=False, on_event=on_event, on_wait=lambda text: say(text, err=True)
             )
     except Interrupted as end:
         say(

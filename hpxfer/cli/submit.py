@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import shlex
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hpxfer.cli.commands import Command
-from hpxfer.cli.jobs import Address
 from hpxfer.cli.options import (
+    Address,
     AsJson,
     EarlyStopping,
     MaxGpuHours,
@@ -23,7 +24,11 @@ from hpxfer.cli.options import (
     Yes,
 )
 from hpxfer.cli.output import say, warn
-from hpxfer.jobs.next_command import DEFAULT_ADDRESS, next_command
+from hpxfer.jobs.request import DEFAULT_ADDRESS, ray_job
+from hpxfer.storage.uri import parse_root
+
+if TYPE_CHECKING:
+    from hpxfer.jobs.commands import Offer
 
 
 def submit(
@@ -54,7 +59,7 @@ def submit(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a sweep to a Ray cluster as a job, and print the job's id.
+    """Send a sweep to a Ray cluster as a job, and print the job's id and the commands that follow it.
 
     The cluster is checked first. Every node that can train needs the same hpxfer, and the sweep's data under the same
     absolute path as here. If anything differs, nothing is submitted. A job always trains on the cluster's Ray, and its
@@ -101,8 +106,19 @@ def submit(
         )
     else:
         say(job)
-        shown = next_command("status", job, address=cluster.address)
-        say(f"submitted; results go to {offered.root} ({offered.host}); next: {shown}", err=True)
+        said = f"submitted; results go to {offered.root} ({offered.host}); next:"
+        say("\n  ".join([said, *_next(offered, job, cluster.address)]), err=True)
+
+
+def _next(offered: Offer, job: str, address: str) -> list[str]:
+    """Return the commands that follow a job, end it, show how far its sweep is, and bring its results home."""
+    place = "" if "://" in offered.root else f"  # on {offered.host}"
+    return [
+        ray_job("logs", "--follow", job, address=address),
+        *(ray_job(action, job, address=address) for action in ("status", "stop")),
+        shlex.join(["hpxfer", "watch", str(parse_root(offered.root) / offered.spec.name)]) + place,
+        shlex.join(["hpxfer", "fetch", job, "--address", address]),
+    ]
 
 
 SUBMIT = Command(name="submit", run=submit)

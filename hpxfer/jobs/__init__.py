@@ -1,1 +1,1 @@
-"""Sweeps as jobs of a Ray cluster: submit, status, logs, stop, fetch."""
+"""Sweeps as jobs of a Ray cluster: submit and fetch."""

@@ -1,4 +1,4 @@
-"""The answers of a job on the cluster: what a sweep needs there, how far its run is, and the files of its results."""
+"""The answers of a job on the cluster: what a sweep needs there, and the files of its results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import locked, read_bytes, read_text
 from hpxfer.jobs.request import Request, where
-from hpxfer.progress.file import read
 from hpxfer.store.location import open_location
 
 JOBS_FILE = "jobs.txt"
@@ -26,8 +25,6 @@ def answer(request: Request, sweep: Path) -> tuple[dict[str, Any], dict[str, byt
                 from hpxfer.jobs.check import check
 
                 return check(request, sweep), {}
-            case "progress":
-                return progress(open_location(where(request.root), request.name).folder), {}
             case _:
                 return {}, files_of(open_location(where(request.root), request.name).folder)
     except HpxferError as error:
@@ -53,12 +50,6 @@ def has_mark(folder: Path, job: str) -> bool:
         return job in read_text(folder / JOBS_FILE).split()
     except (OSError, ValueError):
         return False
-
-
-def progress(folder: Path) -> dict[str, Any]:
-    """Return the state and the status of the run in a results folder, or nothing before the run begins."""
-    written = read(folder)
-    return {} if written is None else {"state": written.state, "progress": written.run_status.to_dict()}
 
 
 def is_store_file(name: str) -> bool:

@@ -6,7 +6,6 @@ raises a different exception for each mistake. This module ends all of that in `
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import secrets
@@ -26,8 +25,17 @@ from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from hpxfer.errors import HpxferError, last_line, shown
 from hpxfer.host.files import read_text
-from hpxfer.jobs.next_command import DEFAULT_ADDRESS, next_command
-from hpxfer.jobs.request import ENTRYPOINT, VARIABLE, Answer, Request, is_job_id, packed, read_answer
+from hpxfer.jobs.request import (
+    DEFAULT_ADDRESS,
+    ENTRYPOINT,
+    VARIABLE,
+    Answer,
+    Request,
+    is_job_id,
+    packed,
+    ray_job,
+    read_answer,
+)
 
 # Per request. The server answers from memory, but uploads and long logs take a while.
 ANSWER_S = 120.0
@@ -45,14 +53,11 @@ _POLL_S = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class JobInfo:
-    """A job, as the cluster knows it. Times are those of the head, in seconds since 1970."""
+    """A job, as the cluster knows it."""
 
     id: str
     state: str  # PENDING | RUNNING | STOPPED | SUCCEEDED | FAILED
     message: str
-    exit_code: int | None
-    started: float | None
-    ended: float | None
     metadata: dict[str, str]
 
     @property
@@ -105,40 +110,10 @@ class Cluster:
         with _client_errors(self.address, job):
             return replace(_job_info(self._client.get_job_info(job)), id=job)
 
-    def jobs(self) -> list[JobInfo]:
-        """Return what the cluster knows of every job that was submitted to it, hpxfer's or not."""
-        with _client_errors(self.address):
-            return [_job_info(found) for found in self._client.list_jobs() if found.submission_id]
-
     def logs(self, job: str) -> str:
         """Return everything that a job has printed."""
         with _client_errors(self.address, job):
             return str(self._client.get_job_logs(job))
-
-    def follow(self, job: str) -> Iterator[str]:
-        """Yield what a job has printed and prints, until it ends."""
-        self.info(job)
-        tail = self._client.tail_job_logs(job)
-        with asyncio.Runner() as runner, _client_errors(self.address, job):
-            while (lines := runner.run(_next(tail))) is not None:
-                yield lines
-
-    def stop(self, job: str) -> JobInfo:
-        """Ask a job to end, wait until it has, and return its last state. A job that has ended is left alone."""
-        info = self.info(job)
-        if info.over:
-            return info
-        with _client_errors(self.address, job):
-            self._client.stop_job(info.id)
-        deadline = time.monotonic() + STOP_S + 30
-        while not (info := self.info(job)).over:
-            if time.monotonic() > deadline:
-                raise HpxferError(
-                    f"{job}: has not ended {STOP_S + 30} s after it was asked to; see "
-                    f"`{next_command('status', job, address=self.address)}`"
-                )
-            time.sleep(_POLL_S)
-        return info
 
     def ask(self, request: Request, sweep: str) -> Answer:
         """Return the answer of a short job on the head.
@@ -280,7 +255,7 @@ def _client_errors(address: str, job: str = "") -> Iterator[None]:
             raise HpxferError(
                 f"{address}: knows no job {job}; give the id that `hpxfer submit` printed and the address it was "
                 f"submitted to (a cluster that was restarted forgets its jobs, but not their results); "
-                f"`{next_command('status', address=address)}` lists the jobs"
+                f"`{ray_job('list', address=address)}` lists the jobs"
             ) from None
         raise HpxferError(f"{address}: the job server refused: {last_line(error)}") from None
 
@@ -294,10 +269,6 @@ def _no_other_address() -> Iterator[None]:
         yield
     finally:
         os.environ.update(removed)
-
-
-async def _next(tail: Any) -> str | None:
-    return await anext(tail, None)
 
 
 def _why_no_answer(info: JobInfo) -> str:
@@ -319,15 +290,8 @@ def _job_info(found: JobDetails) -> JobInfo:
         id=str(found.submission_id),
         state=str(found.status),
         message=found.message or "",
-        exit_code=found.driver_exit_code,
-        started=_seconds(found.start_time),
-        ended=_seconds(found.end_time),
         metadata=dict(found.metadata or {}),
     )
-
-
-def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
 
 
 def _reason(error: BaseException) -> str:

@@ -1,6 +1,6 @@
-"""Submit a sweep to a cluster, report how its job is doing, and fetch its results.
+"""Submit a sweep to a cluster, and fetch its results.
 
-A job's metadata names its sweep and its results. Later commands need nothing else of the submission.
+A job's metadata names its sweep and its results. `fetch` needs nothing else of the submission.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from hpxfer.driver.prepared import located, overridden
 from hpxfer.errors import HpxferError, shown
-from hpxfer.jobs.answers import has_mark, is_store_file, progress
+from hpxfer.jobs.answers import has_mark, is_store_file
 from hpxfer.jobs.client import Cluster, JobInfo, checked_id, new_id, new_nonce
-from hpxfer.jobs.next_command import next_command
 from hpxfer.jobs.plugins import sources
-from hpxfer.jobs.request import DEFAULT_ROOT, Request
+from hpxfer.jobs.request import DEFAULT_ROOT, Request, ray_job
 from hpxfer.jobs.trainer import trainer_files
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.spec.precision import AUTO, with_precision
@@ -33,7 +31,7 @@ from hpxfer.store.location import ResultsLocation, open_location
 from hpxfer.store.sweep_file import load_given, load_stored
 from hpxfer.trial import TRAINER_VERSION
 
-SWEEP_KEY, ROOT_KEY, HOST_KEY, VERSION_KEY = "hpxfer_sweep", "hpxfer_root", "hpxfer_host", "hpxfer_version"
+SWEEP_KEY, ROOT_KEY = "hpxfer_sweep", "hpxfer_root"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +139,6 @@ def offer(
 
 def submit(cluster: Cluster, offered: Offer) -> str:
     """Start the sweep as a job and return its id."""
-    import hpxfer
-
     job = new_id(offered.spec.name)
     request = Request(
         action="run",
@@ -156,12 +152,7 @@ def submit(cluster: Cluster, offered: Offer) -> str:
         plugins=sources(offered.spec),
         files=offered.files,
     )
-    metadata = {
-        SWEEP_KEY: offered.spec.name,
-        ROOT_KEY: offered.root,
-        HOST_KEY: offered.host,
-        VERSION_KEY: hpxfer.__version__,
-    }
+    metadata = {SWEEP_KEY: offered.spec.name, ROOT_KEY: offered.root}
     cluster.submit(request, dump_sweep(offered.spec), job=job, metadata=metadata)
     return job
 
@@ -217,50 +208,6 @@ def _cluster_folder(option: str, folder: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobStatus:
-    """A job and the run of its sweep: `state` and `progress` as `hpxfer.progress.file` has them."""
-
-    info: JobInfo
-    progress: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data."""
-        return {**job_data(self.info), **self.progress}
-
-
-def job_data(info: JobInfo) -> dict[str, Any]:
-    """Return what the cluster knows of a job as JSON-ready data."""
-    return {
-        "job": info.id,
-        "state": info.state,
-        "started": None
-        if info.started is None
-        else datetime.fromtimestamp(info.started, UTC).isoformat("T", "seconds"),
-        "exit_code": info.exit_code,
-        "message": info.message,
-        "sweep": info.metadata.get(SWEEP_KEY),
-        "results": info.metadata.get(ROOT_KEY),
-    }
-
-
-def jobs(cluster: Cluster) -> list[JobInfo]:
-    """Return the jobs of `hpxfer submit` on a cluster, the latest first."""
-    found = [info for info in cluster.jobs() if SWEEP_KEY in info.metadata and ROOT_KEY in info.metadata]
-    return sorted(found, key=lambda info: info.started or 0.0, reverse=True)
-
-
-def status(cluster: Cluster, job: str) -> JobStatus:
-    """Return how a job is doing."""
-    info = cluster.info(checked_id(job))
-    if SWEEP_KEY not in info.metadata or info.state == "PENDING":
-        return JobStatus(info=info, progress={})
-    location = _visible_location(info)
-    if location is not None:
-        return JobStatus(info=info, progress=progress(location.folder))
-    return JobStatus(info=info, progress=_answer_about(cluster, info, "progress").data)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Fetched:
     """What `fetch` did: how many trials in `folder` are new, and how many it had before."""
 
@@ -277,27 +224,21 @@ def fetch(cluster: Cluster, job: str, results: Path, on_wait: Callable[[str], No
     """
     info = cluster.info(checked_id(job))
     if SWEEP_KEY not in info.metadata:
-        listed = next_command("status", address=cluster.address)
-        raise HpxferError(f"{job}: is no job of `hpxfer submit`, so it has no results to fetch; `{listed}` lists those")
+        raise HpxferError(
+            f"{job}: must be a job of `hpxfer submit`, got another, which has no results to fetch; "
+            f"`{ray_job('list', address=cluster.address)}` lists the jobs"
+        )
     target = results / info.metadata[SWEEP_KEY]
     with _stored(cluster, info) as source:
         fetched = Store.open(source, write=False)
         done = fetched.done_ids()
         if not done or not (source / SWEEP_FILE).is_file():
-            raise HpxferError("\n".join([_nothing(info, cluster.address), *fetched.problems]))
+            seen = ray_job("logs", info.id, address=cluster.address)
+            nothing = f"{info.id}: is {info.state}, and no trial of it has finished; see `{seen}`"
+            raise HpxferError("\n".join([nothing, *fetched.problems]))
         if target.exists() and target.samefile(source):
             return Fetched(folder=target, num_new=0, num_known=len(done), problems=())
         return _merge(fetched, target, on_wait)
-
-
-def _nothing(info: JobInfo, address: str) -> str:
-    """Return why a job has nothing to fetch, and the command that shows more."""
-    if info.over:
-        seen = next_command("logs", info.id, address=address)
-        return f"{info.id}: {info.state}, and no trial of it has finished; see `{seen}`"
-    return (
-        f"{info.id}: has no results yet, it is {info.state}; see `{next_command('status', info.id, address=address)}`"
-    )
 
 
 def _merge(fetched: Store, target: Path, on_wait: Callable[[str], None] | None) -> Fetched:
@@ -321,9 +262,12 @@ def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
     if location is not None:
         yield location.folder
         return
-    files = _answer_about(cluster, info, "fetch").files
+    root, name = info.metadata[ROOT_KEY], info.metadata[SWEEP_KEY]
+    answer = cluster.ask(Request(action="fetch", job=info.id, root=root, name=name, nonce=new_nonce()), "")
+    if "error" in answer.data:
+        raise HpxferError(f"{cluster.address}: {answer.data['error']}")
     with tempfile.TemporaryDirectory(prefix="hpxfer-fetch-") as scratch:
-        for name, content in files.items():
+        for name, content in answer.files.items():
             if not is_store_file(name):
                 raise HpxferError(f"{cluster.address}: sent a file of another name than the store's: {shown(name)}")
             (Path(scratch) / name).write_bytes(content)
@@ -336,13 +280,3 @@ def _visible_location(info: JobInfo) -> ResultsLocation | None:
     """
     location = open_location(info.metadata[ROOT_KEY], info.metadata[SWEEP_KEY])
     return location if location.is_remote or has_mark(location.folder, info.id) else None
-
-
-def _answer_about(cluster: Cluster, info: JobInfo, action: Any) -> Any:
-    request = Request(
-        action=action, job=info.id, root=info.metadata[ROOT_KEY], name=info.metadata[SWEEP_KEY], nonce=new_nonce()
-    )
-    answer = cluster.ask(request, "")
-    if "error" in answer.data:
-        raise HpxferError(f"{cluster.address}: {answer.data['error']}")
-    return answer

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -29,9 +30,10 @@ MOST_CHARACTERS = 100_000
 # Limit for the JSON, so that a small variable cannot fill the memory.
 _MOST_BYTES = 64 * 2**20
 DEFAULT_ROOT = "~/hpxfer-results"
+DEFAULT_ADDRESS = "http://127.0.0.1:8265"  # of Ray's dashboard
 
-# `run` trains. The shell that waits for them asks the other three, which answer in their log.
-Action = Literal["run", "check", "progress", "fetch"]
+# `run` trains. The shell that waits for them asks the other two, which answer in their log.
+Action = Literal["run", "check", "fetch"]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _CHUNK_BYTES = 48 * 1024
@@ -63,6 +65,11 @@ def where(root: str) -> str:
 def is_job_id(text: str) -> bool:
     """Return whether a text may be a job's id, which becomes part of a URL and of file names."""
     return _ID.fullmatch(text) is not None
+
+
+def ray_job(action: str, *arguments: str, address: str) -> str:
+    """Return Ray's own command about a job, e.g. `ray job logs --address http://head:8265 hpxfer-a-1`."""
+    return shlex.join(["ray", "job", action, "--address", address, *arguments])
 
 
 def packed(request: Request, sweep: str) -> str:

@@ -56,10 +56,8 @@ class RunView:
         progress = None if self.run_status is None else self.run_status.to_dict()
         return {"results": self.location.where, "state": self.state, **process, "progress": progress}
 
-    def require_folder(self) -> None:
-        """Raise HpxferError if no run has reported here and the folder holds no sweep and no trials. It opens no
-        store.
-        """
+    def require_run(self) -> None:
+        """Raise HpxferError if no run has reported here and the folder holds no sweep with trials either."""
         folder, where = self.location.folder, self.location.where
         if self.written is not None or (self.lease is not None and decoded(self.lease) is not None):
             return
@@ -68,13 +66,8 @@ class RunView:
                 f"{where}: must be a results folder with {SWEEP_FILE} and trials*.parquet, got neither; "
                 f"name one that hpxfer run made, e.g. results/quickstart; `hpxfer list {where}` lists those below it"
             )
-
-    def require_run(self) -> None:
-        """Raise HpxferError if no run has reported here and the folder holds no sweep with trials either."""
-        self.require_folder()
-        if self.written is not None or self.lease is not None:
+        if self.lease is not None:
             return  # a lease that cannot be read may be a driver's
-        folder, where = self.location.folder, self.location.where
         load_stored(folder)
         store = Store.open(folder, write=False)
         if not len(store.read_trials(["trial_id"])):
@@ -93,9 +86,14 @@ class RunView:
         damaged = damage(self.location.folder)
         return (*store.problems, *([damaged] if damaged else []))
 
-    @property
-    def words(self) -> str:
-        """What the state means, without what is stored."""
+    def text(self) -> str:
+        """Return what the state means, as a line for a person."""
+        stored = _stored(self.location) if self.is_over else ""
+        advice = "the same `hpxfer run` trains the rest" if self.state in ("stopped", "gone") else ""
+        return f"{self.location.where}: " + "; ".join(filter(None, (self._words(), stored, advice)))
+
+    def _words(self) -> str:
+        """Return what the state means, without what is stored."""
         where = "" if self.written is None else f" ({self.written.host}, process {self.written.pid})"
         match self.state:
             case "waiting":
@@ -112,16 +110,6 @@ class RunView:
                 return f"the run was stopped before its end{where}"
             case "gone":
                 return f"the driver is gone{where}"
-
-    @property
-    def advice(self) -> str:
-        """What trains the rest of a run that did not come to its end; empty for any other."""
-        return "the same `hpxfer run` trains the rest" if self.state in ("stopped", "gone") else ""
-
-    def text(self) -> str:
-        """Return what the state means, as a line for a person."""
-        stored = _stored(self.location) if self.is_over else ""
-        return f"{self.location.where}: " + "; ".join(filter(None, (self.words, stored, self.advice)))
 
 
 def view_now(location: ResultsLocation) -> RunView:
@@ -165,13 +153,12 @@ def views(
     location: ResultsLocation,
     *,
     next_s: float = 0.0,
-    stay: bool = False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[RunView]:
     """Yield a view every few seconds until the run is over. The last view is of a run that is over.
 
-    If the driver is gone, wait this long for the next one. With `stay` the views never end, whatever the run does.
+    If the driver is gone, wait this long for the next one.
     """
     signature: tuple[object, ...] = ()
     changed_at = clock()
@@ -185,7 +172,7 @@ def views(
             found = replace(found, state=_state_of_silent(found))
         yield found
         gone_since = None if found.state != "gone" else clock() if gone_since is None else gone_since
-        if found.is_over and not stay and (gone_since is None or clock() - gone_since >= next_s):
+        if found.is_over and (gone_since is None or clock() - gone_since >= next_s):
             return
         sleep(EVERY_REMOTE_S if location.is_remote else EVERY_S)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +148,7 @@ class Report:
     sections: tuple[Section, ...]
     comparison: Table | None = None
     made_from: str = "the Parquet files of the results folder"
+    is_running: bool = False  # trials were being trained while it was made
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data, with None for what is missing."""
@@ -163,7 +164,8 @@ class Report:
 def make_report(sources: Sequence[Source]) -> Report:
     """Return the report on one or more results folders, in the order given."""
     names = _names([source.results for source in sources])
-    return report_of([_section(source, name) for source, name in zip(sources, names, strict=True)])
+    found = report_of([_section(source, name) for source, name in zip(sources, names, strict=True)])
+    return replace(found, is_running=any(source.is_running for source in sources))
 
 
 def report_of(sections: Sequence[Section], *, made_from: str = Report.made_from) -> Report:

@@ -51,21 +51,6 @@ class PageFigure:
 
 def to_html(report: Report, most_bytes: int = MOST_BYTES) -> str:
     """Return the report as an HTML document of at most so many bytes. The page says what had to be left out."""
-    return _fitting("report.html", report, most_bytes)
-
-
-def to_contents(report: Report, most_bytes: int = MOST_BYTES) -> str:
-    """Return the sections of the page alone, for a page that has the style and the script of a report already."""
-    return _fitting("contents.html", report, most_bytes)
-
-
-def script_source(script: str) -> str:
-    """Return the source by which a policy allows a script or a style, e.g. `'sha256-...'`."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def _fitting(template: str, report: Report, most_bytes: int) -> str:
-    """Return a template with the report in at most so many bytes."""
     share = TRIAL_CHARACTERS // max(len(report.sections), 1)
     trials = tuple(section.trials(share) for section in report.sections)
     figures = [
@@ -73,8 +58,8 @@ def _fitting(template: str, report: Report, most_bytes: int) -> str:
         for section in report.sections
         for drawn in section.figures
     ]
-    bare = _render(template, report, trials, [replace(figure, image=None) for figure in figures])
-    return _render(template, report, trials, _fitted(figures, most_bytes - len(bare.encode())))
+    bare = _render(report, trials, [replace(figure, image=None) for figure in figures])
+    return _render(report, trials, _fitted(figures, most_bytes - len(bare.encode())))
 
 
 def _svg_url(svg: str) -> str:
@@ -104,8 +89,8 @@ def _fitted(figures: Sequence[PageFigure], most_bytes: int) -> list[PageFigure]:
     return out
 
 
-def _render(template: str, report: Report, trials: Sequence[TrialData], figures: Sequence[PageFigure]) -> str:
-    environment = page_environment()
+def _render(report: Report, trials: Sequence[TrialData], figures: Sequence[PageFigure]) -> str:
+    environment = _environment()
     style, script = (environment.get_template(f"report.{kind}").render() for kind in ("css", "js"))
     rows: dict[str, list[PageFigure]] = {}
     under_verdict: dict[tuple[str, str | None], list[PageFigure]] = {}
@@ -114,7 +99,7 @@ def _render(template: str, report: Report, trials: Sequence[TrialData], figures:
             under_verdict.setdefault((figure.section, figure.drawn.verdict_axis), []).append(figure)
         else:
             rows.setdefault(figure.drawn.name, []).append(figure)
-    return environment.get_template(template).render(
+    return environment.get_template("report.html").render(
         report=report,
         trials=trials,
         under_verdict=under_verdict,
@@ -123,7 +108,7 @@ def _render(template: str, report: Report, trials: Sequence[TrialData], figures:
         several=len(report.sections) > 1,
         version=hpxfer.__version__,
         most_rows=ROWS_SHOWN,
-        script_source=Markup(script_source(script)),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=Markup(style),
         script=Markup(script),
     )
@@ -135,7 +120,7 @@ def _aside(row: Sequence[PageFigure]) -> bool:
 
 
 @cache
-def page_environment() -> Environment:
+def _environment() -> Environment:
     """Return the templates of the page, which escape what they are given."""
     return Environment(
         loader=PackageLoader("hpxfer.report"),

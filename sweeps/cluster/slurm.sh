@@ -1,17 +1,27 @@
 #!/usr/bin/env bash
 # A sweep on Slurm: Ray's head on the first node of the allocation, a worker on each other one, then `hpxfer run`.
-#   sbatch --nodes=3 --time=04:00:00 sweeps/cluster/slurm.sh sweeps/quickstart.yaml
-# Run it again after a time limit, a lost node or a crash: it trains what is missing.
+#   sbatch --nodes=3 --time=04:00:00 sweeps/cluster/slurm.sh SWEEP [RESULTS [OPTION...]]
+# The options are those of `hpxfer run`, e.g. --set training.steps=30. Submit it again after a time limit, a preemption, a
+# lost node or a crash: it trains what is missing. The sweep, its data, the results and the Python environment must lie on
+# a disk that all nodes share.
+#
+# What one trial takes, from `resources` of the sweep, goes to sbatch or here (an option of sbatch wins):
+#   --nodes            at least `nodes`; with more, trials run side by side
+#   --cpus-per-task    CPUs of a node: `cpus_per_stack` for each stack on it
+#   --gpus-per-node    GPUs of a node: `gpus_per_node` of your own trainer, else as many as stacks shall run on it
+# Your site may want --partition and --account too. Slurm warns the job 120 s before its time limit, so that trials leave
+# a checkpoint and the driver stores what it has: take 60 s more than `trainer.timeouts.grace_s` if that is longer.
 #SBATCH --job-name=hpxfer
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=8
 #SBATCH --signal=B:TERM@120
+#SBATCH --open-mode=append
 
 set -euo pipefail
 
 sweep=${1:?usage: sbatch sweeps/cluster/slurm.sh SWEEP [RESULTS [OPTION...]]}
-results=${2:-results}                      # on a disk that all nodes share, as the sweep's data must be
-environment=${HPXFER_ENV:-"$PWD/.venv"}    # where hpxfer is installed, on that disk too
+results=${2:-results}
+environment=${HPXFER_ENV:-"$PWD/.venv"}    # where hpxfer is installed
 port=${HPXFER_RAY_PORT:-$((20000 + SLURM_JOB_ID % 20000))}
 cpus=${SLURM_CPUS_PER_TASK:-1}
 

@@ -12,22 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import hpxfer
 from ports import free_ports
 
 SCRIPT = Path(__file__).parents[2] / "sweeps" / "cluster" / "slurm.sh"
 LONG_S = 300  # of anything that is waited for
-OWN = """
-name: mine
-trainer: {command: [python3, train.py], version: '1', arms: {plain: {}}, timeouts: {grace_s: 90}}
-model: {family: user, own: {d_model: 64}}
-training: {steps: 20}
-axes: {d_model: [64]}
-grid: {lr: [0.015625]}
-seeds: 1
-resources: {gpus_per_trial: 16, gpus_per_node: 8, cpus_per_stack: 4}
-"""
-
 # Each notes its name and arguments, one call a file; a head listens, so that the script goes on.
 HEADER = """\
 import os, signal, socket, sys, time
@@ -85,7 +73,7 @@ def write_standins(folder: Path) -> None:
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def start(folder: Path, sweep: str, how: str, script: Path | None = None) -> subprocess.Popen[str]:
+def start(folder: Path, sweep: str, how: str) -> subprocess.Popen[str]:
     write_standins(folder / "an env" / "bin")
     (folder / "calls").mkdir()
     environment = {
@@ -100,7 +88,7 @@ def start(folder: Path, sweep: str, how: str, script: Path | None = None) -> sub
         "HOW": how,
     }
     return subprocess.Popen(
-        ["bash", str(script)] if script else ["bash", str(SCRIPT), sweep, "my results"],
+        ["bash", str(SCRIPT), sweep, "my results", "--set", "training.steps=30"],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -130,66 +118,12 @@ def test_a_head_and_its_workers_start_and_the_exit_code_is_the_drivers(tmp_path:
     (port,) = [one.partition("=")[2] for one in head if one.startswith("--port=")]
     assert sum(f"--address=127.0.0.1:{port}" in one for one in rays) == 2
     (driver,) = [one for one in made if one[0] == "hpxfer"]
-    assert driver[1:8] == ["run", sweep, "--address", f"127.0.0.1:{port}", "--yes", "--results", "my results"]
+    asked = ["run", sweep, "--address", f"127.0.0.1:{port}", "--yes", "--results", "my results"]
+    assert driver[1:10] == [*asked, "--set", "training.steps=30"]
     assert all("mode=token" in one and "others=0o0" in one for one in [driver, *rays])
     assert sum(one[0] == "ray ended" for one in made) == 3
     assert not (tmp_path / "harm").exists()
     assert not list(tmp_path.glob(".hpxfer-*"))
-
-
-def test_a_script_that_is_written_runs_the_same_with_its_sweep_filled_in(tmp_path: Path) -> None:
-    folder = tmp_path / "a $(touch harm) 'folder'"
-    folder.mkdir()
-    sweep = folder / "mine.yaml"
-    sweep.write_text(OWN)
-    out = tmp_path / "mine.sh"
-    asked = ["--nodes", "3", "--time", "1-12:00:00", "--results", "my; results", "--set", "training.steps=30"]
-    command = [sys.executable, "-m", "hpxfer", "slurm", str(sweep), "-o", str(out), *asked]
-    end = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S)
-    assert end.returncode == 0, end.stderr
-    subprocess.run(["bash", "-n", str(out)], check=True, timeout=LONG_S)
-    header = [line for line in out.read_text().splitlines() if line.startswith("#SBATCH")]
-    wanted = ["job-name=hpxfer-mine", "nodes=3", "ntasks-per-node=1", "cpus-per-task=4", "gpus-per-node=8"]
-    wanted += ["time=1-12:00:00", "signal=B:TERM@150", "open-mode=append"]
-    assert header == [f"#SBATCH --{each}" for each in wanted]
-    script = start(tmp_path, "", "0", out)
-    said, _ = script.communicate(timeout=LONG_S)
-    assert script.returncode == 0, said
-    (driver,) = [one for one in calls(tmp_path) if one[0] == "hpxfer"]
-    assert driver[1:3] == ["run", str(sweep)]
-    assert driver[5:9] == ["--yes", "--results", "my; results", "--set=training.steps=30"]
-    assert not list(tmp_path.rglob("harm"))
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        (["--nodes", "1"], "--nodes must hold a trial, which takes 2 nodes"),
-        (["--partition", "a\ntouch harm"], "--partition must be what sbatch takes"),
-        (["--time", "soon"], "--time must be what sbatch takes"),
-    ],
-)
-def test_a_script_that_slurm_or_a_shell_would_misread_is_refused(
-    tmp_path: Path, options: list[str], rule: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mine.yaml").write_text(OWN)
-    code, _, err = hpxfer(capsys, "slurm", tmp_path / "mine.yaml", *options)
-    assert code == 2
-    assert rule in err
-
-
-def test_no_file_but_an_older_script_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep, out = tmp_path / "mine.yaml", tmp_path / "mine.sh"
-    sweep.write_text(OWN)
-    for nodes in ("2", "3"):
-        assert hpxfer(capsys, "slurm", sweep, "--nodes", nodes, "-o", out)[0] == 0
-        assert f"#SBATCH --nodes={nodes}\n" in out.read_text()
-    code, _, err = hpxfer(capsys, "slurm", sweep, "-o", sweep)
-    assert (code, "must be a new file or an older script of hpxfer slurm, got another file" in err) == (2, True)
-    assert sweep.read_text() == OWN
-    for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none" / "mine.sh", "No such file or directory")):
-        code, _, err = hpxfer(capsys, "slurm", sweep, "-o", path)
-        assert (code, f"cannot be written: {why}; name another file" in err) == (2, True)
 
 
 def test_slurms_warning_lets_the_driver_store_before_ray_ends(tmp_path: Path) -> None:

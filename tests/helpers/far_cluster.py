@@ -8,40 +8,30 @@ from made_results import SPEC
 
 from hpxfer.jobs import answers
 from hpxfer.jobs.client import JobInfo
-from hpxfer.jobs.commands import HOST_KEY, ROOT_KEY, SWEEP_KEY
+from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY
 from hpxfer.jobs.request import Answer, Request, answer_lines, read_answer
 
 JOB = "hpxfer-a-1"
 ADDRESS = "http://head:8265"
 
 
-def job_info(job: str, state: str, metadata: dict[str, str], started: float | None = None) -> JobInfo:
+def job_info(job: str, state: str, metadata: dict[str, str]) -> JobInfo:
     """Return what a cluster knows of a job."""
-    return JobInfo(id=job, state=state, message="", exit_code=1, started=started, ended=None, metadata=metadata)
+    return JobInfo(id=job, state=state, message="", metadata=metadata)
 
 
 class Far:
-    """A cluster that knows one job of hpxfer, and jobs that are not of `hpxfer submit`."""
+    """A cluster that knows one job."""
 
     address = ADDRESS
 
     def __init__(self, root: Path, state: str = "SUCCEEDED", metadata: dict[str, str] | None = None) -> None:
         self.root, self.state = root, state
-        self.metadata = metadata or {SWEEP_KEY: SPEC.name, ROOT_KEY: str(root), HOST_KEY: "head"}
+        self.metadata = metadata or {SWEEP_KEY: SPEC.name, ROOT_KEY: str(root)}
         self.asked: list[str] = []
 
     def info(self, job: str) -> JobInfo:
         return job_info(job, self.state, self.metadata)
-
-    def jobs(self) -> list[JobInfo]:
-        ours = [job_info(f"hpxfer-a-{at}", "RUNNING", self.metadata, 1e9 * at) for at in (1, 2)]
-        return [job_info("hpxfer-check-1", "SUCCEEDED", {}), *ours, job_info("theirs", "FAILED", {"name": "x"})]
-
-    def stop(self, job: str) -> JobInfo:
-        return job_info(job, "STOPPED", self.metadata)
-
-    def follow(self, job: str) -> None:
-        raise KeyboardInterrupt
 
     def ask(self, request: Request, sweep: str) -> Answer:
         self.asked.append(request.action)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_results import made
+from command_line import hpxfer as call
+from made_results import SPEC, made
 from sweep_text import SWEEP
 
 import hpxfer
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError
 from hpxfer.jobs import check as job_check
-from hpxfer.jobs.commands import offer, submit
+from hpxfer.jobs import client, commands
+from hpxfer.jobs.commands import Offer, offer, submit
 from hpxfer.jobs.request import Answer, Request
 from hpxfer.plan.packing import Device
 from hpxfer.spec import parse_sweep
@@ -168,3 +171,28 @@ def test_the_head_plans_only_the_trials_without_curves(head: Callable[[Device], 
     said = ask_head(tmp_path, SWEEP, retrain_missing_curves=True)
     assert said["plan"]["num_left"] == 2
     assert f"2 of {len(trials)} trials have lost their curves" in said["text"]
+
+
+@pytest.mark.parametrize(
+    ("root", "watch"),
+    [("/my root", f"'/my root/{SPEC.name}'  # on head"), ("s3://bucket/x", f"s3://bucket/x/{SPEC.name}")],
+)
+def test_submit_prints_the_commands_that_follow_the_job(
+    root: str, watch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = {"num_left": 0, "gpu_hours": 0, "worker_hours": 0, "rate_from": ""}
+    offered = Offer(spec=SPEC, root=root, host="head", plan=plan, text="", warnings=())
+    monkeypatch.setattr(client, "connect", lambda address: _Answers())
+    monkeypatch.setattr(commands, "offer", lambda *_, **__: offered)
+    monkeypatch.setattr(commands, "submit", lambda *_: "hpxfer-a-1")
+    code, out, err = call(capsys, "submit", tmp_path / "a.yaml")
+    assert (code, out) == (0, "hpxfer-a-1\n")
+    assert err.splitlines()[-5:] == [
+        "  ray job logs --address http://h --follow hpxfer-a-1",
+        "  ray job status --address http://h hpxfer-a-1",
+        "  ray job stop --address http://h hpxfer-a-1",
+        f"  hpxfer watch {watch}",
+        "  hpxfer fetch hpxfer-a-1 --address http://h",
+    ]
+    data = json.loads(call(capsys, "submit", tmp_path / "a.yaml", "--json")[1])
+    assert (data["job"], data["address"]) == ("hpxfer-a-1", "http://h")

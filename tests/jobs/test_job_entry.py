@@ -99,9 +99,8 @@ def test_results_are_sent_whole(job: Any, tmp_path: Path, capsys: pytest.Capture
     assert all(content == (tmp_path / SPEC.name / name).read_bytes() for name, content in found.files.items())
 
 
-@pytest.mark.parametrize("action", ["fetch", "progress"])
-def test_a_run_that_has_not_begun(action: str, job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job(action, str(tmp_path))
+def test_a_run_that_has_not_begun(job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job("fetch", str(tmp_path))
     assert answer(capsys) == Answer(data={}, files={})
 
 
@@ -111,6 +110,6 @@ def test_what_nobody_thought_of_is_an_answer_too(
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("hpxfer.jobs.answers.progress", broken)
-    job("progress", str(tmp_path))
+    monkeypatch.setattr("hpxfer.jobs.answers.files_of", broken)
+    job("fetch", str(tmp_path))
     assert answer(capsys).data == {"error": "RuntimeError: a bug"}

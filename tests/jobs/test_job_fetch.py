@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import hpxfer
 from far_cluster import ADDRESS, JOB, Far
 from made_results import DIGEST, SPEC, files, made, stored, trials_of
 
 from hpxfer.errors import HpxferError
-from hpxfer.jobs import answers
-from hpxfer.jobs.commands import HOST_KEY, ROOT_KEY, SWEEP_KEY, fetch, status
+from hpxfer.jobs import answers, client
+from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY, fetch
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.store import Store
 
@@ -25,6 +27,7 @@ def store(folder: Path, *pairs: Any, spec: SweepSpec = SPEC) -> Store:
 
 TRIALS = trials_of()
 FIRST, SECOND, THIRD = (made(trial) for trial in TRIALS[:3])
+NOTHING = f"{JOB}: is RUNNING, and no trial of it has finished; see `ray job logs --address {ADDRESS} {JOB}`"
 
 
 def bring(far: Far, results: Path) -> Any:
@@ -69,7 +72,7 @@ def test_a_failed_trial_here_gives_way_to_a_finished_one(tmp_path: Path) -> None
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_folder_that_both_see_is_read_where_it_is(scheme: str, tmp_path: Path) -> None:
     root = f"{scheme}{tmp_path / 'shared'}"
-    far = Far(tmp_path / "shared", metadata={SWEEP_KEY: SPEC.name, ROOT_KEY: root, HOST_KEY: "head"})
+    far = Far(tmp_path / "shared", metadata={SWEEP_KEY: SPEC.name, ROOT_KEY: root})
     store(tmp_path / "shared" / SPEC.name, FIRST)
     (tmp_path / "shared" / SPEC.name / "jobs.txt").write_text(f"hpxfer-other-1\n{JOB}\n")
     assert bring(far, tmp_path / "here").num_new == 1
@@ -87,17 +90,9 @@ def test_a_folder_of_the_same_path_on_another_machine_is_not_taken_for_the_jobs(
     assert far.asked == ["fetch"]
 
 
-@pytest.mark.parametrize(
-    ("state", "found"),
-    [
-        ("RUNNING", f"{JOB}: has no results yet, it is RUNNING; see `hpxfer status {JOB} --address {ADDRESS}`"),
-        ("FAILED", f"{JOB}: FAILED, and no trial of it has finished; see `hpxfer logs {JOB} --address {ADDRESS}`"),
-        ("SUCCEEDED", "no trial of it has finished"),
-    ],
-)
 @pytest.mark.parametrize("left", ["nothing", "mark", "sweep", "failed trials"])
 @pytest.mark.parametrize("seen", [True, False], ids=["shared", "far"])
-def test_a_job_without_results_brings_none(state: str, found: str, left: str, seen: bool, tmp_path: Path) -> None:
+def test_a_job_without_results_brings_none(left: str, seen: bool, tmp_path: Path) -> None:
     """Whatever the job has left, and whether this machine sees its folder or not, nothing is written here."""
     folder = tmp_path / "far" / SPEC.name
     if left != "nothing":
@@ -110,13 +105,15 @@ def test_a_job_without_results_brings_none(state: str, found: str, left: str, se
         store(folder, made(TRIALS[0], "failed"))
     for here in ("here", "far"):
         before = set(tmp_path.rglob("*"))
-        with pytest.raises(HpxferError, match=found):
-            bring(Far(tmp_path / "far", state), tmp_path / here)
+        with pytest.raises(HpxferError, match=NOTHING):
+            bring(Far(tmp_path / "far", "RUNNING"), tmp_path / here)
         assert set(tmp_path.rglob("*")) == before
 
 
 def test_a_job_of_someone_else_has_nothing_to_fetch(tmp_path: Path) -> None:
-    with pytest.raises(HpxferError, match="is no job of `hpxfer submit`"):
+    with pytest.raises(
+        HpxferError, match=r"must be a job of `hpxfer submit`, got another.* `ray job list --address http://head:8265`"
+    ):
         bring(Far(tmp_path / "far", metadata={"name": "theirs"}), tmp_path / "here")
 
 
@@ -135,10 +132,15 @@ def test_names_in_an_answer_stay_inside_the_scratch_folder(tmp_path: Path, monke
     assert not list(tmp_path.rglob("harm.parquet"))
 
 
-def test_a_job_that_waits_has_no_progress_to_ask_for(tmp_path: Path) -> None:
-    far = Far(tmp_path / "far", state="PENDING")
-    assert status(far, JOB).progress == {}  # type: ignore[arg-type]
-    assert far.asked == []
-    running = Far(tmp_path / "far", state="RUNNING")
-    assert status(running, JOB).progress == {}  # type: ignore[arg-type]
-    assert running.asked == ["progress"]
+def test_the_command_names_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far, here = Far(tmp_path / "far", "RUNNING"), tmp_path / "my results"
+    monkeypatch.setattr(client, "connect", lambda address: far)
+    command = ("fetch", JOB, "--address", ADDRESS, "--results", here)
+    assert hpxfer(capsys, *command) == (2, "", f"hpxfer: {NOTHING}\n")
+    assert not here.exists()
+    store(tmp_path / "far" / SPEC.name, FIRST)
+    code, out, err = hpxfer(capsys, *command)
+    assert (code, out) == (0, f"{here}/{SPEC.name}: 1 trials are new, 0 were here\n")
+    assert shlex.split(err.removeprefix("next: ")) == ["hpxfer", "report", f"{here}/{SPEC.name}"]

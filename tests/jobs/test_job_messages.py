@@ -27,8 +27,8 @@ import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.jobs import client as jobs
 from hpxfer.jobs.check import capable_nodes, require_writable
-from hpxfer.jobs.client import JobInfo, checked_id, connect
-from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY, JobStatus, refusals, root_of
+from hpxfer.jobs.client import checked_id, connect
+from hpxfer.jobs.commands import refusals, root_of
 from hpxfer.jobs.request import (
     DEFAULT_ROOT,
     Request,
@@ -38,7 +38,6 @@ from hpxfer.jobs.request import (
     read_answer,
     unpacked,
 )
-from hpxfer.jobs.text import status_text
 from hpxfer.spec import SweepSpec
 from hpxfer.trial import TRAINER_VERSION
 
@@ -322,32 +321,3 @@ def test_the_address_that_is_given_wins_over_rays_environment(monkeypatch: pytes
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     with serving(200, b'{"ray_version": "2.60.0"}') as (address, _):
         assert connect(address)._client.get_address() == address
-
-
-FAILED = JobInfo(
-    id="hpxfer-a-1",
-    state="FAILED",
-    message="Job entrypoint command failed with exit code 2, last available logs:\nRunning entrypoint for job x: y\n"
-    "hpxfer: a.yaml: no",
-    exit_code=2,
-    started=100.0,
-    ended=130.0,
-    metadata={SWEEP_KEY: "a", ROOT_KEY: "s3://b"},
-)
-
-
-def test_a_failed_job_says_why() -> None:
-    text = status_text(JobStatus(info=FAILED, progress={}), "http://127.0.0.1:8265")
-    assert text.splitlines() == [
-        "hpxfer-a-1: FAILED after 30 s",
-        "sweep a, results below s3://b",
-        "exit code 2; the end of its log (all of it: hpxfer logs hpxfer-a-1):",
-        "  hpxfer: a.yaml: no",
-    ]
-
-
-def test_a_job_of_someone_else_has_a_state_and_no_sweep() -> None:
-    info = replace(FAILED, metadata={}, state="SUCCEEDED", exit_code=0)
-    status = JobStatus(info=info, progress={})
-    assert status_text(status, "http://h") == "hpxfer-a-1: SUCCEEDED after 30 s"
-    assert status.to_dict()["sweep"] is None

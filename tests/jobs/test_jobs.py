@@ -89,6 +89,13 @@ class Cluster:
         assert end.returncode == code, end.stdout + end.stderr
         return end.stderr if code else end.stdout
 
+    def ray(self, action: str, *arguments: str) -> str:
+        """Return what Ray's own command about a job prints, as `hpxfer submit` names it."""
+        command = [sys.executable, "-m", "ray.scripts.scripts", "job", action, "--address", self.address, *arguments]
+        end = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, env=self.environment)
+        assert end.returncode == 0, end.stdout + end.stderr
+        return end.stdout + end.stderr
+
     def second_pids(self) -> set[int]:
         """Return the second node's processes."""
         return {process.pid for process in psutil.Process(self.second.pid).children(recursive=True)}
@@ -199,13 +206,8 @@ def test_a_job_survives_a_node_and_comes_home_with_the_numbers_of_one_machine(fa
         [*command, "--results", str(tmp_path / "local")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
 
-    log = far.hpxfer("logs", job, "--follow")
-    assert "Does lr transfer?" in log
-    text = far.hpxfer("status", job)
-    assert "SUCCEEDED" in text
-    assert "4 of 4 trials done" in text
-    _, *listed = far.hpxfer("status").splitlines()
-    assert [line.split()[:3] for line in listed] == [[job, "tiny", "SUCCEEDED"]]
+    assert "Does lr transfer?" in far.ray("logs", "--follow", job)
+    assert "succeeded" in far.ray("status", job)
     assert holder_of(head) is None
 
     found = job_commands.fetch(connect(far.address), job, tmp_path / "here")
@@ -226,12 +228,9 @@ def test_a_job_that_is_stopped_keeps_what_it_has_and_gives_the_folder_back(far: 
     head = tmp_path / "head" / "long"
     job = far.hpxfer("submit", sweep, "--results", head.parent).strip()
     until(lambda: pids(head), "no stack")
-    assert "RUNNING" in far.hpxfer("status", job)
-    assert "0 of 30 trials done" in far.hpxfer("status", job)
-    assert "it is RUNNING; see `hpxfer status" in far.hpxfer("fetch", job, "--results", tmp_path, code=2)
-    assert "STOPPED; its results are stored" in far.hpxfer("stop", job)
+    assert "is RUNNING, and no trial of it has finished" in far.hpxfer("fetch", job, "--results", tmp_path, code=2)
+    assert "was stopped" in far.ray("stop", job)
     assert holder_of(head) is None
-    assert "has ended before: STOPPED" in far.hpxfer("stop", job)
     written = read(head)
     assert written is not None
     assert written.state == "stopped"
@@ -244,8 +243,8 @@ def test_a_plugin_travels_with_its_sweep(far: Cluster, tmp_path: Path) -> None:
     sweep = write_tiny(tmp_path, *edits, ("name: tiny", "name: plugin"), ("executor: local, ", ""))
     job = far.hpxfer("submit", sweep, "--results", tmp_path / "head").strip()
     file.unlink()
-    assert "width | travels: " in far.hpxfer("logs", job, "--follow")
-    assert "SUCCEEDED" in far.hpxfer("status", job)
+    assert "width | travels: " in far.ray("logs", "--follow", job)
+    assert "succeeded" in far.ray("status", job)
     found = job_commands.fetch(connect(far.address), job, tmp_path / "here")
     assert set(load_results(found.folder).trials["status"]) == {"finished"}
 
@@ -257,8 +256,8 @@ def test_a_trainer_travels_with_its_sweep(far: Cluster, tmp_path: Path) -> None:
     (here / "mine.yaml").write_text(OWN)
     job = far.hpxfer("submit", here / "mine.yaml", "--results", tmp_path / "head").strip()
     shutil.rmtree(here)  # nothing of it is needed any more
-    far.hpxfer("logs", job, "--follow")
-    assert "SUCCEEDED" in far.hpxfer("status", job)
+    far.ray("logs", "--follow", job)
+    assert "succeeded" in far.ray("status", job)
     assert job_commands.fetch(connect(far.address), job, tmp_path / "home").num_new == 2
     assert set(load_results(tmp_path / "home" / "mine").trials["validation_loss_nats"]) == {2.0}
 
@@ -284,9 +283,9 @@ def test_the_dashboard_sends_no_usage_statistics(far: Cluster) -> None:
 
 def test_jobs_and_tokens_that_the_cluster_does_not_know(far: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = "hpxfer-nobody-1"
-    assert f"knows no job {nobody};" in far.hpxfer("status", nobody, code=2)
+    assert f"knows no job {nobody};" in far.hpxfer("fetch", nobody, code=2)
     there = connect(far.address)
-    for ask in (there.info, there.logs, there.stop, lambda job: next(there.follow(job))):
+    for ask in (there.info, there.logs):
         with pytest.raises(HpxferError, match=f"knows no job {nobody};"):
             ask(nobody)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "no")

@@ -81,8 +81,7 @@ def test_the_wheel_holds_what_is_not_python(wheel: Path) -> None:
         metadata = file.read(next(name for name in names if name.endswith("/METADATA"))).decode()
     wanted = {"py.typed", "kernels/configs.json", "examples/quickstart.yaml", "examples/search/refine.yaml"}
     wanted |= {f"examples/any_trainer/numpy/{name}" for name in ("own_numpy.yaml", "train.py")}
-    for room in ("live", "report"):
-        wanted |= {f"{room}/templates/{path.name}" for path in (ROOT / "hpxfer" / room / "templates").iterdir()}
+    wanted |= {f"report/templates/{path.name}" for path in (ROOT / "hpxfer" / "report" / "templates").iterdir()}
     wanted |= {f"kernels/{path.name}" for path in (ROOT / "kernels").glob("*.py")}
     assert {f"hpxfer/{name}" for name in wanted} <= names
     assert any(name.endswith("/licenses/LICENSE") for name in names)

@@ -238,23 +238,6 @@ def test_a_watch_ends_with_the_run_and_not_between_two(tmp_path: Path) -> None:
     assert states == ["waiting"] * 4 + ["running"] * 2 + ["ended"]
 
 
-def test_views_that_stay_see_one_run_after_another(tmp_path: Path) -> None:
-    clock, states = Clock(), []
-    for view in views(location_at(tmp_path), stay=True, clock=clock, sleep=clock.sleep):
-        states.append(view.state)
-        if clock.now == 2:
-            put(tmp_path)
-        if clock.now == 4:
-            put(tmp_path, "ended")
-            (tmp_path / LEASE_FILE).unlink()
-        if clock.now == 6 + 2 * GONE_S:
-            put(tmp_path, run="b")
-        if clock.now == 8 + 2 * GONE_S:
-            break
-    assert list(dict.fromkeys(states)) == ["none", "running", "ended"]
-    assert states[-2:] == ["running", "running"]
-
-
 def test_a_lease_that_nobody_keeps_does_not_hold_a_watch_for_good(tmp_path: Path) -> None:
     (tmp_path / LEASE_FILE).write_text("1")
     clock = Clock()

@@ -3,6 +3,7 @@
   const PAGE_ROWS = 25;
   const FILTER_FROM_ROWS = 8;
   const PAPER_COLUMNS = 16;
+  const RELOAD_MS = 30_000;
   const NOTHING = "-";
   const make = (name, text, properties) => {
     const element = document.createElement(name);
@@ -204,18 +205,16 @@
     draw();
   };
 
-  let rowOf = new Map(); // trial id -> its data and its row in them
+  const rowOf = new Map(); // trial id -> its data and its row in them
   const follow = () => {
     const found = rowOf.get(decodeURIComponent(location.hash).replace("#trial=", ""));
     if (found) showTrial(...found);
   };
-  // Make the sections of a report work. A page that gets newer sections calls it again.
   const setUp = async () => {
-    document.querySelectorAll("main section:not(#run) table.sorts").forEach(sortable);
+    document.querySelectorAll("main table.sorts").forEach(sortable);
     const dialog = document.getElementById("trial");
     dialog.querySelector(".close").addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => history.replaceState(null, "", "#trials"));
-    rowOf = new Map();
     for (const container of document.querySelectorAll("div.trials")) {
       const status = container.querySelector(".status");
       if (typeof DecompressionStream === "undefined") {
@@ -230,7 +229,7 @@
 
   const start = async () => {
     document.getElementById("theme").addEventListener("click", setTheme);
-    if (document.getElementById("trial")) await setUp();
+    await setUp();
     addEventListener("hashchange", follow);
     follow();
     // A link to a figure in a closed section opens the section.
@@ -244,8 +243,10 @@
     addEventListener("beforeprint", () => {
       for (const details of document.querySelectorAll(".card details, details.more")) details.open ||= fits(details);
     });
+    // The page of a run that is under way is written again and again. Whoever reads a trial or filters is left alone.
+    const isUsed = () => document.querySelector("dialog[open]") || [...document.querySelectorAll(".tools input, .tools select")].some((control) => control.value);
+    if ("running" in document.body.dataset) setInterval(() => isUsed() || location.reload(), RELOAD_MS);
     document.documentElement.dataset.ready = "true";
   };
-  window.setUpReport = setUp;
   start();
 })();
