@@ -16,13 +16,7 @@ from hpxfer.spec.mlp import MLP
 from hpxfer.store.rows import SETTING_COLUMNS
 from hpxfer.store.schema import UNKNOWN_SETTING, shape_of_row
 from hpxfer.trial import FIRST_STORED_VERSION, Setting
-from hpxfer.trial.identity import hps_of, id_of, identity
-
-
-def proven_identity(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the identity that a row of TRIALS stands for, or None unless its hash is the row's own id."""
-    found = identity_of_row(row)
-    return found if found is not None and id_of(found) == row["trial_id"] else None
+from hpxfer.trial.identity import hps_of, identity
 
 
 def identity_of_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
