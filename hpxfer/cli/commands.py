@@ -36,7 +36,6 @@ COMMANDS: Registry[Command] = Registry(
         "list": "hpxfer.cli.list:LIST",
         "report": "hpxfer.cli.report:REPORT",
         "judge": "hpxfer.cli.judge:JUDGE",
-        "table": "hpxfer.cli.table:TABLE",
         "rekey": "hpxfer.cli.rekey:REKEY",
         "recipe": "hpxfer.cli.recipe:RECIPE",
         "predict": "hpxfer.cli.predict:PREDICT",

@@ -6,6 +6,5 @@ shapes, bases            the axes, the scales and the shape that is the base
 joined, checks           HP values that are one, and what no verdict may rest on
 prepare                  all of that
 judging, judged, page    the verdicts, by the room `verdict`, and the page on them
-export                   the table of a results folder
 imports                  the table of the runs of W&B, MLflow and TensorBoard
 """

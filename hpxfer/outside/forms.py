@@ -23,7 +23,7 @@ def other_form(own: Mapping[str, Sequence[Any]], used: Sequence[str], missing: S
     if packed := [name for name, cells in own.items() if _is_mapping(next(iter(cells), None))]:
         return (
             f"the cells of {' and '.join(map(shown, packed))} hold several values each; write a column for each, "
-            "as `hpxfer table wandb ENTITY/PROJECT` does for runs of W&B"
+            "as `hpxfer judge wandb:ENTITY/PROJECT` does for runs of W&B"
         )
     return _wide(own, used, missing)
 

@@ -15,7 +15,7 @@ from hpxfer.outside.read import KINDS
 def write_table(frame: pd.DataFrame, path: Path) -> None:
     """Write a table. Raise HpxferError if it cannot be written, or if the file is there already."""
     if path.suffix.lower() not in KINDS:
-        raise HpxferError(f"--output: must end in {' or '.join(KINDS)}, got {shown(path.name)}; choose one of them")
+        raise HpxferError(f"--save-table: must end in {' or '.join(KINDS)}, got {shown(path.name)}; choose one of them")
     if path.exists():
         raise HpxferError(f"{path}: must not be there yet, as it would be overwritten; name another file")
     out = io.BytesIO()
@@ -27,7 +27,9 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_files({path: lambda file: file.write(out.getvalue())})
     except OSError as error:
-        raise HpxferError(f"{path}: cannot be written: {reason(error)}; choose another file with --output") from None
+        raise HpxferError(
+            f"{path}: cannot be written: {reason(error)}; choose another file with --save-table"
+        ) from None
 
 
 def _alike(values: pd.Series) -> pd.Series:

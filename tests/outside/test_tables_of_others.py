@@ -162,7 +162,7 @@ def test_what_cannot_be_known_is_asked_for(change: dict[str, Any], message: str)
 
 
 def test_all_missing_columns_are_named_at_once() -> None:
-    with pytest.raises(HpxferError, match=r"columns scale, value and loss are missing .*'config'.*hpxfer table wandb"):
+    with pytest.raises(HpxferError, match=r"columns scale, value and loss are missing .*'config'.*hpxfer judge wandb:"):
         prepare(pd.DataFrame({"config": [{"lr": 0.1}], "seed": [0]}), where="table")
 
 
