@@ -16,9 +16,8 @@ from hpxfer.outside.imports.tabulate import Choices, Imported, is_address, read_
 from hpxfer.outside.joined import TOLERANCE
 from hpxfer.outside.judged import JudgedTable
 from hpxfer.outside.prepare import prepare
-from hpxfer.outside.read import read_table
+from hpxfer.outside.read import read_table, write_table
 from hpxfer.outside.runs import Read, Run
-from hpxfer.outside.write import write_table
 from hpxfer.verdict.labels import is_control, scale_text
 from hpxfer.verdict.loss import UNITS, JudgedLoss
 from hpxfer.verdict.report import judge_line

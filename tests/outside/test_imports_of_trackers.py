@@ -18,9 +18,8 @@ from hpxfer.outside.imports.mlflow import mlflow_runs
 from hpxfer.outside.imports.tabulate import Choices, Imported, read_address, tabulate
 from hpxfer.outside.imports.tensorboard import tensorboard_runs
 from hpxfer.outside.imports.wandb import wandb_runs
-from hpxfer.outside.read import read_table
+from hpxfer.outside.read import read_table, write_table
 from hpxfer.outside.runs import read_runs
-from hpxfer.outside.write import write_table
 
 MAP = {"arm": "table"}
 PATTERN = r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)"
