@@ -25,7 +25,6 @@ from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.store import Store
 from hpxfer.store.location import local_results
 from hpxfer.store.losses import LOSS_COLUMNS, loss_row
-from hpxfer.store.lost_curves import LostCurves, lost_curves
 from hpxfer.store.sweep_file import load_stored
 from hpxfer.store.trainer_checks import TrainerChecks, read_checks
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
@@ -47,9 +46,8 @@ class Results:
     folder: Path
     spec: SweepSpec
     trials: pd.DataFrame  # one row per stored trial, also of trials that an edited sweep no longer has
-    problems: tuple[str, ...]  # the files that were passed over, and why; the trials that lost their curves
+    problems: tuple[str, ...]  # the files that were passed over, and why; how many trials lost their curves
     trainer_version: int = TRAINER_VERSION  # of the trials in `cells`: the newest version in the folder
-    lost_curves: LostCurves | None = None  # None: every trial has its curves
     checks: TrainerChecks | None = None  # of a user's own trainer, if it was checked
     base: AxisShape | None = None  # the shape that all is judged from, see `from_base`; None: the sweep's base
 
@@ -211,15 +209,14 @@ def load_results(folder: str | Path) -> Results:
         passed_over = "".join(f"\n{problem}" for problem in store.problems)
         raise HpxferError(f"{path}: must hold at least one trial in trials*.parquet, got none; {fix}{passed_over}")
     version = store.trainer_version() or TRAINER_VERSION
-    lost = None if spec.resources.curves == "none" else lost_curves(store, spec.name)
-    problems = (*store.problems, *([] if lost is None else [lost.text()]))
+    if spec.resources.curves == "all":
+        store.without_curves()  # which notes those that are lost
     return Results(
         folder=path,
         spec=spec,
         trials=trials,
-        problems=problems,
+        problems=tuple(store.problems),
         trainer_version=version,
-        lost_curves=lost,
         checks=None if spec.trainer is None else read_checks(path),
     )
 

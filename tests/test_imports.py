@@ -17,7 +17,7 @@ LIGHT = tuple(
     f"hpxfer.{name}"
     for name in (
         *("errors", "registry", "host", "scaling", "storage", "spec", "trial", "data", "store", "search", "plan"),
-        *("progress", "results", "analysis", "prediction", "report", "train.checkpoints", "driver.why"),
+        *("progress", "results", "analysis", "prediction", "report", "train.checkpoints"),
     )
 )
 FOUNDATION = tuple(f"hpxfer.{name}" for name in ("errors", "registry", "host", "scaling", "storage", "spec"))

@@ -117,7 +117,7 @@ def test_stages_of_a_search_and_the_sweep_that_goes_on_from_them(tmp_path: Path)
     staged = load_results(tmp_path / "results" / "search-staged-grid")
     assert len(staged.trials) >= 3 + 8 + 8
     assert staged.curves.empty
-    assert staged.lost_curves is None
+    assert staged.problems == ()
     assert set(staged.trials["status"]) <= {"finished", "diverged"}
     recipe = read_yaml(staged.folder / "recipe.yaml").data
     next_stage = (

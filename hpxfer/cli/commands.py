@@ -36,7 +36,6 @@ COMMANDS: Registry[Command] = Registry(
         "list": "hpxfer.cli.list:LIST",
         "report": "hpxfer.cli.report:REPORT",
         "judge": "hpxfer.cli.judge:JUDGE",
-        "table": "hpxfer.cli.table:TABLE",
         "recipe": "hpxfer.cli.recipe:RECIPE",
         "predict": "hpxfer.cli.predict:PREDICT",
         "export": "hpxfer.cli.export:EXPORT",

@@ -51,9 +51,8 @@ def _run(request: Request, sweep: Path) -> None:
         leave_mark(found / request.name, request.job)
     reuse = [f"--reuse={where(folder)}" for folder in request.reuse]
     memory = [] if request.strict_memory else ["--no-strict-memory"]
-    retrain = ["--retrain-missing-curves"] if request.retrain_missing_curves else []
     code = ["--strict-code"] if request.strict_code else []
-    options = [f"--results={root}", *reuse, *memory, *code, *retrain, "--address=auto", "--yes"]
+    options = [f"--results={root}", *reuse, *memory, *code, "--address=auto", "--yes"]
     sys.argv = ["hpxfer", "run", str(sweep), *options]
     hpxfer()
 

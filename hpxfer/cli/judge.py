@@ -1,4 +1,4 @@
-"""`hpxfer judge`: do HPs transfer in runs that were trained elsewhere? The verdict on a table of them."""
+"""`hpxfer judge`: do HPs transfer in runs that were trained elsewhere? The verdict on a table or a tracker's runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,14 @@ RegretLimit = Annotated[
 
 
 def judge(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A CSV or Parquet file with one row per run.")],
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="A CSV or Parquet file with one row per run, or wandb:ENTITY/PROJECT, mlflow:URI#EXPERIMENT, "
+            "tensorboard:LOGDIR.",
+        ),
+    ],
     mapped: Map = None,
     shape: Annotated[
         list[str] | None,
@@ -57,6 +64,34 @@ def judge(
     ] = None,
     classes: Annotated[int | None, typer.Option(help="The number of classes, with --unit error.")] = None,
     samples: Annotated[int | None, typer.Option(help="The number of held-out samples, with --unit error.")] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a tracker: the metric that is the loss; default: its only held-out loss, else of training."
+        ),
+    ] = None,
+    reduce: Annotated[
+        str | None,
+        typer.Option(
+            metavar="last|tail",
+            help="Of a tracker: the loss is the last point, or the mean of the last 5% of points; default: last of a "
+            "held-out loss.",
+        ),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Of a tracker: named groups are columns, read from a run's name, e.g. 'lr(?P<lr>[^_]+)'.",
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of a tracker: where a run has finished; default: the last step of its shape."),
+    ] = None,
+    save_table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the table that is judged, as .csv or .parquet.")
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write report.html and its figures into this folder.")
     ] = None,
@@ -74,7 +109,11 @@ def judge(
       hpxfer judge runs.csv --map value=lr --map scale=width --map arm=parameterization --control sp --base scale=256
       hpxfer judge runs.parquet --map value=lr --shape hidden --shape tokens --base tokens=2e9 --report report
       hpxfer judge runs.csv --duplicates last --json
+      hpxfer judge wandb:me/moe --map value=lr --map scale=width --control sp --save-table runs.parquet
+      hpxfer judge mlflow:sqlite:///mlflow.db#moe --map scale=width --metric val_loss
+      hpxfer judge tensorboard:logs --pattern 'w(?P<width>[0-9]+)_lr(?P<lr>[^_]+)_s(?P<seed>[0-9]+)'
     """
+    from hpxfer.outside.imports.tabulate import Choices
     from hpxfer.outside.judging import judge as judge_table
 
     found = judge_table(
@@ -92,8 +131,10 @@ def judge(
         unit=unit,
         classes=classes,
         samples=samples,
+        tracker=Choices(metric=metric, reduce=reduce, pattern=pattern, steps=steps),
+        save=save_table,
     )
-    files = () if report is None else found.write(report)
+    files = (*(() if save_table is None else (save_table,)), *(() if report is None else found.write(report)))
     if as_json:
         say(json.dumps({**found.to_dict(), "files": [str(file) for file in files]}))
         return

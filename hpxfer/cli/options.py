@@ -105,14 +105,6 @@ StrictCode = Annotated[
     ),
 ]
 
-RetrainMissingCurves = Annotated[
-    bool,
-    typer.Option(
-        "--retrain-missing-curves",
-        help="Train again only the trials whose curves are lost. Stored results stay, and must come out equal.",
-    ),
-]
-
 Plugins = Annotated[
     list[str] | None,
     typer.Option(

@@ -31,9 +31,6 @@ def plan(
     sweep: Sweep,
     results: RootOrUri = None,
     reuse: ReuseFrom = None,
-    why: Annotated[
-        str | None, typer.Option(help="Say why the trial with this id runs or does not; the first letters will do.")
-    ] = None,
     trials: Annotated[bool, typer.Option("--trials", help="List every trial: id, status, shape, HPs, seed.")] = False,
     address: Annotated[
         str | None, typer.Option(help="Plan for this Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
@@ -54,7 +51,6 @@ def plan(
       hpxfer plan sweeps/quickstart.yaml
       hpxfer plan sweeps/quickstart.yaml --hardware h100 --price-per-hour 2.5
       hpxfer plan sweeps/quickstart.yaml --trials
-      hpxfer plan sweeps/quickstart.yaml --why 6e70
     """
     from hpxfer.cli.consent import keep_within
     from hpxfer.driver import prepare
@@ -74,9 +70,6 @@ def plan(
         plugins=plugin or (),
         overrides=overrides or (),
     )
-    if why is not None:
-        _say_why(job, why, as_json=as_json)
-        return
     warn((*job.problems, *job.plan.cautions, *(() if strict_memory else job.plan.unfit)))
     listed = trials_of(job) if trials else None
     if as_json:
@@ -93,16 +86,6 @@ def plan(
 
 def plan_data(job: PreparedSweep) -> dict[str, Any]:
     return {**job.plan.to_dict(), "reused": job.reuse.counts()}
-
-
-def _say_why(job: PreparedSweep, prefix: str, *, as_json: bool) -> None:
-    from hpxfer.driver.trial_list import known_trials
-    from hpxfer.driver.why import explain_trial, why_text
-    from hpxfer.store import Store
-
-    rows = Store.open(job.folder, write=False).read_trials().to_pylist()
-    found = explain_trial(prefix, known_trials(job), job.expansion, rows, job.reuse.sources())
-    say(json.dumps(found.to_dict()) if as_json else why_text(found))
 
 
 PLAN = Command(name="plan", run=plan)

@@ -16,7 +16,6 @@ from hpxfer.cli.options import (
     Overrides,
     Plugins,
     Price,
-    RetrainMissingCurves,
     ReuseFrom,
     RootOrUri,
     StrictCode,
@@ -52,7 +51,6 @@ def run(
     early_stopping: EarlyStopping = None,
     strict_memory: StrictMemory = True,
     strict_code: StrictCode = False,
-    retrain_missing_curves: RetrainMissingCurves = False,
     yes: Yes = False,
     plugin: Plugins = None,
     overrides: Overrides = None,
@@ -68,7 +66,6 @@ def run(
       hpxfer run sweeps/quickstart.yaml
       hpxfer run sweeps/quickstart.yaml --address auto --max-gpu-hours 4
       hpxfer run sweeps/width.yaml --reuse results/quickstart
-      hpxfer run sweeps/width.yaml --retrain-missing-curves
     """
     from hpxfer.cli.consent import ask, keep_within
     from hpxfer.driver import prepare
@@ -99,11 +96,6 @@ def run(
             if job.spec.trainer is None:
                 require_kernels(job.spec, job.real.device, address)
             logger_kinds(job.spec.resources.loggers)
-    if retrain_missing_curves:
-        from hpxfer.driver.retrain import retraining
-
-        job, lines = retraining(job)
-        say("\n".join(lines), err=True)
     unfit = () if strict_memory else job.real.unfit
     warn(dict.fromkeys((*job.problems, *job.plan.cautions, *job.real.cautions, *unfit)))
     if not as_json:
@@ -179,24 +171,14 @@ def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
         report = found.reports[0].to_dict()
         data = {"plan": plan_data(job), "report": report, "num_failed": len(failed), "no_recipe": no_recipe}
         data |= {"trainer_checks": list(found.checks[0])} if found.checks[0] else {}
-        data["lost_curves"] = [] if outcome.lost_curves is None else outcome.lost_curves.all_ids()
         say(json.dumps({**data, "files": names, "next_step": found.next_steps[0]}))
     else:
         say(f"{found.text().rstrip()}\n\n{written(names)}")
         if no_recipe:
             say(no_recipe)
         say(found.next_steps[0])
-    if job.restoring is not None:
-        say("\n".join(job.restoring.lines()), err=True)
-        damaged = [text for text in outcome.problems if "curves" in Path(text.partition(": ")[0]).name]
-        if damaged and outcome.lost_curves is None:
-            say("nothing needs the damaged curves files any more; you may remove them", err=True)
-    if outcome.lost_curves is not None:
-        warn([outcome.lost_curves.text()])
     if found.not_written:
         raise HpxferError("\n".join(found.not_written))
-    if job.restoring is not None and job.restoring.refused:
-        raise typer.Exit(TRIALS_FAILED)
     if len(failed):
         kinds = failed["error"].drop_duplicates()
         say(f"{len(failed)} trials failed; the next run tries them again. First errors:", err=True)

@@ -17,7 +17,6 @@ from hpxfer.cli.options import (
     Overrides,
     Plugins,
     Price,
-    RetrainMissingCurves,
     StrictCode,
     StrictMemory,
     Sweep,
@@ -53,7 +52,6 @@ def submit(
     early_stopping: EarlyStopping = None,
     strict_memory: StrictMemory = True,
     strict_code: StrictCode = False,
-    retrain_missing_curves: RetrainMissingCurves = False,
     yes: Yes = False,
     plugin: Plugins = None,
     overrides: Overrides = None,
@@ -83,7 +81,6 @@ def submit(
         early_stopping=early_stopping,
         strict_memory=strict_memory,
         strict_code=strict_code,
-        retrain_missing_curves=retrain_missing_curves,
         plugins=plugin or (),
         overrides=overrides or (),
     )

@@ -147,13 +147,11 @@ class Dispatcher:
         return trials
 
     def _store_results(self, trials: Mapping[str, Trial], results: tuple[TrialResult, ...]) -> None:
+        self._check_again(results)
         with self._deferred():
-            if self._prepared.restoring is not None:
-                self._prepared.restoring.take(self._store, results)
-            else:
-                has_curves = self._prepared.spec.resources.curves == "all"
-                stored = [result if has_curves else replace(result, curves=()) for result in results]
-                self._store.append([(trials[result.trial_id], result) for result in stored])
+            has_curves = self._prepared.spec.resources.curves == "all"
+            stored = [result if has_curves else replace(result, curves=()) for result in results]
+            self._store.append([(trials[result.trial_id], result) for result in stored])
         # Signals are not deferred here: the push may wait long for a network that is down.
         self._prepared.location.push(self._lease.check)
         with self._deferred():
@@ -172,6 +170,19 @@ class Dispatcher:
             if self._checkpoints is not None:
                 with suppress(HpxferError), self._lease.writing():
                     self._checkpoints.clear(self.done)
+
+    def _check_again(self, results: Iterable[TrialResult]) -> None:
+        """Raise HpxferError for a trial that lost its curves and comes out otherwise: nothing stored is replaced so."""
+        column = LOSS_COLUMNS[self._prepared.spec.judge.loss]
+        for result in results:
+            before, loss = self._prepared.lost.get(result.trial_id), getattr(result, column)
+            if before and result.status != "failed" and (before.status, before.loss) != (result.status, loss):
+                raise HpxferError(
+                    f"trial {result.trial_id}: trained again, as its curves are lost, it must come out as stored, "
+                    f"{before.status} with {column} {before.loss!r}, got {result.status} with {loss!r}; nothing was "
+                    "overwritten. Train it where it was trained, or set resources.curves: none to go on without these "
+                    "curves, or remove the trials files that have no whole curves file beside them, to train anew"
+                )
 
     def _learn(self, outcomes: dict[str, Outcome]) -> None:
         self._outcomes.update(outcomes)

@@ -159,8 +159,7 @@ def _train(
         with lease.writing():
             spec = checkpoints.start(resources.checkpoint_s)
     with lease.writing():
-        # Weights of trials that lost nothing but their curves stay as they are.
-        keep = kept.start(_weights(prepared), "none" if prepared.restoring else resources.keep)
+        keep = kept.start(_weights(prepared), resources.keep)
     if own is not None:
         how: Train = own
     else:
@@ -173,7 +172,7 @@ def _train(
             plugins=plugins,
             keep=keep,
             points=bool(resources.loggers),
-            curves=resources.curves == "all" or bool(resources.loggers or prepared.restoring),
+            curves=resources.curves == "all" or bool(resources.loggers),
         )
     dispatcher = Dispatcher(
         prepared,

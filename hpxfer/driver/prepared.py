@@ -18,8 +18,7 @@ from hpxfer.driver.kernels import kernels_caution
 from hpxfer.driver.own_code import code_cautions
 from hpxfer.driver.plugins import stored_plugins, without_defaults
 from hpxfer.driver.precision import precision_of
-from hpxfer.driver.restoring import Restoring
-from hpxfer.driver.reuse import Reuse, open_reuse, require_reusable
+from hpxfer.driver.reuse import Reuse, open_reuse, require_reusable, stored_outcomes
 from hpxfer.driver.user_command import require_command
 from hpxfer.errors import HpxferError, shown
 from hpxfer.executors.kinds import EXECUTORS
@@ -31,7 +30,6 @@ from hpxfer.plan.plan import Plan
 from hpxfer.plan.precision import Precision
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
-from hpxfer.search.stored import known_outcomes
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.data import with_point_data
 from hpxfer.spec.overrides import with_overrides
@@ -43,7 +41,6 @@ from hpxfer.spec.trainer_files import digested
 from hpxfer.spec.yaml_file import key_path, read_yaml
 from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, open_location
-from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.store.schema import shape_of_row
 from hpxfer.store.sweep_file import damage, load_given
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
@@ -79,7 +76,7 @@ class PreparedSweep:
     problems: tuple[str, ...]  # files of the store that could not be read
     cost: Cost
     precision: Precision
-    restoring: Restoring | None = None  # of a run that trains the trials again that lost their curves, and no others
+    lost: Mapping[str, Outcome]  # of stored trials whose curves are lost, so that they are trained again
 
     @property
     def spec(self) -> SweepSpec:
@@ -143,7 +140,7 @@ def prepare(
     expansion = Expansion(spec, data)
     cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
     require_reusable(spec, reuse)
-    wanted = open_reuse(reuse, location, spec.judge.loss)
+    wanted = open_reuse(reuse, location, spec)
     own = spec.trainer is not None
     about_kernels = None if own else kernels_caution(spec, device, expansion.setting.vocab_size, address)
     cautions = (about_kernels,) if about_kernels else ()
@@ -176,7 +173,7 @@ def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None
 
 def refreshed(prepared: PreparedSweep, store: Store) -> PreparedSweep:
     """Return the sweep prepared anew if another driver has stored trials since it was prepared."""
-    if prepared.restoring or _outcomes(store, prepared.spec).keys() == prepared.outcomes.keys():
+    if _outcomes(store, prepared.spec)[0].keys() == prepared.outcomes.keys():
         return prepared
     reuse = replace(prepared.reuse, wanted={})
     device, precision = prepared.real.device, prepared.precision
@@ -195,7 +192,7 @@ def _ready(
     cautions: Sequence[str] = (),
 ) -> PreparedSweep:
     spec, store = expansion.spec, Store.open(location.folder, write=False)
-    outcomes = _outcomes(store, spec)
+    outcomes, lost = _outcomes(store, spec)
     search = make_search(expansion, lambda: store.read_trials().to_pandas())
     reuse = reuse.asked_by(search, outcomes)
     done = {**outcomes, **reuse.wanted}
@@ -240,6 +237,7 @@ def _ready(
         problems=(*store.problems, *reuse.problems),
         cost=cost,
         precision=precision,
+        lost=lost,
     )
 
 
@@ -258,9 +256,8 @@ def _counts(search: Search, done: Mapping[str, Outcome]) -> Counts:
     return search_counts(search.progress(), now=asked)
 
 
-def _outcomes(store: Store, spec: SweepSpec) -> dict[str, Outcome]:
-    found = store.outcomes(LOSS_COLUMNS[spec.judge.loss], stopped=spec.early_stopping.asha is not None)
-    return known_outcomes(found)
+def _outcomes(store: Store, spec: SweepSpec) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
+    return stored_outcomes(store, spec, stopped=spec.early_stopping.asha is not None)
 
 
 @contextmanager

@@ -77,7 +77,17 @@ def require_reusable(spec: SweepSpec, folders: Sequence[str | Path]) -> None:
         )
 
 
-def open_reuse(folders: Sequence[str | Path], own: ResultsLocation, loss: str) -> Reuse:
+def stored_outcomes(
+    store: Store, spec: SweepSpec, *, stopped: bool = False
+) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
+    """Return the outcomes of the stored trials, and apart from them those of trials that lost the curves they need."""
+    found = known_outcomes(store.outcomes(LOSS_COLUMNS[spec.judge.loss], stopped=stopped))
+    ids = store.without_curves() if spec.resources.curves == "all" else set()
+    lost = {trial_id: found.pop(trial_id) for trial_id in ids & found.keys()}
+    return found, lost
+
+
+def open_reuse(folders: Sequence[str | Path], own: ResultsLocation, spec: SweepSpec) -> Reuse:
     """Return the trials of the folders. Raise HpxferError if one is no results folder, or is the sweep's own."""
     stores: dict[str, Store] = {}
     for name in folders:
@@ -88,5 +98,5 @@ def open_reuse(folders: Sequence[str | Path], own: ResultsLocation, loss: str) -
         if location.folder.resolve() == own.folder.resolve() or location.where == own.where:
             raise HpxferError(f"--reuse {name}: must be another folder than the sweep's own; leave it out")
         stores[location.where] = Store.open(location.folder, write=False)
-    has = tuple(known_outcomes(store.outcomes(LOSS_COLUMNS[loss])) for store in stores.values())
+    has = tuple(stored_outcomes(store, spec)[0] for store in stores.values())
     return Reuse(folders=tuple(stores), stores=tuple(stores.values()), has=has)

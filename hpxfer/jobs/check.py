@@ -54,7 +54,6 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
     from hpxfer.driver import prepare
     from hpxfer.driver.kernels import require_kernels
     from hpxfer.driver.own_code import require_same_code
-    from hpxfer.driver.retrain import retraining
     from hpxfer.loggers.kinds import logger_kinds
     from hpxfer.plan.memory import require_fit
     from hpxfer.plan.text import plan_text
@@ -75,9 +74,6 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
         require_kernels(spec, device, "auto")
         if job.missing:
             logger_kinds(spec.resources.loggers)
-        said = list[str]()
-        if request.retrain_missing_curves:
-            job, said = retraining(job)
         if request.strict_code:
             require_same_code(job.spec, Store.open(job.folder, write=False))
         if request.strict_memory:
@@ -86,7 +82,7 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
         nodes = node_answers(spec, triton=device.cuda and kernels != "torch")
     return {
         "plan": job.plan.to_dict(),
-        "text": "\n".join([*said, plan_text(job.plan), *job.reuse.lines()]),
+        "text": "\n".join([plan_text(job.plan), *job.reuse.lines()]),
         "warnings": [*job.problems, *job.plan.cautions, *job.plan.unfit],
         "precision": job.spec.precision,
         "digest": job.expansion.data.digests,

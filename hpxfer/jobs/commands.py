@@ -47,7 +47,6 @@ class Offer:
     reuse: tuple[str, ...] = ()  # results folders on the cluster, whose trials are copied
     strict_memory: bool = True
     strict_code: bool = False
-    retrain_missing_curves: bool = False
     files: Mapping[str, str] = field(default_factory=dict)  # of a trainer of the user's own, as they were checked
 
     @property
@@ -82,7 +81,6 @@ def offer(
     early_stopping: str | None = None,
     strict_memory: bool = True,
     strict_code: bool = False,
-    retrain_missing_curves: bool = False,
     plugins: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> Offer:
@@ -92,8 +90,8 @@ def offer(
     on every node. `results` is the root on the cluster; the default is the sweep's `storage`, else DEFAULT_ROOT.
     `reuse` names results folders on the cluster. `early_stopping` (none) replaces the sweep's. With `strict_memory`
     a shape that does not fit into the cluster's memory even alone is a reason. With `strict_code` other code than that
-    of the last stored trial is one. `retrain_missing_curves` trains only the trials whose curves are lost. `plugins`
-    names plug-ins beside those of the sweep file. `overrides` change keys of the file.
+    of the last stored trial is one. `plugins` names plug-ins beside those of the sweep file. `overrides` change keys of
+    the file.
     """
     spec = load_given(sweep, plugins, overrides)
     if early_stopping is not None:
@@ -112,7 +110,6 @@ def offer(
         price_per_hour=price_per_hour,
         strict_memory=strict_memory,
         strict_code=strict_code,
-        retrain_missing_curves=retrain_missing_curves,
         reuse=tuple(reuse),
         plugins=sources(spec),
         files=trainer_files(spec),
@@ -132,7 +129,6 @@ def offer(
         reuse=tuple(reuse),
         strict_memory=strict_memory,
         strict_code=strict_code,
-        retrain_missing_curves=retrain_missing_curves,
         files=request.files,
     )
 
@@ -148,7 +144,6 @@ def submit(cluster: Cluster, offered: Offer) -> str:
         reuse=offered.reuse,
         strict_memory=offered.strict_memory,
         strict_code=offered.strict_code,
-        retrain_missing_curves=offered.retrain_missing_curves,
         plugins=sources(offered.spec),
         files=offered.files,
     )

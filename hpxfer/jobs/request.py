@@ -50,7 +50,6 @@ class Request:
     nonce: str = ""  # a random mark of the answer's lines
     price_per_hour: float | None = None
     strict_memory: bool = True
-    retrain_missing_curves: bool = False
     reuse: tuple[str, ...] = ()  # results folders on the cluster, or URIs
     strict_code: bool = False
     plugins: Mapping[str, str] = field(default_factory=dict)  # name -> source, see `hpxfer.jobs.plugins`

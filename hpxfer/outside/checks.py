@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.outside.forms import differing, steps_column
+from hpxfer.outside.cells import Bad, is_empty, positive
 from hpxfer.outside.guessed import may_hold
 from hpxfer.outside.runs import Read, Run, ranges
 from hpxfer.verdict.labels import scale_text, shape_label
 
 Duplicates = Literal["refuse", "last"]
 DUPLICATES: tuple[Duplicates, ...] = ("refuse", "last")
+_STEPS = ("step", "_step", "global_step", "steps", "iteration", "iter", "training_iteration", "epoch")
 
 
 def without_duplicates(read: Read, runs: Sequence[Run], duplicates: str) -> tuple[list[Run], tuple[str, ...]]:
@@ -46,7 +48,7 @@ def without_duplicates(read: Read, runs: Sequence[Run], duplicates: str) -> tupl
             run.row,
             "loss",
             f"one HP value, shape, arm and seed must have one result, got {_result(run)} here and {_result(before)} in "
-            f"row {before.row}; {_which_column(read, runs, differ)}",
+            f"row {before.row}; {_which_column(read, differ)}",
         )
     _check_last(read, pairs, steps_column(differ))
     notes = []
@@ -80,32 +82,44 @@ def _step(read: Read, run: Run, column: str | None) -> float | None:
 
 
 def _differing(read: Read, pairs: Sequence[tuple[Run, Run]]) -> list[str]:
-    """Return the columns of a table that nothing was read from and that differ between rows of one run."""
-    used = [*read.columns.values(), *read.shape]
-    return list(differing(read.own, used, [(one.row - 1, other.row - 1) for one, other in pairs]))
+    """Return the columns of a table that nothing was read from and that differ between rows of one run.
+
+    Columns whose values hardly repeat are measured numbers and do not count.
+    """
+    out, used = [], {*read.columns.values(), *read.shape}
+    for name, cells in read.own.items():
+        levels = list(map(_level, cells)) if name not in used else []
+        if levels and 2 * len(set(levels)) <= len(levels):
+            out += [name] if all(levels[one.row - 1] != levels[other.row - 1] for one, other in pairs) else []
+    return out
 
 
-def _which_column(read: Read, runs: Sequence[Run], differ: Sequence[str]) -> str:
+def _level(cell: Any) -> object:
+    try:
+        return "" if is_empty(cell) else positive(cell)
+    except Bad:
+        return str(cell).strip()
+
+
+def steps_column(names: Sequence[str]) -> str | None:
+    """Return which of some columns counts steps, else epochs; None if none does."""
+    last = {re.split(r"[./]", name.lower())[-1]: name for name in names}
+    return next((last[step] for step in _STEPS if step in last), None)
+
+
+def _which_column(read: Read, differ: Sequence[str]) -> str:
     """Return what rows of one cell probably are, and the option that says so."""
     if (steps := steps_column(differ)) is not None:
         mapped = "" if "steps" in read.columns else f" --map steps={steps}"
         return f"the rows differ in {steps}: if they are steps of one run, keep its last with --duplicates last{mapped}"
     if not differ:
-        run = [read.columns[name] for name in ("arm", "axis", "scale", "hp", "value") if name in read.columns]
-        line = f"frame.assign(seed=frame.groupby({[*run, *read.shape]}).cumcount())"
-        seeds = "give them seeds" if "seed" in read.columns else f"give them seeds, in pandas: {line}"
-        return f"remove one, {seeds}, or keep the last with --duplicates last"
-    telling = [
-        name for name in differ if len({(run.cell, str(read.own[name][run.row - 1])) for run in runs}) == len(runs)
-    ]
-    name = (telling or differ)[0]
+        return "remove one, give them seeds, or keep the last with --duplicates last"
+    name = differ[0]
     if may_hold(name, "scale"):
         fix = f"if it is a size of the model, --shape {read.columns.get('scale', 'NAME')} --shape {name}"
-    elif "arm" not in read.columns:
-        fix = f"if it names the arm, --map arm={name}"
     else:
-        fix = "judge the rows of each of its values by themselves, or make it part of the arm"
-    return f"the rows differ in {', '.join(telling or differ)}: {fix}"
+        fix = f"if it names the arm, --map arm={name}, else judge the rows of each of its values by themselves"
+    return f"the rows differ in {', '.join(differ)}: {fix}"
 
 
 def _result(run: Run) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.outside.cells import exponents_of
-from hpxfer.outside.forms import likely, other_form
 from hpxfer.outside.guessed import NAMES, Guess, ambiguous, guesses
 from hpxfer.outside.imports.choices import HELD_OUT
 
@@ -32,7 +31,6 @@ COLUMNS = {
 }
 REQUIRED = ("scale", "value", "loss")
 _RISES = re.compile(r"(^|[^a-z])(acc|accuracy|f1|auc|auroc|bleu|reward|return|score)([^a-z]|$)", re.IGNORECASE)
-_EXPONENTS = re.compile(r"exponent", re.IGNORECASE)
 STATUSES = ("finished", "diverged", "failed", "running")
 
 
@@ -73,14 +71,7 @@ def columns_of(
     unclear = [guess for guess in found if guess.only is None]
     known = (*out, *(guess.column for guess in unclear))
     missing = [name for name in REQUIRED if name not in known and not (name == "scale" and shape)]
-    used = [*out.values(), *shape]
-    if missing or any(guess.column == "loss" for guess in unclear):
-        form = other_form(own, used, missing)
-        problems = [_missing(missing, own, used, form)] if missing else [] if form is None else [form]
-        problems += [ambiguous(guess) for guess in unclear if form is None]
-    else:
-        problems = list(map(ambiguous, unclear))
-    if problems:
+    if problems := [*([_missing(missing, own)] if missing else []), *map(ambiguous, unclear)]:
         raise HpxferError("\n".join(f"{where}: {problem}" for problem in problems))
     said = ", ".join(f"{guess.column} from {guess.only}" for guess in found if guess.only is not None)
     return out, (f"columns taken by their names: {said}; --map names others",) if said else ()
@@ -106,24 +97,15 @@ def _guessed(
     return list(guesses(own, out, shape, wanted).values())
 
 
-def _missing(missing: Sequence[str], own: Mapping[str, Sequence[Any]], used: Sequence[str], form: str | None) -> str:
-    """Return that columns are missing, and how to name them, or what the table is if it has another form."""
-    # An example that follows must be neither refused nor misread.
-    free = [name for name in own if not (name in used or _RISES.search(name) or _EXPONENTS.search(name))]
-    holds = ", ".join(f"{name}: {COLUMNS[name]}" for name in missing)
+def _missing(missing: Sequence[str], own: Mapping[str, Sequence[Any]]) -> str:
+    """Return that columns are missing, and how to name them."""
     *first, last = missing
+    holds = ", ".join(f"{name}: {COLUMNS[name]}" for name in missing)
     what = f"columns {', '.join(first)} and {last} are missing ({holds})"
     what = what if first else f"column {last} is missing: {COLUMNS[last]}"
-    if form is not None:
-        return f"{what}; {form}"
-    examples = []
-    for name in missing:
-        column = likely(own, free, name)
-        free = [other for other in free if other != column]
-        examples.append(f"--map {name}={column or 'NAME'}")
+    named = " ".join(f"--map {name}=NAME" for name in missing)
     listed = ", ".join(map(shown, list(own)[:20])) or "no column"
-    powers = "; exponents need a name such as log2_lr" if any(map(_EXPONENTS.search, own)) else ""
-    return f"{what}; name the column that holds it, e.g. {' '.join(examples)}; the table has {listed}{powers}"
+    return f"{what}; a row is one run, and {named} names the column; the table has {listed}"
 
 
 def _check_used_once(of: Mapping[str, str], shape: Sequence[str], where: str) -> None:

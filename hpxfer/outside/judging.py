@@ -12,10 +12,11 @@ import pandas as pd
 
 from hpxfer.analysis.analyze import analyze_lines
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.outside.imports.tabulate import Choices, Imported, is_address, read_address
 from hpxfer.outside.joined import TOLERANCE
 from hpxfer.outside.judged import JudgedTable
 from hpxfer.outside.prepare import prepare
-from hpxfer.outside.read import read_table
+from hpxfer.outside.read import read_table, write_table
 from hpxfer.outside.runs import Read, Run
 from hpxfer.verdict.labels import is_control, scale_text
 from hpxfer.verdict.loss import UNITS, JudgedLoss
@@ -23,6 +24,7 @@ from hpxfer.verdict.report import judge_line
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.thresholds import ERROR_RATE
 
+CHOICES = Choices()
 ERROR_UNIT = "error"
 _UNIT_OF = {"bpb": "bits per byte", "bpc": "bits per character", "ppl": "perplexity", "perplexity": "perplexity"}
 _UNIT = re.compile(r"[A-Za-z][A-Za-z0-9 /%-]{0,30}")
@@ -45,8 +47,12 @@ def judge(
     classes: int | None = None,
     samples: int | None = None,
     name: str | None = None,
+    tracker: Choices = CHOICES,
+    save: str | Path | None = None,
 ) -> JudgedTable:
-    """Return the verdicts on a table with one row per run: a frame, or a CSV or Parquet file.
+    """Return the verdicts on a table with one row per run: a frame, a CSV or Parquet file, or the runs of a tracker.
+
+    The runs of a tracker have an address: `wandb:ENTITY/PROJECT`, `mlflow:URI#EXPERIMENT` or `tensorboard:LOGDIR`.
 
     - `columns` maps a column of `hpxfer.outside.columns.COLUMNS` to the table's own, e.g. `{"value": "lr", "scale":
       "width"}`. Columns of these names, and of well-known ones such as `learning_rate`, need no mapping. `shape` names
@@ -61,14 +67,17 @@ def judge(
     - HP values within `tolerance` octaves are one.
     - `unit` is that of the loss, by default nats. For `error`, the share of held-out samples that are wrong, `samples`
       is their number, and `classes` the number of classes.
+    - `tracker` says how the runs of a tracker become a table, and `save` names a new file for the table that is judged.
 
     Raises HpxferError that names the row and the column of what cannot be judged.
     """
     where = name or (str(table) if isinstance(table, str | Path) else "table")
-    frame = table if isinstance(table, pd.DataFrame) else read_table(table)
+    found = _table(table, columns or {}, shape, tracker)
+    if save is not None:
+        write_table(found.frame, Path(save))
     spelled = [base] if isinstance(base, str) else list(base)
     ready = prepare(
-        frame,
+        found.frame,
         where=where,
         columns=columns or {},
         shape=shape,
@@ -90,9 +99,8 @@ def judge(
     )
     loss = _loss(ready.read, runs, unit, classes, samples)
     named = unit is not None or any(run.unit is not None for run in runs)
-    notes = (
-        ready.notes if named else (*ready.notes, f"no unit is named: losses count as {loss.unit}; --unit names another")
-    )
+    unnamed = () if named else (f"no unit is named: losses count as {loss.unit}; --unit names another",)
+    notes = (*found.notes, *ready.notes, *unnamed)
     hp = hp or ("lr" if "lr" in hps else hps[0])
     title = Path(where).name
     each_hp = sorted(hps, key=lambda one: one != hp)
@@ -109,6 +117,16 @@ def judge(
         lines=frames,
         analysis=analyze_lines(lines, name=title, hp=hp, rules=rules, notes=notes),
     )
+
+
+def _table(
+    table: pd.DataFrame | str | Path, columns: Mapping[str, str], shape: Sequence[str], tracker: Choices
+) -> Imported:
+    if isinstance(table, str) and is_address(table):
+        return read_address(table, columns, shape, tracker)
+    if given := [name for name, value in vars(tracker).items() if value is not None]:
+        raise HpxferError(f"--{given[0]}: goes with the runs of a tracker, such as wandb:ENTITY/PROJECT; leave it out")
+    return Imported(frame=table if isinstance(table, pd.DataFrame) else read_table(table), notes=())
 
 
 def _rules(limit: Mapping[str, float] | None, error: float) -> Rules:

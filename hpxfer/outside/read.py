@@ -1,4 +1,4 @@
-"""From a file to a frame: CSV with every cell as text, or Parquet. Nothing is guessed about a cell here."""
+"""From a file to a frame and back: CSV, read with every cell as text, or Parquet. No cell is guessed about here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpxfer.errors import HpxferError, first_line, shown
-from hpxfer.host.files import read_bytes, reason
+from hpxfer.host.files import read_bytes, reason, write_files
 
 KINDS = (".csv", ".parquet")
 MOST_BYTES = 1 << 30
@@ -68,3 +68,30 @@ def _parquet(path: Path, content: bytes) -> pd.DataFrame:
         return pd.DataFrame(cells, index=range(table.num_rows)).set_axis(table.column_names, axis=1)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise HpxferError(f"{path}: must be a Parquet file, got: {first_line(error)}; write it anew") from None
+
+
+def write_table(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table. Raise HpxferError if it cannot be written, or if the file is there already."""
+    if path.suffix.lower() not in KINDS:
+        raise HpxferError(f"--save-table: must end in {' or '.join(KINDS)}, got {shown(path.name)}; choose one of them")
+    if path.exists():
+        raise HpxferError(f"{path}: must not be there yet, as it would be overwritten; name another file")
+    out = io.BytesIO()
+    if path.suffix.lower() == ".csv":
+        out.write(frame.to_csv(index=False, lineterminator="\n").encode())
+    else:
+        frame.apply(_alike).to_parquet(out, index=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_files({path: lambda file: file.write(out.getvalue())})
+    except OSError as error:
+        raise HpxferError(
+            f"{path}: cannot be written: {reason(error)}; choose another file with --save-table"
+        ) from None
+
+
+def _alike(values: pd.Series) -> pd.Series:
+    """Return a column as Parquet can hold it. A key of a tracker may be a number in one run and text in another."""
+    if values.dtype != object or values.dropna().map(type).nunique() < 2:
+        return values
+    return values.map(str, na_action="ignore")

@@ -12,7 +12,6 @@ import pandas as pd
 from hpxfer.errors import HpxferError, joined, nearest, shown
 from hpxfer.outside import cells
 from hpxfer.outside.columns import STATUSES, columns_of
-from hpxfer.outside.forms import without_other_rows
 from hpxfer.outside.guessed import own_name
 
 MOST_SPANS = 12  # of rows that a message names
@@ -21,6 +20,10 @@ EMPTY = ("refuse", "diverged", "missing")
 NUMBERS = ("scale", "value", "seed", "loss", "steps")  # the columns that hold numbers
 # What mends a cell of a column.
 FIXES = {"loss": "write the number", "status": f"write one of {', '.join(STATUSES)}"}
+IF_EMPTY = (
+    "give --empty diverged if these runs diverged, --empty missing if their loss is not known, and leave out rows of "
+    "other metrics"
+)
 # How trackers, searches and schedulers of clusters say that a run ended -> the status. Optuna's FAIL is no state of
 # its own: it also says so of a loss that is NaN.
 STATES = {
@@ -163,15 +166,8 @@ class _Reader:
             more = f", as in row{'s' * (len(rows) > 2)} {ranges(rows[1:])}" if len(rows) > 1 else ""
             own = self.of.get(column, column)
             cell = self.own[own][rows[0] - 1]
-            fix = self._if_empty() if column == "loss" and _is_lost(cell) else _fix(column, cell)
+            fix = IF_EMPTY if column == "loss" and _is_lost(cell) else _fix(column, cell)
             yield f"{place(self.where, rows[0], column, self.of)}: {bad}{more}; {fix}"
-
-    def _if_empty(self) -> str:
-        """Return what says why losses are not there."""
-        fix = "give --empty diverged if these runs diverged, --empty missing if their loss is not known"
-        run = [name for column, name in self.of.items() if column in ("arm", "scale", "hp", "value", "seed")]
-        line = without_other_rows(self.own, self.of["loss"], [*run, *self.shape])
-        return fix if line is None else f"leave out the rows of other metrics, in pandas: {line}; or {fix}"
 
     def run(self, at: int) -> Run:
         """Return the run in a row. Cells that cannot be read are in `problems`."""

@@ -27,7 +27,6 @@ from hpxfer.store.parts import Listing, Part, list_parts, part_path
 from hpxfer.store.rows import Pair, curves_table, trials_table
 from hpxfer.store.schema import CURVES, TRIALS
 from hpxfer.store.sweep_file import save_sweep
-from hpxfer.trial.result import TrialResult
 
 T = TypeVar("T")
 _FileState = tuple[int, int, int]  # inode, size and time of change
@@ -132,38 +131,14 @@ class Store:
         return pa.concat_tables([CURVES.empty_table(), *tables]).unify_dictionaries()
 
     def without_curves(self) -> set[str]:
-        """Return the ids of the done trials that have lost their curves: no file that can be read has a point of them.
-
-        A trial that diverged at its first step has none to lose. Neither has any trial if the trainer gave no curves at
-        all.
-        """
-        points: dict[Path, set[str]] = {}
-
-        def read(path: Path, schema: pa.Schema) -> bool:
-            points[path] = _ids_of_curves(path, schema)
-            return True
-
-        lost: set[str] = set()
+        """Return the ids of the ended trials that have lost their curves: the file with them is gone or damaged."""
         with self._reading():
-            sources = self._sources(read, ["diverged_step"])
-        has_curves = any(points.values())
-        for source in sources:
-            if source.curves is None or has_curves:
-                held = set() if source.curves is None else points[source.curves]
-                rows = source.trials.select(["trial_id", "status", "diverged_step"]).to_pylist()
-                done = (row for row in rows if row["status"] in merge.DONE and row["diverged_step"] != 0)
-                lost.update(row["trial_id"] for row in done if row["trial_id"] not in held)
+            tables = [source.trials for source in self._sources(parquet.check_all, []) if source.curves is None]
+        rows = [row for table in tables for row in table.select(["trial_id", "status"]).to_pylist()]
+        lost = {row["trial_id"] for row in rows if row["status"] != "failed"}
+        if lost:
+            self._note(f"{self.folder}: {len(lost)} trials have lost their curves; a run trains them again")
         return lost
-
-    def restore_curves(self, results: Sequence[TrialResult]) -> None:
-        """Store the curves of trials that lost theirs, as the next part. Their rows are copied unchanged."""
-        ids = [result.trial_id for result in results]
-        with self._changing("nothing is lost; make room in it and run again"):
-            sources = self._sources(parquet.check)
-            rows = merge.joined([merge.done_of(source.trials, ids) for source in sources])
-            kept = set(rows["trial_id"].to_pylist())
-            curves = curves_table([result for result in results if result.trial_id in kept])
-            self._write_part(list_parts(self.folder).next_number, rows, curves.to_batches())
 
     def append(self, pairs: Sequence[Pair]) -> None:
         """Store results as the next part. If the disk refuses, raise HpxferError and leave the store unchanged."""
@@ -203,9 +178,11 @@ class Store:
         with self._changing(fix):
             if all(part.number is None for part in list_parts(self.folder).parts):
                 return
-            sources = self._sources(parquet.check_all)
-            # A part whose curves cannot be read today stays: its trials are copied, not moved.
-            moved = [source for source in sources if source.part.number is not None and source.whole]
+            # A part whose curves cannot be read stays, so that its trials still count as those that lost their curves.
+            # If a copy has both, all that is left of a part may be its trials: then no row of it counts.
+            read = self._sources(parquet.check_all)
+            sources = [source for source in read if source.curves or (source.whole and not len(source.trials))]
+            moved = [source for source in sources if source.part.number is not None]
             listing = list_parts(self.folder)
             if self._replaceable(listing, sources):
                 if any(source.part.number is not None for source in sources):
@@ -344,7 +321,9 @@ class Store:
             return None
 
     def _pass_over(self, path: Path, why: str) -> None:
-        problem = f"{path}: {why}; passed over and left where it is"
+        self._note(f"{path}: {why}; passed over and left where it is")
+
+    def _note(self, problem: str) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
 

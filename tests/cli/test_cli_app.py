@@ -83,7 +83,7 @@ def test_commands_and_options_are_completed(
     assert completed(capsys, monkeypatch, "hpxfer run --max") == ["--max-gpu-hours"]
     assert completed(capsys, monkeypatch, "hpxfer bench tr") == ["trainer"]
     assert completed(capsys, monkeypatch, "hpxfer init st") == ["staged_grid"]
-    assert set(completed(capsys, monkeypatch, "hpxfer plan --")) >= {"--results", "--why", "--hardware", "--json"}
+    assert set(completed(capsys, monkeypatch, "hpxfer plan --")) >= {"--results", "--trials", "--hardware", "--json"}
 
 
 def test_a_plugin_adds_a_command(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`hpxfer judge` and `hpxfer table` as a user calls them: text, JSON, the page, and every kind of bad input."""
+"""`hpxfer judge` as a user calls it: text, JSON, the page, the runs of a tracker, and every kind of bad input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foreign_runs import foreign_table
 
 from hpxfer.figures.style import INK
 
-PUBLISHED = Path(__file__).parents[2] / "results" / "published"
+LOSS = {"last": "its last point", "tail": "the mean of its last 5% of raw points"}
 MAP = ("--map", "value=lr", "--map", "scale=width", "--map", "arm=method")
 
 
@@ -88,46 +88,42 @@ def test_a_named_pipe_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureF
     assert (code, "must be a regular file, got a named pipe" in err) == (2, True)
 
 
-def test_the_table_of_results_is_judged_as_their_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = tmp_path / "quickstart.parquet"
-    code, out, _ = hpxfer(capsys, "table", "results", PUBLISHED / "quickstart", "--output", table)
-    assert (code, out) == (0, f"written:\n  {table}\n")
-    judged = hpxfer(capsys, "judge", table, "--control", "sp")[1].splitlines()
-    reported = hpxfer(capsys, "report", PUBLISHED / "quickstart", "--format", "text", "--output", tmp_path)[
-        1
-    ].splitlines()
-    assert judged[0] == reported[0]
-    assert judged[2:4] == reported[2:4]
-    code, _, err = hpxfer(capsys, "table", "results", PUBLISHED / "quickstart", "--output", table)
-    assert (code, "must not be there yet" in err) == (2, True)
-    code, _, err = hpxfer(capsys, "table", "results", PUBLISHED / "quickstart", "--output", tmp_path / "a.xls")
-    assert (code, "must end in .csv or .parquet" in err) == (2, True)
-    unknown = ("--output", tmp_path / "other.csv", "--loss", "validaton")
-    code, _, err = hpxfer(capsys, "table", "results", PUBLISHED / "quickstart", *unknown)
-    assert (code, err) == (2, "hpxfer: loss: unknown loss 'validaton'; did you mean 'validation'?\n")
-
-
-def test_a_folder_of_tensorboard_becomes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_tensorboard_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    for seed in (0, 1):
-        folder = tmp_path / "logs" / f"w64_lr2^-7_s{seed}"
+    frame = foreign_table({"good": 0.0}, seed=1)
+    for run in frame.itertuples():
+        folder = tmp_path / "logs" / f"w{run.width}_lr{run.lr}_s{run.seed}"
         folder.mkdir(parents=True)
         with (folder / "events.out.tfevents.1").open("wb") as file:
             writer = RecordWriter(file)
-            for step in range(100):
-                summary = Summary(value=[Summary.Value(tag="val_loss", simple_value=4.0 - step / 100)])
+            for step in range(40):  # the last 5% of the points are two
+                summary = Summary(value=[Summary.Value(tag="val_loss", simple_value=run.loss + (39 - step) / 64)])
                 writer.write(Event(wall_time=float(step), step=step, summary=summary).SerializeToString())
-    table = tmp_path / "runs.csv"
+    command = ("judge", f"tensorboard:{tmp_path / 'logs'}", "--base", "scale=256")
     names = ("--pattern", r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)")
-    keys = ("--map", "value=lr", "--map", "scale=width", "--map", "seed=seed")
-    code, out, _ = hpxfer(capsys, "table", "tensorboard", tmp_path / "logs", "--output", table, *names, *keys)
-    assert code == 0
-    assert out.startswith("- loss: val_loss, the only held-out loss: its last point\n")
-    frame = pd.read_csv(table)
-    assert frame["value"].tolist() == [2.0**-7, 2.0**-7]
-    assert frame["loss"].tolist() == pytest.approx([3.01, 3.01])
-    assert frame["axis"].tolist() == ["width", "width"]
+    losses = {}
+    for reduce, more in (("last", ()), ("tail", ("--reduce", "tail"))):
+        table = tmp_path / f"{reduce}.csv"
+        code, out, _ = hpxfer(capsys, *command, *names, *more, "--save-table", table)
+        assert (code, f"  {table}\n" in out) == (0, True)
+        assert f"- loss: val_loss, the only held-out loss: {LOSS[reduce]}\n" in out
+        losses[reduce] = pd.read_csv(table).sort_values(["width", "lr", "seed"])["loss"].to_numpy()
+        again = hpxfer(capsys, "judge", table, "--base", "scale=256")[1].splitlines()
+        assert (again[0], again[2:4]) == ((said := out.splitlines())[0], said[2:4])  # the saved table has its verdict
+    expected = frame.sort_values(["width", "lr", "seed"])["loss"].to_numpy()
+    assert losses["last"] == pytest.approx(expected, abs=1e-6)
+    assert losses["tail"] == pytest.approx(expected + 1 / 128, abs=1e-6)
+    for more, message in (
+        (("--reduce", "min"), "--reduce: unknown choice 'min'; legal: last, tail"),
+        (("--metric", "loss"), "--metric: no run has 'loss'; did you mean 'val_loss'?"),
+        (("--save-table", tmp_path / "last.csv"), "must not be there yet"),
+        (("--save-table", tmp_path / "a.xls"), "--save-table: must end in .csv or .parquet"),
+    ):
+        code, _, err = hpxfer(capsys, *command, *names, *more)
+        assert (code, message in err) == (2, True)
+    code, _, err = hpxfer(capsys, "judge", tmp_path / "last.csv", "--metric", "loss")
+    assert (code, "--metric: goes with the runs of a tracker" in err) == (2, True)

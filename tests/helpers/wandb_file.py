@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hpxfer.outside.imports.wandb import records
+_BLOCK, _HEADER, _FULL, _LAST = 32768, 7, 1, 4  # a file is a log of blocks, as LevelDB has; kinds that end a record
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, dict[int, Any]]]:
@@ -32,3 +34,17 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, dict[int, Any]]]:
         if record.HasField("exit"):
             run["exit_code"] = record.exit.exit_code
     return run, values
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """Yield the records of a file."""
+    data, at, record = path.read_bytes(), _HEADER, b""
+    while at + _HEADER <= len(data):
+        if _BLOCK - at % _BLOCK < _HEADER:  # the rest of a block that holds no part
+            at += _BLOCK - at % _BLOCK
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        record, at = record + data[at + _HEADER : at + _HEADER + length], at + _HEADER + length
+        if kind in (_FULL, _LAST):
+            yield record
+            record = b""

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from command_line import hpxfer as call
-from made_results import SPEC, made
+from made_results import SPEC
 from sweep_text import SWEEP
 
 import hpxfer
-from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError
 from hpxfer.jobs import check as job_check
 from hpxfer.jobs import client, commands
@@ -23,8 +22,7 @@ from hpxfer.jobs.commands import Offer, offer, submit
 from hpxfer.jobs.request import Answer, Request
 from hpxfer.plan.packing import Device
 from hpxfer.spec import parse_sweep
-from hpxfer.store import Store
-from hpxfer.trial import TRAINER_VERSION, Expansion
+from hpxfer.trial import TRAINER_VERSION
 
 
 class _Answers:
@@ -89,13 +87,12 @@ def test_what_is_set_and_what_a_recipe_gives_travel_with_the_sweep(tmp_path: Pat
         assert there.hps.recipe == given.spec.hps.recipe is not None
 
 
-@pytest.mark.parametrize("option", ["strict_memory", "retrain_missing_curves"])
 @pytest.mark.parametrize("value", [True, False])
-def test_a_switch_travels(option: str, value: bool, tmp_path: Path) -> None:
+def test_a_switch_travels(value: bool, tmp_path: Path) -> None:
     sweep, cluster = tmp_path / "a.yaml", _Answers()
     sweep.write_text(SWEEP, encoding="utf-8")
-    submit(cluster, offer(cluster, sweep, None, **{option: value}))  # type: ignore[arg-type]
-    assert [getattr(request, option) for request, _ in (*cluster.asked, *cluster.submitted)] == [value, value]
+    submit(cluster, offer(cluster, sweep, None, strict_memory=value))  # type: ignore[arg-type]
+    assert [request.strict_memory for request, _ in (*cluster.asked, *cluster.submitted)] == [value, value]
 
 
 @pytest.fixture
@@ -153,24 +150,6 @@ def test_the_head_refuses_what_does_not_fit_unless_it_is_to_try(head: Callable[[
     tried = ask_head(tmp_path, SWEEP, strict_memory=False)
     assert "error" not in tried
     assert any("memory: one trial of" in text for text in tried["warnings"])
-
-
-def test_the_head_plans_only_the_trials_without_curves(head: Callable[[Device], None], tmp_path: Path) -> None:
-    """A finished sweep of which two trials lost their curves: two trials are left, and none without the switch."""
-    head(Device(num_cpus=2))
-    spec = parse_sweep(SWEEP)
-    data = data_ref(spec.data)
-    trials = list(Expansion(spec, data).trials())
-    store = Store.open(tmp_path / "results" / "small", write=True)
-    store.save_sweep(spec, data.digest)
-    for trial in trials:
-        store.append([made(trial)])
-    for part in sorted(store.folder.glob("curves-*.parquet"))[:2]:
-        part.unlink()
-    assert ask_head(tmp_path, SWEEP)["plan"]["num_left"] == 0
-    said = ask_head(tmp_path, SWEEP, retrain_missing_curves=True)
-    assert said["plan"]["num_left"] == 2
-    assert f"2 of {len(trials)} trials have lost their curves" in said["text"]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def answer(capsys: pytest.CaptureFixture[str]) -> Answer:
     return found
 
 
-@pytest.mark.parametrize(("code", "more"), [(0, []), (2, ["--no-strict-memory", "--retrain-missing-curves"])])
+@pytest.mark.parametrize(("code", "more"), [(0, []), (2, ["--no-strict-memory"])])
 def test_a_run_is_the_command_of_that_name_and_its_exit_code_the_jobs(
     code: int, more: list[str], job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,8 +52,7 @@ def test_a_run_is_the_command_of_that_name_and_its_exit_code_the_jobs(
     monkeypatch.setattr(hpxfer.cli, "main", run)
     root = str(tmp_path / "a root; touch harm")
     monkeypatch.setenv("HOME", "/home/ray")
-    asked = {"strict_memory": not more, "retrain_missing_curves": bool(more)}
-    job("run", root, dump_sweep(SPEC), reuse=("~/b c", "s3://bucket/x"), **asked)
+    job("run", root, dump_sweep(SPEC), reuse=("~/b c", "s3://bucket/x"), strict_memory=not more)
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == code

@@ -1,10 +1,12 @@
-"""The table of runs of real local stores: what trackers sample, round, call finished or keep from a restart."""
+"""The table of runs of real stores: what trackers sample, round, call finished or keep from a restart."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,20 +14,23 @@ import pytest
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.outside.imports.logged import LoggedRun, Point, newest
-from hpxfer.outside.imports.tabulate import Imported, tabulate
-from hpxfer.outside.read import read_table
+from hpxfer.outside.imports.mlflow import mlflow_runs
+from hpxfer.outside.imports.tabulate import Choices, Imported, read_address, tabulate
+from hpxfer.outside.imports.tensorboard import tensorboard_runs
+from hpxfer.outside.imports.wandb import wandb_runs
+from hpxfer.outside.read import read_table, write_table
 from hpxfer.outside.runs import read_runs
-from hpxfer.outside.write import write_table
 
-MAP = {"value": "lr", "scale": "width", "seed": "seed", "arm": "table"}
+MAP = {"arm": "table"}
+PATTERN = r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)"
 
 
 def hps(lr: float = 2.0**-7, width: int = 64, seed: int = 0, table: str = "mup") -> dict[str, Any]:
     return {"lr": lr, "width": width, "seed": seed, "table": table, "note": "x"}
 
 
-def made(runs: Sequence[LoggedRun], **given: Any) -> Imported:
-    return tabulate(runs, where="there", **{"columns": MAP, **given})
+def made(runs: Sequence[LoggedRun], columns: Mapping[str, str] = MAP, **choices: Any) -> Imported:
+    return tabulate(runs, where="there", columns=columns, choices=Choices(**choices))
 
 
 def row_of(found: Imported, run_id: str) -> Mapping[str, Any]:
@@ -109,7 +114,7 @@ def test_a_key_of_several_types_is_written_as_text(tmp_path: Path) -> None:
     runs = [logged("a", {"loss": curve(3.0)}, table="mup"), logged("b", {"loss": curve(3.0)}, table=3, seed=1)]
     for name in ("runs.csv", "runs.parquet"):
         write_table(made(runs).frame, tmp_path / name)
-        found = read_runs(read_table(tmp_path / name), where=name).runs
+        found = read_runs(read_table(tmp_path / name), where=name, columns=MAP).runs
         assert [(run.arm, run.seed) for run in found] == [("mup", 0), ("3", 1)]
 
 
@@ -118,14 +123,14 @@ def test_what_is_dropped_is_named() -> None:
     bare = LoggedRun(id="bare", name="bare", config={}, state="finished", metrics=(), points=lambda _: [])
     found = made([logged("a", {"loss": curve(3.0)}), silent, bare])
     assert "dropped, as a key is missing: 'bare'" in found.notes
-    assert "dropped, as they have no point of loss: 'silent'" in found.notes
+    assert "dropped, as they have no point of loss: 'silent', 'bare'" in found.notes
     assert len(found.frame) == 1
-    with pytest.raises(HpxferError, match="no run has the key 'lrate'; did you mean 'lr'"):
-        made([logged("a", {"loss": curve(3.0)})], columns={**MAP, "value": "lrate"})
+    with pytest.raises(HpxferError, match="column 'lrate' is not in the table; did you mean 'lr'"):
+        made([logged("a", {"loss": curve(3.0)})], columns={"value": "lrate"})
     with pytest.raises(HpxferError, match="must hold at least one run"):
         made([])
-    with pytest.raises(HpxferError, match="--map value=KEY"):
-        made([logged("a", {"loss": curve(3.0)})], columns={})
+    with pytest.raises(HpxferError, match="--map: must be a key of the runs, got 'loss', which they log"):
+        made([logged("a", {"loss": curve(3.0)})], columns={"loss": "x"})
 
 
 def test_a_name_may_hold_the_hps() -> None:
@@ -133,9 +138,8 @@ def test_a_name_may_hold_the_hps() -> None:
         id="w64_lr2^-7_s3", name="w64_lr2^-7_s3", config={}, state="unknown", metrics=("loss",),
         points=logged("x", {"loss": curve(3.0)}).points,
     )  # fmt: skip
-    pattern = r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)"
-    found = made([run], columns={"value": "lr", "scale": "width", "seed": "seed"}, pattern=pattern)
-    assert (row_of(found, run.id)["value"], row_of(found, run.id)["scale"]) == (2.0**-7, "64")
+    (read,) = read_runs(made([run], {}, pattern=PATTERN).frame, where="there").runs
+    assert (read.value, read.scale, read.seed) == (2.0**-7, 64, 3)
     with pytest.raises(HpxferError, match="--pattern: must be a regular expression"):
         made([run], pattern="(")
 
@@ -170,17 +174,13 @@ class TestTensorBoard:
 
     def test_every_point_is_read_and_restarts_replace(self, folder: Path) -> None:
         """TensorBoard would keep a sample of 10,000 points, and both values of a step that was trained twice."""
-        from hpxfer.outside.imports.tensorboard import tensorboard_runs
-
         run = folder / "w64_lr0.01_s0"
         self.write(run, [(step, 5.0) for step in range(12_000)], "train/loss", 1e6, "1")
         self.write(run, [(step, 2.0) for step in range(9_000, 11_000)], "train/loss", 2e6, "2")
         self.write(folder / "w64_lr0.01_s1", [(step, 3.0) for step in range(11_000)], "train/loss", 1e6, "1")
         runs = tensorboard_runs(str(folder))
         assert len(runs[0].points("train/loss")) == 14_000
-        pattern = r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)"
-        found = made(runs, columns={"value": "lr", "scale": "width", "seed": "seed"}, pattern=pattern)
-        row = row_of(found, "w64_lr0.01_s0")
+        row = row_of(made(runs, {}, pattern=PATTERN), "w64_lr0.01_s0")
         assert (row["loss"], row["steps"], row["status"]) == (2.0, 10_999, "finished")
 
     def test_our_own_logs_have_hps_and_an_end(self, folder: Path) -> None:
@@ -188,7 +188,6 @@ class TestTensorBoard:
 
         from hpxfer.loggers.kinds import LOGGERS
         from hpxfer.loggers.logger import LoggedTrial, Place
-        from hpxfer.outside.imports.tensorboard import tensorboard_runs
         from hpxfer.testing.loggers import FINISHED
 
         place = Place(sweep="made", results="made", folder=folder, writing=nullcontext)
@@ -196,16 +195,13 @@ class TestTensorBoard:
         LOGGERS.get("tensorboard").make(place).open(trial).close(FINISHED)
         (run,) = tensorboard_runs(str(folder))
         assert (run.config["lr"], run.config["shape/width"], run.state) == (0.01, 64.0, "finished")
-        found = made([run], columns={"value": "lr", "scale": "shape/width", "seed": "seed"})
+        found = made([run], {})
         assert row_of(found, run.id)["loss"] == FINISHED.values["validation_loss_nats"]
 
     def test_a_folder_without_events_is_refused(self, folder: Path) -> None:
-        from hpxfer.outside.imports.tensorboard import tensorboard_runs
-
-        with pytest.raises(HpxferError, match="must be a folder"):
-            tensorboard_runs(str(folder / "gone"))
-        with pytest.raises(HpxferError, match="at least one run"):
-            made(tensorboard_runs(str(folder)))
+        for there, message in ((folder / "gone", "must be a folder"), (folder, "must hold at least one run, got none")):
+            with pytest.raises(HpxferError, match=f"^tensorboard:{there}: {message}"):
+                read_address(f"tensorboard:{there}", {}, (), Choices())
 
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
@@ -224,9 +220,7 @@ class TestMLflow:
         import mlflow
         from mlflow.entities import Metric
 
-        from hpxfer.outside.imports import mlflow as importer
-
-        monkeypatch.setattr(importer, "PAGE", 2)  # so that five runs are three pages
+        monkeypatch.setattr("hpxfer.outside.imports.mlflow.PAGE", 2)  # so that five runs are three pages
         client = mlflow.MlflowClient(tracking_uri=uri)
         experiment = client.create_experiment("sweep")
         for seed in range(5):
@@ -242,38 +236,30 @@ class TestMLflow:
                 ]
                 client.log_batch(run.info.run_id, metrics=part)
             client.set_terminated(run.info.run_id, "FAILED" if seed == 0 else "FINISHED")
-        runs = importer.mlflow_runs(uri, None)
+        runs = mlflow_runs(uri)
         assert [len(run.points("val_loss")) for run in runs] == [2500] * 5
         found = made(runs)
         by_seed = {int(row["seed"]): row for row in found.frame.to_dict("records")}
         assert [by_seed[seed]["loss"] for seed in range(5)] == [3.0, 4.0, 5.0, 6.0, math.inf]
         assert [by_seed[seed]["status"] for seed in range(5)] == ["finished"] * 4 + ["diverged"]
-        assert by_seed[0]["value"] == str(2.0**-7)  # MLflow keeps text, which the reader of tables reads
-        with pytest.raises(
-            HpxferError, match="--experiment: must be one of the store, got 'swep'; did you mean 'sweep'"
-        ):
-            importer.mlflow_runs(uri, "swep")
+        assert by_seed[0]["lr"] == str(2.0**-7)  # MLflow keeps text, which the reader of tables reads
+        with pytest.raises(HpxferError, match="must name an experiment of the store, got 'swep'; did you mean 'sweep'"):
+            mlflow_runs(f"{uri}#swep")
+        run = client.create_run(client.create_experiment("other"))
+        with pytest.raises(HpxferError, match=r"must name one of its experiments.*got several with runs: other, sweep"):
+            mlflow_runs(uri)
+        assert len(mlflow_runs(f"{uri}#sweep")) == 5
+        for value in (4.0, 3.0, 2.0):  # without steps, all of them have step 0
+            client.log_metric(run.info.run_id, "loss", value)
+        (bare,) = mlflow_runs(f"{uri}#other")
+        assert [(point.step, point.value) for point in bare.points("loss")] == [(0, 4.0), (1, 3.0), (2, 2.0)]
 
     def test_a_store_that_is_none_is_refused(self, uri: str, tmp_path: Path) -> None:
-        from hpxfer.outside.imports.mlflow import mlflow_runs
-
         with pytest.raises(HpxferError, match="MLflow cannot read it"):
-            mlflow_runs("nothing://there", None)
+            mlflow_runs("nothing://there")
         with pytest.raises(HpxferError, match="must be a store that is there, got no such file"):
-            mlflow_runs(f"sqlite:///{tmp_path}/typo/mlflow.db", None)
+            mlflow_runs(f"sqlite:///{tmp_path}/typo/mlflow.db")
         assert not (tmp_path / "typo").exists()
-
-
-class Server:
-    """A server of wandb as its client shows it. `scan_history` drops rows without a key, `history` is a sample."""
-
-    def __init__(self, runs: Sequence[Any]) -> None:
-        self._runs = runs
-
-    def runs(self, project: str) -> Sequence[Any]:
-        if project != "me/moe":
-            raise ValueError(f"Could not find project {project}")
-        return self._runs
 
 
 class ServerRun:
@@ -295,91 +281,50 @@ class ServerRun:
 
 
 class TestWandb:
-    @pytest.fixture(autouse=True)
-    def offline(self, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    @pytest.fixture
+    def serve(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """Return what makes runs those of the project me/moe, as the client of wandb shows them."""
         wandb = pytest.importorskip("wandb", reason="the extra wandb is not installed")
-        home = tmp_path_factory.mktemp("home")
-        for name in ("WANDB_API_KEY", "WANDB_PROJECT", "WANDB_DIR", "WANDB_BASE_URL"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("NETRC", str(home / "netrc"))
-        monkeypatch.setenv("WANDB_CONFIG_DIR", str(home))
-        monkeypatch.setenv("WANDB_MODE", "offline")
-        wandb.teardown()
 
-    def test_a_folder_of_offline_runs_is_read_whole(self, tmp_path: Path) -> None:
-        import wandb
+        def serve(*runs: ServerRun) -> None:
+            def of(project: str, order: str) -> Sequence[ServerRun]:
+                if project != "me/moe":
+                    raise ValueError(f"Could not find project {project}")
+                return runs
 
-        from hpxfer.outside.imports.wandb import wandb_runs
+            monkeypatch.setattr(wandb, "Api", lambda: SimpleNamespace(runs=of))
 
-        for seed, last in ((0, 3.0), (1, math.inf)):
-            run = wandb.init(
-                project="moe", name=f"s{seed}", config=hps(seed=seed), dir=str(tmp_path), reinit="create_new",
-                settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
-            )  # fmt: skip
-            for step in range(700):  # more than a history samples
-                run.log({"train/loss": 5.0 - step / 1000, **({"val/loss": last} if step == 699 else {})}, step=step)
-            run.finish(exit_code=seed)
-        wandb.teardown()
-        runs = wandb_runs(str(tmp_path))
-        assert [len(run.points("train/loss")) for run in runs] == [700, 700]
-        found = {int(row["seed"]): row for row in made(runs).frame.to_dict("records")}
-        assert (found[0]["loss"], found[0]["status"], found[0]["value"]) == (3.0, "finished", 2.0**-7)
-        assert (found[1]["loss"], found[1]["status"]) == (math.inf, "diverged")
-        train = made(runs, metric="train/loss").frame
-        assert train["loss"].tolist() == pytest.approx([5.0 - (699 - 17) / 1000] * 2)  # the mean of 35 points
-
-    def test_a_resumed_run_is_one(self, tmp_path: Path) -> None:
-        """Each start has a file of its own; the second one trained the last ten steps again."""
-        import wandb
-
-        from hpxfer.outside.imports.wandb import wandb_runs
-
-        for start, steps, loss in (("1", range(50), 9.0), ("2", range(40, 45), 2.0)):
-            (tmp_path / start).mkdir()
-            run = wandb.init(
-                project="moe", id="same", resume="allow", config=hps(), dir=str(tmp_path / start), reinit="create_new",
-                settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
-            )  # fmt: skip
-            for step in steps:
-                run.log({"loss": loss}, step=step)
-            run.finish()
-        wandb.teardown()
-        (one,) = wandb_runs(str(tmp_path))
-        (row,) = made([one]).frame.to_dict("records")
-        assert (row["steps"], row["loss"]) == (44, 2.0)
-
-    def test_a_damaged_file_is_refused_and_a_torn_one_is_read(self, tmp_path: Path) -> None:
-        from hpxfer.outside.imports.wandb import wandb_runs
-
-        (tmp_path / "run-x.wandb").write_bytes(b":W&B\xff\xff\x00" + b"\x00\x00\x00\x00\x05\x00\x01zzzzz")
-        with pytest.raises(HpxferError, match="must be a file of wandb"):
-            wandb_runs(str(tmp_path))
-        (tmp_path / "run-x.wandb").write_bytes(bytes(range(200)))
-        with pytest.raises(HpxferError, match="must be a file of wandb, got: a file of another kind"):
-            wandb_runs(str(tmp_path))
-        with pytest.raises(HpxferError, match="must be a folder of wandb, or ENTITY/PROJECT"):
-            wandb_runs(str(tmp_path / "gone"))
+        return serve
 
     @pytest.mark.parametrize("answers_keys", [True, False])
-    def test_a_server_is_asked_for_the_whole_history(self, answers_keys: bool) -> None:
-        from hpxfer.outside.imports.wandb import server_runs
-
+    def test_a_server_is_asked_for_the_whole_history(self, answers_keys: bool, serve: Any) -> None:
         rows = [{"_step": step, "train/loss": 4.0} for step in range(401)]
         rows += [{"_step": 400, "val/loss": 3.25}]
-        (run,) = server_runs(lambda: Server([ServerRun(rows, answers_keys=answers_keys)]), "me/moe")
+        serve(ServerRun(rows, answers_keys=answers_keys))
+        (run,) = wandb_runs("me/moe")
         assert (run.config["optimizer.lr"], run.metrics) == (0.01, ("val/loss",))
         assert [(point.step, point.value) for point in run.points("val/loss")] == [(400.0, 3.25)]
         assert len(run.points("train/loss")) == 401
-        found = made([run], columns={"value": "optimizer.lr", "scale": "width", "seed": "seed"})
-        assert row_of(found, "r1")["status"] == "finished"
+        assert row_of(read_address("wandb:me/moe", {}, (), Choices()), "r1")["status"] == "finished"
 
-    def test_without_a_history_the_summary_is_the_last_point(self) -> None:
-        from hpxfer.outside.imports.wandb import server_runs
-
-        (run,) = server_runs(lambda: Server([ServerRun([], keeps_history=False)]), "me/moe")
+    def test_without_a_history_the_summary_is_the_last_point(self, serve: Any) -> None:
+        serve(ServerRun([], keeps_history=False))
+        (run,) = wandb_runs("me/moe")
         assert run.points("val/loss") == [Point(step=400.0, value=3.25, time=400.0)]
+
+    def test_words_that_are_not_finite_are_divergence(self, serve: Any) -> None:
+        serve(ServerRun([{"_step": 1, "val/loss": 3.0}, {"_step": 400, "val/loss": "NaN"}]))
+        assert row_of(made(wandb_runs("me/moe"), {}), "r1")["status"] == "diverged"
+
+    def test_a_project_that_is_none_is_refused(self, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        serve()
         with pytest.raises(HpxferError, match="wandb cannot read it: Could not find project"):
-            server_runs(lambda: Server([]), "me/gone")
+            wandb_runs("me/gone")
+        with pytest.raises(HpxferError, match="must be wandb:ENTITY/PROJECT"):
+            wandb_runs("moe")
+        monkeypatch.setitem(sys.modules, "wandb", None)
+        with pytest.raises(HpxferError, match=r"wandb must be installed.*; `pip install 'hpxfer\[wandb\]'`$"):
+            wandb_runs("me/moe")
 
 
 def test_an_imported_table_is_judged() -> None:
@@ -394,8 +339,7 @@ def test_an_imported_table_is_judged() -> None:
                     name = f"{table}-{width}-{exponent}-{seed}"
                     points = {"val/loss": [(10, 4.0), (20, loss)]}
                     runs.append(logged(name, points, lr=2.0**exponent, width=width, seed=seed, table=table))
-    frame = made(runs).frame
-    found = hpxfer.judge(frame, control="plain", base="scale=64")
+    found = hpxfer.judge(made(runs).frame, columns=MAP, control="plain", base="scale=64")
     assert {one.parameterization: one.verdict for one in found.report.findings} == {
         "mup": "transfers",
         "plain": "drifts",

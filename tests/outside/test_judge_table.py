@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 from foreign_runs import foreign_table, step_law_like
+from results_table import table_of
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.outside.export import table_of
 from hpxfer.outside.judged import JudgedTable
 from hpxfer.report.html import to_html
 from hpxfer.search.verdict_rules import judged_by, rules_of

@@ -1,10 +1,8 @@
-"""Tables as other programs write them: each is read as the plain table, or its refusal says what makes it that."""
+"""Tables as other programs write them: each is read as the plain table, or refused."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,6 @@ from hpxfer.errors import HpxferError
 from hpxfer.outside.judging import judge
 from hpxfer.outside.prepare import Prepared, prepare
 from hpxfer.outside.read import read_table
-
-OPTION = re.compile(r"--(map|shape) (\w+)(?:=([\w/.]+))?")
-LINE = re.compile(r"in pandas: (frame.*?)(?:; or give|, or keep|$)", re.MULTILINE)
 
 
 def table() -> pd.DataFrame:
@@ -34,35 +29,9 @@ NAMES = {"value": "lr", "scale": "width", "arm": "method"}
 PLAIN = runs_of(prepare(table(), where="plain", columns=NAMES))
 
 
-def followed(frame: pd.DataFrame, **given: Any) -> tuple[Prepared, list[str]]:
-    """Return what a user gets who does what each refusal says, and the refusals."""
-    said: list[str] = []
-    for _ in range(8):
-        try:
-            return prepare(frame, where="table", **given), said
-        except HpxferError as error:
-            said.append(str(error))
-        if line := LINE.search(said[-1]):
-            frame = eval(line[1], {"frame": frame})  # the line that the message prints
-            continue
-        if "--duplicates last" in said[-1]:
-            given["duplicates"] = "last"
-        elif "--empty diverged" in said[-1]:
-            given["empty"] = "diverged"
-        for option, name, own in OPTION.findall(said[-1]):
-            if option == "map":
-                given["columns"] = {**given.get("columns", {}), name: own}
-    raise AssertionError(said[-1])
-
-
 def tracker(prefix: str, metric: str, **more: Any) -> pd.DataFrame:
     names = {"lr": f"{prefix}lr", "width": f"{prefix}n_embd", "seed": f"{prefix}seed", "method": f"{prefix}method"}
     return table().rename(columns={**names, "loss": metric}).assign(**more)
-
-
-def logged(**rows: Callable[[pd.DataFrame], pd.DataFrame]) -> pd.DataFrame:
-    """Return a log with the rows of several steps for each run."""
-    return pd.concat([row(table()) for row in rows.values()], ignore_index=True)
 
 
 EXPORTS = {
@@ -94,49 +63,12 @@ def test_an_export_is_read_as_the_plain_table(name: str, tmp_path: Path) -> None
     assert runs_of(prepare(read_table(path), where="table")) == PLAIN
 
 
-def pivoted(columns: str, spelled: str) -> pd.DataFrame:
-    """Return the table with one column of losses for each width, LR or seed."""
+@pytest.mark.parametrize("columns", ["width", "lr", "seed"])
+def test_a_column_for_each_width_is_no_row_for_each_run(columns: str) -> None:
     index = [name for name in ("method", "width", "lr", "seed") if name != columns]
-    wide = table().pivot(index=index, columns=columns, values="loss")
-    return wide.rename(columns=lambda size: spelled.format(size)).reset_index()
-
-
-HINTED = {
-    "a column for each width": pivoted("width", "{}"),
-    "a column for each width, named": pivoted("width", "val_loss_w{}"),
-    "a column for each LR": pivoted("lr", "{}"),
-    "a column for each seed": pivoted("seed", "loss_seed{}"),
-    "an arm of another name": table().rename(columns={"method": "kind"}).assign(wall_s=lambda frame: frame["loss"] / 7),
-    "columns of other names": table().rename(columns={"lr": "a", "width": "b", "loss": "c"}),
-    "a held-out loss beside another": table().rename(columns={"loss": "eval_loss"}).assign(loss=1.0),
-    "repeats without a seed": table().drop(columns="seed"),
-    "a row per epoch": logged(
-        first=lambda frame: frame.assign(epoch=0, loss=frame["loss"] + 1), last=lambda frame: frame.assign(epoch=1)
-    ),
-    "a row per logged metric": logged(  # as transformers and Lightning log
-        first=lambda frame: frame.assign(step=1, eval_loss=frame.pop("loss") + 1),
-        train=lambda frame: frame.assign(step=2, grad_norm=1.0, learning_rate=0.0),
-        last=lambda frame: frame.assign(step=2, eval_loss=frame.pop("loss")),
-        summary=lambda frame: frame.drop(columns="loss").assign(step=2, train_runtime=9.0),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", HINTED)
-def test_a_refused_table_is_judged_when_its_hint_is_followed(name: str) -> None:
-    found, said = followed(HINTED[name])
-    assert said
-    assert runs_of(found) == PLAIN
-
-
-def test_a_log_of_steps_keeps_the_divergence_of_its_last_row() -> None:
-    log = HINTED["a row per logged metric"].copy()
-    last = log.index[(log["step"] == 2) & log["eval_loss"].notna()][:3]
-    log.loc[last, "eval_loss"] = math.nan
-    found, said = followed(log)
-    assert sum("--empty diverged" in message for message in said) == 2
-    assert [run.row for run in found.runs if run.status == "diverged"]
-    assert len([run for run in found.runs if run.loss == math.inf]) == 3
+    wide = table().pivot(index=index, columns=columns, values="loss").rename(columns="val_{}".format).reset_index()
+    with pytest.raises(HpxferError, match="a row is one run"):
+        prepare(wide, where="table")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +94,7 @@ def test_what_cannot_be_known_is_asked_for(change: dict[str, Any], message: str)
 
 
 def test_all_missing_columns_are_named_at_once() -> None:
-    with pytest.raises(HpxferError, match=r"columns scale, value and loss are missing .*'config'.*hpxfer table wandb"):
+    with pytest.raises(HpxferError, match=r"columns scale, value and loss are missing .* has 'config', 'seed'"):
         prepare(pd.DataFrame({"config": [{"lr": 0.1}], "seed": [0]}), where="table")
 
 

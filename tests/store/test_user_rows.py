@@ -1,23 +1,19 @@
-"""Rows of a user's own trainer: they prove their ids, and what is not known of them is null."""
+"""Rows of a user's own trainer: what is not known of them is null."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-import pytest
 from made_results import made, trials_of
 from user_sweeps import ARMS, TABLES
 
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
 from hpxfer.store import SHAPE_COLUMNS, Store
-from hpxfer.store.proof import identity_of_row
 from hpxfer.store.schema import UNKNOWN_SETTING, shape_of_row
 from hpxfer.trial import DataRef, Expansion, Trial
-from hpxfer.trial.identity import id_of
 
 DATA = DataRef(digest="d1", tokenizer="none", vocab_size=0)
 
@@ -30,27 +26,6 @@ def stored(folder: Path, trials: list[Trial]) -> Store:
     store = Store.open(folder, write=True)
     store.append([made(trial) for trial in trials])
     return store
-
-
-@pytest.mark.parametrize("text", [ARMS, TABLES], ids=["arms", "tables"])
-def test_a_row_proves_its_id(text: str, tmp_path: Path) -> None:
-    trials = user_trials(text)
-    rows = stored(tmp_path, trials).read_trials().to_pylist()
-    assert {row["trial_id"] for row in rows} == {trial.id for trial in trials}
-    for row in rows:
-        assert id_of(identity_of_row(row)) == row["trial_id"]
-
-
-@pytest.mark.parametrize("column", ["own", "trainer", "lr", "seed", "steps", "setting"])
-def test_a_row_that_was_changed_proves_it_no_more(column: str, tmp_path: Path) -> None:
-    row = stored(tmp_path, user_trials(TABLES)[-1:]).read_trials().to_pylist()[0]
-    other = {
-        "own": '{"act":"gelu","d_model":256}',
-        "trainer": '{"command":["other"]}',
-        "setting": json.dumps({**json.loads(row["setting"]), "warmup_steps": 7}),
-    }
-    changed = {**row, column: other.get(column, 3)}
-    assert id_of(identity_of_row(changed)) != row["trial_id"]
 
 
 def test_what_is_not_known_is_null(tmp_path: Path) -> None:

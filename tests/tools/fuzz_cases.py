@@ -58,7 +58,6 @@ def _sweep(materials: Materials, random: Random) -> tuple[Sequence[str], Mapping
     commands = (
         *[("plan", "sweep.yaml")] * 4,
         ("plan", "sweep.yaml", "--json", "--trials"),
-        ("plan", "sweep.yaml", "--why", "0"),
         ("explain", "--sweep", "sweep.yaml"),
         ("report", "sweep.yaml"),
     )

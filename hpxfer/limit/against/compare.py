@@ -175,7 +175,7 @@ def _loss(
     if not passes:
         raise HpxferError(
             f"{_where(results, line)}: the trials must have curves of their training loss, got none; run the sweep "
-            "with --retrain-missing-curves"
+            "with resources.curves: all"
         )
     fell = solved.series("loss", passes).mean(axis=0)
     scale = float(fell[0] - fell.min()) or float(fell[0]) or 1.0

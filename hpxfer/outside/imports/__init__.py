@@ -1,7 +1,7 @@
-"""From the runs of a tracker to the table that `hpxfer judge` reads. One file per tracker, and what all share.
+"""The runs of a tracker as the table that `hpxfer judge` reads. One file per tracker, and what all share.
 
 logged      a run as a tracker holds it
-choices     which metric is the loss, and which keys hold HPs
+choices     which metric is the loss
 tabulate    the table, with everything named that was chosen and dropped
 wandb, mlflow, tensorboard
 """

@@ -27,6 +27,10 @@ class Loss:
     reduce: Reduce
     why: str  # in words
 
+    @property
+    def how(self) -> str:
+        return "its last point" if self.reduce == "last" else f"the mean of its last {TAIL_SHARE:.0%} of raw points"
+
 
 def choose_loss(runs: Sequence[LoggedRun], metric: str | None, reduce: str | None, where: str) -> Loss:
     """Return the loss: the metric that the user names, else the only held-out loss, else the only training loss.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.outside.cells import power
 
 # MLflow's stores hold an infinite value as the largest float64, or close to it.
 INFINITE = 1e300
@@ -60,17 +59,11 @@ def flat(config: Mapping[str, Any], start: str = "") -> dict[str, Any]:
     return out
 
 
-def plain(value: Any) -> Any:
-    """Return the value of an HP as a table holds it: `2^-7` as a number, and anything else as it is."""
-    found = power(value) if isinstance(value, str) and "^" in value else None
-    return value if found is None else found
-
-
 def library(module: str, extra: str) -> Any:
     """Return a module of a tracker's library. Raise HpxferError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise HpxferError(
-            f"hpxfer table {extra}: {extra} must be installed, got: {error}; `pip install 'hpxfer[{extra}]'`"
+            f"{extra}: {extra} must be installed, got: {error}; `pip install 'hpxfer[{extra}]'`"
         ) from None

@@ -15,39 +15,43 @@ _SQLITE = "sqlite:///"  # MLflow would make the file of a name that is not there
 PAGE = 1000  # runs per request; MLflow's default stops after 1000 runs without a word
 
 
-def mlflow_runs(uri: str, experiment: str | None) -> list[LoggedRun]:
-    """Return the runs of an experiment at a tracking URI; without its name, of the only one that has runs.
+def mlflow_runs(source: str) -> list[LoggedRun]:
+    """Return the runs of `URI#EXPERIMENT`, the oldest first; without an experiment, of the only one that has runs.
 
     Raises HpxferError if the store cannot be read, or does not have that experiment.
     """
+    uri, _, experiment = source.partition("#")
     mlflow = library("mlflow", "mlflow")
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE).partition("?")[0]).exists():
-        raise HpxferError(f"{uri}: must be a store that is there, got no such file; name a tracking URI")
+        raise HpxferError(f"mlflow:{uri}: must be a store that is there, got no such file; name a tracking URI")
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it says that it looks at tables
     try:
         client = mlflow.MlflowClient(tracking_uri=uri)
-        experiments = {found.name: found.experiment_id for found in client.search_experiments()}
-        if experiment is not None and experiment not in experiments:
+        ids = {found.name: found.experiment_id for found in client.search_experiments()}
+        if experiment and experiment not in ids:
             raise HpxferError(
-                f"{uri}: --experiment: must be one of the store, got {shown(experiment)}; "
-                f"{nearest(experiment, experiments)}"
+                f"mlflow:{source}: must name an experiment of the store, got {shown(experiment)}; "
+                f"{nearest(experiment, ids)}"
             )
-        names = [experiment] if experiment is not None else list(experiments)
-        found = {name: list(_pages(client, experiments[name])) for name in names}
+        found = {name: runs for name in ([experiment] if experiment else ids) if (runs := [*_pages(client, ids[name])])}
     except HpxferError:
         raise
     except Exception as error:  # whatever MLflow, SQLAlchemy or the network say
-        raise HpxferError(f"{uri}: MLflow cannot read it: {first_line(error)}; name a tracking URI") from None
-    with_runs = {name: runs for name, runs in found.items() if runs}
-    if len(with_runs) > 1:
-        raise HpxferError(f"{uri}: --experiment: must be given, as several have runs: {', '.join(sorted(with_runs))}")
-    return [_run(client, run) for runs in with_runs.values() for run in runs]
+        raise HpxferError(f"mlflow:{uri}: MLflow cannot read it: {first_line(error)}; name a tracking URI") from None
+    if len(found) > 1:
+        raise HpxferError(
+            f"mlflow:{uri}: must name one of its experiments, as in mlflow:{uri}#{next(iter(found))}, got several with "
+            f"runs: {', '.join(sorted(found))}"
+        )
+    return [_run(client, run) for runs in found.values() for run in runs]
 
 
 def _pages(client: Any, experiment: str) -> Iterator[Any]:
     token = None
     while True:
-        page = client.search_runs([experiment], max_results=PAGE, page_token=token)
+        page = client.search_runs(
+            [experiment], max_results=PAGE, order_by=["attributes.start_time ASC"], page_token=token
+        )
         yield from page
         token = page.token
         if not token:
@@ -66,9 +70,12 @@ def _run(client: Any, run: Any) -> LoggedRun:
 
 
 def _points(client: Any, run: Any, metric: str) -> list[Point]:
+    """Return every point of a metric. One that was logged without steps has step 0 throughout, so points count then."""
     if metric not in run.data.metrics:
         return []
+    found = sorted(client.get_metric_history(run.info.run_id, metric), key=lambda point: point.timestamp)
+    bare = not any(point.step for point in found)
     return [
-        Point(step=point.step, value=point.value, time=point.timestamp)
-        for point in client.get_metric_history(run.info.run_id, metric)
+        Point(step=at if bare else point.step, value=point.value, time=point.timestamp)
+        for at, point in enumerate(found)
     ]

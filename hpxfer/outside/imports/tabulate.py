@@ -12,14 +12,34 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.errors import HpxferError, first_line, nearest, shown
-from hpxfer.outside.columns import COLUMNS
+from hpxfer.outside.cells import is_empty
+from hpxfer.outside.columns import COLUMNS, columns_of
 from hpxfer.outside.imports.choices import TAIL_SHARE, Loss, choose_loss
-from hpxfer.outside.imports.logged import INFINITE, LoggedRun, Point, newest, plain
+from hpxfer.outside.imports.logged import INFINITE, LoggedRun, Point, newest
+from hpxfer.outside.imports.mlflow import mlflow_runs
+from hpxfer.outside.imports.tensorboard import tensorboard_runs
+from hpxfer.outside.imports.wandb import wandb_runs
 from hpxfer.outside.runs import STATES
 from hpxfer.verdict.labels import scale_text
 
+TRACKERS = {"wandb": wandb_runs, "mlflow": mlflow_runs, "tensorboard": tensorboard_runs}
 MADE = ("loss", "status", "run_id", "steps", "loss_name")  # columns that are made of points, never of HPs
 SHOWN = 5  # runs named per note
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """How the runs of a tracker become a table.
+
+    `metric` and `reduce` choose the loss, see `choose_loss`. `pattern` is a regular expression whose named groups are
+    keys, read from the name of a run. `steps` is where a run has finished; by default the last step that any run of its
+    shape reached.
+    """
+
+    metric: str | None = None
+    reduce: str | None = None
+    pattern: str | None = None
+    steps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,73 +50,67 @@ class Imported:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Measured:
-    run: LoggedRun
-    config: Mapping[str, Any]
-    points: Sequence[Point]
+def is_address(table: str) -> bool:
+    """Return whether this is the address of runs, such as `wandb:ENTITY/PROJECT`, and no file."""
+    return table.partition(":")[0] in TRACKERS and ":" in table
 
-    @property
-    def steps(self) -> float:
-        return self.points[-1].step
+
+def read_address(address: str, columns: Mapping[str, str], shape: Sequence[str], choices: Choices) -> Imported:
+    """Return the table of the runs at an address. Raise HpxferError if there is nothing to put into it."""
+    tracker, _, source = address.partition(":")
+    return tabulate(TRACKERS[tracker](source), where=address, columns=columns, shape=shape, choices=choices)
 
 
 def tabulate(
-    runs: Sequence[LoggedRun],
-    *,
-    where: str,
-    columns: Mapping[str, str],
-    keep: Sequence[str] = (),
-    metric: str | None = None,
-    reduce: str | None = None,
-    pattern: str | None = None,
-    steps: int | None = None,
+    runs: Sequence[LoggedRun], *, where: str, columns: Mapping[str, str], shape: Sequence[str] = (), choices: Choices
 ) -> Imported:
-    """Return the table of runs, with a row for each.
+    """Return the table of runs: a row for each, with every key of their configs as a column, and those of `MADE`.
 
-    - `columns` maps a column of the table to the key of a run's config, e.g. `{"value": "lr", "scale": "width"}`.
-      `keep` are keys that become columns of their own name, such as dimensions of a shape.
-    - `pattern` is a regular expression whose named groups are keys too, read from the name of a run.
-    - `metric` and `reduce`: see `choose_loss`.
-    - `steps` is where a run has finished; by default the last step that any run of its shape reached.
-
-    Raises HpxferError if there is nothing to put into the table.
+    `columns` and `shape` are those of `hpxfer.judge`. A run that lacks a key that is used is dropped.
     """
     for name in columns:
-        if name not in COLUMNS or name in MADE:
-            raise HpxferError(
-                f"{where}: --map: unknown column {shown(name)}; {nearest(name, [c for c in COLUMNS if c not in MADE])}"
-            )
-    if "value" not in columns:
-        raise HpxferError(f"{where}: --map value=KEY: must name the HP that is scanned, e.g. --map value=lr")
+        if name in MADE:
+            legal = nearest(name, [column for column in COLUMNS if column not in MADE])
+            raise HpxferError(f"{where}: --map: must be a key of the runs, got {shown(name)}, which they log; {legal}")
     if not runs:
         raise HpxferError(f"{where}: must hold at least one run, got none; name another source")
-    loss = choose_loss(runs, metric, reduce, where)
-    configs = [{**run.config, **_named(run.name, pattern)} for run in runs]
-    wanted = [*columns.values(), *keep]
-    keys = sorted({key for config in configs for key in config})
-    if unknown := [key for key in wanted if key not in keys]:
-        raise HpxferError(f"{where}: no run has the key {shown(unknown[0])}; {nearest(unknown[0], keys)}")
-    notes = [f"loss: {loss.metric}, {loss.why}: {_reduced(loss)}"]
-    others = sorted({name for run in runs for name in run.metrics} - {loss.metric})
-    notes += [f"metrics left out: {_listed(others)}"] if others else []
-    whole = [pair for pair in zip(runs, configs, strict=True) if all(key in pair[1] for key in wanted)]
-    if lacking := [run for run, config in zip(runs, configs, strict=True) if not all(key in config for key in wanted)]:
-        notes.append(f"dropped, as a key is missing: {_names(lacking)}")
-    measured = [
-        _Measured(run=run, config=config, points=points)
-        for run, config in whole
-        if (points := newest(_history(run, loss.metric, where)))
-    ]
-    there = {id(one.run) for one in measured}
-    if silent := [run for run, _ in whole if id(run) not in there]:
+    loss = choose_loss(runs, choices.metric, choices.reduce, where)
+    notes = [f"loss: {loss.metric}, {loss.why}: {loss.how}"]
+    if others := sorted({name for run in runs for name in run.metrics} - {loss.metric}):
+        notes.append(f"metrics left out: {_listed(others)}")
+    histories = [newest(_history(run, loss.metric, where)) for run in runs]
+    configs = [_config(run, choices.pattern) for run in runs]
+    if silent := [run for run, points in zip(runs, histories, strict=True) if not points]:
         notes.append(f"dropped, as they have no point of {loss.metric}: {_names(silent)}")
-    if not measured:
-        raise HpxferError(f"{where}: no run has the keys {', '.join(wanted)} and a point of {loss.metric}; {notes[-1]}")
-    shape_keys = [columns[name] for name in ("axis", "scale", "shape") if name in columns] + list(keep)
-    ends = _ends(measured, shape_keys, steps)
-    rows, of_status = _rows(measured, columns, keep, loss, ends)
-    return Imported(frame=pd.DataFrame(rows), notes=(*notes, *of_status))
+    if len(silent) == len(runs):
+        raise HpxferError(f"{where}: no run has a point of {loss.metric}; name another with --metric")
+    heard = [config for config, points in zip(configs, histories, strict=True) if points]
+    keys = dict.fromkeys(key for config in heard for key in config)
+    own = {key: [config.get(key) for config in heard] for key in keys} | {name: [None] * len(heard) for name in MADE}
+    of, _ = columns_of(own, {**columns, "loss": "loss"}, shape, where)
+    used = [name for name in (*of.values(), *shape) if name not in MADE]
+    whole = [
+        (run, config, points)
+        for run, config, points in zip(runs, configs, histories, strict=True)
+        if points and not any(is_empty(config.get(key)) for key in used)
+    ]
+    lacking = [run for run, config in zip(runs, configs, strict=True) if any(is_empty(config.get(key)) for key in used)]
+    notes += [f"dropped, as a key is missing: {_names(lacking)}"] if lacking else []
+    if not whole:
+        raise HpxferError(f"{where}: no run has the keys {', '.join(used)} and a point of {loss.metric}; {notes[-1]}")
+    sizes = [*(of[name] for name in ("axis", "scale", "shape") if name in of), *shape]
+    shapes = [tuple(str(config[key]) for key in sizes) for _, config, _ in whole]
+    last: dict[tuple[str, ...], float] = {}
+    for each, (_, _, points) in zip(shapes, whole, strict=True):
+        last[each] = max(last.get(each, -math.inf), points[-1].step)
+    lied = Counter[str]()
+    rows = [
+        {**{key: config.get(key) for key in keys}, **_ended(run, points, loss, choices.steps or last[each], lied)}
+        for each, (run, config, points) in zip(shapes, whole, strict=True)
+    ]
+    counts = Counter(row["status"] for row in rows)
+    notes.append(f"{len(rows)} runs: {', '.join(f'{num} {status}' for status, num in sorted(counts.items()))}")
+    return Imported(frame=pd.DataFrame(rows), notes=(*notes, *(f"{num} runs {what}" for what, num in lied.items())))
 
 
 def _history(run: LoggedRun, metric: str, where: str) -> Sequence[Point]:
@@ -110,60 +124,37 @@ def _history(run: LoggedRun, metric: str, where: str) -> Sequence[Point]:
         ) from None
 
 
-def _named(name: str, pattern: str | None) -> dict[str, str]:
-    """Return the named groups of a pattern in the name of a run."""
-    if pattern is None:
-        return {}
+def _config(run: LoggedRun, pattern: str | None) -> dict[str, Any]:
+    """Return the keys of a run, with the named groups of a pattern in its name, as cells of a table."""
     try:
-        found = re.search(pattern, name)
+        found = None if pattern is None else re.search(pattern, run.name)
     except re.error as error:
         raise HpxferError(f"--pattern: must be a regular expression, got {shown(pattern)}: {error}") from None
-    return {key: text for key, text in found.groupdict().items() if text is not None} if found else {}
+    config = {**run.config, **(found.groupdict() if found else {})}
+    plain = (str, int, float, type(None))
+    return {key: cell if isinstance(cell, plain) else str(cell) for key, cell in config.items() if key not in MADE}
 
 
-def _ends(measured: Sequence[_Measured], keys: Sequence[str], steps: int | None) -> list[float]:
-    """Return for each run the step at which it has finished. Runs that diverged do not say where that is."""
-    shapes = [tuple(str(plain(one.config[key])) for key in keys) for one in measured]
-    last: dict[tuple[str, ...], float] = {}
-    for shape, one in zip(shapes, measured, strict=True):
-        last[shape] = max(last.get(shape, -math.inf), one.steps)
-    return [last[shape] if steps is None else float(steps) for shape in shapes]
-
-
-def _rows(
-    measured: Sequence[_Measured], columns: Mapping[str, str], keep: Sequence[str], loss: Loss, ends: Sequence[float]
-) -> tuple[list[dict[str, Any]], list[str]]:
-    rows, lied = [], Counter[str]()
-    for one, end in zip(measured, ends, strict=True):
-        value = _value(one.points, loss)
-        said = STATES.get(one.run.state.lower(), "failed")
-        ended_well = said == "finished"
-        if value == math.inf:
-            status = "diverged"
-        elif one.steps >= end:
-            status = "finished"
-            lied[
-                "reached the last step, so they count as finished, though the tracker says otherwise"
-            ] += not ended_well
-        else:
-            status = "running" if said in ("finished", "running") else "failed"
-            lied[f"ended before step {scale_text(end)}, so they do not count, though called finished"] += ended_well
-        rows.append(
-            {
-                **{name: plain(one.config[key]) for name, key in columns.items()},
-                **({} if "hp" in columns else {"hp": columns["value"]}),
-                **({} if "axis" in columns or "scale" not in columns else {"axis": columns["scale"]}),
-                **{key: plain(one.config[key]) for key in keep},
-                "loss": None if status in ("running", "failed") else value,
-                "status": status,
-                "run_id": one.run.id,
-                "steps": one.steps,
-                "loss_name": loss.metric,
-            }
-        )
-    counts = Counter(row["status"] for row in rows)
-    notes = [f"{len(rows)} runs: {', '.join(f'{num} {status}' for status, num in sorted(counts.items()))}"]
-    return rows, notes + [f"{num} runs {what}" for what, num in lied.items() if num]
+def _ended(run: LoggedRun, points: Sequence[Point], loss: Loss, end: float, lied: Counter[str]) -> dict[str, Any]:
+    """Return the columns of `MADE` of a run that has finished at step `end`, and count in `lied` what its tracker says
+    otherwise.
+    """
+    said, value, steps = STATES.get(run.state.lower(), "failed"), _value(points, loss), points[-1].step
+    status = "finished" if steps >= end else "running" if said in ("finished", "running") else "failed"
+    if value == math.inf:
+        status = "diverged"  # at a step that says nothing
+    elif status == "finished" and said != "finished":
+        lied["reached the last step, so they count as finished, though the tracker says otherwise"] += 1
+    elif status != "finished" and said == "finished":
+        lied[f"ended before step {scale_text(end)}, so they do not count, though called finished"] += 1
+    counts = status in ("finished", "diverged")
+    return {
+        "loss": value if counts else None,
+        "status": status,
+        "run_id": run.id,
+        "steps": steps,
+        "loss_name": loss.metric,
+    }
 
 
 def _value(points: Sequence[Point], loss: Loss) -> float:
@@ -173,10 +164,6 @@ def _value(points: Sequence[Point], loss: Loss) -> float:
     if any(not math.isfinite(value) or abs(value) >= INFINITE for value in values):
         return math.inf
     return math.fsum(values) / num
-
-
-def _reduced(loss: Loss) -> str:
-    return "its last point" if loss.reduce == "last" else f"the mean of its last {TAIL_SHARE:.0%} of raw points"
 
 
 def _names(runs: Sequence[LoggedRun]) -> str:

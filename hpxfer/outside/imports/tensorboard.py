@@ -5,7 +5,6 @@ HPs are those of the HParams plug-in, if the trainer wrote them. Otherwise `--pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,13 @@ _STATES = {"STATUS_SUCCESS": "finished", "STATUS_FAILURE": "failed"}
 
 
 def tensorboard_runs(folder: str) -> list[LoggedRun]:
-    """Return the runs below a folder. Raise HpxferError if there are none, or if one cannot be read."""
+    """Return the runs below a folder. Raise HpxferError if it is none, or if a run cannot be read."""
     root = Path(folder)
     if not root.is_dir():
-        raise HpxferError(f"{root}: must be a folder with event files below it, got none; name the log directory")
-    folders = sorted({path.parent for path in root.rglob(EVENTS)})
-    return [_run(each, each.relative_to(root).as_posix()) for each in folders]
+        raise HpxferError(f"tensorboard:{root}: must be a folder with event files below it; name the log directory")
+    return [
+        _run(each, each.relative_to(root).as_posix()) for each in sorted({file.parent for file in root.rglob(EVENTS)})
+    ]
 
 
 def _run(folder: Path, name: str) -> LoggedRun:
@@ -38,13 +38,9 @@ def _run(folder: Path, name: str) -> LoggedRun:
     except Exception as error:  # whatever its readers say of a damaged file
         raise HpxferError(f"{folder}: TensorBoard cannot read it: {first_line(error)}; move it away") from None
     metrics = [tag for tag in (*tags["scalars"], *tags["tensors"]) if not tag.startswith("_hparams_")]
+    points = partial(_points, events, frozenset(tags["scalars"]))
     return LoggedRun(
-        id=name,
-        name=name,
-        config=config,
-        state=state,
-        metrics=tuple(dict.fromkeys(metrics)),
-        points=partial(_points, events, frozenset(tags["scalars"])),
+        id=name, name=name, config=config, state=state, metrics=tuple(dict.fromkeys(metrics)), points=points
     )
 
 
@@ -52,12 +48,10 @@ def _points(events: Any, scalars: frozenset[str], metric: str) -> list[Point]:
     """Return every point of a tag, which older writers store as a scalar and newer ones as a tensor of one number."""
     if metric in scalars:
         return [Point(step=at.step, value=at.value, time=at.wall_time) for at in events.Scalars(metric)]
-    arrays = library("tensorboard.util.tensor_util", "tensorboard")
-    try:
-        found = events.Tensors(metric)
-    except KeyError:
+    if metric not in events.Tags()["tensors"]:
         return []
-    pairs = [(at, arrays.make_ndarray(at.tensor_proto)) for at in found]
+    arrays = library("tensorboard.util.tensor_util", "tensorboard")
+    pairs = [(at, arrays.make_ndarray(at.tensor_proto)) for at in events.Tensors(metric)]
     return [
         Point(step=at.step, value=float(array.reshape(-1)[0]), time=at.wall_time)
         for at, array in pairs
@@ -65,22 +59,19 @@ def _points(events: Any, scalars: frozenset[str], metric: str) -> list[Point]:
     ]
 
 
-def _hparams(events: Any) -> tuple[Mapping[str, Any], str]:
+def _hparams(events: Any) -> tuple[dict[str, Any], str]:
     """Return the HPs and how the run ended, as the HParams plug-in has them; nothing and `unknown` without it."""
     metadata = library("tensorboard.plugins.hparams.metadata", "tensorboard")
     plugin, api = (library(f"tensorboard.plugins.hparams.{name}_pb2", "tensorboard") for name in ("plugin_data", "api"))
-    config: dict[str, Any] = {}
-    state = "unknown"
+    config, state = dict[str, Any](), "unknown"
     try:
         contents = events.PluginTagToContent(metadata.PLUGIN_NAME)
     except KeyError:
         return config, state
-    for content in contents.values():
-        data = plugin.HParamsPluginData.FromString(content)
-        if data.HasField("session_start_info"):
-            for name, value in data.session_start_info.hparams.items():
-                kind = value.WhichOneof("kind")
-                config[name] = None if kind is None else getattr(value, kind)
+    for data in map(plugin.HParamsPluginData.FromString, contents.values()):
+        for name, value in data.session_start_info.hparams.items():
+            kind = value.WhichOneof("kind")
+            config[name] = None if kind is None else getattr(value, kind)
         if data.HasField("session_end_info"):
             state = _STATES.get(api.Status.Name(data.session_end_info.status), "unknown")
     return config, state

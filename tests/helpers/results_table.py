@@ -1,4 +1,4 @@
-"""The table of a results folder, so that others can judge it, or hold it beside runs of their own."""
+"""The table of a results folder, as `hpxfer judge` reads it."""
 
 from __future__ import annotations
 
