@@ -162,7 +162,7 @@ def _train(
             spec = checkpoints.start(resources.checkpoint_s)
     with lease.writing():
         # Weights of trials that lost nothing but their curves stay as they are.
-        keep = kept.start(_weights(prepared), "none" if prepared.restoring else resources.keep)
+        keep = kept.start(_weights(prepared)) if resources.keep == "last" and not prepared.restoring else None
     if own is not None:
         how: Train = own
     else:

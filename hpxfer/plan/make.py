@@ -27,7 +27,6 @@ from hpxfer.search import Progress
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.check_shapes import legal_pieces
-from hpxfer.spec.keep import kept_steps
 from hpxfer.spec.presets import preset_lines
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.schedule import schedule_lines
@@ -236,7 +235,7 @@ def _shape_plans(
             tokens=left[shape] * setting.steps * setting.batch_tokens,
             flops=left[shape] * train_flops(shape, setting),
             trial_s=0.0,
-            trial_kept_bytes=4 * params.total * len(kept_steps(resources.keep, setting.steps)),
+            trial_kept_bytes=4 * params.total * (resources.keep == "last"),
             is_measured=known.trial_s is not None,
             memory_parts=_parts(shape, setting, size, device, way, known),
             batch=Batch(
