@@ -1,10 +1,4 @@
-"""The conformance suite of executors. Derive a pytest class from `ExecutorSuite` and give it `executor`.
-
-class TestMine(ExecutorSuite):
-    @pytest.fixture
-    def executor(self):
-        return MyExecutor(workers=2)
-"""
+"""What every executor must do, as a pytest class: derive from `ExecutorSuite` and give it `executor`."""
 
 from __future__ import annotations
 
