@@ -36,7 +36,7 @@ def weights(
       hpxfer weights results/mixtral --best --out mixtral-toy
       hpxfer weights results/mixtral --trial 3f2a --out w --format safetensors
     """
-    from hpxfer.registry import registry
+    from hpxfer.registry import rows_of
     from hpxfer.results import load_results
     from hpxfer.search.verdict_rules import judged_by
     from hpxfer.storage.uri import parse_root
@@ -50,7 +50,7 @@ def weights(
     outcome = load_results(results)
     warn(outcome.problems)
     found, row = chosen_trial(outcome, trial, best=best)
-    form = form or ("transformers" if registry("family").get(found.setting.family).data == "tokens" else "safetensors")
+    form = form or ("transformers" if rows_of("family").get(found.setting.family).data == "tokens" else "safetensors")
     files = write_folder(weights_from(parse_root(results) / FOLDER, found, row), out, form)
     if as_json:
         say(json.dumps({"trial": found.id, "files": [str(path) for path in files]}))
