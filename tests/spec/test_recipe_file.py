@@ -54,9 +54,9 @@ def test_an_unequal_recipe_is_unequal() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"hpxfer_recipe": 3}, "<recipe>:1: hpxfer_recipe: must be at most 2, got 3: a newer hpxfer wrote"),
-        ({"hpxfer_recipe": 1}, "<recipe>:1: hpxfer_recipe: must be 2, got 1, from before the first release of hpxfer"),
-        ({"hpxfer_recipe": True}, "<recipe>:1: hpxfer_recipe: must be a version, which is 2, got True"),
+        ({"hpxfer_recipe": 3}, "<recipe>:1: hpxfer_recipe: must be 2, got 3; write the recipe again with"),
+        ({"hpxfer_recipe": 1}, "<recipe>:1: hpxfer_recipe: must be 2, got 1; write"),
+        ({"hpxfer_recipe": True}, "<recipe>:1: hpxfer_recipe: must be 2, got True"),
         (
             {"family": "mamba"},
             "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, mlp, user, got 'mamba'",
@@ -257,7 +257,6 @@ def test_a_recipe_names_the_plug_ins_of_its_sweep() -> None:
     assert Recipe.parse(made.dump()) == made
     assert "plugins" not in recipe().dump()
     with pytest.raises(HpxferError) as error:
-        recipe(model__gate="mine", optimizer="lion", provenance__plugins=["mine.gates"])
+        recipe(model__gate="mine", provenance__plugins=["mine.gates"])
     message = str(error.value)
-    assert message.count("import the plug-in of the sweep first: mine.gates") == 2
-    assert "optimizer: unknown optimizer 'lion'" in message
+    assert message.count("import the plug-in of the sweep first: mine.gates") == 1
