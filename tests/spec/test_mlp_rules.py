@@ -80,16 +80,6 @@ def test_legal_sweeps(edits: tuple[Edit, ...]) -> None:
         ((("  validation_samples: 1000\n", ""),), "training.validation_samples: must be given"),
         (((BATCH, BATCH + "  batch_tokens: 50\n"),), f"training.batch_tokens: {OF_SAMPLES}"),
         (
-            ((BATCH, BATCH + "  validation_tokens: 50\n"),),
-            f"training.validation_tokens: {OF_SAMPLES}",
-        ),
-        (((BATCH, BATCH + "  tokens: 3000\n"),), f"training.tokens: {OF_SAMPLES}"),
-        (
-            ((BATCH, BATCH + "  accumulation_tokens: 50\n"),),
-            f"training.accumulation_tokens: {OF_SAMPLES}",
-        ),
-        (((BATCH, BATCH + "  accumulation_lanes: 2\n"),), f"training.accumulation_lanes: {OF_SAMPLES}"),
-        (
             ((BATCH, BATCH + "  schedule: {warmup: {tokens: 50}}\n"),),
             f"training.schedule.warmup: {OF_SAMPLES}",
         ),
