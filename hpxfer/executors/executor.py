@@ -21,7 +21,7 @@ TRIES = 3
 
 
 class Executor(Protocol):
-    """Runs stacks, on this machine or elsewhere."""
+    """Runs stacks, on this machine or elsewhere. Every executor passes `hpxfer.testing.executor.ExecutorSuite`."""
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """Train every stack that `more` returns, and call `on_event` with each event of its training.

@@ -1,1 +1,1 @@
-"""What others may test with: conformance suites of what users register."""
+"""What others may test with: the conformance suite that every executor passes."""

@@ -11,7 +11,6 @@ import pytest
 import ray
 import until_asked
 from descend import Descend
-from executor_suite import ExecutorSuite, tiny_stack
 from tiny_trials import SETTING, text_setting, trial
 
 from hpxfer.errors import HpxferError
@@ -22,6 +21,7 @@ from hpxfer.executors.tune import TuneExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.spec.resources_section import ResourcesSpec
+from hpxfer.testing.executor import ExecutorSuite, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.result import Curve, TrialResult

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
-from executor_suite import FINE, tiny_stack
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpxfer.executors.executor import TRIES, once
 from hpxfer.executors.queue import Queue
 from hpxfer.executors.worker import guarded
+from hpxfer.testing.executor import FINE, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.result import TrialResult

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from executor_suite import ExecutorSuite
 
 from hpxfer.executors.local import LocalExecutor
+from hpxfer.testing.executor import ExecutorSuite
 
 
 class TestLocalExecutor(ExecutorSuite):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import one_of_two
 import pytest
-from executor_suite import tiny_stack
 from one_of_two import BUG, DIES, DIES_ONCE, FINE, GIVES_UP, NO_MEMORY, REFUSES, WAIT_S, OneOfTwo
 from tiny_trials import numbers
 
@@ -19,6 +18,7 @@ from hpxfer.executors.placement import Placement
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.spec.resources_section import ResourcesSpec
+from hpxfer.testing.executor import tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.stack import Stack

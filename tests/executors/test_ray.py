@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor_suite import FINE, GO, LOST_ONCE, WAITS, ExecutorSuite, Misbehave, Reported, collect, tiny_stack
 from tiny import write_tiny
 
 from hpxfer.driver import prepare, run
@@ -21,6 +20,7 @@ from hpxfer.executors.ray_cluster import cluster_device
 from hpxfer.plan.packing import GPU_STEP_TOKENS, Measured
 from hpxfer.spec import load_sweep
 from hpxfer.spec.resources_section import ResourcesSpec
+from hpxfer.testing.executor import FINE, GO, LOST_ONCE, WAITS, ExecutorSuite, Misbehave, Reported, collect, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.stack import Stack

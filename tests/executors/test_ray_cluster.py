@@ -15,7 +15,6 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-from executor_suite import GO, WAITS, Misbehave, Reported, tiny_stack
 from ports import free_ports
 from tiny import write_tiny
 
@@ -25,6 +24,7 @@ from hpxfer.executors.placement import Placement
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.results import load_results
 from hpxfer.spec.resources_section import ResourcesSpec
+from hpxfer.testing.executor import GO, WAITS, Misbehave, Reported, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Event, Started
 from hpxfer.trial.stack import Stack

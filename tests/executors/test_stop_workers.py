@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import until_asked
-from executor_suite import FINE, WAITS, Misbehave, tiny_stack
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors import local
@@ -18,6 +17,7 @@ from hpxfer.executors.executor import once
 from hpxfer.executors.local import LocalExecutor
 from hpxfer.executors.worker import STOP_S, StopRequest
 from hpxfer.host.interrupts import Interrupted, interrupts
+from hpxfer.testing.executor import FINE, WAITS, Misbehave, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Progress, Started
 from hpxfer.trial.stack import Stack

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from executor_suite import FINE, tiny_stack
 
 from hpxfer.executors.worker import guarded
+from hpxfer.testing.executor import FINE, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.result import TrialResult

@@ -1,4 +1,10 @@
-"""What every executor must do, as a pytest class: derive from `ExecutorSuite` and give it `executor`."""
+"""The conformance suite of executors. Derive a pytest class from `ExecutorSuite` and give it `executor`.
+
+class TestMine(ExecutorSuite):
+    @pytest.fixture
+    def executor(self):
+        return MyExecutor(workers=2)
+"""
 
 from __future__ import annotations
 
