@@ -16,19 +16,15 @@ if TYPE_CHECKING:
     from hpxfer.analysis import register_statistic as register_statistic
     from hpxfer.analysis import transfer_report as transfer_report
     from hpxfer.analysis.analyze import analyze as analyze
-    from hpxfer.cli.commands import register_command as register_command
     from hpxfer.coordinates.checking import check as check
     from hpxfer.coordinates.own.checking import check_module as check_module
     from hpxfer.data.samples import register_sample_source as register_sample_source
     from hpxfer.data.sources import register_data_source as register_data_source
     from hpxfer.driver import run as run
     from hpxfer.errors import HpxferError as HpxferError
-    from hpxfer.executors.kinds import register_executor as register_executor
     from hpxfer.export import register_export_target as register_export_target
     from hpxfer.figures import all_figures as all_figures
-    from hpxfer.figures import register_figure as register_figure
     from hpxfer.loggers.kinds import register_logger as register_logger
-    from hpxfer.model.families import register_family as register_family
     from hpxfer.model.gates import register_gate as register_gate
     from hpxfer.outside.judging import judge as judge
     from hpxfer.prediction import predict as predict
@@ -41,8 +37,6 @@ if TYPE_CHECKING:
     from hpxfer.scaling.shape import Shape as Shape
     from hpxfer.search.kinds import register_search as register_search
     from hpxfer.spec import load_sweep as load_sweep
-    from hpxfer.train.optimizers import register_optimizer as register_optimizer
-    from hpxfer.train.schedules import register_schedule as register_schedule
 
 __version__ = "0.1.0"
 
@@ -60,18 +54,12 @@ _HOME = {
     "load_sweep": "hpxfer.spec",
     "predict": "hpxfer.prediction",
     "receipt": "hpxfer.receipts",
-    "register_command": "hpxfer.cli.commands",
     "register_data_source": "hpxfer.data.sources",
-    "register_executor": "hpxfer.executors.kinds",
     "register_export_target": "hpxfer.export",
-    "register_family": "hpxfer.model.families",
-    "register_figure": "hpxfer.figures",
     "register_gate": "hpxfer.model.gates",
     "register_logger": "hpxfer.loggers.kinds",
-    "register_optimizer": "hpxfer.train.optimizers",
     "register_parameterization": "hpxfer.scaling",
     "register_sample_source": "hpxfer.data.samples",
-    "register_schedule": "hpxfer.train.schedules",
     "register_search": "hpxfer.search.kinds",
     "register_statistic": "hpxfer.analysis",
     "roles": "hpxfer.recipe",

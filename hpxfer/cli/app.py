@@ -11,9 +11,8 @@ from typer.core import TyperGroup
 
 from hpxfer import __version__
 from hpxfer.cli.commands import COMMANDS, Command
-from hpxfer.cli.options import load_plugins
 from hpxfer.cli.output import say
-from hpxfer.errors import HpxferError, brief
+from hpxfer.errors import brief
 
 _UsageError: Any = typer.BadParameter.__base__  # of click, which Typer may bring itself
 
@@ -61,40 +60,13 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _add_commands(context: typer.Context, plugins: list[str] | None) -> list[str]:
-    """Import the plug-ins that stand before the command's name, and add the commands that they register."""
-    load_plugins(plugins)
-    group = context.command
-    assert isinstance(group, TableGroup)
-    for command in COMMANDS.rows():
-        if command.name not in group.commands:
-            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            group.commands[command.name] = typer.main.get_command(_attach(alone, command))
-    return plugins or []
-
-
 @app.callback()
 def main(
-    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
     ] = False,
-    plugins: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--plugin",
-            callback=_add_commands,
-            metavar="FILE|MODULE",
-            help="Python code that registers a command; may be repeated.",
-        ),
-    ] = None,
 ) -> None:
-    name = context.invoked_subcommand
-    if plugins and name is not None and COMMANDS.module(name) is None:
-        raise HpxferError(
-            f"--plugin before a command's name adds commands, and {name} is hpxfer's own; for a plug-in that the sweep "
-            f"uses, put the option after the name: hpxfer {name} ... --plugin {plugins[0]}"
-        )
+    pass
 
 
 def _attach(target: typer.Typer, command: Command) -> typer.Typer:

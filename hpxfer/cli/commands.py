@@ -1,7 +1,6 @@
 """The table of commands. `hpxfer --help` lists them in this order.
 
-A command is one new file in this room, which defines its row, and one line in `COMMANDS`. A plug-in may register a
-command too: `hpxfer --plugin mine.py NAME` then runs it.
+A command is one new file in this room, which defines its row, and one line in `COMMANDS`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 import typer
 
-from hpxfer.registry.rows import Registry
+from hpxfer.registry.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class Command:
     run: Callable[..., None] | typer.Typer  # a function, or the Typer app of a command that has commands of its own
 
 
-COMMANDS: Registry[Command] = Registry(
+COMMANDS: Rows[Command] = Rows(
     "command",
     {
         "init": "hpxfer.cli.init:INIT",
@@ -49,8 +48,3 @@ COMMANDS: Registry[Command] = Registry(
         "fetch": "hpxfer.cli.fetch:FETCH",
     },
 )
-
-
-def register_command(command: Command) -> Command:
-    """Add a command of your own. Raise HpxferError if its name is taken."""
-    return COMMANDS.register(command)

@@ -125,11 +125,11 @@ def load_plugins(names: list[str] | None) -> None:
 
 def column(optimizer: str | None) -> Column | None:
     """Return the column of a table that `--optimizer` names."""
-    from hpxfer.registry import registry
+    from hpxfer.registry import rows_of
 
     if optimizer is None:
         return None
-    rows = registry("optimizer")
+    rows = rows_of("optimizer")
     if optimizer not in rows:
         raise HpxferError(f"--optimizer must be {' or '.join(rows.names())}, got {shown(optimizer)}")
     named: Column = rows.get(optimizer).column

@@ -26,26 +26,17 @@ def weights(
             "transformers, or safetensors where the family reads no tokens.",
         ),
     ] = None,
-    device: Annotated[
-        Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where a trial is trained again.")
-    ] = "auto",
-    step: Annotated[
-        int | None, typer.Option("--step", min=1, help="The weights after this many steps; default: the last.")
-    ] = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the weights of a trial that has finished.
-
-    A sweep keeps the weights of its trials if resources.keep says so. Otherwise the trial is trained again here, and
-    its losses must be the stored ones.
+    """Write the weights of a trial that has finished. A sweep keeps them if it says `resources: {keep: last}`.
 
     \b
     Examples:
       hpxfer weights results/mixtral --best --out mixtral-toy
       hpxfer weights results/mixtral --trial 3f2a --out w --format safetensors
     """
-    from hpxfer.registry import registry
+    from hpxfer.registry import rows_of
     from hpxfer.results import load_results
     from hpxfer.search.verdict_rules import judged_by
     from hpxfer.storage.uri import parse_root
@@ -59,23 +50,14 @@ def weights(
     outcome = load_results(results)
     warn(outcome.problems)
     found, row = chosen_trial(outcome, trial, best=best)
-    steps = found.setting.steps
-    form = form or ("transformers" if registry("family").get(found.setting.family).data == "tokens" else "safetensors")
-    files = write_folder(
-        lambda: weights_from(parse_root(results) / FOLDER, found, row, device, step),
-        found,
-        out,
-        form,
-        {"step": step or steps},
-    )
+    form = form or ("transformers" if rows_of("family").get(found.setting.family).data == "tokens" else "safetensors")
+    files = write_folder(weights_from(parse_root(results) / FOLDER, found, row), out, form)
     if as_json:
         say(json.dumps({"trial": found.id, "files": [str(path) for path in files]}))
         return
     judged = judged_by(outcome.spec, "validation")
     loss = f"{judged.shown} {judged.level_with_unit(row['validation_loss_nats'])}"
-    after = loss if step in (None, steps) else f"after {step} of {steps} steps"
-    what = f"trial {found.id}: {found.shape.label()}, {after}"
-    say(f"{what}\n{written(files)}")
+    say(f"trial {found.id}: {found.shape.label()}, {loss}\n{written(files)}")
     if form == "transformers" and found.setting.tokenizer not in SIZES:
         say(
             f"no tokenizer is among them: the data holds ids of {found.setting.tokenizer}, and not the tokenizer; give "

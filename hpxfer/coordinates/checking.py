@@ -27,7 +27,7 @@ from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.coordinates.stability import VECTORS
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.evaluate import Parameterization
@@ -366,5 +366,5 @@ def _facts(case: Case) -> PathFacts:
 
 
 def _column(sweep: SweepSpec) -> Column:
-    found: Column = registry("optimizer").get(sweep.training.optimizer).column
+    found: Column = rows_of("optimizer").get(sweep.training.optimizer).column
     return found

@@ -159,7 +159,7 @@ def _train(
         with lease.writing():
             spec = checkpoints.start(resources.checkpoint_s)
     with lease.writing():
-        keep = kept.start(_weights(prepared), resources.keep)
+        keep = kept.start(_weights(prepared)) if resources.keep == "last" else None
     if own is not None:
         how: Train = own
     else:

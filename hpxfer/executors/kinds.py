@@ -1,7 +1,6 @@
-"""The registry of executors. Each row makes the executor that `resources.executor` names.
+"""The kinds of executors. Each row makes the executor that `resources.executor` names.
 
-An executor of your own is one file with its row, and passes `hpxfer.testing.executor.ExecutorSuite`. This module is
-light: a row imports Ray only when it makes its executor.
+This module is light: a row imports Ray only when it makes its executor.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 from hpxfer.executors.executor import Executor
 from hpxfer.executors.placement import Placement
-from hpxfer.registry import Registry
+from hpxfer.registry import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +50,7 @@ def _local(placement: Placement) -> Executor:
 
 RAY = ExecutorKind(name="ray", make=_ray, joins_clusters=True, stops_early=True, shares_gpus=True)
 LOCAL = ExecutorKind(name="local", make=_local, joins_clusters=False, stops_early=False, shares_gpus=False)
-EXECUTORS: Registry[ExecutorKind] = Registry("executor", {"ray": f"{__name__}:RAY", "local": f"{__name__}:LOCAL"})
-
-
-def register_executor(kind: ExecutorKind) -> ExecutorKind:
-    """Add an executor of your own, so that a sweep may name it under `resources.executor`."""
-    return EXECUTORS.register(kind)
+EXECUTORS: Rows[ExecutorKind] = Rows("executor", {"ray": f"{__name__}:RAY", "local": f"{__name__}:LOCAL"})
 
 
 def make_executor(placement: Placement) -> Executor:

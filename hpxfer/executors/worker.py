@@ -95,7 +95,6 @@ class TrainStack:
             points=self.points and MEMBER.is_first,
             stop=STOP.check,
             keep=None if self.keep is None else Keeper(self.keep, stack),
-            keep_at=() if self.keep is None else self.keep.early_steps(stack.setting.steps),
             team=MEMBER.team,
             curves=self.curves,
         )

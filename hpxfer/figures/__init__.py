@@ -1,26 +1,21 @@
 """Figures of a sweep: what a figure shows is decided as data (`*_info`), then drawn (`draw_*`).
 
-`kinds.FIGURES` lists the kinds of figures, and `register_figure` adds one. Drawing needs matplotlib, and never pyplot.
+`kinds.FIGURES` lists the kinds of figures. Drawing needs matplotlib, and never pyplot.
 """
 
 from hpxfer.figures.every_figure import DrawnFigure, all_figures, line_figures
-from hpxfer.figures.kinds import FigureKind, HPFigure, HPInput, Info, SweepFigure, register_figure
+from hpxfer.figures.kinds import Info
 from hpxfer.figures.transfer import Panel, TransferInfo, transfer_info
 from hpxfer.figures.transfer_draw import draw_transfer, save_transfer
 
 __all__ = [
     "DrawnFigure",
-    "FigureKind",
-    "HPFigure",
-    "HPInput",
     "Info",
     "Panel",
-    "SweepFigure",
     "TransferInfo",
     "all_figures",
     "draw_transfer",
     "line_figures",
-    "register_figure",
     "save_transfer",
     "transfer_info",
 ]

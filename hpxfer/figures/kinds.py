@@ -1,4 +1,4 @@
-"""Kinds of figures: the registry that says which figures a report has, and how a user adds one.
+"""Kinds of figures: which figures a report has.
 
 A figure is decided as data first: an `Info` with a title (the conclusion), a caption and the table of what is drawn.
 Then it is drawn. A kind that has nothing to show gives the reason as text instead of an `Info`.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpxfer.registry import Registry
+from hpxfer.registry import Rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ class SweepFigure:
 FigureKind = HPFigure | SweepFigure
 
 # The order is that of a report.
-FIGURES: Registry[FigureKind] = Registry(
+FIGURES: Rows[FigureKind] = Rows(
     "figure",
     {
         "transfer": "hpxfer.figures.transfer_draw:TRANSFER",
@@ -111,8 +111,3 @@ FIGURES: Registry[FigureKind] = Registry(
         "experts-size": "hpxfer.figures.experts_size:EXPERTS_SIZE",
     },
 )
-
-
-def register_figure(kind: FigureKind) -> FigureKind:
-    """Add a kind of figure to every report, after those of hpxfer. Raise HpxferError if its name is taken."""
-    return FIGURES.register(kind)

@@ -1,6 +1,6 @@
 """Families: the model architectures that a sweep can name. One package per family; torch is imported by no row.
 
-To add a family, write a module that holds a `Family` and add its line here, or call `register_family` in a plug-in.
+To add a family, write a module that holds a `Family` and add its line here.
 The trainer, the planner and the checks of a sweep use the functions of the row and know no family by name.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from hpxfer.model.parameters import Memory, ParameterSpec
-from hpxfer.registry import Registry
+from hpxfer.registry import Rows
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import ROW_MULTIPLE, Shape
 from hpxfer.spec.blocks import Options
@@ -103,12 +103,8 @@ class Family:
     """(shape, setting) -> training FLOPs per token, forward and backward."""
     build: Callable[[Sequence[Trial], torch.device, Backend], StackedModel]
     """(trials of one shape and setting, device, kernels) -> their stacked model. It may import torch."""
-    features_per_token: Callable[[Shape, Setting], int] = lambda shape, setting: 0
-    """(shape, setting) -> the numbers per token that are kept for the backward pass, without the logits. A model, for
-    planning, of a family without `memory`."""
-    memory: Callable[[Shape, Setting, bool], Memory] | None = None
-    """(shape, setting, on CUDA) -> what one trial keeps and holds, part by part, for planning. It replaces
-    `features_per_token`."""
+    memory: Callable[[Shape, Setting, bool], Memory]
+    """(shape, setting, on CUDA) -> what one trial keeps and holds, part by part, for planning."""
     logits_per_token: Callable[[Shape, Setting], int] = lambda shape, setting: 0
     """(shape, setting) -> the logits per token that `hpxfer.kernels.head` computes, for planning. It keeps them up to a
     limit, and computes them piece by piece again above it."""
@@ -134,8 +130,7 @@ class Family:
     """The roles whose forward multiplier the model applies. Tables that give others one are refused."""
 
 
-FAMILIES: Registry[Family] = Registry(
+FAMILIES: Rows[Family] = Rows(
     "family",
     {"gpt": "hpxfer.model.gpt:GPT", "mlp": "hpxfer.model.mlp:FAMILY", "user": "hpxfer.model.user:FAMILY"},
 )
-register_family = FAMILIES.register

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from hpxfer.kernels.head_limits import CPU_PIECE_BYTES, KEPT_BYTES, held_bytes
 from hpxfer.model.parameters import Memory, ParameterSpec
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
@@ -92,7 +92,7 @@ def can_recompute(shape: Shape, setting: Setting, *, cuda: bool) -> bool:
 def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool, way: Way = ONE) -> Footprint:
     """Return the peak of a stack's tensors, part by part."""
     specs, memory, logits = _row(shape, setting, cuda)
-    rule, rows = registry("optimizer").get(setting.optimizer), num_trials * way.pieces
+    rule, rows = rows_of("optimizer").get(setting.optimizer), num_trials * way.pieces
     of_one = 4 * sum(spec.numel * spec.layers for spec in specs)
     floats = num_trials * of_one
     largest = 4 * num_trials * max((spec.numel for spec in specs), default=0)
@@ -150,14 +150,11 @@ def footprint(shape: Shape, setting: Setting, num_trials: int, *, cuda: bool, wa
 @functools.lru_cache(maxsize=1024)
 def _row(shape: Shape, setting: Setting, cuda: bool) -> tuple[tuple[ParameterSpec, ...], Memory, int]:
     """Return the parameters of one trial, and of one piece of its batch the memory and the bytes of its logits."""
-    family = registry("family").get(setting.family)
+    family = rows_of("family").get(setting.family)
     setting = replace(setting, batch_tokens=setting.piece_tokens)
     tokens = FLOAT_BYTES[setting.precision] * setting.batch_tokens
-    if family.memory is None:
-        memory = Memory(parts={"activations": tokens * family.features_per_token(shape, setting)})
-    else:
-        memory = family.memory(shape, setting, cuda)
-    return tuple(family.parameters(shape, setting)), memory, tokens * family.logits_per_token(shape, setting)
+    logits = tokens * family.logits_per_token(shape, setting)
+    return tuple(family.parameters(shape, setting)), family.memory(shape, setting, cuda), logits
 
 
 def _last(fits: Callable[[int], bool], low: int, high: int | None) -> int:

@@ -15,19 +15,17 @@ from hpxfer.plan.active import active_lines
 from hpxfer.plan.cautions import cautions
 from hpxfer.plan.footprint import Way, footprint
 from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
-from hpxfer.plan.memory import memory_cautions, room_of, unfit
+from hpxfer.plan.memory import memory_cautions, unfit
 from hpxfer.plan.packing import CPU, Device, Measured, as_computed, memory_of, share_of, stack_sizes, way_on
 from hpxfer.plan.plan import Batch, Plan, ShapePlan
 from hpxfer.plan.point_data import data_lines
 from hpxfer.plan.rounds import packed_at_once, packed_in_rounds
-from hpxfer.plan.ways import How, largest_piece
-from hpxfer.registry import registry
+from hpxfer.plan.ways import How
+from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Progress
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.budget import budget_text
-from hpxfer.spec.check_shapes import legal_pieces
-from hpxfer.spec.keep import kept_steps
 from hpxfer.spec.presets import preset_lines
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.schedule import schedule_lines
@@ -119,7 +117,6 @@ def make_plan(
         price_per_hour=price_per_hour,
         precision=spec.precision,
     )
-    plan = replace(plan, shapes=tuple(_with_piece(plan, row, expansion) for row in plan.shapes))
     return replace(
         plan,
         cautions=(*warnings, *memory_cautions(plan, spec.resources), *cautions(expansion)),
@@ -131,19 +128,6 @@ def make_plan(
         data=data_lines(spec),
         unfit=unfit(plan, spec.resources),
     )
-
-
-def _with_piece(plan: Plan, row: ShapePlan, expansion: Expansion) -> ShapePlan:
-    """Return the row. If not one trial of it fits, with the largest piece of its batch that does."""
-    resources, setting = expansion.spec.resources, expansion.setting_at(row.shape)
-    if expansion.spec.trainer is not None:
-        return row  # its memory is not known
-    room = room_of(plan, resources)
-    if not row.num_stacks or row.stack_size > 1 or row.stack_bytes <= room:
-        return row
-    sizes = [size for size in legal_pieces(setting.batch_tokens, setting.context) if size < setting.piece_tokens]
-    how = replace(How.of(resources), micro_batch_tokens=None)
-    return replace(row, largest_piece=largest_piece(row.shape, setting, room, sizes, how, cuda=plan.device.cuda))
 
 
 def _balance_lines(expansion: Expansion) -> Iterator[str]:
@@ -169,7 +153,7 @@ def _balance_line(spec: SweepSpec) -> str:
 
 def _fills_gpus(resources: ResourcesSpec) -> bool:
     """Return whether the executor gives a GPU as many stacks as fit: the sweep fixes neither their number nor share."""
-    shares = registry("executor").get(resources.executor, "resources.executor").shares_gpus
+    shares = rows_of("executor").get(resources.executor, "resources.executor").shares_gpus
     return shares and resources.gpus_per_stack is None and resources.workers is None
 
 
@@ -236,7 +220,7 @@ def _shape_plans(
             tokens=left[shape] * setting.steps * setting.batch_tokens,
             flops=left[shape] * train_flops(shape, setting),
             trial_s=0.0,
-            trial_kept_bytes=4 * params.total * len(kept_steps(resources.keep, setting.steps)),
+            trial_kept_bytes=4 * params.total * (resources.keep == "last"),
             is_measured=known.trial_s is not None,
             memory_parts=_parts(shape, setting, size, device, way, known),
             batch=Batch(
@@ -290,7 +274,7 @@ def _rated_s(row: ShapePlan, expansion: Expansion, rate: Rate, stack_size: float
 def _reads(spec: SweepSpec) -> str:
     """Return what a run counts: what the family reads or, of a user's own trainer, what the batch is given in."""
     if spec.trainer is None:
-        return str(registry("family").get(spec.model.family).data)
+        return str(rows_of("family").get(spec.model.family).data)
     training = spec.training
     return "tokens" if training.batch_tokens else "samples" if training.batch_samples else "steps"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpxfer.errors import HpxferError
-from hpxfer.plan.packing import HOST_SHARE, WORKER_BYTES
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.spec.resources_section import ResourcesSpec
 
@@ -21,7 +20,7 @@ def memory_cautions(plan: Plan, resources: ResourcesSpec) -> Iterator[str]:
         if over := [row for row in _too_large(plan, room) if row.shape not in refused]:
             worst = max(over, key=lambda row: row.stack_bytes)
             more = f" and {len(over) - 1} other shapes" if len(over) > 1 else ""
-            yield f"{_need(plan, worst, room, more)}: expect it to fail; {_fix(plan, worst)}"
+            yield f"{_need(plan, worst, room, more)}: expect it to fail; {_fix(plan)}"
         if resources.stack_size is not None:
             yield from _clamped(plan, left, room, resources.stack_size)
 
@@ -33,7 +32,7 @@ def unfit(plan: Plan, resources: ResourcesSpec) -> tuple[str, ...]:
     from SURE_EXCESS times the memory on. Below that it is a caution, and so is any excess over a GPU of unknown size.
     """
     room = room_of(plan, resources)
-    return tuple(f"{_need(plan, row, room)}; {_fix(plan, row)}" for row in _refused(plan, room))
+    return tuple(f"{_need(plan, row, room)}; {_fix(plan)}" for row in _refused(plan, room))
 
 
 def require_fit(plan: Plan) -> None:
@@ -85,19 +84,9 @@ def _need(plan: Plan, row: ShapePlan, room: float, more: str = "") -> str:
     )
 
 
-def _fix(plan: Plan, row: ShapePlan) -> str:
-    if row.largest_piece is not None:
-        asked = f"training.accumulation_tokens: {row.largest_piece}"
-        return (
-            f"give {asked}, the largest piece of its batch of which one fits: it gives the trials other ids, because "
-            "sums over pieces have other bits"
-        )
-    smaller = f"fewer batch_{plan.reads}"
-    if plan.device.cuda:
-        return f"give a larger GPU or share of it, {smaller}, or leave the shape out"
-    most = int(HOST_SHARE * (plan.device.host_bytes or 0) // (row.stack_bytes + WORKER_BYTES))
-    workers = f"resources.workers: {most}, or " if 0 < most < _at_once(plan) else ""
-    return f"give {workers}{smaller}, or leave the shape out"
+def _fix(plan: Plan) -> str:
+    larger = "a larger GPU or share of it" if plan.device.cuda else "fewer resources.workers"
+    return f"give {larger}, fewer batch_{plan.reads}, training.accumulation_tokens, or leave the shape out"
 
 
 def _clamped(plan: Plan, left: Sequence[ShapePlan], room: float, asked: int) -> Iterator[str]:

@@ -70,7 +70,6 @@ class ShapePlan:
     batch: Batch
     trial_kept_bytes: int = 0  # of the weights of one trial that stay in the results folder
     memory_parts: Mapping[str, int] = field(default_factory=dict)  # part -> bytes of the stack's tensors at their peak
-    largest_piece: int | None = None  # tokens of the largest piece that fits, if not one trial fits with its own
 
     @property
     def worker_s(self) -> float:

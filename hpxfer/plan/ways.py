@@ -11,7 +11,7 @@ Both change memory and speed, and no bit. The planner takes the first way of thi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hpxfer.plan.footprint import ONE, Way, can_recompute, most_trials, stack_bytes
 from hpxfer.scaling.shape import Shape
@@ -97,16 +97,6 @@ class StackMemory:
             return choices[0]
         fitting = (way for way in choices if self.of(way, num_trials) <= room)
         return next(fitting, None) or min(choices, key=lambda way: self.of(way, num_trials))
-
-
-def largest_piece(shape: Shape, setting: Setting, room: float, sizes: list[int], how: How, *, cuda: bool) -> int | None:
-    """Return the largest of the piece `sizes`, ascending, of which one fits for a single trial. None if none does."""
-    for size in reversed(sizes):
-        cut = replace(setting, accumulation_tokens=size, accumulation_lanes=how.ranks)
-        memory = StackMemory(shape=shape, setting=cut, cuda=cuda)
-        if memory.most_of(ways(shape, cut, size, how, cuda=cuda), room, 1):
-            return size
-    return None
 
 
 def _may(number: int, setting: Setting, tokens_at_once: float, how: How) -> bool:

@@ -11,7 +11,7 @@ from hpxfer.recipe.assign import BALANCED
 from hpxfer.recipe.fitted_range import Rule
 from hpxfer.recipe.forward_sites import attention_scale, forward_sites, mlp_sites
 from hpxfer.recipe.own_factors import Own
-from hpxfer.registry import registry
+from hpxfer.registry import registry, rows_of
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, parameterization
 from hpxfer.scaling.hps import HPs
@@ -45,7 +45,7 @@ class Base:
     @property
     def optimizer(self) -> Any:
         """The row of the optimizer."""
-        return registry("optimizer").get(self.file.optimizer, "optimizer")
+        return rows_of("optimizer").get(self.file.optimizer, "optimizer")
 
     @cached_property
     def shape(self) -> Shape:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.spec.recipe_parts import OWN, own_roles
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def training_facts(file: RecipeFile) -> dict[str, str]:
     out = {"optimizer": file.optimizer}
     if file.model.context:
         out["context"] = f"{file.model.context} tokens"
-    unit = registry("family").get(file.family).data
+    unit = rows_of("family").get(file.family).data
     if file.model.moe_every and own_roles(file) is None:
         first = f" above the first {file.model.dense_first}" if file.model.dense_first else ""
         out["blocks with experts"] = (

@@ -1,4 +1,4 @@
-"""Registry: the rows of one extension point, by name."""
+"""Rows by name: the fixed ones of hpxfer, and the registries of extension points."""
 
 from __future__ import annotations
 
@@ -24,38 +24,19 @@ class Named(Protocol):
 Row = TypeVar("Row", bound=Named)
 
 
-class Registry(Generic[Row]):
-    """The rows of one kind by name: those of hpxfer, and those that users register.
+class Rows(Generic[Row]):
+    """The rows of one kind by name.
 
     `builtin` maps the name of each row of hpxfer to `module:attribute`. A row is imported when it is first asked for,
     so that the sweep's schema can know every legal name without importing the code behind it. `also` maps other
     spellings to the name, which is what files and messages say.
     """
 
-    _every: ClassVar[list[Registry[Any]]] = []
-
     def __init__(self, kind: str, builtin: Mapping[str, str], also: Mapping[str, str] | None = None) -> None:
-        self._every.append(self)
         self.kind = kind
         self._builtin = dict(builtin)
         self._also = dict(also or {})
         self._rows: dict[str, Row] = {}
-        self._modules: dict[str, str] = {}
-
-    def register(self, row: Row) -> Row:
-        """Add a row of the user's under its name. Raise HpxferError if the name is no name, or is taken."""
-        name: object = getattr(row, "name", None)
-        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise HpxferError(
-                f"{self.kind}: a row must have a name of letters, digits, '_', '-' and '.', got {shown(name)} of a "
-                f"{type(row).__name__}"
-            )
-        if row.name in self.names():
-            by = self._modules.get(row.name, "hpxfer")
-            raise HpxferError(f"{self.kind} {shown(row.name)} is registered already, by {by}; choose another name")
-        self._rows[row.name] = row
-        self._modules[row.name] = _calling_module()
-        return row
 
     def get(self, name: str, where: str = "") -> Row:
         """Return the row of this name. Raise HpxferError, which names the nearest legal one, if there is none.
@@ -82,6 +63,41 @@ class Registry(Generic[Row]):
     def rows(self) -> tuple[Row, ...]:
         """Return every row, in the order of `names`. Imports them all."""
         return tuple(self.get(name) for name in self.names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._builtin or name in self._rows or name in self._also
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+
+class Registry(Rows[Row]):
+    """Rows to which users add their own."""
+
+    _every: ClassVar[list[Registry[Any]]] = []
+
+    def __init__(self, kind: str, builtin: Mapping[str, str], also: Mapping[str, str] | None = None) -> None:
+        super().__init__(kind, builtin, also)
+        self._every.append(self)
+        self._modules: dict[str, str] = {}
+
+    def register(self, row: Row) -> Row:
+        """Add a row of the user's under its name. Raise HpxferError if the name is no name, or is taken."""
+        name: object = getattr(row, "name", None)
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            raise HpxferError(
+                f"{self.kind}: a row must have a name of letters, digits, '_', '-' and '.', got {shown(name)} of a "
+                f"{type(row).__name__}"
+            )
+        if row.name in self.names():
+            by = self._modules.get(row.name, "hpxfer")
+            raise HpxferError(f"{self.kind} {shown(row.name)} is registered already, by {by}; choose another name")
+        self._rows[row.name] = row
+        self._modules[row.name] = _calling_module()
+        return row
 
     def module(self, name: str) -> str | None:
         """Return the module that registered the row. Return None for a row of hpxfer."""
@@ -112,15 +128,6 @@ class Registry(Generic[Row]):
             yield row
         finally:
             self.remove(row.name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._builtin or name in self._rows or name in self._also
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names())
-
-    def __len__(self) -> int:
-        return len(self.names())
 
 
 def _calling_module() -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from hpxfer.analysis import TransferReport
 from hpxfer.plan.cautions import CROSSING
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
 from hpxfer.scaling.coverage import control_notes
@@ -193,7 +193,7 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
         largest = results.trials.nlargest(1, "params_total").iloc[0]
         tokens = int(largest["batch_tokens"]) * int(largest["steps"])
         family = results.spec.model.family
-        reads = registry("family").get(family).data if family in registry("family") else "tokens"
+        reads = rows_of("family").get(family).data
         yield (
             f"The largest model has {int(largest['params_total']):,} parameters and was trained on {tokens:,} {reads}. "
             "The report does not cover longer training or other data."
@@ -226,8 +226,6 @@ def of_others(reports: Sequence[TransferReport]) -> Iterator[str]:
 def _of_control(results: Results) -> Iterator[str]:
     """Yield what the control holds along an axis, where that is not plain from its name."""
     expansion = results.expansion
-    if results.spec.training.optimizer not in registry("optimizer"):
-        return  # a plug-in's, which no report imports
     for choice in expansion.choices:
         for axis in expansion.axes if choice.name == rules_of(results.spec).control and not choice.is_own else ():
             shape, base = axis.points[-1].shape, results.spec.base_shape

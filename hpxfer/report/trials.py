@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 
-from hpxfer.registry import registry
 from hpxfer.results import MISSING, Results
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec.blocks import model_roles
@@ -107,18 +106,14 @@ def _losses(results: Results, rows: pd.DataFrame) -> dict[str, tuple[str, pd.Ser
     return out
 
 
-def _roles(results: Results) -> frozenset[str] | None:
-    """Return the roles that the sweep's models have at any shape; None if they are those of a plug-in."""
+def _roles(results: Results) -> frozenset[str]:
+    """Return the roles that the sweep's models have at any shape."""
     spec = results.spec
-    if spec.model.family not in registry("family"):
-        return None
     return frozenset(role for _, shape in keyed_shapes(spec) for role in model_roles(shape, spec.model))
 
 
-def _of_model(resolved: dict[str, list[Any]], roles: frozenset[str] | None) -> dict[str, list[Any]]:
+def _of_model(resolved: dict[str, list[Any]], roles: frozenset[str]) -> dict[str, list[Any]]:
     """Return resolved multipliers without the roles that no model of the sweep has: a table has rows for all roles."""
-    if roles is None:
-        return resolved
     values = [
         {**value, "roles": {role: of_role for role, of_role in value["roles"].items() if role in roles}}
         for value in resolved["values"]

@@ -142,12 +142,6 @@ def heads_of(width: int, head_dim: int, num_heads: int | None, kv_heads: int | N
     return {"num_heads": heads, "kv_heads": 0 if kv_heads in (None, heads or of_width) else kv_heads or 0}
 
 
-def _nearest_divisor(number: int, to: int) -> int:
-    """Return the divisor of a number that is nearest to `to`."""
-    divisors = (each for low in range(1, math.isqrt(number) + 1) if number % low == 0 for each in (low, number // low))
-    return min(divisors, key=lambda each: (abs(each - to), each))
-
-
 def spell_own(dims: Mapping[str, OwnDim]) -> str:
     """Return the shape of a user's own trainer as `Shape.own` holds it."""
     return json.dumps(dict(dims), sort_keys=True, separators=(",", ":"), allow_nan=False) if dims else ""
@@ -184,7 +178,7 @@ def check_shape(shape: Shape) -> str | None:
     if shape.query_heads % shape.key_heads:
         return (
             f"kv_heads must divide num_heads, by default width / head_dim, got {shape.key_heads} and "
-            f"{shape.query_heads} heads; the nearest is {_nearest_divisor(shape.query_heads, shape.key_heads)}"
+            f"{shape.query_heads} heads"
         )
     return _check_experts(shape)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import EXPERT_DIMS, OwnDim, Shape, check_trainable, heads_of
 from hpxfer.spec.blocks import Blocks, Model, has_dense
 from hpxfer.spec.own import OF_RUN, changed, own_scale, own_shape
@@ -163,7 +163,7 @@ def moved(base: Shape, change: ShapeChange, model: Model) -> Shape:
         steps=change.steps or base.steps,
     )
     shape = replace(shape, **_dense(base, change, shape, model))
-    if problem := check_trainable(shape, registry("family").get(model.family).row_multiple):
+    if problem := check_trainable(shape, rows_of("family").get(model.family).row_multiple):
         raise HpxferError(problem)
     return shape
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import Parameterization, evaluate
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
@@ -86,7 +86,7 @@ def has_dense(shape: Shape, blocks: Blocks) -> bool:
 
 def model_roles(shape: Shape, model: Model) -> tuple[str, ...]:
     """Return the roles of a model's parameters at `shape`, and `router_bias` where there are routers."""
-    roles: tuple[str, ...] = registry("family").get(model.family).roles(shape, model)
+    roles: tuple[str, ...] = rows_of("family").get(model.family).roles(shape, model)
     return roles
 
 
@@ -97,7 +97,7 @@ def forward_problem(
 
     The table has rules for all roles of these models.
     """
-    applied = registry("family").get(model.family).forward_roles
+    applied = rows_of("family").get(model.family).forward_roles
     for shape in shapes:
         factors = evaluate(choice, base, shape, optimizer)
         others = [role for role in model_roles(shape, model) if role not in applied]

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from hpxfer.errors import nearest
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.spec import presets
 from hpxfer.spec.axes import entries
-from hpxfer.spec.check_trainer import OF_USER, trainer_problems, without_trainer
+from hpxfer.spec.check_trainer import trainer_problems
 from hpxfer.spec.model_section import BalanceSpec, MLPSpec, ModelSpec, ShapeSpec
 from hpxfer.spec.own import USER
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.sweep import Length, ShapeChange, SweepSpec
-from hpxfer.spec.yaml_file import KeyPath
 
-# Keys of `training` in a family that reads tokens -> those that stand in their place where it reads samples.
-_OF_TOKENS = {
-    "batch_tokens": "batch_samples",
-    "validation_tokens": "validation_samples",
-    "tokens": "steps",
-    "accumulation_tokens": None,
+_OF_TRAINER = (("trainer",), *(("resources", key) for key in ("gpus_per_trial", "gpus_per_node", "nodes_per_trial")))
+_OF_STACKS = ("gpus_per_stack", "stack_size", "micro_batch_tokens", "kernels", "recompute", "checkpoint_s", "keep")
+# What a family reads -> the keys beside the model that it does not read.
+_UNREAD: dict[str, tuple[tuple[str, ...], ...]] = {
+    "tokens": (*_OF_TRAINER, ("training", "batch_samples"), ("training", "validation_samples")),
+    "samples": (
+        *_OF_TRAINER,
+        *(("training", key) for key in ("batch_tokens", "validation_tokens", "tokens")),
+        *(("training", key) for key in ("accumulation_tokens", "accumulation_lanes")),
+        ("resources", "micro_batch_tokens"),
+    ),
+    USER: (
+        *(("training", key) for key in ("validation_tokens", "validation_samples", "determinism")),
+        *(("training", key) for key in ("accumulation_tokens", "accumulation_lanes")),
+        *(("precision",), ("early_stopping", "asha"), ("resources", "loggers")),
+        *(("resources", key) for key in _OF_STACKS),
+    ),
+}
+_READ_OF_POINT = ("own", "batch_tokens", "batch_samples", "steps", "schedule")  # by a user's own trainer
+# What a family reads -> the keys of a point that it does not read.
+_UNREAD_OF_POINT = {
+    "tokens": ("batch_samples", "own"),
+    "samples": ("batch_tokens", "own"),
+    USER: tuple(key for key in ShapeChange.model_fields if key not in _READ_OF_POINT),
 }
 _REQUIRED = {
     "tokens": ("batch_tokens", "validation_tokens"),
@@ -31,67 +48,48 @@ _REQUIRED = {
 
 def family_problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every key that the sweep's family needs and does not get, or gets and does not read."""
+    family = rows_of("family").get(spec.model.family)
+    if spec.model.family == USER and spec.trainer is None:
+        yield ("trainer",), f"must be given with model.family: {USER}: what trains its models"
+        return
+    yield from _unread_keys(spec, family)
+    yield from _unread(spec, family)
     if spec.model.family == USER:
         yield from trainer_problems(spec)
         return
-    yield from without_trainer(spec)
-    family = registry("family").get(spec.model.family)
-    of_tokens = family.data == "tokens"
-    own = _REQUIRED[family.data]
-    for key in own:
+    for key in _REQUIRED[family.data]:
         if getattr(spec.training, key) is None:
             yield ("training", key), "must be given"
-    yield from _other_data(spec, of_tokens, family.name)
-    for at, change in _points(spec):
-        key = "batch_samples" if of_tokens else "batch_tokens"
-        if getattr(change, key) is not None:
-            yield (*at, key), _of_other(of_tokens, family.name, "batch_tokens" if of_tokens else "batch_samples")
-    if of_tokens:
-        if spec.model.context is None:
-            yield ("model", "context"), "must be given"
-        if spec.model.base.head_dim is None:
-            yield ("model", "base", "head_dim"), "must be given"
-    base = spec.model.base
-    if family.base_keys is not None and "dense_width" not in family.base_keys and base.num_experts is None:
+    if family.data == "tokens" and spec.model.context is None:
+        yield ("model", "context"), "must be given"
+    if family.data == "tokens" and spec.model.base.head_dim is None:
+        yield ("model", "base", "head_dim"), "must be given"
+    if family.base_keys is not None and "dense_width" not in family.base_keys and spec.model.base.num_experts is None:
         yield ("model", "base"), "must give num_experts, num_active and expert_width or expert_ratio"
-    yield from _unread(spec, family)
     # `auto` may stand for either precision, by the device that will train.
     legal = (*family.precisions, *(("auto",) if len(family.precisions) > 1 else ()))
     if spec.precision not in legal:
         yield ("precision",), f"must be {' or '.join(legal)} in the family {family.name}, got {spec.precision}"
 
 
-def _points(spec: SweepSpec) -> Iterator[tuple[KeyPath, ShapeChange]]:
+def _unread_keys(spec: SweepSpec, family: Any) -> Iterator[Problem]:
+    """Yield the keys beside the model that are not at their default, although the family does not read them."""
+    why = f"has no effect in the family {family.name}" + ("" if family.data == USER else f", which reads {family.data}")
+    for *above, key in _UNREAD[family.data]:
+        section = getattr(spec, above[0]) if above else spec
+        if getattr(section, key) != type(section).model_fields[key].get_default(call_default_factory=True):
+            yield (*above, key), why
     for name, axis in spec.axes.items():
+        if axis.scale is not None and family.data != USER:
+            yield ("axes", name, "scale"), why
         for below, entry in entries(axis):
-            if isinstance(entry, ShapeChange):
-                yield ("axes", name, *below), entry
-
-
-def _of_other(of_tokens: bool, family: str, instead: str | None) -> str:
-    reads, other = ("tokens", "samples") if of_tokens else ("samples", "tokens")
-    fix = f"write {instead}" if instead else "take it out"
-    return f"goes with {other}, and the family {family} reads {reads}; {fix}"
-
-
-def _other_data(spec: SweepSpec, of_tokens: bool, family: str) -> Iterator[Problem]:
-    """Yield the keys of tokens in a family that reads samples, and the reverse."""
-    training = spec.training
-    of_samples = {new: old for old, new in _OF_TOKENS.items() if new in _REQUIRED["samples"]}
-    wrong: Mapping[Any, Any] = of_samples if of_tokens else _OF_TOKENS
-    for key, instead in wrong.items():
-        if getattr(training, key) is not None:
-            yield ("training", key), _of_other(of_tokens, family, instead)
-    if of_tokens:
-        return
-    if training.accumulation_lanes > 1:
-        yield ("training", "accumulation_lanes"), _of_other(False, family, None)
-    if spec.resources.micro_batch_tokens is not None:
-        yield ("resources", "micro_batch_tokens"), _of_other(False, family, None)
-    for key in ("warmup", "decay_length"):
-        length = getattr(training.schedule, key)
+            for key in _UNREAD_OF_POINT[family.data] if isinstance(entry, ShapeChange) else ():
+                if getattr(entry, key) is not None:
+                    yield ("axes", name, *below, key), why
+    for key in ("warmup", "decay_length") if family.data == "samples" else ():
+        length = getattr(spec.training.schedule, key)
         if isinstance(length, Length) and length.tokens is not None:
-            yield ("training", "schedule", key), _of_other(False, family, "a number of steps or a fraction")
+            yield ("training", "schedule", key), why
 
 
 def _unread(spec: SweepSpec, family: Any) -> Iterator[Problem]:
@@ -107,12 +105,12 @@ def _unread(spec: SweepSpec, family: Any) -> Iterator[Problem]:
 
     # A preset fills in keys that the file does not give.
     keys = ["like"] if model.like is not None and "like" in unread["model"] else unread["model"]
-    for name in (key for key in keys if key not in OF_USER):  # `without_trainer` names those
+    for name in keys:
         default = defaults.get(name, ModelSpec.model_fields[name].default)
         if is_given(model, name, default):
             read = [key for key in ModelSpec.model_fields if key not in (*unread["model"], "family", "base")]
             yield ("model", name), f"has no effect in the family {family.name}; {nearest(name, read)}"
-    for name in unread["base"]:
+    for name in unread["base"] if family.data != USER else ():  # whose base stands for `own`
         if is_given(model.base, name, ShapeSpec.model_fields[name].default):
             yield (
                 ("model", "base", name),
@@ -126,7 +124,9 @@ def unread_keys(family: Any) -> dict[str, list[str]]:
     `family` is its row.
     """
     model = (
-        ["mlp", *OF_USER] if family.model_keys is None else _without(ModelSpec, (*family.model_keys, "family", "base"))
+        ["mlp", "own", "dims"]
+        if family.model_keys is None
+        else _without(ModelSpec, (*family.model_keys, "family", "base"))
     )
     return {"model": model, "base": [] if family.base_keys is None else _without(ShapeSpec, family.base_keys)}
 

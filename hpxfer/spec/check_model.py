@@ -41,11 +41,10 @@ def _positions(model: ModelSpec) -> Iterator[Problem]:
     rotated = head_dim * model.rope_share
     if model.positions != "rope":
         yield from _goes_with(model, ("rope_theta", "rope_share"), "positions: rope", f"positions: {model.positions}")
-    elif abs(rotated - (features := max(2, 2 * round(rotated / 2)))) > _ROUNDING:
+    elif abs(rotated - max(2, 2 * round(rotated / 2))) > _ROUNDING:
         yield (
             ("model", "rope_share"),
-            f"must rotate an even number of the {head_dim} features of a head, got {rotated:g}; the nearest "
-            f"is {features}, rope_share: {features / head_dim:g}",
+            f"must rotate an even number of the {head_dim} features of a head, got {rotated:g}",
         )
     if model.positions != "learned":
         yield from _goes_with(model, ("position_std",), "positions: learned", f"positions: {model.positions}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
-from hpxfer.errors import MAX_SHOWN, nearest, shown
-from hpxfer.registry import registry
+from hpxfer.errors import nearest
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.spec.search import SearchSpec
 from hpxfer.spec.sweep import SweepSpec
@@ -26,27 +24,11 @@ def search_problems(spec: SweepSpec, *, broken: bool, why_not: WhyNot) -> Iterat
 
 
 def _unread(search: SearchSpec) -> Iterator[Problem]:
-    """Yield the keys that the kind does not read, with the keys that it reads and the kinds that read such a key."""
+    """Yield the keys that the kind does not read."""
     own = [*SearchSpec.model_fields, *search.row.settings.model_fields]
-    if all(name in own for name in search.given):
-        return  # the other kinds are not loaded: some import scipy
-    legal = f"legal for {search.kind}: {', '.join(sorted(own))}"
-    readers: dict[str, list[str]] = {}
-    for row in registry("search").rows():
-        for key in row.settings.model_fields:
-            readers.setdefault(key, []).append(row.name)
     for name in search.given:
-        if name in own:
-            continue
-        if name in readers:
-            kinds = " and ".join(readers[name])
-            yield ("search", name), f"is read by {kinds}, not by {search.kind}; take it out; {legal}"
-        elif (fix := nearest(name, own)).startswith("legal"):
-            meant = next(iter(get_close_matches(name[:MAX_SHOWN], list(readers), n=1, cutoff=0.6)), None)
-            of_other = f"; did you mean {shown(meant)}, which {' and '.join(readers[meant])} reads?" if meant else ""
-            yield ("search", name), f"unknown key; {legal}{of_other}"
-        else:
-            yield ("search", name), f"unknown key; {fix}"
+        if name not in own:
+            yield ("search", name), f"unknown key; {nearest(name, own)}"
 
 
 def _early_stopping(spec: SweepSpec) -> Iterator[Problem]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import Parameterization, parameterization
-from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape, check_trainable
 from hpxfer.spec.arms import arm_label
 from hpxfer.spec.axes import DIMENSION, entries, shape_at
 from hpxfer.spec.blocks import forward_problem, has_dense, model_roles, moe_blocks
-from hpxfer.spec.key_names import dimension_called, hp_called
 from hpxfer.spec.model_section import ShapeSpec
 from hpxfer.spec.own import own_scale
 from hpxfer.spec.problem import Problem
@@ -29,6 +27,8 @@ KeyedShape = tuple[KeyPath, Shape]
 # float32 on AVX2). A stacked trial would then not have the same bits as the trial alone.
 BATCH_TOKENS_MULTIPLE = 32
 AT_BASE: KeyPath = ("model", "base")
+# How a file runs shapes along an axis for which a table is not made.
+HOW_TO_ALLOW = "allow_kappa_change: true in the axis runs it all the same"
 
 
 def base_problems(spec: SweepSpec) -> Iterator[Problem]:
@@ -56,7 +56,7 @@ def base_problems(spec: SweepSpec) -> Iterator[Problem]:
 
 
 def _row_multiple(spec: SweepSpec) -> int:
-    multiple: int = registry("family").get(spec.model.family).row_multiple
+    multiple: int = rows_of("family").get(spec.model.family).row_multiple
     return multiple
 
 
@@ -153,20 +153,12 @@ def _axis_problem(name: str, axis: AxisSpec, spec: SweepSpec) -> Problem | None:
     legal = DIMENSION if spec.model.own is None else [*spec.model.own, "batch_tokens", "steps"]
     if axis.values is not None and name not in legal:
         of = "dimension" if spec.model.own is None else "key of model.own"
-        return (), f"an axis of bare values must be named after a {of}; {_axis_called(name, legal)}"
+        return (), f"an axis of bare values must be named after a {of}; {nearest(name, legal)}"
     if not (axis.values or axis.shapes):
         return (), "must hold at least one shape"
     if axis.num_active is not None and (name != "experts" or axis.values is None or spec.model.own is not None):
         return ("num_active",), "only for the values of the axis experts; in shapes, give it in each"
     return None
-
-
-def _axis_called(name: str, legal: Collection[str]) -> str:
-    """Return the fix for an axis of bare values with another name than one of the `legal` ones."""
-    if hp_called(name) or name in SCALARS:
-        return "it is an HP, and HPs are scanned in grid"
-    meant = dimension_called(name)
-    return nearest(next((axis for axis in legal if DIMENSION.get(axis) == meant), name) if meant else name, legal)
 
 
 def _point_problems(
@@ -182,14 +174,8 @@ def _point_problems(
         got = f"{shape.num_active}/{shape.num_experts}" if shape.num_experts else "1, as of any dense shape"
         yield (
             f"kappa = num_active/num_experts must stay {base.kappa:g} under {holding[0]}, got {got}; transfer is not "
-            f"expected along such an axis; {how_to_allow(axis)}"
+            f"expected along such an axis; {HOW_TO_ALLOW}"
         )
-
-
-def how_to_allow(axis: AxisSpec) -> str:
-    """Return how a file runs shapes along an axis for which a table is not made."""
-    form = "values" if axis.values is not None else "shapes"
-    return f"to run it all the same, write the axis as {{{form}: [...], allow_kappa_change: true}}"
 
 
 def _schedule(spec: SweepSpec, shape: Shape, own: ScheduleSpec | None) -> Iterator[Problem]:
@@ -214,7 +200,7 @@ def batch_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, st
     if spec.trainer is not None:
         return
     context, validation_tokens = spec.model.context or 1, spec.training.validation
-    if registry("family").get(spec.model.family).data == "samples":
+    if rows_of("family").get(spec.model.family).data == "samples":
         if validation_tokens % batch_tokens:
             yield "validation_samples", f"must be whole batches of {batch_tokens} samples, got {validation_tokens}"
         return
@@ -238,35 +224,20 @@ def _piece_problems(spec: SweepSpec, batch_tokens: int) -> Iterator[tuple[str, s
     pieces = 1
     if tokens is not None and tokens < batch_tokens:
         if batch_tokens % tokens:
-            near = f"; legal near it: {_around(legal_pieces(batch_tokens, context), tokens)}"
-            yield "accumulation_tokens", f"must divide the batch of {batch_tokens} tokens, got {tokens}{near}"
+            yield "accumulation_tokens", f"must divide the batch of {batch_tokens} tokens, got {tokens}"
             return
         pieces = batch_tokens // tokens
     if pieces % lanes:
-        legal_lanes = ", ".join(map(str, divisors(pieces)[:12]))
         yield (
             "accumulation_lanes",
-            f"must divide the {pieces} piece{'s' if pieces > 1 else ''} of a batch of {batch_tokens} tokens, got "
-            f"{lanes}; legal: {legal_lanes}",
+            f"must divide the pieces of a batch of {batch_tokens} tokens, which are {pieces}, got {lanes}",
         )
-
-
-def legal_pieces(batch_tokens: int, context: int) -> list[int]:
-    """Return the tokens that a piece of a batch may have, ascending. The last is the whole batch, if it is legal."""
-    whole = math.lcm(BATCH_TOKENS_MULTIPLE, context)
-    return [size for size in divisors(batch_tokens) if size % whole == 0]
 
 
 def divisors(number: int) -> list[int]:
     """Return the divisors of a number, ascending."""
     small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
     return sorted({*small, *(number // divisor for divisor in small)})
-
-
-def _around(legal: Sequence[int], got: int) -> str:
-    """Return the largest legal number below what was given and the smallest above it, as text."""
-    below, above = [size for size in legal if size < got], [size for size in legal if size > got]
-    return " and ".join(map(str, [*below[-1:], *above[:1]]))
 
 
 def choices_of(spec: SweepSpec) -> list[Parameterization]:
@@ -291,7 +262,7 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> 
         at: KeyPath = ("parameterizations", index)
         try:
             choice = parameterization(chosen.table, chosen.conventions)
-            column = registry("optimizer").get(spec.training.optimizer).column
+            column = rows_of("optimizer").get(spec.training.optimizer).column
             rows = choice.rows(column)
         except HpxferError as error:
             yield at, str(error)

@@ -9,25 +9,17 @@ from pathlib import PurePosixPath
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import OWN
-from hpxfer.spec import presets
 from hpxfer.spec.axes import entries
-from hpxfer.spec.model_section import ModelSpec
-from hpxfer.spec.own import OF_RUN, USER, own_shape
+from hpxfer.spec.own import OF_RUN, own_shape
 from hpxfer.spec.problem import Problem
-from hpxfer.spec.resources_section import ResourcesSpec
-from hpxfer.spec.sweep import ShapeChange, SweepSpec
+from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.trainer_section import TrainerSpec, labels
 from hpxfer.spec.yaml_file import KeyPath
 
 _AT: KeyPath = ("trainer",)
-OF_USER = ("own", "dims")  # keys of `model` that go with the family user alone
-_READ_OF_MODEL = ("family", "own", "dims", "base", "gate", "attention_scale")  # the last two are for its recipe
-_READ_OF_POINT = ("own", "batch_tokens", "batch_samples", "steps", "schedule")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")  # of an arm: part of labels
 # Fewer reports than this in the final window say too little of its mean.
 LEAST_IN_WINDOW = 5
-# Keys of `resources` that only the built-in trainer reads.
-_OF_STACKS = ("stack_size", "micro_batch_tokens", "kernels", "recompute", "checkpoint_s")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # hf_token is a secret, while tokenizer, num_tokens and eos_token are none.
 _SECRET = re.compile(
@@ -37,32 +29,10 @@ _SECRET = re.compile(
 )
 
 
-def without_trainer(spec: SweepSpec) -> Iterator[Problem]:
-    """Yield the keys that go with a user's own trainer, in a sweep of a built-in family."""
-    family = spec.model.family
-    if spec.trainer is not None:
-        yield _AT, f"goes with model.family: {USER}, got {family}; take one of them out"
-    for key in OF_USER:
-        if getattr(spec.model, key):
-            yield ("model", key), f"goes with model.family: {USER}, got {family}; take it out"
-    for key, instead in (("gpus_per_trial", "gpus_per_stack"), ("gpus_per_node", None), ("nodes_per_trial", None)):
-        if getattr(spec.resources, key) is not None:
-            fix = "take it out" if instead is None else f"write {instead}"
-            yield ("resources", key), f"goes with a trainer of your own; {fix}"
-    for name, axis in spec.axes.items():
-        if axis.scale is not None:
-            yield ("axes", name, "scale"), f"goes with model.family: {USER}, got {family}; take it out"
-        for below, entry in entries(axis):
-            if isinstance(entry, ShapeChange) and entry.own is not None:
-                yield ("axes", name, *below, "own"), f"goes with model.family: {USER}, got {family}; take it out"
-
-
 def trainer_problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every broken rule of a sweep of the family `user` that no later check needs to be kept first."""
     trainer = spec.trainer
-    if trainer is None:
-        yield _AT, f"must be given with model.family: {USER}: what trains its models"
-        return
+    assert trainer is not None, "it is the family user"
     yield from _entry(trainer)
     yield from _arms(spec, trainer)
     yield from _texts(trainer)
@@ -175,25 +145,11 @@ def _model(spec: SweepSpec) -> Iterator[Problem]:
             "must say what the parameterizations read of model.own, such as {width: d_model, depth: n_layer}; or give "
             "arms of your own as trainer.arms",
         )
-    if model.like is not None:
-        yield ("model", "like"), "has no effect: your own trainer builds the model; take it out"
-        return
-    defaults = presets.of_family(model.family)
-    for name, field in ModelSpec.model_fields.items():
-        if name in _READ_OF_MODEL:
-            continue
-        if getattr(model, name) != defaults.get(name, field.get_default(call_default_factory=True)):
-            yield ("model", name), "has no effect: your own trainer builds the model; give it in trainer.args"
 
 
 def _keys(spec: SweepSpec) -> Iterator[Problem]:
-    """Yield the keys that only the built-in trainer reads."""
+    """Yield the broken rules of batches, and of the loss that is judged."""
     training, at = spec.training, ("training",)
-    for key in ("validation_tokens", "validation_samples", "accumulation_tokens", "determinism"):
-        if getattr(training, key) is not None:
-            yield (*at, key), "has no effect: your own trainer decides it; give it in trainer.args"
-    if training.accumulation_lanes != 1:
-        yield (*at, "accumulation_lanes"), "has no effect: your own trainer decides it; take it out"
     if training.batch_tokens is not None and training.batch_samples is not None:
         yield at, "must give at most one of batch_tokens and batch_samples, got both"
     for name, axis in spec.axes.items():
@@ -202,12 +158,6 @@ def _keys(spec: SweepSpec) -> Iterator[Problem]:
                 given = getattr(entry, key, None) is not None or (key == name and axis.values is not None)
                 if given and getattr(training, key) is None:
                     yield ("axes", name, *below), f"must have its batch in the unit of the base; give training.{key}"
-            if not isinstance(entry, ShapeChange):
-                continue
-            for key in ShapeChange.model_fields:
-                if key not in _READ_OF_POINT and getattr(entry, key) is not None:
-                    rule = "has no effect in the family user; give the shape as own"
-                    yield ("axes", name, *below, key), rule
     if spec.judge.loss not in ("validation", "final_window"):
         yield ("judge", "loss"), f"must be validation or final_window with a trainer, got {spec.judge.loss}"
     if spec.judge.loss == "final_window" and spec.steps and spec.final_window_steps < LEAST_IN_WINDOW:
@@ -216,31 +166,15 @@ def _keys(spec: SweepSpec) -> Iterator[Problem]:
             f"must be at least {LEAST_IN_WINDOW} steps, of which each is reported, for judge.loss: final_window, got "
             f"{spec.final_window_steps}",
         )
-    if spec.early_stopping.asha is not None:
-        yield (
-            ("early_stopping",),
-            "goes with the built-in trainer; let yours end trials that it gives up, or take it out",
-        )
-    if spec.precision != "float32":
-        yield ("precision",), "has no effect: your own trainer decides it; give it in trainer.args"
-    if spec.resources.loggers:
-        yield ("resources", "loggers"), "go with the built-in trainer; let your own write its curves, or take them out"
 
 
 def _resources(spec: SweepSpec) -> Iterator[Problem]:
     resources = spec.resources
-    if resources.gpus_per_stack is not None:
-        yield ("resources", "gpus_per_stack"), "goes with the built-in trainer; write gpus_per_trial"
-    for key in _OF_STACKS:
-        if getattr(resources, key) != ResourcesSpec.model_fields[key].default:
-            yield ("resources", key), "goes with the built-in trainer; take it out"
     if resources.device == "cuda" and resources.gpus_per_trial is None:
         yield ("resources", "device"), "must be given with gpus_per_trial, which says how many GPUs a trial has"
     if resources.device == "cpu" and resources.gpus_per_trial is not None:
         yield ("resources", "device"), "must not be cpu with gpus_per_trial; take one of them out"
     gpus, each = resources.gpus_per_trial, resources.gpus_per_node
-    if resources.keep != "none":
-        yield ("resources", "keep"), "goes with the built-in trainer; let your own keep weights in its checkpoints"
     if gpus is None:
         if each is not None:
             yield ("resources", "gpus_per_node"), "goes with gpus_per_trial, got none"

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 
 from hpxfer.errors import MAX_LINES, HpxferError, cut, nearest, shown
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.scaling.hps import POSITIVE, HPs, check_hp_name, check_hp_value
 from hpxfer.scaling.resolve import resolve_globals
 from hpxfer.scaling.roles import ROLES
@@ -33,7 +33,6 @@ from hpxfer.spec.check_size import length_problems, size_problems
 from hpxfer.spec.check_trainer import cost_problems
 from hpxfer.spec.data import data_problems
 from hpxfer.spec.fields import GridValues, power_of_two
-from hpxfer.spec.key_names import dimension_called, hp_called
 from hpxfer.spec.mlp import LEARNED
 from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import Planned, schedule_problems
@@ -62,7 +61,7 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     shapes = () if broken_base else keyed_shapes(spec)
     yield from broken_base
     yield from model_problems(spec, shapes)
-    yield from registry("family").get(spec.model.family).problems(spec, shapes)
+    yield from rows_of("family").get(spec.model.family).problems(spec, shapes)
     yield from data_problems(spec)
     yield from judge_problems(spec)
     yield from _training(spec)
@@ -160,7 +159,7 @@ def _betas_are_legal(spec: SweepSpec) -> bool:
 
 def _betas(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
     """Yield the shapes at which a table moves a beta out of [0, 1), for the base's betas and the ends of the grid."""
-    if "beta1" not in registry("optimizer").get(spec.training.optimizer).hps or not _betas_are_legal(spec):
+    if "beta1" not in rows_of("optimizer").get(spec.training.optimizer).hps or not _betas_are_legal(spec):
         return
     points = [HPs(lr=1.0, beta1=spec.training.betas[0], beta2=spec.training.betas[1])]
     for name in ("beta1", "beta2"):
@@ -238,11 +237,11 @@ def without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | 
     if not dot:
         if name == "router_bias_lr" and roles and "router_bias" not in roles:
             return "router_bias_lr has no effect: no shape of this sweep has experts; take it out"
-        optimizer = registry("optimizer").get(spec.training.optimizer)
+        optimizer = rows_of("optimizer").get(spec.training.optimizer)
         unused = name in ("eps", "beta1", "beta2", "momentum") and name not in optimizer.hps
         return f"{name} has no effect under {optimizer.name}; take it out" if unused else None
     if kind == "forward_mult":
-        multiplied = registry("family").get(spec.model.family).forward_roles
+        multiplied = rows_of("family").get(spec.model.family).forward_roles
         there = [each for each in multiplied if each in roles]
         if roles and role not in there:
             return f"this model multiplies no output of role {role}; {nearest(role, there)}"
@@ -258,7 +257,7 @@ def without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | 
 def _unused_balance(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
     """Return why an HP of the experts' balance is not read, or None."""
     balance, mlp = spec.model.balance, spec.model.mlp
-    if name in ("aux_weight", "z_weight") and not registry("family").get(spec.model.family).regularizes:
+    if name in ("aux_weight", "z_weight") and not rows_of("family").get(spec.model.family).regularizes:
         return f"{name} has no effect: the family {spec.model.family} has no loss of its routers; take it out"
     if name == "router_bias.lr_mult" and mlp is not None and mlp.router_bias in LEARNED:
         return None
@@ -332,14 +331,10 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
 
 
 def _unknown_hp(name: str) -> str | None:
-    """Return why a name of the grid is that of no HP, with the one that is meant, or None."""
+    """Return why a name of the grid is that of no HP, or None."""
     try:
         check_hp_name(name)
     except HpxferError as error:
-        if (meant := hp_called(name)) is not None:
-            return f"unknown HP; did you mean {shown(meant)}?"
-        if (dimension := dimension_called(name)) is not None:
-            return f"{dimension} is no HP, so the grid cannot scan it; give its values as an axis, in axes"
         return str(error)
     return None
 

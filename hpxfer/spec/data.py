@@ -11,7 +11,7 @@ from typing import Any
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import folder_at
-from hpxfer.registry import registry
+from hpxfer.registry import registry, rows_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import entries, shape_at
 from hpxfer.spec.data_section import OWN_DATA, DataSpec, PointData, is_own
@@ -33,7 +33,7 @@ def data_problems(spec: SweepSpec) -> Iterator[Problem]:
             yield ("data",), "is read by the built-in trainer; give the name of your trainer's data as trainer.data"
         return
     data, family = spec.data, spec.model.family
-    reads = registry("family").get(family).data
+    reads = rows_of("family").get(family).data
     broken = list(_source_problems(("data", "source"), data.source, family, reads))
     if data.validation is not None:
         broken += _source_problems(("data", "validation"), data.validation, family, reads)

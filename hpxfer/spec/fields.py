@@ -21,7 +21,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from hpxfer.errors import nearest, shown
-from hpxfer.registry import registry
+from hpxfer.registry import KINDS, rows_of
 from hpxfer.scaling.shape import MAX_DIM, MAX_TOKENS
 
 T = TypeVar("T")
@@ -140,11 +140,12 @@ class Registered:
         return core_schema.with_info_after_validator_function(self._known, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Offer an editor the names known here. Any other text is legal too, because a plug-in may register it."""
-        return {"anyOf": [{"enum": list(registry(self._kind).names())}, handler(schema)]}
+        """Offer an editor the names known here. Any other text is legal too where a plug-in may register it."""
+        names = {"enum": list(rows_of(self._kind).names())}
+        return {"anyOf": [names, handler(schema)]} if self._kind in KINDS else names
 
     def _known(self, name: str, info: ValidationInfo) -> str:
-        rows = registry(self._kind)
+        rows = rows_of(self._kind)
         if name not in rows and name not in (info.context or {}).get(self._kind, ()):
             why = f"unknown {self._kind} {shown(name)}; {nearest(name, rows.names())}"
             raise PydanticCustomError("unregistered", "{why}", {"why": why})

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.spec.against_recipe import spelled
 from hpxfer.spec.arms_section import short
@@ -54,16 +54,8 @@ def with_recipe(file: YamlFile, folder: Path) -> tuple[YamlFile, Start | None]:
     path = Path(named["file"])
     path = path if path.is_absolute() else folder / path
     where = file.where(AT)
-    if path.is_dir():
-        raise HpxferError(
-            f"{where}: must be a recipe.yaml, got {shown(named['file'])}, a folder; name the file, e.g. "
-            f"{Path(named['file'], 'recipe.yaml')}"
-        )
     if not path.is_file():
-        raise HpxferError(
-            f"{where}: must be a recipe.yaml, got {shown(named['file'])}, which is not there (a relative path "
-            "in a sweep file starts at the file's folder); run the sweep that writes it first, or correct the path"
-        )
+        raise HpxferError(f"{where}: must be a recipe.yaml, got {shown(named['file'])}, which is no file ({path})")
     try:
         read = read_yaml(path)
         recipe = read_recipe(read)
@@ -187,7 +179,7 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
         yield ("model", "own"), recipe.own_shape
     elif not isinstance(data.get("model"), dict) or "base" not in data["model"]:  # it was compared
         yield ("model", "base"), {key: value for key, value in recipe.base_shape.items() if key not in _OF_SHAPE}
-    read = registry("family").get(recipe.family).model_keys
+    read = rows_of("family").get(recipe.family).model_keys
     for name, key in INIT.items():
         value = getattr(recipe.init, name)
         if (read is None or key in read) and (name != "matrix_std" or recipe.init.matrices == "constant"):
@@ -195,7 +187,7 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
     yield ("training", "optimizer"), recipe.optimizer
     for name in _TRAINING:
         yield ("training", name), getattr(recipe.hps, name)
-    if "beta1" in registry("optimizer").get(recipe.optimizer).hps:
+    if "beta1" in rows_of("optimizer").get(recipe.optimizer).hps:
         yield ("training", "betas"), [recipe.hps.beta1, recipe.hps.beta2]
     chosen = recipe.parameterization
     table = {"table": chosen.name, "conventions": dict(chosen.conventions)}

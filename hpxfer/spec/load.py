@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ConfigDict
 
 from hpxfer.errors import HpxferError, joined
-from hpxfer.registry import registry
+from hpxfer.registry import registry, rows_of
 from hpxfer.spec.against_recipe import compared, without_useless
 from hpxfer.spec.around import centered
 from hpxfer.spec.budget import budget_text
@@ -71,12 +71,10 @@ def dump_sweep(spec: SweepSpec) -> str:
     """
     budget = f"# {budget_text(spec)}\n" if spec.search.kind in registry("search") else ""
     data = spec.model_dump(mode="json", exclude_none=True)
-    families = registry("family")
-    if spec.model.family in families:  # that of a plug-in may not be loaded
-        unread, model = unread_keys(families.get(spec.model.family)), data["model"]
-        base = {name: value for name, value in model["base"].items() if name not in unread["base"]}
-        model = {name: value for name, value in {**model, "base": base}.items() if name not in unread["model"]}
-        data["model"] = {name: value for name, value in model.items() if name != "base" or value}
+    unread, model = unread_keys(rows_of("family").get(spec.model.family)), data["model"]
+    base = {name: value for name, value in model["base"].items() if name not in unread["base"]}
+    model = {name: value for name, value in {**model, "base": base}.items() if name not in unread["model"]}
+    data["model"] = {name: value for name, value in model.items() if name != "base" or value}
     return budget + write_yaml(data)
 
 

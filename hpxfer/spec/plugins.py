@@ -18,10 +18,7 @@ from hpxfer.spec.yaml_file import YamlFile
 
 Names = dict[str, set[str]]  # kind -> the names of its rows
 # The kinds of rows that a sweep file names.
-NAMED = (
-    *("parameterization", "family", "gate", "optimizer", "schedule"),
-    *("data source", "sample source", "search", "executor", "logger"),
-)
+NAMED = ("parameterization", "gate", "data source", "sample source", "search", "logger")
 
 
 def import_plugin(name: str, folder: Path) -> PluginSpec:
@@ -70,12 +67,7 @@ def used_rows(spec: SweepSpec) -> Iterator[tuple[str, str]]:
     """Yield (kind, name) of the registered rows that determine the numbers of the sweep's trials."""
     for choice in spec.parameterizations:
         yield "parameterization", choice.table
-    yield "family", spec.model.family
     yield "gate", spec.model.gate
-    yield "optimizer", spec.training.optimizer
-    yield "schedule", spec.training.schedule.decay
-    for axis in spec.axes.values():
-        yield from (("schedule", point.schedule.decay) for point in axis.shapes or () if point.schedule is not None)
 
 
 def digests_used(spec: SweepSpec) -> dict[str, str]:

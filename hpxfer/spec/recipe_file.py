@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.registry import registry
+from hpxfer.registry import registry, rows_of
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
 from hpxfer.spec.arms_section import Conventions
 from hpxfer.spec.balance import BalanceLoss, BiasRule
-from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Section, Seq
+from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Registered, Section, Seq
 from hpxfer.spec.own import OwnDims
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sections import validated
@@ -50,10 +50,6 @@ Range = Annotated[
 ]
 Verdict = Literal["transfers", "stays", "drifts", "undecided"]
 LossName = Literal["validation", "final_window", "validation_error", "validation_top5_error"]
-
-
-def _spelled_optimizer(name: str) -> str:
-    return registry("optimizer").spelled(name)
 
 
 class HPsPart(Section):
@@ -192,7 +188,7 @@ class RecipeFile(Section):
     hpxfer_recipe: Literal[2]
     family: str  # checked before all else, because nothing else means the same in another family
     parameterization: TablePart
-    optimizer: Annotated[str, AfterValidator(_spelled_optimizer)]  # the name of a registered optimizer
+    optimizer: Annotated[str, Registered("optimizer")]
     base_shape: dict[str, int]
     own_shape: OwnDims | None = None  # the base in the words of a user's own trainer; left out if there is none
     hps: HPsPart
@@ -276,7 +272,7 @@ def _check_kind(file: YamlFile) -> None:
             f"{at}: must be {RECIPE_VERSION}, got {shown(version)}; write the recipe again with `hpxfer recipe RESULTS`"
         )
     family = file.data.get("family")
-    families = registry("family").names()
+    families = rows_of("family").names()
     if family is not None and family not in families:
         raise HpxferError(
             f"{file.where(('family',))}: must be a model family that this hpxfer knows, {', '.join(families)}, "
@@ -291,7 +287,7 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     yield from _unit_problems(recipe)
     try:
         base = shape_from_mapping(recipe.base, "the base")
-        if not base.head_dim and registry("family").get(recipe.family).data == "tokens":
+        if not base.head_dim and rows_of("family").get(recipe.family).data == "tokens":
             yield ("base_shape",), "the base: must give head_dim"
     except HpxferError as error:
         yield ("base_shape",), str(error)
@@ -341,21 +337,15 @@ def _unknown_names(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     """Yield the names of rows that are not registered here, and a parameterization that has no rows for the recipe."""
     plugins = ", ".join(recipe.provenance.plugins)
     fix = f"; import the plug-in of the sweep first: {plugins}" if plugins else ""
-    names: dict[str, tuple[KeyPath, str]] = {
-        "optimizer": (("optimizer",), recipe.optimizer),
-        "gate": (("model", "gate"), recipe.model.gate),
-    }
-    for kind, (path, name) in names.items():
-        try:
-            registry(kind).get(name)
-        except HpxferError as error:
-            yield path, f"{error}{fix}"
-    if recipe.optimizer in registry("optimizer"):
-        chosen, column = recipe.parameterization, registry("optimizer").get(recipe.optimizer).column
-        try:
-            parameterization(chosen.name, chosen.conventions).rows(column)
-        except HpxferError as error:
-            yield ("parameterization",), f"{error}{fix}"
+    try:
+        registry("gate").get(recipe.model.gate)
+    except HpxferError as error:
+        yield ("model", "gate"), f"{error}{fix}"
+    chosen, column = recipe.parameterization, rows_of("optimizer").get(recipe.optimizer).column
+    try:
+        parameterization(chosen.name, chosen.conventions).rows(column)
+    except HpxferError as error:
+        yield ("parameterization",), f"{error}{fix}"
 
 
 def _provenance_problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import shape_from_mapping
 from hpxfer.spec.mlp import LEARNED
@@ -54,7 +54,7 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
             "balance_loss": model.balance.aux,
         }
     alike = [name for name in facts if name not in _COARSER]
-    read = registry("family").get(model.family).model_keys or ModelSpec.model_fields
+    read = rows_of("family").get(model.family).model_keys or ModelSpec.model_fields
     named = [name for name in ModelSpec.model_fields if name in read and name not in (*_ELSEWHERE, *alike)]
     options = {name: getattr(model, name) for name in named}
     own = {} if model.mlp is None else {f"{OWN}{name}": value for name, value in vars(model.mlp).items()}
@@ -71,7 +71,7 @@ def own_roles(file: RecipeFile) -> frozenset[str] | None:
     named = {name[len(OWN) :]: value for name, value in options.items() if name.startswith(OWN)}
     if not named:
         return None
-    own, family = MLPSpec().model_copy(update=named), registry("family").get(file.family)
+    own, family = MLPSpec().model_copy(update=named), rows_of("family").get(file.family)
     found = frozenset(family.roles(shape_from_mapping(file.base_shape, "the base"), SimpleNamespace(mlp=own)))
     # The rule that balances experts may move a bias without training it. Of a fixed bias there is nothing to set.
     moves = own.router_bias in LEARNED or file.model.bias_rule not in (None, "none")

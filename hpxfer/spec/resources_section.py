@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from hpxfer.spec.fields import Count, Registered, Section, Seq
-from hpxfer.spec.keep import Keep
 
 Recompute = Literal["auto", "none", "blocks"]
 
@@ -77,9 +76,9 @@ class ResourcesSpec(Section):
     `pip install 'hpxfer[tensorboard]'`."""
     checkpoint_s: Annotated[float, Field(ge=0, le=1e6)] = 120.0
     """The seconds between two checkpoints of a stack. 0 writes none."""
-    keep: Keep = "none"
-    """Which weights stay in the results folder, for `hpxfer weights`: those of every trial after its `last` step, or
-    `all`: after the steps 1, 2, 4, 8 and so on too. Others come back by training the trial again."""
+    keep: Literal["none", "last"] = "none"
+    """Which weights stay in the results folder, for `hpxfer weights`: those of every trial after its
+    `last` step, or none."""
     curves: Literal["all", "none"] = "all"
     """Whether the results folder gets the curves of trials. `none` stores HPs and final numbers alone, about 120 bytes
     per trial. Reports then have no figures over training. Loggers show curves as ever."""

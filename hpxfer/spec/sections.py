@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from hpxfer.errors import HpxferError, cut, joined, shown
-from hpxfer.spec.key_names import which_key
-from hpxfer.spec.number_text import how_to_write, is_quoted
-from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml
+from hpxfer.errors import MAX_SHOWN, HpxferError, joined, nearest, shown
+from hpxfer.spec.yaml_file import KeyPath, YamlFile, spell
 
 M = TypeVar("M", bound=BaseModel)
 
+# The likeness of two names from which one is meant by the other: of a key of the same section, and of any other.
+_ALIKE, _ALIKE_ELSEWHERE = 0.7, 0.85
 # Parts of a key path that no file spells: keys that a short form leaves out, and the members of a union.
 _LEFT_OUT = ("values", "shapes", "name", "table", "float", "str", "mapping", "number")
 # Section -> its short form.
@@ -26,17 +25,6 @@ _FORMS = {
     "AxisSpec": "a list such as [64, 128]",
     "Length": "a whole number of steps",
     "GridValues": "a list such as [0.001, 0.01]",
-}
-# Section -> an example of its long form.
-_EXAMPLES = {
-    "Length": "{fraction: 0.1}",
-    "GridValues": "{log2: [-9, -4]}",
-    "ScheduleSpec": "{decay: cosine}",
-    "DataSpec": "{source: builtin:stdlib}",
-    "JudgeSpec": "{hp: lr}",
-    "RegretLimit": "{loss: 0.01}",
-    "BalanceSpec": "{bias: sign}",
-    "ArmHPs": "{lr: 0.01}",
 }
 
 
@@ -80,18 +68,15 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
     got = shown(error["input"])
     if kind == "extra_forbidden":
         legal = _legal_keys(model, error["loc"][:-1])
-        return f"{where}: unknown key; {which_key(str(loc[-1]), model, in_file(file, error['loc'][:-1]), legal)}"
+        return f"{where}: unknown key; {_nearest(str(loc[-1]), model, legal)}"
     if kind == "missing":
         return f"{file.where(loc)}: must be given"
     if kind in ("unregistered", "own"):
         return f"{where}: {error['msg']}"
     if kind == "invalid_key" or loc[-1] == "[key]":
         section = in_file(file, loc[:-1] if kind == "invalid_key" else loc[:-2])
-        spelled = _as_spelled(file, section, error["input"])
-        where = file.where((*section, spelled)).removesuffix(": ")
-        of_number = re.fullmatch(r"\d{3}", spelled)  # the rest of `{steps: 1,000}`
-        fix = "write a number without commas: 1_000 and not 1,000" if of_number else "quote it"
-        return f"{where}: a key must be text, got {cut(spelled) or 'none'}; {fix}"
+        where = file.where((*section, str(error["input"]))).removesuffix(": ")
+        return f"{where}: a key must be text, got {got}; quote it"
     match kind:
         case "tuple_type":
             rule = "a list"
@@ -100,15 +85,34 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
         case "bool_type":
             rule = "true or false"
         case "model_type":
-            section_name = error["ctx"]["class_name"]
-            form, example = _FORMS.get(section_name), _EXAMPLES.get(section_name)
-            rule = " or ".join([*([form] if form else []), "a mapping" + (f" such as {example}" if example else "")])
+            form = _FORMS.get(error["ctx"]["class_name"])
+            rule = " or ".join([*([form] if form else []), "a mapping"])
         case _:
             rule = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    hint = None
-    if kind in ("int_type", "float_type") or is_quoted(error["input"]):
-        hint = how_to_write(error["input"], whole=kind == "int_type", at=loc)
-    return f"{where}: must be {rule}, got {got}" + (f"; {hint}" if hint else "")
+    return f"{where}: must be {rule}, got {got}"
+
+
+def _nearest(name: str, model: type[BaseModel], legal: Sequence[str]) -> str:
+    """Return the nearest legal key: of the section, else of the whole file with its path, else all of the section."""
+    if get_close_matches(name[:MAX_SHOWN], legal, n=1, cutoff=_ALIKE):
+        return nearest(name, legal)
+    elsewhere = {str(path[-1]): path for path in reversed(list(_paths(model))) if path[1:]}  # of two paths the first
+    close = get_close_matches(name[:MAX_SHOWN], elsewhere, n=1, cutoff=_ALIKE_ELSEWHERE)
+    return f"did you mean {shown(spell(elsewhere[close[0]]))}?" if close else nearest("", legal)
+
+
+def _paths(model: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the key paths of a file. Keys inside lists and named parts, such as those of an axis, do not count."""
+    for name, field in model.model_fields.items():
+        yield (*above, name)
+        for kind in () if get_origin(field.annotation) in (dict, tuple) else _kinds(field.annotation):
+            yield from _paths(kind, (*above, name))
+
+
+def _kinds(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the sections that a field may hold: a section, or a section or None."""
+    parts = (annotation, *get_args(annotation))
+    yield from (kind for kind in parts if isinstance(kind, type) and issubclass(kind, BaseModel))
 
 
 def _legal_keys(model: type[BaseModel], loc: KeyPath) -> list[str]:
@@ -128,12 +132,3 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _section(part))), None)
-
-
-def _as_spelled(file: YamlFile, section: KeyPath, key: Any) -> str:
-    """Return how the file spells a key of a section that is no text, e.g. `true` for True and `0x2` for 2."""
-    for text in (str(path[-1]) for path in file.lines if path and path[:-1] == section):
-        with suppress(HpxferError):
-            if repr(parse_yaml(text, file.name).data) == repr(key):
-                return text
-    return str(key)

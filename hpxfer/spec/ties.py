@@ -10,7 +10,7 @@ A stored sweep spells out the value of every table whose routers start at zero (
 from __future__ import annotations
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.registry import registry
+from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import is_known
@@ -93,9 +93,7 @@ def _own(given: dict[str, Ties], choice: Parameterization) -> Ties | None:
 
 
 def _has_zero_router(spec: SweepSpec, choice: Parameterization) -> bool:
-    optimizers = registry("optimizer")
-    name = spec.training.optimizer
-    return name in optimizers and choice.zero_router(optimizers.get(name).column)
+    return choice.zero_router(rows_of("optimizer").get(spec.training.optimizer).column)
 
 
 def _chooses(spec: SweepSpec) -> bool:

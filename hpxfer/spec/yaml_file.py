@@ -11,7 +11,6 @@ import yaml
 
 from hpxfer.errors import MAX_SHOWN, HpxferError, cut, shown
 from hpxfer.host.files import read_text
-from hpxfer.spec.yaml_errors import explain_yaml_error
 
 KeyPath = tuple[str | int, ...]
 
@@ -118,10 +117,6 @@ def read_yaml(path: str | Path) -> YamlFile:
     """Return the document of a YAML file. Raise HpxferError if the file cannot be read or is not YAML."""
     try:
         text = read_text(path, MAX_BYTES)
-    except IsADirectoryError:
-        raise HpxferError(
-            f"{path}: must be a YAML file, got a folder; name a file, e.g. {Path(path, 'sweep.yaml')}"
-        ) from None
     except OSError as error:
         raise HpxferError(f"{cut(str(path), 240)}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -139,13 +134,20 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         line = text.count("\n", 0, error.position) + 1
         raise HpxferError(f"{name}:{line}: not valid YAML: unprintable character {error.character:#x}") from None
     except yaml.YAMLError as error:
-        at, problem = explain_yaml_error(error, text)
-        raise HpxferError(f"{name if at is None else f'{name}:{at}'}: not valid YAML: {problem}") from None
+        raise HpxferError(_not_yaml(error, text, name)) from None
     except HpxferError:
         raise
     except (ValueError, OverflowError):  # e.g. of an escape such as "\UFFFFFFFF", which is no character
         raise HpxferError(f"{name}:{loader.line + 1}: not valid YAML: a number or an escape is too large") from None
     return YamlFile(name=name, data=data, lines=lines)
+
+
+def _not_yaml(error: Any, text: str, name: str) -> str:
+    """Return the parser's words, with the line where it gave up and that of what it was reading."""
+    mark, began, lines = error.problem_mark, error.context_mark, text.splitlines()
+    got = shown(lines[mark.line]) if mark.line < len(lines) else "the end of the file"
+    inside = "" if began is None else f"; {cut(error.context)} that begins on line {began.line + 1}"
+    return f"{name}:{mark.line + 1}: not valid YAML: {cut(error.problem)}, got {got}{inside}"
 
 
 def write_yaml(data: Any) -> str:

@@ -1,6 +1,6 @@
 """Schedules: the learning rate over the run, as a pure factor on every peak LR. Ratios between groups do not change.
 
-To add a schedule, add a `Schedule` and its line here, or call `register_schedule` in a plug-in.
+To add a schedule, add a `Schedule` and its line here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpxfer.registry import Registry
+from hpxfer.registry import Rows
 from hpxfer.trial import Setting
 
 
@@ -26,11 +26,10 @@ class Schedule:
     """The decay takes the last `decay_steps` steps, and the sweep must give them. Otherwise it starts after warm-up."""
 
 
-SCHEDULES: Registry[Schedule] = Registry(
+SCHEDULES: Rows[Schedule] = Rows(
     "schedule",
     {name: f"{__name__}:{name.upper()}" for name in ("constant", "cosine", "linear", "wsd")},
 )
-register_schedule = SCHEDULES.register
 
 
 def _linear(done: float) -> float:

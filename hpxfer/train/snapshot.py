@@ -33,12 +33,11 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Moment:
-    """The trials of a stack that are alive after a step."""
+    """The trials of a stack that are alive after the last step."""
 
-    step: int  # steps done
     snapshot: Snapshot
     rows: Mapping[str, int]  # trial id -> row of the snapshot
-    results: Mapping[str, TrialResult]  # trial id -> result, after the last step; else empty
+    results: Mapping[str, TrialResult]  # trial id -> result, of all trials
 
 
 def copy_trials(source: Tensor, dim: int, rows: Sequence[int], out: Tensor) -> None:

@@ -56,15 +56,13 @@ def train(
     points: bool = False,
     stop: Callable[[], bool] = lambda: False,
     keep: Callable[[Moment], object] | None = None,
-    keep_at: Collection[int] = (),
     team: Team | None = None,
     curves: bool = True,
 ) -> Iterator[Report]:
     """Yield progress about every second and after the steps `report_at`, then the results of all trials of the stack.
     With `points`, progress carries the points of curves that are new.
 
-    `keep` gets the trials that are alive after the steps `keep_at` and after the last one, before the results. The
-    tensors are the run's own.
+    `keep` gets the trials that are alive after the last step, before the results. The tensors are the run's own.
 
     `stop` is asked after every read of the losses. Once it is true, the training writes a checkpoint and ends without
     results.
@@ -84,7 +82,7 @@ def train(
             ranks = joined(team, setup.device, {"hpxfer": __version__, **how(setup)})
             checkpointer = Checkpointer(checkpoints, stack, setup, ranks)
             run = _Run(stack, setup, checkpointer.last(with_curves=curves), ranks, curves=curves)
-            yield from _events(run, checkpointer, report_at, points, stop, keep, keep_at)
+            yield from _events(run, checkpointer, report_at, points, stop, keep)
         except BaseException:
             _steps.clear()
             raise
@@ -97,7 +95,6 @@ def _events(
     points: bool,
     stop: Callable[[], bool],
     keep: Callable[[Moment], object] | None,
-    keep_at: Collection[int],
 ) -> Iterator[Report]:
     steps, tokens, ranks = run.setting.steps, run.setting.batch_tokens * run.num_trials, run.ranks
     reported, last_report = run.steps_read, time.monotonic()
@@ -105,15 +102,11 @@ def _events(
         yield run.progress(reported * tokens, 0 if points else None)
     for step in range(reported, steps):
         run.step(step)
-        asked, kept = step + 1 in report_at, keep is not None and step + 1 in keep_at
-        if (step + 1) % run.setup.steps_per_read and step + 1 < steps and not (asked or kept):
+        asked = step + 1 in report_at
+        if (step + 1) % run.setup.steps_per_read and step + 1 < steps and not asked:
             continue
         if not run.read():
             break
-        if keep is not None and kept and step + 1 < steps:
-            moment = run.moment()  # by all ranks
-            if ranks.is_first:
-                keep(moment)
         if step + 1 < steps and ranks.agree(stop()):
             if checkpointer.is_on:
                 checkpointer.save(run.checkpoint)
@@ -292,10 +285,9 @@ class _Run:
             for k in range(self.num_trials)
         )
 
-    def moment(self, results: Sequence[TrialResult] = ()) -> Moment:
-        """Return the trials that are alive after a read; after the last one with the results of all trials."""
+    def moment(self, results: Sequence[TrialResult]) -> Moment:
+        """Return the trials that are alive after the last read, with the results of all trials."""
         return Moment(
-            step=self.steps_read,
             snapshot=self.train_step.snapshot(),
             rows={
                 self.stack.trials[k].id: row for row, k in enumerate(self.live) if self.ended[k] > self.setting.steps

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.registry import registry
+from hpxfer.registry import registry, rows_of
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit
@@ -104,7 +104,7 @@ class Setting:
     @property
     def column(self) -> Column:
         """The optimizer's column in a table."""
-        column: Column = registry("optimizer").get(self.optimizer).column
+        column: Column = rows_of("optimizer").get(self.optimizer).column
         return column
 
     @property
@@ -159,9 +159,7 @@ def setting_of(
     phases = planned_at(spec, at)
     planned = phases.schedule
     own = own_data(spec).get(at)
-    schedules = registry("schedule")
-    # A stored sweep may name a schedule of a plug-in that is not loaded.
-    decays = planned.decay not in schedules or schedules.get(planned.decay).decay is not None
+    decays = rows_of("schedule").get(planned.decay).decay is not None
     derived = {
         "init": spec.model.base_init(data.num_inputs or None),
         "context": spec.model.context or 1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from hpxfer.spec.blocks import moe_blocks
 from hpxfer.trial import Trial
 from hpxfer.trial.identity import LOCAL, canonical
 from hpxfer.weights.folded import folded
-from hpxfer.weights.homes import config_of, home_of
+from hpxfer.weights.homes import config_of
 from hpxfer.weights.tokenizer import write_tokenizer
 from hpxfer.weights.trained import TrialWeights, parameters_of
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FORMAT = 1
-NOTHING: Mapping[str, Any] = {}
-_REMOVE = "remove it, and the trial is trained again"
+_REMOVE = "remove it, and run the sweep in a new folder"
 ROUTER_BIAS, UNTRAINED_BIAS = "router_bias", "untrained_bias"
 OWN_FILE, FACTS_FILE = "model.safetensors", "hpxfer.json"
 
@@ -52,8 +51,8 @@ def facts_of(trial: Trial) -> dict[str, Any]:
     }
 
 
-def write_own(weights: TrialWeights, path: Path, more: Mapping[str, Any] = NOTHING) -> None:
-    """Write a safetensors file: `name.block` -> tensor, the router biases, and the facts, and `more`, as metadata."""
+def write_own(weights: TrialWeights, path: Path, losses: Mapping[str, float] | None = None) -> None:
+    """Write a safetensors file: `name.block` -> tensor, the router biases, and the facts and the losses as metadata."""
     tensors: dict[str, Tensor] = {}
     for spec in parameters_of(weights.trial):
         blocks = [f".{block}" for block in spec.blocks] or [""]
@@ -64,7 +63,7 @@ def write_own(weights: TrialWeights, path: Path, more: Mapping[str, Any] = NOTHI
     untrained = untrained_bias(trial, moe_blocks(trial.shape, trial.setting), trial.setting.steps)
     if untrained is not None:
         tensors[UNTRAINED_BIAS] = untrained.contiguous()
-    save_file(tensors, path, metadata={"hpxfer": canonical({**facts_of(weights.trial), **more})})
+    save_file(tensors, path, metadata={"hpxfer": canonical({**facts_of(trial), "losses": losses})})
 
 
 def read_facts(path: Path) -> dict[str, Any]:
@@ -118,28 +117,21 @@ def _require_transformers() -> None:
         raise HpxferError("--format transformers needs transformers; pip install 'hpxfer[hf]', or --format safetensors")
 
 
-def write_folder(
-    made: Callable[[], TrialWeights], trial: Trial, out: Path, form: str, more: Mapping[str, Any] = NOTHING
-) -> list[Path]:
+def write_folder(weights: TrialWeights, out: Path, form: str) -> list[Path]:
     """Write a new folder with the weights of a trial in one of the forms, and return its files.
 
-    `more` are facts beside those of the trial.
-
-    `made` returns the weights. It may train, so it is called after all that can be refused has been. Raises HpxferError
-    if the folder is there and not empty: nothing is overwritten.
+    Raises HpxferError if the folder is there and not empty: nothing is overwritten.
     """
+    trial = weights.trial
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise HpxferError(f"--out: must be a new or empty folder, got {out}; name another")
-    if form == "transformers":
-        home_of(trial)
-        _require_transformers()
-    weights = made()
+    model = transformers_model(weights) if form == "transformers" else None
     out.mkdir(parents=True, exist_ok=True)
-    if form == "transformers":
-        transformers_model(weights).save_pretrained(out)
+    if model is not None:
+        model.save_pretrained(out)
         write_tokenizer(trial.setting.tokenizer, trial.setting.context, out)
     else:
-        write_own(weights, out / OWN_FILE, more)
-    facts = json.dumps({**facts_of(trial), **more}, indent=1, sort_keys=True)
+        write_own(weights, out / OWN_FILE)
+    facts = json.dumps(facts_of(trial), indent=1, sort_keys=True)
     (out / FACTS_FILE).write_text(facts + "\n", encoding="utf-8")
     return sorted(path for path in out.iterdir() if path.is_file())

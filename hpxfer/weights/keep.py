@@ -1,4 +1,4 @@
-"""Keep: a worker stores the weights of its trials beside the results. A reader finds them there, or trains again."""
+"""Keep: a worker stores the weights of its trials beside the results. A reader finds them there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack
 from hpxfer.weights.files import read_facts, read_own, write_own
 from hpxfer.weights.kept import KeepSpec, name_of
-from hpxfer.weights.retrain import trained_again
 from hpxfer.weights.trained import TrialWeights, weights_of
 
 _log = logging.getLogger(__name__)
@@ -47,13 +46,11 @@ class Keeper:
                 trial, found = self._trials[trial_id], moment.snapshot
                 with torch.no_grad():
                     weights = weights_of(trial, row, found.layout, found.parameters, found.router_bias)
-                result = moment.results.get(trial_id)
-                more = {"step": moment.step, "losses": None if result is None else losses_of(vars(result))}
-                name = name_of(trial_id, moment.step if result is None else None)
-                files.put(name, lambda path, w=weights, m=more: write_own(w, path, m))  # type: ignore[misc]
+                losses = losses_of(vars(moment.results[trial_id]))
+                files.put(name_of(trial_id), lambda path, w=weights, found=losses: write_own(w, path, found))  # type: ignore[misc]
         except (OSError, SafetensorError, HpxferError, RuntimeError) as error:
             if not self._warned:
-                _log.warning("weights are not kept in %s: %s; `hpxfer weights` trains again", self._spec.folder, error)
+                _log.warning("weights are not kept in %s: %s", self._spec.folder, error)
             self._warned = True
 
 
@@ -63,20 +60,18 @@ def losses_of(numbers: Mapping[Any, Any]) -> dict[str, float]:
     return {name: float(loss) for name, loss in found.items() if loss is not None and not math.isnan(loss)}
 
 
-def weights_from(
-    folder: Path | Uri, trial: Trial, stored: Mapping[Any, Any], device: str = "auto", step: int | None = None
-) -> TrialWeights:
-    """Return the weights of a finished trial, of a results folder, after its last step or an earlier one.
+def weights_from(folder: Path | Uri, trial: Trial, stored: Mapping[Any, Any]) -> TrialWeights:
+    """Return the weights of a finished trial that a run kept in this folder. `stored` is its row in the store.
 
-    `stored` is its row in the store. Weights that were not kept come from training the trial again. So do those after
-    the last step that have other losses than the stored ones: their result was never stored.
+    A file with other losses than the stored ones is of a result that was never stored. Raises HpxferError if the
+    weights were not kept.
     """
-    if step is not None and not 1 <= step <= trial.setting.steps:
-        raise HpxferError(f"--step: must be from 1 to {trial.setting.steps}, the trial's steps, got {step}")
-    early = None if step == trial.setting.steps else step
-    files, name = folder_at(folder), name_of(trial.id, early)
+    files, name = folder_at(folder), name_of(trial.id)
     if name in files.stamps():
         with files.local_copy(name) as path:
-            if early is not None or read_facts(path).get("losses") == losses_of(stored):
+            if read_facts(path).get("losses") == losses_of(stored):
                 return read_own(path, trial)
-    return trained_again(trial, stored, device, early)
+    raise HpxferError(
+        f"{folder}: the weights of trial {trial.id} were not kept; set resources.keep: last and run the sweep in a new "
+        "folder"
+    )

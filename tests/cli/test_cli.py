@@ -134,7 +134,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:
     return {
         "broken YAML": ((*plan, sweep("broken", ("seeds: 2", "seeds: [2"))), "not valid YAML"),
         "no file": ((*plan, folder / "none.yaml"), "none.yaml: cannot be read: No such file"),
-        "a folder": ((*plan, folder), "must be a YAML file, got a folder; name a file, e.g. "),
+        "a folder": ((*plan, folder), "cannot be read: "),
         "unknown key": ((*plan, sweep("key", ("seeds: 2", "seed: 2"))), "did you mean 'seeds'?"),
         "wrong type": ((*plan, sweep("type", ("context: 16", "context: wide"))), "model.context: must be"),
         "impossible shape": ((*plan, sweep("shape", ("width: [16, 32]", "width: [16, 20]"))), "multiple of head_dim"),

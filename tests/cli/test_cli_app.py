@@ -1,10 +1,9 @@
-"""The table of commands: its order, shell completion, the version, and a command of a plug-in."""
+"""The table of commands: its order, shell completion and the version."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,29 +13,8 @@ from tiny import write_tiny
 
 from hpxfer import __version__
 from hpxfer.cli.commands import COMMANDS
-from hpxfer.registry import Registry, read_plugin
 
 LONG = "x" * 50_000
-PLUGIN = '''
-from hpxfer.cli.commands import Command, register_command
-
-def hello(name: str, loud: bool = False) -> None:
-    """Greet somebody."""
-    print("HELLO" if loud else "hello", name)
-
-register_command(Command(name="hello", run=hello))
-'''
-
-
-@pytest.fixture
-def plugin(tmp_path: Path) -> Iterator[Path]:
-    """A plug-in that registers the command `hello`, forgotten afterwards."""
-    path = tmp_path / "greet.py"
-    path.write_text(PLUGIN)
-    yield path
-    module = read_plugin(str(path.resolve()), Path()).plugin.module
-    sys.modules.pop(module, None)
-    Registry.remove_module(module)
 
 
 def completed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
@@ -84,26 +62,6 @@ def test_commands_and_options_are_completed(
     assert completed(capsys, monkeypatch, "hpxfer bench tr") == ["trainer"]
     assert completed(capsys, monkeypatch, "hpxfer init st") == ["staged_grid"]
     assert set(completed(capsys, monkeypatch, "hpxfer plan --")) >= {"--results", "--trials", "--hardware", "--json"}
-
-
-def test_a_plugin_adds_a_command(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert hpxfer(capsys, "hello", "you")[0] == 2
-    assert hpxfer(capsys, "--plugin", plugin, "hello", "you", "--loud") == (0, "HELLO you\n", "")
-    code, out, _ = hpxfer(capsys, "--plugin", plugin, "hello", "--help")
-    assert (code, "Greet somebody." in out) == (0, True)
-
-
-def test_a_plugin_of_the_sweep_stands_after_the_command(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = hpxfer(capsys, "--plugin", plugin, "plan", "sweep.yaml")
-    assert (code, out) == (2, "")
-    assert f"put the option after the name: hpxfer plan ... --plugin {plugin}\n" in err
-
-
-def test_a_plugin_may_not_take_the_name_of_a_command(plugin: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plugin.write_text(PLUGIN.replace('name="hello"', 'name="plan"'))
-    code, _, err = hpxfer(capsys, "--plugin", plugin, "plan", "x")
-    assert code == 2
-    assert "command 'plan' is registered already, by hpxfer; choose another name" in err
 
 
 def test_help_is_quick_because_it_loads_nothing_heavy() -> None:

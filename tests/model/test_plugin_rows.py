@@ -30,8 +30,6 @@ import numpy as np
 
 from hpxfer.data.sources import DataFile, Dataset, DataSource, register_data_source
 from hpxfer.model.gates import Gate, register_gate
-from hpxfer.train.optimizers import Optimizer, register_optimizer
-from hpxfer.train.schedules import Schedule, register_schedule
 
 register_gate(
     Gate(
@@ -54,23 +52,6 @@ def open_npy(pattern):
 
 
 register_data_source(DataSource(name="npy", usage="npy:GLOB", tokenizers={"mine": 64}, open=open_npy))
-
-
-def update(gradient, moments, at, out):
-    out.copy_(gradient.sign()).mul_(at["lr"])
-
-
-register_optimizer(
-    Optimizer(
-        name="signed",
-        column="adam",
-        hps=(),
-        num_moments=0,
-        numbers=lambda lr, betas, powers: {"lr": lr},
-        update=update,
-    )
-)
-register_schedule(Schedule(name="root", decay=lambda done: 1.0 - done**0.5))
 '''
 SWEEP = """
 name: plugged
@@ -83,8 +64,6 @@ data: {{source: "{source}"}}
 training:
   batch_tokens: 64
   steps: 12
-  optimizer: {optimizer}
-  schedule: {{decay: {decay}}}
   validation_tokens: 64
 parameterizations: [sp]
 axes: {{width: [16]}}
@@ -121,9 +100,8 @@ class TestTheDataSource(DataSourceSuite):
     pass
 
 
-def trained(source: str, **names: str) -> tuple[TrialResult, ...]:
-    chosen = {"gate": "sigmoid", "optimizer": "adamw", "decay": "constant", **names}
-    spec = parse_sweep(SWEEP.format(source=source, **chosen))
+def trained(source: str, gate: str) -> tuple[TrialResult, ...]:
+    spec = parse_sweep(SWEEP.format(source=source, gate=gate))
     (stack,) = pack(Expansion(spec, data_ref(spec.data)).trials())
     *_, end = train(stack, "cpu")
     assert isinstance(end, Ended)
@@ -131,9 +109,8 @@ def trained(source: str, **names: str) -> tuple[TrialResult, ...]:
 
 
 @pytest.mark.usefixtures("plugin")
-@pytest.mark.parametrize(("kind", "name"), [("gate", "squared_sigmoid"), ("optimizer", "signed"), ("decay", "root")])
-def test_what_a_plugin_registers_trains(source: str, kind: str, name: str) -> None:
-    plain, own = trained(source), trained(source, **{kind: name})
+def test_what_a_plugin_registers_trains(source: str) -> None:
+    plain, own = trained(source, "sigmoid"), trained(source, "squared_sigmoid")
     for result in own:
         (losses,) = (curve.values for curve in result.curves if curve.metric == "train_loss_nats")
         assert result.status == "finished"
@@ -143,8 +120,9 @@ def test_what_a_plugin_registers_trains(source: str, kind: str, name: str) -> No
 
 def test_a_sweep_of_a_plugins_rows_runs_and_its_results_need_no_code(source: str, tmp_path: Path) -> None:
     """Driver and workers import the plug-in that the sweep names. The commands that read results import nothing."""
-    names = {"gate": "squared_sigmoid", "optimizer": "signed", "decay": "root"}
-    text = SWEEP.format(source=source, **names).replace("grid: {lr: [0.01]}", "grid: {lr: [0.001, 0.004, 0.016]}")
+    text = SWEEP.format(source=source, gate="squared_sigmoid").replace(
+        "grid: {lr: [0.01]}", "grid: {lr: [0.001, 0.004, 0.016]}"
+    )
     (tmp_path / "sweep.yaml").write_text(f"plugins: [./mine.py]\n{text}")
     commands = (
         ("run", "sweep.yaml", "--executor", "local"),
@@ -164,5 +142,5 @@ def test_a_sweep_of_a_plugins_rows_runs_and_its_results_need_no_code(source: str
 def test_a_plugin_that_is_gone_leaves_no_row(plugin: str) -> None:
     assert registry("gate").module("squared_sigmoid") == plugin
     Registry.remove_module(plugin)
-    for kind, name in (("gate", "squared_sigmoid"), ("data source", "npy"), ("optimizer", "signed")):
+    for kind, name in (("gate", "squared_sigmoid"), ("data source", "npy")):
         assert name not in registry(kind)

@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from hpxfer.kernels import head, head_limits
 from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.head_limits import KEPT_BYTES
-from hpxfer.model.families import FAMILIES
 from hpxfer.model.flat import FlatLayout
 from hpxfer.model.gpt.forward import build_gpt
 from hpxfer.model.gpt.layout import gpt_parameters
@@ -271,13 +270,6 @@ def test_a_step_that_logs_its_update_holds_most_where_tokens_are_few(setting: Se
 
 def test_the_buffer_of_the_optimizer_is_the_trainers() -> None:
     assert footprint_module._BUFFER_BYTES == 4 * BLOCK_ELEMENTS
-
-
-def test_a_family_that_counts_features_alone_has_a_footprint() -> None:
-    family = replace(FAMILIES.get("gpt"), name="plain", memory=None, features_per_token=lambda shape, setting: 100)
-    with FAMILIES.registered(family):
-        mine = replace(SETTING, family="plain", batch_tokens=4096)
-        assert footprint(BASE, mine, 3, cuda=False).parts["activations"] == 3 * 4 * 4096 * 100
 
 
 @given(

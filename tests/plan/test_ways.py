@@ -15,7 +15,7 @@ from hpxfer.driver.prepared import prepare
 from hpxfer.plan.footprint import ONE, Way, stack_bytes
 from hpxfer.plan.hardware import hardware_named
 from hpxfer.plan.make import make_plan
-from hpxfer.plan.packing import CPU_STEP_TOKENS, GPU_SHARE, Device, pack, stack_size, way_on
+from hpxfer.plan.packing import GPU_SHARE, Device, pack, stack_size, way_on
 from hpxfer.plan.text import plan_text
 from hpxfer.plan.ways import How, ways
 from hpxfer.scaling.shape import Shape
@@ -123,17 +123,6 @@ def test_the_plan_says_how_a_batch_is_computed(tmp_path: Path) -> None:
     assert "blocks computed again in the backward pass (a third more FLOPs)" in plan_text(slower)
     for one, other in zip(plan.shapes, slower.shapes, strict=True):
         assert other.trial_s == pytest.approx(4 / 3 * one.trial_s)
-
-
-def test_the_largest_piece_that_fits_is_offered(tmp_path: Path) -> None:
-    sweep = plan_of(tmp_path, "final_window_steps: 1")
-    wide = sweep.shapes[-1]
-    cut = replace(sweep.setting_at(wide), accumulation_tokens=128)
-    memory = stack_bytes(wide, cut, 1, cuda=True, way=Way(recompute=True))
-    plan = make_plan(sweep, (), replace(with_memory(memory), step_tokens=CPU_STEP_TOKENS), bench=tmp_path)
-    (caution,) = [text for text in (*plan.cautions, *plan.unfit) if f"one trial of {wide.label()} needs" in text]
-    assert "give training.accumulation_tokens: 128, the largest piece" in caution
-    assert "other ids" in caution
 
 
 def test_a_loss_that_balances_the_whole_batch_costs_a_forward_pass(tmp_path: Path) -> None:

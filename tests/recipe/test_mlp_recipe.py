@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,10 @@ import torch
 import yaml
 from torch.nn.functional import gelu
 
-from hpxfer.model.families import FAMILIES
 from hpxfer.model.mlp.stack import build_mlp
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import load_sweep, parse_sweep
-from hpxfer.spec.model_section import ModelSpec
 from hpxfer.spec.recipe_parts import model_facts, own_roles
 from hpxfer.trial import DataRef, Expansion, Trial
 
@@ -67,17 +64,6 @@ def test_an_option_that_a_recipe_leaves_out_stands_at_its_default(tmp_path: Path
     recipe = Recipe.load(tmp_path / "recipe.yaml")
     assert own_roles(recipe.file) == {"embedding", "router", "expert_out", "readout"}
     assert "None" not in recipe.describe(WIDER)
-
-
-def test_a_family_of_a_plugin_that_names_its_keys_has_any_role(tmp_path: Path) -> None:
-    gpt = FAMILIES.get("gpt")
-    keys = tuple(key for key in ModelSpec.model_fields if key not in ("family", "base", "mlp", "like"))
-    data = yaml.safe_load((PUBLISHED.parents[1] / "quickstart" / "recipe.yaml").read_text()) | {"family": "mine"}
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(data))
-    with FAMILIES.registered(replace(gpt, name="mine", model_keys=keys)):
-        recipe = Recipe.load(tmp_path / "recipe.yaml")
-        assert own_roles(recipe.file) is None
-        assert "attn_q" in recipe.describe(recipe.base_shape)
 
 
 def test_a_recipe_of_a_transformer_has_no_roles_of_its_own() -> None:

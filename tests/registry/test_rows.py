@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from hpxfer.errors import HpxferError
-from hpxfer.registry import KINDS, Registry, registry
+from hpxfer.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +65,6 @@ def test_a_row_can_be_registered_for_a_while() -> None:
     with found.registered(Color(name="blue")):
         assert "blue" in found
     assert "blue" not in found
-
-
-def test_an_unknown_kind_gets_the_nearest_legal_one() -> None:
-    with pytest.raises(HpxferError, match="unknown kind of extension 'gates'; did you mean 'gate'"):
-        registry("gates")
-    assert "gate" in KINDS
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", 5, None])

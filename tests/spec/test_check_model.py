@@ -31,8 +31,7 @@ def message_of(options: str, base: str = BASE) -> str:
         ("rope_share: 0.5", "rope_share: goes with positions: rope, got it with positions: learned; take it out"),
         (
             "{positions: rope, rope_share: 0.1}",
-            "rope_share: must rotate an even number of the 32 features of a head, got 3.2; the nearest is 4, "
-            "rope_share: 0.125",
+            "rope_share: must rotate an even number of the 32 features of a head, got 3.2",
         ),
         ("qk_norm_kind: layernorm", "qk_norm_kind: goes with qk_norm: head or all, got it with qk_norm: none; take it"),
         (
@@ -49,10 +48,10 @@ def test_options(options: str, problem: str) -> None:
 
 
 def test_a_third_of_a_head_may_be_rotated() -> None:
-    """The message names a share with six digits, and that share is legal."""
+    """Six digits of a share are enough."""
     base = BASE.replace("head_dim: 32", "head_dim: 48, num_heads: 1")
     wrong = message_of("positions: rope\n  rope_share: 0.35", base)
-    assert "got 16.8; the nearest is 16, rope_share: 0.333333" in wrong
+    assert "got 16.8" in wrong
     parse_sweep(edited(("  context:", "  positions: rope\n  rope_share: 0.333333\n  context:"), (BASE, base)))
     assert rotated_features(48, 0.333333) == 16
 
@@ -69,11 +68,11 @@ def test_options_of_experts_without_experts(option: str, value: str) -> None:
     [
         (
             "num_heads: 12, kv_heads: 5",
-            "kv_heads must divide num_heads, by default width / head_dim, got 5 and 12 heads; the nearest is 4",
+            "kv_heads must divide num_heads, by default width / head_dim, got 5 and 12 heads",
         ),
         (
             "num_heads: 3, kv_heads: 4",
-            "kv_heads must divide num_heads, by default width / head_dim, got 4 and 3 heads; the nearest is 3",
+            "kv_heads must divide num_heads, by default width / head_dim, got 4 and 3 heads",
         ),
         ("num_heads: 0", "model.base.num_heads: must be greater than or equal to 1, got 0"),
     ],

@@ -117,8 +117,7 @@ def test_base(old: str, new: str, problem: str) -> None:
         ),
         (
             (SCHEDULE, "{warmup: 201}"),
-            "12: training.schedule.warmup: the warm-up must not be longer than the run of 200 steps, got 201; the "
-            "longest is 200",
+            "12: training.schedule.warmup: the warm-up must not be longer than the run of 200 steps, got 201",
         ),
         ((SCHEDULE, "{warmup: 200}"), None),
         (
@@ -131,8 +130,7 @@ def test_base(old: str, new: str, problem: str) -> None:
         ),
         (
             (SCHEDULE, "{decay: wsd, warmup: 20, decay_length: 181}"),
-            "12: training.schedule.decay_length: warm-up and decay must fit in the run of 200 steps, got 20 + 181; the "
-            "longest decay is 180",
+            "12: training.schedule.decay_length: warm-up and decay must fit in the run of 200 steps, got 20 + 181",
         ),
         ((SCHEDULE, "{decay: wsd, warmup: 20, decay_length: 180}"), None),
     ],
@@ -192,10 +190,10 @@ def test_a_table_without_the_optimizer_s_column() -> None:
     parse_sweep(edited(("steps: 200", "steps: 200\n  optimizer: sgd"), (PARAMETERIZATIONS, "[sp]")))
 
 
-def kappa(got: str, form: str = "values") -> str:
+def kappa(got: str) -> str:
     return (
         f"kappa = num_active/num_experts must stay 0.25 under completep-moe, got {got}; transfer is not expected along "
-        f"such an axis; to run it all the same, write the axis as {{{form}: [...], allow_kappa_change: true}}"
+        "such an axis; allow_kappa_change: true in the axis runs it all the same"
     )
 
 
@@ -243,7 +241,7 @@ def kappa(got: str, form: str = "values") -> str:
         ),
         ("  experts: {values: [8], num_active: 1}", "axes.experts.values[0]: " + kappa("1/8")),
         ("  active: [1, 2]", "axes.active[1]: " + kappa("2/4")),
-        ("  a: [{num_active: 2}]", "axes.a[0]: " + kappa("2/4", "shapes")),
+        ("  a: [{num_active: 2}]", "axes.a[0]: " + kappa("2/4")),
     ],
 )
 def test_axes(axis: str, problem: str) -> None:
@@ -365,7 +363,7 @@ def test_lr_must_come_from_somewhere() -> None:
         ),
         (
             ("seeds: 2", "judge: {regret_limit: 0.01}"),
-            "judge.regret_limit: must be a mapping such as {loss: 0.01}, got 0.01",
+            "judge.regret_limit: must be a mapping, got 0.01",
         ),
         (("seeds: 2", "seeds: []"), "seeds: must hold at least one seed"),
         (("seeds: 2", "seeds: [3, 3]"), "seeds: a seed stands twice in [3, 3]"),

@@ -109,15 +109,13 @@ def test_a_length_has_one_of_three_forms(length: str, base: int, longer: int, sm
          "or one of {fraction: x} and {tokens: n}, got {'fraction': 0.1, 'tokens': 5}"),
         ("{decay: wsd, decay_length: 0}", AXES, "12: training.schedule.decay_length: must be at least 1 step, got 0"),
         ("{warmup: {tokens: 102401}}", AXES, "12: training.schedule.warmup: the warm-up must not be longer than the "
-         "run of 200 steps, got {tokens: 102401} (200.002 steps); the longest is {tokens: 102400}"),
+         "run of 200 steps, got {tokens: 102401} (200.002 steps)"),
         ("{warmup: {tokens: 51200}}", "  duration: [50]", "16: axes.duration[0]: training.schedule.warmup: the warm-up "
-         "must not be longer than the run of 50 steps, got {tokens: 51200} (100 steps); the longest is "
-         "{tokens: 25600}"),
+         "must not be longer than the run of 50 steps, got {tokens: 51200} (100 steps)"),
         ("{decay: wsd, warmup: 100, decay_length: {fraction: 0.75}}", AXES, "12: training.schedule.decay_length: "
-         "warm-up and decay must fit in the run of 200 steps, got 100 + {fraction: 0.75} (150 steps); the longest "
-         "decay is {fraction: 0.5}"),
+         "warm-up and decay must fit in the run of 200 steps, got 100 + {fraction: 0.75} (150 steps)"),
         ("{}", "  a: [{steps: 400, schedule: {warmup: 401}}]", "16: axes.a[0].schedule.warmup: the warm-up must not be "
-         "longer than the run of 400 steps, got 401; the longest is 400"),
+         "longer than the run of 400 steps, got 401"),
         ("{}", "  a: [{width: 64}]\n  b: [{width: 64, schedule: {decay: cosine}}]", "17: axes.b[0].schedule: must be "
          "the schedule of axes.a.shapes[0], which is the same shape w64 d2 E4A1 h64 b512 t200; give this point other "
          "steps, or both the same schedule"),

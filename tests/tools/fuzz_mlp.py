@@ -138,7 +138,7 @@ def drawn(random: Random) -> Maker:
     if random.random() < 0.2:
         text = mutate.of_yaml(text, random)
     commands: tuple[tuple[str, ...], ...] = (
-        *[("--plugin", "fuzz_train_few.py", "train-few", "sweep.yaml")] * 6,
+        *[("fuzz_train_few.py", "sweep.yaml")] * 6,
         ("plan", "sweep.yaml"),
         ("explain", "--sweep", "sweep.yaml"),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import runpy
 import signal
 import sys
 import time
@@ -165,12 +166,16 @@ def _be(arguments: Sequence[str], folder: Path, limits: Limits) -> NoReturn:
 
 
 def _call(arguments: Sequence[str]) -> int:
-    """Return the exit code of `hpxfer ARGUMENTS`."""
+    """Return the exit code of `hpxfer ARGUMENTS`, or of a script that the arguments begin with."""
     from hpxfer.cli import main
 
     sys.argv = ["hpxfer", *arguments]
     try:
-        main()
+        if arguments[0].endswith(".py"):
+            sys.argv = [*arguments]
+            runpy.run_path(arguments[0], run_name="__main__")
+        else:
+            main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

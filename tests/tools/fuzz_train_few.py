@@ -1,6 +1,6 @@
-"""A command of the fuzz, as a plug-in: train a few trials of each shape of a small sweep, in this process.
+"""A script of the fuzz: train a few trials of each shape of a small sweep, in this process.
 
-    hpxfer --plugin fuzz_train_few.py train-few sweep.yaml
+    python fuzz_train_few.py sweep.yaml
 
 It raises where a result is none: a trial that failed, a loss that is not finite, or an error that is no share.
 """
@@ -12,7 +12,7 @@ import sys
 from itertools import islice
 from typing import Any
 
-from hpxfer.cli.commands import Command, register_command
+from hpxfer.errors import HpxferError
 
 _MOST = 3e7  # parameters times samples times steps
 
@@ -49,4 +49,9 @@ def _require_sound(result: Any) -> None:
     assert error is None or 0 <= (top5 or 0) <= error <= 1, (error, top5)
 
 
-register_command(Command(name="train-few", run=train_few))
+if __name__ == "__main__":
+    try:
+        train_few(sys.argv[1])
+    except HpxferError as error:
+        sys.stderr.write(f"hpxfer: {error}\n")
+        sys.exit(2)

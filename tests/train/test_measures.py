@@ -20,7 +20,7 @@ from hpxfer.data import open_data
 from hpxfer.train import trainer
 from hpxfer.train.log import probe_steps
 from hpxfer.train.measures import Measures
-from hpxfer.train.snapshot import Moment
+from hpxfer.train.snapshot import Snapshot
 from hpxfer.train.state import TrainState
 from hpxfer.train.trainer import train
 from hpxfer.trial import Trial
@@ -52,7 +52,7 @@ def curve(result: TrialResult, metric: str, *, layer: int | None = None, role: s
     return found
 
 
-def after_each_step(trial: Trial) -> tuple[TrialResult, list[dict[str, list[Array]]], list[Moment]]:
+def after_each_step(trial: Trial) -> tuple[TrialResult, list[dict[str, list[Array]]], list[Snapshot]]:
     """Return the result, the parameters before each step and after the last, and what was kept after each step."""
     state = TrainState(Stack(trials=(trial,)), torch.device("cpu"))
 
@@ -60,15 +60,19 @@ def after_each_step(trial: Trial) -> tuple[TrialResult, list[dict[str, list[Arra
         views = state.layout.weights(flat)
         return {name: [copy[0].double().numpy().copy() for copy in copies] for name, copies in views.items()}
 
-    kept: list[Moment] = []
+    kept: list[Snapshot] = []
+    read = trainer._Run.read
     found = [parameters(state.initial())]
 
-    def keep(moment: Moment) -> None:
-        copy = replace(moment.snapshot, moments=tuple(each.clone() for each in moment.snapshot.moments))
-        kept.append(replace(moment, snapshot=replace(copy, powers=copy.powers.clone())))
-        found.append(parameters(moment.snapshot.parameters))
+    def read_and_keep(run: trainer._Run) -> bool:
+        is_alive, now = read(run), run.train_step.snapshot()
+        moments = tuple(each.clone() for each in now.moments)
+        kept.append(replace(now, moments=moments, powers=now.powers.clone()))
+        found.append(parameters(now.parameters))
+        return is_alive
 
-    *_, ended = train(Stack(trials=(trial,)), "cpu", keep=keep, keep_at=range(1, STEPS))
+    with mock.patch.object(trainer._Run, "read", read_and_keep):
+        *_, ended = train(Stack(trials=(trial,)), "cpu", report_at=range(1, STEPS))
     assert isinstance(ended, Ended)
     return ended.results[0], found, kept
 
@@ -139,7 +143,7 @@ def test_faithfulness_of_adam(samples: Path) -> None:
         shares = curve(result, "below_eps_share", role=role)
         assert list(shares.steps) == PROBED
         for step, share in zip(shares.steps, shares.values, strict=True):
-            snapshot = kept[step].snapshot
+            snapshot = kept[step]
             views = state.layout.weights(snapshot.moments[1])
             flat = [x for name, copies in views.items() if state.roles[name] == role for x in copies]
             v = np.concatenate([x.double().numpy().ravel() for x in flat])

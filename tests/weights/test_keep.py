@@ -13,8 +13,8 @@ from command_line import hpxfer
 from tiny import write_tiny
 
 from hpxfer.driver import run
+from hpxfer.errors import HpxferError
 from hpxfer.results import load_results
-from hpxfer.spec.keep import kept_steps
 from hpxfer.storage.folder import folder_at, marked
 from hpxfer.train.trainer import train
 from hpxfer.trial.events import Ended
@@ -33,13 +33,13 @@ FEW = (
         "  balance: {bias: none}\n",
     ),
 )
-KEEP_ALL = (*FEW, ("workers: 2}", "workers: 2, keep: all}"))
+KEEP = (*FEW, ("workers: 2}", "workers: 2, keep: last}"))
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kept")
-    run(write_tiny(folder, *KEEP_ALL), results=folder / "results")
+    run(write_tiny(folder, *KEEP), results=folder / "results")
     return folder / "results" / "tiny"
 
 
@@ -56,45 +56,27 @@ def same(left, right) -> bool:  # type: ignore[no-untyped-def]
     ) and torch.equal(left.router_bias, right.router_bias)
 
 
-def test_the_steps_that_are_kept() -> None:
-    assert kept_steps("none", 6) == ()
-    assert kept_steps("last", 6) == (6,)
-    assert kept_steps("all", 6) == (1, 2, 4, 6)
-    assert kept_steps("all", 8) == (1, 2, 4, 8)
-    assert kept_steps("all", 1) == (1,)
-
-
 def test_a_run_keeps_the_weights_of_every_trial_with_its_losses(done: Path) -> None:
     trials = load_results(done).trials
-    expected = {kept.name_of(trial_id, step) for trial_id in trials["trial_id"] for step in (None, 1, 2, 4)}
+    expected = {kept.name_of(trial_id) for trial_id in trials["trial_id"]}
     assert {path.name for path in (done / kept.FOLDER).iterdir()} == expected
     for row in trials.to_dict("records"):
         facts = read_facts(done / kept.FOLDER / kept.name_of(row["trial_id"]))
         assert facts["losses"] == losses_of(row)
-        assert facts["step"] == 6
 
 
-def test_kept_weights_are_those_of_the_trial_trained_again(results: Path) -> None:
+def test_weights_that_were_not_kept_are_refused_in_a_line(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trial, row = chosen_trial(load_results(results), None, best=True)
     folder = results / kept.FOLDER
-    stored = [weights_from(folder, trial, row, step=step) for step in (None, 6, 2)]
-    shutil.rmtree(folder)
-    again = [weights_from(folder, trial, row, step=step) for step in (None, 6, 2, 3)]
-    assert all(map(same, stored, again))
-    assert not same(again[0], again[2])
-    assert not same(again[2], again[3])
-
-
-def test_weights_with_other_losses_than_the_stored_ones_are_not_used(results: Path) -> None:
-    trial, row = chosen_trial(load_results(results), None, best=True)
-    folder = results / kept.FOLDER
-    right = weights_from(folder, trial, row)
-    path = folder / kept.name_of(trial.id)
-    wrong = weights_from(folder, trial, row, step=2)
-    from hpxfer.weights.files import write_own
-
-    write_own(wrong, path, {"step": 6, "losses": {**losses_of(row), "validation_loss_nats": 0.5}})
-    assert same(weights_from(folder, trial, row), right)
+    with pytest.raises(HpxferError, match=r"not kept.*resources\.keep: last"):  # they have other losses
+        weights_from(folder, trial, {**row, "validation_loss_nats": 0.5})
+    (folder / kept.name_of(trial.id)).unlink()
+    code, _, err = hpxfer(capsys, "weights", results, "--best", "--out", tmp_path / "w", "--format", "safetensors")
+    assert code == 2
+    assert f"trial {trial.id} were not kept; set resources.keep: last" in err
+    assert not (tmp_path / "w").exists()
 
 
 def test_a_damaged_file_is_an_error_that_names_it(
@@ -115,8 +97,7 @@ def test_a_worker_that_outlived_its_driver_keeps_nothing(
 ) -> None:
     trial, _ = chosen_trial(load_results(results), None, best=True)
     stack = Stack(trials=(trial,))
-    first = kept.start(tmp_path / "w", "last")
-    assert first is not None
+    first = kept.start(tmp_path / "w")
     marked(folder_at(tmp_path / "w"))  # of the next driver
     with caplog.at_level(logging.WARNING):
         *_, ended = train(stack, "cpu", keep=Keeper(first, stack))
@@ -124,8 +105,7 @@ def test_a_worker_that_outlived_its_driver_keeps_nothing(
     assert ended.results[0].status == "finished"
     assert [path.name for path in (tmp_path / "w").iterdir()] == ["driver"]
     assert "not kept" in caplog.text
-    second = kept.start(tmp_path / "w", "last")
-    assert second is not None
+    second = kept.start(tmp_path / "w")
     (tmp_path / "w" / "half.safetensors.7.tmp").write_bytes(b"half")
     list(train(stack, "cpu", keep=Keeper(second, stack)))
     kept.end(tmp_path / "w")
@@ -133,9 +113,8 @@ def test_a_worker_that_outlived_its_driver_keeps_nothing(
     read_own(tmp_path / "w" / kept.name_of(trial.id), trial)
 
 
-def test_nothing_is_kept_by_default_and_no_folder_is_left(tmp_path: Path) -> None:
-    assert kept.start(tmp_path / "w", "none") is None
-    assert kept.start(tmp_path / "x", "last") is not None
+def test_no_folder_is_left_where_nothing_was_kept(tmp_path: Path) -> None:
+    kept.start(tmp_path / "x")
     kept.end(tmp_path / "x")
     assert not list(tmp_path.iterdir())
 
@@ -146,8 +125,7 @@ def test_a_diverged_trial_keeps_no_last_weights(results: Path, tmp_path: Path) -
     trial, _ = chosen_trial(load_results(results), None, best=True)
     wild = replace(trial, hps=trial.hps.with_value("lr", 1e9))
     stack = Stack(trials=(wild, trial))
-    spec = kept.start(tmp_path / "w", "last")
-    assert spec is not None
+    spec = kept.start(tmp_path / "w")
     *_, ended = train(stack, "cpu", keep=Keeper(spec, stack))
     assert isinstance(ended, Ended)
     assert [result.status for result in ended.results] == ["diverged", "finished"]
@@ -159,14 +137,11 @@ def test_a_diverged_trial_keeps_no_last_weights(results: Path, tmp_path: Path) -
 
 def test_the_command_says_what_it_wrote(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = hpxfer(
-        capsys, "weights", results, "--best", "--out", tmp_path / "w", "--format", "safetensors", "--step", 2, "--json"
+        capsys, "weights", results, "--best", "--out", tmp_path / "w", "--format", "safetensors", "--json"
     )
     assert code == 0
     files = json.loads(out)["files"]
     assert [Path(file).name for file in files] == ["hpxfer.json", "model.safetensors"]
-    facts = json.loads((tmp_path / "w" / "hpxfer.json").read_text())
-    assert facts["step"] == 2
-    assert read_facts(tmp_path / "w" / "model.safetensors")["step"] == 2
 
 
 def test_a_file_that_a_killed_run_left_is_replaced_when_its_trial_is_trained(results: Path, tmp_path: Path) -> None:
@@ -175,7 +150,7 @@ def test_a_file_that_a_killed_run_left_is_replaced_when_its_trial_is_trained(res
     trial, row = chosen_trial(load_results(results), None, best=True)
     (folder / kept.name_of(trial.id)).write_bytes(b"half")
     (folder / f"{kept.name_of(trial.id)}.7.tmp").write_bytes(b"half")
-    run(write_tiny(tmp_path, *KEEP_ALL), results=tmp_path / "again")
+    run(write_tiny(tmp_path, *KEEP), results=tmp_path / "again")
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         path.name for path in (results / kept.FOLDER).iterdir()
     )

@@ -25,7 +25,7 @@ def test_the_stored_loss_follows_from_the_file(bias: str, tmp_path: Path, capsys
         ("num_active: 4, expert_width: 16}", OPTIONS.format(bias)),
         ("shapes: [{width: 64, expert_width: 32}]", "values: [32]"),
         ("steps: 200", "steps: 20"),
-        ("seeds: 2", "seeds: 1\nresources: {executor: local}"),
+        ("seeds: 2", "seeds: 1\nresources: {executor: local, keep: last}"),
         ("[mup-i, sp]", "[mup-i]"),
         ("lr: [0.01]", "lr: [0.5]"),
         ("validation_samples: 1024", "validation_samples: 128"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpxfer.errors import HpxferError
-from hpxfer.registry import registry
+from hpxfer.registry import registry, rows_of
 from hpxfer.scaling.evaluate import parameterization, ratios
 from hpxfer.scaling.regimes import regime_warning
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.check_shapes import how_to_allow
+from hpxfer.spec.check_shapes import HOW_TO_ALLOW
 from hpxfer.spec.mlp import LEARNED
 from hpxfer.spec.model_section import MLPSpec
 from hpxfer.spec.problem import Problem
@@ -62,7 +62,7 @@ def _branches(spec: SweepSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Itera
     Without a residual the blocks follow each other, and L blocks would divide the features by depth^L. MSSP changes
     nothing per block there (I.10).
     """
-    column = registry("optimizer").get(spec.training.optimizer).column
+    column = rows_of("optimizer").get(spec.training.optimizer).column
     for chosen in spec.parameterizations:
         try:
             rows = parameterization(chosen.table, chosen.conventions).rows(column)
@@ -130,4 +130,4 @@ def _regimes(spec: SweepSpec, options: MLPSpec, shapes: Sequence[tuple[KeyPath, 
             axis = spec.axes[str(at[1])] if at[0] == "axes" else None
             allowed = axis is not None and axis.allow_kappa_change
             if not allowed and (why := regime_warning(choice.table, ratios(shapes[0][1], shape))):
-                yield at, why + ("" if axis is None else f"; {how_to_allow(axis)}")
+                yield at, why + ("" if axis is None else f"; {HOW_TO_ALLOW}")

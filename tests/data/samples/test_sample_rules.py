@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,10 @@ Make = Callable[..., SweepSpec]
 
 
 @pytest.fixture
-def reader() -> Iterator[str]:
+def reader(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a family that reads samples."""
-    with FAMILIES.registered(replace(FAMILIES.get("gpt"), name="reader", data="samples")) as row:
-        yield row.name
+    monkeypatch.setitem(FAMILIES._rows, "reader", replace(FAMILIES.get("gpt"), name="reader", data="samples"))
+    return "reader"
 
 
 def of_family(spec: SweepSpec, family: str) -> SweepSpec:
