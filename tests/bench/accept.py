@@ -190,6 +190,7 @@ def run_item(item: Item, limit_s: float, keep: Keep) -> tuple[str, float, str]:
                     os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
                 reader.join(5)  # a process that left the group may hold the pipe open
+                child.stdout.close()
         tail = errors.read_bytes()[-_TAIL:].decode(errors="replace")
     cut_short = not in_time and limit_s < item.limit_s
     if cut_short:
