@@ -63,7 +63,7 @@ RULES = (
     Rule(inside=("hpxfer.analysis",), forbidden=DRIVING),
     Rule(inside=("hpxfer.search",), forbidden=DRIVING),
     Rule(inside=("hpxfer.recipe",), forbidden=(*DRIVING, "ray")),
-    Rule(inside=("hpxfer",), forbidden=("ray",), but=(*WITH_RAY, "hpxfer.bench.sweep_ray")),
+    Rule(inside=("hpxfer",), forbidden=("ray",), but=WITH_RAY),
     Rule(inside=("hpxfer",), forbidden=("optuna", "sqlalchemy"), but=WITH_OPTUNA),
     Rule(inside=FOUNDATION, forbidden=tuple(f"hpxfer.{name}" for name in ABOVE)),
     Rule(inside=("hpxfer", "tests"), forbidden=("kernels",)),

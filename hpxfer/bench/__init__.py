@@ -1,3 +1,1 @@
-"""Benchmarks: every speed that the project claims is measured here, beside a yardstick that is measured in the same
-run.
-"""
+"""Benchmarks: the speeds of this machine that `plan` reads."""

@@ -15,7 +15,6 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.trial import Trial, setting_of
-from hpxfer.trial.stack import Stack
 
 _SEED = 0
 AUX_WEIGHT = 0.01  # of a preset's balancing loss
@@ -77,11 +76,6 @@ def shape_of(case: Case) -> Shape:
         return Shape(**dims, dense_width=case.num_active * hidden)
     dims["kv_heads"] = case.kv_heads
     return Shape(**dims, num_experts=case.num_experts, num_active=case.num_active, expert_width=hidden)
-
-
-def stacks(members: tuple[Trial, ...], size: int) -> list[Stack]:
-    """Return the trials in stacks of `size`."""
-    return [Stack(trials=members[low : low + size]) for low in range(0, len(members), size)]
 
 
 def write_tokens(path: Path, count: int, vocab_size: int) -> None:

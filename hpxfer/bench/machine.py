@@ -12,7 +12,7 @@ import torch
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.host.machine import cpu_name, num_cpus
-from hpxfer.plan.speeds import Kind, Record, Row
+from hpxfer.plan.speeds import Kind, Record
 
 
 def bench_device(asked: str) -> torch.device:
@@ -26,17 +26,17 @@ def bench_device(asked: str) -> torch.device:
     return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def record(name: str, device: torch.device, rows: Sequence[Row], *, asked: Sequence[str] = (), run: str = "") -> Record:
-    """Return the rows with date, command, machine and versions. `asked` are the rows that the command named."""
+def record(name: str, command: str, device: torch.device, *, asked: Sequence[str] = (), run: str = "") -> Record:
+    """Return a record without rows: date, command, machine and versions. `asked` are the rows that the user named."""
     kind: Kind = "cuda" if device.type == "cuda" else "cpu"
     return Record(
         name=name,
         device=kind,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        command=f"hpxfer bench {name} --device {kind}" + "".join(f" --row {key}" for key in asked),
+        command=command + "".join(f" --row {key}" for key in asked),
         machine=machine_of(device),
         versions=versions_of(device),
-        rows=tuple(rows),
+        rows=(),
         run=run,
     )
 

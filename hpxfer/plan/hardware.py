@@ -1,8 +1,9 @@
 """Hardware: the devices that a plan can be made for, as data, and how fast each is: measured if possible, else assumed.
 
-    a CPU core    seconds = tokens x CPU_S_PER_TOKEN + FLOPs / CPU_FLOP_PER_S, both measured
+    a CPU core    seconds = tokens x CPU_S_PER_TOKEN + FLOPs / CPU_FLOP_PER_S, both measured, on one CPU of ours
+                  until `hpxfer bench` measures them on the user's
     a GPU         seconds = FLOPs / (peak x share) + steps x GPU_STEP_S / trials of the stack; the peak is
-                  published, the share is assumed until a benchmark measures it, the time of a step is assumed
+                  published, the share is assumed until `hpxfer bench` measures it, the time of a step is assumed
 
 Measurements of the sweep's own stored trials replace all of this, see `hpxfer.plan.make`.
 """
@@ -15,23 +16,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.host.machine import gpu_bytes, gpu_name, has_cuda, host_bytes, num_cpus
+from hpxfer.host.machine import cpu_name, gpu_bytes, gpu_name, has_cuda, host_bytes, num_cpus
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.packing import Device
-from hpxfer.plan.speeds import Record, latest
-from hpxfer.plan.step_tokens import measured_step_tokens
+from hpxfer.plan.speeds import SPEEDS, Record, latest
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
-# One CPU core in float32 with full stacks: the time per token at any width, and the rate of the rest. Measured by
-# `hpxfer bench trainer` on two AMD EPYC cores (2026-11, torch 2.13).
+# One CPU core in float32 with full stacks: the time per token at any width, and the rate of the rest. Measured on two
+# AMD EPYC cores (2026-11, torch 2.13).
 CPU_S_PER_TOKEN = 3e-6
 CPU_FLOP_PER_S = 54e9
 # The share of a GPU's peak that a full stack of small models is assumed to reach. Unmeasured. float32 has a lower peak.
 ASSUMED_MFU: Mapping[str, float] = {"bfloat16": 0.1, "float32": 0.3}
 # The least time of a step, however small the stack: kernel launches, and the host's reads. Assumed, unmeasured.
 GPU_STEP_S = 2e-3
+# A stack fills the GPU at the fewest tokens per step whose speed is this part of the best.
+ENOUGH = 0.95
 BENCH = Path("results/bench")
 
 
@@ -84,13 +88,14 @@ class Rate:
 
     hardware: Hardware
     source: str  # e.g. `assumed: 10% of an NVIDIA H200 SXM's peak`
-    measured: tuple[tuple[float, float], ...] = ()  # (parameters, FLOP/s) per case of a benchmark
+    measured: tuple[tuple[float, float], ...] = ()  # of a GPU: (parameters, FLOP/s) per case of a benchmark
+    core: tuple[float, float] = (CPU_S_PER_TOKEN, CPU_FLOP_PER_S)  # of a CPU core
 
     def trial_s(self, shape: Shape, setting: Setting, num_trials: float = 1) -> float:
         """Return the seconds that one of this many trials in a stack keeps a core, or a whole GPU, busy."""
         flops = train_flops(shape, setting)
         if not self.hardware.cuda:
-            return setting.steps * setting.batch_tokens * CPU_S_PER_TOKEN + flops / CPU_FLOP_PER_S
+            return setting.steps * setting.batch_tokens * self.core[0] + flops / self.core[1]
         return flops / self._flop_per_s(shape, setting) + setting.steps * GPU_STEP_S / num_trials
 
     def _flop_per_s(self, shape: Shape, setting: Setting) -> float:
@@ -138,34 +143,64 @@ def device_of(hardware: Hardware, device: Device) -> Device:
 def filled(device: Device) -> Device:
     """Return the device with the tokens per step that were measured to fill its GPUs, if they were."""
     hardware = hardware_of(device)
-    if not device.cuda or hardware == OTHER_GPU:
-        return device
-    measured = measured_step_tokens(lambda name: _gpu_named(name) == hardware, BENCH)
-    return device if measured is None else replace(device, step_tokens=measured)
+    record = _record(BENCH, hardware) if device.cuda and hardware != OTHER_GPU else None
+    tokens = record and _step_tokens(record)
+    return replace(device, step_tokens=tokens) if tokens else device
+
+
+def _step_tokens(record: Record) -> int | None:
+    """Return the tokens per step that fill a GPU, or None if fewer than two stacks were measured on it."""
+    rates = {row.numbers["step_tokens"]: row.value for row in record.rows if "step_tokens" in row.numbers}
+    if len(rates) < 2:
+        return None
+    return int(min(tokens for tokens, rate in rates.items() if rate >= ENOUGH * max(rates.values())))
 
 
 def rate_of(hardware: Hardware, precision: str, bench: Path = BENCH) -> Rate:
     """Return how fast this hardware is: as the benchmark records in `bench` measured it, else as assumed."""
+    record = _record(bench, hardware)
+    source = f"measured by `hpxfer bench`, {record.date}" if record else ""
     if not hardware.cuda:
+        if record is not None and (core := _core(record)):
+            return Rate(hardware=hardware, core=core, source=source)
         return Rate(hardware=hardware, source=f"{hardware.source} on {hardware.title}")
-    record = _record(bench) if precision == "bfloat16" else None
-    if record is not None and (measured := _measured(record, hardware)):
-        return Rate(hardware=hardware, measured=measured, source=f"measured by `hpxfer bench trainer`, {record.date}")
+    if record is not None and precision == "bfloat16" and (measured := _measured(record)):
+        return Rate(hardware=hardware, measured=measured, source=source)
     share = f"{ASSUMED_MFU[precision]:.0%} of the {precision} peak of an {hardware.title} ({hardware.source})"
     return Rate(hardware=hardware, source=f"assumed: {share}; unmeasured")
 
 
-def _record(bench: Path) -> Record | None:
+def _record(bench: Path, hardware: Hardware) -> Record | None:
+    """Return what is known of such a GPU, or of this machine's own CPU."""
+
+    def is_it(machine: Mapping[str, str | int]) -> bool:
+        if not hardware.cuda:
+            return machine.get("cpu") == cpu_name()
+        return _gpu_named(str(machine.get("gpu", ""))) == hardware
+
     try:
-        return latest(bench, "trainer", "cuda")
+        return latest(bench, SPEEDS, "cuda" if hardware.cuda else "cpu", is_it)
     except HpxferError:
         return None  # `hpxfer bench` reports a damaged record; a plan can do without it
 
 
-def _measured(record: Record, hardware: Hardware) -> tuple[tuple[float, float], ...]:
-    """Return (parameters, FLOP/s) of the record's MoE cases if it was made on this hardware."""
+def _core(record: Record) -> tuple[float, float] | None:
+    """Return seconds per token and FLOP/s of a core: the line through its time per token, by least squares of the
+    relative errors. None if the rows do not determine it.
+    """
+    cases = [(row.numbers.get("flop_per_token"), row.numbers.get("us_per_token")) for row in record.rows]
+    points = [(flop, 1e-6 * us) for flop, us in cases if flop and us]
+    if len(points) < 2:
+        return None
+    flops, seconds = np.array(points).T
+    slope, start = np.polyfit(flops, seconds, 1, w=1 / seconds)
+    return (max(0.0, float(start)), 1 / float(slope)) if slope > 0 else None
+
+
+def _measured(record: Record) -> tuple[tuple[float, float], ...]:
+    """Return (parameters, FLOP/s) of the record's single trials."""
     peak = record.row("peak-cuda")
-    if peak is None or _gpu_named(str(record.machine.get("gpu", ""))) != hardware:
+    if peak is None:
         return ()
     cases = [(row.numbers.get("m_params"), row.numbers.get("mfu")) for row in record.rows]
     return tuple((params * 1e6, mfu * peak.value * 1e12) for params, mfu in cases if params and mfu)

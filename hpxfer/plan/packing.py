@@ -22,7 +22,7 @@ CPU_STEP_TOKENS = 8192
 # are not cut below MIN_CUT trials, where the gain of stacking would be lost.
 SHARE_OF_WORKER = 0.5
 MIN_CUT = 4
-# Tokens per step that fill a GPU on which `hpxfer bench accept` never measured stacks. Derived from occupancy.
+# Tokens per step that fill a GPU on which `hpxfer bench` never measured stacks. Derived from occupancy.
 GPU_STEP_TOKENS = 65536
 # The memory that a stack may need. A CPU's memory is shared by as many workers as it has cores. If the size of a GPU is
 # unknown, it counts as the smallest that is worth training on. If the guess is too high, a stack is halved, and the

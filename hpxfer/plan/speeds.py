@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,13 +14,15 @@ Kind = Literal["cpu", "cuda"]
 # Raise it when the rows change their meaning. Lines of another version stay in the file as history, and are not read.
 # A line of version 2 holds a whole run, a line of version 3 a row of one.
 WHOLE_RECORD, RECORD_VERSION = 2, 3
+# The name of the records that `hpxfer bench` writes.
+SPEEDS = "speeds"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One measured number. `numbers` are what it was computed from, by name, with the unit at its end."""
 
-    key: str  # a key of `goals.GOALS`, or the row's own
+    key: str
     what: str
     value: float
     unit: str
@@ -32,7 +34,7 @@ class Row:
 class Record:
     """Rows of one run of one benchmark on one kind of device. Records of one run differ in their rows alone."""
 
-    name: str  # kernels | trainer | moe | sweep
+    name: str  # of the benchmark, e.g. SPEEDS
     device: Kind
     date: str  # UTC, ISO 8601
     command: str
@@ -69,14 +71,19 @@ def file_of(name: str, folder: Path) -> Path:
     return folder / f"{name}.jsonl"
 
 
-def latest(folder: Path, name: str, device: Kind) -> Record | None:
+def latest(
+    folder: Path, name: str, device: Kind, is_it: Callable[[Mapping[str, str | int]], bool] = lambda _: True
+) -> Record | None:
     """Return what is known of a benchmark on this kind of device, or None if it never ran.
 
-    This is the last run. A run may lack rows, because it was asked for one row or because it was killed. It then keeps
-    the rows of the run before it, if that ran on the same machine with the same versions.
+    This is the last run on a machine that `is_it` knows. A run may lack rows, because it was asked for one row or
+    because it was killed. It then keeps the rows of the run before it, if that ran on the same machine with the same
+    versions.
     """
     found: Record | None = None
     for record in _records(file_of(name, folder), device):
+        if not is_it(record.machine):
+            continue
         found = _joined(found, record) if found is not None and record.run else record
     return found
 
@@ -94,7 +101,7 @@ def _joined(before: Record, record: Record) -> Record:
         record,
         rows=tuple(rows.values()),
         date=f"{first} to {record.date}" if kept and first != record.date else record.date,
-        command=f"hpxfer bench {record.name} --device {record.device}" if kept else record.command,
+        command=record.command.partition(" --row ")[0] if kept else record.command,
     )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from planted_results import planted_results
+from planted_store import PlantedStore
 from sweep_text import edited
 
 from hpxfer.analysis import Analysis, analyze
-from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.spec import parse_sweep
 from hpxfer.trial import Trial
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from planted_results import DIGEST, planted_results
+from planted_store import PlantedStore
 from sweep_text import edited
 
 from hpxfer.analysis import FollowUp, followup_sweep, transfer_report
 from hpxfer.analysis.analyze import _sweep_file
-from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml
 from hpxfer.store import SWEEP_FILE

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from planted_results import planted_results
+from planted_store import PlantedStore
 from sweep_text import edited
 
 from hpxfer.analysis import Analysis, Inputs, Statistic, analyze, register_statistic
 from hpxfer.analysis.statistics import RESERVED, STATISTICS
-from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.errors import HpxferError
 from hpxfer.report import Source, make_report, to_html, to_markdown
 from hpxfer.report.write import write_report

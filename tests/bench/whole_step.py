@@ -14,8 +14,6 @@ Steps are timed in turns. Each number is a JSON line. The losses of the first st
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -26,14 +24,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from gpu_items import graphed, say
+from products import permuted
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import Job, interleaved, median
-from hpxfer.bench.kernels_cuda import graphed
-from hpxfer.bench.stock import permuted
-from hpxfer.bench.trainer_cuda import LARGE, SMALL_TRIALS, base_case, small_case
+from hpxfer.bench.rates import LARGE, base_case, small_case
 from hpxfer.kernels import adamw
 from hpxfer.kernels.backend import TORCH
 from hpxfer.model.gpt import ffn, forward, linear
@@ -45,11 +43,6 @@ from hpxfer.trial.stack import Stack
 ROUNDS, STEPS = 7, 10
 _MOST_STEPS = 1024  # the trainer has room for the losses of so many steps
 BF16 = torch.bfloat16
-
-
-def say(**row: Any) -> None:
-    sys.stdout.write(json.dumps(row) + "\n")
-    sys.stdout.flush()
 
 
 def moe_rows(x_MD: Tensor, up_EDH: Tensor, down_EHD: Tensor, gate_M1: Tensor, chosen_M: Tensor) -> Tensor:
@@ -255,7 +248,7 @@ PRESET = Case(
 CASES: dict[str, tuple[Case, int, tuple[str, ...], bool]] = {
     "base": (base_case(32768), 1, BASE, True),
     "large": (replace(LARGE, batch_tokens=32768), 1, ("experts", "head"), True),
-    "stack": (small_case(8192, SMALL_TRIALS), SMALL_TRIALS, BASE, True),
+    "stack": (small_case(8192, 64), 64, BASE, True),
     "mixtral": (PRESET, 1, MIXTRAL, False),
 }
 

@@ -59,7 +59,7 @@ def test_commands_and_options_are_completed(
 ) -> None:
     assert completed(capsys, monkeypatch, "hpxfer re") == ["report", "recipe"]
     assert completed(capsys, monkeypatch, "hpxfer run --max") == ["--max-gpu-hours"]
-    assert completed(capsys, monkeypatch, "hpxfer bench tr") == ["trainer"]
+    assert completed(capsys, monkeypatch, "hpxfer bench --r") == ["--row"]
     assert completed(capsys, monkeypatch, "hpxfer init st") == ["staged_grid"]
     assert set(completed(capsys, monkeypatch, "hpxfer plan --")) >= {"--results", "--trials", "--hardware", "--json"}
 

@@ -75,7 +75,7 @@ def parse(line: str) -> None:
 
 
 def is_name(line: str) -> bool:
-    """Return whether a line only names a command, e.g. `hpxfer run` or `hpxfer bench trainer`."""
+    """Return whether a line only names a command, e.g. `hpxfer run` or `hpxfer data info`."""
     return line in {name for name, _ in commands()} | {"hpxfer"}
 
 

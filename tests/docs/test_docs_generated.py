@@ -83,7 +83,7 @@ def test_the_reference_of_the_commands_has_every_command() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     names = [name for name, _ in commands()]
     assert "hpxfer run" in names
-    assert "hpxfer bench trainer" in names
+    assert "hpxfer data info" in names
     assert [name for name in names if f"\n## {name}\n" not in page] == []
 
 

@@ -38,11 +38,12 @@ def compiled_by(name: str, script: Sequence[str], inputs: Sequence[str]) -> Any:
 
     `inputs` are files and folders below the repository's root, beside the kernels.
     """
-    digest = digest_of(("hpxfer/kernels", "hpxfer/bench/compiled.py", *inputs), script)
+    digest = digest_of(("hpxfer/kernels", "tests/tools/compiled.py", *inputs), script)
     record = RECORDS / f"{name}.json"
     if not RECORDING and record.exists() and (found := json.loads(record.read_text()))["inputs"] == digest:
         return found["result"]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = str(ROOT / "tests" / "tools")
     command = [sys.executable, "-W", "error", *script]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

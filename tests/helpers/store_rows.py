@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from planted_results import DIGEST
+from planted_store import PlantedStore, planted_result
 from sweep_text import SWEEP
 
-from hpxfer.bench.planted_store import PlantedStore, planted_result
 from hpxfer.spec.load import parse_sweep
 from hpxfer.store import Store
 from hpxfer.store.location import RemoteLocation

@@ -8,17 +8,15 @@ results are garbage.
 from __future__ import annotations
 
 import json
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
+from compiled import MOST_SPILL_BYTES, compiling, fault_of
 from torch import Tensor
 
-from hpxfer.bench.compiled import MOST_SPILL_BYTES, compiling, fault_of
 from hpxfer.kernels import configs, experts_launch, grouped_launch
 from hpxfer.kernels.adamw import adamw_, momentum_, sgd_
 from hpxfer.kernels.backend import Backend
@@ -233,7 +231,6 @@ def planted() -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    sys.path += [str(Path(__file__).parents[1] / "tools")]
     from compile_facts import rows
 
     print(json.dumps({"failures": failures(), "planted": planted(), "products": rows()}))  # noqa: T201

@@ -17,7 +17,7 @@ PADDED, UNPADDED = 50304, 50257
 COLUMNS = (PADDED, UNPADDED, 4096, 256, 67)
 SCRIPT = """
 import json, sys, torch
-from hpxfer.bench.compiled import compiling
+from compiled import compiling
 from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
 

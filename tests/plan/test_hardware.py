@@ -38,10 +38,10 @@ def record(folder: Path, gpu: str = "NVIDIA H200", device: str = "cuda") -> None
     )
     append(
         Record(
-            name="trainer",
+            name="speeds",
             device=device,  # type: ignore[arg-type]
             date="2027-01-01",
-            command="hpxfer bench trainer",
+            command="hpxfer bench",
             machine={"gpu": gpu, "cpu": "x", "cores": 1, "threads": 1},
             versions={},
             rows=(*rows, Row(key="peak-cuda", what="", value=800.0, unit="TFLOP/s")),
@@ -101,7 +101,7 @@ def test_a_gpu_is_rated_by_an_assumption_that_says_so(precision: str, tmp_path: 
 def test_a_benchmark_on_such_a_gpu_goes_before_the_assumption(tmp_path: Path) -> None:
     record(tmp_path)
     rate = rate_of(H200, "bfloat16", tmp_path)
-    assert rate.source == "measured by `hpxfer bench trainer`, 2027-01-01"
+    assert rate.source == "measured by `hpxfer bench`, 2027-01-01"
     flops = train_flops(BASE, SETTING)
     # The case of the nearest size counts.
     assert rate.trial_s(BASE, SETTING) == pytest.approx(flops / (0.2 * 800e12) + SETTING.steps * GPU_STEP_S)
@@ -112,7 +112,7 @@ def test_a_benchmark_on_such_a_gpu_goes_before_the_assumption(tmp_path: Path) ->
 def test_a_record_of_another_gpu_or_a_broken_one_says_nothing(tmp_path: Path) -> None:
     record(tmp_path, "NVIDIA L4")
     assert rate_of(H200, "bfloat16", tmp_path).source.startswith("assumed")
-    (tmp_path / "trainer.jsonl").write_text("{broken\n")
+    (tmp_path / "speeds.jsonl").write_text("{broken\n")
     assert rate_of(H200, "bfloat16", tmp_path).source.startswith("assumed")
 
 

@@ -2,74 +2,59 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from bench_record import RECORD
 from tiny_trials import BASE, SETTING, trial
 
 from hpxfer.plan import hardware
 from hpxfer.plan.hardware import device_of, filled, hardware_named, this_machine
 from hpxfer.plan.packing import GPU_STEP_TOKENS, Device, gpu_share, stack_size
-from hpxfer.plan.step_tokens import ACCEPT_FILE, measured_step_tokens
+from hpxfer.plan.speeds import Row, append
 from hpxfer.trial.stack import Stack
 
 GPU = "NVIDIA H200"
 
 
-def is_it(name: str) -> bool:
-    return name == GPU
-
-
-def written(folder: Path, *lines: dict[str, Any]) -> Path:
-    (folder / ACCEPT_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+def written(folder: Path, *rows: tuple[int, float], gpu: str = GPU, run: str = "r") -> Path:
+    """Append rows (tokens per step of a stack, its M tokens/s) that were measured on a GPU."""
+    made = tuple(
+        Row(key=f"stack-{tokens}", what="", value=rate, unit="M tokens/s", numbers={"step_tokens": tokens})
+        for tokens, rate in rows
+    )
+    append(replace(RECORD, device="cuda", machine={"gpu": gpu}, rows=made, run=run), folder)
     return folder
 
 
-def line(key: str, tokens: Any, rate: Any, gpu: str = GPU) -> dict[str, Any]:
-    return {"of": key, "key": key, "step_tokens": tokens, "tokens_per_s": rate, "machine": {"gpu": gpu}}
-
-
-RATES = (
-    line("r-alone", 8192, 1.0e6),
-    line("r-stack-8", 65536, 2.0e6),
-    line("r-stack-planned-8k", 131072, 3.9e6),
-    line("r-stack-64", 524288, 4.0e6),
-)
-
-
-def test_the_fewest_tokens_that_are_nearly_as_fast_as_the_best(tmp_path: Path) -> None:
-    assert measured_step_tokens(is_it, written(tmp_path, *RATES)) == 131072
-    # Measured again, the same stack counts anew.
-    assert measured_step_tokens(is_it, written(tmp_path, *RATES, line("r-stack-8", 65536, 3.9e6))) == 65536
+RATES = ((8192, 1.0), (65536, 2.0), (131072, 3.9), (524288, 4.0))
 
 
 @pytest.mark.parametrize(
-    "lines",
+    ("rows", "gpu", "tokens"),
     [
-        (),
-        RATES[:1],
-        tuple({**one, "machine": {"gpu": "NVIDIA L4"}} for one in RATES),
-        (line("r-base-32k", 32768, 1e6), line("r-base-64k", 65536, 1e6)),
-        (
-            line("r-stack-8", "65536", 1e6),
-            line("r-stack-64", 2**19, None),
-            line("r-alone", 8192, -1.0),
-            {"item": "env"},
-        ),
+        (RATES, GPU, 131072),
+        ((*RATES, (65536, 3.9)), GPU, 65536),  # measured again, the same stack counts anew
+        (RATES[:1], GPU, GPU_STEP_TOKENS),
+        (RATES, "NVIDIA L4", GPU_STEP_TOKENS),
     ],
-    ids=["nothing", "one stack", "another GPU", "no stacks", "no numbers"],
+    ids=["four stacks", "again", "one stack", "another GPU"],
 )
-def test_without_two_stacks_on_this_gpu_nothing_is_known(tmp_path: Path, lines: tuple[dict[str, Any], ...]) -> None:
-    assert measured_step_tokens(is_it, written(tmp_path, *lines)) is None
-    assert measured_step_tokens(is_it, tmp_path / "absent") is None
+def test_the_fewest_tokens_that_are_nearly_as_fast_as_the_best(
+    rows: tuple[tuple[int, float], ...], gpu: str, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for row in rows:
+        written(tmp_path, row, gpu=gpu)
+    written(tmp_path, (8192, 1.0), (2**20, 9.0), gpu="NVIDIA A10G")  # of another GPU, later
+    monkeypatch.setattr(hardware, "BENCH", tmp_path)
+    assert filled(Device(cuda=True, name=GPU)).step_tokens == tokens
 
 
-def test_a_damaged_file_stops_no_plan(tmp_path: Path) -> None:
-    (tmp_path / ACCEPT_FILE).write_text('{"key": "r-al')
-    assert measured_step_tokens(is_it, tmp_path) is None
+def test_a_damaged_file_stops_no_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "BENCH", tmp_path)
+    (tmp_path / "speeds.jsonl").write_text('{"key": 1}\n')
+    assert filled(Device(cuda=True, name=GPU)).step_tokens == GPU_STEP_TOKENS
 
 
 def test_the_planner_fills_stacks_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

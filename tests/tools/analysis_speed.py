@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from planted_results import planted_results
+from planted_store import PlantedStore
 
 from hpxfer.analysis import analyze
-from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.figures import all_figures, save_transfer, transfer_info
 from hpxfer.report import Source, make_report, to_html
 from hpxfer.report.write import garbage_collection_paused

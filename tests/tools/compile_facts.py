@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from compiled import Facts, compiling, fault_of
 from docs_markdown import table as markdown_table
 
-from hpxfer.bench.compiled import Facts, compiling, fault_of
 from hpxfer.kernels import experts_launch
 from hpxfer.kernels.configs import Config, table
 from hpxfer.kernels.experts_launch import Layer, Rows, Weights

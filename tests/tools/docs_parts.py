@@ -138,20 +138,19 @@ def _report_text(root: Path, method: str) -> str:
 
 def bench_markdown(root: Path) -> str:
     """Return the latest committed run of every benchmark. What was never run says so."""
-    from hpxfer.bench.table import bench_markdown as tables
+    from goals import bench_markdown as tables
 
     return tables(root / "results" / "bench")
 
 
 def roofline_markdown(root: Path) -> str:
     """Return the predicted times of the parts of a step, for the base and its dense twin."""
-    from hpxfer.bench.roofline import Machine
-    from hpxfer.bench.roofline_table import HEADINGS, measured_groups, roofline_rows
+    from roofline import HEADINGS, Machine, measured_groups, rows_of
 
     parts = []
     for name in ("base-32k", "twin-32k", "large"):
-        rows = roofline_rows(name, Machine(), measured_groups(name, root / "results" / "bench"))
-        parts += [f"`hpxfer bench roofline --case {name}`:", table(HEADINGS, rows)]
+        rows = rows_of(name, Machine(), measured_groups(name, root / "results" / "bench"))
+        parts += [f"`python tests/bench/roofline.py --case {name}`:", table(HEADINGS, rows)]
     return "\n\n".join(parts)
 
 

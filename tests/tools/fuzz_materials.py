@@ -90,7 +90,8 @@ class Materials:
 
 def make_materials() -> Materials:
     """Return the materials: the examples of the package, and a sweep with planted results."""
-    from hpxfer.bench.planted_store import PlantedStore, planted_result
+    from planted_store import PlantedStore, planted_result
+
     from hpxfer.cli.init import examples
     from hpxfer.data import data_ref
     from hpxfer.recipe import recipe_from_results, write_recipe

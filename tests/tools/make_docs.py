@@ -95,4 +95,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(ROOT / "tests" / "bench"))
     sys.exit(main(sys.argv[1:]))

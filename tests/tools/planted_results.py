@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpxfer.bench.planted_store import PlantedStore, planted_result
+from planted_store import PlantedStore, planted_result
+
 from hpxfer.results import Results, load_results
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.data import points_with_data

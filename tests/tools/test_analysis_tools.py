@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from analysis_speed import measure
 from planted_results import DIGEST, planted_results
+from planted_store import PlantedStore, planted_result
 from sweep_text import edited
 
-from hpxfer.bench.planted_store import PlantedStore, planted_result
 from hpxfer.spec import parse_sweep
 from hpxfer.trial import DataRef, Expansion
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from tiny_trials import BASE, JOINT, numbers, trial
+from yardsticks import PlainRun
 
-from hpxfer.bench.plain import PlainRun
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.spec.balance import Balance
 from hpxfer.train.state import TrainState

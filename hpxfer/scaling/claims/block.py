@@ -98,26 +98,6 @@ def _over_eps(table: BlockClaims, choice: Parameterization, found: Iterable[Clai
         yield replace(claim, quantity=GRADIENT_OVER_EPS, size=size)
 
 
-def divergence(optimizer: Column, lr_exponent: float) -> tuple[Claim, ...]:
-    """Return how the router of `sp` diverges in a single step, with one matrix per expert (Why Routers Freeze).
-
-    The claims follow from Proposition 2 and the chain rule, for an LR ~ width^lr_exponent. They describe what happens
-    and set no standard: `claims` holds `sp` to flat features.
-    """
-    first = lr_exponent - (0.5 if optimizer == "sgd" else 0.0)
-    sizes = {
-        ("embedding", "change"): first,
-        ("router", "propagating"): first + 0.5,
-        ("router", "effective"): lr_exponent + 1,
-        ("router", "change"): lr_exponent + 1,
-    }
-    source = "Why Routers Freeze Prop. 2"
-    return tuple(
-        Claim(quantity=quantity, role=role, size=width**power, source=source, first=1, last=1)
-        for (role, quantity), power in sizes.items()
-    )
-
-
 def _with_two_matrices(table: BlockClaims, choice: Parameterization, optimizer: Column) -> Iterator[Claim]:
     """Yield the claims on MSSP's block."""
     zero_readout = dict(choice.conventions).get("readout_init") == "zero"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from planted_results import DIGEST, planted_results
+from planted_store import PlantedStore
 from sweep_text import edited
 
 from hpxfer.analysis import Analysis, analyze
-from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.figures import all_figures
 from hpxfer.results import Results
 from hpxfer.spec import parse_sweep

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from planted_results import planted_results
+from planted_store import PlantedStore
 from sweep_text import edited
 
 from hpxfer.analysis import Analysis, analyze
 from hpxfer.analysis.references import ReferenceCurve, References
 from hpxfer.analysis.statistics.reference_arm import chosen_arm
-from hpxfer.bench.planted_store import PlantedStore
 from hpxfer.errors import HpxferError
 from hpxfer.results import Results
 from hpxfer.spec import parse_sweep

@@ -14,8 +14,10 @@ from mlp_runs import line, lines_of, misses, path_of, report, slope
 from hpxfer.coordinates.measure import Fit, fit
 from hpxfer.coordinates.mlp import Options, Training, observe
 from hpxfer.coordinates.predict import predict
-from hpxfer.scaling.claims.block import SETTLES, divergence
+from hpxfer.scaling.claims import Claim
+from hpxfer.scaling.claims.block import SETTLES
 from hpxfer.scaling.evaluate import parameterization, ratios
+from hpxfer.scaling.monomial import width
 
 WIDTHS = (32, 64, 128, 256)
 WIDE = (64, 128, 256, 512)  # where narrower models have not come to their exponents
@@ -34,6 +36,21 @@ def run(
     return lines_of(choice, optimizer, path, options=options, **more)  # type: ignore[arg-type]
 
 
+def divergence(optimizer: str, lr_exponent: float) -> tuple[Claim, ...]:
+    """Return how the router of `sp` diverges in a single step for an LR ~ width^lr_exponent (Prop. 2, derived)."""
+    first = lr_exponent - (0.5 if optimizer == "sgd" else 0.0)
+    sizes = {
+        ("embedding", "change"): first,
+        ("router", "propagating"): first + 0.5,
+        ("router", "effective"): lr_exponent + 1,
+        ("router", "change"): lr_exponent + 1,
+    }
+    return tuple(
+        Claim(quantity=quantity, role=role, size=width**power, source="Prop. 2", first=1, last=1)
+        for (role, quantity), power in sizes.items()
+    )
+
+
 @pytest.mark.parametrize(("optimizer", "lr_exponent", "effective"), [("sgd", 0.5, 1.5), ("adam", 0.0, 1.0)])
 @pytest.mark.parametrize("num_active", [4, 2])
 def test_sp_diverges_in_one_step(optimizer: str, lr_exponent: float, effective: float, num_active: int) -> None:
@@ -43,7 +60,7 @@ def test_sp_diverges_in_one_step(optimizer: str, lr_exponent: float, effective: 
     training = Training(lr=0.1, eps=1e-8)
     found = observe(choice, optimizer, path, seeds=range(24), steps=1, options=SOFTMAX, training=training)  # type: ignore[arg-type]
     at = [ratios(path[0], shape) for shape in path]
-    claims = divergence(optimizer, lr_exponent)  # type: ignore[arg-type]
+    claims = divergence(optimizer, lr_exponent)
     lines = fit(found, predict(claims, [float(width) for width in WIDE], at))
     assert not misses(lines), report(misses(lines))
     assert line(lines, "embedding", "change", 1).verdict == "ok"

@@ -2,8 +2,7 @@
 
 An operator counts with its own time, without what it calls. Everything inside the optimizer counts as optimizer, and
 likewise for attention and for the loss, except for the product with the readout. `routing` is the gathers and sorts
-that carry rows to their experts and back, and embeddings. `rest` is Python, autograd and views. The profiler adds to
-it.
+that carry rows to their experts and back, and embeddings. `rest` is Python, autograd and views, and the profiler.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile, record_function
 
 PARTS = ("products", "attention", "elementwise", "routing", "loss", "optimizer", "rest")
-_OPTIMIZER = "hpxfer.bench: update"
-_STEP = "hpxfer.bench: step"
-
+_OPTIMIZER, _STEP = "hpxfer.bench: update", "hpxfer.bench: step"
 # Substrings of the names of operators and of their callers, in lower case.
 _ATTENTION = ("scaled_dot_product", "attention", "_flash_")
 _PRODUCTS = ("mm", "matmul", "linear", "einsum", "mkldnn")
@@ -41,25 +38,23 @@ def step_shares(forward_backward: Callable[[], object], update: Callable[[], obj
                 with record_function(_OPTIMIZER):
                     update()
     events = profiled.events()
-    assert events is not None
     total = sum(event.cpu_time_total for event in events if event.name == _STEP)
     spent = dict.fromkeys(PARTS, 0.0)
     for event in events:
         spent[part_of(_chain(event))] += event.self_cpu_time_total
     # The profiler's own cost between operators is in no event. It counts as rest, like the time of Python there.
     spent["rest"] += max(0.0, total - sum(spent.values()))
-    whole = sum(spent.values())
-    return {part: seconds / whole for part, seconds in spent.items()}
+    return {part: seconds / sum(spent.values()) for part, seconds in spent.items()}
 
 
 def part_of(chain: tuple[str, ...]) -> str:
     """Return the part of a step that an operator belongs to, by its name and then by the names of its callers."""
     name, callers = chain[0].lower(), [event_name.lower() for event_name in chain]
+    own = name.rpartition("::")[2]
     if _OPTIMIZER.lower() in callers:
         return "optimizer"
     if any(mark in caller for caller in callers for mark in _ATTENTION):
         return "attention"
-    own = name.rpartition("::")[2]
     if name.startswith("aten::") and any(mark in own for mark in _PRODUCTS):
         return "products"
     if any(mark in caller for caller in callers for mark in _LOSS):

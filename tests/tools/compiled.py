@@ -5,16 +5,21 @@ No GPU is needed. Inside `compiling()` every launch only compiles its kernel, so
     with compiling() as facts:
         step()  # launches kernels
     faults = [fault for one in facts if (fault := fault_of(one))]
+
+What is compiled stays in .cache/triton (or TRITON_CACHE_DIR), with the assembler's log beside it, which Triton's own
+cache does not keep.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,12 +29,16 @@ _REGISTERS = 65536
 _MOST_BLOCKS = 32
 _MOST_THREADS = 2048
 _SHARED_BYTES = {80: 164 * 1024, 90: 228 * 1024}
+CAPABILITIES = tuple(_SHARED_BYTES)
 # Every block keeps so much shared memory for the system.
 _RESERVED_BYTES = 1024
 # More than this is worth another choice of blocks: a few spilled addresses outside of the main loop cost nothing.
 MOST_SPILL_BYTES = 64
 # A product of matrices in Triton's intermediate code.
 _DOT = re.compile(r"\b(?:warp_group_dot|tt\.dot)\b(?!_wait)")
+
+
+CACHE = Path(__file__).parents[2] / ".cache" / "triton"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,23 +128,35 @@ def compiling(capability: int = 90) -> Iterator[list[Facts]]:
     caches: dict[Any, Any] = {}
     run, before = JITFunction.run, driver._active
 
-    def compile_only(self: Any, *args: Any, warmup: bool, **options: Any) -> Any:
-        if self not in caches:
-            # Kernels of before were compiled without a log, or for another target. Those of now are not for later.
-            caches[self] = self.device_caches
-            self.device_caches = defaultdict(self.create_binder)
+    def launch(self: Any, *args: Any, **options: Any) -> tuple[Any, str]:
         log = io.StringIO()
         with contextlib.redirect_stdout(log):
-            kernel = run(self, *args, warmup=True, **options)
+            return run(self, *args, **{**options, "warmup": True}), log.getvalue()
+
+    def compile_only(self: Any, *args: Any, **options: Any) -> Any:
+        if self not in caches:
+            # Kernels of before were compiled for another target. Those of now are not for later.
+            caches[self] = self.device_caches
+            self.device_caches = defaultdict(self.create_binder)
+        kernel, log = launch(self, *args, **options)
         if kernel.hash not in known:
+            kept = Path(knobs.cache.dir, kernel.hash, "ptxas.log")
+            if not log and kept.exists():
+                log = kept.read_text()
+            elif not log:  # it was compiled elsewhere, without a log
+                self.device_caches = defaultdict(self.create_binder)
+                with knobs.compilation.scope():
+                    knobs.compilation.always_compile = True
+                    kernel, log = launch(self, *args, **options)
             constants = {name: value for name, value in options.items() if name.isupper()}
-            known[kernel.hash] = _facts(self.__name__, kernel, log.getvalue(), constants, capability)
+            known[kernel.hash] = _facts(self.__name__, kernel, log, constants, capability)
+            _write(kept, log)
         facts.append(known[kernel.hash])
         return kernel
 
-    with knobs.compilation.scope(), knobs.nvidia.scope():
-        # The log of the assembler is not in Triton's cache.
-        knobs.compilation.always_compile = True
+    with knobs.cache.scope(), knobs.nvidia.scope():
+        if "TRITON_CACHE_DIR" not in os.environ:
+            knobs.cache.dir = str(CACHE)
         knobs.nvidia.dump_ptxas_log = True
         JITFunction.run = compile_only
         if not (torch.cuda.is_available() and torch.cuda.get_device_capability() == divmod(capability, 10)):
@@ -147,6 +168,14 @@ def compiling(capability: int = 90) -> Iterator[list[Facts]]:
             driver.set_active(before)
             for kernel, cache in caches.items():
                 kernel.device_caches = cache
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file at once, because other processes may write the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_text(text)
+    part.replace(path)
 
 
 class _Target:

@@ -1,0 +1,196 @@
+"""Find the block sizes of `kernels/configs.json` on this GPU: the items tune-* of accept.py.
+
+An entry is measured on random data at the largest shape of its class. One field varies at a time while the others stay.
+What the compiler shows to spill, or without a pipeline, is not timed. A candidate is timed as a CUDA graph, because
+launches from Python take longer than a small layer. The entry that was found is printed; a person writes it into the
+table, with the GPU and the versions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from compiled import CAPABILITIES, compiling, fault_of
+from torch import Tensor
+
+from hpxfer.bench.clock import Job, interleaved, median
+from hpxfer.kernels import experts, experts_library, grouped_launch
+from hpxfer.kernels.configs import Config, Gradient, Product, architecture, table
+from hpxfer.kernels.experts_launch import Layer, Rows, Weights
+
+ENTRY_S = 190.0
+FIELDS = ("m", "hidden", "up", "product", "gradient", "programs", "gated", "products")
+_GROUPS, _WIDEST, _MOST_ROWS, _ROUNDS = 4, 2048, 16384, 7
+# Places of matrix gradients: 132 multiprocessors, with one to eight blocks on each.
+_PROGRAMS = (132, 264, 528, 792, 1056)
+# The share of a field's time in which its candidates are compiled; timing one is quick.
+_CHECK_SHARE = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """A layer of random data in the class of an entry."""
+
+    x: Tensor
+    dy: Tensor
+    weights: Weights
+    gate: Tensor
+    rows: Rows
+
+
+def sample(config: Config, *, gated: bool, device: torch.device) -> Sample:
+    """Return a layer of the largest shape that `config` covers."""
+    size, num_rows = config.max_features or _WIDEST, (config.max_rows or _MOST_ROWS) * _GROUPS
+    dtype = torch.bfloat16 if config.dtype_bytes == 2 else torch.float32
+
+    def normal(*sizes: int) -> Tensor:
+        return torch.randn(sizes, device=device, dtype=dtype)
+
+    w_gate = normal(_GROUPS, size, size) if gated else None
+    order = torch.randperm(num_rows, device=device).to(torch.int32)
+    ends = torch.arange(1, _GROUPS + 1, device=device, dtype=torch.int32) * (num_rows // _GROUPS)
+    weights = Weights(normal(_GROUPS, size, size), w_gate, normal(_GROUPS, size, size), None, None, None)
+    given = {"gate": torch.rand(num_rows, 1, device=device), "rows": Rows(order, order, ends)}
+    return Sample(x=normal(num_rows, size), dy=normal(num_rows, size), weights=weights, **given)
+
+
+def step(config: Config, drawn: Sample) -> Callable[[], object]:
+    """Return a function that runs the layer forward and backward, with the products that the config names."""
+    layer = Layer(
+        rows=drawn.rows,
+        num_active=1,
+        groups_at_once=_GROUPS,
+        activation="gelu" if drawn.weights.w_gate is None else "swiglu",
+        config=config,
+        tiles=grouped_launch.tiles_of(drawn.rows.ends, drawn.x.shape[0], config.m),
+    )
+
+    def run() -> object:
+        _, u, v = experts.forward(layer, drawn.x, drawn.weights, drawn.gate)
+        return experts.backward(layer, drawn.x, drawn.weights, drawn.gate, u, v, drawn.dy)
+
+    return run
+
+
+def candidates(config: Config, field: str) -> Iterator[Config]:
+    """Yield `config` with other values of one of its fields, of the sizes that fit its class."""
+    wide = config.dtype_bytes == 2 and (config.max_features or _WIDEST) > 128
+    k = 64 if config.dtype_bytes == 2 else 32
+    values: Sequence[Any]
+    match field:
+        case "m":
+            values = (32, 64, 128)
+        case "programs":
+            values = _PROGRAMS
+        case "products":
+            values = ("triton", "library") if config.dtype_bytes == 2 else ()  # F.grouped_mm takes bf16 alone
+        case "gradient":
+            sides = ((128, 128), (128, 256)) if wide else ((64, 64), (64, 128))
+            choices = itertools.product(sides, (32, 64), (4, 8), (3, 4))
+            values = [Gradient(i=i, o=o, n=n, warps=warps, stages=stages) for (i, o), n, warps, stages in choices]
+        case _:
+            columns = [n // 2 if field == "gated" else n for n in ((128, 256) if wide else (64, 128))]
+            choices = itertools.product(columns, ((4, None), (8, None), (8, 128)), (3, 4))
+            values = [Product(n=n, k=k, warps=w, stages=stages, registers=r) for n, (w, r), stages in choices]
+    for value in values:
+        if value != getattr(config, field):
+            blocks: dict[str, Any] = {field: value}
+            yield replace(config, **blocks)
+
+
+def best(
+    config: Config,
+    device: torch.device,
+    *,
+    clock: Callable[[Config, Sample], float],
+    check: Callable[[Sequence[Config], Sample, float], dict[Config, str | None]],
+    tell: Callable[..., None],
+    seconds: float = ENTRY_S,
+) -> Config:
+    """Return the fastest config found from `config` in so many seconds.
+
+    `tell` gets the milliseconds of each candidate, or why it was skipped. Fields that the time does not reach keep
+    their values, and a line says so.
+    """
+    ends, drawn = time.monotonic() + seconds, sample(config, gated=False, device=device)
+    for number, field in enumerate(FIELDS):
+        now = time.monotonic()
+        if field in ("gated", "products"):
+            drawn = sample(config, gated=field == "gated", device=device)
+        others = list(candidates(config, field))
+        faults: dict[Config, str | None] = dict.fromkeys(others)  # programs are no constant of a kernel
+        if field == "products" and not experts_library.can_run(drawn.x, drawn.weights):
+            faults = dict.fromkeys(others, "F.grouped_mm does not take this layer here")
+        elif field not in ("programs", "products"):
+            faults = check(others, drawn, now + _CHECK_SHARE * (ends - now) / (len(FIELDS) - number))
+        timed: list[tuple[float, int, Config]] = []
+        left_out = 0
+        for index, one in enumerate([config, *others]):
+            if time.monotonic() > ends or (index and one not in faults):
+                left_out += 1
+                continue
+            line = _line(one, drawn, clock, faults.get(one))
+            tell(field=field, config=asdict(one), **line)
+            if "ms" in line:
+                timed.append((line["ms"], index, one))
+        if left_out:
+            tell(field=field, left_out=f"{left_out} candidates, for lack of time")
+        # The entry that stands stays unless another is faster, or it cannot run at all.
+        if timed:
+            config = min(timed, key=lambda entry: entry[:2])[2]
+    return config
+
+
+def _line(config: Config, drawn: Sample, clock: Callable[..., float], fault: str | None) -> dict[str, Any]:
+    """Return the milliseconds of one candidate. One that cannot run on this device is skipped."""
+    try:
+        return {"ms": clock(config, drawn)} if fault is None else {"skipped": fault}
+    except Exception as error:  # of the compiler or the launch, which have no class in common
+        return {"skipped": f"{type(error).__name__}: {str(error)[:200]}"}
+
+
+def checked(configs: Sequence[Config], drawn: Sample, until: float) -> dict[Config, str | None]:
+    """Return config -> why the compiler shows it to be slow or impossible, or None, of those that the time allows.
+
+    Triton keeps what it compiles, so a launch does not compile it again.
+    """
+    major, minor = torch.cuda.get_device_capability()
+    capability = 10 * major + minor
+    if capability not in CAPABILITIES:
+        return dict.fromkeys(configs)
+    found: dict[Config, str | None] = {}
+    with compiling(capability) as facts:
+        for config in configs:
+            if time.monotonic() > until:
+                break
+            facts.clear()
+            try:
+                step(config, drawn)()
+                found[config] = next((fault for one in facts if (fault := fault_of(one))), None)
+            except Exception as error:  # the assembler refuses, e.g. a bound on registers that is too low
+                found[config] = f"{type(error).__name__}: {str(error)[:200]}"
+    return found
+
+
+def replayed_ms(config: Config, drawn: Sample) -> float:
+    """Return the milliseconds of the layer, forward and backward, as the replay of a CUDA graph."""
+    from gpu_items import graphed
+
+    job = Job(run=graphed(step(config, drawn)))
+    return 1000 * median(interleaved({"layer": job}, rounds=_ROUNDS, device=drawn.x.device), "layer")
+
+
+def tune(features: int) -> None:
+    """Search the bf16 entry for up to so many features, and print each candidate and what was found."""
+    from gpu_items import say
+
+    device = torch.device("cuda")
+    entries = [one for one in table()[architecture(device)] if one.dtype_bytes == 2 and one.max_rows is None]
+    entry = next(one for one in entries if (one.max_features or _WIDEST) == features)
+    tell = lambda **line: say(key=f"tune-{features}", **line)  # noqa: E731
+    say(key=f"tuned-{features}", config=asdict(best(entry, device, clock=replayed_ms, check=checked, tell=tell)))
