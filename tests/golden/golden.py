@@ -35,7 +35,10 @@ INPUTS = HERE / "inputs"
 PUBLISHED = ROOT / "results" / "published"
 # Sweeps are read from the top of the repository, from where their paths count.
 SWEEPS = sorted(
-    str(path.relative_to(ROOT)) for path in (ROOT / "sweeps").rglob("*.yaml") if "name:" in path.read_text()
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "sweeps").rglob("*.yaml")
+    # Not those that start from the recipe of a sweep that is not published.
+    if "\nname:" in (text := "\n" + path.read_text()) and "results/chain-" not in text
 )
 FOLDERS = sorted(path.name for path in PUBLISHED.iterdir() if (path / "trials.parquet").exists())
 # Results with every statistic, and a recipe each: one HP, two HPs, a search, the family mlp.
