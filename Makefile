@@ -2,19 +2,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test docs site
+.PHONY: quickstart test test-slow docs site
 
 # What a user does first: a bare machine with Python >= 3.11 in, a transfer verdict out.
 quickstart: $(VENV)/.runtime
 	$(BIN)/hpxfer run sweeps/quickstart.yaml
 
-# Two processes of one thread each: on two cores, threads of their own would wait for each other (216 s against 292 s
-# for the tests of coordinates, train, model, verdict and test_end_to_end.py).
+# Two processes of one thread each: on two cores, threads of their own would wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+
 test: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+# Kills, clusters and jobs, compilers, long trainings, and more random examples of every law.
+test-slow: $(VENV)/.test
+	HPXFER_EXAMPLES=many $(PYTEST) -m "slow or law"
 
 # The generated parts of README.md and docs/, from code and committed results.
 docs: $(VENV)/.runtime

@@ -28,12 +28,15 @@ if not torch.cuda.is_available():
 ROOT = Path(__file__).resolve().parent.parent
 # Each of them takes a gigabyte and most of a small machine: one at a time.
 START_RAY = {
-    *("test_asha.py", "test_jobs.py", "test_lost_user.py", "test_ray.py", "test_ray_cluster.py", "test_soak.py"),
-    "test_sweep_ray.py",
+    *("test_asha.py", "test_interrupted_run.py", "test_jobs.py", "test_lost_user.py", "test_prepare_on_ray.py"),
+    *("test_rank_loss.py", "test_ray.py", "test_ray_cluster.py", "test_soak.py", "test_sweep_ray.py"),
+    *("test_train_user.py", "test_user_nodes.py"),
 }
 
-settings.register_profile("hpxfer", deadline=None, derandomize=True, database=None, max_examples=20)
-settings.load_profile("hpxfer")
+# `make test` takes few random examples of every law, `make test-slow` more of them.
+settings.register_profile("few", deadline=None, derandomize=True, database=None, max_examples=8)
+settings.register_profile("many", parent=settings.get_profile("few"), max_examples=30)
+settings.load_profile(os.environ.get("HPXFER_EXAMPLES", "few"))
 # Hypothesis also draws numbers that stand in those modules of the project that this process has loaded. Examples would
 # change with the order of the tests and with any edit of hpxfer. Hypothesis has no setting for it.
 providers._get_local_constants = lambda: providers._local_constants
@@ -41,6 +44,13 @@ providers._get_local_constants = lambda: providers._local_constants
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SkipUnchanged())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is drawn at random: `make test-slow` runs it again, with more examples."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("law")
 
 
 @pytest.hookimpl(optionalhook=True)
