@@ -121,7 +121,7 @@ def stacked_step(step: TrainStep) -> Callable[[], None]:
 def alone_row(key: str, case: Case, device: torch.device, peak: float) -> Row | None:
     """Return the rate of one trial, with its share of the GPU's peak."""
     found = rate_if_it_fits(case, device)
-    return found and Row(
+    return None if found is None else Row(
         key=key,
         what=f"d {case.width}, {case.depth} layers, {case.batch_tokens // 1024}k tokens a step",
         value=found.tokens_per_s / 1e6,
@@ -133,7 +133,7 @@ def alone_row(key: str, case: Case, device: torch.device, peak: float) -> Row | 
 def stack_row(size: int, device: torch.device) -> Row | None:
     """Return the rate of a stack of small trials, with its tokens per step: the planner fills its stacks by it."""
     found = rate_if_it_fits(small_case(8192, size), device, size)
-    return found and Row(
+    return None if found is None else Row(
         key=f"stack-{size}",
         what=f"d {SMALL.width}, {SMALL.depth} layers, 8k tokens a step: {size} at once",
         value=found.tokens_per_s / 1e6,
