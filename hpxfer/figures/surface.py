@@ -21,7 +21,6 @@ from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.text import control_last, listed, octaves_of, why_none, with_interval
 from hpxfer.results import Results
-from hpxfer.search.kinds import kind_of
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.thresholds import CONTROL
 
@@ -170,8 +169,6 @@ def _draw_contours(axes: Axes, surface: Surface, judged: JudgedLoss) -> None:
 
 
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
-    if kind_of(results.spec).shows == "contours":
-        return {}  # the search has surfaces of its own
     found = analysis.found("surfaces")
     pairs = dict.fromkeys((surface.first, surface.second) for surface in found)
     if not pairs:

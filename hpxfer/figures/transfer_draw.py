@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, FigureBase
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -34,22 +34,16 @@ TITLE_CHARACTERS = 42
 
 def draw_transfer(info: TransferInfo) -> Figure:
     """Return the figure. It belongs to no window and to no global state."""
-    rows = rows_of(info)
+    rows = [row[start : start + COLUMNS] for row in info.rows for start in range(0, len(row), COLUMNS)]
     columns = max((len(row) for row in rows), default=1)
     with style.look():
         figure, grid = style.panels(info.title, len(rows or [()]) * columns, columns=columns, foot=0.75)
-        draw_rows(figure, grid, info)
+        _draw_rows(figure, grid, rows, info)
     return figure
 
 
-def rows_of(info: TransferInfo) -> list[tuple[Panel, ...]]:
-    """Return the panels in rows: an axis starts a new row, and no row has more than COLUMNS of them."""
-    return [row[start : start + COLUMNS] for row in info.rows for start in range(0, len(row), COLUMNS)]
-
-
-def draw_rows(figure: FigureBase, grid: Sequence[Axes], info: TransferInfo) -> None:
+def _draw_rows(figure: Figure, grid: Sequence[Axes], rows: Sequence[Sequence[Panel]], info: TransferInfo) -> None:
     """Draw the panels into the axes of a grid, which has as many columns as the longest row, and the legends."""
-    rows = rows_of(info)
     columns = max((len(row) for row in rows), default=1)
     for number, row in enumerate(rows):
         line = grid[number * columns : (number + 1) * columns]

@@ -71,8 +71,6 @@ def _section(judged: JudgedTable) -> Section:
         ),
         sweep_yaml="",
         analysis=analysis,
-        line=judged.lines[analysis.hp],
-        controls=tuple(dict.fromkeys(found.parameterization for found in judged.report.findings if found.is_control)),
         trials=partial(_trials, judged),
         figures=figures,
         not_drawn=not_drawn,

@@ -12,7 +12,6 @@ from hpxfer.analysis import Finding, ShapeFinding, TransferReport
 from hpxfer.host.output import json_ready
 from hpxfer.report.analyses import analysis_tables, unknown
 from hpxfer.report.best_points import asks_for_points, points_headline, points_question
-from hpxfer.report.joint import joint_headline, joint_question, no_verdict
 from hpxfer.report.next_step import next_step
 from hpxfer.report.provenance import (
     Progress,
@@ -29,7 +28,6 @@ from hpxfer.results import Results
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.storage.uri import spelled
 from hpxfer.verdict.headline import headline
-from hpxfer.verdict.labels import is_control
 from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import (
     conclusion,
@@ -47,8 +45,6 @@ from hpxfer.verdict.text import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hpxfer.analysis import Analysis
     from hpxfer.figures import DrawnFigure
 
@@ -131,8 +127,6 @@ class Section:
     limits: tuple[str, ...]
     sweep_yaml: str  # empty for a table
     analysis: Analysis
-    line: pd.DataFrame | None  # that the report on the judged HP was made from
-    controls: tuple[str, ...]  # the arms that others are compared with
     trials: Callable[[int], TrialData]  # every trial in at most so many characters
     figures: Sequence[DrawnFigure] = ()
     not_drawn: Sequence[str] = ()  # why other figures are missing
@@ -204,8 +198,6 @@ def _section(source: Source, name: str) -> Section:
         limits=limits(results, (*judged, *others)),
         sweep_yaml=dump_sweep(results.spec),
         analysis=analysis,
-        line=results.line(analysis.hp, analysis.loss) if judged else None,
-        controls=tuple(label for label in results.expansion.arms if is_control(label, rules.control)),
         trials=partial(trial_data, results),
         figures=source.figures,
         not_drawn=source.not_drawn,
@@ -215,10 +207,7 @@ def _section(source: Source, name: str) -> Section:
 
 
 def _headline(analysis: Analysis, spec: SweepSpec, judged: Sequence[TransferReport], *, is_running: bool) -> str:
-    """Return what was found on the judged HP, on two HPs that were refined together, or at the base alone."""
-    joint = analysis.found("joint_optima")
-    if joint:
-        return joint_headline(joint)
+    """Return what was found on the judged HP, or at the base alone."""
     if asks_for_points(spec):
         return points_headline(analysis.found("search_best"), analysis.judged)
     return headline(analysis.hp, judged[0].findings if judged else (), is_running=is_running)
@@ -228,12 +217,12 @@ def _no_verdict(results: Results, judged: Sequence[TransferReport]) -> str:
     """Return why there is no verdict: the search scans no line, or nothing on the line can be judged."""
     if any(report.findings for report in judged):
         return ""
-    return no_verdict(results) or "There is no verdict yet: nothing can be judged. What is missing is listed below."
+    if (why := results.why_no_line()) is not None:
+        return f"There is no transfer verdict: {why}."
+    return "There is no verdict yet: nothing can be judged. What is missing is listed below."
 
 
 def _question(analysis: Analysis, spec: SweepSpec) -> str:
-    if joint := analysis.found("joint_optima"):
-        return joint_question(joint)
     if asks_for_points(spec):
         return points_question(analysis.judged)
     return f"Does {analysis.hp} transfer? Judged by {analysis.judged.shown}."

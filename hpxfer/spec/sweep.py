@@ -407,8 +407,7 @@ class SweepSpec(Section):
     """What is scanned, by HP: `lr`, `init_scale`, `residual_scale`, `router_bias_lr`, `aux_weight`, `z_weight`,
     `weight_decay`, `eps`, `beta1`, `beta2`, `momentum`, or a dotted multiplier."""
     product: bool = False
-    """Scan every combination of the grid. By default each HP is one line through the base values of the others. A
-    refine search then moves two HPs together."""
+    """Scan every combination of the grid. By default each HP is one line through the base values of the others."""
     seeds: Seeds = (0, 1, 2, 3)
     """A count, or a list of seeds. A seed decides init and data order. A verdict needs at least two, and the quickstart
     needs the four of the default: with fewer, its losses are known less well than the limit of a regret asks for."""
@@ -460,9 +459,8 @@ class SweepSpec(Section):
 
     @property
     def search_row(self) -> Any:
-        """The row of the search: a `hpxfer.search.kinds.SearchKind`. A kind may have another row for a product."""
-        row = self.search.row
-        return row.with_product if self.product and row.with_product is not None else row
+        """The row of the search: a `hpxfer.search.kinds.SearchKind`."""
+        return self.search.row
 
     @property
     def judged_hp(self) -> str:

@@ -190,7 +190,6 @@ def test_the_page_has_every_figure_that_lines_can_feed(tmp_path: Path) -> None:
         "Stability edge",
     ]
     assert section.trials(10**6).num_trials == 192
-    assert section.controls == ("plain",)
     page = (tmp_path / "page" / "report.html").read_text()
     assert "from the table of runs and nothing else" in page
     assert 'href="#sweep"' not in page

@@ -9,6 +9,7 @@ import re
 
 import pytest
 from error_sweep import SAMPLES, error_spec, error_store
+from hpxfer.report.markdown import to_markdown
 
 from hpxfer.analysis import analyze
 from hpxfer.figures import all_figures
@@ -16,7 +17,6 @@ from hpxfer.prediction import predict
 from hpxfer.recipe import recipe_of
 from hpxfer.report import Source, make_report
 from hpxfer.report.html import to_html
-from hpxfer.report.markdown import to_markdown
 from hpxfer.report.trials import trial_data
 from hpxfer.results import Results, load_results
 from hpxfer.spec.recipe_file import dump_recipe, read_recipe
