@@ -72,7 +72,7 @@ def weights(
         say(json.dumps({"trial": found.id, "files": [str(path) for path in files]}))
         return
     judged = judged_by(outcome.spec, "validation")
-    loss = f"{judged.shown} {judged.level_with_unit(row['validation_loss_nats'])}"
+    loss = f"{judged.words} {judged.level(row['validation_loss_nats'])}"
     after = loss if step in (None, steps) else f"after {step} of {steps} steps"
     what = f"trial {found.id}: {found.shape.label()}, {after}"
     say(f"{what}\n{written(files)}")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpxfer.store import Store
-from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.store.losses import LOSS_NUMBERS
 from hpxfer.trial.result import TrialResult
 
 # What of a trial's row its training determines.
-NUMBERS = ("status", *LOSS_COLUMNS.values(), "diverged_step", "last_finite_loss_nats")
+NUMBERS = ("status", *LOSS_NUMBERS, "diverged_step", "last_finite_loss_nats")
 _MOST_NAMED = 8
 
 

@@ -55,7 +55,7 @@ class Prediction:
             {
                 **{name: getattr(self, name) for name in ("sweep", "parameterization", "optimizer", "hp", "value")},
                 "loss_kind": self.loss_kind,
-                "loss_unit": self.judged.data_unit,
+                "loss_unit": self.judged.unit,
                 "base": self.base.dims(),
                 "target": self.target.dims(),
                 "tokens": self.target.tokens,

@@ -28,7 +28,6 @@ from hpxfer.results import Results
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.storage.uri import spelled
 from hpxfer.verdict.headline import headline
-from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import (
     conclusion,
     drift_text,
@@ -225,7 +224,7 @@ def _no_verdict(results: Results, judged: Sequence[TransferReport]) -> str:
 def _question(analysis: Analysis, spec: SweepSpec) -> str:
     if asks_for_points(spec):
         return points_question(analysis.judged)
-    return f"Does {analysis.hp} transfer? Judged by {analysis.judged.shown}."
+    return f"Does {analysis.hp} transfer? Judged by {analysis.judged.words}."
 
 
 def cards_of(reports: Sequence[TransferReport], analysis: Analysis) -> tuple[Card, ...]:
@@ -259,20 +258,20 @@ def _facts(hp: str, finding: Finding) -> Iterator[tuple[str, str]]:
         yield "scatter about the fit", f"more than seeds, which widens intervals: {', '.join(misfits)}"
 
 
-def _shape_columns(judged: JudgedLoss) -> tuple[Column, ...]:
+def _shape_columns(unit: str) -> tuple[Column, ...]:
     return (
         Column(name="shape"),
         Column(name="scale", form="{:.9g}"),
-        Column(name=judged.best, form="{:.2f}" if judged.is_error else "{:.4f}"),
-        Column(name=f"{judged.noun} given up +- standard error, {judged.unit}", kept=True),
-        Column(name=f"share of the {judged.whole}, %", form="{:.2f}"),
+        Column(name=f"best loss, {unit}", form="{:.4f}"),
+        Column(name=f"loss given up +- standard error, {unit}", kept=True),
+        Column(name="share of the loss, %", form="{:.2f}"),
         Column(name="in units of seed noise", form="{:.1f}"),
         Column(name="share of what one octave costs, %", form="{:.0f}"),
-        Column(name=f"limit, {judged.unit}", form="{:.2g}"),
+        Column(name=f"limit, {unit}", form="{:.2g}"),
         Column(name="optimum"),
         Column(name="95% interval"),
         Column(name="scatter about the fit over that of seeds"),
-        Column(name=judged.measured_best),
+        Column(name=f"lowest measured loss, {unit}"),
         Column(name="from the optimum to divergence, octaves", form="{:.1f}"),
         Column(name="seeds"),
         Column(name="diverged"),
@@ -282,25 +281,25 @@ def _shape_columns(judged: JudgedLoss) -> tuple[Column, ...]:
 
 def _shapes(finding: Finding) -> Table:
     title = f"{finding.axis}, {finding.parameterization}: shape by shape"
-    rows = tuple(_shape(shape, finding.judged) for shape in finding.shapes)
-    return Table(title=title, columns=_shape_columns(finding.judged), rows=rows).without_empty_columns()
+    rows = tuple(_shape(shape) for shape in finding.shapes)
+    return Table(title=title, columns=_shape_columns(finding.judged.unit), rows=rows).without_empty_columns()
 
 
-def _shape(shape: ShapeFinding, judged: JudgedLoss) -> tuple[Cell, ...]:
+def _shape(shape: ShapeFinding) -> tuple[Cell, ...]:
     share = None if shape.regret_octave_share is None else 100 * shape.regret_octave_share
     return (
         shape.shape + (" (base)" if shape.is_base else ""),
         shape.scale,
-        None if shape.best_loss is None else judged.percent(shape.best_loss) if judged.is_error else shape.best_loss,
-        regret_number_text(shape, judged),
+        shape.best_loss,
+        regret_number_text(shape),
         _positive(shape.regret_percent),
         _positive(shape.regret_noise_units),
         _positive(share),
-        None if shape.limit_nats is None else judged.scaled(shape.limit_nats),
+        shape.limit_nats,
         optimum_text(shape.optimum),
         interval_text(shape.optimum),
         misfit_text(shape.optimum) or None,
-        None if shape.lowest_loss is None else f"{judged.level(shape.lowest_loss)} at {hp_text(shape.lowest_value)}",
+        None if shape.lowest_loss is None else f"{shape.lowest_loss:.4f} at {hp_text(shape.lowest_value)}",
         shape.edge_octaves,
         shape.num_seeds,
         shape.num_diverged,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hpxfer.errors import HpxferError
-from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.store.losses import LOSS_NUMBERS
 from hpxfer.train.device import Setup, setup_for
 from hpxfer.train.provenance import provenance
 from hpxfer.train.snapshot import Moment
@@ -79,7 +79,7 @@ def _text(value: Any) -> str | None:
 
 def check_losses(trial: Trial, stored: Mapping[Any, Any], again: TrialResult, *, is_exact: bool) -> None:
     """Raise HpxferError unless the losses are those that are stored."""
-    for column in LOSS_COLUMNS.values():
+    for column in LOSS_NUMBERS:
         old, new = stored.get(column), getattr(again, column)
         if new is None and (old is None or math.isnan(old)):
             continue  # the data has no such loss
