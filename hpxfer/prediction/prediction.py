@@ -158,7 +158,7 @@ def _loss(
     rows = _rows(results, label)
     verdicts = {finding.axis: finding.verdict for finding in report.findings if finding.parameterization == label}
     answers = [
-        loss_at(rows[place.axis.name], report.hp, value, place.scale, verdicts.get(place.axis.name), report.judged)
+        loss_at(rows[place.axis.name], report.hp, value, place.scale, verdicts.get(place.axis.name))
         for place in found
         if rows.get(place.axis.name)
     ]
