@@ -138,7 +138,8 @@ def _loss(read: Read, runs: Sequence[Run], unit: str | None) -> JudgedLoss:
         raise read.fault(
             first.row, "unit", f"must be that of --unit, {shown(unit)}, got {shown(first.unit)}; leave one out"
         )
-    named, unit = unit or first.unit, unit or first.unit or _unit_of(read.columns["loss"]) or NATS.unit
+    named = first.unit if unit is None else unit
+    unit = (_unit_of(read.columns["loss"]) or NATS.unit) if named is None else named
     words = first.loss_name or "loss"
     for said in (read.columns["loss"], words) if named is None else (named,):
         if _ERROR.search(said) and not _OF_NUMBERS.search(said):
