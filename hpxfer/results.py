@@ -24,7 +24,7 @@ from hpxfer.spec.source_kind import source_row
 from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.store import Store
 from hpxfer.store.location import local_results
-from hpxfer.store.losses import LOSS_COLUMNS, loss_row
+from hpxfer.store.losses import LOSS_NUMBERS, loss_row
 from hpxfer.store.sweep_file import load_stored
 from hpxfer.store.trainer_checks import TrainerChecks, read_checks
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
@@ -34,7 +34,7 @@ from hpxfer.verdict.shape_names import AxisShape, find_shape
 # The status of a cell whose trial is not in the store.
 MISSING = "missing"
 # The columns of its trial that a cell has. The others are in `trials`, under the same trial_id.
-_OF_TRIAL = ["trial_id", "status", *LOSS_COLUMNS.values(), "diverged_step", "last_finite_loss_nats"]
+_OF_TRIAL = ["trial_id", "status", *LOSS_NUMBERS, "diverged_step", "last_finite_loss_nats"]
 _LOCATION = ["axis", "scale_name", "scale", "shape", "is_base", "parameterization"]
 _LINE = [*_LOCATION, "value", "seed", "loss", "status", "trial_id", "diverged_step"]
 
@@ -149,11 +149,6 @@ class Results:
                 f"{self.folder}: hp: must be scanned by the sweep, got {shown(hp)}; {nearest(hp, self.spec.grid)}"
             )
         column = loss_row(loss).column
-        finished = self.trials["status"] == "finished"
-        if finished.any() and self.trials.loc[finished, column].isna().all():
-            raise HpxferError(
-                f"{self.folder}: loss: no trial has a {loss}: its data has no such classes; use validation"
-            )
         cells = self.cells
         rows = cells["line"].isin([hp, PRODUCT])
         if self.spec.product and self.why_no_line(hp) is None:

@@ -73,7 +73,7 @@ class Analysis:
                 "sweep": self.sweep,
                 "hp": self.hp,
                 "loss": self.loss,
-                "loss_unit": self.judged.data_unit,
+                "loss_unit": self.judged.unit,
                 "reports": [asdict(report) for report in self.reports],
                 **{name: [asdict(answer) for answer in answers] for name, answers in self.statistics.items()},
                 "follow_up": asdict(self.follow_up),

@@ -121,24 +121,32 @@ def stacked_step(step: TrainStep) -> Callable[[], None]:
 def alone_row(key: str, case: Case, device: torch.device, peak: float) -> Row | None:
     """Return the rate of one trial, with its share of the GPU's peak."""
     found = rate_if_it_fits(case, device)
-    return None if found is None else Row(
-        key=key,
-        what=f"d {case.width}, {case.depth} layers, {case.batch_tokens // 1024}k tokens a step",
-        value=found.tokens_per_s / 1e6,
-        unit="M tokens/s",
-        numbers={"mfu": found.flop_per_s / peak, "m_params": found.params / 1e6},
+    return (
+        None
+        if found is None
+        else Row(
+            key=key,
+            what=f"d {case.width}, {case.depth} layers, {case.batch_tokens // 1024}k tokens a step",
+            value=found.tokens_per_s / 1e6,
+            unit="M tokens/s",
+            numbers={"mfu": found.flop_per_s / peak, "m_params": found.params / 1e6},
+        )
     )
 
 
 def stack_row(size: int, device: torch.device) -> Row | None:
     """Return the rate of a stack of small trials, with its tokens per step: the planner fills its stacks by it."""
     found = rate_if_it_fits(small_case(8192, size), device, size)
-    return None if found is None else Row(
-        key=f"stack-{size}",
-        what=f"d {SMALL.width}, {SMALL.depth} layers, 8k tokens a step: {size} at once",
-        value=found.tokens_per_s / 1e6,
-        unit="M tokens/s",
-        numbers={"step_tokens": size * SMALL.batch_tokens},
+    return (
+        None
+        if found is None
+        else Row(
+            key=f"stack-{size}",
+            what=f"d {SMALL.width}, {SMALL.depth} layers, 8k tokens a step: {size} at once",
+            value=found.tokens_per_s / 1e6,
+            unit="M tokens/s",
+            numbers={"step_tokens": size * SMALL.batch_tokens},
+        )
     )
 
 

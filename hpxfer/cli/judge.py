@@ -59,11 +59,7 @@ def judge(
     regret_limit: RegretLimit = None,
     error: Annotated[float, typer.Option(help="The largest chance of a wrong verdict.")] = 0.02,
     tolerance: Annotated[float, typer.Option(help="HP values within so many octaves are one.")] = 0.02,
-    unit: Annotated[
-        str | None, typer.Option(help="The unit of the loss; default: nats. error: a share of held-out samples.")
-    ] = None,
-    classes: Annotated[int | None, typer.Option(help="The number of classes, with --unit error.")] = None,
-    samples: Annotated[int | None, typer.Option(help="The number of held-out samples, with --unit error.")] = None,
+    unit: Annotated[str | None, typer.Option(help="The unit of the loss; default: nats.")] = None,
     metric: Annotated[
         str | None,
         typer.Option(
@@ -129,8 +125,6 @@ def judge(
         error=error,
         tolerance=tolerance,
         unit=unit,
-        classes=classes,
-        samples=samples,
         tracker=Choices(metric=metric, reduce=reduce, pattern=pattern, steps=steps),
         save=save_table,
     )

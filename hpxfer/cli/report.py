@@ -32,7 +32,7 @@ def report(
     base: Base = None,
     form: Annotated[
         str,
-        typer.Option("--format", help="html, md, json; png or pdf: a summary on one page; text: the verdict alone."),
+        typer.Option("--format", help="html, json; text: the verdict alone."),
     ] = "html",
     write_followup: Annotated[
         Path | None,

@@ -56,7 +56,7 @@ def weights(
         say(json.dumps({"trial": found.id, "files": [str(path) for path in files]}))
         return
     judged = judged_by(outcome.spec, "validation")
-    loss = f"{judged.shown} {judged.level_with_unit(row['validation_loss_nats'])}"
+    loss = f"{judged.words} {judged.level(row['validation_loss_nats'])}"
     say(f"trial {found.id}: {found.shape.label()}, {loss}\n{written(files)}")
     if form == "transformers" and found.setting.tokenizer not in SIZES:
         say(

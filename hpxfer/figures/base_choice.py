@@ -103,8 +103,8 @@ def draw_base_choice(info: BaseChoiceInfo) -> Figure:
             axes.set_xlabel(f"tuned at {info.scale_name} (log scale)")
         ends = [end for row in rows for end in (row.loss_given_up_nats, row.loss_given_up_low, row.loss_given_up_high)]
         broken = broken_axis([*ends, *(row.limit_nats for row in rows)])
-        draw_broken_axis(losses, broken, info.judged, strip=any(map(_diverges, rows)))
-        losses.set_title(f"{info.judged.noun} given up at {info.largest}")
+        draw_broken_axis(losses, broken, info.judged.unit, strip=any(map(_diverges, rows)))
+        losses.set_title(f"loss given up at {info.largest}")
         look_of = style.marks([reading.parameterization for reading in info.readings], info.control)
         for number, reading in enumerate(info.readings):
             shift = SPREAD * (number - (len(info.readings) - 1) / 2)

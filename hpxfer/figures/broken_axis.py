@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 from hpxfer.figures.style import INK, SMALL
-from hpxfer.verdict.loss import JudgedLoss
 
 # Losses at which the log axis has a tick.
 TICKS = tuple(digit * 10.0**power for power in range(-7, 3) for digit in (1, 2, 5))
@@ -60,15 +59,15 @@ def broken_axis(losses: Iterable[float | None]) -> BrokenAxis:
     return BrokenAxis(low=max(0.8 * min(positive), LEAST_SHARE * high), high=high)
 
 
-def draw_broken_axis(axes: Axes, broken: BrokenAxis, judged: JudgedLoss, *, strip: bool) -> None:
+def draw_broken_axis(axes: Axes, broken: BrokenAxis, unit: str, *, strip: bool) -> None:
     """Set the y-axis, mark its break, and add a strip for what diverged."""
     top, lane = math.log10(broken.high), STRIP * broken.height
     bottom = broken.zero - 0.06 * broken.height
     axes.set_ylim(bottom, top + (lane if strip else 0.0))
     ticks = [tick for tick in TICKS if broken.low <= tick <= broken.high] or [broken.low, broken.high]
     places = [broken.zero, *map(math.log10, ticks)]
-    axes.set_yticks(places, [NONE, *map(judged.number, ticks)])
-    axes.set_ylabel(f"{judged.noun} given up ({judged.unit}, log scale)")
+    axes.set_yticks(places, [NONE, *(f"{tick:.2g}" for tick in ticks)])
+    axes.set_ylabel(f"loss given up ({unit}, log scale)")
     half = 0.018 * broken.height  # of the gap in the spine
     axes.spines["left"].set_bounds(broken.break_at + half, axes.get_ylim()[1])
     on_spine = {"transform": axes.get_yaxis_transform(), "clip_on": False, "color": INK}

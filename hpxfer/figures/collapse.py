@@ -111,8 +111,8 @@ def collapse_info(
         axis=axis,
         scale_name=kept[0].scale_name,
         x_label="step",
-        y_label=f"training loss ({judged.training_unit})",
-        spread_label=f"standard deviation ({judged.training_unit})",
+        y_label=f"training loss ({judged.unit})",
+        spread_label=f"standard deviation ({judged.unit})",
         rows=tuple(_row(curves) for curves in kept),
     )
 
@@ -131,7 +131,7 @@ def normalized_info(
         for curves in kept
     ]
     floors = dict.fromkeys(
-        f"{curves.floor_nats or 0:.3g} {judged.training_unit} ({curves.floor_from or 'none'})" for curves in kept
+        f"{curves.floor_nats or 0:.3g} {judged.unit} ({curves.floor_from or 'none'})" for curves in kept
     )
     return CollapseInfo(
         title=f"Normalized losses of {_compared(kept[0])} differ by less than seeds do: {listed(phrases)}",

@@ -32,8 +32,7 @@ class DrawnFigure:
     figure: Figure
     salt: str  # makes the ids in its SVG differ from those of other figures
     aside: bool  # whether it shows an HP that is not judged
-    under_verdict: bool = False  # whether it stands directly under a verdict, or where verdicts would stand
-    verdict_axis: str | None = None  # the axis of that verdict; None: of the sweep as a whole
+    verdict_axis: str | None = None  # the axis of the verdict that it stands directly under
 
     @cached_property
     def svg(self) -> str:
@@ -46,8 +45,8 @@ class DrawnFigure:
         return to_png(self.figure)
 
 
-# Name, what is shown, how it is drawn, aside, under the verdict, and the axis of that verdict.
-_Found = tuple[str, Info | str, Callable[[Any], Figure], bool, bool, str | None]
+# Name, what is shown, how it is drawn, aside, and the axis of the verdict that it stands under.
+_Found = tuple[str, Info | str, Callable[[Any], Figure], bool, str | None]
 
 
 def all_figures(results: Results, analysis: Analysis) -> tuple[list[DrawnFigure], list[str]]:
@@ -78,7 +77,7 @@ def line_figures(analysis: Analysis, lines: Mapping[str, pd.DataFrame]) -> tuple
 
 def _drawn(found: Iterable[_Found], analysis: Analysis) -> tuple[list[DrawnFigure], list[str]]:
     figures, missing = [], []
-    for unfit_name, info, draw, aside, under_verdict, verdict_axis in found:
+    for unfit_name, info, draw, aside, verdict_axis in found:
         name = _UNFIT.sub("_", unfit_name)
         if isinstance(info, str):
             missing.append(f"{name}: {info}")
@@ -92,7 +91,6 @@ def _drawn(found: Iterable[_Found], analysis: Analysis) -> tuple[list[DrawnFigur
                 figure=draw(info),
                 salt=f"hpxfer {analysis.sweep} {name}",
                 aside=aside,
-                under_verdict=under_verdict,
                 verdict_axis=verdict_axis,
             )
         )
@@ -112,7 +110,7 @@ def _found(results: Results, analysis: Analysis) -> Iterator[_Found]:
         if isinstance(kind, SweepFigure):
             for end, info in kind.infos(results, analysis).items():
                 name = f"{kind.name}-{end}" if end else kind.name
-                yield name, info, kind.draw, False, kind.under_verdict, None
+                yield name, info, kind.draw, False, None
 
 
 def _of_hp(kinds: Sequence[HPFigure], given: HPInput) -> Iterator[_Found]:
@@ -124,5 +122,4 @@ def _of_hp(kinds: Sequence[HPFigure], given: HPInput) -> Iterator[_Found]:
             if axis in infos:
                 name = f"{kind.name}-{axis}" if kind.judged_only else f"{kind.name}-{hp}-{axis}"
                 aside = hp != given.analysis.hp
-                under_verdict = kind.under_verdict and not aside
-                yield name, infos[axis], kind.draw, aside, under_verdict, axis if under_verdict else None
+                yield name, infos[axis], kind.draw, aside, axis if kind.under_verdict and not aside else None

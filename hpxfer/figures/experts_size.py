@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from hpxfer.analysis.statistics.experts_size import ExpertsAgainstSize
 from hpxfer.figures import style
 from hpxfer.figures.kinds import SweepFigure
-from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import SMALL
-from hpxfer.figures.text import control_last, listed, slope_text, why_none
+from hpxfer.figures.text import control_last, listed, why_none, with_interval
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.thresholds import CONTROL
 
@@ -62,8 +61,7 @@ def experts_size_info(
         return why_none((lines.why_not for lines in found), NOTHING)
     slopes = [text for lines in kept if (text := _slopes(lines, judged))]
     return ExpertsSizeInfo(
-        title=f"{judged.signed_unit.capitalize()} per doubling of experts at equal parameters: "
-        f"{listed(slopes) or 'unknown'}",
+        title=f"{judged.unit.capitalize()} per doubling of experts at equal parameters: {listed(slopes) or 'unknown'}",
         judged=judged,
         panels=tuple(
             replace(lines, groups=tuple(sorted(lines.groups, key=lambda of: (of.expert_features, of.width, of.depth))))
@@ -75,7 +73,7 @@ def experts_size_info(
 def _slopes(lines: ExpertsAgainstSize, judged: JudgedLoss) -> str | None:
     """Return the slopes of a parameterization's lines as text, or None if no line has a slope."""
     slopes = [
-        slope_text(group.slope, group.low, group.high, judged) for group in lines.groups if group.slope is not None
+        with_interval(group.slope, group.low, group.high, "+.3f") for group in lines.groups if group.slope is not None
     ]
     return f"{lines.parameterization} {listed(slopes, 2)}" if slopes else None
 
@@ -86,7 +84,7 @@ def draw_experts_size(info: ExpertsSizeInfo) -> Figure:
         figure, grid = style.panels(info.title, len(info.panels), height=3.2)
         for axes, panel in zip(grid, info.panels, strict=True):
             _draw_panel(axes, panel)
-            loss_axis(axes, info.judged)
+            axes.set_ylabel(f"loss ({info.judged.unit})")
     return figure
 
 

@@ -43,8 +43,7 @@ def top_rise(rises: Iterable[float]) -> float:
 
 def above_best(rise: float, judged: JudgedLoss) -> str:
     """Return the label of the lightest color, e.g. `0.1 nats above, or more`."""
-    side = "below" if judged.is_error else "above"
-    return f"{judged.amount(rise)} {side}, or more"
+    return f"{judged.amount(rise)} above, or more"
 
 
 def cell_edges(centers: Sequence[float]) -> list[float]:

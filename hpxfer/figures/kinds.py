@@ -71,15 +71,13 @@ class SweepFigure:
     """A kind of figure about a sweep as a whole.
 
     `infos` returns the end of a figure's name -> what the figure shows, or why there is none. An empty end stands for a
-    kind with a single figure. An empty mapping says that the kind does not apply to this sweep. With `under_verdict` it
-    stands at the head of the report, where the verdicts of other sweeps stand.
+    kind with a single figure. An empty mapping says that the kind does not apply to this sweep.
     """
 
     name: str
     question: str
     infos: Callable[[Results, Analysis], Mapping[str, Info | str]]
     draw: Callable[[Any], Figure]
-    under_verdict: bool = False
 
 
 FigureKind = HPFigure | SweepFigure
@@ -104,7 +102,6 @@ FIGURES: Rows[FigureKind] = Rows(
         "search-best": "hpxfer.figures.search_best:SEARCH_BEST",
         "search-steps": "hpxfer.figures.search_steps:SEARCH_STEPS",
         "search-refine": "hpxfer.figures.search_refine:SEARCH_REFINE",
-        "search-contours": "hpxfer.figures.search_contours:SEARCH_CONTOURS",
         "doubt": "hpxfer.figures.doubt:DOUBT",
         "search-heatmaps": "hpxfer.figures.search_heatmaps:SEARCH_HEATMAPS",
         "loss-parameters": "hpxfer.figures.parameters:LOSS_PARAMETERS",

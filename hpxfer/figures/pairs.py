@@ -35,7 +35,7 @@ class PairsInfo:
     def caption(self) -> str:
         """How to read the figure."""
         return (
-            f"Mean loss over seeds above the best cell of the panel, in {self.judged.signed_unit}, at the base shape. "
+            f"Mean loss over seeds above the best cell of the panel, in {self.judged.unit}, at the base shape. "
             "All other HPs stay at their base values, or in a sweep of the base alone at those of the best point. A "
             "cross means that a seed diverged."
         )

@@ -15,9 +15,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from hpxfer.analysis.statistics.scaling_fit import COUNTS, Count, LossFit, PowerLaw
 from hpxfer.figures import style
 from hpxfer.figures.kinds import SweepFigure
-from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import control_last, listed, slope_text, why_none
+from hpxfer.figures.text import control_last, listed, why_none, with_interval
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.thresholds import CONTROL
 
@@ -90,12 +89,12 @@ def parameters_info(
         return why_none((fit.why_not for fit in fits), NOTHING)
     first = next((panel for panel in with_slope if panel.count == TITLE_COUNT), with_slope[0])
     slopes = [
-        f"{fit.parameterization} {slope_text(fit.slope, fit.slope_low, fit.slope_high, judged)}"
+        f"{fit.parameterization} {with_interval(fit.slope, fit.slope_low, fit.slope_high, '+.3f')}"
         + ("" if fit.r2 is None else f" (R2\u00a0{fit.r2:.2f})")
         for fit in first.fits
         if fit.slope is not None
     ]
-    title = f"{judged.signed_unit.capitalize()} per doubling of {first.count} parameters: {listed(slopes)}"
+    title = f"{judged.unit.capitalize()} per doubling of {first.count} parameters: {listed(slopes)}"
     return ParametersInfo(title=title, panels=tuple(panels), judged=judged, control=control)
 
 
@@ -107,7 +106,7 @@ def draw_parameters(info: ParametersInfo) -> Figure:
         look_of = style.marks(sorted(set(names), key=lambda name: control_last(name, info.control)), info.control)
         for axes, panel in zip(grid, info.panels, strict=True):
             _draw_panel(axes, panel, look_of)
-            loss_axis(axes, info.judged)
+            axes.set_ylabel(f"loss ({info.judged.unit})")
         handles = [
             Line2D([], [], color=color, marker=marker, linestyle="none", label=name)
             for name, (color, marker) in look_of.items()

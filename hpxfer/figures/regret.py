@@ -46,7 +46,7 @@ class RegretInfo:
             (
                 *(self.axis, finding.parameterization, finding.base_value, shape.scale, _finite(shape.regret_nats)),
                 *(shape.regret_se_nats, *(_interval(shape) or (None, None)), _finite(shape.regret_percent)),
-                *(shape.regret_octave_share, _limit(shape, self.judged), _diverges(shape)),
+                *(shape.regret_octave_share, _limit(shape), _diverges(shape)),
             )
             for finding in self.findings
             for shape in finding.shapes
@@ -67,19 +67,19 @@ def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:
     if all(shape.regret_nats is None for finding in known for shape in finding.shapes):
         return f"no shape along {axis} has a result at a transferred {report.hp}"
     growths = [
-        f"With {finding.parameterization}, the {report.judged.noun} given up grows per doubling by "
+        f"With {finding.parameterization}, the loss given up grows per doubling by "
         f"{trend.share_of_gain:.0%} of what the doubling gains."
         for finding in known
         if (trend := finding.regret_trend) is not None and trend.share_of_gain is not None and trend.share_of_gain > 0
     ]
     caption = (
-        f"{report.judged.difference} at the HP transferred from the base minus the best one of the shape. The bar is "
+        "Loss at the HP transferred from the base minus the best one of the shape. The bar is "
         "the 95% interval. Below the break of the axis nothing was measured; at the base, both are the same grid cell."
     )
     largest = listed([f"{finding.parameterization} {_largest(finding)}" for finding in known])
     return RegretInfo(
         control=report.control,
-        title=f"{_given_up(report)} by the {report.hp} tuned at the base, along {axis}: {largest}",
+        title=f"Loss given up by the {report.hp} tuned at the base, along {axis}: {largest}",
         caption=" ".join([caption, *growths]),
         hp=report.hp,
         axis=axis,
@@ -87,10 +87,6 @@ def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:
         findings=known,
         judged=report.judged,
     )
-
-
-def _given_up(report: TransferReport) -> str:
-    return f"{report.judged.noun.capitalize()} given up"
 
 
 def _finite(value: float | None) -> float | None:
@@ -101,11 +97,11 @@ def _diverges(shape: ShapeFinding) -> bool:
     return shape.regret_nats == math.inf
 
 
-def _limit(shape: ShapeFinding, judged: JudgedLoss) -> float | None:
+def _limit(shape: ShapeFinding) -> float | None:
     """Return the largest regret that counts as none."""
     if shape.limit_nats is not None or shape.best_loss is None:
         return shape.limit_nats
-    return REGRET_SHARE * judged.basin_depth(shape.best_loss)
+    return REGRET_SHARE * abs(shape.best_loss)
 
 
 def _interval(shape: ShapeFinding) -> tuple[float, float] | None:
@@ -139,7 +135,7 @@ def draw_regret(info: RegretInfo) -> Figure:
         style.log2_scale_axis(axes, [shape.scale for shape in info.shapes], info.scale_name)
         broken = _axis_of(info)
         strip = any(map(_diverges, info.shapes))
-        draw_broken_axis(axes, broken, info.judged, strip=strip)
+        draw_broken_axis(axes, broken, info.judged.unit, strip=strip)
         look_of = style.marks([finding.parameterization for finding in info.findings], info.control)
         for number, finding in enumerate(info.findings):
             color, marker = look_of[finding.parameterization]
@@ -154,7 +150,7 @@ def _axis_of(info: RegretInfo) -> BrokenAxis:
     """Return an axis that shows every regret, interval and limit above zero."""
     found = [_finite(shape.regret_nats) for shape in info.shapes]
     found += [end for shape in info.shapes for end in _interval(shape) or ()]
-    return broken_axis([*found, *(_limit(shape, info.judged) for shape in info.shapes)])
+    return broken_axis([*found, *(_limit(shape) for shape in info.shapes)])
 
 
 def _draw_line(axes: Axes, broken: BrokenAxis, finding: Finding, color: str, marker: str, shift: float) -> None:
@@ -174,7 +170,7 @@ def _draw_line(axes: Axes, broken: BrokenAxis, finding: Finding, color: str, mar
 def _draw_limit(axes: Axes, broken: BrokenAxis, info: RegretInfo) -> None:
     limits: dict[float, float] = {}
     for shape in info.shapes:
-        if (limit := _limit(shape, info.judged)) is not None:
+        if (limit := _limit(shape)) is not None:
             limits[shape.scale] = max(limit, limits.get(shape.scale, 0.0))
     if limits:
         x = [float(np.log2(scale)) for scale in sorted(limits)]

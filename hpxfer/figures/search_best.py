@@ -18,7 +18,6 @@ from hpxfer.analysis.statistics.search_best import ArmBest
 from hpxfer.analysis.statistics.search_progress import ArmProgress, search_progress
 from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
-from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed
 from hpxfer.results import Results
@@ -114,13 +113,13 @@ def _leader(shape: str, found: Sequence[ArmBest], judged: JudgedLoss) -> str:
         return f"nothing finished at {shape}"
     first = known[0]
     if len(known) == 1:
-        best = judged.level_with_unit(first.best_nats or 0.0)
+        best = judged.level(first.best_nats or 0.0)
         return f"at {shape} {best} after {first.num_trials} trials, at {first.at}"
     behind, se = known[1].behind_nats or 0.0, known[1].behind_se_nats
     sure = se is not None and behind > STANDARD_ERRORS * se
-    error = "" if se is None else f" +- {judged.number(se)}"
+    error = "" if se is None else f" +- {se:.2g}"
     ahead = "is ahead of" if sure else "is not surely ahead of"
-    by = f"{judged.number(behind)}{error} {judged.unit}"
+    by = f"{behind:.2g}{error} {judged.unit}"
     return f"at {shape} {first.parameterization} {ahead} {known[1].parameterization} ({by})"
 
 
@@ -143,7 +142,7 @@ def draw_search_best(info: SearchBestInfo) -> Figure:
             axes.set_ylim(low, top)
             axes.xaxis.set_major_locator(MaxNLocator(style.TICKS, integer=True))
             axes.set_xlabel("trials of the arm")
-            loss_axis(axes, info.judged)
+            axes.set_ylabel(f"loss ({info.judged.unit})")
         style.legend_below(figure, [handles[name] for name in names if name in handles], columns=3)
     return figure
 

@@ -77,13 +77,13 @@ def heatmaps_info(found: Sequence[Heatmap], view: View = "lowest", judged: Judge
     cost = worst.cost_nats
     first = found[0]
     values = dict.fromkeys((name, _best_value(pair, name)) for pair in found for name in (pair.x, pair.y))
-    share = f"{cost / depth:.1%}; " if (depth := judged.basin_depth(best)) else ""
+    share = f"{cost / depth:.1%}; " if (depth := abs(best)) else ""
     at_most = f"at most {judged.amount(cost)} ({share}{worst.x} with {worst.y})" if cost > 0 else "nothing"
     planes = ", planes through its best point" if view == "through_best" else ""
     return HeatmapsInfo(
         title=f"{first.arm}, {first.stage} grid{planes}: best at "
         + ", ".join(f"{name} {value:.3g}" for name, value in values)
-        + f" ({judged.level_with_unit(best)}); a pair tuned by itself costs {at_most}",
+        + f" ({judged.level(best)}); a pair tuned by itself costs {at_most}",
         caption=f"Color: {_COLORS[view]} Star: the best point of the whole grid. Square: the best point with all other "
         "dimensions at the grid's center, where the stage before ended, which is where tuning the pair alone would "
         "end. Its cost is how far the lowest loss at the square lies above the best. A cost within the noise of seeds "

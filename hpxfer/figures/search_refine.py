@@ -14,7 +14,6 @@ from matplotlib.lines import Line2D
 from hpxfer.analysis import Analysis
 from hpxfer.figures import style
 from hpxfer.figures.kinds import Info, SweepFigure
-from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed, octaves_of
 from hpxfer.results import Results
@@ -124,7 +123,7 @@ def draw_refine(info: RefineInfo) -> Figure:
             axes.set_title(style.wrapped(panel.arm, 46))
             _draw_panel(axes, panel, colors)
             axes.set_xlabel(octaves_of(info.hp))
-            loss_axis(axes, info.judged)
+            axes.set_ylabel(f"loss ({info.judged.unit})")
         style.legend_below(figure, list(_handles(colors)), columns=6)
     return figure
 

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter
+from matplotlib.ticker import FixedLocator
 
 from hpxfer.analysis import Analysis
 from hpxfer.analysis.statistics.search_steps import CoordinateStep
@@ -92,8 +92,6 @@ def draw_search_steps(info: SearchStepsInfo) -> Figure:
         axes.set_yticklabels([_label(step) for step in info.steps])
         axes.set_xlim(*_limits(info.steps))
         axes.set_xlabel(f"gain ({info.judged.unit})")
-        if info.judged.is_error:
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda gain, _: info.judged.number(gain, "{:.3g}")))
         style.legend_below(figure, list(_handles(color)), columns=3)
     return figure
 

@@ -77,7 +77,7 @@ class SameLossInfo:
             for point in zip(positions(curve, self.unit), curve.mean, curve.low, curve.high, strict=True)
         ]
         columns = ["axis", "parameterization", "curve", "kind", self.unit, "mean_nats", "min_nats", "max_nats"]
-        return pd.DataFrame(rows, columns=columns).rename(columns=self.judged.training_column)
+        return pd.DataFrame(rows, columns=columns).rename(columns=self.judged.column)
 
 
 def positions(curve: LossCurve, unit: Unit) -> tuple[float, ...]:
@@ -241,7 +241,7 @@ def _draw_panel(axes: Axes, info: SameLossInfo, panel: SameLossPanel, color_of: 
     )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(f"{info.unit} (log scale)")
-    axes.set_ylabel(f"training loss ({info.judged.training_unit})")
+    axes.set_ylabel(f"training loss ({info.judged.unit})")
 
 
 def _draw_arrow(axes: Axes, arrow: Arrow, color: str, place: int) -> None:

@@ -19,7 +19,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.figure import Figure, FigureBase
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from hpxfer.verdict.labels import is_control, scale_text
@@ -99,17 +99,12 @@ def panels(
     for axes in grid[num:]:
         axes.remove()
     for axes in grid[:num]:
-        set_up(axes)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.18, linewidth=0.6)
+        axes.set_axisbelow(True)
+        for side in (axes.xaxis, axes.yaxis):
+            side.set_major_locator(MaxNLocator(TICKS))
     return figure, grid[:num]
-
-
-def set_up(axes: Axes) -> None:
-    """Give axes the look of all panels: two spines, a faint grid behind what is drawn, and few ticks."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.18, linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in (axes.xaxis, axes.yaxis):
-        side.set_major_locator(MaxNLocator(TICKS))
 
 
 def wrapped(text: str, characters: int) -> str:
@@ -190,7 +185,7 @@ def error_bar(axes: Axes, x: float, y: float, se: float | None, color: str) -> N
         axes.plot([x, x], [y - 2 * se, y + 2 * se], color=color, linewidth=1.2)
 
 
-def legend_below(figure: FigureBase, handles: Sequence[Artist], *, columns: int, title: str | None = None) -> None:
+def legend_below(figure: Figure, handles: Sequence[Artist], *, columns: int, title: str | None = None) -> None:
     """Add a legend below all panels, with at most so many columns."""
     figure.legend(handles=handles, title=title, loc="outside lower center", ncols=min(len(handles), columns))
 

@@ -21,7 +21,6 @@ from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.text import control_last, listed, octaves_of, why_none, with_interval
 from hpxfer.results import Results
-from hpxfer.search.kinds import kind_of
 from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.thresholds import CONTROL
 
@@ -152,7 +151,7 @@ def draw_surface_cells(
         if (xs[i], ys[j]) not in rise_of:
             return None
         rise = rise_of[xs[i], ys[j]]
-        text = "" if rise is None or not numbers else judged.number(rise) if rise else "best"
+        text = "" if rise is None or not numbers else f"{rise:.2g}" if rise else "best"
         return CellLook(fraction=None if rise is None else rise / top_nats, text=text)
 
     draw_cells(axes, xs, ys, look)
@@ -164,14 +163,12 @@ def _draw_contours(axes: Axes, surface: Surface, judged: JudgedLoss) -> None:
         return
     x, y = (np.linspace(*limits, GRID) for limits in (axes.get_xlim(), axes.get_ylim()))
     fitted = np.array([[surface.at(float(a), float(b)) or 0.0 for a in x] for b in y])
-    levels = [surface.loss + share * judged.basin_depth(surface.loss) for share in CONTOURS]
+    levels = [surface.loss + share * abs(surface.loss) for share in CONTOURS]
     for color, width in (("#000000", 2.6), ("#ffffff", 1.2)):
         axes.contour(x, y, fitted, levels=levels, colors=[color], linewidths=width)
 
 
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
-    if kind_of(results.spec).shows == "contours":
-        return {}  # the search has surfaces of its own
     found = analysis.found("surfaces")
     pairs = dict.fromkeys((surface.first, surface.second) for surface in found)
     if not pairs:

@@ -7,7 +7,6 @@ from typing import Protocol, TypeVar
 
 from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.labels import is_control, scale_text
-from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import misfit_text
 from hpxfer.verdict.thresholds import CONTROL
 
@@ -90,12 +89,6 @@ def with_interval(value: float, low: float | None, high: float | None, form: str
     # No-break spaces keep the interval in one line of a title.
     ends = ",\u00a0".join("open" if end is None else f"{end:{form}}" for end in (low, high))
     return f"{value:{form}}\u00a0[{ends}]"
-
-
-def slope_text(slope: float, low: float | None, high: float | None, judged: JudgedLoss) -> str:
-    """Return a change of the loss per doubling with its interval, in the unit of `JudgedLoss.signed_unit`."""
-    low, high = (None if end is None else judged.scaled(end) for end in (low, high))
-    return with_interval(judged.scaled(slope), low, high, "+.3f")
 
 
 def why_none(reasons: Iterable[str | None], otherwise: str) -> str:

@@ -78,7 +78,7 @@ class TrainingInfo:
             for point in zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
         ]
         columns = ["axis", "parameterization", self.scale_name, self.hp, "step", "mean_nats", "min_nats", "max_nats"]
-        return pd.DataFrame(rows, columns=columns).rename(columns=self.judged.training_column)
+        return pd.DataFrame(rows, columns=columns).rename(columns=self.judged.column)
 
 
 Floats = NDArray[np.float64]
@@ -209,7 +209,7 @@ def _draw_panel(axes: Axes, info: TrainingInfo, panel: TrainingPanel, color_of: 
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(info.y_low, info.y_high)
     axes.set_xlabel("step (log scale)")
-    axes.set_ylabel(f"training loss ({info.judged.training_unit})")
+    axes.set_ylabel(f"training loss ({info.judged.unit})")
     axes.legend(title=f"{info.scale_name}, {info.hp}", loc="best", alignment="left")
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from hpxfer.analysis import Finding, TransferReport
-from hpxfer.figures.loss_axis import axis_note
 from hpxfer.figures.text import notes_on, octaves_of, shape_name, staying
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.headline import compared
@@ -129,26 +128,24 @@ def transfer_info(report: TransferReport, line: pd.DataFrame) -> TransferInfo:
         x_label=octaves_of(report.hp),
         judged=report.judged,
         panels=tuple(panels),
-        caption=_caption(report.findings, panels, report.judged) + axis_note(report.judged),
+        caption=_caption(report.findings, panels, report.judged),
     )
 
 
 def _caption(findings: Sequence[Finding], panels: Sequence[Panel], judged: JudgedLoss) -> str:
     """Return how to read the figure, and by how much errors were misfits."""
     shapes = [shape for panel in panels for shape in panel.series]
-    parts = [
-        f"{judged.noun.capitalize()} against the HP at each shape: dots are means over seeds, the band is their range."
-    ]
+    parts = ["Loss against the HP at each shape: dots are means over seeds, the band is their range."]
     if any(shape.curve for shape in shapes):
-        parts.append(f"The curve is the fit, and a star is its {judged.extreme} point with the 95% interval.")
+        parts.append("The curve is the fit, and a star is its lowest point with the 95% interval.")
     if any(shape.lowest for shape in shapes):
-        parts.append(f"A ring is the {judged.extreme} measured mean.")
+        parts.append("A ring is the lowest measured mean.")
     if any(panel.transferred_log2 is not None for panel in panels):
         parts.append("The dotted line is the HP that is best at the base, and is transferred.")
     if any(shape.censored for shape in shapes):
         parts.append("A cross in the strip at the top is an HP at which at least half of the seeds diverged.")
     if any(y > panel.y_top for panel in panels for shape in panel.series for y in shape.y):
-        parts.append(f"A triangle is a {judged.noun} off scale.")
+        parts.append("A triangle is a loss off scale.")
     parts.append(f"Where the optima lie above one another, {staying(findings)}.")
     return " ".join([*parts, *notes_on(findings)])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, FigureBase
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -16,7 +16,6 @@ from matplotlib.transforms import Bbox, TransformedBbox
 
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
-from hpxfer.figures.loss_axis import loss_axis
 from hpxfer.figures.style import FAINT, INK, SMALL
 from hpxfer.figures.transfer import STARS, X_MARGIN, Mark, Panel, Series, TransferInfo, axis_transfer_info
 from hpxfer.host.output_folder import write_folder
@@ -34,30 +33,24 @@ TITLE_CHARACTERS = 42
 
 def draw_transfer(info: TransferInfo) -> Figure:
     """Return the figure. It belongs to no window and to no global state."""
-    rows = rows_of(info)
+    rows = [row[start : start + COLUMNS] for row in info.rows for start in range(0, len(row), COLUMNS)]
     columns = max((len(row) for row in rows), default=1)
     with style.look():
         figure, grid = style.panels(info.title, len(rows or [()]) * columns, columns=columns, foot=0.75)
-        draw_rows(figure, grid, info)
+        _draw_rows(figure, grid, rows, info)
     return figure
 
 
-def rows_of(info: TransferInfo) -> list[tuple[Panel, ...]]:
-    """Return the panels in rows: an axis starts a new row, and no row has more than COLUMNS of them."""
-    return [row[start : start + COLUMNS] for row in info.rows for start in range(0, len(row), COLUMNS)]
-
-
-def draw_rows(figure: FigureBase, grid: Sequence[Axes], info: TransferInfo) -> None:
+def _draw_rows(figure: Figure, grid: Sequence[Axes], rows: Sequence[Sequence[Panel]], info: TransferInfo) -> None:
     """Draw the panels into the axes of a grid, which has as many columns as the longest row, and the legends."""
-    rows = rows_of(info)
     columns = max((len(row) for row in rows), default=1)
     for number, row in enumerate(rows):
         line = grid[number * columns : (number + 1) * columns]
         for axes in line[len(row) :]:
             axes.remove()
         for axes, panel in zip(line, row, strict=False):
-            _draw_panel(axes, panel, off_scale="v" if info.judged.is_error else "^")
-            loss_axis(axes, info.judged, info.judged.shown)
+            _draw_panel(axes, panel, off_scale="^")
+            axes.set_ylabel(f"{info.judged.words} ({info.judged.unit})")
             axes.set_xlabel(info.x_label)
             axes.tick_params(labelleft=axes is line[0])
             if axes is not line[0]:
@@ -169,7 +162,7 @@ def _mark_handles(info: TransferInfo) -> list[Artist]:
     if kinds & {"lower_edge", "upper_edge"}:
         out.append(_key(">", "at the grid's edge: optimum beyond", 8, edge=True))
     if any(shape.lowest for _, shape in shapes):
-        out.append(_key("o", f"{info.judged.extreme} measured mean", 9, edge=True))
+        out.append(_key("o", "lowest measured mean", 9, edge=True))
     if any(shape.curve for _, shape in shapes):
         out.append(Line2D([], [], color=INK, linewidth=1.8, label="fitted curve"))
     if any(panel.transferred_log2 is not None for panel in info.panels):
@@ -180,7 +173,7 @@ def _mark_handles(info: TransferInfo) -> list[Artist]:
     if any(shape.censored for _, shape in shapes):
         out.append(_key("x", "diverged", 6))
     if any(y > panel.y_top for panel, shape in shapes for y in shape.y):
-        out.append(_key("v" if info.judged.is_error else "^", "off scale", 6))
+        out.append(_key("^", "off scale", 6))
     return out
 
 

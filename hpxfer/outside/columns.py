@@ -53,7 +53,7 @@ def columns_of(
     if _RISES.search(given.get("loss", "")):
         raise HpxferError(
             f"{where}: --map loss: must name a column that falls as models get better, got {shown(given['loss'])}; "
-            "write 1 minus an accuracy, with --unit error"
+            "name the column of the loss"
         )
     for name in shape:
         if exponents_of(name) is not None:

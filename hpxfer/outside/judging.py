@@ -19,14 +19,15 @@ from hpxfer.outside.prepare import prepare
 from hpxfer.outside.read import read_table, write_table
 from hpxfer.outside.runs import Read, Run
 from hpxfer.verdict.labels import is_control, scale_text
-from hpxfer.verdict.loss import UNITS, JudgedLoss
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.report import judge_line
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.thresholds import ERROR_RATE
 
 CHOICES = Choices()
-ERROR_UNIT = "error"
 _UNIT_OF = {"bpb": "bits per byte", "bpc": "bits per character", "ppl": "perplexity", "perplexity": "perplexity"}
+_ERROR = re.compile(r"(^|[^a-z])(err|errors?|acc|accuracy|percent|share)([^a-z]|$)", re.IGNORECASE)
+_OF_NUMBERS = re.compile(r"squared|square|absolute|abs|mean|relative", re.IGNORECASE)  # the error of a regression
 _UNIT = re.compile(r"[A-Za-z][A-Za-z0-9 /%-]{0,30}")
 
 
@@ -44,8 +45,6 @@ def judge(
     error: float = ERROR_RATE,
     tolerance: float = TOLERANCE,
     unit: str | None = None,
-    classes: int | None = None,
-    samples: int | None = None,
     name: str | None = None,
     tracker: Choices = CHOICES,
     save: str | Path | None = None,
@@ -65,8 +64,7 @@ def judge(
     - `regret_limit` is `{"loss": 0.01}`, a share of the best loss, or `{"octaves": 0.5}`; `error` bounds the chance of
       a wrong verdict, as in a sweep's `judge` section.
     - HP values within `tolerance` octaves are one.
-    - `unit` is that of the loss, by default nats. For `error`, the share of held-out samples that are wrong, `samples`
-      is their number, and `classes` the number of classes.
+    - `unit` is that of the loss, by default nats. A share of samples that are wrong is no loss, and is refused.
     - `tracker` says how the runs of a tracker become a table, and `save` names a new file for the table that is judged.
 
     Raises HpxferError that names the row and the column of what cannot be judged.
@@ -97,7 +95,7 @@ def judge(
     rules = replace(
         _rules(regret_limit, error), control=control, outside=True, assumed_bases=assumed, seeds_differ=True
     )
-    loss = _loss(ready.read, runs, unit, classes, samples)
+    loss = _loss(ready.read, runs, unit)
     named = unit is not None or any(run.unit is not None for run in runs)
     unnamed = () if named else (f"no unit is named: losses count as {loss.unit}; --unit names another",)
     notes = (*found.notes, *ready.notes, *unnamed)
@@ -151,34 +149,25 @@ def _unit_of(column: str) -> str | None:
     return next((unit for word, unit in _UNIT_OF.items() if word in words), None)
 
 
-def _loss(read: Read, runs: Sequence[Run], unit: str | None, classes: int | None, samples: int | None) -> JudgedLoss:
+def _loss(read: Read, runs: Sequence[Run], unit: str | None) -> JudgedLoss:
     """Return what the loss of a table is."""
     first = next((run for run in runs if run.has_result), runs[0])
     if unit is not None and first.unit is not None and unit != first.unit:
         raise read.fault(
             first.row, "unit", f"must be that of --unit, {shown(unit)}, got {shown(first.unit)}; leave one out"
         )
-    unit = (first.unit or _unit_of(read.columns["loss"]) or UNITS["cross entropy"]) if unit is None else unit
+    named = first.unit if unit is None else unit
+    unit = (_unit_of(read.columns["loss"]) or NATS.unit) if named is None else named
     words = first.loss_name or "loss"
+    for said in (read.columns["loss"], words) if named is None else (named,):
+        if _ERROR.search(said) and not _OF_NUMBERS.search(said):
+            raise HpxferError(
+                f"{read.where}: column loss: must be a loss, got an error rate or an accuracy, {shown(said)}; name the "
+                "column of the loss with --map loss=NAME, or the unit with --unit if it is one"
+            )
     if not _UNIT.fullmatch(unit):
         raise HpxferError(f"{read.where}: --unit: must be a unit such as nats or bits per byte, got {shown(unit)}")
-    if unit != ERROR_UNIT:
-        if classes is not None or samples is not None:
-            raise HpxferError(f"--classes, --samples: go with --unit error, got {shown(unit)}; leave them out")
-        if unit == UNITS["squared error"]:
-            return JudgedLoss(name=words, words=words, kind="squared error", trained="squared error")
-        return JudgedLoss(name=words, words=words, own_unit=None if unit == UNITS["cross entropy"] else unit)
-    if samples is None or samples < 1 or (classes is not None and classes < 2):
-        raise HpxferError(
-            "--samples: an error is a share of the held-out samples, and a verdict needs their number, and at least 2 "
-            f"--classes where given; got samples {samples}, classes {classes}"
-        )
-    for run in runs:
-        if run.status == "finished" and run.loss is not None and not 0 <= run.loss <= 1:
-            raise read.fault(run.row, "loss", f"must be an error from 0 to 1, got {run.loss:g}; write a share")
-    guess = None if classes is None else 1 - 1 / classes
-    shown_as = words if "error" in words else "validation error"
-    return JudgedLoss(name=words, words=shown_as, kind="error", guess=guess, num_samples=samples)
+    return JudgedLoss(name=words, words=words, unit=unit)
 
 
 def _line(runs: Sequence[Run], name: str) -> pd.DataFrame:

@@ -53,7 +53,7 @@ def _section(judged: JudgedTable) -> Section:
         name=judged.name,
         headline=judged.report.headline,
         no_verdict="",
-        question=f"Does {analysis.hp} transfer? Judged by {analysis.judged.shown}.",
+        question=f"Does {analysis.hp} transfer? Judged by {analysis.judged.words}.",
         next_step=judged.next_step(),
         cards=cards_of(own, analysis),
         other_cards=cards_of(others, analysis),
@@ -71,8 +71,6 @@ def _section(judged: JudgedTable) -> Section:
         ),
         sweep_yaml="",
         analysis=analysis,
-        line=judged.lines[analysis.hp],
-        controls=tuple(dict.fromkeys(found.parameterization for found in judged.report.findings if found.is_control)),
         trials=partial(_trials, judged),
         figures=figures,
         not_drawn=not_drawn,
@@ -91,7 +89,7 @@ def _provenance(judged: JudgedTable) -> Table:
     facts = [
         ("table", judged.where),
         ("columns", ", ".join(mapped)),
-        ("loss", f"{judged.analysis.judged.words}, {judged.analysis.judged.data_unit}"),
+        ("loss", f"{judged.analysis.judged.words}, {judged.analysis.judged.unit}"),
         ("hpxfer", hpxfer.__version__),
     ]
     return text_table("Provenance", ("fact", "value"), facts)
@@ -112,12 +110,12 @@ def _trials(judged: JudgedTable, most_characters: int) -> TrialData:
         "shape": distinct(pd.Series([run.shape or f"{run.scale_name} {run.scale:g}" for run in runs])),
         "status": distinct(pd.Series([run.status for run in runs])),
         "seed": distinct(pd.Series([run.seed for run in runs])),
-        "loss": rounded(losses.map(loss.percent) if loss.is_error else losses),
+        "loss": rounded(losses),
         **{
             hp: distinct(pd.Series([run.value if run.hp == hp else None for run in runs], dtype=object))
             for hp in judged.lines
         },
     }
-    heading = f"{loss.shown}, {loss.level_unit}"
+    heading = f"{loss.words}, {loss.unit}"
     data = {"grid": list(judged.lines), "losses": [[heading, "loss"]], "columns": columns, "shared": {}}
     return packed_trials(data, most_characters, "the table holds them")

@@ -148,8 +148,6 @@ def _cell(exponent: float, best: float, num_seeds: int, rng: np.random.Generator
 def _noise(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> tuple[tuple[float, float] | None, str]:
     """Return the noise of one seed as a share of the loss: of the stored trials, else of the published sweeps."""
     spec, judged = expansion.spec, judged_by(expansion.spec)
-    if judged.is_error:
-        return None, ""
     if outcomes and (share := _stored_noise(expansion, outcomes)) is not None:
         return (share, share), "that of the stored trials"
     if spec.model.family != "gpt" or judged.unit != NATS.unit:

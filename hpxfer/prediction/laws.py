@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -72,17 +72,6 @@ class Forecast:
     gain: float  # per doubling, as measured between neighbors: root mean square
     wander: float  # the share of the gain by which it wanders in one octave: the mean of what the losses leave possible
     noise: float  # of one seed
-
-
-def within(found: Forecast, most: float) -> Forecast:
-    """Return a forecast whose losses lie between 0 and `most`, as errors do."""
-    ends = ("loss", "low", "high", "mean_low", "mean_high")
-    cut = {name: min(max(float(value), 0.0), most) for name, value in vars(found).items() if name in ends}
-    laws = tuple(
-        replace(law, **{name: min(max(value, 0.0), most) for name, value in vars(law).items() if name in ends})
-        for law in found.laws
-    )
-    return replace(found, **cut, laws=laws)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

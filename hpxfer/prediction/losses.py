@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpxfer.analysis.statistics.scaling_fit import pooled_noise
-from hpxfer.prediction.laws import Forecast, forecast, within
+from hpxfer.prediction.laws import Forecast, forecast
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.labels import scale_text, shape_label
-from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
 from hpxfer.verdict.text import hp_text
 from hpxfer.verdict.thresholds import PREDICT_REACH, PREDICT_SHAPES, PREDICTED
@@ -62,7 +61,6 @@ def loss_at(
     value: float,
     scale: float,
     verdict: Verdict | None = None,
-    judged: JudgedLoss = NATS,
 ) -> LossAnswer:
     """Return the loss that the shapes of one axis, at one HP value, let expect at `scale`."""
     known = [(row, cell) for row in rows if (cell := row.cell(value)) is not None and cell.losses]
@@ -80,7 +78,6 @@ def loss_at(
     if why := _why_not(blank, at, noise):
         return replace(blank, why_not=why)
     assert noise is not None
-    noise = max(noise, max(math.sqrt(judged.binomial(shape.loss)) for shape in shapes))  # of the held-out samples
     found = forecast(
         [math.log2(shape.scale) for shape in shapes],
         [shape.loss for shape in shapes],
@@ -90,7 +87,7 @@ def loss_at(
         at=math.log2(scale),
         level=PREDICTED,
     )
-    return replace(blank, forecast=within(found, 1.0) if judged.is_error else found)
+    return replace(blank, forecast=found)
 
 
 def _diverged(row: ShapeLosses, cell: SeedLosses) -> str:

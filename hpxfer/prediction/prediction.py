@@ -55,7 +55,7 @@ class Prediction:
             {
                 **{name: getattr(self, name) for name in ("sweep", "parameterization", "optimizer", "hp", "value")},
                 "loss_kind": self.loss_kind,
-                "loss_unit": self.judged.data_unit,
+                "loss_unit": self.judged.unit,
                 "base": self.base.dims(),
                 "target": self.target.dims(),
                 "tokens": self.target.tokens,
@@ -157,7 +157,7 @@ def _loss(
     rows = _rows(results, label)
     verdicts = {finding.axis: finding.verdict for finding in report.findings if finding.parameterization == label}
     answers = [
-        loss_at(rows[place.axis.name], report.hp, value, place.scale, verdicts.get(place.axis.name), report.judged)
+        loss_at(rows[place.axis.name], report.hp, value, place.scale, verdicts.get(place.axis.name))
         for place in found
         if rows.get(place.axis.name)
     ]

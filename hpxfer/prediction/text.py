@@ -28,21 +28,20 @@ def _sentence(found: Prediction) -> str:
     what = f"{target.label()} trained on {target.tokens} tokens"
     by = f"with {found.parameterization} and {found.hp} {hp_text(found.value) if found.value > 0 else '0'}"
     loss, judged = found.loss, found.judged
-    kind = judged.shown
+    kind = judged.words
     if loss is None or loss.forecast is None:
         return f"The {kind} of {what} {by} cannot be said: {found.why_no_loss}."
     ahead, near = loss.forecast, loss.nearest
     form = f"{{:.{_digits(ahead)}f}}"
-    ends = sorted((judged.level(ahead.low, form), judged.level(ahead.high, form)), key=float)
-    spelled = f"{judged.level_with_unit(ahead.loss, form)} ({ahead.level:.0%} of runs: {' to '.join(ends)})"
+    low, high = form.format(ahead.low), form.format(ahead.high)
+    spelled = f"{form.format(ahead.loss)} {judged.unit} ({ahead.level:.0%} of runs: {low} to {high})"
     if near.scale == loss.scale:
-        against = f"Measured there: {judged.level_with_unit(near.loss, form)}, mean of {near.num_seeds} seeds."
+        against = f"Measured there: {form.format(near.loss)} {judged.unit}, mean of {near.num_seeds} seeds."
     else:
         change = ahead.loss - near.loss
-        side = "below" if (change <= 0) != judged.is_error else "above"
-        measured = f"{judged.level(near.loss, form)} measured at {_scale(loss, near.scale)}"
-        apart = judged.amount(abs(change)) if judged.is_error else form.format(abs(change))
-        against = f"That is {apart} {side} the {measured}."
+        side = "below" if change <= 0 else "above"
+        measured = f"{form.format(near.loss)} measured at {_scale(loss, near.scale)}"
+        against = f"That is {form.format(abs(change))} {side} the {measured}."
     return f"Expect a {kind} of {spelled} for {what}, {by}. {against}"
 
 
@@ -90,7 +89,7 @@ def _basis(loss: LossAnswer | None, judged: JudgedLoss) -> Iterator[str]:
         (
             shape.shape,
             _scale(loss, shape.scale),
-            judged.level_with_unit(shape.loss) if judged.is_error else f"{shape.loss:.4f}",
+            f"{shape.loss:.4f}",
             f"{shape.num_seeds} seeds",
         )
         for shape in loss.shapes
@@ -104,11 +103,10 @@ def _basis(loss: LossAnswer | None, judged: JudgedLoss) -> Iterator[str]:
         f"noise of one seed {judged.amount(ahead.noise)}"
     )
     yield ""
-    yield f"The {judged.noun} at {loss.name} by each law of the gain, with the interval of {ahead.level:.0%} of runs"
-    laws = [("law", "weight", judged.noun, "interval")]
+    yield f"The loss at {loss.name} by each law of the gain, with the interval of {ahead.level:.0%} of runs"
+    laws = [("law", "weight", "loss", "interval")]
     for law in ahead.laws:
-        ends = sorted((judged.level(law.low), judged.level(law.high)), key=float)
-        laws.append((law.law, f"{law.weight:.0%}", judged.level(law.loss), "..".join(ends)))
+        laws.append((law.law, f"{law.weight:.0%}", f"{law.loss:.4f}", f"{law.low:.4f}..{law.high:.4f}"))
     yield from (f"  {line}" for line in aligned(laws))
     yield f"  about its law the gain may wander by {ahead.wander:.0%} of itself per doubling"
     ends = [scale_text(shape.scale) for shape in (loss.shapes[0], loss.shapes[-1])]

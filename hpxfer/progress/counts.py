@@ -131,7 +131,7 @@ class RunCounts:
         row = self._of(trial.shape)
         if loss is not None and math.isfinite(loss) and (row.best_loss is None or loss < row.best_loss):
             self._shapes[trial.shape] = replace(
-                row, best_loss=loss, best_text=self.judged.level_with_unit(loss), best=_named(trial, self.hps)
+                row, best_loss=loss, best_text=self.judged.level(loss), best=_named(trial, self.hps)
             )
 
     def _start(self, stack: Stack, event: Started, now: float) -> _Running:

@@ -173,9 +173,9 @@ def _fitted(
 
 def _loss(judged: JudgedLoss, loss: float) -> dict[str, Any]:
     """Return a loss in the fields of its unit."""
-    if judged.data_unit == "nats":
+    if judged.unit == "nats":
         return {"loss_nats": loss}
-    return {"loss_nats": None, "unit": judged.data_unit, "loss_value": loss}
+    return {"loss_nats": None, "unit": judged.unit, "loss_value": loss}
 
 
 def _of_seeds(optimum: Optimum) -> tuple[float, float] | None:
@@ -198,7 +198,7 @@ def _axis(spec: SweepSpec, finding: Finding) -> AxisPart:
     ends = {name: [pick(dim(shape, name) for shape in shapes) for pick in (min, max)] for name in DIMS}
     worst = finding.worst.regret_nats if finding.worst else None
     largest: float | Literal["diverges"] | None = "diverges" if worst == math.inf else worst
-    in_nats = finding.judged.data_unit == "nats"
+    in_nats = finding.judged.unit == "nats"
     return AxisPart(
         scale_name=finding.scale_name,
         range=(min(shape.scale for shape in measured), max(shape.scale for shape in measured)),

@@ -11,7 +11,7 @@ from hpxfer.analysis import Analysis, Statistic
 from hpxfer.analysis.statistics import STATISTICS
 from hpxfer.figures.text import listed
 from hpxfer.report.tables import Table, table_of
-from hpxfer.verdict.loss import UNITS, JudgedLoss
+from hpxfer.verdict.loss import NATS
 
 REASONS = ("why_not", "why_no_hp", "why_no_loss", "why_no_optimum")
 # The fields that tell the answers of a statistic apart.
@@ -28,20 +28,16 @@ def analysis_tables(analysis: Analysis) -> tuple[Table, ...]:
             names = dict.fromkeys(name for row in rows for name in row)
             kept = [name for name in names if any(row.get(name) not in (None, "") for row in rows)]
             cells = [{name: row.get(name) for name in kept} for row in rows]
-            out.append(_in_unit(table_of(statistic.title, cells, statistic.note), statistic, analysis.judged))
+            out.append(_in_unit(table_of(statistic.title, cells, statistic.note), analysis.judged.unit))
     return tuple(out)
 
 
-def _in_unit(table: Table, statistic: Statistic, judged: JudgedLoss) -> Table:
-    """Return the table of a statistic with the unit of its losses for nats. Errors stay errors, and a note says so."""
-    unit = judged.training_unit if statistic.of_training else judged.data_unit
-    if unit == UNITS["cross entropy"]:
+def _in_unit(table: Table, unit: str) -> Table:
+    """Return the table of a statistic with the unit of its losses for nats."""
+    if unit == NATS.unit:
         return table
     names = [re.sub(r"\bnats\b", unit, column.name) for column in table.columns]
     note = re.sub(r"\bnats\b", unit, table.note)
-    has_losses = note != table.note or any("loss" in name or unit in name for name in names)
-    if judged.is_error and not statistic.of_training and has_losses:
-        note = f"{note} Losses are {judged.words}s, as shares of the held-out samples.".lstrip()
     columns = tuple(replace(column, name=name) for column, name in zip(table.columns, names, strict=True))
     return replace(table, columns=columns, note=note)
 

@@ -29,7 +29,7 @@ def _sentence(arm: ArmBest, judged: JudgedLoss) -> str:
     if arm.best_nats is None:
         return f"{where}: {arm.why_not or 'no point has ended'}."
     diverged = f", {arm.num_diverged} points diverged" if arm.num_diverged else ""
-    loss = judged.level_with_unit(arm.best_nats)
+    loss = judged.level(arm.best_nats)
     best = f"{where} is best at {arm.at} ({loss}, {arm.num_trials} trials{diverged})."
     kept = f"The search keeps {arm.kept}." if arm.kept else ""
     bounds = f"Bounds, no optima: {arm.on_edge}." if arm.on_edge else ""
@@ -39,7 +39,7 @@ def _sentence(arm: ArmBest, judged: JudgedLoss) -> str:
 def points_question(judged: JudgedLoss, sweep: str = "") -> str:
     """Return the question that the sweep asks, and by which loss. `sweep` is named where it is given."""
     of = f"Sweep {sweep}, judged" if sweep else "Judged"
-    return f"Which HPs are best at the base? {of} by {judged.shown}. There is no larger shape, so nothing transfers."
+    return f"Which HPs are best at the base? {of} by {judged.words}. There is no larger shape, so nothing transfers."
 
 
 def points_text(results: Results) -> str:

@@ -12,7 +12,6 @@ from hpxfer.analysis import Finding, ShapeFinding, TransferReport
 from hpxfer.host.output import json_ready
 from hpxfer.report.analyses import analysis_tables, unknown
 from hpxfer.report.best_points import asks_for_points, points_headline, points_question
-from hpxfer.report.joint import joint_headline, joint_question, no_verdict
 from hpxfer.report.next_step import next_step
 from hpxfer.report.provenance import (
     Progress,
@@ -29,8 +28,6 @@ from hpxfer.results import Results
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.storage.uri import spelled
 from hpxfer.verdict.headline import headline
-from hpxfer.verdict.labels import is_control
-from hpxfer.verdict.loss import JudgedLoss
 from hpxfer.verdict.text import (
     conclusion,
     drift_text,
@@ -47,8 +44,6 @@ from hpxfer.verdict.text import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hpxfer.analysis import Analysis
     from hpxfer.figures import DrawnFigure
 
@@ -131,8 +126,6 @@ class Section:
     limits: tuple[str, ...]
     sweep_yaml: str  # empty for a table
     analysis: Analysis
-    line: pd.DataFrame | None  # that the report on the judged HP was made from
-    controls: tuple[str, ...]  # the arms that others are compared with
     trials: Callable[[int], TrialData]  # every trial in at most so many characters
     figures: Sequence[DrawnFigure] = ()
     not_drawn: Sequence[str] = ()  # why other figures are missing
@@ -206,8 +199,6 @@ def _section(source: Source, name: str) -> Section:
         limits=limits(results, (*judged, *others)),
         sweep_yaml=dump_sweep(results.spec),
         analysis=analysis,
-        line=results.line(analysis.hp, analysis.loss) if judged else None,
-        controls=tuple(label for label in results.expansion.arms if is_control(label, rules.control)),
         trials=partial(trial_data, results),
         figures=source.figures,
         not_drawn=source.not_drawn,
@@ -217,10 +208,7 @@ def _section(source: Source, name: str) -> Section:
 
 
 def _headline(analysis: Analysis, spec: SweepSpec, judged: Sequence[TransferReport], *, is_running: bool) -> str:
-    """Return what was found on the judged HP, on two HPs that were refined together, or at the base alone."""
-    joint = analysis.found("joint_optima")
-    if joint:
-        return joint_headline(joint)
+    """Return what was found on the judged HP, or at the base alone."""
     if asks_for_points(spec):
         return points_headline(analysis.found("search_best"), analysis.judged)
     return headline(analysis.hp, judged[0].findings if judged else (), is_running=is_running)
@@ -230,15 +218,15 @@ def _no_verdict(results: Results, judged: Sequence[TransferReport]) -> str:
     """Return why there is no verdict: the search scans no line, or nothing on the line can be judged."""
     if any(report.findings for report in judged):
         return ""
-    return no_verdict(results) or "There is no verdict yet: nothing can be judged. What is missing is listed below."
+    if (why := results.why_no_line()) is not None:
+        return f"There is no transfer verdict: {why}."
+    return "There is no verdict yet: nothing can be judged. What is missing is listed below."
 
 
 def _question(analysis: Analysis, spec: SweepSpec) -> str:
-    if joint := analysis.found("joint_optima"):
-        return joint_question(joint)
     if asks_for_points(spec):
         return points_question(analysis.judged)
-    return f"Does {analysis.hp} transfer? Judged by {analysis.judged.shown}."
+    return f"Does {analysis.hp} transfer? Judged by {analysis.judged.words}."
 
 
 def cards_of(reports: Sequence[TransferReport], analysis: Analysis) -> tuple[Card, ...]:
@@ -272,20 +260,20 @@ def _facts(hp: str, finding: Finding) -> Iterator[tuple[str, str]]:
         yield "scatter about the fit", f"more than seeds, which widens intervals: {', '.join(misfits)}"
 
 
-def _shape_columns(judged: JudgedLoss) -> tuple[Column, ...]:
+def _shape_columns(unit: str) -> tuple[Column, ...]:
     return (
         Column(name="shape"),
         Column(name="scale", form="{:.9g}"),
-        Column(name=judged.best, form="{:.2f}" if judged.is_error else "{:.4f}"),
-        Column(name=f"{judged.noun} given up +- standard error, {judged.unit}", kept=True),
-        Column(name=f"share of the {judged.whole}, %", form="{:.2f}"),
+        Column(name=f"best loss, {unit}", form="{:.4f}"),
+        Column(name=f"loss given up +- standard error, {unit}", kept=True),
+        Column(name="share of the loss, %", form="{:.2f}"),
         Column(name="in units of seed noise", form="{:.1f}"),
         Column(name="share of what one octave costs, %", form="{:.0f}"),
-        Column(name=f"limit, {judged.unit}", form="{:.2g}"),
+        Column(name=f"limit, {unit}", form="{:.2g}"),
         Column(name="optimum"),
         Column(name="95% interval"),
         Column(name="scatter about the fit over that of seeds"),
-        Column(name=judged.measured_best),
+        Column(name=f"lowest measured loss, {unit}"),
         Column(name="from the optimum to divergence, octaves", form="{:.1f}"),
         Column(name="seeds"),
         Column(name="diverged"),
@@ -295,25 +283,25 @@ def _shape_columns(judged: JudgedLoss) -> tuple[Column, ...]:
 
 def _shapes(finding: Finding) -> Table:
     title = f"{finding.axis}, {finding.parameterization}: shape by shape"
-    rows = tuple(_shape(shape, finding.judged) for shape in finding.shapes)
-    return Table(title=title, columns=_shape_columns(finding.judged), rows=rows).without_empty_columns()
+    rows = tuple(_shape(shape) for shape in finding.shapes)
+    return Table(title=title, columns=_shape_columns(finding.judged.unit), rows=rows).without_empty_columns()
 
 
-def _shape(shape: ShapeFinding, judged: JudgedLoss) -> tuple[Cell, ...]:
+def _shape(shape: ShapeFinding) -> tuple[Cell, ...]:
     share = None if shape.regret_octave_share is None else 100 * shape.regret_octave_share
     return (
         shape.shape + (" (base)" if shape.is_base else ""),
         shape.scale,
-        None if shape.best_loss is None else judged.percent(shape.best_loss) if judged.is_error else shape.best_loss,
-        regret_number_text(shape, judged),
+        shape.best_loss,
+        regret_number_text(shape),
         _positive(shape.regret_percent),
         _positive(shape.regret_noise_units),
         _positive(share),
-        None if shape.limit_nats is None else judged.scaled(shape.limit_nats),
+        shape.limit_nats,
         optimum_text(shape.optimum),
         interval_text(shape.optimum),
         misfit_text(shape.optimum) or None,
-        None if shape.lowest_loss is None else f"{judged.level(shape.lowest_loss)} at {hp_text(shape.lowest_value)}",
+        None if shape.lowest_loss is None else f"{shape.lowest_loss:.4f} at {hp_text(shape.lowest_value)}",
         shape.edge_octaves,
         shape.num_seeds,
         shape.num_diverged,

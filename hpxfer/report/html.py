@@ -93,9 +93,9 @@ def _render(report: Report, trials: Sequence[TrialData], figures: Sequence[PageF
     environment = _environment()
     style, script = (environment.get_template(f"report.{kind}").render() for kind in ("css", "js"))
     rows: dict[str, list[PageFigure]] = {}
-    under_verdict: dict[tuple[str, str | None], list[PageFigure]] = {}
+    under_verdict: dict[tuple[str, str], list[PageFigure]] = {}
     for figure in figures:
-        if figure.drawn.under_verdict:
+        if figure.drawn.verdict_axis is not None:
             under_verdict.setdefault((figure.section, figure.drawn.verdict_axis), []).append(figure)
         else:
             rows.setdefault(figure.drawn.name, []).append(figure)

@@ -218,7 +218,7 @@ def of_others(reports: Sequence[TransferReport]) -> Iterator[str]:
     """Yield that other HPs were not scanned."""
     for report in reports[:1]:
         yield (
-            f"The verdict is about the {report.judged.shown} and {report.hp}. HPs that were not scanned stayed at "
+            f"The verdict is about the {report.judged.words} and {report.hp}. HPs that were not scanned stayed at "
             "their base values; the optimum may move with them."
         )
 

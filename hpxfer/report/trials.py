@@ -19,7 +19,7 @@ from hpxfer.results import MISSING, Results
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.check_shapes import keyed_shapes
-from hpxfer.store.losses import LOSSES
+from hpxfer.store.losses import ERROR_COLUMNS, LOSSES
 
 DIGITS = 7  # of losses and rates. HPs are written in full
 ERROR_CHARACTERS = 2000
@@ -91,18 +91,15 @@ def _columns(results: Results) -> dict[str, Any]:
 
 
 def _losses(results: Results, rows: pd.DataFrame) -> dict[str, tuple[str, pd.Series]]:
-    """Return the losses that trials have: key -> heading, and what the page shows, which is accuracy for an error."""
+    """Return the losses that trials have, and what is shown of errors: key -> heading, and what the page shows."""
     out = {}
     for row in LOSSES:
         judged = judged_by(results.spec, row.name)
-        if judged.is_error and rows[row.column].isna().all():
-            continue
-        values = rows[row.column].astype(float)
-        heading = f"{row.heading}, {judged.level_unit}"
-        if judged.is_error:
-            out[f"{row.column.replace('error', 'accuracy')}_percent"] = (heading, values.map(judged.percent))
-        else:
-            out[judged.column(row.column)] = (heading, values)
+        out[judged.column(row.column)] = (f"{row.heading}, {judged.unit}", rows[row.column].astype(float))
+    for column, heading in ERROR_COLUMNS.items():
+        if not rows[column].isna().all():
+            name = f"{column.replace('error', 'accuracy')}_percent"
+            out[name] = (f"{heading}, %", 100 * (1 - rows[column].astype(float)))
     return out
 
 

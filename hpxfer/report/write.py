@@ -15,27 +15,22 @@ from typing import IO, Any, Literal, get_args
 
 from hpxfer.analysis import TransferReport, analyze, transfer_report
 from hpxfer.analysis.references import References
-from hpxfer.analysis.statistics.joint_optimum import joint_optima
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
 from hpxfer.host.output_folder import write_folder
 from hpxfer.report.best_points import asks_for_points, points_text
-from hpxfer.report.contents import Report, Source, make_report
+from hpxfer.report.contents import Source, make_report
 from hpxfer.report.followup import write_follow_up
 from hpxfer.report.html import to_html
-from hpxfer.report.joint import joint_text
-from hpxfer.report.markdown import to_markdown
 from hpxfer.report.next_step import next_step
-from hpxfer.report.page import to_pdf, to_png
 from hpxfer.report.provenance import trainer_checks
 from hpxfer.results import Results, load_results
 
-Format = Literal["html", "md", "json", "text", "png", "pdf"]
+Format = Literal["html", "json", "text"]
 FORMATS: tuple[str, ...] = get_args(Format)
 FIGURES = "figures"
-PAGES = ("png", "pdf")  # the formats of the summary on one page, which has no files beside it
-# The files per figure beside a report of each format. The HTML page holds its figures; a paper takes PNG or SVG.
-FIGURE_FILES = {"html": ("svg", "csv"), "md": ("png", "svg", "csv"), "json": ("csv",)}
+# The files per figure beside a report of each format. The HTML page holds its figures; a paper takes the SVG.
+FIGURE_FILES = {"html": ("svg", "csv"), "json": ("csv",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +41,7 @@ class Written:
     """
 
     reports: tuple[TransferReport, ...]
-    summaries: tuple[str, ...]  # one per folder: the verdicts, or the optima of two HPs that were refined together
+    summaries: tuple[str, ...]  # one per folder: the verdicts, or the best points
     full_texts: tuple[str, ...]  # one per folder where it was asked for: reasons, shapes, statistics
     next_steps: tuple[str, ...]
     files: tuple[Path, ...]  # in the order written
@@ -83,25 +78,21 @@ def write_report(
 ) -> Written:
     """Write the report of one or several results folders and return what was found.
 
-    `form` is html, md, json, png or pdf for a summary on one page, or text, which writes the transfer figure alone:
-    where it cannot be written, that is a warning unless `output` is given. A search without a line of the judged HP
-    has no transfer figure. `hp` and `loss` judge by others than the sweep does, and `base` judges from another shape,
-    see `Results.from_base`. `followup` is where to write the sweep that undecided verdicts ask for. `show` opens the
-    report in a browser. `full` makes the text hold all that was found. `references` are what arms are compared with
-    over their whole runs; a format on one page has no room for that. `option` is the option that names another
-    folder, for messages. Raises HpxferError where the input is at fault. Files that cannot be written are in
-    `not_written` of what it returns.
+    `form` is html, json, or text, which writes the transfer figure alone: where it cannot be written, that is a
+    warning unless `output` is given. A search without a line of the judged HP has no transfer figure. `hp` and `loss`
+    judge by others than the sweep does, and `base` judges from another shape, see `Results.from_base`. `followup` is
+    where to write the sweep that undecided verdicts ask for. `show` opens the report in a browser. `full` makes the
+    text hold all that was found. `references` are what arms are compared with over their whole runs. `option` is the
+    option that names another folder, for messages. Raises HpxferError where the input is at fault. Files that cannot be
+    written are in `not_written` of what it returns.
     """
     if form not in FORMATS:
         raise HpxferError(f"--format: unknown format {shown(form)}; {nearest(form, FORMATS)}")
     if show and form == "text":
         raise HpxferError("--open: must have a file to open, got --format text; leave one of them out")
-    if form == "png" and len(folders) > 1:
-        raise HpxferError("--format png: must have one results folder, got several; give one, or choose pdf")
-    if references is not None and references.given and (form in PAGES or (form == "text" and not full)):
+    if references is not None and references.given and form == "text" and not full:
         raise HpxferError(
-            f"--reference, --reference-curves: go with a report that has tables, got --format {form}; "
-            f"{'add --full' if form == 'text' else 'choose html, md or json'}"
+            "--reference, --reference-curves: go with a report that has tables, got --format text; add --full"
         )
     if followup is not None and len(folders) > 1:
         raise HpxferError("--write-followup: must have one results folder, got several; give one")
@@ -159,7 +150,7 @@ def _write_report(
 ) -> Written:
     sweeps = [_judged_by(load_results(folder), hp, loss, base) for folder in folders]
     is_brief = form == "text" and followup is None and not full
-    sources = [] if is_brief else [source_of(results, form, references) for results in sweeps]
+    sources = [] if is_brief else [source_of(results, references) for results in sweeps]
     reports = tuple(_verdict(results, sources[i] if sources else None) for i, results in enumerate(sweeps))
     next_steps = [
         next_step(results, report, str(results.folder)) for results, report in zip(sweeps, reports, strict=True)
@@ -197,12 +188,11 @@ def _write_report(
 
 
 def _summary(results: Results, report: TransferReport) -> str:
-    """Return the verdicts on the judged HP, the optima of two HPs that were refined together, or the best points."""
+    """Return the verdicts on the judged HP, or the best points."""
     if asks_for_points(results.spec):
         return points_text(results)
-    joint = joint_optima(results) if not report.findings else []
     lines = [f"{line}\n" for line in list(trainer_checks(results))[:1]]
-    return (joint_text(joint, results) if joint else report.summary()) + "".join(lines)
+    return report.summary() + "".join(lines)
 
 
 def _full_text(source: Source, report: TransferReport) -> str:
@@ -246,12 +236,10 @@ def _judged_by(results: Results, hp: str | None, loss: str | None, base: str | N
     return replace(results, spec=results.spec.model_copy(update={"judge": judge})) if named else results
 
 
-def source_of(
-    results: Results, form: str = "html", references: References | None = None, *, is_running: bool = False
-) -> Source:
-    """Return a folder as a report of this format reads it: analyzed, with its figures drawn."""
+def source_of(results: Results, references: References | None = None, *, is_running: bool = False) -> Source:
+    """Return a folder as a report reads it: analyzed, with its figures drawn."""
     analysis = analyze(results, references=references)
-    figures, not_drawn = ([], []) if form in PAGES else all_figures(results, analysis)
+    figures, not_drawn = all_figures(results, analysis)
     return Source(results=results, analysis=analysis, figures=figures, not_drawn=not_drawn, is_running=is_running)
 
 
@@ -288,27 +276,10 @@ def _write(sources: Sequence[Source], form: str, target: Path, option: str) -> l
     for folder, figure in drawn.values():
         writers |= figure_writers([figure], folder, form)
     path = target / f"report.{form}"
-    links = {
-        key: (folder / f"{figure.name}.png").relative_to(target).as_posix() for key, (folder, figure) in drawn.items()
-    }
-    document = _document(report, form, links)
-    writers[path] = lambda file: file.write(document)
+    document = to_html(report) if form == "html" else json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n"
+    writers[path] = lambda file: file.write(document.encode())
     write_folder(writers, target, "report", option)
     return [path, *dict.fromkeys(folder for folder, _ in drawn.values())]
-
-
-def _document(report: Report, form: str, links: dict[tuple[str, str], str]) -> bytes:
-    match form:
-        case "html":
-            return to_html(report).encode()
-        case "md":
-            return to_markdown(report, links).encode()
-        case "png":
-            return to_png(report)
-        case "pdf":
-            return to_pdf(report)
-        case _:
-            return (json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n").encode()
 
 
 def figure_writers(
@@ -323,5 +294,4 @@ def figure_writers(
 
 
 def _save(figure: DrawnFigure, kind: str, file: IO[bytes]) -> None:
-    content = figure.png if kind == "png" else (figure.svg if kind == "svg" else figure.csv).encode()
-    file.write(content)
+    file.write((figure.svg if kind == "svg" else figure.csv).encode())

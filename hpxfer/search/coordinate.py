@@ -92,7 +92,7 @@ class Decision:
         if self.best is None:
             return f"{self.entry}: everything diverged, kept as it was"
         best, ratio = self.gains[self.best], self.ratios[self.best]
-        won = f"the best ratio {ratio:g} gains {judged.number(best.mean, '{:.4g}')} +- {judged.amount(best.error)}"
+        won = f"the best ratio {ratio:g} gains {best.mean:.4g} +- {judged.amount(best.error)}"
         return f"{self.entry}: {won}: {'kept' if self.kept is not None else 'not more than the noise, rejected'}"
 
 

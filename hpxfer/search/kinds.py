@@ -88,10 +88,7 @@ class SearchKind:
     """Whether trials may stop before their end. Not if a loss at the end of a round decides what comes next."""
     needs_grid: bool = True
     """Whether the sweep must scan an HP in its grid."""
-    with_product: SearchKind | None = None
-    """The row of the same name that serves sweeps with `product: true`. None refuses them, unless the trials are
-    those of the grid."""
-    shows: Literal["brackets", "steps", "heatmaps", "contours"] | None = None
+    shows: Literal["brackets", "steps", "heatmaps"] | None = None
     """The figure that shows its rounds: `Round.about` holds what the figure reads."""
     error: Callable[[SweepSpec], float | None] = default_error
     """Returns the largest chance of a wrong verdict that the search stops at, and that the report judges with. None is

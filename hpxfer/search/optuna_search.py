@@ -124,7 +124,7 @@ def _known_in_words(spec: SweepSpec, known: Sequence[tuple[HPs, SeedLosses]]) ->
     if best is None:
         return f"of {len(known)} before, none finished" if known else "the first"
     at = ", ".join(f"{name} {best.get(name):.4g}" for name in spec.grid)
-    return f"of {len(known)} before, the best is {at} with {judged_by(spec).level_with_unit(mean(dict(known)[best]))}"
+    return f"of {len(known)} before, the best is {at} with {judged_by(spec).level(mean(dict(known)[best]))}"
 
 
 def _points_in_box(expansion: Expansion, trials: pd.DataFrame) -> dict[Arm, list[HPs]]:
@@ -163,8 +163,6 @@ def _rules(expansion: Expansion) -> Rules:
 
 def _ceiling(expansion: Expansion) -> float:
     """Return the loss of a model that guesses. That of a user's own trainer is not known, and limits nothing."""
-    if judged_by(expansion.spec).is_error:
-        return 1.0
     if expansion.spec.trainer is not None:
         return math.inf
     return guess_loss(expansion.setting.mlp.loss, expansion.data.vocab_size)

@@ -12,6 +12,9 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import check_hp_value
@@ -20,14 +23,22 @@ from hpxfer.search.bracket import Bracket, MeasuredLine, bracket_of, handed_on
 from hpxfer.search.checks import buys, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.lr_line import end_steps
-from hpxfer.search.refine_product import REFINE_PRODUCT
-from hpxfer.search.refine_settings import RefineSettings
 from hpxfer.search.rounds import ArmStrategy, End, Losses, Round, RoundSearch, Strategy, mean
 from hpxfer.search.transferred import transferred
 from hpxfer.search.values import at_exponent
 from hpxfer.spec import SweepSpec
+from hpxfer.spec.fields import Section
 from hpxfer.spec.problem import Problem, WhyNot
 from hpxfer.trial import Expansion, base_hps
+
+
+class RefineSettings(Section):
+    """The keys of a refine search."""
+
+    until_octaves: Annotated[float, Field(gt=0, le=100)] = 0.5  # a 0.25% basin is about one octave wide
+    """refine: the search ends when the optimum is known to this width, in octaves."""
+    max_octaves: Annotated[float, Field(ge=0, le=100)] = 4.0
+    """refine: how far the line may be widened beyond either end, in octaves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,5 +215,4 @@ REFINE = SearchKind(
     make=refine_search,
     tunes="lines",
     shows="brackets",
-    with_product=REFINE_PRODUCT,
 )

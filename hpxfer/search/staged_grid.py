@@ -126,7 +126,7 @@ def _best(grid: GridAround, losses: Losses, judged: JudgedLoss) -> _Found | None
         if entry in edges
     )
     values = ", ".join(f"{entry} {hps.get(names_in(entry)[0]):.4g}" for entry in grid.entries)
-    why = f"best at {values} ({judged.level_with_unit(means[at])})"
+    why = f"best at {values} ({judged.level(means[at])})"
     return _Found(hps=hps, edges=edges, bounds=bounds, why=why)
 
 

@@ -8,9 +8,9 @@ from hpxfer.scaling.tables import OWN
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.trainer_section import LossSpec
-from hpxfer.store.losses import judged_loss
+from hpxfer.store.losses import loss_row
 from hpxfer.store.trainer_checks import TrainerChecks
-from hpxfer.verdict.loss import UNITS, JudgedLoss
+from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.rules import Rules
 
 
@@ -35,21 +35,12 @@ def rules_of(spec: SweepSpec, checks: TrainerChecks | None = None) -> Rules:
 
 def judged_by(spec: SweepSpec, loss: str | None = None) -> JudgedLoss:
     """Return what a loss of a sweep is, by default the one that it is judged by."""
-    squared = spec.model.mlp is not None and spec.model.mlp.loss == "squared_error"
+    name = loss or spec.judge.loss
+    words, unit = loss_row(name).words, NATS.unit
     if spec.trainer is not None:
-        own = _of_trainer(loss or spec.judge.loss, spec.trainer.loss)
-        is_named = spec.trainer.loss.name != LossSpec().name and own.name == spec.judge.loss
-        return replace(own, words=spec.trainer.loss.name) if is_named else own
-    return judged_loss(
-        loss or spec.judge.loss,
-        classes=spec.data.classes,
-        num_samples=spec.training.validation,
-        trained="squared error" if squared else "cross entropy",
-    )
-
-
-def _of_trainer(name: str, loss: LossSpec) -> JudgedLoss:
-    """Return what a loss of a user's own trainer is, in the unit that the sweep file gives."""
-    squared = loss.unit == UNITS["squared error"]
-    found = judged_loss(name, classes=None, num_samples=None, trained="squared error" if squared else "cross entropy")
-    return found if loss.unit in UNITS.values() else replace(found, own_unit=loss.unit)
+        unit = spec.trainer.loss.unit
+        if spec.trainer.loss.name != LossSpec().name and name == spec.judge.loss:
+            words = spec.trainer.loss.name
+    elif spec.model.mlp is not None and spec.model.mlp.loss == "squared_error":
+        unit = "squared error"
+    return JudgedLoss(name=name, words=words, unit=unit)

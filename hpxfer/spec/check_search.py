@@ -15,8 +15,8 @@ def search_problems(spec: SweepSpec, *, broken: bool, why_not: WhyNot) -> Iterat
     """Yield every broken rule of `search` and `early_stopping`. `broken` says whether the HPs that they scan are."""
     kind = spec.search_row
     found = list(_unread(spec.search))
-    if spec.product and kind is spec.search.row and not kind.lists_trials:
-        found.append((("product",), f"is of the searches grid and refine, got {kind.name}; take it out"))
+    if spec.product and not kind.lists_trials:
+        found.append((("product",), f"is of the search grid, got {kind.name}; take it out"))
     yield from found
     yield from _early_stopping(spec)
     if not found and not broken:

@@ -16,7 +16,6 @@ from hpxfer.spec.arms import arm_problems
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.check_family import family_problems
-from hpxfer.spec.check_judge import judge_problems
 from hpxfer.spec.check_model import model_problems
 from hpxfer.spec.check_search import search_problems
 from hpxfer.spec.check_shapes import (
@@ -63,7 +62,6 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from model_problems(spec, shapes)
     yield from rows_of("family").get(spec.model.family).problems(spec, shapes)
     yield from data_problems(spec)
-    yield from judge_problems(spec)
     yield from _training(spec)
     yield from _micro_batch(spec)
     yield from _ranks(spec)

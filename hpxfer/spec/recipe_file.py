@@ -49,7 +49,7 @@ Range = Annotated[
     AfterValidator(_ascending),
 ]
 Verdict = Literal["transfers", "stays", "drifts", "undecided"]
-LossName = Literal["validation", "final_window", "validation_error", "validation_top5_error"]
+LossName = Literal["validation", "final_window"]
 
 
 class HPsPart(Section):
@@ -147,7 +147,7 @@ class FittedPart(Section):
     loss: LossName
     loss_nats: float | None  # at the base, median over the seeds; null for a loss in another unit
     # Of `loss_value` and of the numbers of `axes`; left out for nats.
-    unit: Literal["squared error", "bits per byte", "share"] | None = None
+    unit: Literal["squared error", "bits per byte"] | None = None
     loss_value: float | None = None  # in place of loss_nats
     axes: dict[str, AxisPart]
 

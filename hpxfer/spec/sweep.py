@@ -290,8 +290,7 @@ class RegretLimit(Section):
     """
 
     loss: Annotated[float, Field(gt=0, le=1)] | None = None
-    """The limit as a share: 0.01 is 1%. It is one of the shape's best loss or, if the sweep is judged by an error, of
-    the basin depth: the error of guessing minus the shape's best error."""
+    """The limit as a share of the shape's best loss: 0.01 is 1%."""
     octaves: Annotated[float, Field(gt=0, le=10)] | None = None
     """The limit as the cost of so many octaves: what an HP loses that lies this far from the shape's own optimum."""
 
@@ -301,13 +300,10 @@ class JudgeSpec(Section):
 
     hp: str | None = None
     """The HP that is judged, one of the grid. The default is the first of the grid."""
-    loss: Literal["validation", "final_window", "validation_error", "validation_top5_error"] = "validation"
-    """The loss on the held-out tokens, or the training loss over the final window. `validation_error` is the share of
-    the held-out samples whose class is wrong, `validation_top5_error` that of those whose class is not among the first
-    five. Both need data with classes. Pages show them as accuracy."""
+    loss: Literal["validation", "final_window"] = "validation"
+    """The loss on the held-out tokens, or the training loss over the final window."""
     regret_limit: RegretLimit = RegretLimit(loss=0.01)
-    """The largest regret that counts as none. The default is `{loss: 0.01}`, 1% of the shape's best loss or of
-    the basin depth."""
+    """The largest regret that counts as none. The default is `{loss: 0.01}`, 1% of the shape's best loss."""
 
 
 def _axis(value: Any) -> Any:
@@ -377,8 +373,7 @@ class SweepSpec(Section):
     """What is scanned, by HP: `lr`, `init_scale`, `residual_scale`, `router_bias_lr`, `aux_weight`, `z_weight`,
     `weight_decay`, `eps`, `beta1`, `beta2`, `momentum`, or a dotted multiplier."""
     product: bool = False
-    """Scan every combination of the grid. By default each HP is one line through the base values of the others. A
-    refine search then moves two HPs together."""
+    """Scan every combination of the grid. By default each HP is one line through the base values of the others."""
     seeds: Seeds = (0, 1, 2, 3)
     """A count, or a list of seeds. A seed decides init and data order. A verdict needs at least two, and the quickstart
     needs the four of the default: with fewer, its losses are known less well than the limit of a regret asks for."""
@@ -430,9 +425,8 @@ class SweepSpec(Section):
 
     @property
     def search_row(self) -> Any:
-        """The row of the search: a `hpxfer.search.kinds.SearchKind`. A kind may have another row for a product."""
-        row = self.search.row
-        return row.with_product if self.product and row.with_product is not None else row
+        """The row of the search: a `hpxfer.search.kinds.SearchKind`."""
+        return self.search.row
 
     @property
     def judged_hp(self) -> str:

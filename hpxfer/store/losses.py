@@ -1,25 +1,20 @@
-"""The losses that a sweep may be judged by: the column of a stored trial that holds each, and what it is.
-
-This is the one place that knows it. Pages, figures and messages get a `JudgedLoss` from here.
-"""
+"""The losses that a sweep may be judged by and the errors beside them: the column of a stored trial that holds each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.verdict.loss import JudgedLoss, Kind
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossRow:
-    """One loss. `top` is given for an error: a sample is wrong if its class is not among so many."""
+    """One loss."""
 
     name: str  # as in `judge.loss`
     column: str  # of a stored trial
     words: str
     heading: str  # of a column, without its unit
-    top: int | None = None
 
 
 LOSSES = (
@@ -30,22 +25,14 @@ LOSSES = (
         words="training loss over the last steps",
         heading="final loss",
     ),
-    LossRow(
-        name="validation_error",
-        column="validation_error",
-        words="validation error",
-        heading="validation accuracy",
-        top=1,
-    ),
-    LossRow(
-        name="validation_top5_error",
-        column="validation_top5_error",
-        words="validation top-5 error",
-        heading="validation top-5 accuracy",
-        top=5,
-    ),
 )
 LOSS_COLUMNS = {row.name: row.column for row in LOSSES}
+# Shares of the held-out samples, and what pages call 1 minus each.
+ERROR_COLUMNS = {
+    "validation_error": "validation accuracy",
+    "validation_top5_error": "validation top-5 accuracy",
+}
+LOSS_NUMBERS = (*LOSS_COLUMNS.values(), *ERROR_COLUMNS)
 
 
 def loss_row(name: str) -> LossRow:
@@ -54,24 +41,3 @@ def loss_row(name: str) -> LossRow:
         if row.name == name:
             return row
     raise HpxferError(f"loss: unknown loss {shown(name)}; {nearest(name, LOSS_COLUMNS)}")
-
-
-def judged_loss(
-    name: str, *, classes: int | None, num_samples: int | None, trained: Kind = "cross entropy"
-) -> JudgedLoss:
-    """Return what a loss is in a sweep.
-
-    `classes` are those of its data, None for tokens and real targets; `num_samples` are held out. `trained` is the kind
-    of the loss that it trains with. Raises HpxferError for a name that no loss has.
-    """
-    row = loss_row(name)
-    if row.top is None:
-        return JudgedLoss(name=name, words=row.words, kind=trained, trained=trained)
-    return JudgedLoss(
-        name=name,
-        words=row.words,
-        kind="error",
-        guess=None if classes is None else max(0.0, 1 - row.top / classes),
-        num_samples=num_samples,
-        trained=trained,
-    )

@@ -17,8 +17,6 @@ BESIDE = 0.5  # octaves by which a curve goes beyond the fitted cells
 def basin_width(estimates: Estimates, i: int, share: float) -> float | None:
     """Return over how many octaves the loss of row `i` exceeds its minimum by at most `share` of it.
 
-    A share of an error is one of the basin depth.
-
     The basin is the mean of the draws. None without draws, and if the basin is wider than the cells fitted: a width
     is never extrapolated.
     """
@@ -28,7 +26,7 @@ def basin_width(estimates: Estimates, i: int, share: float) -> float | None:
     fine = np.linspace(x[0], x[-1], STEPS)
     loss = estimates.curve(i, fine)
     least = float(loss.min())
-    inside = np.flatnonzero(loss <= least + share * estimates.grid.judged.basin_depth(least))
+    inside = np.flatnonzero(loss <= least + share * abs(least))
     if inside[0] == 0 or inside[-1] == STEPS - 1:
         return None
     return float(fine[inside[-1]] - fine[inside[0]])

@@ -46,7 +46,7 @@ def chances(estimates: Estimates, base: int, cell: int, limits: Sequence[float |
     for i in rows:
         at_BN = losses_BN if i == base else _losses_at(estimates, i, measured.x_K[cells_N])
         for regret_BI, loss_B in zip(regrets, (at_BN[:, chosen], at_BN[draws, chosen_B]), strict=True):
-            regret_BI[:, i] = np.maximum(estimates.bounded(loss_B) - estimates.lowest_BI[:, i], 0.0)
+            regret_BI[:, i] = np.maximum(loss_B - estimates.lowest_BI[:, i], 0.0)
     apart_BII = np.abs(estimates.optimum_BI[:, rows, None] - estimates.optimum_BI[:, None, rows]) >= MOVE_OCTAVES
     # Where no basin is seen, the prior alone says where the optimum is. That shows no move.
     bending = [n for n, i in enumerate(rows) if estimates.optima[i].kind != "none"]

@@ -16,7 +16,6 @@ from scipy import stats
 from hpxfer.verdict.basins import Ints, rise_of_each
 from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, half_width
 from hpxfer.verdict.ignored_seeds import ignored_seeds
-from hpxfer.verdict.loss import NATS
 from hpxfer.verdict.loss_grid import Floats, LossGrid
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import SeedNoise, seed_noise
@@ -80,13 +79,7 @@ class Estimates:
 
     def curve(self, i: int, x: Floats) -> Floats:
         """Return the mean of the drawn basins of a row at log2 HPs."""
-        return self.bounded(self.posterior.mean_curve(int(self.index_I[i]), x))
-
-    def bounded(self, losses: Floats) -> Floats:
-        """Return drawn losses within their bounds: an error lies between 0 and 1, +inf stays."""
-        if not self.grid.judged.is_error:
-            return losses
-        return np.where(np.isposinf(losses), losses, np.clip(losses, 0.0, 1.0))
+        return self.posterior.mean_curve(int(self.index_I[i]), x)
 
     def drawn(self, shapes: Sequence[int]) -> DrawnOptima:
         """Return draws of the optima of some rows, with the range that was measured at each."""
@@ -105,7 +98,7 @@ class Estimates:
             if self.known(i):
                 cells_BN = self.cell_losses(i)[:, self.measured(i).cells_N]
                 out[:, i] = np.minimum(self.posterior.level_BI[:, self.index_I[i]], cells_BN.min(axis=1))
-        return self.bounded(out)
+        return out
 
 
 def estimate_all(grids: Sequence[LossGrid], *, extra_sd: float = 0.0) -> tuple[Estimates, ...]:
@@ -115,8 +108,7 @@ def estimate_all(grids: Sequence[LossGrid], *, extra_sd: float = 0.0) -> tuple[E
     """
     groups = groups_of(grids)
     distinct = {key: row for group in groups for key, row in group.rows.items()}
-    judged = grids[0].judged if grids else NATS
-    noise, rows = seed_noise(measure(distinct.values(), judged), _places(groups, list(distinct)))
+    noise, rows = seed_noise(measure(distinct.values()), _places(groups, list(distinct)))
     measured = dict(zip(distinct, rows, strict=True))
     if noise is not None and extra_sd:
         noise = replace(noise, variance=noise.variance + extra_sd**2)
@@ -190,7 +182,7 @@ def best_cell(estimates: Estimates, i: int) -> int | None:
     """
     measured = estimates.measured(i)
     lowest, cells_N = measured.lowest, measured.cells_N
-    if lowest is None or measured.flat is not None or not estimates.known(i):
+    if lowest is None or not estimates.known(i):
         return lowest
     alone = estimates.base if estimates.grid.rows[i].is_base else None
     losses_BK = estimates.cell_losses(i) if alone is None else alone.cell_losses(0)
@@ -244,7 +236,7 @@ def bends(estimates: Estimates, i: int) -> bool:
     Each test has half of the chance to be wrong.
     """
     measured, noise = estimates.measured(i), estimates.noise_at(i)
-    at = measured.bending_N
+    at = measured.cells_N
     y, root = measured.mean_K[at], 1 / np.sqrt(noise.of_means(measured)[at])
     if y.size < 2:
         return False
@@ -259,19 +251,12 @@ def bends(estimates: Estimates, i: int) -> bool:
 
 
 def octave_cost(estimates: Estimates, i: int, octaves: float = 1.0) -> float | None:
-    """Return what so many octaves from the optimum cost: the median over draws of the mean of both sides.
-
-    It is not known where no error is left at several cells: any of them may be the optimum.
-    """
-    if not estimates.known(i) or estimates.measured(i).flat is not None:
+    """Return what so many octaves from the optimum cost: the median over draws of the mean of both sides."""
+    if not estimates.known(i):
         return None
     at, found = int(estimates.index_I[i]), estimates.posterior
     below_B, above_B = (_rise(found, at, away) for away in (-octaves, octaves))
-    cost = float(np.median((below_B + above_B) / 2))
-    measured = estimates.measured(i)
-    if measured.judged.guess is None or measured.lowest is None:
-        return cost
-    return min(cost, measured.judged.basin_depth(float(measured.mean_K[measured.lowest])))  # nothing costs more
+    return float(np.median((below_B + above_B) / 2))
 
 
 def _rise(found: Posterior, at: int, octaves: float) -> Floats:

@@ -23,8 +23,7 @@ Odd = Literal["apart", "disagrees", "dead"]
 class ShapeFinding:
     """One shape: its own optimum, and the regret of the HP transferred from the base.
 
-    Losses are in the unit of the finding's `judged` loss. The names of most numbers end in the usual one, nats. An
-    error and its differences are shares of the held-out samples.
+    Losses are in the unit of the finding's `judged` loss. The names of most numbers end in the usual one, nats.
     """
 
     shape: str
@@ -36,7 +35,7 @@ class ShapeFinding:
     transferred: Transferred  # how the transferred HP did; `missing` also if the base has no HP to transfer
     transferred_loss: float | None  # +inf if it diverged
     regret_nats: float | None  # +inf if it diverged
-    regret_percent: float | None  # of best_loss or, for an error, of how far that lies below guessing
+    regret_percent: float | None  # of best_loss
     regret_noise_units: float | None  # in standard deviations of one seed
     regret_se_nats: float | None  # of the difference of two cell means, also where both are one cell
     num_seeds: int
@@ -58,7 +57,6 @@ class ShapeFinding:
     lowest_loss: float | None = None  # that mean
     curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, fitted loss), empty without a fit
     transferred_missing: int = 0  # trials of others (`Rules.outside`) without a loss at the transferred HP
-    samples_se: float = 0.0  # the part of regret_se_nats that more seeds do not lower, but more held-out samples do
     doubt_se: float = 0.0  # the part that comes from seeds of a cell that disagree, which a majority of them settles
 
     @property

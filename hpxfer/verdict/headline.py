@@ -92,7 +92,7 @@ def _cost(found: Sequence[Finding], subject: str) -> str:
         return f"{subject} diverges at {where}"
     if lost > 0:
         up_to, judged = "up to " if len(found) > 1 else "", found[0].judged
-        return f"{subject} would lose {up_to}{judged.amount(lost)} {judged.of_noun}at {where}"
+        return f"{subject} would lose {up_to}{judged.amount(lost)} at {where}"
     moves = [text for finding in found if (text := move_text(finding))]
     return moves[0] if moves else "its optimum moves"
 

@@ -95,7 +95,7 @@ def _why_drifts(finding: Finding, shape: ShapeFinding) -> str:
 
 
 def _limit(finding: Finding, shape: ShapeFinding) -> str:
-    return NOTHING if shape.limit_nats is None else finding.judged.number(shape.limit_nats)
+    return NOTHING if shape.limit_nats is None else f"{shape.limit_nats:.2g}"
 
 
 def _moved(finding: Finding) -> str:
@@ -118,8 +118,6 @@ def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
         return [f"{finding.name(shape)}: no results"]
     if shape.regret_nats is None:
         return [f"{finding.name(shape)}: no result at the transferred HP"]
-    if not finding.judged.has_learned(shape.best_loss):
-        return [f"{finding.name(shape)}: no HP value learns anything: the best error is that of guessing"]
     if shape.limit_nats is None:
         return [f"{finding.name(shape)}: the limit is not known, as octaves from its optimum cost nothing measured"]
     if shape.regret_se_nats is None or NUM_SE * shape.regret_se_nats <= shape.limit_nats:
@@ -130,10 +128,8 @@ def _doubts(finding: Finding, shape: ShapeFinding) -> list[str]:
         return [
             f"{finding.name(shape)}: seeds of one HP that is compared differ by {away}: more seeds tell which are right"
         ]
-    error = (
-        f"{NUM_SE:g} standard errors of the {judged.noun} given up are {judged.amount(NUM_SE * shape.regret_se_nats)}"
-    )
-    limit = f"over the limit of {judged.number(shape.limit_nats)}"
+    error = f"{NUM_SE:g} standard errors of the loss given up are {judged.amount(NUM_SE * shape.regret_se_nats)}"
+    limit = f"over the limit of {shape.limit_nats:.2g}"
     return [f"{finding.name(shape)}: {error}, {limit}"]
 
 

@@ -1,8 +1,5 @@
 """Measured: the losses of one shape as arrays, and which of its cells tell where the optimum is.
 
-An error is bounded by that of guessing. A cell in the upper half of the way there is saturated: the loss no longer
-rises as that of a basin does, and a fit through it would be wrong. It says that the optimum lies on this side of it.
-
 Array letters: K HP values ascending, S seeds, N fitted cells, which are some of the K.
 """
 
@@ -16,18 +13,15 @@ import numpy as np
 
 from hpxfer.verdict.basins import Ints
 from hpxfer.verdict.levels import LOG_CHANCES, balanced
-from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
 from hpxfer.verdict.thresholds import (
     BLOWN_NATS,
     BLOWN_RATIO,
     LOCAL_OCTAVES,
     LOCAL_POINTS,
-    SATURATED_SE,
-    SATURATED_SHARE,
     WALL_RATIO,
 )
-from hpxfer.verdict.tied import ROUNDING, lowest_of
+from hpxfer.verdict.tied import lowest_of
 
 TINY = 1e-9  # octaves
 LINKED = 3  # cells that show the level of a seed
@@ -46,7 +40,6 @@ class Measured:
     loss_KS: Floats
     given_KS: Floats  # as they were measured
     doubt_K: Floats  # the variance of the mean of a cell whose seeds disagree, beyond that of noise; else 0
-    judged: JudgedLoss = NATS
     noise_ratio: float = 1.0  # the variance of a trial at this shape over that of the pool
     log_levels_R: Floats = field(default_factory=lambda: LOG_CHANCES)  # of the variance of the levels of seeds
 
@@ -131,37 +124,15 @@ class Measured:
         return lowest_of(np.where(among_K, self.mean_K, np.inf).tolist(), self.x_K.tolist())
 
     @cached_property
-    def binomial_K(self) -> Floats:
-        """The binomial variance of the mean of each cell, however many seeds share the held-out samples."""
-        known_K = np.nan_to_num(self.mean_K, nan=1.0)
-        return np.where(self.num_K > 0, self.judged.binomial(known_K), 0.0)
-
-    @cached_property
-    def saturation_K(self) -> Floats:
-        """How far each cell of an error is on the way to saturation: 0 at the lowest cell, 1 for a saturated one."""
-        guess = self.judged.guess
-        if guess is None or self.lowest is None:
-            return np.zeros(len(self.x_K))
-        best = float(self.mean_K[self.lowest])
-        chance = SATURATED_SE * math.sqrt(2 * self.judged.binomial(guess))
-        rise_K = np.where(self.stable_K, self.mean_K - best, 0.0)
-        return np.clip(rise_K / max(SATURATED_SHARE * (guess - best), chance), 0.0, 1.0)
-
-    @cached_property
-    def saturated_K(self) -> Bools:
-        """True for the cells of an error that are closer to guessing than to the lowest one, by more than chance."""
-        return np.asarray(self.saturation_K >= 1)
-
-    @cached_property
     def has_result_K(self) -> Bools:
         """True where a seed finished or diverged."""
         return np.asarray(~np.isnan(self.loss_KS).all(axis=1)) if self.loss_KS.size else np.zeros(len(self.x_K), bool)
 
     @cached_property
     def _ends(self) -> tuple[int | None, int | None]:
-        """The closest cell below the lowest one that is unstable or saturated, and above."""
+        """The closest cell below the lowest one that is unstable, and above."""
         assert self.lowest is not None
-        bad = np.flatnonzero(np.isinf(self.loss_KS).any(axis=1) | self.saturated_K)
+        bad = np.flatnonzero(np.isinf(self.loss_KS).any(axis=1))
         below, above = bad[bad < self.lowest], bad[bad > self.lowest]
         return (int(below[-1]) if below.size else None), (int(above[0]) if above.size else None)
 
@@ -180,57 +151,27 @@ class Measured:
     def cells_N(self) -> Ints:
         """The cells that are fitted: the stable ones around the lowest one, within LOCAL_OCTAVES or LOCAL_POINTS of it.
 
-        Further out the loss says little about the minimum, and real basins have walls. A saturated cell is fitted where
-        its side has no other.
+        Further out the loss says little about the minimum, and real basins have walls.
         """
         if self.lowest is None:
             return np.zeros(0, dtype=np.int64)
         start, stop = self._ends
         cells = np.flatnonzero(self.stable_K & ~self._blown_K)
-        inner = cells[(cells > (-1 if start is None else start)) & (cells < (len(self.x_K) if stop is None else stop))]
-        alone = [start if inner[0] == self.lowest else None, stop if inner[-1] == self.lowest else None]
-        beside = [end for end in alone if end is not None and self.saturated_K[end]]
-        cells = np.union1d(inner, np.array(beside, dtype=np.int64))
+        cells = cells[(cells > (-1 if start is None else start)) & (cells < (len(self.x_K) if stop is None else stop))]
         at = int(np.flatnonzero(cells == self.lowest)[0])
         keep = np.abs(self.x_K[cells] - self.x_K[self.lowest]) <= LOCAL_OCTAVES + TINY
         keep[max(at - LOCAL_POINTS, 0) : at + LOCAL_POINTS + 1] = True
         kept: Ints = cells[keep]
         return kept
 
-    @cached_property
-    def flat(self) -> tuple[float, float] | None:
-        """The range of log2 HPs in which no error is left, if at least two cells have none; otherwise None.
-
-        It ends halfway to the next cell. At the edge of the grid it may go on, as far again as it was seen.
-        """
-        if not self.judged.is_error or self.lowest is None or self.mean_K[self.lowest] > ROUNDING:
-            return None
-        known = np.flatnonzero(self.has_result_K)
-        none = np.flatnonzero(self.stable_K & (self.mean_K <= ROUNDING))
-        if none.size < 2:
-            return None
-        first, last = float(self.x_K[none[0]]), float(self.x_K[none[-1]])
-        below, above = known[known < none[0]], known[known > none[-1]]
-        low = (first + float(self.x_K[below[-1]])) / 2 if below.size else 2 * first - last
-        high = (last + float(self.x_K[above[0]])) / 2 if above.size else 2 * last - first
-        return low, high
-
     @property
     def diverges_beside(self) -> bool:
         """Whether the optimum is bounded by an HP at which training diverges."""
-        return self.lowest is not None and any(end is not None and not self.saturated_K[end] for end in self._ends)
-
-    @cached_property
-    def bending_N(self) -> Ints:
-        """The cells that tell whether the loss bends: the fitted ones, and the closest saturated ones."""
-        ends = (
-            [end for end in self._ends if end is not None and self.saturated_K[end]] if self.lowest is not None else []
-        )
-        return np.union1d(self.cells_N, np.array(ends, dtype=np.int64))
+        return self.lowest is not None and any(end is not None for end in self._ends)
 
     @property
     def low(self) -> float:
-        """The lowest log2 HP at which the optimum may be: one that diverges or is saturated. Without one, -inf."""
+        """The lowest log2 HP at which the optimum may be: one that diverges. Without one, -inf."""
         return -math.inf if self._ends[0] is None else float(self.x_K[self._ends[0]])
 
     @property

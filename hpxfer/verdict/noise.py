@@ -16,13 +16,6 @@ Noise may grow or shrink with the size of a shape. Its log then follows a line i
 their likelihood too, and no slope is twice as likely beforehand as all others together.
 
 The noise is that of the neighborhood of the optimum: of the fitted cells whose seeds agree.
-
-An error has a further part, that of the held-out samples (`JudgedLoss.binomial`). All trials share them. Samples that
-are hard for every model raise all errors alike, and no difference sees them. Samples on which seeds disagree are part
-of the noise that seeds show, and more seeds average them. What is left are samples that are easy for all seeds of one
-HP and hard for those of another. Shares alone do not tell how many there are. So the rule is a floor: no trial is known
-better than its binomial variance, and what of that seeds do not show counts for each cell, however many seeds it has.
-This overstates it where cells fail on the same samples.
 """
 
 from __future__ import annotations
@@ -68,11 +61,7 @@ class SeedNoise:
 
     def of_means(self, measured: Measured) -> Floats:
         """Return the variances of the means of the cells of a shape without their levels, (K,); `self` is its noise."""
-        return np.asarray(self.variance * measured.share_K + self.hidden(measured.binomial_K) + measured.doubt_K)
-
-    def hidden(self, binomial: Floats) -> Floats:
-        """Return what of binomial variances no number of seeds lowers."""
-        return np.asarray(np.maximum(binomial - self.variance, 0.0))
+        return np.asarray(self.variance * measured.share_K + measured.doubt_K)
 
     def doubt_se(self, measured: Measured, a: int, b: int) -> float:
         """Return the part of the error of `cells_se` that comes from seeds that disagree."""
@@ -83,12 +72,7 @@ class SeedNoise:
         octaves = float(measured.x_K[a] - measured.x_K[b])
         own = self.variance * float(measured.share_K[[a, b]].sum())
         slopes = self.slope_variance * octaves**2 / max(int(measured.num_K[[a, b]].min()), 1)
-        hidden = self.samples_se(measured, a, b) ** 2 + self.doubt_se(measured, a, b) ** 2
-        return math.sqrt(own + slopes + hidden)
-
-    def samples_se(self, measured: Measured, a: int, b: int) -> float:
-        """Return the part of that standard error that only more held-out samples lower."""
-        return math.sqrt(float(self.hidden(measured.binomial_K[[a, b]]).sum()))
+        return math.sqrt(own + slopes + self.doubt_se(measured, a, b) ** 2)
 
 
 def seed_noise(
@@ -97,7 +81,7 @@ def seed_noise(
     """Return the noise of seeds, pooled over shapes, and the shapes with the ratio of their own noise to it.
 
     `place_of` says of each axis where its shapes lie by log2 scale, from -0.5 for the smallest to 0.5. The noise is
-    None if no shape has two seeds. Errors have one noise: it follows from their size, whatever that of the shape is.
+    None if no shape has two seeds.
     """
     observed = [(i, part) for i, measured in enumerate(rows) if (part := _observations(measured)) is not None]
     found = {i: [_squares(*part, ratio) for ratio in RATIOS] for i, part in observed}
@@ -106,7 +90,7 @@ def seed_noise(
         return None, tuple(rows)
     log_I = np.zeros(len(rows))
     for places in place_of.values():
-        on_axis = [i for i in places if i in found and not rows[i].judged.is_error]
+        on_axis = [i for i in places if i in found]
         growth_G = _growth([found[i] for i in on_axis], np.array([places[i] for i in on_axis]))
         for i, place in places.items():
             of_axes = sum(i in others for others in place_of.values())  # the base lies on every axis

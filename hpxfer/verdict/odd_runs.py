@@ -23,7 +23,6 @@ import numpy as np
 
 from hpxfer.verdict.findings import Odd, OddRun
 from hpxfer.verdict.levels import LOG_CHANCES, balanced
-from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
 from hpxfer.verdict.measured import TINY, Measured
 from hpxfer.verdict.thresholds import (
@@ -36,7 +35,6 @@ from hpxfer.verdict.thresholds import (
     DEAD_SHARE,
     WALL_RATIO,
 )
-from hpxfer.verdict.tied import ROUNDING
 
 # The median of the range of so many normal numbers, in standard deviations. With more seeds, that of five is close.
 RANGES = {2: 0.954, 3: 1.588, 4: 1.978, 5: 2.257}
@@ -49,9 +47,9 @@ LEAST = 1e-6  # nats: the noise where all seeds agree to the last digit
 FEWEST = 3  # seeds that have a majority
 
 
-def measure(rows: Iterable[ShapeLosses], judged: JudgedLoss = NATS) -> tuple[Measured, ...]:
+def measure(rows: Iterable[ShapeLosses]) -> tuple[Measured, ...]:
     """Return what was measured at each shape, without odd runs. What is odd rests on the noise of all shapes."""
-    plain = [_plain(row, judged) for row in rows]
+    plain = [_plain(row) for row in rows]
     alive = [_with_dead(measured, noise) for measured, noise in zip(plain, _typical_noise(plain), strict=True)]
     found = [_majority(measured, noise) for measured, noise in zip(alive, _typical_noise(alive), strict=True)]
     if all(measured.unbalanced is None for measured in found):
@@ -104,16 +102,14 @@ def odd_runs(measured: Measured) -> tuple[OddRun, ...]:
     return tuple(sorted(out, key=lambda run: (run.value, run.seed)))
 
 
-def _plain(row: ShapeLosses, judged: JudgedLoss) -> Measured:
+def _plain(row: ShapeLosses) -> Measured:
     seeds = row.seeds
     loss_KS = np.full((len(row.cells), len(seeds)), np.nan)
     for k, cell in enumerate(row.cells):
         for seed, loss in zip(cell.seeds, cell.losses, strict=True):
             loss_KS[k, seeds.index(seed)] = loss
     x_K = np.log2(np.array([cell.value for cell in row.cells], dtype=float))
-    return Measured(
-        row=row, x_K=np.asarray(x_K), loss_KS=loss_KS, given_KS=loss_KS, doubt_K=np.zeros(len(x_K)), judged=judged
-    )
+    return Measured(row=row, x_K=np.asarray(x_K), loss_KS=loss_KS, given_KS=loss_KS, doubt_K=np.zeros(len(x_K)))
 
 
 def _leveled(measured: Measured) -> Floats:
@@ -154,9 +150,7 @@ def _distances(measured: Measured) -> tuple[Floats, int]:
     Two thirds of the cells count, the lowest ones. One odd run of three is one distance of two.
     """
     cells = [cell[~np.isnan(cell)] for cell in _leveled(measured)]
-    # Where no error is left, seeds agree to the last digit, and that says nothing of other cells.
-    told = [cell for cell in cells if cell.size > 1 and not (measured.judged.is_error and np.ptp(cell) <= ROUNDING)]
-    known = sorted(told, key=np.median)
+    known = sorted((cell for cell in cells if cell.size > 1), key=np.median)
     lowest = known[: max(LOW_CELLS, math.ceil(2 * len(known) / 3))]
     found = []
     for cell in lowest:
@@ -172,7 +166,7 @@ def _clipped_mean(away: Floats) -> float:
 
 def _with_dead(measured: Measured, noise: float | None) -> Measured:
     """Return the losses with +inf for the runs that died, at the HPs beyond the lowest cell on either side."""
-    if measured.lowest is None or measured.judged.is_error:  # an error is bounded, and has its own rule (`saturated_K`)
+    if measured.lowest is None:
         return measured
     dead_KS = _dead_side(measured, noise, 1) | _dead_side(measured, noise, -1)
     return replace(measured, loss_KS=np.where(dead_KS, np.inf, measured.loss_KS)) if dead_KS.any() else measured
@@ -216,8 +210,8 @@ def _majority(measured: Measured, noise: float | None) -> Measured:
     leveled_KS = _leveled(measured)
     median_K = np.array([_median(cell) for cell in leveled_KS])
     rise_K = median_K - np.nanmin(median_K)
-    wide_K = APART_NOISES * np.maximum(noise, np.sqrt(measured.binomial_K))
-    far_K = np.maximum(wide_K, APART_SHARE * rise_K)
+    wide = APART_NOISES * noise
+    far_K = np.maximum(wide, APART_SHARE * rise_K)
     apart_KS = np.abs(leveled_KS - median_K[:, None]) > far_K[:, None]
     doubt_K = np.zeros(len(measured.x_K))
 
@@ -232,9 +226,9 @@ def _majority(measured: Measured, noise: float | None) -> Measured:
         values = leveled_KS[k][~np.isnan(leveled_KS[k])]
         agree = values.size - int(apart_KS[k].sum())
         spread = float(np.ptp(values))
-        if spread > wide_K[k] and values.size >= FEWEST and 2 * agree > values.size and not is_bump(k):
+        if spread > wide and values.size >= FEWEST and 2 * agree > values.size and not is_bump(k):
             doubt_K[k] = float(np.var(values, ddof=1)) / agree if agree == values.size else 0.0
         else:
             apart_KS[k] = False
-            doubt_K[k] = (spread / 2) ** 2 if spread > wide_K[k] else 0.0
+            doubt_K[k] = (spread / 2) ** 2 if spread > wide else 0.0
     return replace(measured, loss_KS=np.where(apart_KS, np.nan, measured.loss_KS), doubt_K=doubt_K)

@@ -32,7 +32,7 @@ def odd_texts(finding: Finding, *, dead: bool = True) -> list[str]:
     return [
         *_few([_apart(run, finding.judged) for run in found["apart"]], "runs are left out"),
         *_few([_disagree(runs, finding.judged) for runs in cells.values()], "HPs have seeds that disagree"),
-        *(_dead(runs, finding.judged) for runs in shapes.values() if dead),
+        *(_dead(runs) for runs in shapes.values() if dead),
     ]
 
 
@@ -60,10 +60,10 @@ def _disagree(runs: Sequence[OddRun], judged: JudgedLoss) -> str:
     )
 
 
-def _dead(runs: Sequence[OddRun], judged: JudgedLoss) -> str:
+def _dead(runs: Sequence[OddRun]) -> str:
     values, losses = sorted({run.value for run in runs}), [run.loss for run in runs]
     at = value_text(values[0]) if len(values) == 1 else f"{value_text(values[0])} to {value_text(values[-1])}"
-    ends = " to ".join(dict.fromkeys(judged.level(loss, "{:.3g}") for loss in (min(losses), max(losses))))
+    ends = " to ".join(dict.fromkeys(f"{loss:.3g}" for loss in (min(losses), max(losses))))
     count = "1 run counts" if len(runs) == 1 else f"{len(runs)} runs count"
     died = f"training seems to have died, as it ended far above other HPs at {ends}"
     return f"{runs[0].shape}, HP {at}: {died}; {count} as diverged"

@@ -57,7 +57,6 @@ class Posterior:
     arms: tuple[str, ...]  # of each shape, see `posterior`
     noise: SeedNoise
     optimum_BI: Floats  # log2 HP
-    center_BI: Floats  # where the drawn basins lie, log2 HP: the optima, but where no error is left at several cells
     level_BI: Floats  # the loss at the optimum
     curvature_BI: Floats  # loss per octave squared, at the optimum
     form_BI: Ints
@@ -74,13 +73,13 @@ class Posterior:
 
     def curves(self, i: int, x: Floats) -> Floats:
         """Return the losses of the drawn basins of shape `i` at log2 HPs, (B, len(x))."""
-        rise = rise_of_each(x[None, :] - self.center_BI[:, i, None], self.form_BI[:, i])
+        rise = rise_of_each(x[None, :] - self.optimum_BI[:, i, None], self.form_BI[:, i])
         return np.asarray(self.level_BI[:, i, None] + self.curvature_BI[:, i, None] * rise)
 
     def mean_curve(self, i: int, x: Floats) -> Floats:
         """Return the mean loss over drawn basins of shape `i` at log2 HPs, (len(x),)."""
         some = slice(None, None, THINNED)
-        rise = rise_of_each(x[None, :] - self.center_BI[some, i, None], self.form_BI[some, i])
+        rise = rise_of_each(x[None, :] - self.optimum_BI[some, i, None], self.form_BI[some, i])
         return np.asarray((self.level_BI[some, i, None] + self.curvature_BI[some, i, None] * rise).mean(axis=0))
 
     @cached_property
@@ -123,28 +122,13 @@ def posterior(rows: Sequence[Measured], noise: SeedNoise, arms: Sequence[str] = 
         rows=tuple(rows),
         arms=tuple(arms),
         noise=noise,
-        optimum_BI=_over_flats(rows, optimum),
-        center_BI=optimum,
+        optimum_BI=optimum,
         level_BI=level,
         curvature_BI=curvature,
         form_BI=form.astype(np.int64),
         tolerance_B=tolerance,
         misfit_I=parts[0][5],
     )
-
-
-def _over_flats(rows: Sequence[Measured], center_BI: Floats) -> Floats:
-    """Return draws of optima: those of basins, but any place where no error is left is as good as another.
-
-    No form of the library is as flat as an error at its bound, so that fits would place such an optimum by the forms of
-    other shapes.
-    """
-    out = center_BI.copy()
-    for i, measured in enumerate(rows):
-        if measured.flat is not None and not np.isnan(center_BI[0, i]):
-            rng = np.random.default_rng([RANDOM_SEED, 8, i])
-            out[:, i] = rng.uniform(*measured.flat, size=len(out))
-    return out
 
 
 def _draw(

@@ -1,7 +1,4 @@
-"""Regret over scale: does the regret of the transferred HP grow, and is it small against the gain from scaling?
-
-The statistic `fast` asks whether the regret vanishes faster with scale than the loss gap does (arXiv 2512.22768).
-"""
+"""Regret over scale: does the regret of the transferred HP grow, and is it small against the gain from scaling?"""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hpxfer.verdict.findings import Finding, ShapeFinding
-from hpxfer.verdict.loss import NATS, JudgedLoss
 from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
 from hpxfer.verdict.thresholds import NUM_SE
 from hpxfer.verdict.tied import lowest_of
@@ -36,7 +35,6 @@ class Row:
     cells: tuple[SeedLosses, ...]
     noise: float | None  # standard deviation of one seed's loss
     transferred: float | None  # the HP
-    judged: JudgedLoss = NATS
 
     @classmethod
     def of(cls, finding: Finding, shape: ShapeFinding, row: ShapeLosses) -> Row:
@@ -47,7 +45,6 @@ class Row:
             cells=row.cells,
             noise=finding.noise_nats,
             transferred=finding.base_value,
-            judged=finding.judged,
         )
 
     @property
@@ -117,8 +114,7 @@ class Row:
         if self.noise is None or self.lowest is None:
             return 0.0
         own = self.noise**2
-        hidden = sum(max(self.judged.binomial(self.loss(i)) - own, 0.0) for i in (index, self.lowest))
-        return math.sqrt(sum(own / len(self.cells[i].finite) for i in (index, self.lowest)) + hidden)
+        return math.sqrt(sum(own / len(self.cells[i].finite) for i in (index, self.lowest)))
 
     def has(self, value: float) -> bool:
         """Return whether an HP value is planned."""

@@ -28,7 +28,7 @@ MAX_VERDICTS = 9  # lines of a summary; with the headline, the question and the 
 MAX_MOVES = 4  # verdicts that are few enough for the move of each
 
 
-def _columns(judged: JudgedLoss) -> tuple[tuple[str, str], ...]:
+def _columns(unit: str) -> tuple[tuple[str, str], ...]:
     """Return the two lines of each heading."""
     return (
         ("shape", ""),
@@ -36,12 +36,12 @@ def _columns(judged: JudgedLoss) -> tuple[tuple[str, str], ...]:
         ("optimum", ""),
         ("95% interval", ""),
         ("scatter over", "that of seeds"),
-        (f"best {judged.noun},", judged.level_unit),
-        (f"{judged.noun} given up,", judged.unit),
-        ("share of", f"the {judged.whole}"),
+        ("best loss,", unit),
+        ("loss given up,", unit),
+        ("share of", "the loss"),
         ("in units of", "seed noise"),
         ("share of what one", "octave costs"),
-        ("limit,", judged.unit),
+        ("limit,", unit),
         ("seeds", ""),
         ("diverged", ""),
         ("missing", ""),
@@ -77,7 +77,7 @@ def full_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding]
     lines = [
         headline(hp, findings, of_table=of_table),
         _question(sweep, hp, loss, of_table=of_table),
-        _meaning(hp, loss),
+        f"Loss given up: loss at the base's best {hp} minus the best loss of the shape, with its standard error.",
     ]
     for finding in findings:
         lines += ["", *_section(finding, hp)]
@@ -85,16 +85,7 @@ def full_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding]
 
 
 def _question(sweep: str, hp: str, loss: JudgedLoss, *, of_table: bool) -> str:
-    return f"Does {hp} transfer? {'Table' if of_table else 'Sweep'} {sweep}, judged by {loss.shown}."
-
-
-def _meaning(hp: str, loss: JudgedLoss) -> str:
-    noun = loss.noun
-    if loss.is_error:
-        return (
-            f"{noun.capitalize()} given up: the best {noun} of the shape minus that at the base's best {hp}, in points."
-        )
-    return f"Loss given up: loss at the base's best {hp} minus the best loss of the shape, with its standard error."
+    return f"Does {hp} transfer? {'Table' if of_table else 'Sweep'} {sweep}, judged by {loss.words}."
 
 
 def _verdicts(findings: Sequence[Finding]) -> list[str]:
@@ -111,8 +102,8 @@ def _beside_control(finding: Finding) -> str:
 def _section(finding: Finding, hp: str) -> list[str]:
     noise = "unknown" if finding.noise_nats is None else finding.judged.amount(finding.noise_nats)
     likely = likely_text(finding)
-    rows = [_row(shape, finding.judged) for shape in finding.shapes]
-    columns = _columns(finding.judged)
+    rows = [_row(shape) for shape in finding.shapes]
+    columns = _columns(finding.judged.unit)
     kept = [i for i in range(len(columns)) if any(row[i] not in ("", NOTHING) for row in rows)]
     headings = [tuple(columns[i][line] for i in kept) for line in (0, 1)]
     table = aligned([*headings, *(tuple(row[i] for i in kept) for row in rows)], right_from=1)
@@ -126,7 +117,7 @@ def _section(finding: Finding, hp: str) -> list[str]:
     ]
 
 
-def _row(shape: ShapeFinding, judged: JudgedLoss) -> tuple[str, ...]:
+def _row(shape: ShapeFinding) -> tuple[str, ...]:
     share = None if shape.regret_octave_share is None else 100 * shape.regret_octave_share
     return (
         shape.shape + (" (base)" if shape.is_base else ""),
@@ -134,12 +125,12 @@ def _row(shape: ShapeFinding, judged: JudgedLoss) -> tuple[str, ...]:
         optimum_text(shape.optimum),
         interval_text(shape.optimum),
         misfit_text(shape.optimum) or NOTHING,
-        NOTHING if shape.best_loss is None else judged.level(shape.best_loss),
-        regret_number_text(shape, judged),
+        NOTHING if shape.best_loss is None else f"{shape.best_loss:.4f}",
+        regret_number_text(shape),
         _positive(shape.regret_percent, "{:.2f}%"),
         _positive(shape.regret_noise_units, "{:.1f}"),
         _positive(share, "{:.0f}%"),
-        NOTHING if shape.limit_nats is None else judged.number(shape.limit_nats),
+        NOTHING if shape.limit_nats is None else f"{shape.limit_nats:.2g}",
         str(shape.num_seeds),
         str(shape.num_diverged),
         str(shape.num_missing),

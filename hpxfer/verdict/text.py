@@ -51,7 +51,7 @@ def misfit_text(optimum: Optimum) -> str:
     return f"{optimum.misfit:.2g} times" if optimum.misfit is not None and optimum.misfit >= MISFIT else ""
 
 
-def regret_number_text(shape: ShapeFinding, judged: JudgedLoss) -> str:
+def regret_number_text(shape: ShapeFinding) -> str:
     """Return a regret without its unit, with its standard error: `0.017 +- 0.004`, `none +- 0.01`, or `diverges`.
 
     At the base, where the HP was chosen, nothing is compared: `same grid cell`.
@@ -62,28 +62,26 @@ def regret_number_text(shape: ShapeFinding, judged: JudgedLoss) -> str:
         return "diverges"
     if shape.regret_nats <= 0 and shape.is_base:
         return SAME_CELL
-    value = judged.number(shape.regret_nats) if shape.regret_nats > 0 else "none"
-    return value + (f" +- {judged.number(shape.regret_se_nats)}" if shape.regret_se_nats else "")
+    value = f"{shape.regret_nats:.2g}" if shape.regret_nats > 0 else "none"
+    return value + (f" +- {shape.regret_se_nats:.2g}" if shape.regret_se_nats else "")
 
 
 def regret_text(shape: ShapeFinding, judged: JudgedLoss) -> str:
     """Return a regret in words, e.g. `loss given up 0.017 +- 0.004 nats (0.51% of the loss)`."""
     if shape.regret_nats is None:
-        return f"{judged.noun} given up unknown"
+        return "loss given up unknown"
     if shape.regret_nats == math.inf:
         return "diverges at the transferred HP"
     if shape.regret_nats <= 0:
         error = f"+- {judged.amount(shape.regret_se_nats)}" if shape.regret_se_nats else ""
         notes = [note for note in (SAME_CELL if _is_same_cell(shape) else "", error) if note]
-        return f"{judged.noun} given up: none measured" + (f" ({', '.join(notes)})" if notes else "")
+        return "loss given up: none measured" + (f" ({', '.join(notes)})" if notes else "")
     shares = []
     if shape.regret_percent is not None:
-        shares.append(f"{shape.regret_percent:.2g}% of the {judged.whole}")
+        shares.append(f"{shape.regret_percent:.2g}% of the loss")
     if shape.regret_octave_share is not None:
         shares.append(f"{_share_text(shape.regret_octave_share)} what one octave costs")
-    return f"{judged.noun} given up {regret_number_text(shape, judged)} {judged.unit}" + (
-        f" ({', '.join(shares)})" if shares else ""
-    )
+    return f"loss given up {regret_number_text(shape)} {judged.unit}" + (f" ({', '.join(shares)})" if shares else "")
 
 
 def _share_text(share: float) -> str:
@@ -115,8 +113,8 @@ def lost_text(finding: Finding) -> str | None:
 def most_text(most: float, judged: JudgedLoss) -> str:
     """Return in words that no more is lost, e.g. `at most 0.02 nats lost`."""
     if most <= 0:
-        return f"no {judged.noun} measured as lost" if judged.is_error else "no loss measured"
-    return f"at most {judged.amount(most)} {judged.of_noun}lost"
+        return "no loss measured"
+    return f"at most {judged.amount(most)} lost"
 
 
 def move_text(finding: Finding) -> str | None:
@@ -277,7 +275,7 @@ def conclusion(finding: Finding) -> str | None:
     worst = finding.over[0]
     if worst.regret_nats == math.inf:
         return f"diverges at {finding.name(worst)}"
-    lost = f"{regret_number_text(worst, finding.judged)} {finding.judged.unit} {finding.judged.of_noun}lost"
+    lost = f"{regret_number_text(worst)} {finding.judged.unit} lost"
     return f"{lost} at {finding.name(worst)}"
 
 
@@ -299,7 +297,7 @@ def _open_question(finding: Finding) -> str | None:
         error = NUM_SE * (shape.regret_se_nats or 0.0)
         if not shape.is_base and shape.limit_nats is not None and error > shape.limit_nats:
             judged = finding.judged
-            return f"{judged.noun} given up known to +- {judged.amount(error)}, limit {judged.number(shape.limit_nats)}"
+            return f"loss given up known to +- {judged.amount(error)}, limit {shape.limit_nats:.2g}"
     return None if finding.drift or finding.move else "drift unknown"
 
 

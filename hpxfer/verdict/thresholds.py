@@ -60,16 +60,6 @@ BLOWN_NATS = 5.0
 # ... and if its rise over its squared distance is this many times that of the other cells.
 BLOWN_RATIO = 30.0
 
-# A cell is saturated, and no part of a basin, if its error lies above this share of the way from the lowest one to the
-# error of guessing: half of it. Up to there a basin curves upward, and above it the bound flattens it.
-SATURATED_SHARE = 0.5
-
-# ... and if chance alone explains no such rise: binomial standard errors of a difference at the error of guessing.
-SATURATED_SE = 4.0
-
-# The tolerance of a saturated cell that is fitted, in units of that of other cells: up to its whole rise.
-SATURATED_TOLERANCE = 5.0
-
 # A run stands apart from the other seeds of its cell if it ends this many times the typical noise away from them...
 APART_NOISES = 6.0
 

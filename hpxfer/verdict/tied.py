@@ -1,7 +1,7 @@
 """Ties: the choice among equal losses.
 
-Errors are multiples of 1/n, so that several HP values may have exactly the lowest one. The first of them is no better
-than the last: the middle one is chosen, which is the closest to the optimum of a basin with a flat bottom.
+Several HP values may have exactly the lowest loss. The first of them is no better than the last: the middle one is
+chosen, which is the closest to the optimum of a basin with a flat bottom.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _without_one(
 
 def _doubts(estimates: Estimates, rules: Rules) -> tuple[str, ...]:
     """Return why the losses cannot be believed: what the rules say, and seeds that change nothing."""
-    ignored = estimates.ignored_seeds if rules.seeds_differ and not estimates.grid.judged.is_error else None
+    ignored = estimates.ignored_seeds if rules.seeds_differ else None
     return (*rules.doubts, *([] if ignored is None else [ignored]))
 
 
@@ -145,13 +145,12 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
     moved_loss = _loss(measured, cells.moved)
     regret = _regret(best_loss, moved_loss)
     finite = regret if regret is not None and math.isfinite(regret) else None
-    se, samples_se, doubt_se, judged = None, 0.0, 0.0, measured.judged
+    se, doubt_se = None, 0.0
     if finite is not None and estimates.noise is not None and cells.best is not None and cells.moved is not None:
         noise = estimates.noise_at(i)
         se = noise.cells_se(measured, cells.moved, cells.best)
-        samples_se = noise.samples_se(measured, cells.moved, cells.best)
         doubt_se = noise.doubt_se(measured, cells.moved, cells.best)
-    depth = None if best_loss is None else judged.basin_depth(best_loss)
+    depth = None if best_loss is None else abs(best_loss)
     sd = None if estimates.noise is None else estimates.noise_at(i).sd
     edge, at = stability_edge(row), optimum.log2_value
     octave = octave_cost(estimates, i)
@@ -168,7 +167,6 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
         regret_percent=100 * finite / depth if finite is not None and depth else None,
         regret_noise_units=finite / sd if finite is not None and sd else None,
         regret_se_nats=se,
-        samples_se=samples_se,
         doubt_se=doubt_se,
         num_seeds=max((len(cell.seeds) for cell in row.cells), default=0),
         num_diverged=row.num_diverged,
@@ -190,12 +188,11 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
 
 
 def _limit(estimates: Estimates, i: int, best_loss: float | None, rules: Rules) -> float | None:
-    """Return the largest regret that counts as none; None at a shape that learned nothing."""
-    judged = estimates.grid.judged
-    if best_loss is None or not judged.has_learned(best_loss):
+    """Return the largest regret that counts as none; None if it is not known."""
+    if best_loss is None:
         return None
     if rules.loss is not None:
-        return rules.loss * judged.basin_depth(best_loss)
+        return rules.loss * abs(best_loss)
     return octave_cost(estimates, i, rules.octaves or 0.0)
 
 
@@ -252,9 +249,8 @@ def _lowest_at_base(estimates: Estimates) -> Iterator[str]:
         if row.is_base and best is not None and measured.lowest is not None and best != measured.lowest:
             lower = float(measured.mean_K[best] - measured.mean_K[measured.lowest])
             lowest, expected = (value_text(row.cells[k].value) for k in (measured.lowest, best))
-            judged = measured.judged
             yield (
-                f"{row.name}: {lowest} has the {judged.extreme} mean {judged.noun}, by {judged.amount(lower)}, but "
+                f"{row.name}: {lowest} has the lowest mean loss, by {estimates.grid.judged.amount(lower)}, but "
                 f"{expected} is expected to be the best, by the values around it"
             )
 
@@ -267,7 +263,7 @@ def _limit_note(finding: Finding, rules: Rules) -> list[str]:
         if rules.loss is not None and shape.limit_nats is not None and shape.octave_nats is not None
         if shape.limit_nats < TIGHT_OCTAVES**2 * shape.octave_nats
     ]
-    if not tight or finding.judged.is_error:
+    if not tight:
         return []
     return [
         f"{', '.join(tight)}: the loss is so close to zero that {rules.loss:.0%} of it allows less than "

@@ -19,7 +19,6 @@ from hpxfer.verdict.basins import PRIOR_T, Ints, rise_of_all
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.noise import SeedNoise
-from hpxfer.verdict.thresholds import SATURATED_TOLERANCE
 
 TOLERANCES = np.array([0.02, 0.06, 0.2])  # of the rise
 NEAR = 1.5  # octaves from the lowest cell up to which the tolerance is that share; beyond, it grows with the square
@@ -87,8 +86,7 @@ def slack(measured: Measured) -> Floats:
     assert measured.lowest is not None
     distance_K = np.abs(measured.x_K - measured.x_K[measured.lowest]) / NEAR
     rise_K = np.where(measured.stable_K, measured.mean_K - measured.mean_K[measured.lowest], 0.0)
-    wide_K = 1 + (SATURATED_TOLERANCE - 1) * measured.saturation_K**2
-    return np.asarray(wide_K * np.maximum(rise_K, 0.0) * np.maximum(1.0, distance_K) ** 2)
+    return np.asarray(np.maximum(rise_K, 0.0) * np.maximum(1.0, distance_K) ** 2)
 
 
 def usual_curvature(cells: Sequence[Cells]) -> float:

@@ -100,18 +100,13 @@ def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[A
     # What is likely to drift is decided by a regret far over its limit, and needs no small error.
     if factor <= 1 or (finding.transfer_chance or 0.0) < rules.error:
         return []
-    needed, judged = math.ceil(seeds_at_noise(finding)), finding.judged
-    shared = max(NUM_SE * shape.samples_se / shape.limit_nats for shape in _others(finding) if shape.limit_nats)
-    if shared >= 1:
-        samples = math.ceil((judged.num_samples or 0) * SEED_MARGIN * shared**2)
-        return [_nothing(f"it takes about {samples} held-out samples, as all seeds share those of the sweep")]
+    needed, noise = math.ceil(seeds_at_noise(finding)), finding.judged.amount(finding.noise_nats or 0.0)
     if needed > HOPELESS_SEEDS:
         limit = min(shape.limit_nats for shape in _others(finding) if shape.limit_nats)
-        held_out = "held-out samples" if judged.is_error else "validation tokens"
         return [
             _nothing(
-                f"it takes about {needed} seeds, as the noise of one is {judged.amount(finding.noise_nats or 0.0)} "
-                f"and the limit {judged.number(limit)}; a longer run or more {held_out} lower the noise"
+                f"it takes about {needed} seeds, as the noise of one is {noise} "
+                f"and the limit {limit:.2g}; a longer run or more validation tokens lower the noise"
             )
         ]
     return [*_base_tie(rows), *_more_seeds(now, _seeds_needed(finding, rules))]

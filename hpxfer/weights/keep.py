@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from hpxfer.errors import HpxferError
 from hpxfer.storage.folder import folder_at
 from hpxfer.storage.uri import Uri
-from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.store.losses import LOSS_NUMBERS
 from hpxfer.train.snapshot import Moment
 from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack
@@ -56,7 +56,7 @@ class Keeper:
 
 def losses_of(numbers: Mapping[Any, Any]) -> dict[str, float]:
     """Return the losses that a result or a stored row has, by column."""
-    found = {column: numbers.get(column) for column in LOSS_COLUMNS.values()}
+    found = {column: numbers.get(column) for column in LOSS_NUMBERS}
     return {name: float(loss) for name, loss in found.items() if loss is not None and not math.isnan(loss)}
 
 

@@ -56,12 +56,11 @@ def test_the_joint_drift_names_the_dimension_that_moves_it(whole: Analysis) -> N
 
 def test_every_analysis_is_there_for_every_axis_and_parameterization(whole: Analysis) -> None:
     keys = {(axis, label) for axis in ("width", "depth", "granularity") for label in ("completep-moe", "sp")}
-    for name in ("improvement", "collapse", "balance", "held_out", "steps_to_loss"):
+    for name in ("improvement", "collapse", "balance", "steps_to_loss"):
         assert {(answer.axis, answer.parameterization) for answer in whole.found(name)} == keys
-    for name in ("fast", "stability"):
-        assert {(answer.hp, answer.axis, answer.parameterization) for answer in whole.found(name)} == {
-            (hp, *key) for hp in ("lr", "init_scale") for key in keys
-        }
+    assert {(answer.hp, answer.axis, answer.parameterization) for answer in whole.found("stability")} == {
+        (hp, *key) for hp in ("lr", "init_scale") for key in keys
+    }
     assert len(whole.found("loss_fits")) == len(whole.found("power_laws")) == 8
 
 
@@ -129,10 +128,10 @@ def test_a_partial_store_says_what_it_can_and_why_not_the_rest(name: str, tmp_pa
     plan = PlantedStore(drift={"sp": -1.0}, kept=PARTS[name])
     found = made(tmp_path, *SMALL, plan=plan)
     assert any("have not been run" in note for note in found.notes)
-    for statistic in ("joint", "improvement", "power_laws", "held_out", "collapse"):
+    for statistic in ("joint", "improvement", "power_laws", "collapse"):
         assert found.found(statistic)
     if name in ("one trial", "base only", "no base"):
-        for statistic in ("held_out", "collapse", "improvement"):
+        for statistic in ("collapse", "improvement"):
             assert all(answer.why_not for answer in found.found(statistic))
 
 

@@ -15,7 +15,7 @@ from sweep_text import edited
 from hpxfer.analysis import Analysis, Inputs, Statistic, analyze, register_statistic
 from hpxfer.analysis.statistics import RESERVED, STATISTICS
 from hpxfer.errors import HpxferError
-from hpxfer.report import Source, make_report, to_html, to_markdown
+from hpxfer.report import Source, make_report, to_html
 from hpxfer.report.write import write_report
 from hpxfer.results import Results
 from hpxfer.spec import parse_sweep
@@ -69,11 +69,11 @@ def test_its_answers_are_in_the_analysis_and_in_the_json(analysis: Analysis) -> 
     assert analysis.to_dict()["seed_spread"][0]["spread_nats"] == answers[0].spread_nats
 
 
-def test_it_is_a_table_of_the_html_of_the_markdown_and_of_the_text(analysis: Analysis, results: Results) -> None:
+def test_it_is_a_table_of_the_html_and_of_the_text(analysis: Analysis, results: Results) -> None:
     made = make_report([Source(results=results, analysis=analysis)])
-    for page in (to_html(made), to_markdown(made, {})):
-        assert "How far apart are the seeds?" in page
-        assert "spread nats" in page
+    page = to_html(made)
+    assert "How far apart are the seeds?" in page
+    assert "spread nats" in page
     text = write_report([results.folder], output=results.folder, form="text", full=True).text()
     assert "How far apart are the seeds?\n  In nats.\n" in text
     assert "spread nats" in text
@@ -130,7 +130,6 @@ def test_any_exception_of_a_users_statistic_is_a_note_with_its_line(results: Res
     assert f"- {note}\n" in text
     assert note in json.dumps(made.to_dict())
     assert "ZeroDivisionError" in to_html(made)
-    assert "ZeroDivisionError" in to_markdown(made, {})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import pytest
 
 from hpxfer.analysis import report_line
 from hpxfer.figures import Panel, TransferInfo, draw_transfer, save_transfer, transfer_info
-from hpxfer.figures.loss_axis import loss_label
 
 WIDTHS = (32.0, 64.0, 128.0)
 
@@ -61,7 +60,7 @@ def test_one_panel_a_parameterization_one_row_an_axis() -> None:
         [("depth", "completep-moe"), ("depth", "sp")],
         [("width", "completep-moe"), ("width", "sp")],
     ]
-    assert (info.x_label, loss_label(info.judged, info.judged.shown)) == ("log2 lr (octaves)", "validation loss (nats)")
+    assert (info.x_label, info.judged.words, info.judged.unit) == ("log2 lr (octaves)", "validation loss", "nats")
 
 
 def test_the_conclusion_is_the_title() -> None:

@@ -45,7 +45,6 @@ class Stub:
     svg: str = SVG
     png: bytes = PNG
     aside: bool = False
-    under_verdict: bool = False
     verdict_axis: str | None = None
 
 

@@ -40,7 +40,7 @@ def table_of(results: Results, loss: str | None = None) -> pd.DataFrame:
                     "run_id": line["trial_id"],
                     "steps": line["trial_id"].map(steps),
                     "loss_name": judged.words,
-                    "unit": "error" if judged.is_error else judged.unit,
+                    "unit": judged.unit,
                 }
             )
         )

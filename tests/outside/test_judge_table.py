@@ -17,12 +17,12 @@ import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.outside.judged import JudgedTable
 from hpxfer.report.html import to_html
-from hpxfer.search.verdict_rules import judged_by, rules_of
+from hpxfer.search.verdict_rules import rules_of
 from hpxfer.verdict.labels import is_control
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 COLUMNS = {"value": "lr", "scale": "width", "arm": "method"}
-# Sweeps with several axes, errors, variants, no control, and HPs other than the LR.
+# Sweeps with several axes, variants, no control, and HPs other than the LR.
 SWEEPS = (
     "quickstart",
     "mixtral",
@@ -161,11 +161,10 @@ def test_a_table_of_published_results_has_the_verdicts_of_their_report(tmp_path:
 def test_other_published_results_are_judged_alike(name: str) -> None:
     """Where a sweep has no control, the table says so, and nothing else differs."""
     results = hpxfer.load_results(PUBLISHED / name)
-    loss, rules = judged_by(results.spec), rules_of(results.spec)
+    rules = rules_of(results.spec)
     frame, has_control = table_of(results), any(map(is_control, results.expansion.arms))
-    errors = {"samples": loss.num_samples, "classes": round(1 / (1 - loss.guess))} if loss.guess is not None else {}
     limit = {"loss": rules.loss} if rules.loss is not None else {"octaves": rules.octaves}
-    given: dict[str, Any] = {"hp": results.spec.judged_hp, "error": rules.error, "regret_limit": limit, **errors}
+    given: dict[str, Any] = {"hp": results.spec.judged_hp, "error": rules.error, "regret_limit": limit}
     found = hpxfer.judge(frame, control="sp" if has_control else None, **given)
     theirs = hpxfer.transfer_report(results)
     plain = {"reasons": (), "to_add": (), "lacking": (), "judged": theirs.judged}
@@ -190,26 +189,35 @@ def test_the_page_has_every_figure_that_lines_can_feed(tmp_path: Path) -> None:
         "Stability edge",
     ]
     assert section.trials(10**6).num_trials == 192
-    assert section.controls == ("plain",)
     page = (tmp_path / "page" / "report.html").read_text()
     assert "from the table of runs and nothing else" in page
     assert 'href="#sweep"' not in page
 
 
-def test_units_and_errors() -> None:
+def test_units() -> None:
     frame = foreign_table({"good": 0.0, "plain": -1.0}, seed=6)
     assert "bits per byte lost" in judged(frame, unit="bits per byte").report.headline
-    share = frame.assign(loss=frame["loss"] / 10)
-    found = judged(share, unit="error", samples=50_000, classes=10)
-    assert "points" in found.report.headline
-    with pytest.raises(HpxferError, match="--samples: an error is a share"):
-        judged(share, unit="error")
-    with pytest.raises(HpxferError, match=r"row 1, column loss: must be an error from 0 to 1"):
-        judged(frame, unit="error", samples=100)
-    with pytest.raises(HpxferError, match=r"--classes, --samples: go with --unit error"):
-        judged(frame, samples=100)
     with pytest.raises(HpxferError, match=r"--unit: must be a unit"):
         judged(frame, unit="\\1")
+
+
+@pytest.mark.parametrize("unit", ["error", "top-5 error", "accuracy", "percent"])
+def test_an_error_rate_is_not_judged_as_a_loss(unit: str) -> None:
+    frame = foreign_table({"good": 0.0, "plain": -1.0}, seed=6)
+    refused = "column loss: must be a loss, got an error rate or an accuracy"
+    with pytest.raises(HpxferError, match=refused):
+        judged(frame, unit=unit)
+    with pytest.raises(HpxferError, match=refused):
+        judged(frame.assign(loss_name="validation error"))
+    named, columns = frame.rename(columns={"loss": "val_err"}), {**COLUMNS, "loss": "val_err"}
+    with pytest.raises(HpxferError, match=refused):
+        judged(named, columns=columns)
+    squared = frame.rename(columns={"loss": "mean_squared_error"})
+    for found in (
+        judged(named, columns=columns, unit="nats"),
+        judged(squared, columns={**COLUMNS, "loss": "mean_squared_error"}),
+    ):
+        assert verdicts(found) == verdicts(judged(frame))
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_a_store_without_any_judged_cell_is_a_page_all_the_same(tmp_path: Path) 
 
 def test_the_figure_of_an_axis_stands_directly_under_the_verdict_on_it(tmp_path: Path) -> None:
     pictures = [
-        Stub(name="transfer", title="the transfer", under_verdict=True, verdict_axis="width"),
+        Stub(name="transfer", title="the transfer", verdict_axis="width"),
         Stub(name="b", title="another"),
     ]
     page = to_html(make_report([source(write_store(tmp_path), *pictures)]))

@@ -46,15 +46,6 @@ def test_a_page_with_every_figure_and_its_data_is_written_beside_the_results(tmp
     assert {name.rpartition(".")[2] for name in drawn} == {"svg", "csv"}
 
 
-@pytest.mark.usefixtures("stubs")
-def test_markdown_links_figures_that_are_there(store: Path, tmp_path: Path) -> None:
-    write_report([store], output=tmp_path, form="md")
-    text = (tmp_path / "report.md").read_text()
-    links = [line.partition("](<")[2].rstrip(">)") for line in text.splitlines() if line.startswith("![")]
-    assert "figures/transfer-lr-width.png" in links
-    assert all((tmp_path / link).is_file() for link in links)
-
-
 def test_json_holds_the_whole_analysis(store: Path, tmp_path: Path) -> None:
     write_report([store], output=tmp_path, form="json")
     data = json.loads((tmp_path / "report.json").read_text())
@@ -124,10 +115,6 @@ def test_reference_curves_are_in_the_table_and_in_the_figure(store: Path, tmp_pa
         ({"hp": "init_scale"}, "hp: must be scanned by the sweep, got 'init_scale'"),
         ({"loss": "train"}, "loss: unknown loss 'train'; legal: final_window, validation"),
         ({"references": References(arm="w48")}, "reference: must be a shape of the sweep, got 'w48'; the shapes are"),
-        (
-            {"references": References(arm="w64"), "form": "pdf"},
-            "--reference, --reference-curves: go with a report that has tables, got --format pdf; choose html, md",
-        ),
         ({"references": References(arm="w64"), "form": "text"}, "got --format text; add --full"),
     ],
 )
@@ -187,7 +174,7 @@ def command(
 
 
 @pytest.mark.usefixtures("stubs")
-@pytest.mark.parametrize("form", ["html", "md", "json"])
+@pytest.mark.parametrize("form", ["html", "json"])
 def test_the_verdict_is_printed_even_if_no_file_can_be_written(
     form: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

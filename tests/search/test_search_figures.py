@@ -29,7 +29,6 @@ KINDS = {
     "optuna": expansion_of(*TWO, search="{kind: optuna, sampler: RandomSampler, budget: 24}"),
     "random": expansion_of(*TWO, search="{kind: random, points: 12}"),
     "refine": expansion_of(LR, search="{kind: refine, until_octaves: 0.5}"),
-    "refine of a product": expansion_of(*TWO, search="{kind: refine, budget: 26}", more="product: true\n"),
     "coordinate": expansion_of(
         LR, SEEDS, search="{kind: coordinate, multipliers: [router.lr_mult, embedding.lr_mult]}"
     ),
@@ -41,7 +40,6 @@ FIGURES = {
     "optuna": {"search-best"},
     "random": {"search-best"},
     "refine": {"search-best", "search-refine-lr", "doubt"},
-    "refine of a product": {"search-best", "search-contours-lr-init_scale"},
     "verdict": {"doubt"},
     "coordinate": {"search-best", "search-steps-completep-moe_sp-w32_d2_E4A1_h32"},
     "staged-grid": {
@@ -179,8 +177,7 @@ def test_dimensions_that_interact_cost_a_pair_that_is_tuned_alone(tmp_path: Path
 
 def test_the_report_tells_of_a_search(told, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     results, _, _ = told("optuna")
-    write_report([results.folder], output=tmp_path, form="md")
-    text = (tmp_path / "report.md").read_text()
+    write_report([results.folder], output=tmp_path)
+    text = (tmp_path / "report.html").read_text()
     assert "The best of each arm, at equal budgets" in text
-    assert "figures/search-best.png" in text
     assert (tmp_path / "figures" / "search-best.csv").exists()

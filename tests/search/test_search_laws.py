@@ -30,10 +30,6 @@ SEARCHES = {
     "refine of two": expansion_of(
         ("[0.01]", TWO_HPS), ("hps:", "hps:\n  lr: 0.02"), search="{kind: refine, budget: 37, until_octaves: 0.2}"
     ),
-    "refine of a product": expansion_of(("[0.01]", TWO_HPS), search="refine", more="product: true\n"),
-    "refine of a product with a budget": expansion_of(
-        ("[0.01]", TWO_HPS), search="{kind: refine, budget: 37}", more="product: true\n"
-    ),
     "coordinate": expansion_of(
         LR, search="{kind: coordinate, passes: 2, multipliers: [attn_v.init_mult, router.lr_mult]}"
     ),

@@ -28,7 +28,6 @@ KINDS = {
     "random": expansion_of(TWO, search="{kind: random, points: 12}"),
     "random line": expansion_of(LR, search="{kind: random, points: 8}"),
     "refine": expansion_of(LR, search="{kind: refine, until_octaves: 0.5}"),
-    "refine of a product": expansion_of(TWO, search="{kind: refine, budget: 30}", more="product: true\n"),
     "coordinate": expansion_of(LR, search="{kind: coordinate, multipliers: [router.lr_mult]}"),
     "coordinate at one lr": expansion_of(*NO_GRID, search="{kind: coordinate, multipliers: [router.lr_mult]}"),
     "staged grid": expansion_of(LR, search="{kind: staged-grid, multipliers: [init_scale, router.lr_mult]}"),
@@ -91,7 +90,7 @@ def test_everything_is_said_of_it_or_why_not(made: Make, kind: str) -> None:
     found = analyze(results)
     report = transfer_report(results)
     assert "Does lr transfer?" in report.summary()
-    if kind in ("random", "refine of a product", "coordinate at one lr"):
+    if kind in ("random", "coordinate at one lr"):
         assert report.findings == ()
         assert found.report is None
         assert results.why_no_line() is not None

@@ -20,7 +20,6 @@ SHIPPED = {
     "random": BOX + "search: {kind: random, budget: 14}\n",
     "optuna": BOX + "search: {kind: optuna, budget: 20, sampler: CmaEs}\n",
     "refine": BOX + "search: {kind: refine, max_octaves: 2}\n",
-    "refine with product": BOX + "product: true\nsearch: {kind: refine, budget: 44}\n",
     "coordinate": SWEEP + "search: {kind: coordinate, multipliers: [router.lr_mult, attn_v.init_mult]}\n",
     "verdict": SWEEP + "search: {kind: verdict, budget: 12}\n",
     "staged-grid": SWEEP + "search: {kind: staged-grid, multipliers: [init_scale], recenters: 1}\n",
@@ -28,17 +27,14 @@ SHIPPED = {
 
 
 def test_every_shipped_search_is_tested() -> None:
-    assert {name.partition(" with ")[0] for name in SHIPPED} == set(SEARCHES)
-    assert {name for name in SEARCHES if SEARCHES.get(name).with_product} == {"refine"}
+    assert set(SHIPPED) == set(SEARCHES)
 
 
 @pytest.mark.parametrize("name", list(SHIPPED))
 class TestShipped(SearchSuite):
     @pytest.fixture
     def kind(self, name: str) -> SearchKind:
-        kind, _, product = name.partition(" with ")
-        row = SEARCHES.get(kind)
-        return row.with_product if product else row
+        return SEARCHES.get(name)
 
     @pytest.fixture
     def sweep(self, name: str) -> str:

@@ -27,7 +27,7 @@ def test_the_losses_of_a_trainer_have_its_unit(unit: str) -> None:
     spec = parse_sweep(OWN.replace("LOSS", f"{{unit: {unit}}}"))
     for name in ("validation", "final_window"):
         judged = judged_by(spec, name)
-        assert (judged.name, judged.unit, judged.training_unit) == (name, unit, unit)
+        assert (judged.name, judged.unit) == (name, unit)
         assert judged.column("mean_nats") == f"mean_{unit.replace(' ', '_')}"
 
 

@@ -55,9 +55,9 @@ def test_a_sweep_is_run_read_and_not_run_again(
     assert (code, err) == (0, "")
     assert f"{NUM_TRIALS} trials, all done" in out
     assert str(tmp_path / "cache") not in out
-    code, out, err = hpxfer(capsys, "report", f"{s3}/tiny", "--format", "md")
+    code, out, err = hpxfer(capsys, "report", f"{s3}/tiny", "--format", "json")
     assert (code, err) == (0, "")
-    assert (tmp_path / "report" / "report.md").exists()
+    assert (tmp_path / "report" / "report.json").exists()
     assert s3_names("tiny") == names
     code, out, _ = hpxfer(capsys, "watch", f"{s3}/tiny", "--once")
     assert code == 0

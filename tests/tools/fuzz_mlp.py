@@ -112,7 +112,7 @@ def mlp_sweep(random: Random) -> dict[str, Any]:
     shapes = yaml.safe_load(_SHAPES[regime].format(2 * width, 2 * hidden, 2 * experts))
     if matrices == 1:
         shapes.pop("expert_width", None)
-    judges = ("validation", "final_window", *(("validation_error", "validation_top5_error") if not has_targets else ()))
+    judges = ("validation", "final_window")
     grid = {"lr": pick(({"log2": [-6, -2], "step": 2}, [1e-30, 0.1, 1e30], {"log2": [-1, 1]}))}
     sweep = {
         "name": "drawn",

@@ -43,7 +43,6 @@ axes:
 grid:
   lr: {{values: [0.002, 0.008, 0.03, 1.0e+30]}}
 seeds: 1
-judge: {{loss: validation_top5_error}}
 """
 _SEARCH = """\
 name: soak
@@ -64,7 +63,6 @@ search:
   fine: {{points: 3, ratio: 4}}
   recenters: 1
 seeds: 1
-judge: {{loss: validation_top5_error}}
 """
 # A user's own trainer: a command with two ranks and checkpoints. HPXFER_SOAK and its role mark its processes.
 _ANY = """\

@@ -18,8 +18,7 @@ from verdict_cost_cases import Arm, Case, planted_flops
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.bracket import MeasuredLine
-from hpxfer.search.refine import refine
-from hpxfer.search.refine_settings import RefineSettings
+from hpxfer.search.refine import RefineSettings, refine
 from hpxfer.search.values import exponent_of
 from hpxfer.search.verdict_doubts import doubts
 from hpxfer.verdict.loss_grid import LossGrid, ShapeLosses

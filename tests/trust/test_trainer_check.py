@@ -163,7 +163,7 @@ def test_a_failed_check_leaves_every_verdict_undecided(tmp_path: Path) -> None:
     assert found.next_steps[0].startswith("Next: mend the trainer")
     results = load_results(before.folder)
     assert "the verdict of lr along d is: undecided" in doubts(recipe_of(results).file)
-    (section,) = make_report([source_of(results, "json")]).sections
+    (section,) = make_report([source_of(results)]).sections
     assert section.checks[0] == "trainer checks: passed: init; failed: seeds"
     assert all(card.finding.reasons[0].startswith("seeds: ") for card in section.cards)
     assert section.analysis.follow_up.yaml is None

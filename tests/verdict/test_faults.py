@@ -330,7 +330,7 @@ def test_no_regret_is_negative_and_that_of_the_base_is_that_of_one_cell(luck: in
         assert shape.regret_se_nats > 0.2 * noise  # the error of the comparison, also where both are one cell
     base = found.shapes[0]
     assert base.same_cell
-    assert regret_number_text(base, NATS) == "same grid cell"
+    assert regret_number_text(base) == "same grid cell"
     assert "-0" not in regret_text(base, NATS)
 
 

@@ -202,7 +202,7 @@ def test_findings_without_the_new_numbers_have_a_headline() -> None:
     ],
 )
 def test_a_regret_is_a_loss_given_up_and_never_negative(found: ShapeFinding, nats: str, words: str) -> None:
-    assert (regret_number_text(found, NATS), regret_text(found, NATS)) == (nats, words)
+    assert (regret_number_text(found), regret_text(found, NATS)) == (nats, words)
 
 
 def test_a_regret_is_compared_with_what_one_octave_costs() -> None:

@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 from planted_lines import grid_of
 
 from hpxfer.verdict.estimate import best_cell, estimate_all
-from hpxfer.verdict.loss import JudgedLoss
-from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.optimum import measured_optimum
 from hpxfer.verdict.tied import equal_lowest, lowest_of, most_central
 
-ERROR = JudgedLoss(name="validation_error", words="validation error", kind="error", guess=0.9, num_samples=1000)
 INF = math.inf
 
 
@@ -51,23 +48,11 @@ def test_the_place_in_the_middle_over_two_hps() -> None:
     assert most_central([(0.0, 0.0), (4.0, 4.0), (2.0, 2.5)]) == 2
 
 
-def test_the_first_of_equal_errors_is_not_preferred() -> None:
+def test_the_first_of_equal_losses_is_not_preferred() -> None:
     losses = [[0.5, 0.5], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.5, 0.5]]
-    (measured,) = measure(grid_of(losses).rows, ERROR)
+    (measured,) = measure(grid_of(losses).rows)
     assert measured.lowest == 2
     optimum = measured_optimum(measured)
     assert (optimum.log2_value, optimum.seed_low_log2, optimum.seed_high_log2) == (2.0, 2.0, 2.0)
-    (estimates,) = estimate_all([LossGrid(rows=grid_of(losses).rows, judged=ERROR)])
+    (estimates,) = estimate_all([grid_of(losses)])
     assert best_cell(estimates, 0) == 2
-
-
-def test_where_no_error_is_left_the_optimum_is_anywhere() -> None:
-    losses = [[0.5, 0.6], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.5, 0.6]]
-    (estimates,) = estimate_all([LossGrid(rows=grid_of(losses).rows, judged=ERROR)])
-    (optimum,) = estimates.optima
-    assert optimum.low_log2 == pytest.approx(0.6, abs=0.1)
-    assert optimum.high_log2 == pytest.approx(3.4, abs=0.1)
-    edge = [*losses[:4], [0.0, 0.0]]
-    (estimates,) = estimate_all([LossGrid(rows=grid_of(edge).rows, judged=ERROR)])
-    assert estimates.optima[0].kind == "upper_edge"
-    assert estimates.optima[0].high_log2 is None

@@ -19,10 +19,8 @@ STATISTICS: Registry[Statistic] = Registry(
         "search_best": "hpxfer.analysis.statistics.search_best:SEARCH_BEST",
         "search_steps": "hpxfer.analysis.statistics.search_steps:SEARCH_STEPS",
         "pair_optima": "hpxfer.analysis.statistics.pair_optima:PAIR_OPTIMA",
-        "joint_optima": "hpxfer.analysis.statistics.joint_optimum:JOINT_OPTIMA",
         "bases": "hpxfer.analysis.statistics.base_choice:BASES",
         "joint": "hpxfer.analysis.statistics.joint_drift:JOINT",
-        "fast": "hpxfer.analysis.statistics.fast_transfer:FAST",
         "surfaces": "hpxfer.analysis.statistics.surface:SURFACES",
         "improvement": "hpxfer.analysis.statistics.improvement:IMPROVEMENT",
         "collapse": "hpxfer.analysis.statistics.collapse:COLLAPSE",
@@ -33,7 +31,6 @@ STATISTICS: Registry[Statistic] = Registry(
         "power_laws": "hpxfer.analysis.statistics.scaling_fit:POWER_LAWS",
         "experts_size": "hpxfer.analysis.statistics.experts_size:EXPERTS_SIZE",
         "steps_to_loss": "hpxfer.analysis.statistics.steps_to_loss:STEPS_TO_LOSS",
-        "held_out": "hpxfer.analysis.statistics.held_out:HELD_OUT",
     },
 )
 # Keys of a report's JSON that no statistic may take.

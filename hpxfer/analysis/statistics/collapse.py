@@ -316,5 +316,4 @@ COLLAPSE = Statistic(
     note="Until which step the curves of all shapes coincide, and for how much of training they follow one normalized "
     "curve (arXiv 2507.02119).",
     compute=_collapses,
-    of_training=True,
 )

@@ -24,6 +24,5 @@ class Statistic:
     compute: Callable[[Inputs], Sequence[Any]]
     note: str = ""  # what a reader of the table must know
     parts: str | None = None  # the field of an answer that holds the rows of the table; None: the answers are the rows
-    of_training: bool = False  # its losses are training losses, whatever loss the sweep is judged by
     answer: str | None = None  # a field of the whole answer that each row of its parts repeats
     of_lines: bool = False  # whether it reads the lines alone, no trials and no sweep, so that a table can feed it

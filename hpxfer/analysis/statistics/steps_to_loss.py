@@ -130,6 +130,5 @@ STEPS_TO_LOSS = Statistic(
     "are means over the last tenth of the steps so far. Medians and ranges over paired seeds; an arm that diverged "
     "does not reach the loss. Arms that train on different data are not compared.",
     compute=_answers,
-    of_training=True,
     parts="rows",
 )

@@ -17,7 +17,6 @@ from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.search_best import progress_of
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.kinds import kind_of
 from hpxfer.search.tuned import tunes_points
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import PRODUCT, base_hps
@@ -186,8 +185,6 @@ def _surfaces(inputs: Inputs) -> list[Surface]:
     """Return a surface for each pair of HPs, shape and parameterization; the base once if its trials are shared."""
     spec, out = inputs.results.spec, []
     seen: set[tuple[str, str, frozenset[str]]] = set()
-    if kind_of(spec).shows == "contours":
-        return []  # the search has surfaces of its own, which its points were chosen for
     for first, second in combinations(spec.grid, 2):
         if not spec.product:
             why = f"{first} and {second} are scanned as two lines, which do not determine a surface: set product: true"
