@@ -77,6 +77,7 @@ def test_from_jsonl_and_a_tokenizer_to_a_verdict(prepared: Path, tmp_path: Path,
     assert "18 trials, all done" in again
 
 
+@pytest.mark.slow
 def test_a_chain_of_three_sweeps(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "sweeps" / "chain", tmp_path / "sweeps" / "chain")
     names = {"tune": "1_tune", "transfer": "2_transfer", "long": "3_long"}
@@ -106,6 +107,7 @@ def test_a_chain_of_three_sweeps(tmp_path: Path) -> None:
     assert set(long.trials["steps"]) == {24, 48}
 
 
+@pytest.mark.slow
 def test_stages_of_a_search_and_the_sweep_that_goes_on_from_them(tmp_path: Path) -> None:
     """LR, broad grid and fine grid are one sweep, its results are compact, and the next one starts around its best."""
     text = (ROOT / "sweeps" / "search" / "staged_grid.yaml").read_text()

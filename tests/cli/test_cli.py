@@ -197,6 +197,7 @@ def test_a_store_of_a_newer_schema_is_refused_and_left_alone(
     assert (store / "trials.parquet").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_port_that_is_not_ray_is_said_so_within_20_s(tmp_path: Path) -> None:
     sweep = write_tiny(tmp_path)
     with socket.socket() as listener:
@@ -210,6 +211,7 @@ def test_a_port_that_is_not_ray_is_said_so_within_20_s(tmp_path: Path) -> None:
     assert "within 15 s" in end.stderr
 
 
+@pytest.mark.slow
 def test_failed_trials_give_exit_code_1_and_their_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No machine has the memory for the second width; the first is trained all the same."""
     sweep = write_tiny(tmp_path, ("width: [16, 32]", "width: [16, 8388608]"), ONE_WORKER)

@@ -39,6 +39,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_run_that_is_ended_leaves_a_store_from_which_the_next_goes_on(
     tmp_path: Path, number: signal.Signals, code: int

@@ -17,6 +17,8 @@ from hpxfer.progress.file import read
 from hpxfer.storage.lease_file import LEASE_FILE
 from hpxfer.train.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.slow
+
 LONG_S = 300  # of anything that is waited for; a loaded machine is slow
 STEPS = 15000
 

@@ -40,6 +40,7 @@ def listed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[dict
     return {entry["folder"]: entry for entry in json.loads(out)}, err
 
 
+@pytest.mark.slow
 def test_published_sweeps_have_their_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = hpxfer(capsys, "list", PUBLISHED)
     assert (code, err) == (0, "")

@@ -42,6 +42,7 @@ def sweep(table: str, like: str = "qwen3-moe") -> SweepSpec:
     return parse_sweep(SWEEP.format(table=table, like=like))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("like", ["qwen3-moe"])
 def test_the_options_pass_along_width(like: str) -> None:
     report = check(

@@ -137,6 +137,7 @@ def test_check_gives_two_answers_and_an_exit_code(
     assert [line.startswith(answer) for line, answer in zip(lines[-3:], answers, strict=True)] == [True] * 3
 
 
+@pytest.mark.slow
 def test_json_and_figures_have_both_answers(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("--parameterization", "mine", "--axis", "depth", "--seeds", "2", "--steps", "1")
     code, out, _ = hpxfer(capsys, "check", "--plugin", file, *asked, "--json", "--output", tmp_path / "out")

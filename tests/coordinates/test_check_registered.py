@@ -233,6 +233,7 @@ def test_a_column_must_be_of_a_known_optimizer(register: Register) -> None:
         register(replace(SP, name="mine", rows={}))
 
 
+@pytest.mark.slow
 def test_a_forward_multiplier_that_the_model_does_not_apply_is_refused(register: Register) -> None:
     register(with_rows(COMPLETEP_MOE, ("embedding", "attn_q"), forward=width))
     with pytest.raises(HpxferError) as caught:

@@ -97,6 +97,7 @@ def test_tokens_and_positions_are_seen_apart(role: str, power: float, held_to: s
     assert (other, "change") not in wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", ["depth", "experts"])
 @pytest.mark.parametrize("held_to", [None, "completep-moe"])
 def test_a_constant_eps_is_seen(axis: str, held_to: str | None) -> None:
@@ -118,6 +119,7 @@ def test_one_eps_by_convention_is_not_tested_and_is_said() -> None:
     assert "eps of expert_in" in said
 
 
+@pytest.mark.slow
 def test_the_base_s_eps_outside_hidden_matrices_is_not_tested_and_is_said() -> None:
     """The eps of hidden matrices still is: a wrong one misses."""
     with registered({}):
@@ -130,6 +132,7 @@ def test_the_base_s_eps_outside_hidden_matrices_is_not_tested_and_is_said() -> N
         assert ("expert_in", "gradient / eps") in missed(checked("width", eps="hidden"))
 
 
+@pytest.mark.slow
 def test_weight_decay_is_held_to_the_convention_or_the_source() -> None:
     """A constant decay is wrong where LR times decay should stay, and right where a table says that it is constant."""
     constant = {role: {"weight_decay": ONE} for role in ("attn_q", "expert_in", "router")}

@@ -131,6 +131,7 @@ def test_a_fan_in_init_of_the_experts_output_misses_along_expert_ratio(twin: Twi
     assert {("expert_out", "activation"), ("expert_out", "aggregate init"), ("expert_in", "gradient")} <= set(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mup-i", "mssp-i"])
 def test_regime_i_misses_on_the_path_of_regime_iii(name: str) -> None:
     found = checked(name, "regime-iii", points=JOINT)
@@ -138,6 +139,7 @@ def test_regime_i_misses_on_the_path_of_regime_iii(name: str) -> None:
     assert any(f"use {name}ii" in warning for warning in found.warnings)
 
 
+@pytest.mark.slow
 def test_the_two_fixes_are_not_interchangeable(twin: Twin) -> None:
     """MSSP I.8: tying does not do in regime II what the larger init does, nor the other way round."""
     tying = checked(twin("mup-ii", tied=True), "regime-ii", held_to="mssp-ii", points=JOINT)
@@ -168,6 +170,7 @@ def test_a_missing_multiplier_misses(twin: Twin) -> None:
     assert ("attn_out", "activation") in missed(checked(plain, "depth", held_to="completep-moe"))
 
 
+@pytest.mark.slow
 def test_a_zero_router_is_shown_as_zero() -> None:
     found = {(judged.role, judged.quantity): judged for judged in checked("mssp-i", "regime-i").judged}
     assert found["router", "propagating"].verdict == "zero"
@@ -177,6 +180,7 @@ def test_a_zero_router_is_shown_as_zero() -> None:
     assert random["router", "propagating"].verdict == "miss"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "conventions", "axis", "points"),
     [
@@ -198,6 +202,7 @@ def test_a_table_passes_under_its_conventions(
     assert found.warnings == ()
 
 
+@pytest.mark.slow
 def test_nothing_learns_behind_a_zero_readout_before_it_has_moved() -> None:
     zero = parameterization("mup-moe", {"readout_init": "zero"})
     (axis,) = check(zero, axes=["width"], seeds=2, steps=2).axes
@@ -243,6 +248,7 @@ def test_a_sweep_is_checked_with_its_model(smoke: SweepSpec) -> None:
     assert report.optimizer == "adam"
 
 
+@pytest.mark.slow
 def test_mlp_is_checked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     # A right table agrees with its limit with a quarter of the seeds too, as in test_check_limit.py.
     monkeypatch.setattr(against_limit, "SEEDS", dict.fromkeys(against_limit.SEEDS, 48))

@@ -37,6 +37,7 @@ def test_the_tour_names_its_commands() -> None:
     assert [line.split()[1] for line in COMMANDS] == ["plan", "run", "report", "check", "recipe"]
 
 
+@pytest.mark.slow
 def test_the_tour_is_walked_in_an_empty_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_the_statistic_of_the_page_answers(folder: Path) -> None:
     assert all(answer.spread_nats > 0 for answer in answers)
 
 
+@pytest.mark.slow
 def test_the_logger_of_the_page_shows_every_trial(folder: Path) -> None:
     logged = ("workers: 2}", "workers: 2, loggers: [lines]}\nplugins: [./lines.py]")
     results = run(write_tiny(folder, logged, ("seeds: 2", "seeds: 1")), results=folder)
@@ -108,6 +109,7 @@ def test_the_shapes_of_the_page_are_explained_under_its_table(
     assert "width^-0.5" in out
 
 
+@pytest.mark.slow
 def test_the_suite_of_the_page_passes(folder: Path) -> None:
     (block,) = [block for block in blocks(PAGE, "python") if block.startswith("# test_gates.py")]
     (folder / "test_gates.py").write_text(block)

@@ -60,6 +60,7 @@ def test_the_sweep_file_of_a_results_folder_goes_on_there(tmp_path: Path, monkey
     assert prepare("mine/renamed/sweep.yaml").folder == Path("results/tiny")
 
 
+@pytest.mark.slow
 def test_an_edited_sweep_trains_only_its_new_cells(tmp_path: Path) -> None:
     run(write_tiny(tmp_path), results=tmp_path, executor=Made())
     wider = Made()

@@ -45,6 +45,7 @@ def test_planning_writes_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
+@pytest.mark.slow
 def test_measured_time_is_that_of_the_very_shape_its_run_included(tmp_path: Path) -> None:
     sweep = write_tiny(tmp_path, ("width: [16, 32]", "duration: [12]"), ("seeds: 2", "seeds: 1"))
     results = run(sweep, results=tmp_path, executor=InProcess())

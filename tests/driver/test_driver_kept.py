@@ -16,6 +16,8 @@ from hpxfer.host.interrupts import Interrupted
 from hpxfer.train.checkpoints import Checkpoints, FoundCheckpoint
 from hpxfer.trial.events import Progress, Started
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = ["trial_id", "status", "validation_loss_nats", "final_window_loss_nats"]
 # One stack of two trials, which takes a few seconds. Workers report progress every second.
 SHORT = (

@@ -90,6 +90,7 @@ def test_stored_trials_are_not_logged_again(recorder: Recorder, tmp_path: Path) 
     assert len(recorder.seen) == again
 
 
+@pytest.mark.slow
 def test_names_hold_the_round_of_the_search(recorder: Recorder, tmp_path: Path) -> None:
     search = ("seeds: 2", "seeds: 1\nsearch: {kind: refine}")
     results = run(write_tiny(tmp_path, LOGGED, search), results=tmp_path, executor=InProcess())

@@ -18,6 +18,8 @@ from hpxfer.host import files
 from hpxfer.storage.lease import leased
 from hpxfer.storage.lease_file import LeaseFile
 
+pytestmark = pytest.mark.slow
+
 SEARCH = ("seeds: 2", "seeds: 2\nsearch: {kind: optuna, budget: 12, batch: 2}")
 CHECKPOINTS = ("workers: 2", "workers: 2, stack_size: 5, checkpoint_s: 1")
 # A driver in a process of its own, which stops itself at an act of its run. What it would write next is what counts.

@@ -15,6 +15,7 @@ from hpxfer.search.export import FILE
 OPTUNA = ("seeds: 2", "seeds: 2\nsearch: {kind: optuna, budget: 12, batch: 2}")
 
 
+@pytest.mark.slow
 def test_a_run_writes_it_and_a_killed_one_trains_what_an_undisturbed_one_does(tmp_path: Path) -> None:
     straight = run(write_tiny(tmp_path, OPTUNA), results=tmp_path / "straight", executor=Made())
     killed, sweep = tmp_path / "killed", write_tiny(tmp_path, OPTUNA)

@@ -62,6 +62,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     forget_plugins()
 
 
+@pytest.mark.slow
 def test_a_gate_and_a_table_of_a_file_train_in_workers_and_are_read_without_the_file(folder: Path) -> None:
     sweep = write_tiny(folder, *TINY)
     outcome = run(sweep, results=folder)

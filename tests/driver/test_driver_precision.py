@@ -81,6 +81,7 @@ def test_no_setting_has_auto(tmp_path: Path) -> None:
         Setting(**{**given, "precision": "auto"})
 
 
+@pytest.mark.slow
 def test_everything_after_the_plan_sees_the_value(
     device: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_run_that_was_killed_before_its_first_trial_has_begun(device: Any, tmp
     assert prepare(sweep_of(tmp_path, "auto"), results=tmp_path).spec.precision == "bfloat16"
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_has_begun(tmp_path: Path) -> None:
     """A real run in bfloat16 is killed with kill -9; auto on this machine, a CPU here, goes on with it."""
     longer = ("steps: 6", "steps: 300"), ("workers: 2", "workers: 1, stack_size: 1, device: cpu")

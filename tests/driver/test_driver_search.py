@@ -72,6 +72,7 @@ def test_a_search_that_goes_on_shows_the_best_that_it_had(tmp_path: Path) -> Non
         assert any(text is None for text in best[0]) == (points == 3), "the first event comes before any result"
 
 
+@pytest.mark.slow
 def test_a_plan_counts_a_searchs_own_trials_and_not_those_of_the_sweep_before_it(tmp_path: Path) -> None:
     run(write_tiny(tmp_path), results=tmp_path, executor=Made())
     edited = write_tiny(tmp_path, ("seeds: 2", "seeds: 2\nsearch: {kind: random, points: 4}"))

@@ -18,6 +18,7 @@ ONE_WORKER = ("workers: 2", "workers: 1")
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_trials_and_says_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,6 +107,7 @@ def test_another_version_is_said(folder: Path) -> None:
     assert "trainer.version: changed from none to 2 since it trained" in warnings(sweep)
 
 
+@pytest.mark.slow
 def test_dev_is_never_reused_by_another_folder(tmp_path: Path) -> None:
     one, two = (write(tmp_path, "version: '1'", name=name) for name in ("one", "two"))
     run(one, results=tmp_path)

@@ -27,6 +27,8 @@ from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.result import Curve, TrialResult
 from hpxfer.trial.stack import Stack
 
+pytestmark = pytest.mark.slow
+
 HALVING = Stopping(grace_steps=4, reduction_factor=3.0)
 STEPS = 100
 

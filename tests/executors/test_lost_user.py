@@ -10,6 +10,8 @@ from hpxfer.driver import run
 from hpxfer.executors.executor import TRIES
 from hpxfer.trainer.job import attempt_numbers
 
+pytestmark = pytest.mark.slow
+
 # It kills its worker, the parent of its supervisor, after each checkpoint, or before it writes any.
 TRAIN = """
 import json, os, signal, sys, time

@@ -23,6 +23,8 @@ from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.stack import Stack
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ from hpxfer.trial import Setting
 from hpxfer.trial.events import Event, Started
 from hpxfer.trial.stack import Stack
 
+pytestmark = pytest.mark.slow
+
 LONG_S = 900  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
 
 

@@ -124,6 +124,7 @@ def check_endings(folder: Path, rows: dict[int, dict[str, Any]]) -> None:
     assert list(found.sort_values("step")["value"]) == pytest.approx([loss_at(step, 4) for step in range(20)], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_each_end_is_stored_and_followed_by_what_the_contract_says(tmp_path: Path) -> None:
     check_endings(tmp_path, trained(tmp_path, PROGRAM, seeds(5), SILENT))
 
@@ -144,6 +145,7 @@ finish()
     assert list(run_dir(tmp_path, row).rglob("*.tmp")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
 def test_each_end_is_the_same_on_ray(tmp_path: Path) -> None:
     from hpxfer.executors import ray as ray_executor
@@ -177,6 +179,7 @@ def test_a_first_trial_with_a_bug_stops_the_run_with_the_end_of_its_log(tmp_path
     assert len((tmp_path / "calls").read_text()) == 1
 
 
+@pytest.mark.slow
 def test_a_later_bug_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
     program = COUNT + "sys.exit(3) if call == 2 else finish()"
     rows = trained(tmp_path, program, seeds(4))
@@ -259,6 +262,7 @@ def train(trial):
     assert os.getpid() not in set(curves["value"])
 
 
+@pytest.mark.slow
 def test_a_function_on_several_nodes_is_started_under_torchrun(tmp_path: Path) -> None:
     """The nodes are processes of this machine: torchrun runs on each, and the ranks meet at the first."""
     program = """
@@ -290,6 +294,7 @@ def train(trial):
     assert values["train_loss_nats"] == {2.0}, "the second rank has spoken"
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_goes_on_from_the_checkpoint_by_the_same_command(tmp_path: Path) -> None:
     program = """
 start = 0 if config["resume"] is None else 1 + int(open(config["resume"]).read())
@@ -334,6 +339,7 @@ def _runs(process: psutil.Process, name: str) -> bool:
     return name in command and command[0] == sys.executable and "supervisor" not in " ".join(command)
 
 
+@pytest.mark.slow
 def test_the_interrupted_trainer_gets_its_time_to_write_a_checkpoint(tmp_path: Path) -> None:
     """Longer than a stack of the built-in trainer gets: what `timeouts.grace_s` says."""
     program = """

@@ -21,6 +21,8 @@ from ports import free_ports
 from hpxfer.results import load_results
 from hpxfer.trainer.job import REPORTS, attempt_numbers
 
+pytestmark = pytest.mark.slow
+
 LONG_S = 600
 
 TRAIN = """

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tiny import write_tiny
+
+pytestmark = pytest.mark.slow
 
 # Packages are imported before the system is given another name, as they load what fits the real one.
 AS_ON_MACOS = """

@@ -31,6 +31,8 @@ from hpxfer.progress.file import read
 from hpxfer.results import load_results
 from hpxfer.spec import load_sweep
 
+pytestmark = pytest.mark.slow
+
 LONG_S = 300  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
 
 TABLE = """

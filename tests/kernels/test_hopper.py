@@ -15,6 +15,8 @@ from recorded import compiled_by
 from hpxfer.kernels.configs import table
 from hpxfer.kernels.size_limits import has_pipeline
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:

@@ -25,6 +25,8 @@ from hpxfer.train.step import TrainStep
 from hpxfer.trial import Setting, Trial
 from hpxfer.trial.stack import Stack
 
+pytestmark = pytest.mark.slow
+
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SHAPES = {
     "top-1": BASE,

@@ -12,6 +12,8 @@ from limit_cases import CONSTANTS, ZERO_READOUT, changing, full_batch, three
 
 from hpxfer.limit.all_grow import passes
 
+pytestmark = pytest.mark.slow
+
 LR = 0.12
 FINITE = {
     "tied, no readout at first": (three("mssp", 0.25, 0.25, **ZERO_READOUT), full_batch(LR)),

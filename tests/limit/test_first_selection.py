@@ -64,6 +64,7 @@ def test_an_activation_of_the_input_layer_makes_samples_more_alike() -> None:
     assert expected[0, 2] - by_inputs[0, 2] > 0.2
 
 
+@pytest.mark.slow
 def test_free_networks_draw_again_after_the_first_update() -> None:
     given = Given.full_batch(Batch(inputs=np.array([[1.0, 0.0]]), targets=np.ones((1, 1))), steps=1, lr=0.2)
     network = one(

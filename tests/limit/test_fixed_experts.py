@@ -14,6 +14,8 @@ from limit_cases import CONSTANTS, changing, full_batch, one
 from hpxfer.limit import Batch, Given, Network
 from hpxfer.limit.fixed_experts import passes
 
+pytestmark = pytest.mark.slow
+
 STEPS = 5
 BIAS = np.array([1.5, -1.0, 0.6, -1.4])
 SCHEDULE = np.random.default_rng(5).standard_normal((STEPS + 1, 4))

@@ -20,6 +20,8 @@ from hpxfer.limit import Batch, Given, Network, all_grow, fixed_width, gates, so
 from hpxfer.limit.fixed_width import passes
 from hpxfer.limit.outcome import Pass
 
+pytestmark = pytest.mark.slow
+
 LR = 0.12
 FINITE = {
     "MSSP, no readout at first": (two("mssp", 0.5, 2, **ZERO_READOUT), full_batch(LR)),

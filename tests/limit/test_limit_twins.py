@@ -27,6 +27,8 @@ from planted import (
 
 from hpxfer.limit import Given, Network, all_grow, fixed_width
 
+pytestmark = pytest.mark.slow
+
 PLAIN_LR = 0.12
 Plant = Callable[[pytest.MonkeyPatch, Any], None]
 

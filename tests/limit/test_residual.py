@@ -16,6 +16,8 @@ from hpxfer.limit.given import Batch, Given
 from hpxfer.limit.network import Network
 from hpxfer.limit.residual_draws import Experts
 
+pytestmark = pytest.mark.slow
+
 Numbers = Mapping[str, np.ndarray]  # [seeds, passes] of every number
 
 LR = 0.1

@@ -108,6 +108,7 @@ def spread(of: Network, sites: int, seeds: int = 6) -> float:
     return float(np.std([run[-1].numbers["loss"] for run in runs], ddof=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed", [{}, {"expert_width": 2}, {"active_share": 0.25}], ids=["wide", "fixed width", "top-K"]
 )

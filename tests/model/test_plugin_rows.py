@@ -118,6 +118,7 @@ def test_what_a_plugin_registers_trains(source: str) -> None:
     assert [result.validation_loss_nats for result in own] != [result.validation_loss_nats for result in plain]
 
 
+@pytest.mark.slow
 def test_a_sweep_of_a_plugins_rows_runs_and_its_results_need_no_code(source: str, tmp_path: Path) -> None:
     """Driver and workers import the plug-in that the sweep names. The commands that read results import nothing."""
     text = SWEEP.format(source=source, gate="squared_sigmoid").replace(

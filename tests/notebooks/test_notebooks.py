@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 ALL = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
 FLAT, GROWS = 0.15, 0.5

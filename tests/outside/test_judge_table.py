@@ -148,6 +148,7 @@ def test_a_grid_over_many_shapes_gives_axes_and_no_verdict_with_one_seed() -> No
         hpxfer.judge(frame, **{**given, "columns": {**given["columns"], "scale": "h"}})
 
 
+@pytest.mark.slow
 def test_a_table_of_published_results_has_the_verdicts_of_their_report(tmp_path: Path) -> None:
     results = hpxfer.load_results(PUBLISHED / "transfer")
     path = tmp_path / "transfer.csv"
@@ -157,6 +158,7 @@ def test_a_table_of_published_results_has_the_verdicts_of_their_report(tmp_path:
     assert ours.headline == theirs.headline
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SWEEPS)
 def test_other_published_results_are_judged_alike(name: str) -> None:
     """Where a sweep has no control, the table says so, and nothing else differs."""

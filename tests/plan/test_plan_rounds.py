@@ -81,6 +81,7 @@ def gpu_hours(stacks: list[Stack], rate: Rate) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SEARCHES))
 @settings(max_examples=5)
 @given(data=st.data())

@@ -16,6 +16,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.prepare.run import prepare_data
 from hpxfer.spec.manifest import read_manifest
 
+pytestmark = pytest.mark.slow
+
 # A source and --val-tokens: nothing is held out; documents are; a long text is cut at its end, where several shards are
 # closed. Of these validation takes whole ones, and a part of another.
 CASES = [("a.jsonl", 0), ("a.jsonl", 800), ("a.jsonl.gz", 800), ("a.txt", 3000)]

@@ -13,6 +13,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors import ray_session  # before ray itself: it sets Ray's environment
 from hpxfer.prepare.run import prepare_data
 
+pytestmark = pytest.mark.slow
+
 TEXTS = documents(60)
 
 

@@ -19,6 +19,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.prepare.run import Progress, prepare_data
 from hpxfer.spec.manifest import Manifest
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 300.0  # a loaded machine is slow
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from report_cases import Stub, bare_analysis, report_of, source, write_store
 
 from hpxfer.analysis import transfer_report
@@ -124,6 +125,7 @@ def test_a_verdict_that_only_one_folder_has_is_missing_in_the_other(tmp_path: Pa
     assert row[4] == "-"
 
 
+@pytest.mark.slow
 def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
     folders = [write_store(tmp_path / place / name) for place, name in (("x", "a"), ("x", "b"), ("y", "b"))]
     assert [section.name for section in report_of(*folders[:2]).sections] == ["small (a)", "small (b)"]

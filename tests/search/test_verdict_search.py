@@ -167,6 +167,7 @@ def test_a_loss_given_up_that_is_not_known_to_the_limit_gets_seeds_where_it_is_m
     assert purse.num_seeds(largest) == num_seeds
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     optimum=st.floats(-9.5, -3.5),

@@ -16,6 +16,7 @@ from hpxfer.storage.uri import parse_root
 from hpxfer.weights import kept
 
 
+@pytest.mark.slow
 def test_a_run_keeps_weights_in_s3_and_the_command_reads_them(
     s3: str, s3_names: Callable[[str], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,7 @@ FORGED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FORGED)
 def test_what_asks_for_too_much_memory_is_passed_over(tmp_path: Path, case: str) -> None:
     how, why = FORGED[case]

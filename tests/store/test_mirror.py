@@ -111,6 +111,7 @@ def number_of_steps(s3: str, monkeypatch: pytest.MonkeyPatch, stop: int | None) 
     return steps, location
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["s3", "memory"])
 def test_a_kill_before_any_step_of_a_push_loses_nothing(
     s3: str, server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

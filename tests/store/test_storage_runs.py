@@ -27,6 +27,8 @@ from hpxfer.store.location import RemoteLocation, open_location
 from hpxfer.trial.events import Ended
 from hpxfer.trial.result import TrialResult
 
+pytestmark = pytest.mark.slow
+
 Names = Callable[[str], list[str]]
 SMALL = (("width: [16, 32]", "width: [16]"), ("log2: [-8, -4]", "log2: [-6, -5]"), ("workers: 2", "workers: 1"))
 NUM_TRIALS = 4

@@ -11,6 +11,8 @@ from made_results import files, made, stored, trials_of
 from hpxfer.host.files import remove_half_written
 from hpxfer.store import Store
 
+pytestmark = pytest.mark.slow
+
 TRIALS_OF_SPEC = trials_of()
 
 

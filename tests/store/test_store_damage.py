@@ -83,6 +83,7 @@ def test_a_truncated_curves_file_loses_no_trial(folder: Path, part: float) -> No
     }
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_never_gives_wrong_numbers(folder: Path) -> None:
     for path in folder.glob("*-000003.parquet"):
         path.unlink()  # one part beside the damaged one is as good as two, and quicker

@@ -16,6 +16,8 @@ from sweep_text import edited
 from hpxfer.spec import parse_sweep
 from hpxfer.trial import DataRef, Expansion
 
+pytestmark = pytest.mark.slow
+
 SPEC = parse_sweep(edited(("lr: [0.01]", "lr: {log2: [-9, -4]}")))
 DATA = DataRef(digest=DIGEST, tokenizer="ascii", vocab_size=128)
 TRIALS = list(Expansion(SPEC, DATA).trials())

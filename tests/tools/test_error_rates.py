@@ -20,6 +20,8 @@ from world_truth import true_verdict, truth_of
 
 from hpxfer.verdict.loss_grid import LossGrid
 
+pytestmark = pytest.mark.slow
+
 STAYS = World(name="stays", base_spread=0.2)
 MOVES = World(name="moves", offsets=line(1.0), base_spread=0.2)
 

@@ -14,6 +14,8 @@ from fuzz_cases import KINDS, case
 from fuzz_materials import TINY, Materials
 from fuzz_run import Ended, Limits
 
+pytestmark = pytest.mark.slow
+
 TOOLS = Path(__file__).parent
 FUZZ = str(TOOLS / "fuzz.py")
 MATERIALS = Materials(

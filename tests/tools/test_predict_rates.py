@@ -25,6 +25,8 @@ from predict_rates import (
 )
 from predict_worlds import FAMILIES, planted
 
+pytestmark = pytest.mark.slow
+
 # No number of the prediction was chosen on this draw.
 LAWS = [planted(seed, draw=7) for seed in range(200)]
 

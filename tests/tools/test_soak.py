@@ -24,6 +24,8 @@ from tiny import write_tiny
 
 from hpxfer.driver import run
 
+pytestmark = pytest.mark.slow
+
 STEPS = 100
 
 

@@ -14,6 +14,8 @@ from verdict_cost_paths import MOST, grid_flops, mean_paths, three_paths
 
 from hpxfer.search.verdict_lines import all_flops
 
+pytestmark = pytest.mark.slow
+
 STAYS = World(name="stays", x=values(6, middle=-6.5))
 DRIFTS = World(name="drifts", x=values(6, middle=-6.5), offsets=(0.0, 1.0, 2.0, 3.0))
 

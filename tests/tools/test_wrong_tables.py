@@ -11,6 +11,8 @@ from wrong_tables import main, wrong_tables
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.monomial import ONE, width
 
+pytestmark = pytest.mark.slow
+
 
 def test_wrong_tables_change_what_the_model_has_and_what_does_something() -> None:
     found = {wrong.name: wrong for wrong in wrong_tables(parameterization("completep-moe"), "adam", "width")}

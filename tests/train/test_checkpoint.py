@@ -116,6 +116,7 @@ def whole(setting: Setting) -> tuple[list[Trial], tuple[TrialResult, ...]]:
     return stack, run(stack, None)[2]
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(cut=st.integers(2, 19), later=st.integers(0, 19), some=st.permutations(range(6)), count=st.integers(1, 6))
 def test_any_part_of_the_stack_goes_on_in_any_order(

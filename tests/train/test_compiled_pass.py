@@ -41,6 +41,7 @@ def losses(state: TrainState) -> Tensor:
 
 
 # The compiler reads tensors and functions, and warns about that itself.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::DeprecationWarning")
 def test_stacks_of_one_shape_share_the_compiled_pass(setting: Setting) -> None:
     setting = replace(setting, precision="bfloat16")  # grouped products of float32 are not traced
@@ -62,6 +63,7 @@ def test_stacks_of_one_shape_share_the_compiled_pass(setting: Setting) -> None:
     assert dict(counters["stats"]) == made
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::DeprecationWarning")
 @torch._dynamo.config.patch(recompile_limit=1)  # monkeypatch would take the setting away when it ends
 def test_a_step_is_compiled_however_many_were_before(setting: Setting) -> None:

@@ -37,6 +37,7 @@ def numbers_of(found: tuple[TrialResult, ...] | str) -> list[dict[str, Any]]:
     return list(map(numbers, found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "world", "pieces", "recompute"),
     [("clipped", 2, 1, False), ("dense", 2, 1, False), ("switch", 4, 2, True), ("modern", 2, 2, False)],
@@ -51,6 +52,7 @@ def test_ranks_have_the_bits_of_one_process(
         assert numbers_of(found) == expected
 
 
+@pytest.mark.slow
 def test_a_diverged_trial_leaves_a_stack_of_ranks(setting: Setting) -> None:
     own = cut(setting, lanes=2, steps=12)
     stack = Stack(trials=(trial(own, JOINT, seed=1), trial(own, JOINT, seed=1, lr=1e5)))
@@ -60,6 +62,7 @@ def test_a_diverged_trial_leaves_a_stack_of_ranks(setting: Setting) -> None:
         assert numbers_of(found) == expected
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_goes_on_from_a_checkpoint(setting: Setting, tmp_path: Path) -> None:
     stack = Stack(trials=(trial(cut(setting, lanes=4, gradient_clip=0.5), JOINT, "completep-moe", seed=2),))
     expected = alone(stack)
@@ -86,6 +89,7 @@ TrainStep.gradients = gradients
 OTHER_VERSION = "import hpxfer.train.trainer as trainer; trainer.__version__ = '9.9.9'"
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_named(setting: Setting) -> None:
     stack = Stack(trials=(trial(cut(setting, lanes=2), JOINT),))
     first, _ = trained_by_ranks(stack, 2, timeout_s=4.0, preludes={1: HANGS})

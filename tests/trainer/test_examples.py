@@ -85,6 +85,7 @@ def test_the_function_in_numpy_is_short_and_needs_no_torch() -> None:
     assert function.end_lineno - function.lineno + 1 == 15
 
 
+@pytest.mark.slow
 def test_nanogpt_under_torchrun(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +126,7 @@ def assert_resumes(ran: Ran, trial: str) -> None:
     assert ran.lines(trial, "result", attempt=2) == ran.lines(trial, "result")
 
 
+@pytest.mark.slow
 def test_mixtral_under_the_trainer_of_transformers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ def test_options_that_make_no_sense(
     assert says in err
 
 
+@pytest.mark.slow
 def test_a_failed_check_leaves_every_verdict_undecided(tmp_path: Path) -> None:
     before = results_of(tmp_path)
     (report,) = write_report([before.folder], form="text", output=tmp_path / "one").reports
@@ -170,6 +171,7 @@ def test_a_failed_check_leaves_every_verdict_undecided(tmp_path: Path) -> None:
     assert all(row.verdict != "transfers" for found in section.analysis.found("bases") for row in found.bases)
 
 
+@pytest.mark.slow
 def test_checks_of_other_code_do_not_count(tmp_path: Path) -> None:
     results = results_of(tmp_path)
     checked(results, code="0" * 32)
@@ -178,6 +180,7 @@ def test_checks_of_other_code_do_not_count(tmp_path: Path) -> None:
     assert "trainer checks: outdated" in found.text()
 
 
+@pytest.mark.slow
 def test_stored_trials_show_an_ignored_seed(tmp_path: Path) -> None:
     results = results_of(tmp_path, lambda trial: loss_of(replace(trial, seed=0)))
     found = write_report([results.folder], form="text", output=tmp_path / "out")
@@ -193,6 +196,7 @@ def test_a_damaged_file_is_named(content: str, tmp_path: Path) -> None:
         read_checks(tmp_path)
 
 
+@pytest.mark.slow
 def test_checks_are_read_as_they_were_written(tmp_path: Path) -> None:
     results = results_of(tmp_path)
     written = checked(results)

@@ -47,6 +47,7 @@ def readings(optima: tuple[float, ...]) -> list[BaseReading]:
     return [reading(planted(optima, luck)) for luck in range(NUM_SWEEPS)]
 
 
+@pytest.mark.slow
 def test_a_drift_that_stops_recommends_the_shape_at_which_it_stops() -> None:
     for found in readings(STOPS):
         assert found.recommended == found.transfers_from == "width 64"
@@ -55,6 +56,7 @@ def test_a_drift_that_stops_recommends_the_shape_at_which_it_stops() -> None:
         assert found.advice == "tune at width 64, not at width 32, as lr transfers from there"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("octaves", [0.5, 0.7, 1.0, 1.2])
 def test_a_drift_that_never_stops_recommends_no_base(octaves: float) -> None:
     found = readings(tuple(-7.0 + octaves * i for i in range(4)))
@@ -95,6 +97,7 @@ def test_steps_hold_the_difference_of_neighbors() -> None:
     assert all(each.bases[-1].octaves_to_next is None for each in found)
 
 
+@pytest.mark.slow
 def test_steps_that_grow_and_steps_that_turn_are_named() -> None:
     assert {found.trend for found in readings((-6.8, -6.8, -6.8, -5.4))} == {"growing"}
     assert {found.trend for found in readings((-6.2, -5.2, -6.2))} == {"turning"}

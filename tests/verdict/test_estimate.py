@@ -50,6 +50,7 @@ def half_as_wide(grid: LossGrid) -> Answer:
     return replace(answer, optima=optima)
 
 
+@pytest.mark.slow
 def test_intervals_cover_where_a_seed_s_luck_is_smooth() -> None:
     """The negative twin: with residuals of cells taken as independent, they would not."""
     kind = Planted(noise=0.002, luck_slope=0.006, seeds=3)

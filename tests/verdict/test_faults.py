@@ -99,6 +99,7 @@ def breaks(found: Finding, grid: LossGrid) -> list[str]:
 SHAPE_MEANS = st.lists(st.floats(2.0, 6.0), min_size=5, max_size=5)
 
 
+@pytest.mark.slow
 @given(
     means=st.lists(SHAPE_MEANS, min_size=2, max_size=3),
     noise=st.sampled_from((0.0, 0.001, 0.02, 0.3)),

@@ -69,6 +69,7 @@ def test_several_parameterizations_are_advised_apart() -> None:
     assert "Tune lr again along axis0 and axis1 with drifting: the one tuned at the base would lose up to" in first
 
 
+@pytest.mark.slow
 def test_no_summary_has_more_than_twelve_lines() -> None:
     lines = many(12, {"completep-moe": "stays", "sp": "moves"}).summary().splitlines()
     assert len(lines) == 12

@@ -91,11 +91,13 @@ def drawn(basin: BasinKind) -> tuple[float, float]:
     return float(np.mean(covered)), float(np.median(widths) / (2 * 1.96 * np.std(errors)))
 
 
+@pytest.mark.slow
 def test_the_intervals_cover_where_every_shape_has_an_asymmetry_of_its_own() -> None:
     covered, _ = drawn(RandomExponential(0.5, 2.0))
     assert 0.89 <= covered <= 0.995
 
 
+@pytest.mark.slow
 def test_the_intervals_of_parabolas_allow_for_an_asymmetry_and_are_not_much_wider() -> None:
     covered, wider = drawn(PARABOLA)
     assert covered >= 0.89

@@ -69,6 +69,7 @@ def test_moe_shapes_are_compared_with_the_dense_one_of_equal_active_parameters(t
     }
 
 
+@pytest.mark.slow
 def test_a_moe_base_may_have_a_dense_arm_with_steps_and_a_schedule_of_its_own(tmp_path: Path) -> None:
     found = analyze(planted(tmp_path, DENSE_POINTS))
     own = ("w32 d2 E4A1 h32 b512 t200", "w32 d2 D32 b512 t200")  # of two dense shapes, the one with as many steps

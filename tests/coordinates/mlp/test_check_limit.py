@@ -130,6 +130,7 @@ def test_a_swapped_initialization_is_found(
     assert cause in found.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("claim", "rows"), [("mssp-ii", "mup-ii"), ("mup-iii", "mssp-iii")])
 def test_with_the_seeds_of_a_check_it_is_found_with_z_above_30(register: Register, claim: str, rows: str) -> None:
     register(swapped(claim, rows))
@@ -201,6 +202,7 @@ def test_adam_and_sweeps_have_their_line() -> None:
     assert axis.limit.sentence == f"limit: {OF_SWEEPS}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_seeds")
 def test_a_check_fails_by_its_limit_alone_and_shows_it(register: Register, tmp_path: Path) -> None:
     register(swapped("mssp-ii", "mup-ii"))

@@ -74,6 +74,7 @@ def test_layers_have_slopes_at_the_last_step_and_guides_where_something_is_predi
     draw_layers(info).draw_without_rendering()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [mssp, one_matrix])
 def test_all_figures_are_written_and_equal_reports_give_equal_bytes(made: object, tmp_path: Path) -> None:
     assert callable(made)

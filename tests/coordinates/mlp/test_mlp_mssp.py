@@ -41,6 +41,7 @@ def check(lines: tuple[Fit, ...], *, at_least: int) -> None:
     assert sum(found.verdict == "ok" for found in lines) >= at_least
 
 
+@pytest.mark.slow
 def test_mup_ii() -> None:
     lines = lines_of("mup-ii", "sgd", num_seeds=16, **EIGHT_SAMPLES)
     check(lines, at_least=140)
@@ -56,6 +57,7 @@ def test_mup_iii() -> None:
     assert line(lines, "expert_out", "h3", 1).verdict == "no prediction"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "at_least"), [("mssp-i", 75), ("mssp-ii", 95), ("mssp-iii", 85)])
 def test_mssp_under_sgd(name: str, at_least: int) -> None:
     # From one draw of all experts, a narrow model that happens to map one of four samples far decides a seed.
@@ -67,6 +69,7 @@ def test_mssp_under_sgd(name: str, at_least: int) -> None:
     assert line(lines, "expert_in", "effective", 1).verdict == "zero"  # nothing but the readout has moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "at_least"), [("mssp-ii", 150), ("mssp-iii", 145)])
 def test_mssp_under_adam(name: str, at_least: int) -> None:
     seeds = 10 if name == "mssp-iii" else 12

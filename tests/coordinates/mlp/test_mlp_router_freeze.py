@@ -97,6 +97,7 @@ def test_zero_router_and_readout_freeze_as_well() -> None:
     assert abs(slope(lines, "router", "effective", 5) + 0.5) < 0.15
 
 
+@pytest.mark.slow
 def test_one_step_tells_no_gate_from_another() -> None:
     """Prop. 19: after one step all gates are at the fluctuation; after 20 (the source's count) sigmoid has learned."""
     lines = run(SIGMOID, "sgd", steps=SETTLES, num_seeds=8, widths=WIDE)

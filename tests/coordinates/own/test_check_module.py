@@ -243,6 +243,7 @@ class TestMoE:
         assert found["expert_in", "effective"] == found["readout", "effective"] == "ok"
         assert found["moe", "activation"] == "ok"
 
+    @pytest.mark.slow
     def test_a_router_that_is_treated_as_hidden_is_named(self) -> None:
         hidden = {name: "attn_q" if role == "router" else role for name, role in roles_of(self.build_base()).items()}
 
@@ -262,6 +263,7 @@ class TestMoE:
         return OwnGPT(Shape(**MOE_BASE), 64, 8, self.recipe.forward_multipliers(MOE_BASE))
 
 
+@pytest.mark.slow
 def test_a_gpt2_of_transformers_passes_with_q_k_and_v_in_one_tensor() -> None:
     transformers = pytest.importorskip("transformers")
 

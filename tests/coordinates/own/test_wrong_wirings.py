@@ -13,6 +13,7 @@ def test_one_wrong_number_is_found(wiring: Wiring) -> None:
     assert wiring.role in missed(wiring.report(steps=2, seeds=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", ["width", "depth"])
 def test_the_right_wiring_raises_no_alarm(axis: str) -> None:
     assert missed(Wiring(axis=axis, first_seed=100).report(steps=3)) == set()
