@@ -14,6 +14,7 @@ import torch
 from chromium import browser  # noqa: F401 - a fixture of several rooms
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
+from laws import examples
 from recorded import SkipUnchanged
 from s3_fixtures import s3, s3_names, s3_server  # noqa: F401 - fixtures of several rooms
 
@@ -33,10 +34,8 @@ START_RAY = {
     *("test_train_user.py", "test_user_nodes.py"),
 }
 
-# `make test` takes few random examples of every law, `make test-slow` more of them.
-settings.register_profile("few", deadline=None, derandomize=True, database=None, max_examples=8)
-settings.register_profile("many", parent=settings.get_profile("few"), max_examples=30)
-settings.load_profile(os.environ.get("HPXFER_EXAMPLES", "few"))
+settings.register_profile("hpxfer", deadline=None, derandomize=True, database=None, max_examples=examples(30))
+settings.load_profile("hpxfer")
 # Hypothesis also draws numbers that stand in those modules of the project that this process has loaded. Examples would
 # change with the order of the tests and with any edit of hpxfer. Hypothesis has no setting for it.
 providers._get_local_constants = lambda: providers._local_constants

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 
 def drawn() -> list[float]:
     """Return the numbers that Hypothesis draws from [0, 1e9]."""
     numbers: list[float] = []
 
-    @settings(max_examples=300)
+    @settings(max_examples=examples(300))
     @given(st.floats(0, 1e9))
     def draw(number: float) -> None:
         numbers.append(number)

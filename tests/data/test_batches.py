@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.data import TokenData, data_ref, open_data
 from hpxfer.data.corpus import Corpus
@@ -46,7 +47,7 @@ def token_data(draw: st.DrawFn) -> TokenData:
     return counting(num_tokens, context=context, rows=rows, tail_batches=tail_batches, cut=cut)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=token_data(), seed=st.integers(0, 2**32))
 def test_an_epoch_visits_windows_once_and_never_the_tail(data: TokenData, seed: int) -> None:
     num_steps = data.num_windows // data.batch_rows
@@ -86,7 +87,7 @@ def test_held_out_data_of_its_own_leaves_all_other_tokens_to_training() -> None:
     assert np.array_equal(targets, np.arange(501, 533))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(data=token_data(), seed=st.integers(0, 2**32))
 def test_a_batch_is_contiguous_text(data: TokenData, seed: int) -> None:
     for inputs, targets in [data.train_batch(seed, 0), *data.validation_batches()]:
@@ -98,7 +99,7 @@ def test_a_batch_is_contiguous_text(data: TokenData, seed: int) -> None:
         assert (np.diff(inputs, axis=1) == 1).all()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(data=token_data())
 def test_validation_covers_the_tail_in_order(data: TokenData) -> None:
     batches = list(data.validation_batches())

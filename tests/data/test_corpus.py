@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.data.corpus import Corpus, load_corpus
 from hpxfer.data.sources import open_dataset, source_of
@@ -50,7 +51,7 @@ def test_shards_are_mapped_not_read(tmp_path: Path, write_shard: Write) -> None:
     assert all(isinstance(part, np.memmap) for part in corpus.parts if len(part))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     counts=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
     length=st.integers(1, 12),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.data import check_length, data_ref
 from hpxfer.data.reference import require_length
@@ -121,7 +122,7 @@ def test_length_of_missing_data_is_not_checked(make_sweep: Make) -> None:
     check_length(make_sweep("text:/nowhere/a.txt", steps=10**9))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     num_tokens=st.integers(1, 2000),
     steps=st.integers(1, 50),

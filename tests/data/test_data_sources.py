@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.data.sources import DataFile, files, open_dataset
 from hpxfer.data.sources.builtin import stdlib_files
@@ -143,7 +144,7 @@ def test_stdlib_of_this_python() -> None:
     assert not any("site-packages" in path or path.startswith("test/") for path in found)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(counts=st.lists(st.integers(0, 5), min_size=1, max_size=8), data=st.data())
 def test_spans_make_up_the_range(counts: list[int], data: st.DataObject) -> None:
     starts = cumulative(iter(counts))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.data.digest import BLOCK_BYTES, NUM_BLOCKS, blocks, digest
 from hpxfer.data.sources import open_dataset, source_of
@@ -63,7 +64,7 @@ def test_kind_changes_the_digest(tmp_path: Path, write_shard: Write) -> None:
     assert of(f"tokens:{shard}") != of(f"text:{shard}")
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(text=st.binary(min_size=1, max_size=300), data=st.data())
 def test_any_changed_byte_of_small_data_changes_the_digest(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, data: st.DataObject
@@ -98,7 +99,7 @@ def test_large_data_is_sampled(tmp_path: Path) -> None:
     assert of(f"text:{sparse(tmp_path / 'longer', num_bytes + 1)}") != zeros
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(num_tokens=st.integers(1, 10**11), token_bytes=st.sampled_from([1, 2]))
 def test_blocks_lie_in_the_data_and_reach_both_ends(num_tokens: int, token_bytes: int) -> None:
     found = blocks(num_tokens, token_bytes)

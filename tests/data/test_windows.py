@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.data.windows import shuffled
 
@@ -13,7 +14,7 @@ PINNED_10 = [5, 7, 6, 3, 0, 4, 1, 9, 2, 8]
 PINNED_BILLION = [947089523, 75351466, 50682439, 487068384]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**63))
 @example(size=1, seed=0)
 @example(size=2, seed=0)
@@ -25,7 +26,7 @@ def test_every_size_and_seed_gives_a_permutation(size: int, seed: int) -> None:
     assert np.sort(shuffled(np.arange(size), size, seed)).tolist() == list(range(size))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(size=st.integers(1, 10**12), seed=st.integers(0, 1000), data=st.data())
 def test_an_index_alone_goes_where_it_goes_in_company(size: int, seed: int, data: st.DataObject) -> None:
     index = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20)))

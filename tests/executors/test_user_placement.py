@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.executors import ray_cluster
 from hpxfer.executors.local import LocalExecutor
@@ -28,7 +29,7 @@ def most_by_trial(fits: tuple[int, ...], apart: int) -> int:
     return best
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=4), st.integers(2, 3))
 def test_workers_on_nodes_apart_are_counted_exactly(fits: Sequence[int], apart: int) -> None:
     resources = ResourcesSpec(gpus_per_trial=2.0 * apart, gpus_per_node=2)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from limit_sweeps import REGIME_I, REGIME_II, REGIME_III, arm_of, spec_of
 
 from hpxfer.errors import HpxferError
@@ -19,7 +20,7 @@ from hpxfer.scaling.tables.mssp import MSSP_II
 FACTORS = st.sampled_from([0.25, 0.5, 2.0, 3.0])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(init=FACTORS, lr_mult=FACTORS, forward=FACTORS)
 def test_constants_of_mssp_ii_are_those_by_hand(init: float, lr_mult: float, forward: float) -> None:
     """The base has width 16, 8 experts of 2 hidden features. MSSP Table B.1 is written out here."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.limit.against.statistics import (
     ALPHA,
@@ -161,7 +162,7 @@ def test_a_size_is_within_the_tolerance_only_for_sure() -> None:
     assert near[0].mean == pytest.approx(4 / 64 * np.sqrt(np.mean(np.cos(np.arange(6)) ** 2)) / FALL, rel=0.05)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.integers(2, 6),
     st.integers(2, 5),

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from torch import Tensor
 
 from hpxfer.model.router_measures import RouterView, expert_difference, rms, router_measures
@@ -167,7 +168,7 @@ def trial_of(of: RouterView, k: int) -> RouterView:
     return replace(of, **{f"{name}_KPE": value for name, value in tensors.items()}, active_KPE=active)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     num_experts=st.integers(2, 9),
     active=st.integers(1, 9),

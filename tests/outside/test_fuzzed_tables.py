@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 import hpxfer
 from hpxfer.errors import HpxferError
@@ -79,7 +80,7 @@ def refusal(call: Callable[[], object]) -> str | None:
     return None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0, 39), st.sampled_from(sorted(COLUMNS)), CELLS), min_size=1, max_size=4))
 def test_a_spoiled_cell_is_read_or_named(changes: list[tuple[int, str, Any]]) -> None:
     rows = sound()
@@ -89,7 +90,7 @@ def test_a_spoiled_cell_is_read_or_named(changes: list[tuple[int, str, Any]]) ->
     assert message is None or PLACE.search(message)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     sizes=st.lists(st.tuples(*[st.sampled_from([1, 2, 4.0, "8", None, "x"])] * 3), min_size=1, max_size=20),
     base=st.lists(st.sampled_from(["a=1", "b=2", "c=8", "d=1", "a", "a=0"]), max_size=2),
@@ -104,7 +105,7 @@ def test_shape_columns_of_anything_are_read_or_named(
     assert message is None or message.startswith(("table: ", "--base: "))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_what_is_read_can_be_judged(data: st.DataObject) -> None:
     """Numbers of any size, missing runs and diverged ones: the verdict copes, without a warning."""
@@ -126,7 +127,7 @@ def test_what_is_read_can_be_judged(data: st.DataObject) -> None:
     assert {finding.verdict for finding in found.report.findings} <= {"transfers", "stays", "drifts", "undecided"}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)),
     kind=st.sampled_from(["csv", "parquet"]),
@@ -138,7 +139,7 @@ def test_a_file_of_anything_is_read_or_refused(content: bytes, kind: str, tmp_pa
         prepare(read_table(path), where=str(path))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_parquet_file_is_read_or_refused(data: st.DataObject, tmp_path: Path) -> None:
     path = tmp_path / "runs.parquet"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from landscape import LR, Landscape, expansion_of, search_of
+from laws import examples
 
 from hpxfer.plan.hardware import Rate, hardware_of, rate_of
 from hpxfer.plan.make import make_plan, search_counts, workers_of
@@ -83,7 +84,7 @@ def gpu_hours(stacks: list[Stack], rate: Rate) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SEARCHES))
-@settings(max_examples=5)
+@settings(max_examples=examples(5))
 @given(data=st.data())
 def test_no_run_needs_more_than_its_plan_says(name: str, data: st.DataObject) -> None:
     expansion, device = SEARCHES[name], DEVICES[data.draw(st.sampled_from(sorted(DEVICES)))]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from own_model import ROLES, OwnGPT
 from recipe_data import BASE, TARGET, data, multiplies, recipe
 
@@ -30,7 +31,7 @@ def with_axes(**axes: Any) -> Recipe:
 
 
 @given(st.sampled_from((32, 64, 96, 128)), st.integers(2, 4), st.integers(1, 4), st.sampled_from((1, 2)))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_nothing_is_said_inside_the_range(width: int, depth: int, active: int, ratio: int) -> None:
     shape = {"width": width, "depth": depth, "num_active": active, "num_experts": 4 * active}
     assert said(recipe(), **shape, expert_width=ratio * width) == ""

@@ -8,6 +8,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from table_cases import COLUMNS, NO_DECAY, ZERO_INIT, choices, layouts, zeroed
 
 from hpxfer.scaling.evaluate import Globals, Multipliers, evaluate, evaluate_globals, parameterization, ratios
@@ -24,7 +25,7 @@ GLOBALS = tuple(field.name for field in dataclasses.fields(Globals))
 HPS = HPs(lr=0.5, init_scale=2.0, residual_scale=3.0, weight_decay=0.25, eps=1e-8, router_bias_lr=0.125)
 DENSE = {"dense_in", "dense_gate", "dense_out"}
 # There are many columns, and each draws its own shapes.
-few = settings(max_examples=10)
+few = settings(max_examples=examples(10))
 every_column = pytest.mark.parametrize(("name", "optimizer"), COLUMNS)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from sweep_text import SWEEP
 from table_cases import COLUMNS, conventions
 
@@ -22,7 +23,7 @@ PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "quickstart" /
 # completep is for dense models.
 DENSE_BASE = {"width": 32, "depth": 2, "dense_ratio": 4, "head_dim": 32}
 every_column = pytest.mark.parametrize(("name", "optimizer"), COLUMNS)
-few = settings(max_examples=3)
+few = settings(max_examples=examples(3))
 
 
 @every_column

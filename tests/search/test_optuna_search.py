@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from landscape import Landscape, bound_of, expansion_of
+from laws import examples
 
 from hpxfer.errors import HpxferError
 from hpxfer.search import Outcome, Search, make_search
@@ -159,7 +160,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Expansion, "trial", trial)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(seed=st.integers(0, 10**6), at_once=st.integers(1, 9))
 def test_the_order_in_which_trials_end_changes_nothing(seed: int, at_once: int, tmp_path_factory: object) -> None:
     folder = tmp_path_factory.mktemp("order")  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from landscape import LR, Landscape, bound_of, expansion_of, run, search_of
+from laws import examples
 
 from hpxfer.search import Outcome
 from hpxfer.search.arms import arms_of
@@ -60,7 +61,7 @@ def complete() -> dict[str, tuple[frozenset[str], str]]:
     return {name: in_one_go(name) for name in NAMES}
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_neither_order_nor_parallelism_changes_what_is_asked_for(
     complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject
@@ -72,7 +73,7 @@ def test_neither_order_nor_parallelism_changes_what_is_asked_for(
     assert ran.search.why() == complete[name][1]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_a_run_that_was_stopped_goes_on_to_the_same_end(
     complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject
@@ -86,7 +87,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(
     assert second.search.why() == complete[name][1]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_failed_trials_hold_back_what_needs_them_and_a_next_run_ends_it(
     complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject
@@ -102,7 +103,7 @@ def test_failed_trials_hold_back_what_needs_them_and_a_next_run_ends_it(
     assert frozenset(first.outcomes) | frozenset(second.trials) == complete[name][0]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_results_from_elsewhere_are_used_and_others_change_nothing(
     complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject
@@ -124,7 +125,7 @@ def test_no_arm_exceeds_its_budget_nor_a_shape_its_bound(name: str) -> None:
         assert most <= budget * sum(arm.shape.width == shape.width for arm in arms_of(SEARCHES[name]))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_what_is_left_is_counted_by_the_searchs_own_trials(
     complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from landscape import LR, Landscape, Ran, expansion_of, run
+from laws import examples
 
 from hpxfer.errors import HpxferError
 from hpxfer.search import Outcome
@@ -168,7 +169,7 @@ def test_a_loss_given_up_that_is_not_known_to_the_limit_gets_seeds_where_it_is_m
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     optimum=st.floats(-9.5, -3.5),
     noise=st.sampled_from((0.0, 0.002, 0.02, 0.2)),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from laws import examples
 from recipe_data import BASE, data, recipe, recipes
 
 from hpxfer.errors import HpxferError
@@ -23,7 +24,7 @@ from hpxfer.spec.yaml_file import KeyPath, spell, write_yaml
 
 
 @given(recipes())
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_what_is_dumped_loads_to_an_equal_recipe(made: Recipe) -> None:
     again = Recipe.parse(made.dump())
     assert again == made

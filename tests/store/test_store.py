@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from made_results import DIGEST, SPEC, files, made, stored, trials_of
 
 from hpxfer.model.cost import count_params
@@ -178,7 +179,7 @@ def _histories(draw: st.DrawFn) -> list[list[int] | None]:
 
 
 @given(history=_histories())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_any_split_and_order_gives_the_same_table(
     tmp_path_factory: pytest.TempPathFactory, history: list[list[int] | None]
 ) -> None:

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupted import always, often, run
+from laws import examples
 from tiny_trials import BASE, JOINT, numbers, trial
 
 from hpxfer.executors.worker import guarded
@@ -117,7 +118,7 @@ def whole(setting: Setting) -> tuple[list[Trial], tuple[TrialResult, ...]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(cut=st.integers(2, 19), later=st.integers(0, 19), some=st.permutations(range(6)), count=st.integers(1, 6))
 def test_any_part_of_the_stack_goes_on_in_any_order(
     setting: Setting,

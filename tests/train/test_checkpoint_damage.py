@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupted import always, resealed, run
+from laws import examples
 from safetensors.torch import save_file
 from tiny_trials import BASE, numbers, trial
 
@@ -53,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("damage") / "checkpoints"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), header=st.booleans())
 def test_one_wrong_bit_anywhere_is_noticed(
     setting: Setting, folder: Path, where: float, bit: int, header: bool
@@ -70,7 +71,7 @@ def test_one_wrong_bit_anywhere_is_noticed(
     read(path, Stack(trials=tuple(stack_of(setting))), CPU)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(where=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_short_is_noticed(setting: Setting, folder: Path, where: float) -> None:
     path, whole = sound(setting, folder)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.trainer.ending import Cause, Facts, cause, tail
 from hpxfer.trainer.lines import Result
@@ -178,7 +179,7 @@ EXITS = st.builds(Exit, code=CODES, asked=st.booleans()) | st.builds(
 LOGS = st.lists(st.sampled_from(["NaN", "out of memory", "ncclRemoteError", "No such file"])).map("\n".join)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     st.builds(
         Facts,

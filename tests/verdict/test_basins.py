@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.verdict.basins import (
     COHERENCE,
@@ -105,7 +106,7 @@ def test_a_form_is_more_similar_to_itself_than_chance_is() -> None:
 
 
 @given(u=st.lists(st.floats(-20, 20), min_size=1, max_size=6), forms=st.lists(st.integers(0, PRIOR_T.size - 1)))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_rise_lies_between_the_points_of_the_table(u: list[float], forms: list[int]) -> None:
     found = rise_of_all(np.array(u), np.array(forms, dtype=np.int64))
     assert found.shape == (len(forms), len(u))
@@ -118,7 +119,7 @@ def test_a_rise_lies_between_the_points_of_the_table(u: list[float], forms: list
 
 
 @given(data=st.lists(st.tuples(st.integers(0, PRIOR_T.size - 1), st.floats(-8, 8)), min_size=1, max_size=8))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_the_rise_of_each_is_a_row_of_the_rises_of_all(data: list[tuple[int, float]]) -> None:
     forms, u = np.array([form for form, _ in data]), np.array([[at] for _, at in data])
     each = rise_of_each(u, forms)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from planted_lines import grid_of
 
 from hpxfer.verdict.chances import Chances, chances
@@ -65,7 +66,7 @@ def test_a_base_that_is_sure_of_its_best_cell_decides() -> None:
 
 
 @given(limit=st.floats(0.001, 0.5), cell=st.integers(0, 6), luck=st.integers(0, 10))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 def test_the_laws_of_chances(limit: float, cell: int, luck: int) -> None:
     estimated = estimates([-6.3, -5.9, -5.4], luck=luck)
     found, looser = of(estimated, cell, limit), of(estimated, cell, 2 * limit)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.verdict.drift import DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift
 
@@ -37,7 +38,7 @@ def test_no_slope_through_one_scale() -> None:
 
 
 @given(slope=st.floats(-2, 2), start=st.floats(-12, -2), scales=st.sets(st.integers(1, 4096), min_size=3, max_size=6))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_a_planted_slope_is_found(slope: float, start: float, scales: set[int]) -> None:
     order = [float(scale) for scale in sorted(scales)]
     drift = fit_drift(order, [start + slope * float(np.log2(scale)) for scale in order])
@@ -92,7 +93,7 @@ def test_the_interval_of_known_errors() -> None:
     octaves=st.floats(-5, 5),
     num=st.integers(2, 5),
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_a_shift_of_all_optima_changes_no_drift_and_no_move(
     slope: float, start: float, octaves: float, num: int
 ) -> None:
@@ -106,7 +107,7 @@ def test_a_shift_of_all_optima_changes_no_drift_and_no_move(
 
 
 @given(optima=st.lists(st.floats(-9, -3), min_size=3, max_size=5))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_a_move_covers_its_ends_the_widest_pair_and_the_line(optima: list[float]) -> None:
     found = drawn(*optima, se=0.05, num=500)
     move = move_of(found)

@@ -16,6 +16,7 @@ import pytest
 from foreign_worlds import Noise, World
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from planted_lines import grid_of, line
 from verdict_counts import VerdictCounts, measure
 from world_list import WORLDS
@@ -105,7 +106,7 @@ SHAPE_MEANS = st.lists(st.floats(2.0, 6.0), min_size=5, max_size=5)
     noise=st.sampled_from((0.0, 0.001, 0.02, 0.3)),
     seeds=st.integers(2, 3),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_no_reported_loss_is_far_above_the_lowest_one_measured(
     means: list[list[float]], noise: float, seeds: int
 ) -> None:
@@ -321,7 +322,7 @@ def test_a_base_has_one_optimum_on_all_its_axes(luck: int) -> None:
 
 
 @given(luck=st.integers(0, 1000), noise=st.sampled_from((0.005, 0.05)))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 def test_no_regret_is_negative_and_that_of_the_base_is_that_of_one_cell(luck: int, noise: float) -> None:
     found = only(planted(BASIN, noise, 3, luck))
     for shape in found.shapes:

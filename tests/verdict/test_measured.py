@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from planted_lines import grid_of
 from planted_parabolas import X, all_of, parabola
 
@@ -29,7 +30,7 @@ def shape(*cells: list[float], x: Floats | None = None) -> Measured:
     levels=st.lists(st.floats(-2, 2), min_size=3, max_size=3),
     holes=st.sets(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=3),
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_the_level_of_a_seed_changes_no_difference_of_means(levels: list[float], holes: set[tuple[int, int]]) -> None:
     """A cell that lacks a seed is not shifted by what the seed adds to the other cells."""
     loss = parabola(noise=0.0, shapes=1)
@@ -120,7 +121,7 @@ def test_of_equal_means_the_smallest_hp_is_the_lowest() -> None:
         max_size=7,
     )
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_the_laws_of_what_was_measured(losses: list[list[float]]) -> None:
     found = shape(*losses)
     stable = np.flatnonzero(found.stable_K)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from planted_parabolas import X, all_of, parabola
 
 from hpxfer.verdict.loss_grid import Floats
@@ -95,7 +96,7 @@ def test_seeds_far_up_a_wall_differ_and_are_in_doubt() -> None:
 
 
 @given(levels=st.lists(st.floats(-2, 2), min_size=3, max_size=3), luck=st.integers(0, 50))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_the_level_of_a_seed_makes_no_run_odd(levels: list[float], luck: int) -> None:
     loss = parabola(luck=luck)
     loss[0, 2, 1] -= 0.4

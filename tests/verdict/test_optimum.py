@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from planted_lines import GRID, STAYS, grid_of, line
 
 from hpxfer.verdict.loss_grid import loss_grids
@@ -53,7 +54,7 @@ def test_a_parabola_on_an_uneven_grid_gives_back_its_vertex() -> None:
 
 
 @given(rises=st.tuples(st.floats(0.01, 5), st.floats(0.0, 5)), gaps=st.tuples(st.floats(0.1, 3), st.floats(0.1, 3)))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_vertex_lies_between_the_middles_of_its_neighbors(
     rises: tuple[float, float], gaps: tuple[float, float]
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_neighbor_without_a_result_leaves_the_optimum_open() -> None:
 
 
 @given(losses=LOSSES, shift=st.floats(-20, 5.0))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_constant_on_all_losses_does_not_move_the_optimum(losses: list[float], shift: float) -> None:
     found, shifted = of_one_seed(losses), of_one_seed([loss + shift for loss in losses])
     tie = sorted(losses)[1] - min(losses) < 1e-9
@@ -112,7 +113,7 @@ def test_a_constant_on_all_losses_does_not_move_the_optimum(losses: list[float],
 
 
 @given(losses=LOSSES, octaves=st.integers(-20, 20))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_scaling_the_hp_moves_the_optimum_with_it(losses: list[float], octaves: int) -> None:
     found, moved = of_one_seed(losses), of_one_seed(losses, [x + octaves for x in LOG2])
     assert moved.kind == found.kind
@@ -123,7 +124,7 @@ def test_scaling_the_hp_moves_the_optimum_with_it(losses: list[float], octaves: 
 
 
 @given(losses=st.lists(st.one_of(st.floats(1.0, 10.0), st.just(INF), st.none()), min_size=5, max_size=5))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_the_optimum_of_the_means_is_the_lowest_measured_cell(losses: list[float | None]) -> None:
     found = of_one_seed(losses)
     if found.grid_value is None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from planted_lines import grid_of
 
 from hpxfer.verdict.loss_grid import Floats, LossGrid
@@ -69,7 +70,7 @@ def test_equal_losses_give_equal_draws() -> None:
 
 
 @given(constant=st.floats(-3, 3), luck=st.integers(0, 20))
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 def test_a_constant_on_all_losses_changes_nothing_but_the_level(constant: float, luck: int) -> None:
     loss = basins(luck=luck)
     plain, shifted = drawn(loss), drawn(loss + constant)
@@ -78,7 +79,7 @@ def test_a_constant_on_all_losses_changes_nothing_but_the_level(constant: float,
 
 
 @given(octaves=st.integers(-8, 8), luck=st.integers(0, 20))
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 def test_a_shift_of_all_hps_shifts_the_optima_by_as_much(octaves: int, luck: int) -> None:
     loss = basins(luck=luck)
     plain, shifted = drawn(loss), drawn(loss, X + octaves)
@@ -86,7 +87,7 @@ def test_a_shift_of_all_hps_shifts_the_optima_by_as_much(octaves: int, luck: int
 
 
 @given(power=st.integers(-3, 3), luck=st.integers(0, 20))
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 def test_a_factor_on_all_losses_changes_no_optimum(power: int, luck: int) -> None:
     """All of the noise scales too. Powers of two, as they are exact."""
     loss = basins(luck=luck)
@@ -96,7 +97,7 @@ def test_a_factor_on_all_losses_changes_no_optimum(power: int, luck: int) -> Non
 
 
 @given(order=st.permutations(range(3)), luck=st.integers(0, 20))
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 def test_the_order_of_shapes_changes_answers_by_no_more_than_the_draws_do(order: list[int], luck: int) -> None:
     loss = basins(luck=luck)
     plain, permuted = summary(drawn(loss)), summary(drawn(loss[order]))
@@ -204,7 +205,7 @@ def test_losses_of_cells_lie_at_what_was_measured() -> None:
         max_size=3,
     )
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_no_losses_break_it(losses: list[list[list[float]]]) -> None:
     found = drawn(np.array(losses), np.arange(4.0))
     for i, measured in enumerate(found.rows):

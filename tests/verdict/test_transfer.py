@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from planted_lines import MOVES, STAYS, grid_of, line, with_status
 
 from hpxfer.verdict.estimate import estimate_all
@@ -51,7 +52,7 @@ def mean_at(found: LossGrid, i: int, value: float | None) -> float:
     noise=st.sampled_from((0.0, 0.004, 0.05)),
     luck=st.integers(0, 100),
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_regrets_compare_measured_means_and_are_never_negative(optima: list[float], noise: float, luck: int) -> None:
     losses = grid(optima, noise=noise, luck=luck)
     found = only(losses)

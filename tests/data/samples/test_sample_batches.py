@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from sample_files import mnist, numbered, numbers_of
 
 from hpxfer.data import SampleData, open_data
@@ -40,7 +41,7 @@ def raw(data: SampleData, batch: np.ndarray) -> np.ndarray:
     return numbers_of(np.rint(batch.astype(np.float64) * std + mean).astype(int))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     batch=st.integers(1, 7),
     validation=st.integers(1, 4),
