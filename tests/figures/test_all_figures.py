@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 from looks import plain, unlabeled
-from planted_store import PRODUCT, planted_results
+from figure_store import PRODUCT, planted_results
 
 from hpxfer.analysis import analyze
 from hpxfer.figures import DrawnFigure, all_figures

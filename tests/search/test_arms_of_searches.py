@@ -22,7 +22,6 @@ CASES = {
     "random": BOX + "search: {kind: random, budget: 8}\n",
     "optuna": BOX + "search: {kind: optuna, budget: 8}\n",
     "refine": SWEEP + "search: {kind: refine, max_octaves: 2}\n",
-    "refine of a product": BOX + "product: true\nsearch: {kind: refine, budget: 26}\n",
     "coordinate": SWEEP + "search: {kind: coordinate, multipliers: [router.lr_mult]}\n",
     "staged-grid": SWEEP + "search: {kind: staged-grid, multipliers: [init_scale]}\n",
     "verdict": SWEEP + "search: {kind: verdict, budget: 12}\n",
