@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-from looks import plain, unlabeled
 from figure_store import PRODUCT, planted_results
+from looks import plain, unlabeled
 
 from hpxfer.analysis import analyze
 from hpxfer.figures import DrawnFigure, all_figures

@@ -14,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupted import always, resealed, run
-from laws import examples
 from safetensors import safe_open
 from safetensors.torch import save_file
 from tiny_trials import BASE, numbers, trial
