@@ -95,6 +95,7 @@ def test_every_row_of_a_table_is_measured_by_a_part() -> None:
         assert {goal.key for goal in goals} <= set(itertools.chain(*run_bench.BENCHES[name]()))
 
 
+@pytest.mark.slow
 def test_steps_and_layers_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in (cpu_steps, cpu_kernels):
         monkeypatch.setattr(module, "peak_size", lambda: 64)
@@ -110,6 +111,7 @@ def test_steps_and_layers_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (found.rows, found.command) == ((rows[2],), "python tests/bench/run_bench.py kernels")
 
 
+@pytest.mark.slow
 def test_a_store_is_measured() -> None:
     rows = cpu_sweeps.store_rows(stored=2, planned=4, small=1, rounds=1)
     assert [row.key for row in rows] == ["store-load", "store-rerun", "store-memory"]
@@ -203,6 +205,7 @@ def test_an_acceptance_keeps_each_number_and_says_why_an_item_did_not_pass() -> 
     assert json.dumps(lines, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_an_item_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     child = f"import time; time.sleep(2); open({str(mark)!r}, 'w')"
@@ -243,6 +246,7 @@ def test_every_item_has_its_measurement(name: str, monkeypatch: pytest.MonkeyPat
     assert len(called) == 1
 
 
+@pytest.mark.slow
 def test_an_item_of_tests_counts_them_and_an_error_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def share(ran: Ran, expansion: Expansion) -> float:
     return sum(flops[name] for name in ran.trials) / sum(flops.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("salt", range(3))
 def test_it_says_what_the_grid_says_for_less(salt: int) -> None:
     expansion, land = verdict_expansion(), replace(STAYS, salt=salt)

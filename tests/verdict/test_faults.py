@@ -159,6 +159,7 @@ def test_a_first_step_and_then_none_is_never_said_to_transfer(first: str) -> Non
 # 3. Each shape may have an asymmetry of its own.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("side", "drift"), [("right", "+0.4"), ("right", "+0"), ("left", "+0"), ("left", "-0.4")])
 def test_an_asymmetry_that_changes_with_scale_is_no_drift_and_hides_none(side: str, drift: str) -> None:
     counts = rates_of(f"the steep side turns to the {side}, drift {drift}")
@@ -170,6 +171,7 @@ def test_an_asymmetry_that_changes_with_scale_is_no_drift_and_hides_none(side: s
 # 4. Three values of the HP.
 
 
+@pytest.mark.slow
 def test_three_values_decide_a_large_drift_and_are_no_misfit() -> None:
     """Four shapes whose optimum stays are not decided: three losses do not say how a basin bends on each side."""
     drifting = rates_of("3 values at factor 4, noise 0.001, drift 0.5")
