@@ -35,6 +35,7 @@ def folder(done: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(done, tmp_path / "x"))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("how", ["cut off", "gone"])
 def test_lost_curves_come_back_and_the_results_stay(folder: Path, how: str) -> None:
     tiny, path = folder / "tiny", folder / "tiny" / "curves.parquet"

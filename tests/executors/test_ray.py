@@ -55,6 +55,7 @@ def started() -> Iterator[None]:
     ray_executor.ray.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("started")
 class TestRayExecutor(ExecutorSuite):
     @pytest.fixture

@@ -204,6 +204,7 @@ def test_units() -> None:
         judged(frame, unit="\\1")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("unit", ["error", "top-5 error", "accuracy", "percent"])
 def test_an_error_rate_is_not_judged_as_a_loss(unit: str) -> None:
     frame = foreign_table({"good": 0.0, "plain": -1.0}, seed=6)

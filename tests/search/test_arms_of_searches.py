@@ -33,6 +33,7 @@ ARMS = f"[completep-moe, sp, {ARM.format('completep-moe')}, {ARM.format('sp')}]"
 MULT = "attn_q.lr_mult"
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kind", CASES)
 def test_every_arm_is_searched_as_in_a_sweep_of_its_own_and_reads_back(kind: str, tmp_path: Path) -> None:
     spec = parse_sweep(CASES[kind].replace(TABLES, ARMS) + HPS)

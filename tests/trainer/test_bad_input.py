@@ -168,6 +168,7 @@ for generation in range(200_000):
     failed(runner.run(program), "bug", "exit code 0 without a result line")
 
 
+@pytest.mark.slow
 def test_it_ignores_sigterm(runner: Runner) -> None:
     run = runner.run("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HANG, timeouts=QUICK)
     failed(run, "timeout", "start_s")

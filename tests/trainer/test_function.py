@@ -212,6 +212,7 @@ def test_two_ranks_speak_once(runner: Runner) -> None:
     assert sorted(os.listdir(runner.folder / "ckpt" / "step-2")) == ["rank-0", "rank-1"]
 
 
+@pytest.mark.slow
 def test_an_error_of_one_rank_comes_through_torchrun(runner: Runner) -> None:
     body = "def train(trial):\n    if trial.rank: raise MemoryError('rank 1')\n    import time; time.sleep(600)"
     ending = run(runner, body, *TORCHRUN).ending

@@ -142,6 +142,7 @@ def test_with_the_seeds_of_a_check_it_is_found_with_z_above_30(register: Registe
     assert abs(found.z) > 30
 
 
+@pytest.mark.first
 @pytest.mark.usefixtures("few_seeds")
 @pytest.mark.parametrize(
     ("row", "lr"),

@@ -59,6 +59,7 @@ def test_a_sum_of_independent_experts_fades_as_mup_says() -> None:
     assert start.verdict == "ok"
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("trained", "claimed", "missed"),
     [("mup-ii", "mssp-ii", ("h3: A1", 0)), ("mssp-ii", "mup-ii", ("h3: A1", 0)), ("mup-iii", "mssp-ii", ("h3: A1", 0))],
