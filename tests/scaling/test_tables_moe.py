@@ -132,24 +132,6 @@ def test_complete_mue_worked_example() -> None:
     assert (at.beta1, at.beta2) == pytest.approx((1 - 0.05 / 4, 1 - 0.05 / 4))
 
 
-def test_complete_mue_hybrid_example() -> None:
-    """H_sh = 0.5 d and three active experts of 0.5 d: H_tot = 2 d, A = 1/2, down init sqrt(2), shared and routed."""
-    base = Shape(width=64, depth=2, head_dim=32, dense_width=64)
-    target = Shape(
-        width=64,
-        depth=2,
-        head_dim=32,
-        num_experts=6,
-        num_active=3,
-        expert_width=32,
-        num_shared=1,
-        shared_width=32,
-    )
-    got = evaluate(parameterization("complete-mue"), base, target)
-    for role in ("shared_out", "expert_out"):
-        assert (got[role].forward, got[role].init_std) == pytest.approx((0.5, 2**0.5))
-
-
 @pytest.mark.parametrize(
     ("batch", "steps", "lr", "one_minus_beta"),
     [
