@@ -121,18 +121,6 @@ def test_batches_of_many_steps_are_those_of_each(cut: int) -> None:
         assert np.array_equal(targets[index], batch[1])
 
 
-def test_text_from_file_to_batch(tmp_path: Path, make_sweep: Make) -> None:
-    text = bytes(range(256)) * 2
-    (tmp_path / "a.txt").write_bytes(text)
-    data = open_data(setting(make_sweep(f"text:{tmp_path}/a.txt")))
-    assert data.num_tokens == 512
-    for inputs, targets in [data.train_batch(7, 0), *data.validation_batches()]:
-        assert inputs.shape == (4, 8)
-        for row, shifted in zip(inputs, targets, strict=True):
-            assert bytes([*row, shifted[-1]]) in text
-            assert row[1:].tolist() == shifted[:-1].tolist()
-
-
 def test_steps_do_not_change_the_order(tmp_path: Path, make_sweep: Make) -> None:
     (tmp_path / "a.txt").write_bytes(bytes(range(256)) * 4)
     short, long = (open_data(setting(make_sweep(f"text:{tmp_path}/a.txt", steps=steps))) for steps in (2, 20))

@@ -10,7 +10,6 @@ import mup
 import pytest
 import torch
 import torch.nn.functional as F
-from mup.shape import _zip_infshape_dict
 from mup_models import MLP, Transformer, role_of
 from torch import nn
 
@@ -163,29 +162,12 @@ def recipe() -> Recipe:
     return Recipe(file.model_copy(update={"parameterization": TablePart(name="mup")}))
 
 
-def test_the_package_eats_letters_of_names() -> None:
-    """`str.strip("module.")` takes any of these letters off both ends, not the prefix."""
-    wrapped = {f"module.{name}": (1,) for name in NAMES}
-    with pytest.raises(AssertionError, match="extra names"):
-        _zip_infshape_dict(wrapped, dict.fromkeys(NAMES, (1,)))
-
-
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_patterns_see_whole_names(prefix: str) -> None:
     names = [prefix + name for name in NAMES]
     got = match_roles(names, [], [("*embed.weight", "embedding"), (f"{prefix}m*", "norm"), ("*", "hidden_bias")], {})
     assert list(got) == names
     assert list(got.values()) == ["embedding", "norm", "norm", "hidden_bias"]
-
-
-def test_the_package_writes_into_the_caller_s_groups_and_onto_tensors() -> None:
-    """A second optimizer made from the same groups starts from what the first wrote."""
-    shapes = [Shape(width=8 * n, depth=1, head_dim=8, dense_width=16 * n) for n in (1, 2, 4)]
-    model = mup.set_base_shapes(MLP(shapes[2]), MLP(shapes[0]), delta=MLP(shapes[1]))
-    groups = [{"params": list(model.parameters())}]
-    mup.MuAdamW(groups, lr=0.1, weight_decay=0.01)
-    assert groups[0].keys() == {"params", "lr", "weight_decay"}
-    assert all(hasattr(tensor, "infshape") for tensor in model.parameters())
 
 
 @pytest.mark.filterwarnings("ignore::hpxfer.recipe.OtherModelWarning")  # the recipe was tuned on another model

@@ -21,7 +21,7 @@ from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.trial import TRAINER_VERSION, Cell, DataRef, Expansion, base_hps, hp_points
 from hpxfer.trial import expansion as trial_module
-from hpxfer.trial.identity import canonical, hps_of
+from hpxfer.trial.identity import hps_of
 
 DATA = DataRef(digest="d1", tokenizer="ascii", vocab_size=128)
 # One trial at the base and one above it, for each of two parameterizations.
@@ -325,17 +325,6 @@ def test_an_enormous_grid_gives_its_first_cells_at_once(monkeypatch: pytest.Monk
     cells = list(itertools.islice(expansion.cells(), 6))  # two seeds: three points
     assert [(cell.trial.hps, cell.trial.seed) for cell in cells] == [(hps, seed) for hps in made for seed in (0, 1)]
     assert len(made) == 3
-
-
-def test_canonical_json() -> None:
-    assert canonical({"b": [1.0, None], "a": "x"}) == '{"a":"x","b":[1.0,null]}'
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        canonical(float("nan"))
-
-
-def test_the_column_follows_the_optimizer() -> None:
-    sgd = edited(("steps: 200", "steps: 200\n  optimizer: sgd"), ("[completep-moe, sp]", "[sp]"))
-    assert (expand(SWEEP).setting.column, expand(sgd).setting.column) == ("adam", "sgd")
 
 
 def test_the_trainers_version_is_part_of_an_id() -> None:
