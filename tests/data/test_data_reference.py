@@ -1,4 +1,4 @@
-"""What planning needs to know about the data: identity and length."""
+"""What planning needs to know about the data: identity and length, also of points with data of their own."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
+from made_results import made
+from sweep_text import SWEEP
 
-from hpxfer.data import check_length, data_ref
+from hpxfer.data import check_length, data_ref, open_data, point_keys, require_data
 from hpxfer.data.reference import require_length
+from hpxfer.driver import prepare
 from hpxfer.errors import HpxferError
-from hpxfer.spec import SweepSpec
+from hpxfer.plan.make import make_plan
+from hpxfer.plan.point_data import data_lines
+from hpxfer.plan.text import plan_text
+from hpxfer.results import load_results
+from hpxfer.spec import SweepSpec, load_sweep, parse_sweep
+from hpxfer.spec.data import own_data
 from hpxfer.spec.data_section import DataSpec
+from hpxfer.store import Store
+from hpxfer.trial import Expansion
 
 Write = Callable[..., Path]
 Make = Callable[..., SweepSpec]
@@ -24,10 +34,8 @@ Make = Callable[..., SweepSpec]
     ("kind", "tokenizer", "vocabulary"),
     [
         ("text", None, ("bytes", 256)),
-        ("text", "bytes", ("bytes", 256)),
         ("text", "ascii", ("ascii", 128)),
         ("tokens", None, ("gpt2", 50304)),
-        ("tokens", "gpt2", ("gpt2", 50304)),
     ],
 )
 def test_vocabulary_of_a_tokenizer(
@@ -44,12 +52,6 @@ def test_vocabulary_by_its_size(tmp_path: Path, write_shard: Write) -> None:
     assert (ref.tokenizer, ref.vocab_size) == ("ids", 10)
     with pytest.raises(HpxferError, match=r"a\.bin: token 9: .*below the vocabulary of 9, got 9"):
         data_ref(DataSpec(source=f"tokens:{path}", vocab_size=9))
-
-
-def test_builtin_is_ascii_and_stable() -> None:
-    ref = data_ref(DataSpec(source="builtin:stdlib"))
-    assert (ref.tokenizer, ref.vocab_size) == ("ascii", 128)
-    assert data_ref(DataSpec(source="builtin:stdlib", digest=ref.digest)) == ref
 
 
 def test_tokenizer_is_not_in_the_digest(tmp_path: Path) -> None:
@@ -109,43 +111,19 @@ def test_the_longest_run_of_an_axis_must_fit_too(tmp_path: Path, make_sweep: Mak
         check_length(sweep)
 
 
-def test_length_counts_all_shards(tmp_path: Path, make_sweep: Make, write_shard: Write) -> None:
-    write_shard(tmp_path / "a.bin", range(100))
-    sweep = make_sweep(f"tokens:{tmp_path}/*.bin")
-    with pytest.raises(HpxferError, match=r"at least 162 tokens .* got 100 at tokens:"):
-        check_length(sweep)
-    write_shard(tmp_path / "b.bin", range(62))
-    check_length(sweep)
-
-
 def test_length_of_missing_data_is_not_checked(make_sweep: Make) -> None:
     check_length(make_sweep("text:/nowhere/a.txt", steps=10**9))
 
 
 @settings(deadline=None, max_examples=examples(50))
-@given(
-    num_tokens=st.integers(1, 2000),
-    steps=st.integers(1, 50),
-    context=st.integers(1, 20),
-    rows=st.integers(1, 4),
-    tail=st.integers(1, 3),
-    epochs=st.integers(1, 3),
-)
+@given(*(st.integers(1, most) for most in (2000, 50, 20, 4, 3, 3)))
 def test_the_steps_that_are_said_to_fit_do(
     num_tokens: int, steps: int, context: int, rows: int, tail: int, epochs: int
 ) -> None:
     def fits(steps: int) -> str | None:
         try:
-            require_length(
-                name="x",
-                num_tokens=num_tokens,
-                steps=steps,
-                batch_tokens=context * rows,
-                validation_tokens=tail * context * rows,
-                held_out=None,
-                context=context,
-                epochs=epochs,
-            )
+            sizes = {"batch_tokens": context * rows, "validation_tokens": tail * context * rows, "context": context}
+            require_length(name="x", num_tokens=num_tokens, steps=steps, held_out=None, epochs=epochs, **sizes)
         except HpxferError as error:
             return str(error)
         return None
@@ -187,3 +165,114 @@ def test_held_out_data_is_part_of_the_identity(tmp_path: Path) -> None:
         data_ref(DataSpec(source=source, validation=f"text:{tmp_path}/c.txt", validation_digest="0" * 32))
     with pytest.raises(HpxferError, match=r"^data\.validation: must name data on this machine, got text:/no/such"):
         data_ref(DataSpec(source=source, validation="text:/no/such"))
+
+
+LONG = "{width: 64, steps: 400, data: text:more.txt}"
+
+
+def swept(folder: Path, *edits: tuple[str, str], long: str = LONG) -> SweepSpec:
+    (folder / "few.txt").write_bytes(bytes(range(32, 96)) * 2000)
+    (folder / "more.txt").write_bytes(bytes(range(32, 96))[::-1] * 4000)
+    (folder / "held.txt").write_bytes(b"held out " * 300)
+    text = SWEEP.replace("source: builtin:stdlib", "source: text:few.txt\n  validation: text:held.txt")
+    text = text.replace("width: [32, 64]", f"width: [32, 64]\n  long: {{shapes: [{long}]}}")
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "s.yaml").write_text(text)
+    return load_sweep(folder / "s.yaml")
+
+
+def test_only_that_shape_trains_on_it(tmp_path: Path) -> None:
+    spec = swept(tmp_path)
+    (own,) = own_data(spec).values()
+    assert own.source == f"text:{tmp_path}/more.txt"
+    require_data(spec)
+    check_length(spec)
+    data = data_ref(spec.data, point_keys(spec))
+    trials = list(Expansion(spec, data).trials())
+    sources = {(trial.shape.steps, trial.setting.data_source, trial.setting.data_digest) for trial in trials}
+    assert sources == {(200, spec.data.source, data.digest), (400, own.source, data.others[0][1])}
+    assert len({trial.setting.validation_digest for trial in trials}) == 1
+    (long,) = {trial.setting for trial in trials if trial.shape.steps == 400}
+    assert open_data(long).num_tokens == 64 * 4000
+
+
+def test_the_plan_says_which_shape_trains_on_what(tmp_path: Path) -> None:
+    lines = data_lines(swept(tmp_path))
+    assert [line.split(": ", 1)[0] for line in lines] == ["w64 d2 E4A1 h64 b512 t400", "all other shapes"]
+    assert [Path(line).name for line in lines] == ["more.txt", "few.txt"]
+    swept(tmp_path)
+    job = prepare(tmp_path / "s.yaml", results=tmp_path / "results", executor="local")
+    text = plan_text(make_plan(job.expansion, ()))
+    assert all(f"data of {line}" in text.splitlines() for line in lines)
+    assert data_lines(parse_sweep(SWEEP)) == ()
+
+
+def test_a_stored_sweep_knows_all_digests(tmp_path: Path) -> None:
+    swept(tmp_path)
+    job = prepare(tmp_path / "s.yaml", results=tmp_path / "results", executor="local")
+    store = Store.open(job.folder, write=True)
+    store.save_sweep(job.spec, job.expansion.data.digest)
+    store.append([made(next(iter(job.expansion.trials())))])
+    ids = {trial.id for trial in job.expansion.trials()}
+    for name in ("few", "more", "held"):
+        (tmp_path / f"{name}.txt").unlink()
+    again = prepare(job.folder / "sweep.yaml", results=tmp_path / "results", executor="local")
+    assert {trial.id for trial in again.expansion.trials()} == ids
+    assert {trial.id for trial in load_results(job.folder).expansion.trials()} == ids
+
+
+@pytest.mark.parametrize(
+    ("edits", "long", "message"),
+    [
+        ((("\n  validation: text:held.txt", ""),), LONG, r"axes\.long\.shapes\[0\]\.data: needs data\.validation, so"),
+        ((), "{width: 64, steps: 400, data: x}", r"axes\.long\.shapes\[0\]\.data\.source: must be builtin:stdlib"),
+        (
+            (),
+            "{width: 64, data: text:more.txt}",
+            r"axes\.long\.shapes\[0\]: must have the data of axes\.width\.values\[1\], which",
+        ),
+        (
+            (("text:held.txt", "text:held.txt\n  digest: ab\n  validation_digest: ab"),),
+            LONG,
+            r"data\.digest: must be given with data\.digest: all digests stand in for data, or none does",
+        ),
+    ],
+)
+def test_bad_input_is_named(tmp_path: Path, edits: tuple[tuple[str, str], ...], long: str, message: str) -> None:
+    with pytest.raises(HpxferError, match=message):
+        swept(tmp_path, *edits, long=long)
+
+
+def test_data_that_is_too_short_or_not_there(tmp_path: Path) -> None:
+    with pytest.raises(HpxferError, match=r"at axes\.long\[0\]: must hold at least .* got 256000 at text:.*more\.txt"):
+        check_length(swept(tmp_path, long="{width: 64, steps: 4000, data: text:more.txt}"))
+    with pytest.raises(HpxferError, match=r"^axes\.long\.shapes\[0\]\.data\.source: must name data .*gone\.txt"):
+        require_data(swept(tmp_path, long="{width: 64, steps: 400, data: text:gone.txt}"))
+
+
+@pytest.mark.parametrize("form", ["long: {{shapes: [{}]}}", "long: [{}]"])
+@pytest.mark.parametrize(
+    ("long", "line", "key", "rule"),
+    [
+        ("{width: 64, steps: 400, data: text:gone.txt}", 18, "axes.long[0].data.source", "must name data on this"),
+        (
+            "{width: 64, steps: 40000, data: text:more.txt}",
+            18,
+            "axes.long[0].data.source",
+            "or lower axes.long[0].steps (at most 499 fit), or training.batch_tokens",
+        ),
+        ("{width: 64, steps: 40000}", 7, "data.source", "or lower axes.long[0].steps (at most 249 fit), or training"),
+    ],
+)
+def test_errors_name_the_keys_of_the_point(
+    tmp_path: Path, form: str, long: str, line: int, key: str, rule: str
+) -> None:
+    """The key is spelled as the file has it."""
+    swept(tmp_path, ("long: {shapes: [LONG]}", form.format(long)), long="LONG")
+    with pytest.raises(HpxferError) as error:
+        prepare(tmp_path / "s.yaml", results=tmp_path / "results", executor="local")
+    spelled = key.replace("long[0]", "long.shapes[0]") if "shapes" in form else key
+    assert f"s.yaml:{line}: {spelled}: " in str(error.value)
+    assert rule in str(error.value)

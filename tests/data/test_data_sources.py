@@ -1,23 +1,28 @@
-"""The files of a data set."""
+"""The files of a data set, and the shipped sources of data with broken ones that their suite must refuse."""
 
 from __future__ import annotations
 
 import glob
 import os
 import sysconfig
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from laws import examples
+from numpy.typing import NDArray
 
-from hpxfer.data.sources import DataFile, files, open_dataset
+from hpxfer.data.sources import SOURCES, DataFile, Dataset, DataSource, files, open_dataset
 from hpxfer.data.sources.builtin import stdlib_files
 from hpxfer.data.sources.dataset import cumulative, spans
 from hpxfer.data.sources.files import matching_files
 from hpxfer.errors import HpxferError
+from hpxfer.testing.data_sources import DataSourceSuite
 
 
 def names(source: str) -> list[str]:
@@ -30,21 +35,6 @@ def write(root: Path, *paths: str) -> None:
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(path)
-
-
-def test_glob_is_sorted_and_passes_over_folders(tmp_path: Path) -> None:
-    write(tmp_path, "b.txt", "a.txt", "c.txt/inside", "note.md")
-    assert names(f"text:{tmp_path}/*.txt") == ["a.txt", "b.txt"]
-
-
-def test_two_stars_recurse(tmp_path: Path) -> None:
-    write(tmp_path, "z.txt", "d/e/f.txt", "d/g.txt")
-    assert names(f"text:{tmp_path}/**/*.txt") == ["f.txt", "g.txt", "z.txt"]
-
-
-def test_two_stars_twice_name_a_file_once(tmp_path: Path) -> None:
-    write(tmp_path, "d/e/f.txt")
-    assert names(f"text:{tmp_path}/**/**/*.txt") == ["f.txt"]
 
 
 def test_glob_characters_in_a_literal_name(tmp_path: Path) -> None:
@@ -74,31 +64,16 @@ def test_folder_is_refused(tmp_path: Path, pattern: str) -> None:
         open_dataset(f"text:{tmp_path}/{pattern}")
 
 
-def test_dangling_link_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").symlink_to(tmp_path / "gone")
-    with pytest.raises(HpxferError, match=r"a\.txt: cannot be read: No such file"):
-        open_dataset(f"text:{tmp_path}/a.txt")
-
-
-def test_file_that_vanishes_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(HpxferError, match=r"gone: cannot be read: No such file"):
-        DataFile(path=str(tmp_path / "gone"), num_tokens=1, dtype="u1").read(0, 1)
-
-
-def test_pipe_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_or_changes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a").write_bytes(b"abc")
+    with pytest.raises(HpxferError, match=r"link: cannot be read: No such file"):
+        open_dataset(f"text:{tmp_path}/link")
     with pytest.raises(HpxferError, match=r"pipe: must be a regular file"):
         open_dataset(f"text:{tmp_path}/pipe")
-
-
-def test_reading_skips_the_header_and_stops(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"head" + np.arange(10, dtype="<u2").tobytes())
-    file = DataFile(path=str(tmp_path / "a"), num_tokens=10, dtype="<u2", header=b"head")
-    assert file.read(3, 6).tolist() == [3, 4, 5]
-
-
-def test_file_that_shrinks_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"abc")
+    with pytest.raises(HpxferError, match=r"gone: cannot be read: No such file"):
+        DataFile(path=str(tmp_path / "gone"), num_tokens=1, dtype="u1").read(0, 1)
     with pytest.raises(HpxferError, match="became shorter while it was read; start again"):
         DataFile(path=str(tmp_path / "a"), num_tokens=4, dtype="u1").read(0, 4)
 
@@ -106,17 +81,10 @@ def test_file_that_shrinks_is_refused(tmp_path: Path) -> None:
 def test_stdlib_leaves_out_tests_packages_and_what_is_local(tmp_path: Path) -> None:
     kept = ["os.py", "json/decoder.py", "unittest/case.py", "lib2to3/main.py"]
     left_out = [
-        "test/test_os.py",
-        "unittest/test/test_case.py",
-        "lib2to3/tests/data/x.py",
-        "idlelib/idle_test/x.py",
-        "site-packages/numpy/core.py",
-        "dist-packages/x.py",
-        "json/__pycache__/decoder.py",
-        "config-3.11-x86_64-linux-gnu/python-config.py",
-        "_sysconfigdata__linux_x86_64-linux-gnu.py",
+        *("test/test_os.py", "unittest/test/test_case.py", "lib2to3/tests/data/x.py", "idlelib/idle_test/x.py"),
+        *("site-packages/numpy/core.py", "dist-packages/x.py", "json/__pycache__/decoder.py", "LICENSE.txt"),
+        *("config-3.11-x86_64-linux-gnu/python-config.py", "_sysconfigdata__linux_x86_64-linux-gnu.py"),
         "sitecustomize.py",
-        "LICENSE.txt",
     ]
     write(tmp_path, *kept, *left_out)
     assert sorted(stdlib_files(str(tmp_path))) == sorted(str(tmp_path / name) for name in kept)
@@ -160,11 +128,6 @@ def test_span_beyond_the_data_is_a_bug() -> None:
         list(spans((0, 4), 2, 5))
 
 
-def test_matching_files_of_a_literal_path(tmp_path: Path) -> None:
-    write(tmp_path, "a.txt")
-    assert matching_files(str(tmp_path / "a.txt")) == [str(tmp_path / "a.txt")]
-
-
 TREE = ("a/b/c.txt", "a/b/d.md", "a/.h/e.txt", ".f.txt", "g.txt", "a/g.txt", "a/[x]/h.txt", "ab/b/i.txt")
 PARTS = st.sampled_from(["**", "*", "a", "b", "*.txt", "?", "[ab]", "a*", ".*", "g.txt", "[[]x]", "missing", ".h"])
 
@@ -199,11 +162,7 @@ def test_a_glob_ends_at_too_many_names_whether_they_match_or_not(
     for pattern in ("**", "**/*.none", "**/**/*.txt", "*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*"):
         with pytest.raises(HpxferError, match=r"^data\.source: must be found among at most 50 names"):
             matching_files(f"{tmp_path}/{pattern}")
-
-
-def test_a_glob_of_the_whole_disk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_NAMES", 1000)
-    with pytest.raises(HpxferError, match=r"^data\.source: must be found among at most 1000 names"):
+    with pytest.raises(HpxferError, match=r"^data\.source: must be found among at most 50 names"):
         open_dataset("text:/**")
 
 
@@ -228,3 +187,123 @@ def test_no_path_is_too_strange(path: str, tmp_path: Path, monkeypatch: pytest.M
 def test_what_no_path_can_be(path: str) -> None:
     with pytest.raises(HpxferError, match=r"must be a path of at most 4096 characters, .* got '.{1,80} of"):
         matching_files(path)
+
+
+Write = Callable[..., Path]
+
+
+class TestText(DataSourceSuite):
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> str:
+        (tmp_path / "a.txt").write_bytes(bytes(range(256)))
+        (tmp_path / "b.txt").write_text("some more text")
+        return f"text:{tmp_path}/*.txt"
+
+
+class TestTokens(DataSourceSuite):
+    @pytest.fixture
+    def source(self, tmp_path: Path, write_shard: Write) -> str:
+        write_shard(tmp_path / "a.bin", np.arange(0, 50_000, 200))
+        write_shard(tmp_path / "b.bin", [])
+        write_shard(tmp_path / "c.bin", [7, 8, 9])
+        return f"tokens:{tmp_path}/*.bin"
+
+
+class TestBuiltin(DataSourceSuite):
+    @pytest.fixture
+    def source(self) -> str:
+        return "builtin:stdlib"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A part that counts: its tokens are 0, 1, 2, ... `wrong` breaks it."""
+
+    path: str = "numbers"
+    num_tokens: int = 240
+    header: bytes = b""
+    wrong: str = ""
+
+    def read(self, low: int, high: int) -> NDArray[Any]:
+        if self.wrong == "ignores low":
+            return np.arange(high - low, dtype=np.uint8)
+        if self.wrong == "signed":
+            return np.arange(low, high, dtype=np.int64)
+        if self.wrong == "random":
+            return np.random.default_rng().integers(0, 240, high - low, dtype=np.uint8)
+        return np.arange(low, high, dtype=np.uint8)
+
+
+def numbers(wrong: str = "", **changes: Any) -> DataSource:
+    def open_numbers(rest: str) -> Dataset | None:
+        return None if rest.startswith("/") else Dataset(format="numbers", parts=(Numbers(wrong=wrong),))
+
+    row = DataSource(name="numbers", usage="numbers:N", tokenizers={"count": 240}, open=open_numbers)
+    return replace(row, **changes)
+
+
+@pytest.fixture
+def good() -> Iterator[DataSource]:
+    with SOURCES.registered(numbers()) as row:
+        yield row
+
+
+@pytest.mark.usefixtures("good")
+class TestNumbers(DataSourceSuite):
+    """The twin of the broken ones below."""
+
+    @pytest.fixture
+    def source(self) -> str:
+        return "numbers:240"
+
+
+BROKEN = {
+    "usage of another": (numbers(usage="text:PATH"), "test_the_row_is_registered_and_says_how_it_is_used"),
+    "no tokenizer": (numbers(tokenizers={}), "test_the_row_is_registered_and_says_how_it_is_used"),
+    "refuses itself": (numbers(problem=lambda rest: "no"), "test_the_row_is_registered_and_says_how_it_is_used"),
+    "data of nothing": (
+        numbers(open=lambda rest: Dataset(format="numbers", parts=(Numbers(),))),
+        "test_a_path_without_data_is_no_data",
+    ),
+    "too short": (
+        numbers(open=lambda rest: Dataset(format="numbers", parts=(Numbers(num_tokens=9),))),
+        "test_parts_add_up",
+    ),
+    "ignores low": (numbers("ignores low"), "test_a_part_reads_the_tokens_that_it_is_asked_for"),
+    "signed ids": (numbers("signed"), "test_a_part_reads_the_tokens_that_it_is_asked_for"),
+    "other bytes per token": (
+        numbers(open=lambda rest: Dataset(format="numbers", parts=(Numbers(),), token_bytes=2)),
+        "test_a_part_reads_the_tokens_that_it_is_asked_for",
+    ),
+    "random data": (numbers("random"), "test_the_digest_is_a_function_of_the_data"),
+    "ids beyond the vocabulary": (
+        numbers(tokenizers={"count": 100}, holds_ids=False),
+        "test_every_tokenizer_gives_ids_of_its_vocabulary",
+    ),
+    "loads other ids at each call": (
+        numbers(load=lambda dataset, _: (np.random.default_rng().integers(0, 240, 240, dtype=np.uint8),)),
+        "test_loading_twice_gives_the_same_ids",
+    ),
+    "changes ids": (
+        numbers(load=lambda dataset, _: (np.zeros(240, np.uint8),)),
+        "test_ids_are_those_of_the_parts",
+    ),
+}
+
+
+@pytest.mark.parametrize(("row", "test"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_source_is_refused(row: DataSource, test: str) -> None:
+    suite: Any = DataSourceSuite()
+    with SOURCES.registered(row), pytest.raises(AssertionError):
+        getattr(suite, test)("numbers:240")
+
+
+def test_an_unknown_prefix_is_named_with_the_nearest() -> None:
+    with pytest.raises(HpxferError, match=r"data\.source: unknown data source 'tokns'; did you mean 'tokens'\?"):
+        open_dataset("tokns:/a.bin")
+
+
+def test_a_file_of_any_dtype_is_a_part(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"head" + np.arange(10, dtype="<u4").tobytes())
+    file = DataFile(path=str(tmp_path / "a"), num_tokens=10, dtype="<u4", header=b"head")
+    assert file.read(3, 6).tolist() == file.mapped()[3:6].tolist() == [3, 4, 5]

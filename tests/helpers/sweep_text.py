@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 SWEEP = """\
 name: small
 model:
@@ -54,3 +56,36 @@ def edited(*edits: tuple[str, str], text: str = SWEEP) -> str:
         assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
         text = text.replace(old, new)
     return text
+
+
+def with_keys(text: str, *edits: str) -> str:
+    """Return a sweep with keys set (`training.eps: 1`, `model.base.depth: 3`) or taken out (`-training.eps`).
+
+    What the file has not comes last in its section, or in the braces of its line.
+    """
+    lines = text.splitlines()
+    for edit in edits:
+        path, _, value = edit.removeprefix("-").partition(": ")
+        section, *inner = path.split(".", 1)
+        start = next((at for at, line in enumerate(lines) if line.split(":")[0] == section), len(lines))
+        end = next((at for at in range(start + 1, len(lines)) if lines[at][0] != " "), len(lines))
+        if not inner:
+            lines[start:end] = [] if edit[0] == "-" else [f"{section}: {value}"]
+            continue
+        found = [at for at in range(start, end) if inner[0] in (name := lines[at].strip().split(":")[0], f"'{name}'")]
+        key, _, dim = inner[0].partition(".")
+        braces = [at for at in range(start, end) if dim and lines[at].startswith(f"  {key}: {{")]
+        if braces:
+            lines[braces[0]] = _in_braces(lines[braces[0]], dim, None if edit[0] == "-" else value)
+        elif found:
+            lines[found[0] : found[0] + 1] = [] if edit[0] == "-" else [f"  {inner[0]}: {value}"]
+        else:
+            assert edit[0] != "-", edit
+            lines[end:end] = [f"{section}:", f"  {inner[0]}: {value}"][start < end :]
+    return "\n".join(lines) + "\n"
+
+
+def _in_braces(line: str, key: str, value: str | None) -> str:
+    spelled = "" if value is None else f", {key}: {value}"
+    without = re.sub(rf"\b{key}: [^,}}]*(, )?", "", line)
+    return re.sub(r"\{, ", "{", re.sub(r"(, )?\}$", f"{spelled}}}", without))

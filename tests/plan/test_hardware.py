@@ -1,15 +1,19 @@
-"""The hardware that a plan is priced on: found by name, rated by what was measured on it, else by what is assumed."""
+"""The hardware that a plan is priced on, records of what was measured on it, and the tokens that fill it."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_trials import BASE, SETTING
+from bench_record import RECORD
+from tiny_trials import BASE, SETTING, trial
 
 from hpxfer.errors import HpxferError
 from hpxfer.host import machine
 from hpxfer.model.cost import count_params, train_flops
+from hpxfer.plan import hardware
 from hpxfer.plan.hardware import (
     ASSUMED_MFU,
     CPU_CORE,
@@ -19,13 +23,15 @@ from hpxfer.plan.hardware import (
     HARDWARE,
     OTHER_GPU,
     device_of,
+    filled,
     hardware_named,
     hardware_of,
     rate_of,
     this_machine,
 )
-from hpxfer.plan.packing import Device
-from hpxfer.plan.speeds import Record, Row, append
+from hpxfer.plan.packing import GPU_STEP_TOKENS, Device, gpu_share, stack_size
+from hpxfer.plan.speeds import Record, Row, append, latest
+from hpxfer.trial.stack import Stack
 
 H200 = hardware_named("h200")
 
@@ -88,8 +94,6 @@ def test_a_gpu_is_rated_by_an_assumption_that_says_so(precision: str, tmp_path: 
     rate = rate_of(H200, precision, tmp_path)
     assert rate.source.startswith("assumed: ")
     assert rate.source.endswith("unmeasured")
-    from dataclasses import replace
-
     setting = replace(SETTING, precision=precision)
     assert H200.peak is not None
     whole = train_flops(BASE, setting) / (H200.peak[precision] * ASSUMED_MFU[precision])
@@ -127,3 +131,157 @@ def test_named_hardware_is_planned_for_as_often_as_there_are_gpus() -> None:
 def test_this_machine_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     found = this_machine("cpu")
     assert (found.cuda, found.memory_bytes, found.name, found.num_cpus) == (False, None, None, machine.num_cpus())
+
+
+def test_a_record_comes_back_as_it_went(tmp_path: Path) -> None:
+    assert append(RECORD, tmp_path / "new" / "folder") == tmp_path / "new" / "folder" / "speeds.jsonl"
+    assert latest(tmp_path / "new" / "folder", "speeds", "cpu") == RECORD
+    assert (RECORD.row("a"), RECORD.row("b")) == (RECORD.rows[0], None)
+
+
+def test_the_last_record_of_a_device_is_read(tmp_path: Path) -> None:
+    for date, device in (("1", "cpu"), ("2", "cuda"), ("3", "cpu"), ("4", "cuda")):
+        append(replace(RECORD, date=date, device=device), tmp_path)
+    found = [latest(tmp_path, "speeds", device) for device in ("cpu", "cuda")]
+    assert [record and record.date for record in found] == ["3", "4"]
+    assert latest(tmp_path, "kernels", "cpu") is None
+
+
+def test_lines_of_another_version_are_history(tmp_path: Path) -> None:
+    append(RECORD, tmp_path)
+    old = {"date": "2025", "command": "hpxfer bench", "rows": [{"width": 32}]}
+    with (tmp_path / "speeds.jsonl").open("a") as file:
+        file.write(json.dumps(old) + "\n" + json.dumps({**RECORD.to_dict(), "version": 99}) + "\n")
+    assert latest(tmp_path, "speeds", "cpu") == RECORD
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", '{"version": 2, "device": "cpu", "rows": []}', '{"version": 2}'])
+def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
+    append(RECORD, tmp_path)
+    path = tmp_path / "speeds.jsonl"
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(HpxferError, match=r"speeds.jsonl:2: must be a benchmark record, got .*; remove the line"):
+        latest(tmp_path, "speeds", "cpu")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HpxferError, match=r"cannot be written: .*; choose another --output"):
+        append(RECORD, tmp_path / "file")
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    row = replace(RECORD.rows[0], value=float("nan"))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        append(replace(RECORD, rows=(row,)), tmp_path)
+
+
+def row_of_run(run: str, key: str, value: float, date: str = "2026-11-22") -> Record:
+    row = replace(RECORD.rows[0], key=key, value=value)
+    return replace(RECORD, run=run, date=date, command=f"hpxfer bench --device cpu --row {key}", rows=(row,))
+
+
+def test_a_run_of_one_row_keeps_those_of_the_same_machine_and_versions(tmp_path: Path) -> None:
+    for record in (row_of_run("r1", "a", 1.0, "2026-11-20"), row_of_run("r1", "b", 2.0, "2026-11-20")):
+        append(record, tmp_path)
+    whole = latest(tmp_path, "speeds", "cpu")
+    assert whole is not None
+    assert ({row.key: row.value for row in whole.rows}, whole.date) == ({"a": 1.0, "b": 2.0}, "2026-11-20")
+    append(row_of_run("r2", "b", 5.0), tmp_path)
+    append(row_of_run("r2", "c", 6.0), tmp_path)
+    found = latest(tmp_path, "speeds", "cpu")
+    assert found is not None
+    assert {row.key: row.value for row in found.rows} == {"a": 1.0, "b": 5.0, "c": 6.0}
+    assert found.date == "2026-11-20 to 2026-11-22"
+    assert found.command == "hpxfer bench --device cpu"
+    append(replace(row_of_run("r3", "d", 7.0), versions={"torch": "3"}), tmp_path)
+    alone = latest(tmp_path, "speeds", "cpu")
+    assert alone is not None
+    assert [row.key for row in alone.rows] == ["d"]
+
+
+def test_a_record_of_before_is_a_whole_run(tmp_path: Path) -> None:
+    """A line of version 2 holds all rows of its run, so it keeps none of the run before."""
+    append(row_of_run("r1", "z", 1.0), tmp_path)
+    old = {**RECORD.to_dict(), "version": 2}
+    del old["run"]
+    with (tmp_path / "speeds.jsonl").open("a") as file:
+        file.write(json.dumps(old) + "\n")
+    assert latest(tmp_path, "speeds", "cpu") == RECORD
+
+
+@pytest.mark.parametrize("name", ["trainer", "kernels", "moe", "sweep"])
+def test_the_committed_records_are_read(name: str) -> None:
+    folder = Path(__file__).parents[2] / "results" / "bench"
+    last = json.loads((folder / f"{name}.jsonl").read_text().splitlines()[-1])
+    found = latest(folder, name, "cpu")
+    assert found is not None
+    if last["version"] == 2:
+        assert {**found.to_dict(), "version": 2, "run": ""} == {**last, "run": "", "rows": tuple(last["rows"])}
+
+
+def test_a_line_that_its_writer_did_not_end_is_left_out_and_the_next_one_starts_below(tmp_path: Path) -> None:
+    path = append(RECORD, tmp_path)
+    path.write_text(path.read_text() + '{"version": 3, "na')
+    assert latest(tmp_path, "speeds", "cpu") == RECORD
+
+
+GPU = "NVIDIA H200"
+
+
+def written(folder: Path, *rows: tuple[int, float], gpu: str = GPU, run: str = "r") -> Path:
+    """Append rows (tokens per step of a stack, its M tokens/s) that were measured on a GPU."""
+    made = tuple(
+        Row(key=f"stack-{tokens}", what="", value=rate, unit="M tokens/s", numbers={"step_tokens": tokens})
+        for tokens, rate in rows
+    )
+    append(replace(RECORD, device="cuda", machine={"gpu": gpu}, rows=made, run=run), folder)
+    return folder
+
+
+RATES = ((8192, 1.0), (65536, 2.0), (131072, 3.9), (524288, 4.0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "gpu", "tokens"),
+    [
+        (RATES, GPU, 131072),
+        ((*RATES, (65536, 3.9)), GPU, 65536),  # measured again, the same stack counts anew
+        (RATES[:1], GPU, GPU_STEP_TOKENS),
+        (RATES, "NVIDIA L4", GPU_STEP_TOKENS),
+    ],
+    ids=["four stacks", "again", "one stack", "another GPU"],
+)
+def test_the_fewest_tokens_that_are_nearly_as_fast_as_the_best(
+    rows: tuple[tuple[int, float], ...], gpu: str, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for row in rows:
+        written(tmp_path, row, gpu=gpu)
+    written(tmp_path, (8192, 1.0), (2**20, 9.0), gpu="NVIDIA A10G")  # of another GPU, later
+    monkeypatch.setattr(hardware, "BENCH", tmp_path)
+    assert filled(Device(cuda=True, name=GPU)).step_tokens == tokens
+    (tmp_path / "speeds.jsonl").write_text('{"key": 1}\n')  # damaged: no plan is stopped
+    assert filled(Device(cuda=True, name=GPU)).step_tokens == GPU_STEP_TOKENS
+
+
+def test_the_planner_fills_stacks_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "BENCH", written(tmp_path, *RATES))
+    for name, value in (("has_cuda", True), ("gpu_bytes", 2**37), ("gpu_name", GPU)):
+        monkeypatch.setattr(hardware, name, lambda *_, value=value: value)
+    device, few = this_machine(), replace(SETTING, batch_tokens=1024)
+    assert device.step_tokens == 131072
+    assert stack_size(BASE, few, device) == 128
+    for name, tokens in (("h200", 131072), ("h100", GPU_STEP_TOKENS)):
+        assert device_of(hardware_named(name), Device()).step_tokens == tokens
+    assert filled(Device(cuda=True, name="H200")).step_tokens == 131072  # as Ray calls it
+    assert filled(Device(cuda=True)).step_tokens == GPU_STEP_TOKENS
+    assert filled(Device()) == Device()
+    assumed = Device(cuda=True, memory_bytes=2**37, name=GPU)
+    assert stack_size(BASE, few, assumed) == GPU_STEP_TOKENS // 1024 == 64
+
+
+def test_a_stack_that_half_fills_the_gpu_gets_half_of_it() -> None:
+    few = replace(SETTING, batch_tokens=GPU_STEP_TOKENS // 2)
+    stack = Stack(trials=(trial(few),))
+    assert gpu_share(stack, Device(cuda=True, memory_bytes=2**37)) == 1 / 2
+    assert gpu_share(stack, Device(cuda=True, memory_bytes=2**37, step_tokens=4 * GPU_STEP_TOKENS)) == 1 / 8

@@ -1,17 +1,25 @@
-"""How trials are packed into stacks."""
+"""How trials are packed into stacks, in which order these run, and how a batch is computed so that they fit."""
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import write_tiny
 from tiny_trials import BASE, JOINT, SETTING, trial
 
+from hpxfer.driver.prepared import prepare
 from hpxfer.model.cost import train_flops
-from hpxfer.plan.footprint import stack_bytes
+from hpxfer.plan.footprint import ONE, Way, stack_bytes
+from hpxfer.plan.hardware import hardware_named
+from hpxfer.plan.make import make_plan
+from hpxfer.plan.order import LONGER, nearest_first
 from hpxfer.plan.packing import (
     CPU,
     CPU_STEP_TOKENS,
@@ -29,9 +37,13 @@ from hpxfer.plan.packing import (
     stack_flops,
     stack_size,
     stack_sizes,
+    way_on,
 )
-from hpxfer.plan.ways import How
-from hpxfer.trial import Trial
+from hpxfer.plan.text import plan_text
+from hpxfer.plan.ways import How, ways
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.balance import Balance
+from hpxfer.trial import Expansion, Setting, Trial
 from hpxfer.trial.stack import Stack
 
 SHAPES = (BASE, JOINT, replace(BASE, depth=3))
@@ -63,12 +75,13 @@ def test_packing_is_a_partition_into_even_stacks(
         assert len(sizes) == -(-sum(sizes) // most)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("batch_tokens", [32, 512, 10**6])
-def test_size_fills_a_step_and_never_less_than_one_trial(shape: object, batch_tokens: int) -> None:
+def test_size_fills_a_step_and_never_less_than_one_trial(batch_tokens: int) -> None:
     setting = replace(SETTING, batch_tokens=batch_tokens)
     for device, tokens in ((CPU, CPU_STEP_TOKENS), (Device(cuda=True), GPU_STEP_TOKENS)):
         assert stack_size(BASE, setting, device) == max(1, tokens // batch_tokens)
+        assert stack_size(BASE, setting, device, asked=3) == 3
+    assert stack_flops(Stack(trials=(trial(SETTING), trial(SETTING, seed=1)))) == 2 * train_flops(BASE, SETTING)
 
 
 def test_size_is_bounded_by_memory() -> None:
@@ -109,15 +122,6 @@ def test_workers_share_what_there_is() -> None:
     sizes = stack_sizes({group: 40, wide: 40}, workers=2)
     assert sizes[wide] < sizes[group]
     assert train_flops(*group) * sizes[group] == pytest.approx(train_flops(*wide) * sizes[wide], rel=0.2)
-
-
-def test_what_was_asked_is_given() -> None:
-    assert stack_size(BASE, SETTING, asked=3) == 3
-
-
-def test_flops_are_those_of_all_trials() -> None:
-    stack = Stack(trials=(trial(SETTING), trial(SETTING, seed=1)))
-    assert stack_flops(stack) == 2 * train_flops(BASE, SETTING)
 
 
 GPUS = st.integers(2**32, 2**38).map(lambda memory: Device(cuda=True, memory_bytes=memory))
@@ -182,3 +186,165 @@ def test_the_planner_fills_the_share_that_was_asked_for() -> None:
         assert (
             stack_size(BASE, few, Device(cuda=True, memory_bytes=2**37), share=share) == share * GPU_STEP_TOKENS // 64
         )
+
+
+# Distances from the base; a farther shape is deeper, and so costs more.
+DEPTHS = [replace(BASE, depth=2 * 4**distance) for distance in range(4)]
+DISTANCES = {shape: distance for distance, shape in enumerate(DEPTHS)}
+
+
+def stacks_of(counts: Sequence[int]) -> list[Stack]:
+    """Return as many stacks of one trial as each shape has in `counts`, the largest shapes first."""
+    found = [trial(SETTING, shape, "sp") for shape, count in zip(DEPTHS, counts, strict=True) for _ in range(count)]
+    return [Stack(trials=(replace(each, id=f"{each.id}-{index}"),)) for index, each in enumerate(found)][::-1]
+
+
+def ends(stacks: Sequence[Stack], workers: int) -> float:
+    busy = [0.0] * workers
+    for stack in stacks:
+        heapq.heappush(busy, heapq.heappop(busy) + stack_flops(stack))
+    return max(busy)
+
+
+@given(st.lists(st.integers(1, 9), min_size=4, max_size=4), st.integers(1, 6))
+def test_the_base_goes_first_and_the_end_is_as_even_as_promised(counts: list[int], workers: int) -> None:
+    stacks = stacks_of(counts)
+    order = nearest_first(stacks, DISTANCES, workers)
+    assert sorted(stack.id for stack in order) == sorted(stack.id for stack in stacks)
+    assert [stack.shape for stack in order[: counts[0]]] == [DEPTHS[0]] * counts[0]
+    costliest_first = sorted(stacks, key=stack_flops, reverse=True)
+    base, others = costliest_first[-counts[0] :], costliest_first[: -counts[0]]
+    # The base cannot fill a gap at the end, as it goes first.
+    most = max(LONGER * ends(costliest_first, workers), ends([*base, *others], workers))
+    assert ends(order, workers) <= most * (1 + 1e-9)
+
+
+def test_one_worker_takes_the_shapes_by_their_distance() -> None:
+    distances = [DISTANCES[stack.shape] for stack in nearest_first(stacks_of([2, 3, 3, 2]), DISTANCES, 1)]
+    assert distances == sorted(distances)
+
+
+def test_few_stacks_are_kept_back_and_these_are_far_ones() -> None:
+    order = [DISTANCES[stack.shape] for stack in nearest_first(stacks_of([2, 4, 12, 3]), DISTANCES, 2)]
+    assert order[:6] == [0, 0, 1, 1, 1, 1]
+    assert order[-1] == 2
+
+
+GPU_80 = Device(cuda=True, memory_bytes=80 * 2**30, num_gpus=1)
+PAPER_BASE = Shape(width=512, depth=8, head_dim=64, num_experts=4, num_active=1, expert_width=512)
+PAPER = replace(
+    SETTING, context=1024, vocab_size=50304, precision="bfloat16", batch_tokens=2**19, accumulation_tokens=2**14
+)
+
+
+def with_memory(room: float) -> Device:
+    return replace(GPU_80, memory_bytes=int(room / GPU_SHARE) + 1)
+
+
+def need(way: Way, setting: Setting = PAPER, trials: int = 1) -> int:
+    return stack_bytes(PAPER_BASE, setting, trials, cuda=True, way=way)
+
+
+def test_as_many_pieces_as_fill_the_device_where_they_fit() -> None:
+    assert way_on(PAPER_BASE, PAPER, 1, GPU_80) == Way(pieces=4)  # 65,536 tokens fill a GPU_80
+    assert way_on(PAPER_BASE, PAPER, 1, replace(GPU_80, step_tokens=2**18)) == Way(pieces=16)
+    assert way_on(PAPER_BASE, replace(PAPER, accumulation_lanes=16), 1, GPU_80) == Way(pieces=2)  # a lane has no more
+    assert way_on(PAPER_BASE, PAPER, 4, GPU_80) == ONE
+    assert way_on(PAPER_BASE, replace(PAPER, accumulation_tokens=None), 1, replace(GPU_80, memory_bytes=2**40)) == ONE
+
+
+def test_fewer_pieces_before_blocks_are_computed_again() -> None:
+    four, one = need(Way(pieces=4)), need(ONE)
+    again, one_again = need(Way(pieces=4, recompute=True)), need(Way(recompute=True))
+    assert one_again < one < four
+    assert again < four
+    assert way_on(PAPER_BASE, PAPER, 1, with_memory(four)) == Way(pieces=4)
+    assert way_on(PAPER_BASE, PAPER, 1, with_memory(one)) == ONE
+    assert way_on(PAPER_BASE, PAPER, 1, with_memory(one_again)) == Way(recompute=True)
+    assert way_on(PAPER_BASE, PAPER, 1, with_memory(one_again // 2)) == Way(recompute=True)  # the least that there is
+
+
+def test_what_the_sweep_asks_for_is_done() -> None:
+    assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(micro_batch_tokens=2**15)) == Way(pieces=2)
+    assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(micro_batch_tokens=2**14)) == ONE
+    # At most so many tokens: a lane of 4 pieces is never cut into 3 and 1.
+    assert (
+        way_on(PAPER_BASE, replace(PAPER, accumulation_lanes=8), 1, GPU_80, How(micro_batch_tokens=3 * 2**14)).pieces
+        == 2
+    )
+    assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(recompute="blocks")) == Way(pieces=4, recompute=True)
+    small = with_memory(need(Way(recompute=True)))
+    assert not way_on(PAPER_BASE, PAPER, 1, small, How(recompute="none")).recompute
+
+
+def test_blocks_are_computed_again_where_a_larger_stack_then_fits() -> None:
+    whole = replace(PAPER, batch_tokens=2**14, accumulation_tokens=None)
+    deep = replace(PAPER_BASE, depth=32)
+    fits = stack_bytes(deep, whole, 4, cuda=True, way=Way(recompute=True))
+    device = with_memory(fits)
+    assert stack_size(deep, whole, device, how=How(recompute="none")) < 4
+    assert stack_size(deep, whole, device) == 4
+    assert way_on(deep, whole, 4, device).recompute
+    assert not way_on(deep, whole, 1, device).recompute
+    (stack,) = pack([trial(whole, deep, seed=k) for k in range(4)], device)
+    assert (len(stack.trials), stack.recompute) == (4, True)
+
+
+@given(
+    st.integers(0, 6),
+    st.integers(0, 6),
+    st.floats(1, 2**20),
+    st.sampled_from(["auto", "none", "blocks"]),
+    st.booleans(),
+)
+def test_the_ways_are_legal_and_each_stands_once(
+    pieces: int, lanes: int, fill: float, recompute: str, cuda: bool
+) -> None:
+    setting = replace(
+        SETTING, batch_tokens=32 * 2**pieces, accumulation_tokens=32, accumulation_lanes=2 ** min(lanes, pieces)
+    )
+    found = ways(BASE, setting, fill, How(recompute=recompute), cuda=cuda)  # type: ignore[arg-type]
+    assert len(set(found)) == len(found) > 0
+    for way in found:
+        assert setting.pieces_per_lane % way.pieces == 0
+        assert way.pieces == 1 or way.pieces * 32 <= fill
+    assert {way.recompute for way in found} == {"auto": {False, True}, "none": {False}, "blocks": {True}}[recompute]
+    assert min(way.pieces for way in found) == 1
+
+
+def plan_of(folder: Path, training: str, resources: str = "") -> Expansion:
+    file = write_tiny(
+        folder,
+        ("batch_tokens: 64", f"batch_tokens: 512, {training}"),
+        ("validation_tokens: 128", "validation_tokens: 512"),
+        ("workers: 2}", f"workers: 2{resources}}}"),
+    )
+    return prepare(file, results=folder).expansion
+
+
+def test_the_plan_says_how_a_batch_is_computed(tmp_path: Path) -> None:
+    sweep = plan_of(tmp_path, "accumulation_tokens: 64, accumulation_lanes: 2", ", micro_batch_tokens: 128")
+    plan = make_plan(sweep, ())
+    text = plan_text(plan)
+    assert "8 pieces of 64 tokens in 2 lanes, 128 tokens at once" in text
+    assert "sums of gradients" in text
+    assert plan.to_dict()["shapes"][0]["batch"]["micro_batch_tokens"] == 128
+    again = plan_of(tmp_path, "accumulation_tokens: 64", ", recompute: blocks")
+    slower = make_plan(again, ())
+    assert "blocks computed again in the backward pass (a third more FLOPs)" in plan_text(slower)
+    for one, other in zip(plan.shapes, slower.shapes, strict=True):
+        assert other.trial_s == pytest.approx(4 / 3 * one.trial_s)
+    losses = (Balance(aux="switch"), Balance(aux="sequence"), Balance(aux="switch", load="last_step"))
+    assert [loss.is_of_batch for loss in losses] == [True, False, False]  # it costs a forward pass
+
+
+@pytest.mark.parametrize("name", ["h100", "h200"])
+def test_the_papers_sweeps_are_planned_without_a_caution(name: str, tmp_path: Path) -> None:
+    files = sorted((Path(__file__).parents[2] / "sweeps" / "full").glob("*.yaml"))
+    assert len(files) >= 4
+    for file in files:
+        sweep = prepare(file, results=tmp_path).expansion
+        plan = make_plan(sweep, (), hardware=hardware_named(name), price_per_hour=3.0, bench=tmp_path)
+        assert plan.unfit == ()
+        assert plan.cautions == ()
+        assert plan.price is not None

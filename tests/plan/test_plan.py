@@ -17,7 +17,7 @@ from hpxfer.plan.hardware import CPU_CORE, hardware_named, rate_of
 from hpxfer.plan.make import make_plan, search_counts, workers_of
 from hpxfer.plan.memory import require_fit, spell_bytes
 from hpxfer.plan.packing import CPU, CPU_STACK_BYTES, GPU_SHARE, WORKER_BYTES, Device, Measured, pack
-from hpxfer.plan.plan import Plan, ShapePlan
+from hpxfer.plan.plan import Plan
 from hpxfer.plan.text import plan_text
 from hpxfer.search import Progress
 from hpxfer.spec.resources_section import ResourcesSpec
@@ -55,15 +55,11 @@ def test_time_is_rated_until_a_shape_has_been_measured_and_then_scaled(tmp_path:
     assert measured.shapes[1].worker_s == pytest.approx(3 * wide.worker_s)
 
 
-def _shape_plan(shape: ShapePlan, num_stacks: int, worker_s: float) -> ShapePlan:
-    from dataclasses import replace
-
-    return replace(shape, num_stacks=num_stacks, trial_s=worker_s / (shape.num_trials - shape.num_done))
-
-
 def test_no_stack_is_cut_to_fill_a_worker(tmp_path: Path) -> None:
-    base, wide = make_plan(expansion(tmp_path), ()).shapes
-    shapes = (_shape_plan(base, 1, 10.0), _shape_plan(wide, 1, 90.0))
+    shapes = tuple(
+        replace(shape, num_stacks=1, trial_s=seconds / (shape.num_trials - shape.num_done))
+        for shape, seconds in zip(make_plan(expansion(tmp_path), ()).shapes, (10.0, 90.0), strict=True)
+    )
     plan = Plan(sweep="x", shapes=shapes, workers=2, rate_from="here")
     assert plan.wall_s == 90.0
     assert Plan(sweep="x", shapes=shapes, workers=1, rate_from="here").wall_s == 100.0
@@ -80,18 +76,15 @@ def test_the_text_says_what_will_happen(tmp_path: Path) -> None:
 
 def test_a_plan_counts_each_shape_s_own_run_and_names_it(tmp_path: Path) -> None:
     sweep = expansion(tmp_path, ("width: [16, 32]", "duration: [12]"))
-    base, longer = make_plan(sweep, ()).shapes
+    plan = make_plan(sweep, ())
+    base, longer = plan.shapes
+    assert [caution.partition(": ")[0] for caution in plan.cautions] == ["completep-moe along duration"]
+    assert make_plan(expansion(tmp_path), ()).to_dict()["cautions"] == []
     assert (base.tokens, longer.tokens) == (10 * 6 * 64, 20 * 12 * 64)
     assert longer.flops == 4 * base.flops  # twice the trials, twice the steps
-    text = plan_text(make_plan(sweep, ()))
+    text = plan_text(plan)
     assert "w16 d1 E2A1 h16 b64 t6 " in text
     assert "w16 d1 E2A1 h16 b64 t12 " in text
-
-
-def test_a_plan_holds_the_cautions_of_its_sweep(tmp_path: Path) -> None:
-    (caution,) = make_plan(expansion(tmp_path, ("width: [16, 32]", "duration: [12]")), ()).cautions
-    assert caution.startswith("completep-moe along duration: ")
-    assert make_plan(expansion(tmp_path), ()).to_dict()["cautions"] == []
 
 
 H100 = hardware_named("h100")
@@ -234,17 +227,15 @@ def test_a_measured_shape_and_a_gpu_of_unknown_size_are_judged_as_such(tmp_path:
     assert "expect it to fail" in memory_of(unknown)[0]
 
 
-def test_on_a_cpu_the_number_of_workers_that_fits_is_offered(tmp_path: Path) -> None:
+def test_on_a_cpu_fewer_workers_are_offered_where_these_fit(tmp_path: Path) -> None:
     sweep = expansion(tmp_path, ("workers: 2", "workers: 4"))
     _, wide = sweep.shapes
     need = stack_bytes(wide, sweep.setting, 1, cuda=False) + WORKER_BYTES
     plan = make_plan(sweep, (), Device(host_bytes=int(2.5 * need / 0.8)))
     assert plan.unfit
-    assert all("resources.workers" in text for text in plan.unfit)
+    assert all("give fewer resources.workers, fewer batch_tokens" in text for text in plan.unfit)
     with pytest.raises(HpxferError, match="--no-strict-memory"):
         require_fit(plan)
-    alone = make_plan(sweep, (), Device(host_bytes=int(0.5 * need / 0.8)))
-    assert all("fewer batch_tokens" in text for text in alone.unfit)
     require_fit(make_plan(sweep, (), Device(host_bytes=2**40)))
 
 

@@ -1,16 +1,19 @@
-"""Laws that hold for every table, optimizer, legal set of conventions and layout."""
+"""Laws that hold for every table, optimizer, legal set of conventions and layout; sweeps and recipes that name them."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
-from table_cases import COLUMNS, NO_DECAY, ZERO_INIT, choices, layouts, zeroed
+from sweep_text import SWEEP
+from table_cases import COLUMNS, NO_DECAY, ZERO_INIT, choices, conventions, layouts, zeroed
 
+from hpxfer.recipe import Recipe
 from hpxfer.scaling.evaluate import Globals, Multipliers, evaluate, evaluate_globals, parameterization, ratios
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.monomial import WIDTHS, ZERO
@@ -19,6 +22,10 @@ from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
+from hpxfer.spec import dump_sweep, parse_sweep
+from hpxfer.spec.recipe_file import TablePart
+from hpxfer.spec.yaml_file import parse_yaml, write_yaml
+from hpxfer.trial import DataRef, Expansion
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Multipliers))
 GLOBALS = tuple(field.name for field in dataclasses.fields(Globals))
@@ -31,19 +38,6 @@ every_column = pytest.mark.parametrize(("name", "optimizer"), COLUMNS)
 
 def close(left: float, other: float) -> bool:
     return math.isclose(left, other, rel_tol=1e-9)
-
-
-@every_column
-@few
-@given(data=st.data())
-def test_the_base_is_the_identity(name: str, optimizer: Column, data: st.DataObject) -> None:
-    choice, shape = data.draw(choices(name)), data.draw(layouts())
-    zeros = ZERO_INIT | zeroed(choice)
-    for role, numbers in evaluate(choice, shape, shape, optimizer).items():
-        assert numbers == Multipliers(
-            init_std=0 if role in zeros else 1, lr=1, eps=1, weight_decay=0 if role in NO_DECAY else 1, forward=1
-        ), role
-    assert evaluate_globals(choice, shape, shape) == Globals(route_scale=1, one_minus_beta=1)
 
 
 def test_only_mssp_three_ties_experts_and_only_mssp_one_is_zero_by_itself() -> None:
@@ -210,3 +204,46 @@ def test_a_tied_readout_is_the_embedding_but_for_its_multiplier(
     untied = evaluate(parameterization(name, {**drawn, "embeddings": "untied"}), base, target, optimizer)
     assert tied["readout"] == dataclasses.replace(tied["embedding"], forward=untied["readout"].forward)
     assert {**tied, "readout": None} == {**untied, "readout": None}
+
+
+PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "quickstart" / "recipe.yaml"
+# completep is for dense models.
+DENSE_BASE = {"width": 32, "depth": 2, "dense_ratio": 4, "head_dim": 32}
+fewer = settings(max_examples=examples(3))
+
+
+@every_column
+@fewer
+@given(data=st.data())
+def test_sweeps(name: str, optimizer: Column, data: st.DataObject) -> None:
+    chosen = data.draw(conventions(name))
+    text = parse_yaml(SWEEP, "s.yaml").data
+    text["parameterizations"] = [{"table": name, "conventions": chosen}]
+    text["training"]["optimizer"] = "sgd" if optimizer == "sgd" else "adamw"
+    if name == "completep":
+        text["model"]["base"] = DENSE_BASE
+        del text["hps"]["router_bias_lr"]
+        text["hps"]["init_scale"] = 1.0
+    spec = parse_sweep(write_yaml(text))
+    assert parse_sweep(dump_sweep(spec)) == spec
+    expansion = Expansion(spec, DataRef(digest="d", tokenizer="ascii", vocab_size=128))
+    again = Expansion(parse_sweep(dump_sweep(spec)), DataRef(digest="d", tokenizer="ascii", vocab_size=128))
+    assert expansion.choices == (parameterization(name, chosen),)
+    assert [trial.id for trial in expansion.trials()] == [trial.id for trial in again.trials()]
+
+
+@every_column
+@fewer
+@given(data=st.data())
+def test_recipes(name: str, optimizer: Column, data: st.DataObject) -> None:
+    chosen = data.draw(conventions(name))
+    file = Recipe.load(PUBLISHED).file.model_copy(
+        update={
+            "parameterization": TablePart(name=name, conventions=chosen),
+            "optimizer": "sgd" if optimizer == "sgd" else "adamw",
+        }
+    )
+    recipe = Recipe(file)
+    again = Recipe.parse(recipe.dump())
+    assert again == recipe
+    assert again.parameterization == parameterization(name, chosen)

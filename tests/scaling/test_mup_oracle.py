@@ -1,9 +1,10 @@
-"""The table `mup` against the package `mup`, tensor by tensor: LR, weight decay, initialization, multiplier."""
+"""The table mup against the package mup, tensor by tensor; and what the package does to what is not its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import mup
 import pytest
@@ -12,10 +13,13 @@ import torch.nn.functional as F
 from mup_models import MLP, Transformer, role_of
 from torch import nn
 
+from hpxfer.recipe import Recipe
+from hpxfer.recipe.match import match_roles
 from hpxfer.scaling.evaluate import Multipliers, evaluate, parameterization
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
+from hpxfer.spec.recipe_file import TablePart
 
 LR, DECAY, STD, REL = 0.1, 0.01, 0.02, 1e-6
 BASE = Shape(width=16, depth=2, head_dim=8, num_experts=4, num_active=1, expert_width=24, dense_width=40)
@@ -81,15 +85,8 @@ def test_lr_and_weight_decay_of_every_tensor(make: Make, times: int, hidden: flo
 
 
 @MODELS
-@pytest.mark.parametrize(
-    ("optimizer", "other"),
-    [
-        ("adam", {"readout": "init_lr"}),
-        ("sgd", {"readout": "init_lr"}),
-        ("adam", {"weight_decay": "independent"}),
-        ("sgd", {"weight_decay": "independent"}),
-    ],
-)
+@COLUMNS
+@pytest.mark.parametrize("other", [{"readout": "init_lr"}, {"weight_decay": "independent"}], ids=str)
 def test_other_conventions_do_not_agree(make: Make, optimizer: Column, other: dict[str, str]) -> None:
     model = with_base_shapes(make, at(4))
     assert not agree(ours(model, table(optimizer, at(4), **other)), theirs(model, optimizer))
@@ -151,3 +148,51 @@ def test_forward_multiplier_in_training_and_in_evaluation(times: int, training: 
         assert torch.allclose(layer(x), got[role].forward * F.linear(x, layer.weight), rtol=1e-5, atol=1e-6)
         assert torch.allclose(layer(x), F.linear(x, layer.weight), rtol=1e-5, atol=1e-6) == (times == 1)
     assert all(row.forward == 1 for role, row in got.items() if role not in ("readout", "router"))
+
+
+# What the package `mup` does to names, groups and tensors that are not its own, and that nothing here does.
+PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "quickstart" / "recipe.yaml"
+NAMES = ["embed.weight", "mlp.module", "model.decoder.weight", "layers.0.mul"]
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    """The published recipe, as one for the table `mup`."""
+    file = Recipe.load(PUBLISHED).file
+    return Recipe(file.model_copy(update={"parameterization": TablePart(name="mup")}))
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_patterns_see_whole_names(prefix: str) -> None:
+    names = [prefix + name for name in NAMES]
+    got = match_roles(names, [], [("*embed.weight", "embedding"), (f"{prefix}m*", "norm"), ("*", "hidden_bias")], {})
+    assert list(got) == names
+    assert list(got.values()) == ["embedding", "norm", "norm", "hidden_bias"]
+
+
+@pytest.mark.filterwarnings("ignore::hpxfer.recipe.OtherModelWarning")  # the recipe was tuned on another model
+def test_groups_are_new_each_time_and_nothing_hangs_on_tensors(recipe: Recipe) -> None:
+    base = recipe.base_shape
+    model = Transformer(base)
+    roles = [(f"*{end.removeprefix('.')}", role) for end, role in sorted(Transformer.roles, key=_long_first)]
+    before = {name: set(vars(tensor)) for name, tensor in model.named_parameters()}
+    recipe.attach(model, base, by_hand=recipe.forward_multipliers(base))
+
+    def numbers() -> list[dict[str, object]]:
+        return [
+            {**group, "params": [id(tensor) for tensor in group["params"]]}
+            for group in recipe.param_groups(model, roles, base)
+        ]
+
+    known = numbers()
+    made = torch.optim.AdamW(recipe.param_groups(model, roles, base))
+    for group in made.param_groups:
+        group["lr"] *= 0.5
+        group["params"].clear()
+    assert numbers() == known
+    assert {name: set(vars(tensor)) for name, tensor in model.named_parameters()} == before
+    assert len(known) < len(before)  # one group for each set of equal numbers
+
+
+def _long_first(pair: tuple[str, str]) -> int:
+    return -len(pair[0])

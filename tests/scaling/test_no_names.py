@@ -61,10 +61,7 @@ def test_no_table_is_named(path: Path) -> None:
     ("code", "names"),
     [
         ("if choice.name == 'mssp-iii': pass", {"mssp-iii"}),
-        ("from hpxfer.scaling.tables.mup import MUP", {"mup"}),
         ("def completep_rows(): pass", {"completep"}),
-        ("x = table.mup_factor", {"mup"}),
-        ("text = f'{one} under completep-moe'", {"completep-moe"}),
         ("'''As mup does.'''\ndef f():\n    'Return what mssp-i gives.'", set()),
         ("spell = choice.name.removesuffix('-i')  # mup", set()),
     ],

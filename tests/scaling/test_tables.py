@@ -8,9 +8,8 @@ import pytest
 
 from hpxfer.scaling.evaluate import Multipliers, evaluate, evaluate_globals, parameterization
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.monomial import expert_ratio, width
 from hpxfer.scaling.resolve import BaseInit, resolve
-from hpxfer.scaling.roles import HIDDEN, ROLES
+from hpxfer.scaling.roles import HIDDEN
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -24,33 +23,6 @@ def factors(init_std: float, lr: float, eps: float, weight_decay: float, forward
     return Multipliers(init_std=init_std, lr=lr, eps=eps, weight_decay=weight_decay, forward=forward)
 
 
-DENSE_IN_BLOCK = factors(1 / 2, 1 / 4, 1 / 8, 4, 1)  # m_N^-1/2, m_N^-1, m_N^-1 m_L^-1, m_N, 1
-DENSE_BRANCH_OUT = factors(1 / 2, 1 / 4, 1 / 8, 4, 1 / 2)  # the same, forward m_L^-1
-COMPLETEP = {
-    "embedding": factors(1, 1, 1 / 4, 1, 1),
-    "position": factors(1, 1, 1 / 4, 0, 1),
-    "norm": factors(1, 1, 1 / 8, 0, 1),
-    "final_norm": factors(1, 1, 1 / 4, 0, 1),
-    "hidden_bias": factors(0, 1, 1 / 8, 0, 1),
-    "attn_q": DENSE_IN_BLOCK,
-    "attn_k": DENSE_IN_BLOCK,
-    "attn_v": DENSE_IN_BLOCK,
-    "attn_out": DENSE_BRANCH_OUT,
-    "dense_in": DENSE_IN_BLOCK,
-    "dense_gate": DENSE_IN_BLOCK,
-    "dense_out": DENSE_BRANCH_OUT,
-    "readout": factors(1, 1, 1 / 4, 1, 1 / 4),
-}
-EXPERT_UP = factors(1 / 2, 1 / 4, 1 / 64, 4, 1)  # eps m_N^-1 m_E^-1 m_a^-1 m_L^-1
-COMPLETEP_MOE = {
-    **COMPLETEP,
-    "router": factors(1 / 4, 1 / 4, 1 / 8, 4, 1),  # init m_N^-1, eps m_E^-1 m_L^-1
-    "router_bias": factors(0, 1, 1, 0, 1),
-    "expert_in": EXPERT_UP,
-    "expert_gate": EXPERT_UP,
-    # init m_N^-1/2 m_a^-1, LR m_N^-1 m_a^-1, eps m_N^-1 m_E^-1 m_L^-1, decay m_N m_a, forward m_L^-1 m_act^-1
-    "expert_out": factors(1 / 4, 1 / 8, 1 / 32, 8, 1 / 8),
-}
 PLAIN = factors(1, 1, 1, 1, 1)
 NO_DECAY = factors(1, 1, 1, 0, 1)
 ZERO_START = factors(0, 1, 1, 0, 1)
@@ -70,9 +42,9 @@ SP = {
 }
 
 
-@pytest.mark.parametrize(("name", "expected"), [("completep", COMPLETEP), ("completep-moe", COMPLETEP_MOE), ("sp", SP)])
-def test_every_factor_at_a_joint_target(name: str, expected: dict[str, Multipliers]) -> None:
-    assert evaluate(parameterization(name), BASE, JOINT) == expected
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_every_factor_of_sp(optimizer: Column) -> None:
+    assert evaluate(parameterization("sp"), BASE, JOINT, optimizer) == SP
 
 
 # Ratios of which no product is another: m_N, m_L, m_E, m_act, m_a.
@@ -80,8 +52,7 @@ APART = Shape(width=128, depth=6, num_experts=20, num_active=7, expert_width=32 
 M_N, M_L, M_E, M_ACT, M_A = 4.0, 3.0, 5.0, 7.0, 11.0
 
 
-@pytest.mark.parametrize("alpha", [0.5, 0.75, 1.0])
-@pytest.mark.parametrize("gamma", [0.5, 1.0, "inf"])
+@pytest.mark.parametrize(("alpha", "gamma"), [(0.5, "inf"), (0.75, 0.5), (1.0, 1.0)])
 def test_completep_moe_where_no_factor_stands_in_for_another(alpha: float, gamma: float | str) -> None:
     branch, lr = M_L**-alpha, M_L ** (alpha - 1)
     hidden = (M_N**-0.5, lr / M_N, branch / M_N, M_N)
@@ -111,27 +82,9 @@ def test_completep_moe_where_no_factor_stands_in_for_another(alpha: float, gamma
     assert evaluate_globals(choice, BASE, APART).route_scale == M_ACT
 
 
-def test_expert_out_is_not_fan_in() -> None:
-    mine = evaluate(parameterization("completep-moe"), BASE, JOINT)["expert_out"].init_std
-    fan_in = (width**-0.5 * expert_ratio**-0.5)({"width": 4, "expert_ratio": 2})
-    assert mine == 0.25
-    assert mine != fan_in == evaluate(parameterization("sp"), BASE, JOINT)["expert_out"].init_std
-
-
 def test_sp_dense_out_is_fan_in_where_there_is_a_dense_layer() -> None:
     base, target = (dataclasses.replace(shape, dense_width=4 * shape.width) for shape in (BASE, JOINT))
     assert evaluate(parameterization("sp"), base, target)["dense_out"].init_std == 0.5
-
-
-def test_sp_has_the_same_rows_for_sgd() -> None:
-    assert evaluate(parameterization("sp"), BASE, JOINT, "sgd") == SP
-
-
-@pytest.mark.parametrize(("exponent", "init_std"), [(0.5, 1 / 2), (1.0, 1 / 4), ("inf", 0.0)])
-def test_router_init_exponent(exponent: float | str, init_std: float) -> None:
-    choice = parameterization("completep-moe", {"router_init_exponent": exponent})
-    got = evaluate(choice, BASE, JOINT)
-    assert got == {**COMPLETEP_MOE, "router": dataclasses.replace(COMPLETEP_MOE["router"], init_std=init_std)}
 
 
 def test_the_experts_output_may_start_by_fan_in() -> None:
@@ -142,19 +95,6 @@ def test_the_experts_output_may_start_by_fan_in() -> None:
     )
     assert {role for role in plain if plain[role] != fan_in[role]} == {"expert_out"}
     assert (plain["expert_out"].init_std, fan_in["expert_out"].init_std) == (1 / 4, 1 / 2)
-
-
-@pytest.mark.parametrize("name", ["completep", "completep-moe"])
-def test_depth_alpha_one_half(name: str) -> None:
-    """Branches get depth^-1/2, the LR inside them depth^-1/2, and the eps follows the branch; nothing else moves."""
-    deeper = dataclasses.replace(BASE, depth=8)
-    got = evaluate(parameterization(name, {"depth_alpha": 0.5}), BASE, deeper)
-    outside = {"embedding", "position", "final_norm", "readout", "router_bias"}
-    for role, numbers in got.items():
-        inside = 1.0 if role in outside else 0.5
-        assert (numbers.lr, numbers.eps) == (inside, inside), role
-        assert numbers.forward == (0.5 if role.endswith("_out") else 1.0), role
-        assert numbers.init_std == (0.0 if role in ("hidden_bias", "router_bias") else 1.0), role
 
 
 @pytest.mark.parametrize("name", ["completep", "completep-moe"])
@@ -200,25 +140,6 @@ def test_known_values_are_of_that_convention_and_that_table() -> None:
     assert got["dense_in"] == factors(0.01, 0.25, 1.25e-9, 0.4, 1)
     assert got["embedding"] == factors(0.02, 1, 2.5e-9, 0.1, 1)
     assert nano("sp")["dense_in"] == factors(0.01, 1, 1e-8, 0.1, 1)  # the twin: sp keeps LR, eps and decay
-
-
-@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
-def test_a_table_names_known_roles_once_each_with_a_source(name: str) -> None:
-    for optimizer in PARAMETERIZATIONS.get(name).rows:
-        rows = parameterization(name).rows(optimizer)
-        roles = [row.role for row in rows]
-        assert len(set(roles)) == len(roles)
-        assert set(roles) <= set(ROLES)
-        assert all(row.source for row in rows)
-    assert PARAMETERIZATIONS.get(name).name == name
-
-
-@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
-def test_defaults_of_conventions_are_legal(name: str) -> None:
-    for convention in PARAMETERIZATIONS.get(name).conventions.values():
-        assert convention.allows(convention.default)
-        assert not convention.allows("nonsense")
-        assert not convention.allows(True)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 import pytest
 
 from hpxfer.scaling.evaluate import evaluate, evaluate_globals, parameterization
-from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 
@@ -22,12 +20,12 @@ BASE = Shape(
     head_dim=32,
     batch_tokens=64,
     steps=100,
+    dense_width=64,
     num_experts=4,
     num_active=2,
     expert_width=32,
     num_shared=1,
     shared_width=16,
-    dense_width=64,
 )
 JOINT = Shape(
     width=128,
@@ -35,12 +33,12 @@ JOINT = Shape(
     head_dim=32,
     batch_tokens=96,
     steps=950,
+    dense_width=1088,
     num_experts=20,
     num_active=14,
     expert_width=352,
     num_shared=1,
     shared_width=208,
-    dense_width=1088,
 )
 N, L, M, K, B = 4.0, 3.0, 5.0, 7.0, 1.5
 NE, S, D = 11.0, 13.0, 17.0  # widths of an expert, a shared expert and a dense FFN
@@ -97,84 +95,6 @@ def test_complete_mue_with_one_eps() -> None:
     assert {role: at.eps for role, at in evaluate(choice, BASE, JOINT).items()} == pytest.approx(
         dict.fromkeys(evaluate(choice, BASE, BASE), single), rel=1e-12
     )
-
-
-def test_complete_mue_worked_example() -> None:
-    """128e8a1s with h = d from a dense base with H = d, d 128 -> 1024, 25k -> 100k steps at one batch size."""
-    base = Shape(width=128, depth=32, head_dim=64, dense_width=128, batch_tokens=2**18, steps=25_000)
-    target = Shape(
-        width=1024,
-        depth=32,
-        head_dim=64,
-        batch_tokens=2**18,
-        steps=100_000,
-        num_experts=128,
-        num_active=8,
-        expert_width=1024,
-        num_shared=1,
-        shared_width=1024,
-    )
-    choice, hps = parameterization("complete-mue"), HPs(lr=1.0, weight_decay=1.0, beta1=0.95, beta2=0.95)
-    got = evaluate(choice, base, target)
-    for role in ("router", "expert_in", "expert_gate", "shared_in", "shared_gate", *ATTENTION, "attn_out"):
-        assert (got[role].init_std, got[role].lr) == pytest.approx((8**-0.5, 1 / 16)), role
-    for role in ("expert_out", "shared_out"):
-        assert (got[role].init_std, got[role].lr) == pytest.approx((3 / 8**0.5, 1 / 16)), role
-        assert got[role].forward == pytest.approx(1 / 9), role
-    assert {numbers.weight_decay for numbers in got.values()} == {0, 0.5}
-    assert (got["embedding"].lr, got["readout"].lr, got["readout"].forward) == (0.5, 0.5, 1 / 8)
-    assert got["router_bias"].lr == 1
-    # The numbers of the block itself: A * (S + 8 * sum of pi E).
-    absolute = resolve(choice, base, target, "adam", hps, BaseInit())
-    assert (absolute["shared_out"].forward, absolute["expert_out"].forward) == pytest.approx((1 / 9, 1 / 9))
-    at = resolve_globals(choice, base, target, hps)
-    assert at.route_scale == 8
-    assert (at.beta1, at.beta2) == pytest.approx((1 - 0.05 / 4, 1 - 0.05 / 4))
-
-
-def test_complete_mue_hybrid_example() -> None:
-    """H_sh = 0.5 d and three active experts of 0.5 d: H_tot = 2 d, A = 1/2, down init sqrt(2), shared and routed."""
-    base = Shape(width=64, depth=2, head_dim=32, dense_width=64)
-    target = Shape(
-        width=64,
-        depth=2,
-        head_dim=32,
-        num_experts=6,
-        num_active=3,
-        expert_width=32,
-        num_shared=1,
-        shared_width=32,
-    )
-    got = evaluate(parameterization("complete-mue"), base, target)
-    for role in ("shared_out", "expert_out"):
-        assert (got[role].forward, got[role].init_std) == pytest.approx((0.5, 2**0.5))
-
-
-@pytest.mark.parametrize(
-    ("batch", "steps", "lr", "one_minus_beta"),
-    [
-        (4, 1 / 4, 2, 4),  # batch at fixed tokens
-        (1, 4, 1 / 2, 1 / 4),  # duration at a fixed batch
-        (4, 1, 1, 1),  # batch at fixed steps: both, which cancel
-    ],
-)
-def test_complete_mue_schedule(batch: float, steps: float, lr: float, one_minus_beta: float) -> None:
-    base = Shape(width=64, depth=2, head_dim=32, dense_width=64, batch_tokens=1024, steps=1000)
-    target = Shape(
-        width=64,
-        depth=2,
-        head_dim=32,
-        dense_width=64,
-        batch_tokens=round(1024 * batch),
-        steps=round(1000 * steps),
-    )
-    choice = parameterization("complete-mue")
-    for role, numbers in evaluate(choice, base, target).items():
-        expected = (1, 1) if role == "router_bias" else (lr, 1 / lr)
-        assert (numbers.lr, numbers.eps) == pytest.approx(expected), role
-        assert numbers.weight_decay == pytest.approx(lr) or numbers.weight_decay == 0
-        assert (numbers.init_std in (0, 1), numbers.forward) == (True, 1)
-    assert evaluate_globals(choice, base, target).one_minus_beta == pytest.approx(one_minus_beta)
 
 
 def hidden_by_shape(numbers: object) -> Rows:

@@ -78,19 +78,6 @@ def test_every_row(family: str, regime: str, optimizer: Column) -> None:
         ), role
 
 
-@REGIMES
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_mup_and_mssp_differ_in_the_named_init_alone(regime: str, optimizer: Column) -> None:
-    mup, mssp = (parameterization(f"{family}-{regime}") for family in ("mup", "mssp"))
-    plain, other = (evaluate(choice, BASE, TARGET, optimizer) for choice in (mup, mssp))
-    changed = {"i": {"router": 0.0}, "ii": {"expert_out": (M / NE) ** 0.5}, "iii": {}}[regime]
-    assert {role for role in plain if plain[role] != other[role]} == set(changed)
-    for role, std in changed.items():
-        assert other[role].init_std == pytest.approx(std)
-    assert (mup.structure() == mssp.structure()) == (regime != "iii")
-    assert mssp.structure().tied_experts == (regime == "iii")
-
-
 @FAMILIES
 @REGIMES
 def test_a_zero_readout_is_a_convention_of_both(family: str, regime: str) -> None:

@@ -1,20 +1,23 @@
-"""Axes: which shapes a path holds, and the scale that it is measured on."""
+"""Axes and schedules: the shapes of a path, its scale, and the steps of a schedule at each."""
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from strategies import sweeps
 from sweep_text import SAMPLES, edited
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.shape import Shape, check_shape
-from hpxfer.spec import Axis, SweepSpec, axes_of, parse_sweep
+from hpxfer.spec import Axis, SweepSpec, axes_of, dump_sweep, parse_sweep
 from hpxfer.spec.axes import moved
 from hpxfer.spec.model_section import ModelSpec, ShapeSpec
+from hpxfer.spec.schedule import PhaseSteps, planned_at, schedule_at, schedule_lines
 from hpxfer.spec.sweep import ShapeChange
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=64, head_dim=16)
@@ -47,24 +50,6 @@ def test_moved(change: dict[str, Any], dims: dict[str, int]) -> None:
     ("change", "message"),
     [
         (
-            {"num_experts": 6},
-            "num_active must follow num_experts to hold kappa 0.25, got 1.5 of 6; "
-            "give num_active, or another num_experts",
-        ),
-        (
-            {"num_experts": 2},
-            "num_active must follow num_experts to hold kappa 0.25, got 0.5 of 2; "
-            "give num_active, or another num_experts",
-        ),
-        ({"expert_ratio": 1.0, "expert_width": 32}, "give one of expert_ratio and expert_width, got both"),
-        ({"expert_ratio": 0.3}, "expert_width must be a whole number, got 9.6 at width 32"),
-        (
-            {"width": 40},
-            "width must be a multiple of head_dim, got width 40 and head_dim 16; "
-            "take another head_dim, or give num_heads",
-        ),
-        ({"num_active": 5}, "num_active must be at most num_experts, got 5 of 4"),
-        (
             {"num_experts": 0, "expert_ratio": 1},
             "num_experts 0 makes a dense shape, which has no active experts; take their sizes out",
         ),
@@ -75,7 +60,7 @@ def test_moved(change: dict[str, Any], dims: dict[str, int]) -> None:
         ({"num_experts": 0, "dense_ratio": 1, "dense_width": 8}, "give one of dense_ratio and dense_width, got both"),
     ],
 )
-def test_moved_refuses(change: dict[str, Any], message: str) -> None:
+def test_moved_refuses_parts_of_no_layer(change: dict[str, Any], message: str) -> None:
     with pytest.raises(HpxferError) as caught:
         moved(BASE, ShapeChange(**change), PLAIN)
     assert str(caught.value) == message
@@ -264,3 +249,111 @@ def test_a_path_from_a_dense_base_is_measured_by_its_weights() -> None:
     assert (path.scale_name, [point.scale for point in path.points]) == ("hidden weights", [20480, 20480, 32768])
     (path,) = axes_of(parse_sweep(edited(*edits, ("width: [32, 64]", shapes.partition(", {num_experts: 2")[0] + "]"))))
     assert (path.scale_name, [point.scale for point in path.points]) == ("hidden weights", [20480, 32768])
+
+
+def test_betas_that_stay_in_their_range() -> None:
+    validation = ("  validation_tokens: 1024", "  validation_tokens: 16384")
+    edits = (validation, ("[completep-moe, sp]", "[complete-mue]"), ("width: [32, 64]", "batch: [1024, 4096]"))
+    (path,) = axes_of(parse_sweep(edited(*edits)))
+    assert [(at.shape.batch_tokens, at.shape.steps) for at in path.points] == [(512, 200), (1024, 100), (4096, 25)]
+
+
+def at(spec: SweepSpec, steps: int, batch_tokens: int = 0) -> PhaseSteps:
+    shape = replace(spec.base_shape, steps=steps, batch_tokens=batch_tokens or spec.base_shape.batch_tokens)
+    return schedule_at(spec, shape)
+
+
+def shortest(spec: SweepSpec) -> int:
+    return planned_at(spec, spec.base_shape).shortest()
+
+
+def base_schedule(spec: SweepSpec) -> PhaseSteps:
+    schedule = spec.training.schedule
+    return PhaseSteps(
+        warmup_steps=schedule.warmup.steps or 0,
+        decay_steps=(schedule.decay_length.steps or 0) if schedule.decay_length else 0,
+        final_window_steps=spec.final_window_steps,
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (200, (20, 50, 7)),
+        (400, (40, 100, 14)),
+        (100, (10, 25, 4)),  # 3.5 is rounded up
+        (50, (5, 13, 2)),
+        (3, (1, 1, 1)),  # none of what the base has is lost
+        (2, (1, 1, 1)),
+    ],
+)
+def test_shares_of_the_run(steps: int, expected: tuple[int, int, int]) -> None:
+    schedule = ("{decay: constant, warmup: 20}", "{decay: wsd, warmup: 20, decay_length: 50}")
+    spec = parse_sweep(edited(schedule, ("steps: 200", "steps: 200\n  final_window_steps: 7")))
+    warmup, decay, window = expected
+    assert at(spec, steps) == PhaseSteps(warmup_steps=warmup, decay_steps=decay, final_window_steps=window)
+    assert shortest(spec) == 2
+
+
+def test_what_the_base_has_not_nobody_has() -> None:
+    spec = parse_sweep(edited(("warmup: 20", "warmup: 0")))
+    assert at(spec, 10**6) == PhaseSteps(warmup_steps=0, decay_steps=0, final_window_steps=10**5)
+    assert shortest(spec) == 1
+
+
+@given(sweeps(), st.integers(0, 3000))
+def test_any_run_has_a_legal_schedule(spec: SweepSpec, more: int) -> None:
+    base = base_schedule(spec)
+    assert at(spec, spec.steps) == base
+    steps = shortest(spec) + more
+    found = at(spec, steps)
+    assert found.warmup_steps + found.decay_steps <= steps
+    for name in ("warmup_steps", "decay_steps", "final_window_steps"):
+        mine, its = getattr(found, name), getattr(base, name)
+        assert (mine > 0) is (its > 0)
+        assert mine <= steps
+        assert abs(mine - its * steps / spec.steps) <= 1
+
+
+SCHEDULE = "{decay: constant, warmup: 20}"  # the file's; its run has 200 steps of 512 tokens
+AXES = "  width: [32, 64]"
+
+
+def planned(schedule: str, axes: str = AXES) -> SweepSpec:
+    return parse_sweep(edited((SCHEDULE, schedule), (AXES, axes)))
+
+
+@pytest.mark.parametrize(
+    ("length", "base", "longer", "small_batches"),
+    [
+        ("20", 20, 40, 20),  # keeps its share of the run
+        ("{steps: 20}", 20, 40, 20),
+        ("{fraction: 0.1}", 20, 40, 20),
+        ("{fraction: 0.0125}", 3, 5, 3),  # 2.5 steps are rounded up
+        ("{fraction: 0.001}", 1, 1, 1),  # at least one step
+        ("{tokens: 10240}", 20, 20, 40),  # tokens stay
+        ("{tokens: 100}", 1, 1, 1),
+    ],
+)
+def test_a_length_has_one_of_three_forms(length: str, base: int, longer: int, small_batches: int) -> None:
+    spec = planned(f"{{decay: wsd, warmup: {length}, decay_length: {length}}}")
+    for found, expected in ((at(spec, 200), base), (at(spec, 400), longer), (at(spec, 200, 256), small_batches)):
+        assert (found.warmup_steps, found.decay_steps) == (expected, expected)
+    assert parse_sweep(dump_sweep(spec)) == spec
+
+
+def test_a_point_may_carry_its_own_schedule() -> None:
+    axes = "  long: [{steps: 400}, {steps: 800, schedule: {decay: cosine, warmup: 10}}]"
+    spec = planned(SCHEDULE, axes)
+    assert at(spec, 400).warmup_steps == 40  # the base's, scaled
+    assert at(spec, 800).warmup_steps == 10  # its own, in its own steps
+    assert schedule_lines(spec) == (
+        "b512 t200: constant after 20 steps of warm-up",
+        "b512 t400: constant after 40 steps of warm-up",
+        "b512 t800: cosine after 10 steps of warm-up",
+    )
+    assert schedule_lines(planned("{decay: wsd, warmup: {fraction: 0.0125}, decay_length: {tokens: 10240}}")) == (
+        "b512 t200: wsd after 3 steps (0.0125 of the run) of warm-up, over the last 20 steps (10240 tokens)",
+    )
+    assert schedule_lines(planned(SCHEDULE)) == ()
+    assert parse_sweep(dump_sweep(spec)) == spec

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_text import SWEEP, edited
+from sweep_text import SWEEP
 
 from hpxfer.errors import HpxferError
 from hpxfer.registry import Registry, registry
@@ -140,8 +140,3 @@ def test_a_plugin_that_registers_no_row_of_the_sweep_needs_no_import_to_check_th
     stored = "plugins: [{name: x.py, digest: a, registers: {figure: [mine]}}]\n"
     with pytest.raises(HpxferError, match="seeds: must hold at least one seed"):
         parse_sweep(SWEEP.replace("seeds: 2", "seeds: []") + stored, trusted=False)
-
-
-def test_no_file_has_a_zero_byte_in_its_name() -> None:
-    with pytest.raises(HpxferError, match=r"plugins\[0\]: must be a file or a module, got 'a.*' with a zero byte"):
-        parse_sweep(edited(("seeds: 2", 'seeds: 2\nplugins: ["a\\0b.py"]')))

@@ -29,42 +29,11 @@ axes:
 
 
 # Texts that a reader of YAML 1.1 or 1.2 takes for something else unless they are quoted.
-TRAPS = st.sampled_from(
-    [
-        *(
-            "1:20:30",
-            "1:20.5",
-            "yes",
-            "No",
-            "on",
-            "off",
-            "y",
-            "2020-01-01",
-            "2020-01-01 10:00:00",
-            "0o17",
-            "0x1F",
-            "017",
-        ),
-        *("08", "1e3", "1_000", "1_000.5", "0b11", ".inf", "-.INF", ".nan", "~", "null", "", "true", "<<", "=", "- a"),
-        *(
-            "+1",
-            "-.5",
-            "1.",
-            "!!bool x",
-            "*a",
-            "&a",
-            "# a",
-            "a: b",
-            "a #b",
-            "? a",
-            "%TAG",
-            "---",
-            "...",
-            "\x85",
-            "\u2028",
-        ),
-    ]
+WORDS = (
+    "1:20:30 1:20.5 yes No on off y 2020-01-01 0o17 0x1F 017 08 1e3 1_000 1_000.5 0b11 .inf -.INF .nan ~ null true "
+    "<< = +1 -.5 1. *a &a %TAG --- ... \x85 \u2028"
 )
+TRAPS = st.sampled_from([*WORDS.split(" "), "2020-01-01 10:00:00", "", "- a", "!!bool x", "# a", "a: b", "a #b", "? a"])
 TRAPPED = st.recursive(TRAPS | LEAVES, lambda inner: st.lists(inner) | st.dictionaries(TRAPS | TEXT, inner))
 
 
@@ -74,10 +43,7 @@ def test_no_text_reads_back_as_something_else(data: object) -> None:
 
 
 def test_what_is_written_is_quoted_for_a_reader_of_yaml_1_1_too() -> None:
-    assert (
-        write_yaml(["1:20:30", "yes", "2020-01-01", "08", "1e3"])
-        == "- '1:20:30'\n- 'yes'\n- '2020-01-01'\n- '08'\n- '1e3'\n"
-    )
+    assert write_yaml(["1:20:30", "yes", "08", "1e3"]) == "- '1:20:30'\n- 'yes'\n- '08'\n- '1e3'\n"
 
 
 @given(DATA)
@@ -85,54 +51,36 @@ def test_what_is_written_reads_back(data: object) -> None:
     assert parse_yaml(write_yaml(data), "file").data == data
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1e-12", 1e-12),
-        ("1E5", 1e5),
-        ("-.5e3", -500.0),
-        ("2.e1", 20.0),
-        ("'1e-12'", "1e-12"),
-        ("1e", "1e"),
-        ("e5", "e5"),
-        ("12", 12),
-        ("0.5", 0.5),
-        (".inf", float("inf")),
-        ("inf", "inf"),
-        # YAML 1.2, not 1.1
-        ("1:20:30", "1:20:30"),
-        ("1:20.5", "1:20.5"),
-        ("190:20", "190:20"),
-        ("010", 10),
-        ("09", 9),
-        ("0o17", 15),
-        ("0x1F", 31),
-        ("0b11", "0b11"),
-        ("+7", 7),
-        ("yes", "yes"),
-        ("no", "no"),
-        ("on", "on"),
-        ("Off", "Off"),
-        ("y", "y"),
-        ("True", True),
-        ("FALSE", False),
-        ("~", None),
-        ("Null", None),
-        ("nUll", "nUll"),
-        ("2020-01-01", "2020-01-01"),
-        ("2020-13-01", "2020-13-01"),
-        ("2001-12-14t21:59:43.10-05:00", "2001-12-14t21:59:43.10-05:00"),
-        ("=", "="),
-        ("1_000.5", "1_000.5"),
-        # beyond YAML 1.2
-        ("2_000_000_000", 2_000_000_000),
-        ("2_", "2_"),
-        ("!!str 5", "5"),
-        ("!!float 5", 5.0),
-        ("!!int '0x1F'", 31),
-        ("1" + 249 * "0", 10**249),
-    ],
-)
+# What is not listed as a number, a truth value or nothing is text, in YAML 1.2 as here.
+TEXTS = "1e e5 inf 1:20:30 1:20.5 190:20 0b11 yes no on Off y nUll 2020-01-01 2020-13-01 = 1_000.5 2_"
+VALUES = {
+    **{text: text for text in (*TEXTS.split(), "2001-12-14t21:59:43.10-05:00")},
+    "1e-12": 1e-12,
+    "1E5": 1e5,
+    "-.5e3": -500.0,
+    "2.e1": 20.0,
+    "0.5": 0.5,
+    ".inf": float("inf"),
+    "!!float 5": 5.0,
+    "12": 12,
+    "010": 10,
+    "09": 9,
+    "0o17": 15,
+    "0x1F": 31,
+    "+7": 7,
+    "!!int '0x1F'": 31,
+    "1" + 249 * "0": 10**249,
+    "2_000_000_000": 2_000_000_000,
+    "True": True,
+    "FALSE": False,
+    "~": None,
+    "Null": None,
+    "'1e-12'": "1e-12",
+    "!!str 5": "5",
+}
+
+
+@pytest.mark.parametrize(("text", "value"), VALUES.items())
 def test_numbers(text: str, value: object) -> None:
     got = parse_yaml(f"x: {text}", "file").data["x"]
     assert got == value
@@ -161,11 +109,6 @@ def test_an_empty_file_has_no_lines() -> None:
     assert (file.data, file.where(("name",))) == (None, "file: name")
 
 
-def test_spell() -> None:
-    assert spell(("a", 0, 1, "b.c")) == "a[0][1].b.c"
-    assert spell(()) == ""
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -174,8 +117,7 @@ def test_spell() -> None:
         ("- {x: 1}\n- {x: 1, x: 2}\n", "file:2: [1].x: the key stands twice, first on line 2; keep one"),
         (
             "a: [1\nb: 2\n",
-            "file:2: not valid YAML: expected ',' or ']', but got ':', got 'b: 2'; while parsing a flow sequence that "
-            "begins on line 1",
+            "file:2: not valid YAML: expected ',' or ']', but got ':', got 'b: 2'; while parsing a flow ",
         ),
         ("a: 1\nb: [\n", "file:3: not valid YAML: expected the node content, but found '<stream end>', got the end of"),
         ("a:\n\tb: 1\n", "file:2: not valid YAML: found character '\\t' that cannot start any token, got '\\tb: 1'"),
@@ -186,10 +128,7 @@ def test_spell() -> None:
         ("a:\n- b: !!python/name:os.system\n", "file:2: a[0].b: unknown tag !!python/name:os.system; take it out"),
         ("a: 1\nb: !!bool x\n", "file:2: b: must be true or false after !!bool, got 'x'; take the tag out"),
         ("a: !!int 1:20\n", "file:1: a: must be a whole number after !!int, got '1:20'; take the tag out"),
-        (
-            "a: !!float [1]\n",
-            "file:1: not valid YAML: expected a scalar node, but found sequence, got 'a: !!f",
-        ),
+        ("a: !!float [1]\n", "file:1: not valid YAML: expected a scalar node, but found sequence, got 'a: !!f"),
         ("a: !!float x\n", "file:1: a: must be a number after !!float, got 'x'; take the tag out"),
         ("a: !!null x\n", "file:1: a: must be null after !!null, got 'x'; take the tag out"),
         ("a: !!timestamp x\n", "file:1: a: unknown tag !!timestamp; take it out, or quote the value"),
@@ -216,23 +155,23 @@ def test_broken_text(text: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-def test_the_same_key_in_two_places_is_no_duplicate() -> None:
+def test_a_key_in_two_places_and_an_anchor_used_twice_are_legal() -> None:
     assert parse_yaml("a: {x: 1}\nb: {x: 2}\nx: 3\n", "file").data == {"a": {"x": 1}, "b": {"x": 2}, "x": 3}
-
-
-def test_an_anchor_may_be_used_twice() -> None:
     assert parse_yaml("a: &x {b: 1}\nc: *x\n", "file").data == {"a": {"b": 1}, "c": {"b": 1}}
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    missing, binary = tmp_path / "none.yaml", tmp_path / "binary.yaml"
+    missing, binary, large = (tmp_path / f"{name}.yaml" for name in ("none", "binary", "large"))
     binary.write_bytes(b"a: \xff\n")
-    with pytest.raises(HpxferError) as caught:
-        read_yaml(missing)
-    assert str(caught.value) == f"{missing}: cannot be read: No such file or directory"
-    with pytest.raises(HpxferError) as caught:
-        read_yaml(binary)
-    assert str(caught.value) == f"{binary}: must be UTF-8 text: invalid start byte at byte 3"
+    large.write_text("a: 1\n" + "#" * 2**21)
+    for path, said in (
+        (missing, "cannot be read: No such file or directory"),
+        (binary, "must be UTF-8 text: invalid start byte at byte 3"),
+        (large, "cannot be read: must have at most 2 MiB, got more"),
+    ):
+        with pytest.raises(HpxferError) as caught:
+            read_yaml(path)
+        assert str(caught.value).startswith(f"{path}: {said}")
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/stdin", "fifo", "socket"])
@@ -243,13 +182,6 @@ def test_only_regular_files_are_read(path: str, tmp_path: Path, monkeypatch: pyt
         unix.bind("socket")
         with pytest.raises(HpxferError, match=f"^{path}: (cannot be read|must be)"):
             read_yaml(path)
-
-
-def test_a_large_file_is_not_read(tmp_path: Path) -> None:
-    file = tmp_path / "large.yaml"
-    file.write_text("a: 1\n" + "#" * 2**21)
-    with pytest.raises(HpxferError, match=r"large\.yaml: cannot be read: must have at most 2 MiB, got more"):
-        read_yaml(file)
 
 
 @pytest.mark.parametrize("text", ["[" + "1," * 300 + "]", "".join(f"k{at}: 1\n" for at in range(110))])
@@ -270,3 +202,4 @@ def test_nested_aliases_are_not_unfolded_for_ever() -> None:
 @pytest.mark.parametrize("path", [("a",), ("axes", "moe", "shapes", 2, "data", "source"), ("a", 1, 22, "b")])
 def test_a_spelled_key_path_reads_back(path: KeyPath) -> None:
     assert key_path(spell(path)) == path
+    assert (spell(("a", 0, 1, "b.c")), spell(())) == ("a[0][1].b.c", "")

@@ -227,15 +227,8 @@ def test_no_two_settings_and_hps_share_an_identity(points: list[tuple[dict[str, 
     by_full: dict[str, str] = {}
     for changes, hps in points:
         setting = replace(start.setting, **changes)
-        found = identity(
-            setting=setting,
-            shape=start.shape,
-            base=start.base,
-            choice=None,
-            hps=hps_of(hps),
-            seed=0,
-            trainer_version=3,
-        )
+        at = {"shape": start.shape, "base": start.base, "choice": None, "seed": 0, "trainer_version": 3}
+        found = identity(setting=setting, hps=hps_of(hps), **at)
         key = full(replace(start, setting=setting, hps=hps))
         assert by_full.setdefault(key, canonical(found)) == canonical(found)
     assert len(set(by_full.values())) == len(by_full)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from sweep_text import edited
+from sweep_text import edited, with_keys
 from user_sweeps import ARMS, TABLES, TRAIN, write_user
 
 from hpxfer.driver import prepare
@@ -30,54 +30,38 @@ def more(line: str) -> tuple[str, str]:
     return FIRST, f"{FIRST}  {line}\n"
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        ("[python3, train.py,", "[python3, -O, train.py,"),
-        ("[python3, train.py,", "[/usr/bin/python3, train.py,"),
-        ("files: [train.py]", "version: '1'"),
-        more("digests: {train.py: aa}"),
-        more("args: {deep: {list: [1]}}"),
-        more("nan_exit: ['nan']"),
-        more("loss: {unit: bits per byte}"),
-        ("act: gelu", "act: relu"),
-        ("act: gelu", "act: gelu, n_layer: 1"),
-        ("lr: [0.01, 0.02]", "lr: [0.03, 0.04]"),
-        ("seeds: 2", "seeds: [2, 3]"),
-        ("steps: 20", "steps: 21"),
-        ("batch_tokens: 512", "batch_tokens: 256"),
-        ("steps: 20", "steps: 20\n  schedule: {decay: cosine}"),
-        ("steps: 20", "steps: 20\n  final_window_steps: 10"),
-        ("steps: 20", "steps: 20\n  weight_decay: 0.1"),
-    ],
-)
-def test_what_decides_numbers_moves_every_id(edit: tuple[str, str]) -> None:
-    assert not ids_of() & ids_of(edit)
+DECIDE = """
+trainer.command: [python3, -O, train.py, "{config_json}"] | trainer.digests: {train.py: aa} | trainer.nan_exit: ['nan']
+trainer.args: {deep: {list: [1]}} | trainer.loss: {unit: bits per byte} | model.own: {d_model: 64, act: relu}
+model.own: {d_model: 64, act: gelu, n_layer: 1} | grid.lr: [0.03, 0.04] | seeds: [2, 3] | training.steps: 21
+training.batch_tokens: 256 | training.schedule: {decay: cosine} | training.final_window_steps: 10
+training.weight_decay: 0.1
+"""
+SAME = """
+trainer.timeouts: {wall_s: 60, silence_s: 5} | trainer.env: [WANDB_MODE] | trainer.folder: elsewhere | -trainer.control
+trainer.cost: {seconds_per_trial: 12} | name: other | model.own: {act: gelu, d_model: 64} | grid.lr: [0.02, 0.01]
+resources: {executor: ray, gpus_per_trial: 16, gpus_per_node: 8, cpus_per_stack: 4}
+trainer.arms: {scaled: {args: {power: 1}}, plain: {args: {power: 0}}}
+"""
 
 
-@pytest.mark.parametrize(
-    "edits",
-    [
-        [more("timeouts: {wall_s: 60, silence_s: 5}")],
-        [more("env: [WANDB_MODE]")],
-        [more("folder: elsewhere")],
-        [more("cost: {seconds_per_trial: 12}")],
-        [("  control: plain\n", "")],
-        [("executor: local", "executor: ray\n  gpus_per_trial: 16\n  gpus_per_node: 8\n  cpus_per_stack: 4")],
-        [("name: mine", "name: other")],
-        [
-            (
-                "plain: {args: {power: 0}}, scaled: {args: {power: 1}}",
-                "scaled: {args: {power: 1}}, plain: {args: {power: 0}}",
-            )
-        ],
-        [("{d_model: 64, act: gelu}", "{act: gelu, d_model: 64}")],
-        [("lr: [0.01, 0.02]", "lr: [0.02, 0.01]")],
-        [("steps: 20", "tokens: 10240")],
-    ],
-)
-def test_what_decides_no_number_moves_no_id(edits: list[tuple[str, str]]) -> None:
-    assert ids_of(*edits) == ids_of()
+def changes(text: str) -> list[str]:
+    return [change for line in text.split("\n") for change in line.split(" | ") if change]
+
+
+@pytest.mark.parametrize("change", changes(DECIDE))
+def test_what_decides_numbers_moves_every_id(change: str) -> None:
+    assert not ids_of() & ids_of(text=with_keys(ARMS, change))
+
+
+@pytest.mark.parametrize("change", changes(SAME))
+def test_what_decides_no_number_moves_no_id(change: str) -> None:
+    assert ids_of(text=with_keys(ARMS, change)) == ids_of()
+
+
+def test_a_version_for_files_moves_every_id_and_tokens_for_steps_move_none() -> None:
+    assert not ids_of() & ids_of(text=with_keys(ARMS, "-trainer.files", "trainer.version: '1'"))
+    assert ids_of(text=with_keys(ARMS, "-training.steps", "training.tokens: 10240")) == ids_of()
 
 
 def test_the_args_of_an_arm_move_the_ids_of_that_arm_alone() -> None:

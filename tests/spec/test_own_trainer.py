@@ -1,17 +1,21 @@
-"""Shapes of a user's own trainer: their one spelling, what tables read of them, and what an axis is measured by."""
+"""A user's own trainer: shapes and their scale, what tables read of them, the files that count, stored sweeps."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from user_sweeps import ARMS, TABLES, write_user
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.shape import MAX_OWN, Shape, check_trainable, own_problem, shape_from_mapping, spell_own
+from hpxfer.spec import dump_sweep, load_sweep, parse_sweep
 from hpxfer.spec.own import NAMED_DIMS, changed, own_scale, own_shape
+from hpxfer.spec.trainer_files import digested
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,8}", fullmatch=True)
 TEXTS = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=20)
@@ -166,3 +170,77 @@ def test_a_width_of_heads_that_is_given_stays() -> None:
 def test_heads_that_do_not_divide_the_width_are_refused() -> None:
     with pytest.raises(HpxferError, match=r"dims\.num_heads: must divide the width .* got 3 at width 32"):
         own_shape({"d": 32, "n": 2, "h": 3}, NANO_DIMS, batch=1, steps=1)
+
+
+def digests(folder: Path, files: str) -> dict[str, str]:
+    path = write_user(folder, "finish()", ("files: [train.py]", f"files: {files}"))
+    trainer = digested(load_sweep(path)).trainer
+    assert trainer is not None
+    return trainer.digests or {}
+
+
+def test_a_digest_follows_the_content_alone(tmp_path: Path) -> None:
+    first = digests(tmp_path, "[train.py]")
+    assert [*first] == ["train.py"]
+    assert digests(tmp_path, "['*.py']") == first
+    other = tmp_path / "other"
+    other.mkdir()
+    assert digests(other, "[train.py]") == first
+    (tmp_path / "helper.py").write_text("x = 1\n")
+    assert digests(tmp_path, "[train.py]") == first
+    assert digests(tmp_path, "['*.py', train.py]") == {
+        **first,
+        "helper.py": digests(tmp_path, "[helper.py]")["helper.py"],
+    }
+    (tmp_path / "helper.py").write_text("x = 2\n")
+    assert digests(tmp_path, "[helper.py]") != {"helper.py": digests(other, "[train.py]")["train.py"]}
+
+
+def test_a_glob_passes_over_what_is_no_code(tmp_path: Path) -> None:
+    """Above all over results, which would give each run other ids than the one before."""
+    for name in (".git/x.py", "a/__pycache__/x.py", ".venv/lib/x.py", "results/mine/runs/1/x.py", "a/b/x.py", "c/x.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n")
+    (tmp_path / "results/mine/sweep.yaml").write_text("name: mine\n")
+    (tmp_path / "results/mine/trials.parquet").write_text("")
+    (tmp_path / "c/sweep.yaml").write_text("name: mine\n")  # a sweep beside its code is no results folder
+    assert [*digests(tmp_path, "['**/*.py']")] == ["a/b/x.py", "c/x.py", "train.py"]
+    assert [*digests(tmp_path, "[.git/x.py]")] == [".git/x.py"]  # named as it is
+
+
+@pytest.mark.parametrize("name", ["nope.py", "'**/*.nope'", "folder", "'[a'"])
+def test_a_name_without_files_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(HpxferError, match=r"^trainer.files: .* must name files below"):
+        digests(tmp_path, f"[{name}]")
+
+
+def test_a_stored_sweep_keeps_its_digests_where_its_files_are_not(tmp_path: Path) -> None:
+    path = write_user(tmp_path)
+    spec = digested(load_sweep(path))
+    stored = parse_sweep(dump_sweep(spec))
+    assert stored == spec
+    (tmp_path / "train.py").unlink()
+    assert digested(stored) == spec
+
+
+def test_the_folder_is_that_of_the_sweep_file(tmp_path: Path) -> None:
+    trainer = load_sweep(write_user(tmp_path)).trainer
+    assert trainer is not None
+    assert trainer.folder == str(tmp_path.resolve() / "")
+    inner = load_sweep(write_user(tmp_path, "", ("  files", "  folder: code\n  files"))).trainer
+    assert inner is not None
+    assert inner.folder == str(tmp_path.resolve() / "code")
+
+
+@pytest.mark.parametrize("text", [ARMS, TABLES], ids=["arms", "tables"])
+def test_the_sweeps_themselves_are_legal_and_come_back_from_their_dump(text: str) -> None:
+    spec = parse_sweep(text)
+    assert parse_sweep(dump_sweep(spec)) == spec
+
+
+def test_the_data_of_a_stored_sweep_follows_its_trainer() -> None:
+    """A stored sweep spells its data out. Another name in `trainer.data` is other data, and so other trials."""
+    stored = dump_sweep(parse_sweep(ARMS))
+    assert "source: user:unnamed" in stored
+    assert parse_sweep(stored.replace("data: unnamed", "data: tokens@2")).data.source == "user:tokens@2"

@@ -1,15 +1,21 @@
-"""Shapes: what is legal, how they are read and named."""
+"""Shapes, HPs and monomials: what is legal, how they are read, named and changed."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import DOTTED, POSITIVE
 
 from hpxfer.errors import HpxferError
+from hpxfer.scaling.hps import SCALARS, HPs, check_hp_name, check_hp_value
+from hpxfer.scaling.monomial import ONE, ZERO, Monomial, depth, width
 from hpxfer.scaling.shape import Shape, check_shape, check_trainable, load_shape, shape_from_mapping
 
 LEGAL: dict[str, Any] = {
@@ -140,3 +146,125 @@ def test_numbers_of_any_length_are_refused_with_a_line(tmp_path: Path) -> None:
         shape_from_mapping({"width": -(10**5000), "depth": 2, "head_dim": 32}, "here")
     with pytest.raises(HpxferError, match=r"^here: x{77}\.\.\.: unknown key; legal: batch_tokens"):
         shape_from_mapping({"x" * 50_000: 1}, "here")
+
+
+NAMES = st.sampled_from(SCALARS) | DOTTED
+
+
+@given(NAMES, POSITIVE)
+def test_with_value_is_what_get_returns(name: str, value: float) -> None:
+    check_hp_name(name)
+    assert HPs(lr=0.1).with_value(name, value).get(name) == value
+
+
+@given(st.dictionaries(NAMES, POSITIVE))
+def test_the_order_of_changes_does_not_matter(values: dict[str, float]) -> None:
+    forward = backward = HPs(lr=0.1)
+    for name, value in values.items():
+        forward = forward.with_value(name, value)
+    for name, value in reversed(values.items()):
+        backward = backward.with_value(name, value)
+    assert forward == backward
+
+
+def test_a_multiplier_of_one_is_none_at_all() -> None:
+    assert HPs(lr=0.1).with_value("router.lr_mult", 1.0) == HPs(lr=0.1)
+    changed = HPs(lr=0.1).with_value("router.lr_mult", 0.5)
+    assert changed.multipliers == (("router.lr_mult", 0.5),)
+    assert changed.with_value("router.lr_mult", 1.0) == HPs(lr=0.1)
+    assert changed.get("router.init_mult") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lrr", "unknown HP; did you mean 'lr'?"),
+        ("routr.lr_mult", "unknown role 'routr'; did you mean 'router'?"),
+        ("router.lr_mul", "unknown multiplier 'lr_mul'; did you mean 'lr_mult'?"),
+        ("router.", "unknown multiplier ''; legal: forward_mult, init_mult, lr_mult"),
+    ],
+)
+def test_unknown_names(name: str, message: str) -> None:
+    with pytest.raises(HpxferError) as caught:
+        check_hp_name(name)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("lr", 0.0, "lr must be > 0, got 0"),
+        ("init_scale", -1.0, "init_scale must be > 0, got -1"),
+        ("lr", math.nan, "lr must be finite, got nan"),
+        ("weight_decay", math.inf, "weight_decay must be finite, got inf"),
+        ("weight_decay", -0.1, "weight_decay must be >= 0, got -0.1"),
+        ("beta1", 1.0, "beta1 must be in [0, 1), got 1"),
+        ("router.lr_mult", -0.5, "router.lr_mult must be >= 0, got -0.5"),
+        ("lr", 1e39, "lr must be from 2^-126 to 2^127, as float32 holds it, got 1e+39"),
+        ("router.lr_mult", 1e-39, "router.lr_mult must be from 2^-126 to 2^127, as float32 holds it, got 1e-39"),
+    ],
+)
+def test_refused_values(name: str, value: float, message: str) -> None:
+    with pytest.raises(HpxferError) as caught:
+        check_hp_value(name, value)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("lr", 2.0**-126), ("lr", 2.0**127), ("weight_decay", 0.0), ("beta1", 0.0), ("router.lr_mult", 0.0)],
+)
+def test_accepted_values(name: str, value: float) -> None:
+    check_hp_value(name, value)
+
+
+RATIO_NAMES = ("width", "depth", "experts")
+EXPONENTS = st.sampled_from((-2.0, -1.0, -0.5, 0.0, 0.5, 1.0))
+MONOMIALS = st.dictionaries(st.sampled_from(RATIO_NAMES), EXPONENTS).map(lambda powers: Monomial(tuple(powers.items())))
+RATIOS = st.fixed_dictionaries({name: st.floats(0.1, 10) for name in RATIO_NAMES})
+
+
+def close(left: float, other: float) -> bool:
+    return math.isclose(left, other, rel_tol=1e-12)
+
+
+@given(MONOMIALS, MONOMIALS, RATIOS)
+def test_operators_act_on_values(a: Monomial, b: Monomial, at: dict[str, float]) -> None:
+    assert close((a * b)(at), a(at) * b(at))
+    assert close((a * b**-1)(at), a(at) / b(at))
+    assert close((a**-0.5)(at), a(at) ** -0.5)
+
+
+@given(MONOMIALS)
+def test_every_monomial_is_one_where_nothing_changed(a: Monomial) -> None:
+    assert a(dict.fromkeys(RATIO_NAMES, 1.0)) == 1.0
+
+
+@given(MONOMIALS, RATIOS)
+def test_zero_is_exact(a: Monomial, at: dict[str, float]) -> None:
+    assert ZERO * a == a * ZERO == ZERO**2 == ZERO
+    assert (ZERO * a)(at) == 0.0
+
+
+def test_powers_that_cancel_leave_one() -> None:
+    assert width * width**-1 == ONE == width**0
+
+
+def test_division_by_an_exact_zero_is_a_mistake_in_a_table() -> None:
+    with pytest.raises(AssertionError, match="division by an exact zero"):
+        ZERO**-1
+
+
+@pytest.mark.parametrize(
+    ("monomial", "text"),
+    [
+        (ONE, "1"),
+        (ZERO, "0"),
+        (width, "width"),
+        (width**-0.5, "width^-0.5"),
+        (width**-1 * depth**-1, "width^-1 depth^-1"),
+        (width * depth, "width depth"),
+    ],
+)
+def test_text(monomial: Monomial, text: str) -> None:
+    assert str(monomial) == text

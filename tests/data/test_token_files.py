@@ -1,8 +1,9 @@
-"""Files of token ids in the formats of other tools, written here byte by byte or by the tool itself."""
+"""Files of token ids: shards, the formats of other tools, bare ids of two widths, and broken ones."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hpxfer.data import data_ref
 from hpxfer.data.digest import digest
 from hpxfer.data.sources import open_dataset
+from hpxfer.data.sources.bare import pairs_of_uint32
 from hpxfer.errors import HpxferError
 from hpxfer.spec.data_section import DataSpec
 from hpxfer.testing.data_sources import DataSourceSuite
@@ -251,3 +253,51 @@ def test_damaged_files_end_in_words(tmp_path: Path) -> None:
     file.write_bytes(whole.replace(offsets, struct.pack("<4i", 0, 3, 6000, 9)))
     with pytest.raises(HpxferError, match=r"arrow: must be a file of `datasets`, got a broken one"):
         open_dataset(f"tokens:{tmp_path}/ids")
+
+
+Write = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"magic": 7},
+            r"a\.bin: .*must be a file of token ids that states its format.*starts with the number 7; if it holds bare",
+        ),
+        ({"version": 2}, r"a\.bin: must be a token shard of version 1 .*, got version 2; write it again"),
+        ({"count": 11}, r"a\.bin: the header counts 11 tokens, which make a file of 1046 bytes, got 1044; fetch"),
+        ({"count": 9}, r"a\.bin: the header counts 9 tokens, which make a file of 1042 bytes, got 1044; fetch"),
+        ({"count": -1}, r"a\.bin: the header counts -1 tokens"),
+    ],
+)
+def test_wrong_header_is_refused(tmp_path: Path, write_shard: Write, wrong: dict[str, int], message: str) -> None:
+    write_shard(tmp_path / "a.bin", range(10), **wrong)
+    with pytest.raises(HpxferError, match=message):
+        open_dataset(f"tokens:{tmp_path}/*.bin")
+
+
+@pytest.mark.parametrize("vocab_size", [2, 200, 50_257, 128_256])
+def test_ids_of_uint32_are_refused_as_uint16(vocab_size: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.random.default_rng(5).integers(0, vocab_size, 3000).astype("<u4").tofile(path)
+    with pytest.raises(HpxferError, match=r"a\.npy: must hold ids of uint16, got ids of uint32: .* write uint32: inst"):
+        data_ref(DataSpec(source=f"uint16:{path}", vocab_size=min(vocab_size, 65_536)))
+    assert data_ref(DataSpec(source=f"uint32:{path}", vocab_size=vocab_size)).digest
+
+
+@pytest.mark.parametrize("vocab_size", [1, 2, 5, 16, 65, 50_257])
+def test_ids_of_uint16_are_read_whatever_the_vocabulary(vocab_size: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    np.random.default_rng(5).integers(0, vocab_size, 4000).astype("<u2").tofile(path)
+    assert data_ref(DataSpec(source=f"uint16:{path}", vocab_size=vocab_size)).digest
+
+
+def test_too_few_ids_decide_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    np.array([7] * 63, "<u4").tofile(path)
+    assert pairs_of_uint32(path.read_bytes()) == 63
+    assert data_ref(DataSpec(source=f"uint16:{path}", vocab_size=8)).digest
+    np.array([7] * 64, "<u4").tofile(path)
+    with pytest.raises(HpxferError, match="got ids of uint32"):
+        data_ref(DataSpec(source=f"uint16:{path}", vocab_size=8))

@@ -1,14 +1,58 @@
-"""Ties: which tables of a sweep break them at random, and what a stored sweep says of them."""
+"""Arms, and the sweep that each of them stands for; ties, and which tables break them at random."""
 
 from __future__ import annotations
 
 import pytest
 from sweep_text import edited
 
-from hpxfer.errors import HpxferError
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
+from hpxfer.spec.arms import parts_of
+from hpxfer.spec.base_values import base_values
 from hpxfer.spec.ties import choice_of, resolved, ties_at, ties_of
+
+TABLES = "[completep-moe, sp]"
+
+
+def with_arm(arm: str, *edits: tuple[str, str]) -> str:
+    return edited(*edits, (TABLES, f"[completep-moe, sp, {arm}]"))
+
+
+def test_an_arm_moves_the_base_values_that_it_names_and_no_others() -> None:
+    hps = "{lr: 0.5, weight_decay: 0.1, beta2: 0.99, multipliers: {router.lr_mult: 2}}"
+    multipliers = "  multipliers: {router.lr_mult: 4, attn_q.lr_mult: 3}\n"
+    spec = parse_sweep(with_arm(f"{{table: sp, name: tuned, hps: {hps}}}", ("  router_bias_lr: 0.01\n", multipliers)))
+    (first, plain), (name, tuned) = parts_of(spec)
+    assert (first, name) == (None, "tuned")
+    assert [arm.table for arm in plain.parameterizations] == ["completep-moe", "sp"]
+    assert all(arm.is_plain for arm in (*plain.parameterizations, *tuned.parameterizations))
+    assert base_values(plain) == base_values(spec)
+    moved = {"lr": 0.5, "weight_decay": 0.1, "beta2": 0.99, "router.lr_mult": 2.0}
+    assert base_values(tuned) == {**base_values(spec), **moved}
+    assert parse_sweep(dump_sweep(spec)) == spec
+
+
+def test_a_bare_name_is_an_arm_without_more_and_brackets_hold_conventions() -> None:
+    spec = parse_sweep(edited((TABLES, '["completep-moe[depth_alpha=0.5, router_init_exponent=inf]", {table: sp}]')))
+    tuned, control = spec.parameterizations
+    assert (tuned.table, tuned.conventions) == ("completep-moe", {"depth_alpha": 0.5, "router_init_exponent": "inf"})
+    assert control == parse_sweep(edited()).parameterizations[1]
+    assert parts_of(spec) == ((None, spec),)
+    assert parse_sweep(dump_sweep(spec)) == spec
+
+
+def test_an_arm_has_a_balance_of_its_own() -> None:
+    arms = (
+        "{table: sp, name: sign, balance: {bias: sign}}",
+        "{table: sp, name: loss, balance: {bias: none, aux: switch}, hps: {aux_weight: 0.1}}",
+    )
+    spec = parse_sweep(with_arm(", ".join(arms)))
+    plain, sign, switch = (under for _, under in parts_of(spec))
+    rules = [(under.model.balance.bias, under.model.balance.aux) for under in (plain, sign, switch)]
+    assert rules == [("proportional", "none"), ("sign", "none"), ("none", "switch")]
+    assert [base_values(under)["aux_weight"] for under in (plain, sign, switch)] == [0.0, 0.0, 0.1]
+    assert parse_sweep(dump_sweep(spec)) == spec
+
 
 TABLES = "[completep-moe, sp]"
 ZERO = "{table: completep-moe, conventions: {router_init_exponent: .inf}}"
@@ -71,25 +115,3 @@ def test_a_sweep_to_store_spells_out_what_is_not_by_index() -> None:
     assert resolved(sweep("[mssp-i, sp]", ties="index")).model.ties == "index"
     assert resolved(sweep("[mssp-i, sp]", SOFT)).model.ties is None
     assert parse_sweep(dump_sweep(spelled), trusted=False) == spelled
-
-
-@pytest.mark.parametrize(
-    ("ties", "message"),
-    [
-        ("randm", "model.ties: must be index, random, fixed_bias, or a mapping of tables to one of them, got 'randm'"),
-        ("{sp: 3}", "model.ties: must be index, random, fixed_bias, or a mapping of tables to one of them, got {'sp'"),
-        ("[random]", "model.ties: must be index, random, fixed_bias, or a mapping of tables to one of them, got"),
-        ("{mup: random}", "model.ties: must name tables of the sweep, got 'mup'; legal: completep-moe, sp"),
-    ],
-)
-def test_what_is_no_value(ties: str, message: str) -> None:
-    with pytest.raises(HpxferError) as raised:
-        sweep(ties=ties)
-    assert str(raised.value).count("\n") == 0
-    assert f"<sweep>:6: {message}" in str(raised.value)
-
-
-def test_a_dense_sweep_has_no_ties() -> None:
-    dense = ("num_experts: 4, num_active: 1, expert_ratio: 1", "dense_ratio: 1")
-    with pytest.raises(HpxferError, match=r"model.ties: has no effect: no shape of this sweep has experts"):
-        sweep("[mup, sp]", dense, ties="random")

@@ -1,4 +1,4 @@
-"""The digest: what changes it and what does not."""
+"""Tokens behind one index: the corpus, its digest, and the order of the training windows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,71 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from laws import examples
 
+from hpxfer.data.corpus import Corpus, load_corpus
 from hpxfer.data.digest import BLOCK_BYTES, NUM_BLOCKS, blocks, digest
 from hpxfer.data.sources import open_dataset, source_of
+from hpxfer.data.windows import shuffled
 from hpxfer.errors import HpxferError
+
+Write = Callable[..., Path]
+
+
+def loaded(name: str, tokenizer: str, vocab_size: int) -> Corpus:
+    dataset = open_dataset(name)
+    assert dataset is not None
+    return load_corpus(source_of(name), dataset, tokenizer, vocab_size)
+
+
+def everything(corpus: Corpus) -> list[int]:
+    return corpus.rows(np.array([0]), corpus.num_tokens)[0].tolist()
+
+
+def test_text_is_the_bytes_of_the_files_in_order_and_ascii_marks_high_bytes(tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"two")
+    (tmp_path / "a").write_bytes(b"\x00\x7f\x80\xff" + "\u00fc".encode())
+    corpus = loaded(f"text:{tmp_path}/*", "bytes", 256)
+    assert bytes(everything(corpus)) == b"\x00\x7f\x80\xff" + "\u00fctwo".encode()
+    assert [part.dtype for part in corpus.parts] == [np.uint8]
+    assert bytes(everything(loaded(f"text:{tmp_path}/*", "ascii", 128))) == b"\x00\x7f????two"
+
+
+def test_shards_are_mapped_not_read(tmp_path: Path, write_shard: Write) -> None:
+    write_shard(tmp_path / "a.bin", [1, 2, 65535])
+    write_shard(tmp_path / "b.bin", [])
+    write_shard(tmp_path / "c.bin", [4])
+    corpus = loaded(f"tokens:{tmp_path}/*.bin", "ids", 2**16)
+    assert everything(corpus) == [1, 2, 65535, 4]
+    assert all(isinstance(part, np.memmap) for part in corpus.parts if len(part))
+
+
+@settings(deadline=None, max_examples=examples(40))
+@given(
+    counts=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
+    length=st.integers(1, 12),
+    data=st.data(),
+)
+def test_rows_cross_shards(counts: list[int], length: int, data: st.DataObject) -> None:
+    whole = np.arange(sum(counts), dtype=np.uint16) + 7
+    parts = tuple(np.split(whole, np.cumsum(counts)[:-1]))
+    corpus = Corpus(parts=parts, names=("x",) * len(parts), vocab_size=2**16)
+    length = min(length, len(whole))
+    begins = data.draw(st.lists(st.integers(0, len(whole) - length), max_size=5))
+    rows = corpus.rows(np.array(begins, np.int64), length)
+    assert rows.dtype == np.int64
+    assert rows.tolist() == [whole[begin : begin + length].tolist() for begin in begins]
+
+
+def test_id_beyond_the_vocabulary_is_placed_in_its_file() -> None:
+    parts = (np.array([1, 2, 3], np.uint16), np.array([4, 5, 60, 7], np.uint16))
+    corpus = Corpus(parts=parts, names=("a.bin", "b.bin"), vocab_size=50)
+    assert corpus.rows(np.array([0, 1]), 4).max() == 5
+    with pytest.raises(HpxferError, match=r"b\.bin: token 2: .*below the vocabulary of 50, got 60"):
+        corpus.rows(np.array([0, 2]), 4)
+
 
 Write = Callable[..., Path]
 READ_BYTES = NUM_BLOCKS * BLOCK_BYTES
@@ -124,3 +182,54 @@ def test_position_of_an_id_in_a_later_block_is_in_the_file(tmp_path: Path, write
     write_shard(tmp_path / "a.bin", ids)
     with pytest.raises(HpxferError, match=rf"a\.bin: token {int(ids.argmax())}: "):
         of(f"tokens:{tmp_path}/a.bin", vocab_size=9)
+
+
+PINNED_10 = [5, 7, 6, 3, 0, 4, 1, 9, 2, 8]
+PINNED_BILLION = [947089523, 75351466, 50682439, 487068384]
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(size=st.integers(1, 3000), seed=st.integers(0, 2**63))
+@example(size=1, seed=0)
+@example(size=2, seed=0)
+@example(size=4, seed=0)
+@example(size=5, seed=0)
+@example(size=1024, seed=0)
+@example(size=1025, seed=0)
+def test_every_size_and_seed_gives_a_permutation(size: int, seed: int) -> None:
+    assert np.sort(shuffled(np.arange(size), size, seed)).tolist() == list(range(size))
+
+
+@settings(deadline=None, max_examples=examples(25))
+@given(size=st.integers(1, 10**12), seed=st.integers(0, 1000), data=st.data())
+def test_an_index_alone_goes_where_it_goes_in_company(size: int, seed: int, data: st.DataObject) -> None:
+    index = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20)))
+    together = shuffled(index, size, seed)
+    assert together.dtype == np.int64
+    assert ((together >= 0) & (together < size)).all()
+    assert together.tolist() == [int(shuffled(index[i : i + 1], size, seed)[0]) for i in range(len(index))]
+
+
+def test_order_is_pinned() -> None:
+    """Stored trials were trained in this order. A change of the order must increase TRAINER_VERSION."""
+    assert shuffled(np.arange(10), 10, 0).tolist() == PINNED_10
+    assert shuffled(np.arange(4), 10**9, 1).tolist() == PINNED_BILLION
+
+
+def test_seeds_give_unrelated_orders() -> None:
+    size = 4096
+    orders = [shuffled(np.arange(size), size, seed) for seed in range(20)]
+    fixed = [int((order == other).sum()) for i, order in enumerate(orders) for other in [np.arange(size), *orders[:i]]]
+    # Two random permutations agree in one place on average, Poisson: 12 or more places have a chance below 1e-8.
+    assert max(fixed) < 12
+    assert 0.5 < np.mean(fixed) < 1.5
+
+
+def test_order_has_no_trend() -> None:
+    size = 5000
+    index = np.arange(size)
+    for seed in range(5):
+        order = shuffled(index, size, seed)
+        for item, other in ((index, order), (order[:-1], order[1:]), (index % 64, order % 64)):
+            # The correlation of independent values has standard deviation 1/sqrt(size).
+            assert abs(np.corrcoef(item, other)[0, 1]) < 5 / np.sqrt(size)

@@ -1,0 +1,365 @@
+"""What a plan says beside its numbers: cautions, base values off the grid, active parameters, the verdict to expect."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import hpxfer
+from made_results import DATA
+from sweep_text import edited
+from tiny import write_tiny
+
+from hpxfer.driver import prepare
+from hpxfer.model.cost import active_without_embeddings, count_params
+from hpxfer.plan.active import active_lines
+from hpxfer.plan.cautions import cautions
+from hpxfer.plan.make import make_plan
+from hpxfer.plan.outlook import PUBLISHED_NOISE, Outlook, outlook
+from hpxfer.plan.text import plan_text
+from hpxfer.search import Outcome
+from hpxfer.spec import load_sweep, parse_sweep
+from hpxfer.trial import DataRef, Expansion
+from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
+from hpxfer.verdict.transfer import find
+
+TABLES = "[completep-moe, sp]"
+AXIS = "  width: [32, 64]"
+TWO = ("num_experts: 4, num_active: 1", "num_experts: 8, num_active: 2")
+NORMALIZED = ("context: 64", "context: 64\n  gate: normalized_sigmoid")
+SOFTMAX = ("context: 64", "context: 64\n  gate: softmax")
+ALL_ACTIVE = ("num_experts: 4, num_active: 1", "num_experts: 4, num_active: 4")
+
+
+def said(*edits: tuple[str, str]) -> tuple[str, ...]:
+    return cautions(Expansion(parse_sweep(edited(*edits)), DATA))
+
+
+def test_nothing_is_said_of_a_sweep_inside_its_table() -> None:
+    assert said() == ()
+    assert said(TWO, NORMALIZED, (TABLES, "[complete-mue, sp]")) == ()
+
+
+def test_one_line_for_a_table_and_an_axis() -> None:
+    (line,) = said((AXIS, "  duration: [400, 800]"))
+    assert line == "completep-moe along duration: completep-moe does not cover duration: it changes by a factor of 4"
+    several = "  long: [{steps: 400}, {steps: 800, num_groups: 2}]\n  duration: [400]"
+    first, second = said((AXIS, several), TWO)
+    assert first.startswith("completep-moe along long: completep-moe does not cover duration: ")
+    assert "completep-moe does not cover groups: it goes from 1 to 2" in first
+    assert second.startswith("completep-moe along duration: ")
+
+
+def test_kappa_that_was_allowed_to_move_is_still_said() -> None:
+    (line,) = said((AXIS, "  capacity: {values: [8], allow_kappa_change: true}"))
+    assert line.startswith("completep-moe along capacity: ")
+    assert "completep-moe holds kappa fixed: it goes from 0.25 to 0.125" in line
+
+
+@pytest.mark.parametrize(
+    ("edits", "more"),
+    [
+        ((), "; and at 1 more shape"),
+        (((AXIS, "  width: [64, 128]"),), "; and at 2 more shapes"),
+        ((TWO, (AXIS, "  experts: [4]")), ""),
+    ],
+)
+def test_a_gate_that_is_constant(edits: tuple[tuple[str, str], ...], more: str) -> None:
+    first, *_ = said(NORMALIZED, *edits, (TABLES, "[complete-mue]"))
+    assert first == (
+        "gate normalized_sigmoid with num_active 1 (w32 d2 E4A1 h32): the gate is constant, the router does not learn"
+        + more
+    )
+
+
+def test_a_zero_router_is_cautioned_of_where_ties_go_to_the_lowest_index() -> None:
+    tables, untied = (TABLES, "[mssp-i, sp]"), ("context: 64", "context: 64\n  tied_embeddings: false")
+    regime_i = (AXIS, "  width: [64]")
+    by_index = (untied[0], f"{untied[1]}\n  ties: {{mssp-i: index}}")
+    assert said(tables, untied, regime_i) == ()
+    (line,) = said(tables, by_index, regime_i)
+    assert line.startswith("mssp-i starts from a zero router: where ties go to the lowest index, all tokens go to the ")
+    assert "same 1 of 4 experts at first" in line
+
+
+def test_what_the_control_holds_along_experts() -> None:
+    experts = (AXIS, "  experts: [4, 16]")
+    (line,) = said(experts)
+    assert line.startswith(
+        "sp along experts: sp keeps the base's divisor of the experts' sum: it divides the sum of 4 "
+    )
+    wider = (AXIS, "  experts: [8, 32]")
+    assert said(wider, TWO, (TABLES, "[complete-mue, sp]"), NORMALIZED) == ()
+
+
+def test_a_source_with_another_gate() -> None:
+    (line,) = said(TWO, (TABLES, "[complete-mue, sp]"))
+    assert line == (
+        "complete-mue's gate sums to one over the active experts, and sigmoid does not, so the route scale has nothing "
+        "to act on; take the gate normalized_sigmoid"
+    )
+    (line,) = said(TWO, SOFTMAX, (TABLES, "[complete-mue, sp]"))
+    assert "softmax does over all" in line
+    assert said(ALL_ACTIVE, SOFTMAX, (TABLES, "[complete-mue, sp]")) == ()
+    dense = ("num_experts: 4, num_active: 1, expert_ratio: 1", "dense_ratio: 1")
+    assert said(dense, (TABLES, "[complete-mue, sp]")) == ()
+
+
+def test_what_is_wrong_at_the_base_is_said_once_and_of_no_axis() -> None:
+    axes = (AXIS, "  width: [64]\n  wide: [{width: 64}]")
+    soft = ("context: 64", "context: 64\n  gate: softmax\n  tied_embeddings: false")
+    zero_router = ("[completep-moe, sp]", "[mssp-i, sp]")
+    (line,) = said(ALL_ACTIVE, soft, axes, zero_router)
+    assert line.startswith("mssp-i starts from a zero router, all 4 experts are active")
+    sigmoid = ("context: 64", "context: 64\n  tied_embeddings: false")
+    assert said(ALL_ACTIVE, sigmoid, axes, zero_router) == ()  # whose router moves
+    both = said(ALL_ACTIVE, SOFTMAX, axes, zero_router)  # tied: a second line, and none of an axis
+    assert len(both) == 2
+    assert not any(" along " in caution for caution in both)
+
+
+HPS, GRID = "  router_bias_lr: 0.01", "  lr: [0.01]"
+BOTH = "  lr: {log2: [-9, -4]}\n  init_scale: [0.5, 1, 2]"
+
+
+def scanned(hps: str, grid: str = BOTH, *more: tuple[str, str]) -> Expansion:
+    return Expansion(parse_sweep(edited((HPS, f"{HPS}\n{hps}" if hps else HPS), (GRID, grid), *more)), DATA)
+
+
+def said_of(hps: str, grid: str = BOTH, *more: tuple[str, str]) -> tuple[str, ...]:
+    return cautions(scanned(hps, grid, *more))
+
+
+def num_trials(made: Expansion) -> int:
+    return sum(1 for _ in made.trials())
+
+
+def test_a_value_that_the_grid_has_not_is_named_with_the_nearest_that_it_has() -> None:
+    (line,) = said_of("  lr: 0.0156")
+    assert line == (
+        "hps.lr: 0.0156 is no point of grid.lr, of which the nearest is 0.015625; the lines of init_scale run through "
+        "it, and meet that of lr nowhere"
+    )
+    assert num_trials(scanned("  lr: 0.0156")) - num_trials(scanned("  lr: {log2: -6}")) == 6
+    assert said_of("  lr: {log2: -6}") == said_of("  lr: 0.015625") == ()
+
+
+@pytest.mark.parametrize(
+    ("hps", "grid", "key"),
+    [
+        ("  lr: 0.01\n  init_scale: 1.01", "  lr: [0.01, 0.02]\n  init_scale: [0.5, 1, 2]", "hps.init_scale: 1.01"),
+        ("  lr: 0.01", "  lr: [0.01, 0.02]\n  init_scale: [0.5, 2]", "hps.init_scale: 1.0"),  # by default
+        (
+            "  lr: 0.01\n  multipliers: {router.lr_mult: 0.2501}",
+            "  lr: [0.01, 0.02]\n  router.lr_mult: [0.25, 1]",
+            "hps.multipliers.router.lr_mult: 0.2501",
+        ),
+        ("  lr: 0.01", "  lr: [0.01, 0.02]\n  weight_decay: [0.1, 0.2]", "training.weight_decay: 0.0"),
+        ("  lr: 0.01", "  lr: [0.01, 0.02]\n  eps: [1.0e-8, 1.0e-6]", "training.eps: 1e-12"),
+        ("  lr: 0.01", "  lr: [0.01, 0.02]\n  beta2: [0.9501, 0.99]", "training.betas[1]: 0.95"),
+    ],
+)
+def test_every_hp_is_looked_at(hps: str, grid: str, key: str) -> None:
+    (line,) = said_of(hps, grid)
+    assert line.startswith(f"{key} ")
+
+
+@pytest.mark.parametrize(
+    ("hps", "grid", "more"),
+    [
+        ("  lr: {log2: -6}", "  lr: {log2: [-9, -4]}", ()),
+        ("  lr: 0.01", "  init_scale: [0.5, 2]", ()),  # 1 by default
+        ("  lr: {log2: -6}", BOTH, (("seeds: 2", "seeds: 2\nproduct: true"),)),
+        ("", BOTH, (("seeds: 2", "seeds: 2\nproduct: true"),)),
+        ("", BOTH, (("seeds: 2", "seeds: 2\nsearch: {kind: random, points: 4}"),)),  # points in a box
+        ("  lr: 0.01", "  lr: [0.01, 0.02]\n  router.lr_mult: [0.5, 1]", ()),  # 1 by default
+        ("  lr: 0.01", "  lr: [0.01, 0.02]\n  beta2: [0.95, 0.99]", ()),
+        ("  lr: 0.01", "  lr: [0.01, 0.02]\n  weight_decay: [0, 0.1]", ()),
+    ],
+)
+def test_no_false_alarm(hps: str, grid: str, more: tuple[tuple[str, str], ...]) -> None:
+    assert said_of(hps, grid, *more) == ()
+
+
+@pytest.mark.parametrize(
+    ("hps", "grid"),
+    [("  lr: 0.5", "  lr: {log2: [-9, -4]}"), ("  init_scale: 0.7\n  lr: 0.01", "  init_scale: [0.5, 1]")],
+)
+def test_a_value_that_no_line_runs_through_has_no_effect(hps: str, grid: str) -> None:
+    (line,) = said_of(hps, grid)
+    key, _, value = hps.splitlines()[0].strip().partition(": ")
+    assert line.startswith(f"hps.{key}: {value} is no point of grid.{key}, ")
+    assert line.endswith("; no other line runs through it, so it has no effect")
+    assert list(scanned(hps, grid).trials()) == list(scanned(hps.replace(value, "0.123"), grid).trials())
+
+
+def test_a_product_cannot_read_lines_through_a_value_that_it_does_not_have() -> None:
+    (line,) = said_of("  lr: 0.0156", BOTH, ("seeds: 2", "seeds: 2\nproduct: true"))
+    assert line.endswith("; the lines of init_scale run through it, and cannot be read")
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_the_commands_warn(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ("  lr: {log2: [-8, -4]}", "  lr: {log2: [-8, -4]}\n  init_scale: [1, 2]\nhps: {lr: 0.0156}")
+    sweep = write_tiny(tmp_path, lines)
+    within = ("--hardware", "h200", "--max-gpu-hours", "0")  # so that `run` ends before it trains
+    _, _, err = hpxfer(capsys, command, sweep, "--results", tmp_path / "results", *within)
+    assert "warning: hps.lr: 0.0156 is no point of grid.lr" in err
+
+
+TO_DENSE = (
+    "  width: [32, 64]",
+    "  width: [32, 64]\n  dense: {shapes: [{num_experts: 0}, {num_experts: 0, dense_ratio: 4}], "
+    "allow_kappa_change: true}",
+)
+
+
+def test_moe_shapes_are_given_relative_to_the_nearest_dense_one() -> None:
+    expansion = Expansion(parse_sweep(edited(TO_DENSE)), DATA)
+    # attention 4 x 32^2, FFN 2 x 32 x H, two norms of 2 x 32, in 2 blocks; the final norm; routers 2 x 32 x 4
+    dense = 2 * (4 * 32**2 + 2 * 32 * 32)
+    small, large = active_lines(expansion)
+    count = active_without_embeddings(expansion.shapes[-2], expansion.setting_at(expansion.shapes[-2]))
+    assert dense <= count < 1.05 * dense
+    assert small == (
+        f"active parameters without embeddings, relative to the dense w32 d2 D32 ({count:,}): "
+        f"w32 d2 E4A1 h32 {(count + 2 * 32 * 4) / count:.3g}"
+    )
+    assert large.startswith("active parameters without embeddings, relative to the dense w32 d2 D128 (")
+    plan = make_plan(expansion, ())
+    assert plan.active == (small, large)
+    assert small in plan_text(plan)
+    assert plan.to_dict()["active"] == [small, large]
+
+
+def test_without_a_dense_shape_nothing_is_said() -> None:
+    assert active_lines(Expansion(parse_sweep(edited()), DATA)) == ()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_embeddings_and_an_untied_readout_are_left_out(tied: bool) -> None:
+    spec = parse_sweep(edited(("  context: 64", f"  context: 64\n  tied_embeddings: {str(tied).lower()}")))
+    expansion = Expansion(spec, DATA)
+    shape, setting = spec.base_shape, expansion.setting
+    tables = 32 * (DATA.vocab_size * (1 if tied else 2) + 64)
+    assert count_params(shape, setting).active - active_without_embeddings(shape, setting) == tables
+
+
+SWEEPS = Path(__file__).resolve().parents[2] / "sweeps"
+BYTES = DataRef(digest="0", tokenizer="bytes", vocab_size=256)
+
+
+def expected(*edits: str, outcomes: Mapping[str, Outcome] | None = None) -> Outlook:
+    found = outlook(quickstart(*edits), outcomes or {})
+    assert found is not None
+    return found
+
+
+def quickstart(*edits: str) -> Expansion:
+    return Expansion(load_sweep(SWEEPS / "quickstart.yaml", overrides=edits), BYTES)
+
+
+@pytest.mark.parametrize(
+    ("edit", "why", "add"),
+    [
+        ("axes.width=[32]", "no shape beyond the base", "a shape beyond the base"),
+        ("grid.lr=[0.01]", "1 HP value has a finite loss, 3 are needed", "HP values 0.005, 0.02"),
+        ("grid.lr=[0.01, 0.02]", "2 HP values have a finite loss, 3 are needed", "HP values 0.005, 0.04"),
+        ("grid.lr=[0.001, 0.01, 0.1]", "probability", "next to the best one"),
+    ],
+)
+def test_what_a_sweep_lacks_is_what_its_verdict_would_lack(edit: str, why: str, add: str) -> None:
+    found = expected(edit)
+    assert why in (found.why_not or "")
+    assert add in "".join(found.to_add)
+    assert found.line().startswith("verdict: this sweep cannot end in one: ")
+
+
+def test_one_seed_ends_in_no_verdict_and_one_number_of_seeds_is_asked_for() -> None:
+    one, six = expected("seeds=1"), expected("seeds=6")
+    assert "one seed" in (one.why_not or "")
+    assert one.to_add == ()
+    assert one.seeds_needed is not None
+    assert six.seeds_needed is not None
+    assert np.abs(np.subtract(one.seeds_needed, six.seeds_needed)).max() <= 1  # of 18, rounding
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"), [(2, "will probably not decide"), (8, "may decide"), (30, "probably decide")]
+)
+def test_the_seeds_of_a_sweep_are_compared_with_what_published_noise_asks_for(seeds: int, said: str) -> None:
+    found = expected(f"seeds={seeds}")
+    assert (found.why_not, found.noise) == (None, PUBLISHED_NOISE)
+    assert said in found.line()
+
+
+def test_stored_trials_replace_the_published_noise() -> None:
+    sweep, rng = quickstart("seeds=4"), np.random.default_rng(1)
+    outcomes = {
+        cell.trial.id: Outcome(
+            status="finished",
+            loss=2.0 + 0.04 * (math.log2(cell.trial.hps.lr) + 6) ** 2 + 0.006 * float(rng.standard_normal()),
+        )
+        for cell in sweep.cells()
+    }
+    found = outlook(sweep, outcomes)
+    assert found is not None
+    assert found.noise is not None
+    assert found.noise[0] == found.noise[1] == pytest.approx(0.003, rel=0.3)
+    assert "that of the stored trials" in found.line()
+    assert found.seeds_needed is not None
+    assert found.seeds_needed[0] <= 3
+
+
+def test_a_missing_control_is_said() -> None:
+    assert expected().at_best is None
+    assert "no arm is the control sp" in expected("parameterizations=[completep-moe]").line()
+
+
+def test_a_search_without_a_line_has_no_verdict() -> None:
+    found = outlook(Expansion(load_sweep(SWEEPS / "search" / "random.yaml"), BYTES), {})
+    assert found is not None
+    assert "there is no line of lr to judge" in (found.why_not or "")
+
+
+def test_the_plan_says_it_in_one_line_and_as_data(tmp_path: Path) -> None:
+    plan = prepare(write_tiny(tmp_path), results=tmp_path).plan
+    assert plan.outlook is not None
+    assert plan_text(plan).splitlines()[-1] == plan.outlook.line()
+    assert plan.to_dict()["outlook"]["text"] == plan.outlook.line()
+
+
+def test_so_many_seeds_decide_and_a_third_of_them_rarely_does() -> None:
+    """The sweep is planted apart from the outlook: other losses, an optimum between two values, a draw of noise."""
+
+    def decided(num_seeds: int, draw: int) -> bool:
+        rng = np.random.default_rng([draw, num_seeds])
+        rows = [
+            ShapeLosses(
+                axis="width",
+                scale_name="width",
+                scale=width,
+                shape=f"w{width}",
+                is_base=width == 32,
+                parameterization="planted",
+                cells=tuple(
+                    SeedLosses(
+                        value=2.0**x,
+                        seeds=tuple(range(num_seeds)),
+                        losses=tuple(2.4 + 0.05 * (x + 6.3) ** 2 + 2.4 * share * rng.standard_normal(num_seeds)),
+                        num_missing=0,
+                    )
+                    for x in range(-9, -3)
+                ),
+            )
+            for width in (32, 64, 128)
+        ]
+        return find([LossGrid(rows=tuple(rows))])[0].verdict == "transfers"
+
+    share = PUBLISHED_NOISE[0]
+    needed = (expected().seeds_needed or (0, 0))[0]
+    assert sum(decided(needed, draw) for draw in range(8)) >= 4
+    assert sum(decided(max(needed // 3, 2), draw) for draw in range(8)) <= 2
