@@ -36,10 +36,7 @@ def first_column(name: str, heading: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "heading", "names"),
-    [
-        ("docs/sweep-file.md", "Axes", list(DIMENSION)),
-        ("docs/parameterizations.md", "Roles", list(ROLES)),
-    ],
+    [("docs/sweep-file.md", "Axes", list(DIMENSION)), ("docs/parameterizations.md", "Roles", list(ROLES))],
 )
 def test_a_table_has_every_name_in_order(name: str, heading: str, names: list[str]) -> None:
     assert first_column(name, heading) == names

@@ -94,8 +94,7 @@ def test_a_part_replaces_only_what_is_between_its_markers() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "# Title\n", f"{BEGIN}\n", f"{END}\n", f"{END}\n{BEGIN}\n", TEXT + TEXT, f"{BEGIN}\n{BEGIN}\n{END}\n"],
+    "text", ["", "# Title\n", f"{BEGIN}\n", f"{END}\n", f"{END}\n{BEGIN}\n", TEXT + TEXT, f"{BEGIN}\n{BEGIN}\n{END}\n"]
 )
 def test_markers_that_are_missing_or_misplaced(text: str) -> None:
     with pytest.raises(HpxferError) as caught:

@@ -54,9 +54,7 @@ def two(**changes: Any) -> list[dict[str, Any]]:
 class TestGroups:
     def test_equal_groups_pass(self) -> None:
         assert groups_match(two(), EXPECTED) == Outcome(
-            check="parameter groups",
-            status="passed",
-            reason="2 parameters, each once, with the numbers of the recipe",
+            check="parameter groups", status="passed", reason="2 parameters, each once, with the numbers of the recipe"
         )
         by_name = {"q.weight": EXPECTED["attn_q"], "head.weight": EXPECTED["readout"]}
         assert groups_match(two(role=None), by_name).status == "passed"

@@ -273,10 +273,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "MixtralForCausalLM": ({**MOE, "num_local_experts": 4}, {"expert_width": 48}),
     "OlmoeForCausalLM": ({**MOE, "num_experts": 4}, {"expert_width": 48}),
     "FlexOlmoForCausalLM": ({**MOE, "num_experts": 4}, {"expert_width": 48}),
-    "GraniteMoeForCausalLM": (
-        {**MOE, "num_local_experts": 4, "attention_multiplier": 8**-0.5},
-        {"expert_width": 48},
-    ),
+    "GraniteMoeForCausalLM": ({**MOE, "num_local_experts": 4, "attention_multiplier": 8**-0.5}, {"expert_width": 48}),
     "GptOssForCausalLM": ({**MOE, "num_local_experts": 4, "head_dim": 8, **PLAIN_ROPE}, {"expert_width": 48}),
     "Qwen3MoeForCausalLM": ({**MOE, **QWEN}, {"expert_width": 16, "dense_width": 48}),
     "Qwen2MoeForCausalLM": ({**MOE, **SHARED}, {"expert_width": 16, "num_shared": 1, "shared_width": 24}),

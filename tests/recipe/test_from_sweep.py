@@ -42,14 +42,7 @@ def results(loss: Loss = basin, *, only: tuple[str, ...] = (), **changes: Any) -
         "name": "planted",
         "model": {
             "family": "gpt",
-            "base": {
-                "width": 32,
-                "depth": 2,
-                "num_experts": 4,
-                "num_active": 1,
-                "expert_ratio": 1.0,
-                "head_dim": 16,
-            },
+            "base": {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_ratio": 1.0, "head_dim": 16},
             "context": 64,
             "gate": "softmax",
             "norm_gains": False,

@@ -85,11 +85,7 @@ class Layouts(nn.Module):
 
 
 def test_other_layouts_of_the_same_experts_are_taken() -> None:
-    roles = {
-        "side_by_side": "expert_in",
-        "shared": "shared_out",
-        "beside_attention": "attn_q+attn_k+attn_v+dense_in",
-    }
+    roles = {"side_by_side": "expert_in", "shared": "shared_out", "beside_attention": "attn_q+attn_k+attn_v+dense_in"}
     model = multiplies(Layouts(), anywhere(OWN), OWN)
     assert anywhere(OWN).param_groups(model, roles, OWN)
     with pytest.raises(HpxferError, match="side_by_side"):

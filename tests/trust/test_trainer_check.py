@@ -107,11 +107,7 @@ def test_a_trainer_without_receipts(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert code == 0, err
     found = json.loads(out)
     status = {each["check"]: each["status"] for each in found["outcomes"]}
-    assert {name for name, how in status.items() if how == "passed"} == {
-        "seeds",
-        "repetition",
-        "base through two arms",
-    }
+    assert {name for name, how in status.items() if how == "passed"} == {"seeds", "repetition", "base through two arms"}
     assert set(status.values()) == {"passed", "not possible"}
     why = {each["check"]: each["reason"] for each in found["outcomes"]}
     assert "the trainer writes no receipt; add trial.watch" in why["parameter groups"]
