@@ -1,21 +1,29 @@
-"""The page "Any trainer", followed word by word in an empty folder: its files, its commands, its verdict's numbers."""
+"""The pages "Any trainer" and "Extend", followed word by word: their files, commands, sweeps and numbers."""
 
 from __future__ import annotations
 
 import ast
+import json
 import os
+import re
 import shlex
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import hpxfer
 from docs_markdown import blocks
+from tiny import write_tiny
 
+from hpxfer import analyze, run
 from hpxfer.cli.init import examples
+from hpxfer.registry import KINDS, load_plugin, read_plugin, registry
 from hpxfer.results import load_results
-from hpxfer.spec.yaml_file import parse_yaml
+from hpxfer.spec import load_sweep
+from hpxfer.spec.yaml_file import parse_yaml, read_yaml, write_yaml
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "any_trainer.md").read_text(encoding="utf-8")
@@ -100,3 +108,117 @@ def test_the_sweep_and_the_script_are_those_of_the_example() -> None:
 def test_the_examples_that_the_page_names_exist() -> None:
     named = [line.split("`")[1].split() for line in PAGE.splitlines() if line.startswith("| `hpxfer init ")]
     assert {words[2] for words in named} == {name for name in examples() if name.startswith("own_")}
+
+
+EXTEND = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
+FILES = {
+    found.group(1): block for block in blocks(EXTEND, "python") if (found := re.match(r"# (?!test_)(\w+\.py)\n", block))
+}
+REGISTERS = {
+    "gates.py": ("gate", "softplus"),
+    "tables.py": ("parameterization", "mine"),
+    "my_statistics.py": ("statistic", "spread"),
+    "lines.py": ("logger", "lines"),
+}
+SWEEPS = list(blocks(EXTEND, "yaml"))
+
+
+def registered() -> set[tuple[str, str]]:
+    """Return (kind, name) of every row that is not hpxfer's."""
+    return {(kind, name) for kind in KINDS for name in registry(kind) if registry(kind).module(name) is not None}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder with the files of the page. What they register is taken out again."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    before, modules = registered(), set(sys.modules)
+    yield tmp_path
+    for kind, name in registered() - before:
+        registry(kind).remove(name)
+    for module in set(sys.modules) - modules:
+        if module.startswith("hpxfer_plugin_"):
+            del sys.modules[module]
+
+
+def test_the_page_has_a_gate_a_table_a_statistic_and_a_logger() -> None:
+    assert set(FILES) == set(REGISTERS)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_plug_in_of_the_page_registers_one_row(folder: Path, name: str) -> None:
+    before = registered()
+    load_plugin(read_plugin(f"./{name}", folder))
+    assert registered() - before == {REGISTERS[name]}
+
+
+def test_the_statistic_of_the_page_answers(folder: Path) -> None:
+    load_plugin(read_plugin("./my_statistics.py", folder))
+    answers = analyze(load_results(ROOT / "results" / "published" / "quickstart")).found("spread")
+    assert len(answers) == 6  # two parameterizations at three widths
+    assert all(answer.spread_nats > 0 for answer in answers)
+
+
+@pytest.mark.slow
+def test_the_logger_of_the_page_shows_every_trial(folder: Path) -> None:
+    logged = ("workers: 2}", "workers: 2, loggers: [lines]}\nplugins: [./lines.py]")
+    results = run(write_tiny(folder, logged, ("seeds: 2", "seeds: 1")), results=folder)
+    lines = [json.loads(line) for line in (folder / "tiny" / "lines.jsonl").read_text().splitlines()]
+    assert len({name for name, *_ in lines}) == len(results.trials)
+    ends = [values["status"] for _, step, values in lines if step == 6]
+    assert ends == ["finished"] * len(results.trials)
+    assert any("train_loss_nats" in values for _, _, values in lines)
+    registry("logger").remove("lines")
+    assert len(load_results(folder / "tiny").trials) == len(results.trials)  # without the code
+
+
+@pytest.mark.parametrize("index", range(len(SWEEPS)))
+def test_the_sweeps_of_the_page_load(folder: Path, index: int) -> None:
+    data = {**read_yaml(ROOT / "sweeps" / "quickstart.yaml").data, **parse_yaml(SWEEPS[index], "extend.md").data}
+    (folder / "sweep.yaml").write_text(write_yaml(data))
+    spec = load_sweep(folder / "sweep.yaml")
+    assert spec.plugins
+
+
+def test_the_whole_sweep_of_the_page_can_be_copied(folder: Path) -> None:
+    (text,) = [text for text in SWEEPS if text.startswith("name: softplus")]
+    (folder / "softplus.yaml").write_text(text)
+    assert load_sweep(folder / "softplus.yaml").model.gate == "softplus"
+
+
+def test_the_shapes_of_the_page_are_explained_under_its_table(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    for name, text in zip(("base.json", "target.json"), blocks(EXTEND, "json"), strict=True):
+        Path(name).write_text(text)
+    (command,) = re.findall(r"^hpxfer (explain .+)$", EXTEND, re.MULTILINE)
+    code, out, _ = hpxfer(capsys, *command.split())
+    assert code == 0
+    assert "width^-0.5" in out
+
+
+@pytest.mark.slow
+def test_the_suite_of_the_page_passes(folder: Path) -> None:
+    (block,) = [block for block in blocks(EXTEND, "python") if block.startswith("# test_gates.py")]
+    (folder / "test_gates.py").write_text(block)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\b([5-9]|\d\d) passed", done.stdout)
+
+
+def test_the_kinds_of_the_page_are_all_there_are() -> None:
+    walks = re.findall(r"^## Walk through: an? (.+)$", EXTEND, re.MULTILINE)
+    rows = re.findall(r"^\| ([a-z ]+) \| [^`]", EXTEND.partition("## The other kinds")[2], re.MULTILINE)
+    assert {*walks, *rows} - {"kind"} == set(KINDS)
+
+
+def test_the_page_has_sweeps() -> None:
+    assert len(SWEEPS) >= 3

@@ -1,4 +1,4 @@
-"""A receipt names every parameter once, with what the optimizer holds, whatever wraps the model."""
+"""A receipt names every parameter once, whatever wraps the model, and no check of one raises on any JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from checked_models import GPT_BASE, gpt, gpt_recipe
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -18,7 +20,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.receipts import changes_since, groups_match, init_matches, weights_of, write_groups
+from hpxfer.receipts import (
+    changes_since,
+    groups_match,
+    init_matches,
+    schedule_keeps_ratios,
+    seeds_differ,
+    weights_of,
+    write_groups,
+)
+from hpxfer.receipts.seeds import init_digest
 from hpxfer.scaling.shape import Shape
 
 pytestmark = [
@@ -171,3 +182,45 @@ def test_changes_are_those_of_the_weights() -> None:
     assert changes_since(model, before) == pytest.approx({"weight": 0.5, "bias": 0.0})
     with pytest.raises(HpxferError, match="got none of bias"):
         changes_since(model, {"weight": before["weight"]})
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.just(10**400),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.floats(), max_size=3),
+)
+KEYS = ("name", "role", "numel", "trained", "held", "lr", "peak_lr", "eps", "weight_decay", "betas", "std", "mean")
+ENTRIES = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            **dict.fromkeys((*KEYS, "largest", "digest"), VALUES),
+            "name": st.one_of(VALUES, st.sampled_from(["a.b", "c"])),
+            "role": st.one_of(VALUES, st.sampled_from(["attn_q", "attn_q+attn_k@3"])),
+        },
+    ),
+    max_size=4,
+)
+EXPECTED: dict[str, dict[str, Any]] = {
+    "a.b": {"lr": 1e-3, "eps": 1e-8, "weight_decay": 0.0, "init_std": 0.1, "betas": (0.9, 0.99)},
+    "attn_q": {"lr": 0.0, "init": "ones"},
+}
+STATES = {"passed", "failed", "not possible"}
+
+
+@given(ENTRIES)
+def test_no_entries_raise(entries: list[dict[str, Any]]) -> None:
+    for factor in (1.0, 0.0, None):
+        assert groups_match(entries, EXPECTED, factor=factor).status in STATES
+    assert init_matches(entries, EXPECTED).status in STATES
+    assert schedule_keeps_ratios([{"step": 0, "groups": entries}, {"step": 3, "groups": entries}]).status in STATES
+    init_digest(entries)
+
+
+@given(*(st.dictionaries(st.sampled_from(["init", "batch", "loss"]), VALUES),) * 2)
+def test_no_runs_raise(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert seeds_differ(one, other).status in STATES

@@ -7,7 +7,7 @@ model is trained in float64 too, and both float32 models must lie within the tol
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -191,15 +191,6 @@ def apart(losses: np.ndarray, others: np.ndarray) -> float:
     return float(np.abs(losses / others - 1).max())
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """One torch thread, as the trainer takes: the tensors are small, more threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("options", [{}, {"biases": True}, {"tied": True}], ids=["plain", "biases", "tied"])
 def test_the_own_model_trains_as_the_stacked_one(tmp_path: Path, options: dict[str, bool]) -> None:
     case = make_case(tmp_path, **options)
@@ -229,16 +220,3 @@ def test_the_recipe_and_the_trial_give_every_role_the_same_numbers(tmp_path: Pat
     assert {role: numbers for role, numbers in case.trial.resolved().items() if role in values} == values
     left_out = case.trial.resolved().keys() - values.keys()
     assert all(role.startswith("dense_") for role in left_out)
-
-
-def test_init_draws_with_the_stds_of_the_stacked_model(tmp_path: Path) -> None:
-    """Tensor by tensor, the same standard deviation up to what two draws of this size differ by."""
-    case = make_case(tmp_path)
-    setting = case.trial.setting
-    model = OwnGPT(SHAPE, setting.vocab_size, setting.context, case.recipe.forward_multipliers(TARGET))
-    multiplies(model, case.recipe, TARGET)
-    case.recipe.init_(model, case.roles, TARGET, generator=torch.Generator().manual_seed(2))
-    drawn = dict(model.named_parameters())
-    for name, weights in initial_weights(case).items():
-        mine, theirs = drawn[name].detach().std().item(), weights.std().item()
-        assert abs(mine - theirs) <= 5 * theirs / weights.numel() ** 0.5, name

@@ -1,18 +1,27 @@
-"""Ending: a test per row of the table, and the order of the rows."""
+"""Ending: a test per row of the table and the order of the rows, what Slurm says, and the rule of divergence."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
+import sys
 from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
+from trainer_jobs import Runner
 
+from hpxfer.trainer import slurm
+from hpxfer.trainer.divergence import BLOW_UP, blow_up_limit, is_bad
 from hpxfer.trainer.ending import Cause, Facts, cause, tail
 from hpxfer.trainer.lines import Result
+from hpxfer.trainer.slurm import slurm_state, telling_state
 from hpxfer.trainer.supervised import Exit
 
 FINISHED = Result("finished", None, 1.5, {})
@@ -232,3 +241,87 @@ def test_the_tail_is_what_the_rank_said_and_not_what_torchrun_says_of_it() -> No
     assert message == f"exit code 1\n{said}"
     alone = cause(facts(1, stderr=own_words)).why  # a rank that said nothing: then torchrun's words are all there is
     assert "Root Cause" in alone
+
+
+NOON = datetime(2026, 11, 24, 12, 0, 0, 500)
+
+
+@pytest.fixture
+def sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in that notes its arguments and prints the file `said`, as a job of Slurm sees it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "sacct"
+    script.write_text(
+        f"#!{sys.executable} -S\nimport sys, time\nopen({str(folder / 'asked')!r}, 'w').write(' '.join(sys.argv[1:]))\n"
+        f"said = open({str(folder / 'said')!r}).read()\ntime.sleep(60 if said == 'hang' else 0)\nprint(said)\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "71_3")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("RUNNING|Unknown\nOUT_OF_MEMORY|Unknown", "memory"),
+        ("PREEMPTED|2199-01-01T00:00:00", "lost"),
+        ("NODE_FAIL|Unknown", "lost"),
+        ("CANCELLED by 7|Unknown", "bug"),
+        ("RUNNING|Unknown\nOUT_OF_MEMORY|2001-01-01T00:00:00", "bug"),  # a step before this attempt
+    ],
+)
+def test_a_failed_trial_is_what_slurm_says_of_it(runner: Runner, sacct: Path, said: str, kind: str) -> None:
+    (sacct / "said").write_text(said)
+    ending = runner.run("report(0, 1.0); sys.exit(1)").ending
+    assert (ending.status, ending.kind) == ("failed", kind)
+    assert (sacct / "asked").read_text() == "--jobs 71_3 --noheader --parsable2 --format State,End"
+
+
+def test_slurm_is_not_asked_of_a_trial_that_finished(runner: Runner, sacct: Path) -> None:
+    (sacct / "said").write_text("NODE_FAIL|Unknown")
+    assert runner.run("report(2, 1.0)").ending.status == "finished"
+    assert not (sacct / "asked").exists()
+
+
+@pytest.mark.parametrize("job", ["", "7; touch harm", "--help"])
+def test_no_job_no_question(sacct: Path, monkeypatch: pytest.MonkeyPatch, job: str) -> None:
+    (sacct / "said").write_text("NODE_FAIL|Unknown")
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    assert slurm_state(NOON) == ""
+    assert not (sacct / "asked").exists()
+
+
+def test_a_sacct_that_is_absent_or_hangs_is_no_matter(sacct: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_ASK_S", 0.2)
+    (sacct / "said").write_text("hang")
+    assert slurm_state(NOON) == ""
+    monkeypatch.setenv("PATH", str(sacct / "nothing"))
+    assert slurm_state(NOON) == ""
+
+
+def test_ends_are_compared_to_the_second() -> None:
+    assert telling_state("NODE_FAIL|2026-11-24T11:59:59", NOON) == ""
+    assert telling_state("NODE_FAIL|2026-11-24T12:00:00", NOON) == "NODE_FAIL"
+    assert telling_state("garbage\n|\nPREEMPTED by 3|x", NOON) == "PREEMPTED by 3"
+
+
+@given(st.floats(1e-6, 1e6), st.floats(0, 1e6))
+def test_the_limit_is_a_multiple_of_the_larger(first: float, guess: float) -> None:
+    limit = blow_up_limit(first, guess)
+    assert limit == BLOW_UP * first or limit == BLOW_UP * guess
+    assert limit >= BLOW_UP * first
+    assert not is_bad(limit, limit)
+    assert is_bad(math.nextafter(limit, math.inf), limit)
+
+
+@pytest.mark.parametrize("first", [0.0, -3.0, math.nan, math.inf, -math.inf])
+def test_a_first_loss_that_is_not_positive_has_no_limit(first: float) -> None:
+    assert blow_up_limit(first) == math.inf
+
+
+@pytest.mark.parametrize("limit", [8.0, math.inf])
+def test_a_loss_that_is_not_finite_is_bad(limit: float) -> None:
+    assert all(is_bad(loss, limit) for loss in (math.nan, math.inf, -math.inf))
+    assert not is_bad(-1e9, limit)

@@ -1,16 +1,26 @@
-"""Jobs: their config files, their environments and their names."""
+"""What a trainer is started with: jobs, placeholders, and the page of the contract; how long it may be silent."""
 
 from __future__ import annotations
 
 import json
+import re
+import string
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from docs_markdown import blocks
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpxfer.errors import HpxferError
-from hpxfer.trainer import Job, next_attempt, write_config
-from hpxfer.trainer.job import environment
+from hpxfer.trainer import Job, Timeouts, check, fill, next_attempt, write_config
+from hpxfer.trainer.ending import BAD_INPUT, TRY_AGAIN
+from hpxfer.trainer.job import CONTRACT, ENVIRONMENT, environment
+from hpxfer.trainer.lines import parse_line
+from hpxfer.trainer.patience import Patience
+from hpxfer.trainer.supervisor import HALF_BYTES, QUICK_S
 
 
 def test_a_config_reads_back(tmp_path: Path) -> None:
@@ -63,3 +73,178 @@ def test_attempts_count_up(tmp_path: Path) -> None:
     for name in ("attempt-1", "attempt-9", "attempt-10", "attempt-x", "attempt--3", "attempt-" + "9" * 30):
         (tmp_path / name).mkdir()
     assert next_attempt(tmp_path) == 11
+
+
+VALUES = {"hp.lr": 0.1, "shape.width": 64, "gpus": 2, "config_json": "/runs/{x}/config.json", "arg.data": "a b; rm"}
+
+
+def test_a_command_is_filled() -> None:
+    argv = ["torchrun", "--nproc-per-node={gpus}", "--lr={hp.lr}x{shape.width}", "{config_json}", "{{}}{{hp.lr}}"]
+    filled = ("torchrun", "--nproc-per-node=2", "--lr=0.1x64", "/runs/{x}/config.json", "{}{hp.lr}")
+    assert fill(argv, VALUES) == filled
+
+
+def test_a_value_stays_one_element() -> None:
+    assert fill(["cat", "{arg.data}"], VALUES) == ("cat", "a b; rm")
+
+
+@given(st.floats(allow_nan=False))
+def test_a_number_reads_back_equal(value: float) -> None:
+    assert float(fill(["{hp.lr}"], {"hp.lr": value})[0]) == value
+    assert float(fill(["{hp.lr}"], {"hp.lr": np.float64(value)})[0]) == value
+
+
+@given(st.text(st.sampled_from("{}abc. ")))
+def test_python_agrees_on_braces(text: str) -> None:
+    """Python's own format strings are the judge of what is a literal brace and of which names there are."""
+    try:
+        names = {name for _, name, spec, _ in string.Formatter().parse(text) if name is not None}
+        expected = text.format_map(InBrackets(names))
+    except (ValueError, IndexError, AttributeError, KeyError):
+        return
+    legal = {name: f"<{name}>" for name in names}
+    assert fill([text], legal)[0] == expected
+
+
+class InBrackets(dict):  # type: ignore[type-arg]
+    """Gives each name in angle brackets; attributes are not looked up."""
+
+    def __init__(self, names: set[str]) -> None:
+        if any("." in name for name in names):
+            raise KeyError(names)
+        super().__init__({name: f"<{name}>" for name in names})
+
+
+@pytest.mark.parametrize(
+    ("element", "words"),
+    [
+        ("{hp.lrr}", "did you mean 'hp.lr'?"),
+        ("--gpus={gpu}", "did you mean 'gpus'?"),
+        ("{shape.depth}", "got '{shape.depth}'"),
+        ("{}", "must use known names in braces, got '{}'"),
+        ("{hp.lr", "a literal brace must be doubled"),
+        ("hp.lr}", "write }}"),
+        ("{hp.lr:.3f}", "must use known names"),
+        ("{hp.__class__}", "must use known names"),
+        ("a\0b", "zero byte"),
+        (3, "must be text, got 3; quote it"),
+    ],
+)
+def test_a_name_that_is_not_known(element: str, words: str) -> None:
+    with pytest.raises(HpxferError) as refused:
+        check(["python", element, "{hp.lr}"], ["width"], ["lr"])
+    assert str(refused.value).startswith("trainer.command[1]: ")
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_every_mistake_has_a_line() -> None:
+    with pytest.raises(HpxferError) as refused:
+        check(["{a}", "{b}{c}"], [], [])
+    assert [line.partition(": ")[0] for line in str(refused.value).split("\n")] == [
+        "trainer.command[0]",
+        "trainer.command[1]",
+        "trainer.command[1]",
+    ]
+
+
+@pytest.mark.parametrize("argv", [[], "python train.py", [""]])
+def test_what_is_no_command(argv: list[str]) -> None:
+    with pytest.raises(HpxferError, match="must"):
+        check(argv, [], [])
+
+
+def test_what_is_checked_can_be_filled() -> None:
+    argv = ["{config_json}", "{hp.lr}", "{shape.width}", "{arg.data}"]
+    check(argv, ["width"], ["lr"], ["data"])
+    fill(argv, VALUES)
+    with pytest.raises(HpxferError, match=r"command\[0\]: must use known names in braces, got '\{seed\}'"):
+        fill(["{seed}"], VALUES)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "any_trainer.md").read_text(encoding="utf-8")
+CONTRACT_PART = PAGE[PAGE.index("## The contract") :]
+
+
+def section(heading: str) -> str:
+    return CONTRACT_PART.partition(f"### {heading}\n")[2].partition("\n### ")[0]
+
+
+def test_the_lines_of_the_page_are_lines() -> None:
+    (example,) = (block for block in blocks(CONTRACT_PART, "json") if '"report"' in block)
+    for line in json.loads(example):
+        parse_line(json.dumps(line).encode(), trial_id="t1", attempt=1, steps=10)
+
+
+def test_the_environment_is_that_of_the_page() -> None:
+    listed = re.search(r"\n\n(`PATH`.*?)\n\n", section("The environment"), re.DOTALL)
+    assert listed is not None
+    assert re.findall(r"`([^`]+)`", listed[1]) == list(ENVIRONMENT)
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
+    assert f"`contract` | {CONTRACT}," in CONTRACT_PART
+    assert f"Exit with {TRY_AGAIN} if" in CONTRACT_PART
+    assert f"with {BAD_INPUT} if" in CONTRACT_PART
+    assert f"`start_s` | until the first line | {Timeouts().start_s:g} |" in CONTRACT_PART
+    assert f"the last {HALF_BYTES // 1024} KiB" in CONTRACT_PART
+    assert f"at most {QUICK_S:g} seconds" in CONTRACT_PART
+
+
+def test_the_function_of_the_page_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, Any] = {}
+    (example,) = (block for block in blocks(CONTRACT_PART, "python") if "def train" in block)
+    exec(example, names)
+
+    class Trial:
+        steps = 3
+        reported: list[tuple[int, float]] = []  # noqa: RUF012
+
+        def report(self, step: int, loss: float) -> None:
+            self.reported.append((step, loss))
+
+    assert names["train"](Trial()) == {"validation": Trial.reported[-1][1]}
+    assert [step for step, _ in Trial.reported] == [0, 1, 2]
+
+
+def test_before_the_first_line_start_s_counts() -> None:
+    patience = Patience(Timeouts(start_s=10.0, silence_s=1.0), 100.0)
+    assert patience.why_over(110.0) is None
+    assert "start_s, 10 s" in str(patience.why_over(110.1))
+    assert Patience(Timeouts(start_s=None), 0.0).why_over(10.0**9) is None
+
+
+def test_after_the_first_line_silence_s_counts() -> None:
+    patience = Patience(Timeouts(silence_s=1.0), 0.0)
+    patience.heard(5.0)
+    assert patience.why_over(6.0) is None
+    assert "silence_s, 1 s" in str(patience.why_over(6.1))
+    patience.heard(6.2)
+    assert patience.why_over(7.0) is None
+
+
+@given(st.lists(st.floats(0.0, 1000.0), min_size=1, max_size=50))
+def test_by_default_20_median_gaps_are_no_hang(gaps: list[float]) -> None:
+    patience, now = Patience(Timeouts(), 0.0), 0.0
+    patience.heard(now)
+    for gap in gaps:
+        now += gap
+        patience.heard(now)
+    middle = sorted(gaps)[len(gaps) // 2]
+    assert patience.silence_s >= 900.0
+    assert patience.silence_s <= max(900.0, 20 * middle) + 1e-6
+    if len(gaps) % 2:
+        assert abs(patience.silence_s - max(900.0, 20 * middle)) < 1e-6
+
+
+def test_the_whole_attempt_has_a_limit_if_one_is_given() -> None:
+    patience = Patience(Timeouts(wall_s=10.0, silence_s=100.0), 0.0)
+    patience.heard(9.0)
+    assert patience.why_over(10.0) is None
+    assert "wall_s, 10 s" in str(patience.why_over(10.1))
+
+
+def test_who_does_not_speak_is_not_expected_to() -> None:
+    patience = Patience(Timeouts(start_s=1.0, silence_s=1.0, wall_s=50.0), 0.0, speaks=False)
+    assert patience.why_over(49.0) is None
+    assert "wall_s" in str(patience.why_over(51.0))

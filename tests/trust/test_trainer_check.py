@@ -1,4 +1,4 @@
-"""`hpxfer check --trainer` with a trainer that knows no torch, and what its outcome means for stored results."""
+"""`hpxfer check --trainer`: each planted fault fails its check alone; what the outcome means for stored results."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from checked_trainer import checks_of, sweep_file
 from command_line import hpxfer
 
 from hpxfer.driver import prepare, run
@@ -25,6 +26,7 @@ from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.setting import trainer_code
+from hpxfer.trust import check_trials
 
 TRAINER = """
 import json, sys
@@ -198,3 +200,41 @@ def test_checks_are_read_as_they_were_written(tmp_path: Path) -> None:
     written = checked(results)
     assert read_checks(results.folder) == written
     assert read_checks(tmp_path) is None
+
+
+FAULTS = {
+    "none": set(),
+    "groups not applied": {"parameter groups"},
+    "schedule with a floor": {"schedule", "HP wired"},  # the floor holds the first LR of the warm-up as well
+    "init overwritten": {"init"},
+    "multiplier missing": {"forward multipliers"},
+    "seed ignored": {"seeds"},
+    "HP not wired": {"parameter groups", "HP wired"},
+    "does not repeat": {"repetition"},
+}
+DECISIVE = {"parameter groups", "seeds"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_fails_its_check_alone(fault: str, tmp_path: Path) -> None:
+    checks = checks_of(tmp_path, fault)
+    assert {each.check for each in checks.outcomes if each.status == "failed"} == FAULTS[fault]
+    assert {each.check for each in checks.outcomes if each.status == "not possible"} == set()
+    assert (checks.undecided_because is not None) == bool(FAULTS[fault] & DECISIVE)
+    assert (checks.extra_sd > 0) == (fault == "does not repeat")
+
+
+def test_the_trials_are_short_and_none_of_the_sweep(tmp_path: Path) -> None:
+    prepared = prepare(sweep_file(tmp_path), results=tmp_path / "results")
+    trials = check_trials(prepared.expansion, 10)
+    assert list(trials) == ["base", "base-again", "other-seed", "twice-lr", "other-arm", "larger"]
+    assert not {each.id for each in trials.values()} & {each.id for each in prepared.expansion.trials()}
+    assert {(each.setting.steps, each.setting.warmup_steps, each.shape.steps) for each in trials.values()} == {
+        (10, 2, 10)
+    }
+    base, larger = trials["base"], trials["larger"]
+    assert (base.shape.width, larger.shape.width, larger.base) == (32, 128, base.shape)
+    assert trials["twice-lr"].hps == base.hps.with_value("lr", 2 * base.hps.lr)
+    assert trials["other-seed"].seed != base.seed
+    arms = [trials[name].parameterization for name in ("base", "other-arm", "larger")]
+    assert [None if arm is None else arm.name for arm in arms] == ["completep", "sp", "completep"]
