@@ -29,16 +29,20 @@ from hpxfer.weights import kept
 from hpxfer.weights.choose import chosen_trial
 from hpxfer.weights.files import read_facts, read_own
 from hpxfer.weights.keep import Keeper, losses_of, weights_from
+from hpxfer.weights.trained import TrialWeights
 
+OPTIONS = (
+    "  context: 16\n",
+    "  context: 16\n  norm: rmsnorm\n  positions: rope\n  ffn: swiglu\n  gate: normalized_softmax\n"
+    "  balance: {bias: none}\n",
+)
 MODERN = (
-    ("width: [16, 32]", "width: [32]"),
-    ("parameterizations: [completep-moe, sp]", "parameterizations: [completep-moe]"),
-    (
-        "  context: 16\n",
-        "  context: 16\n  norm: rmsnorm\n  positions: rope\n  ffn: swiglu\n  gate: normalized_softmax\n"
-        "  balance: {bias: none}\n",
+    *(
+        ("width: [16, 32]", "width: [32]"),
+        ("parameterizations: [completep-moe, sp]", "parameterizations: [completep-moe]"),
     ),
-    ("num_experts: 2, num_active: 1", "num_experts: 4, num_active: 2"),
+    *(OPTIONS, ("num_experts: 2, num_active: 1", "num_experts: 4, num_active: 2")),
+    ("seeds: 2", "seeds: 1"),
     ("workers: 2}", "workers: 2, keep: last}"),
 )
 
@@ -53,12 +57,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plain")
-    edits = (
-        ("width: [16, 32]", "width: [16]"),
-        ("log2: [-8, -4]", "log2: [-8, 40]"),
-        ("workers: 2}", "workers: 2, keep: last}"),
-    )
-    run(write_tiny(folder, *edits, ("seeds: 2", "seeds: 1")), results=folder / "results")
+    edits = (("width: [16, 32]", "width: [16]"), ("log2: [-8, -4]", "log2: [-8, 40]"), MODERN[-1])
+    run(write_tiny(folder, *edits, MODERN[-2]), results=folder / "results")
     return folder / "results" / "tiny"
 
 
@@ -120,8 +120,7 @@ def test_bad_input_is_refused_in_a_line(
     assert "got neither" in refused(capsys, done, *out)
     assert "got both" in refused(capsys, done, "--best", "--trial", "a", *out)
     assert "begins with 'zz'" in refused(capsys, done, "--trial", "zz", *out)
-    several = refused(capsys, done, "--trial", "", *out)
-    assert "give more of it" in several
+    assert "give more of it" in refused(capsys, done, "--trial", "", *out)
     full = tmp_path / "full"
     full.mkdir()
     (full / "mine").write_text("mine")
@@ -159,71 +158,44 @@ def test_the_plan_says_how_much_is_kept(tmp_path: Path, capsys: pytest.CaptureFi
     shutil.rmtree(tmp_path / "r", ignore_errors=True)
 
 
-FEW = (
-    ("width: [16, 32]", "width: [16]"),
-    ("parameterizations: [completep-moe, sp]", "parameterizations: [sp]"),
-    (
-        "  context: 16\n",
-        "  context: 16\n  norm: rmsnorm\n  positions: rope\n  ffn: swiglu\n  gate: normalized_softmax\n"
-        "  balance: {bias: none}\n",
-    ),
-)
-KEEP = (*FEW, ("workers: 2}", "workers: 2, keep: last}"))
-
-
-@pytest.fixture(scope="module")
-def kept_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kept")
-    run(write_tiny(folder, *KEEP), results=folder / "results")
-    return folder / "results" / "tiny"
-
-
 @pytest.fixture
-def results(kept_run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(kept_run, tmp_path / "tiny"))
+def results(done: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(done, tmp_path / "tiny"))
 
 
-def same(left, right) -> bool:  # type: ignore[no-untyped-def]
-    return all(
-        torch.equal(a, b)
-        for name, copies in left.tensors.items()
-        for a, b in zip(copies, right.tensors[name], strict=True)
-    ) and torch.equal(left.router_bias, right.router_bias)
+def same(left: TrialWeights, right: TrialWeights) -> bool:
+    pairs = [pair for name, copies in left.tensors.items() for pair in zip(copies, right.tensors[name], strict=True)]
+    return all(torch.equal(a, b) for a, b in (*pairs, (left.router_bias, right.router_bias)))
 
 
-def test_a_run_keeps_the_weights_of_every_trial_with_its_losses(kept_run: Path) -> None:
-    trials = load_results(kept_run).trials
+def test_a_run_keeps_the_weights_of_every_trial_with_its_losses(done: Path) -> None:
+    trials = load_results(done).trials
     expected = {kept.name_of(trial_id) for trial_id in trials["trial_id"]}
-    assert {path.name for path in (kept_run / kept.FOLDER).iterdir()} == expected
+    assert {path.name for path in (done / kept.FOLDER).iterdir()} == expected
     for row in trials.to_dict("records"):
-        facts = read_facts(kept_run / kept.FOLDER / kept.name_of(row["trial_id"]))
+        facts = read_facts(done / kept.FOLDER / kept.name_of(row["trial_id"]))
         assert facts["losses"] == losses_of(row)
 
 
-def test_weights_that_were_not_kept_are_refused_in_a_line(
+def test_weights_that_were_not_kept_or_are_damaged_are_refused_in_a_line(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial, row = chosen_trial(load_results(results), None, best=True)
     folder = results / kept.FOLDER
+    path = folder / kept.name_of(trial.id)
     with pytest.raises(HpxferError, match=r"not kept.*resources\.keep: last"):  # they have other losses
         weights_from(folder, trial, {**row, "validation_loss_nats": 0.5})
-    (folder / kept.name_of(trial.id)).unlink()
-    code, _, err = hpxfer(capsys, "weights", results, "--best", "--out", tmp_path / "w", "--format", "safetensors")
-    assert code == 2
-    assert f"trial {trial.id} were not kept; set resources.keep: last" in err
-    assert not (tmp_path / "w").exists()
-
-
-def test_a_damaged_file_is_an_error_that_names_it(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trial, _ = chosen_trial(load_results(results), None, best=True)
-    path = results / kept.FOLDER / kept.name_of(trial.id)
+    given = (results, "--best", "--out", tmp_path / "w", "--format", "safetensors")
+    code, out, _ = hpxfer(capsys, "weights", *given, "--json")
+    assert code == 0
+    assert [Path(file).name for file in json.loads(out)["files"]] == ["hpxfer.json", "model.safetensors"]
+    shutil.rmtree(tmp_path / "w")
     path.write_bytes(path.read_bytes()[:100])
-    code, _, err = hpxfer(capsys, "weights", results, "--best", "--out", tmp_path / "w", "--format", "safetensors")
-    assert code == 2
-    assert path.name in err
-    assert "remove it" in err
+    said = refused(capsys, *given)
+    assert path.name in said
+    assert "remove it" in said
+    path.unlink()
+    assert f"trial {trial.id} were not kept; set resources.keep: last" in refused(capsys, *given)
     assert not (tmp_path / "w").exists()
 
 
@@ -232,6 +204,9 @@ def test_a_worker_that_outlived_its_driver_keeps_nothing(
 ) -> None:
     trial, _ = chosen_trial(load_results(results), None, best=True)
     stack = Stack(trials=(trial,))
+    kept.start(tmp_path / "w")
+    kept.end(tmp_path / "w")
+    assert not (tmp_path / "w").exists()  # where nothing was kept
     first = kept.start(tmp_path / "w")
     marked(folder_at(tmp_path / "w"))  # of the next driver
     with caplog.at_level(logging.WARNING):
@@ -248,15 +223,7 @@ def test_a_worker_that_outlived_its_driver_keeps_nothing(
     read_own(tmp_path / "w" / kept.name_of(trial.id), trial)
 
 
-def test_no_folder_is_left_where_nothing_was_kept(tmp_path: Path) -> None:
-    kept.start(tmp_path / "x")
-    kept.end(tmp_path / "x")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_diverged_trial_keeps_no_last_weights(results: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     trial, _ = chosen_trial(load_results(results), None, best=True)
     wild = replace(trial, hps=trial.hps.with_value("lr", 1e9))
     stack = Stack(trials=(wild, trial))
@@ -270,15 +237,6 @@ def test_a_diverged_trial_keeps_no_last_weights(results: Path, tmp_path: Path) -
     assert same(found, read_own(alone / kept.name_of(trial.id), trial))
 
 
-def test_the_command_says_what_it_wrote(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = hpxfer(
-        capsys, "weights", results, "--best", "--out", tmp_path / "w", "--format", "safetensors", "--json"
-    )
-    assert code == 0
-    files = json.loads(out)["files"]
-    assert [Path(file).name for file in files] == ["hpxfer.json", "model.safetensors"]
-
-
 @pytest.mark.slow
 def test_a_file_that_a_killed_run_left_is_replaced_when_its_trial_is_trained(results: Path, tmp_path: Path) -> None:
     folder = tmp_path / "again" / "tiny" / kept.FOLDER
@@ -286,7 +244,7 @@ def test_a_file_that_a_killed_run_left_is_replaced_when_its_trial_is_trained(res
     trial, row = chosen_trial(load_results(results), None, best=True)
     (folder / kept.name_of(trial.id)).write_bytes(b"half")
     (folder / f"{kept.name_of(trial.id)}.7.tmp").write_bytes(b"half")
-    run(write_tiny(tmp_path, *KEEP), results=tmp_path / "again")
+    run(write_tiny(tmp_path, *MODERN), results=tmp_path / "again")
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         path.name for path in (results / kept.FOLDER).iterdir()
     )
@@ -294,13 +252,16 @@ def test_a_file_that_a_killed_run_left_is_replaced_when_its_trial_is_trained(res
     assert same(again, weights_from(results / kept.FOLDER, trial, row))
 
 
-OPTIONS = "num_active: 2, expert_width: 16}}\n  mlp: {{activation: relu, input_activation: relu, router_bias: {}}}"
+BIASED = "num_active: 2, expert_width: 16}}\n  mlp: {{activation: relu, input_activation: relu, router_bias: {}}}"
 
 
-@pytest.mark.parametrize("bias", ["none", "learned", "fixed", "schedule"])
+SLOW = [pytest.param(bias, marks=pytest.mark.slow) for bias in ("none", "schedule")]
+
+
+@pytest.mark.parametrize("bias", ["learned", "fixed", *SLOW])
 def test_the_stored_loss_follows_from_the_file(bias: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = edited(
-        ("num_active: 4, expert_width: 16}", OPTIONS.format(bias)),
+        ("num_active: 4, expert_width: 16}", BIASED.format(bias)),
         ("shapes: [{width: 64, expert_width: 32}]", "values: [32]"),
         ("steps: 200", "steps: 20"),
         ("seeds: 2", "seeds: 1\nresources: {executor: local, keep: last}"),
