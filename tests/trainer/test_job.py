@@ -23,20 +23,31 @@ from hpxfer.trainer.patience import Patience
 from hpxfer.trainer.supervisor import HALF_BYTES, QUICK_S
 
 
-def test_a_config_reads_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}, b"x"])
+def test_a_config_reads_back_and_holds_plain_data(tmp_path: Path, value: Any) -> None:
     data = {"hps": {"lr": 0.1}, "name": "é", "none": None}
     path = write_config(tmp_path / "t1", data)
     assert json.loads(path.read_text()) == data
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in path.parent.iterdir()] == ["config.json"]
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}, b"x"])
-def test_a_config_holds_plain_data(tmp_path: Path, value: Any) -> None:
-    write_config(tmp_path, {"old": 1})
     with pytest.raises(HpxferError, match=r"config\.json: must hold plain data"):
-        write_config(tmp_path, {"hps": value})
-    assert json.loads((tmp_path / "config.json").read_text()) == {"old": 1}
+        write_config(tmp_path / "t1", {"hps": value})
+    assert json.loads(path.read_text()) == data
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "said"),
+    [
+        ("trial_id", ["", ".", "..", "a/b", "/a", "a\0", "a b", "-rf", "a" * 129, "é", 3], "trial id: must be letters"),
+        ("argv", [(), ("a\0b",), (3,)], "command: must be a list of texts"),
+        ("nan_exit", [("(",)], "nan_exit: must be regular expressions, got"),
+    ],
+)
+def test_a_job_has_an_id_a_command_and_patterns(tmp_path: Path, key: str, values: list[Any], said: str) -> None:
+    for value in values:
+        given = {"argv": ("true",), "trial_id": "t", "folder": tmp_path, "cwd": tmp_path, key: value}
+        with pytest.raises(HpxferError, match=said):
+            Job(steps=1, config={}, **given)
 
 
 def test_an_environment_holds_what_a_program_needs_and_no_secret() -> None:
@@ -49,23 +60,6 @@ def test_an_environment_holds_what_a_program_needs_and_no_secret() -> None:
     assert set(environment({}, given).values()) == {"kept"}
     assert len(environment({}, given)) == 9
     assert environment({"HF_TOKEN": "declared"}, given)["HF_TOKEN"] == "declared"
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "a\0", "a b", "-rf", "a" * 129, "é", 3])
-def test_an_id_is_the_name_of_a_folder(tmp_path: Path, name: Any) -> None:
-    with pytest.raises(HpxferError, match="trial id: must be letters"):
-        Job(argv=("true",), folder=tmp_path, trial_id=name, steps=1, config={}, cwd=tmp_path)
-
-
-@pytest.mark.parametrize("argv", [(), ("a\0b",), (3,)])
-def test_a_command_is_texts(tmp_path: Path, argv: Any) -> None:
-    with pytest.raises(HpxferError, match="command: must be a list of texts"):
-        Job(argv=argv, folder=tmp_path, trial_id="t", steps=1, config={}, cwd=tmp_path)
-
-
-def test_a_pattern_is_a_regular_expression(tmp_path: Path) -> None:
-    with pytest.raises(HpxferError, match="nan_exit: must be regular expressions, got"):
-        Job(argv=("true",), folder=tmp_path, trial_id="t", steps=1, config={}, cwd=tmp_path, nan_exit=("(",))
 
 
 def test_attempts_count_up(tmp_path: Path) -> None:
@@ -82,10 +76,12 @@ def test_a_command_is_filled() -> None:
     argv = ["torchrun", "--nproc-per-node={gpus}", "--lr={hp.lr}x{shape.width}", "{config_json}", "{{}}{{hp.lr}}"]
     filled = ("torchrun", "--nproc-per-node=2", "--lr=0.1x64", "/runs/{x}/config.json", "{}{hp.lr}")
     assert fill(argv, VALUES) == filled
-
-
-def test_a_value_stays_one_element() -> None:
-    assert fill(["cat", "{arg.data}"], VALUES) == ("cat", "a b; rm")
+    assert fill(["cat", "{arg.data}"], VALUES) == ("cat", "a b; rm")  # a value stays one element
+    argv = ["{config_json}", "{hp.lr}", "{shape.width}", "{arg.data}"]
+    check(argv, ["width"], ["lr"], ["data"])
+    fill(argv, VALUES)
+    with pytest.raises(HpxferError, match=r"command\[0\]: must use known names in braces, got '\{seed\}'"):
+        fill(["{seed}"], VALUES)
 
 
 @given(st.floats(allow_nan=False))
@@ -138,36 +134,18 @@ def test_a_name_that_is_not_known(element: str, words: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_every_mistake_has_a_line() -> None:
+def test_every_mistake_has_a_line_and_a_command_is_a_list() -> None:
     with pytest.raises(HpxferError) as refused:
         check(["{a}", "{b}{c}"], [], [])
-    assert [line.partition(": ")[0] for line in str(refused.value).split("\n")] == [
-        "trainer.command[0]",
-        "trainer.command[1]",
-        "trainer.command[1]",
-    ]
-
-
-@pytest.mark.parametrize("argv", [[], "python train.py", [""]])
-def test_what_is_no_command(argv: list[str]) -> None:
-    with pytest.raises(HpxferError, match="must"):
-        check(argv, [], [])
-
-
-def test_what_is_checked_can_be_filled() -> None:
-    argv = ["{config_json}", "{hp.lr}", "{shape.width}", "{arg.data}"]
-    check(argv, ["width"], ["lr"], ["data"])
-    fill(argv, VALUES)
-    with pytest.raises(HpxferError, match=r"command\[0\]: must use known names in braces, got '\{seed\}'"):
-        fill(["{seed}"], VALUES)
+    places = [line.partition(": ")[0] for line in str(refused.value).split("\n")]
+    assert places == ["trainer.command[0]", "trainer.command[1]", "trainer.command[1]"]
+    for argv in ([], "python train.py", [""]):
+        with pytest.raises(HpxferError, match="must"):
+            check(argv, [], [])
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "any_trainer.md").read_text(encoding="utf-8")
 CONTRACT_PART = PAGE[PAGE.index("## The contract") :]
-
-
-def section(heading: str) -> str:
-    return CONTRACT_PART.partition(f"### {heading}\n")[2].partition("\n### ")[0]
 
 
 def test_the_lines_of_the_page_are_lines() -> None:
@@ -177,7 +155,8 @@ def test_the_lines_of_the_page_are_lines() -> None:
 
 
 def test_the_environment_is_that_of_the_page() -> None:
-    listed = re.search(r"\n\n(`PATH`.*?)\n\n", section("The environment"), re.DOTALL)
+    part = CONTRACT_PART.partition("### The environment\n")[2].partition("\n### ")[0]
+    listed = re.search(r"\n\n(`PATH`.*?)\n\n", part, re.DOTALL)
     assert listed is not None
     assert re.findall(r"`([^`]+)`", listed[1]) == list(ENVIRONMENT)
 
@@ -207,20 +186,26 @@ def test_the_function_of_the_page_reports(monkeypatch: pytest.MonkeyPatch) -> No
     assert [step for step, _ in Trial.reported] == [0, 1, 2]
 
 
-def test_before_the_first_line_start_s_counts() -> None:
-    patience = Patience(Timeouts(start_s=10.0, silence_s=1.0), 100.0)
-    assert patience.why_over(110.0) is None
-    assert "start_s, 10 s" in str(patience.why_over(110.1))
-    assert Patience(Timeouts(start_s=None), 0.0).why_over(10.0**9) is None
-
-
-def test_after_the_first_line_silence_s_counts() -> None:
-    patience = Patience(Timeouts(silence_s=1.0), 0.0)
-    patience.heard(5.0)
-    assert patience.why_over(6.0) is None
-    assert "silence_s, 1 s" in str(patience.why_over(6.1))
-    patience.heard(6.2)
-    assert patience.why_over(7.0) is None
+@pytest.mark.parametrize(
+    ("limits", "heard", "enough", "too_much", "said"),
+    [
+        ({"start_s": 10.0, "silence_s": 1.0}, [], 10.0, 10.1, "start_s, 10 s"),
+        ({"start_s": None}, [], 10.0**9, None, ""),
+        ({"silence_s": 1.0}, [5.0], 6.0, 6.1, "silence_s, 1 s"),
+        ({"silence_s": 1.0}, [5.0, 6.2], 7.0, 7.3, "silence_s, 1 s"),
+        ({"wall_s": 10.0, "silence_s": 100.0}, [9.0], 10.0, 10.1, "wall_s, 10 s"),
+        ({"start_s": 1.0, "silence_s": 1.0, "wall_s": 50.0}, None, 49.0, 51.0, "wall_s"),  # it does not speak
+    ],
+)
+def test_when_a_trainer_counts_as_hanging(
+    limits: Any, heard: list[float] | None, enough: float, too_much: float | None, said: str
+) -> None:
+    patience = Patience(Timeouts(**limits), 0.0, speaks=heard is not None)
+    for now in heard or ():
+        patience.heard(now)
+    assert patience.why_over(enough) is None
+    if too_much is not None:
+        assert said in str(patience.why_over(too_much))
 
 
 @given(st.lists(st.floats(0.0, 1000.0), min_size=1, max_size=50))
@@ -235,16 +220,3 @@ def test_by_default_20_median_gaps_are_no_hang(gaps: list[float]) -> None:
     assert patience.silence_s <= max(900.0, 20 * middle) + 1e-6
     if len(gaps) % 2:
         assert abs(patience.silence_s - max(900.0, 20 * middle)) < 1e-6
-
-
-def test_the_whole_attempt_has_a_limit_if_one_is_given() -> None:
-    patience = Patience(Timeouts(wall_s=10.0, silence_s=100.0), 0.0)
-    patience.heard(9.0)
-    assert patience.why_over(10.0) is None
-    assert "wall_s, 10 s" in str(patience.why_over(10.1))
-
-
-def test_who_does_not_speak_is_not_expected_to() -> None:
-    patience = Patience(Timeouts(start_s=1.0, silence_s=1.0, wall_s=50.0), 0.0, speaks=False)
-    assert patience.why_over(49.0) is None
-    assert "wall_s" in str(patience.why_over(51.0))
