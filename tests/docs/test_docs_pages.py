@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import hpxfer
 from hpxfer.cli.commands import COMMANDS
 from hpxfer.data.sources import open_dataset
 from hpxfer.errors import HpxferError
-from hpxfer.export import EXPORT_TARGETS, export, read_names
+from hpxfer.export import EXPORT_TARGETS, Named, export, read_names
 from hpxfer.recipe import OtherModelWarning, Recipe, UnattachedWarning
 from hpxfer.registry import registry
 from hpxfer.scaling.roles import ROLES as TABLE_ROLES
@@ -91,9 +91,33 @@ def is_name(line: str) -> bool:
     return line in {name for name, _ in commands()} | {"hpxfer"}
 
 
+WHOLE = read_yaml(ROOT / "sweeps" / "quickstart.yaml").data
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_every_command_is_one_of_hpxfer(name: str) -> None:
+def test_every_block_and_every_command_of_a_page_is_legal(name: str) -> None:
+    """A block with data, or with a trainer, is a whole sweep. Any other one is a part of the quickstart."""
     page = text_of(name)
+    for block in blocks(page, "yaml"):
+        data = parse_yaml(block, name).data
+        if "recipe" in data.get("hps", {}):  # of a run; any recipe at the base of the quickstart will do
+            data["hps"]["recipe"] = str(ROOT / "results" / "published" / "quickstart" / "recipe.yaml")
+        if "plugins" not in data:  # those of docs/extend.md are loaded beside their files
+            is_whole = "model" in data and ("data" in data or "trainer" in data)
+            assert parse_sweep(write_yaml(data if is_whole else {**WHOLE, **data})).name
+    for block in blocks(page, "python"):
+        compile(block, name, "exec")
+    for block in blocks(page, "json"):
+        json.loads(block)
+    targets = re.findall(r"^([\w-]+):", text_of("Makefile"), re.MULTILINE)
+    for line in shell_lines(page):
+        words = line.split()
+        if words[:1] == ["make"] and len(words) > 1 and "=" not in words[1]:
+            assert words[1] in targets, line
+        elif words[:2] == ["python", "-m"]:
+            assert importlib.util.find_spec(words[2]) is not None, line
+        elif words[:1] == ["python"] and words[1].endswith(".py"):
+            assert (ROOT / words[1]).exists(), line
     named = [word for word in code_words(page) if word.startswith("hpxfer ") and not is_name(word)]
     for line in [*block_lines(page), *named]:
         if line.startswith("hpxfer ") and not PLACEHOLDER.match(line):
@@ -103,52 +127,15 @@ def test_every_command_is_one_of_hpxfer(name: str) -> None:
                 pytest.fail(f"{name}: {line}: {error.format_message()}")
 
 
-def test_the_pages_hold_many_commands() -> None:
-    lines = [line for name in NAMES for line in shell_lines(text_of(name)) if line.startswith("hpxfer ")]
-    assert len(lines) > 60
-    assert len({line.split()[1] for line in lines}) > 12
-
-
 @pytest.mark.parametrize(
     "line", ["hpxfer rum sweep.yaml", "hpxfer run", "hpxfer run a.yaml --adress auto", "hpxfer plan a.yaml b.yaml"]
 )
-def test_a_wrong_command_is_found(line: str) -> None:
+def test_a_wrong_command_is_found_among_many(line: str) -> None:
     with pytest.raises(ClickException):
         parse(line)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_make_target_module_and_script_exists(name: str) -> None:
-    targets = re.findall(r"^([\w-]+):", text_of("Makefile"), re.MULTILINE)
-    for line in shell_lines(text_of(name)):
-        words = line.split()
-        if words[:1] == ["make"] and len(words) > 1 and "=" not in words[1]:
-            assert words[1] in targets, line
-        elif words[:2] == ["python", "-m"]:
-            assert importlib.util.find_spec(words[2]) is not None, line
-        elif words[:1] == ["python"] and words[1].endswith(".py"):
-            assert (ROOT / words[1]).exists(), line
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_sweep_loads(name: str) -> None:
-    """A block with data, or with a trainer, is a whole sweep. Any other one is a part of the quickstart."""
-    whole = read_yaml(ROOT / "sweeps" / "quickstart.yaml").data
-    for block in blocks(text_of(name), "yaml"):
-        data = parse_yaml(block, name).data
-        if "recipe" in data.get("hps", {}):  # of a run; any recipe at the base of the quickstart will do
-            data["hps"]["recipe"] = str(ROOT / "results" / "published" / "quickstart" / "recipe.yaml")
-        if "plugins" not in data:  # `test_docs_extend` loads those, beside their files
-            is_whole = "model" in data and ("data" in data or "trainer" in data)
-            assert parse_sweep(write_yaml(data if is_whole else {**whole, **data})).name
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_block_of_python_and_json_parses(name: str) -> None:
-    for block in blocks(text_of(name), "python"):
-        compile(block, name, "exec")
-    for block in blocks(text_of(name), "json"):
-        json.loads(block)
+    lines = [line for name in NAMES for line in shell_lines(text_of(name)) if line.startswith("hpxfer ")]
+    assert len(lines) > 60
+    assert len({line.split()[1] for line in lines}) > 12
 
 
 @pytest.mark.parametrize("name", ["docs/results.md"])
@@ -188,21 +175,17 @@ def test_ids_that_numpy_saved_are_read(tmp_path: Path, monkeypatch: pytest.Monke
     assert dataset.parts[0].read(0, 3).tolist() == [3, 1, 2]
 
 
-LINKED_PAGES = [
-    *sorted(ROOT.glob("*.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
-    *(ROOT / name for name in ("kernels/README.md", "sweeps/cluster/README.md", "results/README.md", "results/LOG.md")),
-    ROOT / "results" / "published" / "check" / "README.md",
-]
-LINKED = [path.relative_to(ROOT).as_posix() for path in LINKED_PAGES]
 # A path in code font is one of the repository if it starts with one of its folders. Users make results/NAME.
 PATH = re.compile(r"(hpxfer|tests|sweeps|docs|kernels|notebooks|results/published|results/bench)(/[\w.-]+)*")
 
 
-@pytest.mark.parametrize("name", LINKED)
-def test_every_link_leads_somewhere(name: str) -> None:
-    page = ROOT / name
-    assert broken_links(page) == []
+@pytest.mark.parametrize("name", NAMES)
+def test_every_link_and_every_path_in_code_font_leads_somewhere(name: str) -> None:
+    assert broken_links(ROOT / name) == []
+    words = [word for word in code_words(text_of(name)) if PATH.fullmatch(word)]
+    assert [word for word in words if "/" in word and not (ROOT / word).exists()] == []
+    if name.startswith("docs/"):  # a site holds docs/ alone: a link out of it would be broken there
+        assert [link for link in links(text_of(name)) if link.startswith("..")] == []
 
 
 def broken_links(page: Path) -> list[str]:
@@ -218,13 +201,6 @@ def broken_links(page: Path) -> list[str]:
     return out
 
 
-@pytest.mark.parametrize("name", LINKED)
-def test_every_path_in_code_font_exists(name: str) -> None:
-    words = [word for word in code_words((ROOT / name).read_text(encoding="utf-8")) if PATH.fullmatch(word)]
-    missing = [word for word in words if "/" in word and not (ROOT / word).exists()]
-    assert missing == []
-
-
 def test_links_that_are_broken_are_found(tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# Other\n\n## A `b`, c\n")
     page = tmp_path / "page.md"
@@ -233,21 +209,11 @@ def test_links_that_are_broken_are_found(tmp_path: Path) -> None:
         "```text\n# no heading\n[g](nowhere.md)\n```\n[h](https://example.org/x) ![i](i.png)\n"
     )
     assert broken_links(page) == ["none.md", "other.md#a-b", "#pages", "i.png"]
-
-
-def test_anchors_are_those_of_code_hosts() -> None:
-    assert anchor("How often the verdict is wrong") == "how-often-the-verdict-is-wrong"
-    assert anchor("axes.NAME.shapes") == "axesnameshapes"
+    assert anchor("axes.NAME.shapes") == "axesnameshapes"  # as code hosts have it
     assert anchor("`hps` and more: early_stopping") == "hps-and-more-early_stopping"
 
 
-def test_the_docs_link_only_to_one_another() -> None:
-    """A site holds docs/ alone: a link out of it would be broken there."""
-    for page in (ROOT / "docs").glob("*.md"):
-        assert [link for link in links(page.read_text(encoding="utf-8")) if link.startswith("..")] == [], page.name
-
-
-def test_the_site_and_the_first_page_have_every_page() -> None:
+def test_the_site_and_the_first_page_have_every_text_of() -> None:
     pages = {path.name for path in (ROOT / "docs").glob("*.md")}
     nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
     assert sorted(name for entry in nav for name in entry.values()) == sorted(pages)
@@ -255,49 +221,38 @@ def test_the_site_and_the_first_page_have_every_page() -> None:
     assert {link for link in index if link.endswith(".md")} == pages - {"index.md"}
     readme = {link.partition("#")[0] for link in links((ROOT / "README.md").read_text(encoding="utf-8"))}
     assert {f"docs/{name}" for name in pages - {"index.md"}} <= readme
+    assert len(text_of("README.md").splitlines()) <= 150
 
 
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+COLUMN = r"^\| `{}([\w-]+)` \|"
+PROJECT: dict[str, Any] = tomllib.loads(text_of("pyproject.toml"))["project"]
+TABLES = {
+    ("docs/sweep-file.md", "## Axes", COLUMN.format("")): DIMENSION,
+    ("docs/parameterizations.md", "## Roles", r"`(\w+)`(?=[^|]*\|[^|]*\|.*$)"): TABLE_ROLES,
+    ("docs/search.md", "", r"^\| `([\w-]+)` \| [^|]* \| `sweeps/"): registry("search").names(),
+    ("README.md", "", COLUMN.format("hpxfer ")): COMMANDS,
+    ("docs/export.md", "", r"^\| `([\w-]+)` \| (?:yes|no)"): EXPORT_TARGETS.names(),
+    ("docs/export.md", "", r"^\| `([\w-]+)` .* \| none[^|]* \|$"): [
+        row.name for row in EXPORT_TARGETS.rows() if row.names is None
+    ],
+}
 
 
-def page(name: str) -> str:
-    return (ROOT / name).read_text(encoding="utf-8")
-
-
-def first_column(name: str, heading: str) -> list[str]:
-    """Return what stands in code font in the first column of the table below a heading."""
-    below = page(name).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    rows = [row.split("|")[1] for row in below.splitlines() if row.startswith("| ") and not row.startswith("| ---")]
-    return [word for row in rows for word in re.findall(r"`([^`]+)`", row)]
-
-
-@pytest.mark.parametrize(
-    ("name", "heading", "names"),
-    [("docs/sweep-file.md", "Axes", list(DIMENSION)), ("docs/parameterizations.md", "Roles", list(TABLE_ROLES))],
-)
-def test_a_table_has_every_name_in_order(name: str, heading: str, names: list[str]) -> None:
-    assert first_column(name, heading) == names
-
-
-def test_the_searches_are_all_described() -> None:
-    rows = re.findall(r"^\| `([\w-]+)` \| [^|]* \| `sweeps/", page("docs/search.md"), re.MULTILINE)
-    assert tuple(rows) == registry("search").names()
-
-
-def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads(page("pyproject.toml"))["project"]
-    return found
+@pytest.mark.parametrize(("place", "names"), TABLES.items())
+def test_a_table_has_every_name_in_order(place: tuple[str, str, str], names: Iterable[str]) -> None:
+    name, heading, pattern = place
+    below = text_of(name).partition(f"\n{heading}\n")[2].partition("\n## ")[0] if heading else text_of(name)
+    assert re.findall(pattern, below, re.MULTILINE) == list(names)
 
 
 def test_the_versions_are_those_of_the_package() -> None:
-    found = project()
+    found = PROJECT
     low, high = re.fullmatch(r">=(3\.\d+),<3\.(\d+)", found["requires-python"]).groups()  # type: ignore[union-attr]
     pythons = f"{low} to 3.{int(high) - 1}"
     for name in ("README.md", "docs/quickstart.md", "docs/compatibility.md"):
-        assert pythons in page(name), name
-    assert f"hpxfer-{hpxfer.__version__}-py3-none-any.whl" in page("docs/quickstart.md")
-    text = page("docs/compatibility.md")
+        assert pythons in text_of(name), name
+    assert f"hpxfer-{hpxfer.__version__}-py3-none-any.whl" in text_of("docs/quickstart.md")
+    text = text_of("docs/compatibility.md")
     needed = dict(re.findall(r'"(\w+)(?:\[[\w,]+\])?>=([\d.]+)', str(found["dependencies"]).replace("'", '"')))
     assert f"| torch | {needed['torch']} to " in text
     assert f"| Ray | {needed['ray']} and later |" in text
@@ -306,7 +261,7 @@ def test_the_versions_are_those_of_the_package() -> None:
 
 
 def test_every_extra_that_the_docs_name_exists() -> None:
-    extras = set(project()["optional-dependencies"])
+    extras = set(PROJECT["optional-dependencies"])
     named = {
         word
         for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
@@ -317,7 +272,7 @@ def test_every_extra_that_the_docs_name_exists() -> None:
 
 
 def test_every_word_of_the_glossary_stands_once() -> None:
-    words = re.findall(r"^### (.+)$", page("docs/glossary.md"), re.MULTILINE)
+    words = re.findall(r"^### (.+)$", text_of("docs/glossary.md"), re.MULTILINE)
     assert len(set(words)) == len(words) > 40
     asked = [
         *("stack", "shape", "kappa", "octave", "arm", "cell", "control", "regret", "edge"),
@@ -327,22 +282,19 @@ def test_every_word_of_the_glossary_stands_once() -> None:
 
 
 def test_the_message_of_a_mistake_is_the_one_that_is_shown() -> None:
-    text = page("sweeps/quickstart.yaml").replace("num_experts:", "num_expert:")
+    text = text_of("sweeps/quickstart.yaml").replace("num_experts:", "num_expert:")
     with pytest.raises(HpxferError) as caught:
         parse_sweep(text, "quickstart.yaml")
-    assert f"\nhpxfer: {caught.value}\n" in page("docs/sweep-file.md")
+    assert f"\nhpxfer: {caught.value}\n" in text_of("docs/sweep-file.md")
 
 
 def test_the_readme_counts_the_planted_sweeps_of_the_report() -> None:
-    table = page("docs/report.md").partition("<!-- error_rates:begin -->")[2].partition("<!-- error_rates:end -->")[0]
+    table = (
+        text_of("docs/report.md").partition("<!-- error_rates:begin -->")[2].partition("<!-- error_rates:end -->")[0]
+    )
     worlds = table.partition("\n| group | world | ")[2]
     rows = [line for line in worlds.splitlines() if line.startswith("| ") and "%" in line]
-    assert f"on {len(rows)} kinds of planted sweeps" in page("README.md")
-
-
-def test_the_table_of_commands_has_every_command() -> None:
-    rows = re.findall(r"^\| `hpxfer ([\w-]+)` \|", page("README.md"), re.MULTILINE)
-    assert rows == list(COMMANDS)
+    assert f"on {len(rows)} kinds of planted sweeps" in text_of("README.md")
 
 
 def test_no_page_has_an_open_end() -> None:
@@ -358,16 +310,6 @@ def test_no_page_has_an_open_end() -> None:
 
 
 EXPORT = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
-
-
-def test_the_table_has_every_export_target() -> None:
-    rows = re.findall(r"^\| `([\w-]+)` \| (?:yes|no)", EXPORT, re.MULTILINE)
-    assert tuple(rows) == EXPORT_TARGETS.names()
-
-
-def test_the_table_says_who_needs_names() -> None:
-    needs = [row.name for row in EXPORT_TARGETS.rows() if row.names is None]
-    assert re.findall(r"^\| `([\w-]+)` .* \| none[^|]* \|$", EXPORT, re.MULTILINE) == needs
 
 
 def test_the_keys_are_those_of_the_file() -> None:
@@ -391,13 +333,9 @@ def test_the_export_target_of_the_page_works() -> None:
     space: dict[str, Any] = {"__name__": "numbers"}
     try:
         exec(block, space)
-        found = export(Recipe.parse(write_yaml(data())), "numbers", SMALL_TARGET, read_names_of("wte.weight embedding"))
+        found = export(
+            Recipe.parse(write_yaml(data())), "numbers", SMALL_TARGET, [Named(name="wte.weight", role="embedding")]
+        )
     finally:
         EXPORT_TARGETS.remove("numbers")
     assert found.files["numbers.txt"] == "wte.weight 0.015625 0.1"
-
-
-def read_names_of(text: str) -> Any:
-    from hpxfer.export import Named
-
-    return [Named(name=name, role=role) for name, role in (line.split() for line in text.splitlines())]
