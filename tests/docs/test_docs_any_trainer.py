@@ -32,17 +32,8 @@ BEFORE, AFTER = blocks(TOUR, "python")
 (SWEEP,) = blocks(TOUR, "yaml")
 COMMANDS = [line for block in blocks(TOUR, "sh") for line in block.splitlines()]
 # A smaller grid, so that the test takes seconds.
-SMALLER = (
-    "axes.width=[32, 64]",
-    "grid.lr.log2=[-8, -5]",
-    "seeds=1",
-    "training.steps=60",
-    "training.final_window_steps=10",
-)
-
-
-def test_the_tour_names_its_commands() -> None:
-    assert [line.split()[1] for line in COMMANDS] == ["plan", "run", "report", "check", "recipe"]
+SMALLER = ("axes.width=[32, 64]", "grid.lr.log2=[-8, -5]", "seeds=1")
+SMALLER += ("training.steps=60", "training.final_window_steps=10")
 
 
 @pytest.mark.slow
@@ -53,6 +44,7 @@ def test_the_tour_is_walked_in_an_empty_folder(
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     Path("train.py").write_text(AFTER)
     Path("sweep.yaml").write_text(SWEEP)
+    assert [line.split()[1] for line in COMMANDS] == ["plan", "run", "report", "check", "recipe"]
     smaller = [part for override in SMALLER for part in ("--set", override)]
     for line in COMMANDS:
         words = shlex.split(line)[1:]
@@ -76,7 +68,6 @@ def test_the_script_before_and_after_trains_alike_at_the_base(
     source = AFTER.replace("json.load(open(sys.argv[1]))", "CONFIG")
     assert source != AFTER
     for power in (0, 1):
-        lines: list[str] = []
         config = {
             "shape": {"width": 32},
             "base_shape": {"width": 32},
@@ -103,9 +94,6 @@ def test_the_sweep_and_the_script_are_those_of_the_example() -> None:
     for line in ("error = k @ w[2]", "mean[i], square[i] = 0.9", "dk = error @", "x = rng.normal"):
         (of_page,) = (each.strip() for each in AFTER.splitlines() if each.strip().startswith(line))
         assert of_page in function
-
-
-def test_the_examples_that_the_page_names_exist() -> None:
     named = [line.split("`")[1].split() for line in PAGE.splitlines() if line.startswith("| `hpxfer init ")]
     assert {words[2] for words in named} == {name for name in examples() if name.startswith("own_")}
 
@@ -142,22 +130,30 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             del sys.modules[module]
 
 
-def test_the_page_has_a_gate_a_table_a_statistic_and_a_logger() -> None:
-    assert set(FILES) == set(REGISTERS)
-
-
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_a_plug_in_of_the_page_registers_one_row(folder: Path, name: str) -> None:
     before = registered()
     load_plugin(read_plugin(f"./{name}", folder))
     assert registered() - before == {REGISTERS[name]}
+    if name == "my_statistics.py":
+        answers = analyze(load_results(ROOT / "results" / "published" / "quickstart")).found("spread")
+        assert len(answers) == 6  # two parameterizations at three widths
+        assert all(answer.spread_nats > 0 for answer in answers)
 
 
-def test_the_statistic_of_the_page_answers(folder: Path) -> None:
-    load_plugin(read_plugin("./my_statistics.py", folder))
-    answers = analyze(load_results(ROOT / "results" / "published" / "quickstart")).found("spread")
-    assert len(answers) == 6  # two parameterizations at three widths
-    assert all(answer.spread_nats > 0 for answer in answers)
+def test_the_kinds_the_plug_ins_and_the_sweeps_of_the_page_are_all_there_are(folder: Path) -> None:
+    walks = re.findall(r"^## Walk through: an? (.+)$", EXTEND, re.MULTILINE)
+    rows = re.findall(r"^\| ([a-z ]+) \| [^`]", EXTEND.partition("## The other kinds")[2], re.MULTILINE)
+    assert {*walks, *rows} - {"kind"} == set(KINDS)
+    assert set(FILES) == set(REGISTERS)
+    assert len(SWEEPS) >= 3
+    for text in SWEEPS:  # parts of a sweep
+        data = {**read_yaml(ROOT / "sweeps" / "quickstart.yaml").data, **parse_yaml(text, "extend.md").data}
+        (folder / "sweep.yaml").write_text(write_yaml(data))
+        assert load_sweep(folder / "sweep.yaml").plugins
+    (text,) = [text for text in SWEEPS if text.startswith("name: softplus")]  # and one that can be copied
+    (folder / "softplus.yaml").write_text(text)
+    assert load_sweep(folder / "softplus.yaml").model.gate == "softplus"
 
 
 @pytest.mark.slow
@@ -171,20 +167,6 @@ def test_the_logger_of_the_page_shows_every_trial(folder: Path) -> None:
     assert any("train_loss_nats" in values for _, _, values in lines)
     registry("logger").remove("lines")
     assert len(load_results(folder / "tiny").trials) == len(results.trials)  # without the code
-
-
-@pytest.mark.parametrize("index", range(len(SWEEPS)))
-def test_the_sweeps_of_the_page_load(folder: Path, index: int) -> None:
-    data = {**read_yaml(ROOT / "sweeps" / "quickstart.yaml").data, **parse_yaml(SWEEPS[index], "extend.md").data}
-    (folder / "sweep.yaml").write_text(write_yaml(data))
-    spec = load_sweep(folder / "sweep.yaml")
-    assert spec.plugins
-
-
-def test_the_whole_sweep_of_the_page_can_be_copied(folder: Path) -> None:
-    (text,) = [text for text in SWEEPS if text.startswith("name: softplus")]
-    (folder / "softplus.yaml").write_text(text)
-    assert load_sweep(folder / "softplus.yaml").model.gate == "softplus"
 
 
 def test_the_shapes_of_the_page_are_explained_under_its_table(
@@ -203,22 +185,7 @@ def test_the_shapes_of_the_page_are_explained_under_its_table(
 def test_the_suite_of_the_page_passes(folder: Path) -> None:
     (block,) = [block for block in blocks(EXTEND, "python") if block.startswith("# test_gates.py")]
     (folder / "test_gates.py").write_text(block)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout
     assert re.search(r"\b([5-9]|\d\d) passed", done.stdout)
-
-
-def test_the_kinds_of_the_page_are_all_there_are() -> None:
-    walks = re.findall(r"^## Walk through: an? (.+)$", EXTEND, re.MULTILINE)
-    rows = re.findall(r"^\| ([a-z ]+) \| [^`]", EXTEND.partition("## The other kinds")[2], re.MULTILINE)
-    assert {*walks, *rows} - {"kind"} == set(KINDS)
-
-
-def test_the_page_has_sweeps() -> None:
-    assert len(SWEEPS) >= 3

@@ -30,12 +30,9 @@ def test_the_committed_page_holds_what_code_and_committed_results_say(file: str)
     assert (ROOT / file).read_text(encoding="utf-8") == make_docs.generated(ROOT, file), "run `make docs`"
 
 
-def test_copies_are_up_to_date() -> None:
+def test_copies_are_up_to_date_and_every_marker_belongs_to_a_generated_part() -> None:
     for file, source in make_docs.COPIES.items():
         assert (ROOT / file).read_bytes() == (ROOT / source).read_bytes(), "run `make docs`"
-
-
-def test_every_marker_belongs_to_a_generated_part() -> None:
     found = {
         (path.relative_to(ROOT).as_posix(), name)
         for path in [ROOT / "README.md", ROOT / "kernels/README.md", *(ROOT / "docs").glob("*.md")]
@@ -62,30 +59,21 @@ def test_a_row_of_each_table() -> None:
 @pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
 def test_every_role_of_a_table_stands_once_per_optimizer(name: str) -> None:
     roles = [role.strip("`") for row in rows_of(name) for role in row.split(" | ")[0].removeprefix("| ").split(", ")]
+    assert {line.count("|") for line in rules_of(name).splitlines() if line.startswith("|")} == {8}
     choice = parameterization(name)
     assert sorted(roles) == sorted(row.role for optimizer in choice.table.rows for row in choice.rows(optimizer))
 
 
-@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
-def test_every_row_has_as_many_cells_as_the_heading(name: str) -> None:
-    lines = [line for line in rules_of(name).splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in lines} == {8}
-
-
-def test_the_reference_of_the_sweep_file_has_every_key_and_its_links_lead_somewhere() -> None:
+def test_the_references_have_every_key_and_every_command() -> None:
     page = sweep_file_markdown(ROOT)
     schema = sweep_schema()
     keys = [key for section in (schema, *schema["$defs"].values()) for key in section["properties"]]
     assert len(keys) > 80
     assert [key for key in keys if f"`{key}`" not in page and f"`{{{key}: " not in page] == []
     assert {link.removeprefix("#") for link in links(page)} <= anchors(page)
-
-
-def test_the_reference_of_the_commands_has_every_command() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     names = [name for name, _ in commands()]
-    assert "hpxfer run" in names
-    assert "hpxfer data info" in names
+    assert {"hpxfer run", "hpxfer data info"} <= set(names)
     assert [name for name in names if f"\n## {name}\n" not in page] == []
 
 
@@ -139,30 +127,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "docs", folder / "docs")
     shutil.copy(ROOT / "zensical.toml", folder)
-    done = subprocess.run(
-        [sys.executable, "-m", "zensical", "build", "--strict", "--clean"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "site"
 
 
-def test_every_page_is_there_with_its_text(site: Path) -> None:
+def test_every_page_is_there_with_its_text_and_loads_nothing_from_another_server(site: Path) -> None:
+    for html_page in site.glob("*.html"):
+        text = html_page.read_text(encoding="utf-8")
+        assert re.findall(r'(?:src|<link[^>]+href)="https?://', text) == [], html_page.name
     for page in (ROOT / "docs").glob("*.md"):
         html = (site / page.with_suffix(".html").name).read_text(encoding="utf-8")
         title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         assert f"{title}</h1>" in html or f">{title}<" in html, page.name
         assert "```" not in html, page.name
         assert html.count("<table") >= page.read_text(encoding="utf-8").count("\n| --- "), page.name
-
-
-def test_nothing_is_loaded_from_another_server(site: Path) -> None:
-    for page in site.glob("*.html"):
-        html = page.read_text(encoding="utf-8")
-        assert re.findall(r'(?:src|<link[^>]+href)="https?://', html) == [], page.name
 
 
 def test_every_link_between_pages_leads_somewhere(site: Path) -> None:
