@@ -60,63 +60,50 @@ COMPLETEP = {
     **BY_HAND,
 }
 
-MEGATRON_ROLES = {
-    "embedding.word_embeddings.weight": "embedding",
-    "embedding.position_embeddings.weight": "position",
-    "decoder.layers.*.self_attention.linear_proj.weight": "attn_out",
-    "decoder.layers.*.self_attention.linear_qkv.layer_norm_weight": "norm",
-    "decoder.layers.*.self_attention.linear_qkv.weight": "attn_q",
-    "decoder.layers.*.self_attention.[qk]_layernorm.weight": "norm",
-    "decoder.layers.*.pre_mlp_layernorm.weight": "norm",
-    "decoder.layers.*.mlp.router.weight": "router",
-    "decoder.layers.*.mlp.experts.linear_fc1.weight[0-9]*": "expert_in",
-    "decoder.layers.*.mlp.experts.linear_fc2.weight[0-9]*": "expert_out",
-    "decoder.layers.*.mlp.shared_experts.linear_fc1.weight": "shared_in",
-    "decoder.layers.*.mlp.shared_experts.linear_fc2.weight": "shared_out",
-    "decoder.layers.*.mlp.linear_fc1.layer_norm_weight": "norm",
-    "decoder.layers.*.mlp.linear_fc1.weight": "dense_in",
-    "decoder.layers.*.mlp.linear_fc2.weight": "dense_out",
-    "decoder.final_layernorm.weight": "final_norm",
-    "output_layer.weight": "readout",
-}
-TITAN_ROLES = {
-    "tok_embeddings.weight": "embedding",
-    "layers.*.attention.qkv_linear.wqkv.weight": "attn_q",
-    "layers.*.attention.wo.weight": "attn_out",
-    "layers.*norm.weight": "norm",
-    "layers.*.moe.router.gate.weight": "router",
-    "layers.*.moe.routed_experts.inner_experts.w1_EFD": "expert_gate",
-    "layers.*.moe.routed_experts.inner_experts.w2_EDF": "expert_out",
-    "layers.*.moe.routed_experts.inner_experts.w3_EFD": "expert_in",
-    "layers.*.moe.shared_experts.w1.weight": "shared_gate",
-    "layers.*.moe.shared_experts.w2.weight": "shared_out",
-    "layers.*.moe.shared_experts.w3.weight": "shared_in",
-    "layers.*.feed_forward.w1.weight": "dense_gate",
-    "layers.*.feed_forward.w2.weight": "dense_out",
-    "layers.*.feed_forward.w3.weight": "dense_in",
-    "norm.weight": "final_norm",
-    "lm_head.weight": "readout",
-}
-OLMO_ROLES = {
-    "embeddings.weight": "embedding",
-    "blocks.*.attention.w_q.weight": "attn_q",
-    "blocks.*.attention.w_k.weight": "attn_k",
-    "blocks.*.attention.w_v.weight": "attn_v",
-    "blocks.*.attention.w_out.weight": "attn_out",
-    "blocks.*norm.weight": "norm",
-    "blocks.*.feed_forward_moe.router.weight": "router",
-    "blocks.*.feed_forward_moe.experts.mlp.w1": "expert_gate",
-    "blocks.*.feed_forward_moe.experts.mlp.w2": "expert_out",
-    "blocks.*.feed_forward_moe.experts.mlp.w3": "expert_in",
-    "blocks.*.feed_forward_moe.shared_mlp.w1.weight": "shared_gate",
-    "blocks.*.feed_forward_moe.shared_mlp.w2.weight": "shared_out",
-    "blocks.*.feed_forward_moe.shared_mlp.w3.weight": "shared_in",
-    "blocks.*.feed_forward.w1.weight": "dense_gate",
-    "blocks.*.feed_forward.w2.weight": "dense_out",
-    "blocks.*.feed_forward.w3.weight": "dense_in",
-    "lm_head.norm.weight": "final_norm",
-    "lm_head.w_out.weight": "readout",
-}
+
+def pairs(text: str, prefix: str) -> dict[str, str]:
+    """Return name pattern -> role; `>` stands for the prefix of what is in a block."""
+    words = text.replace(">", prefix).split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+MEGATRON_ROLES = pairs(
+    """
+    embedding.word_embeddings.weight embedding  embedding.position_embeddings.weight position
+    >self_attention.linear_proj.weight attn_out  >self_attention.linear_qkv.layer_norm_weight norm
+    >self_attention.linear_qkv.weight attn_q  >self_attention.[qk]_layernorm.weight norm
+    >pre_mlp_layernorm.weight norm  >mlp.router.weight router  >mlp.experts.linear_fc1.weight[0-9]* expert_in
+    >mlp.experts.linear_fc2.weight[0-9]* expert_out  >mlp.shared_experts.linear_fc1.weight shared_in
+    >mlp.shared_experts.linear_fc2.weight shared_out  >mlp.linear_fc1.layer_norm_weight norm
+    >mlp.linear_fc1.weight dense_in  >mlp.linear_fc2.weight dense_out  decoder.final_layernorm.weight final_norm
+    output_layer.weight readout
+    """,
+    "decoder.layers.*.",
+)
+TITAN_ROLES = pairs(
+    """
+    tok_embeddings.weight embedding  >attention.qkv_linear.wqkv.weight attn_q  >attention.wo.weight attn_out
+    layers.*norm.weight norm  >moe.router.gate.weight router  >moe.routed_experts.inner_experts.w1_EFD expert_gate
+    >moe.routed_experts.inner_experts.w2_EDF expert_out  >moe.routed_experts.inner_experts.w3_EFD expert_in
+    >moe.shared_experts.w1.weight shared_gate  >moe.shared_experts.w2.weight shared_out
+    >moe.shared_experts.w3.weight shared_in  >feed_forward.w1.weight dense_gate  >feed_forward.w2.weight dense_out
+    >feed_forward.w3.weight dense_in  norm.weight final_norm  lm_head.weight readout
+    """,
+    "layers.*.",
+)
+OLMO_ROLES = pairs(
+    """
+    embeddings.weight embedding  >attention.w_q.weight attn_q  >attention.w_k.weight attn_k
+    >attention.w_v.weight attn_v  >attention.w_out.weight attn_out  blocks.*norm.weight norm
+    >feed_forward_moe.router.weight router  >feed_forward_moe.experts.mlp.w1 expert_gate
+    >feed_forward_moe.experts.mlp.w2 expert_out  >feed_forward_moe.experts.mlp.w3 expert_in
+    >feed_forward_moe.shared_mlp.w1.weight shared_gate  >feed_forward_moe.shared_mlp.w2.weight shared_out
+    >feed_forward_moe.shared_mlp.w3.weight shared_in  >feed_forward.w1.weight dense_gate
+    >feed_forward.w2.weight dense_out  >feed_forward.w3.weight dense_in  lm_head.norm.weight final_norm
+    lm_head.w_out.weight readout
+    """,
+    "blocks.*.",
+)
 ROLES = {"megatron": MEGATRON_ROLES, "torchtitan": TITAN_ROLES, "olmo-core": OLMO_ROLES}
 FILES = {"megatron": "hpxfer_megatron.py", "torchtitan": "hpxfer_torchtitan.py", "olmo-core": "hpxfer_olmo_core.py"}
 

@@ -16,7 +16,6 @@ from torch import nn
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import Recipe
-from hpxfer.scaling.resolve import resolve
 from hpxfer.scaling.shape import Shape
 
 SHAPE = Shape(**TARGET)
@@ -36,29 +35,6 @@ def sgd() -> Recipe:
 
 def named_groups(made: Recipe, model: nn.Module, roles: Any = ROLES) -> dict[str, dict[str, Any]]:
     return {name: group for group in made.param_groups(model, roles, TARGET) for name in group["names"]}
-
-
-def test_every_parameter_has_the_numbers_of_its_role() -> None:
-    made, model = recipe(model__biases=True), own(biases=True)
-    values, groups = made.multipliers(TARGET), named_groups(made, model, ROLES_WITH_BIASES)
-    for name, role in (
-        ("token_embedding.weight", "embedding"),
-        ("blocks.2.norm1.weight", "norm"),
-        ("norm.weight", "final_norm"),
-        ("blocks.0.attention.key.weight", "attn_k"),
-        ("blocks.1.moe.router.weight", "router"),
-        ("blocks.1.moe.experts.7.up.weight", "expert_in"),
-        ("blocks.1.moe.experts.7.down.weight", "expert_out"),
-        ("blocks.1.moe.experts.7.down.bias", "hidden_bias"),
-        ("head.weight", "readout"),
-    ):
-        group, at = groups[name], values[role]
-        assert (group["lr"], group["weight_decay"], group["eps"]) == (at.lr, at.weight_decay, at.eps)
-        assert group["betas"] == (0.9, 0.95)
-        assert role in group["roles"]
-    assert groups.keys() == {name for name, _ in model.named_parameters()}
-    resolved = resolve(made.parameterization, made.base_shape, SHAPE, "adam", made.hps, made.init)
-    assert values == {role: value for role, value in resolved.items() if not role.startswith("dense_")}
 
 
 def test_groups_hold_each_parameter_once_and_differ_in_numbers() -> None:

@@ -149,17 +149,6 @@ def test_trials_that_the_sweep_no_longer_has_are_not_counted() -> None:
     assert (provenance.num_trials, provenance.measured) == (len(outcome.trials) - 1, "2026-11-21")
 
 
-def test_every_axis_has_its_range_and_verdict() -> None:
-    axes = build(results()).file.fitted.axes
-    assert axes.keys() == {"width", "free"}
-    width = axes["width"]
-    assert (width.scale_name, width.range, width.dims) == ("width", (32.0, 128.0), {"width": (32.0, 128.0)})
-    assert width.verdict == "transfers"
-    assert width.largest_regret_nats == pytest.approx(0.0)
-    moved = {"depth": (2.0, 4.0), "num_experts": (4.0, 8.0), "num_active": (1.0, 2.0)}
-    assert (axes["free"].scale_name, axes["free"].dims) == ("hidden weights", moved)
-
-
 def test_the_noise_is_that_of_trials_without_the_level_of_their_seed() -> None:
     def wobble(cell: Cell) -> float:
         return basin(cell) + 0.001 * cell.trial.seed * (-1) ** round(math.log2(cell.trial.hps.lr))
@@ -170,7 +159,15 @@ def test_the_noise_is_that_of_trials_without_the_level_of_their_seed() -> None:
     assert (level.noise_nats or 0.0) < 1e-5  # a level that a seed adds to all of its trials is no noise
 
 
-def test_a_shape_without_a_result_at_the_transferred_hp_widens_no_range() -> None:
+def test_every_axis_has_its_range_which_a_shape_without_a_result_at_the_transferred_hp_does_not_widen() -> None:
+    axes = build(results()).file.fitted.axes
+    assert (axes["width"].scale_name, axes["width"].range, axes["width"].verdict) == (
+        "width",
+        (32.0, 128.0),
+        "transfers",
+    )
+    moved = {"depth": (2.0, 4.0), "num_experts": (4.0, 8.0), "num_active": (1.0, 2.0)}
+    assert (axes["free"].scale_name, axes["free"].dims) == ("hidden weights", moved)
     made = build(results(lambda cell: None if cell.trial.shape.width == 128 else basin(cell)))
     width = made.file.fitted.axes["width"]
     assert (width.range, width.dims, width.verdict) == ((32.0, 64.0), {"width": (32.0, 64.0)}, "undecided")
