@@ -10,7 +10,6 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -78,24 +77,13 @@ def make_case(folder: Path, *, biases: bool = False, tied: bool = False) -> Case
     made = recipe(model__biases=biases, model__tied_embeddings=tied, provenance__tokenizer="bytes")
     source = _text(folder)
     values, training = data()["hps"], {"batch_tokens": 128, "steps": STEPS, "validation_tokens": 128}
+    facts = {"biases": biases, "tied_embeddings": tied, "embedding_std": 0.5, "position_std": 0.25}
+    training |= {**{key: values[key] for key in ("eps", "weight_decay")}, "schedule": {"decay": "linear", "warmup": 3}}
     sweep = {
         "name": "own",
-        "model": {
-            "family": "gpt",
-            "base": BASE,
-            "context": 32,
-            "biases": biases,
-            "tied_embeddings": tied,
-            "embedding_std": 0.5,
-            "position_std": 0.25,
-        },
+        "model": {"family": "gpt", "base": BASE, "context": 32, **facts},
         "data": {"source": f"text:{source}", "tokenizer": "ascii"},
-        "training": {
-            **training,
-            "eps": values["eps"],
-            "weight_decay": values["weight_decay"],
-            "schedule": {"decay": "linear", "warmup": 3},
-        },
+        "training": training,
         "parameterizations": ["completep-moe"],
         "axes": {"joint": [{"width": 64, "depth": 3, "num_experts": 8, "expert_ratio": 2}]},
         "hps": {name: values[name] for name in ("lr", "init_scale", "residual_scale", "router_bias_lr", "multipliers")},
@@ -148,11 +136,7 @@ def initial_weights(case: Case) -> dict[str, torch.Tensor]:
 
 
 def own_losses(
-    case: Case,
-    *,
-    dtype: torch.dtype = torch.float32,
-    multipliers: Mapping[str, float] | None = None,
-    one_lr: bool = False,
+    case: Case, *, dtype: torch.dtype = torch.float32, multipliers: Mapping[str, float] | None = None
 ) -> np.ndarray:
     """Return the training loss of every step of the own model: an ordinary training loop."""
     made, setting = case.recipe, case.trial.setting
@@ -161,10 +145,7 @@ def own_losses(
     multiplies(model, made, TARGET)
     made.init_(model, case.roles, TARGET)
     _load(model, initial_weights(case))
-    groups: Any = made.param_groups(model, case.roles, TARGET)
-    if one_lr:
-        groups = [{**group, "lr": made.hps.lr} for group in groups]
-    optimizer = torch.optim.AdamW(groups)
+    optimizer = torch.optim.AdamW(made.param_groups(model, case.roles, TARGET))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(setting, step))
     losses, batches = [], open_data(setting)
     for step in range(STEPS):
@@ -205,13 +186,6 @@ def test_the_own_model_misses_without_a_forward_multiplier(tmp_path: Path, left_
     case = make_case(tmp_path)
     wrong = own_losses(case, multipliers={**case.recipe.forward_multipliers(TARGET), left_out: 1.0})
     assert apart(wrong, stacked_losses(case.trial)) > MISS
-
-
-def test_the_own_model_misses_with_one_global_lr(tmp_path: Path) -> None:
-    case = make_case(tmp_path)
-    wrong, right = own_losses(case, one_lr=True), stacked_losses(case.trial)
-    assert apart(wrong[:1], right[:1]) < TOLERANCE, "the first loss knows no LR"
-    assert apart(wrong, right) > MISS
 
 
 def test_the_recipe_and_the_trial_give_every_role_the_same_numbers(tmp_path: Path) -> None:

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import hf_models as hf
 import pytest
 import torch
 import transformers
-from hf_models import (
-    ATTENTION,
-    BIASES,
-    COMMON,
-    GLM,
-    GPT2,
-    MLA,
-    MOE,
-    PLAIN_ROPE,
-    QWEN,
-    SHARED,
-    by_hand,
-    make,
-    mixtral_of_width,
-)
 from own_model import ALL_ROLES, OwnGPT
 from recipe_data import multiplies
 from torch import nn
@@ -37,24 +24,16 @@ from hpxfer.recipe import Recipe
 from hpxfer.recipe.known_models import known_gate
 from hpxfer.scaling.shape import Shape
 
-OWN = Shape(
-    width=32,
-    depth=2,
-    num_experts=4,
-    num_active=2,
-    expert_width=16,
-    head_dim=16,
-    num_shared=2,
-    shared_width=24,
-    dense_width=48,
+DEEP = Shape(
+    width=32, depth=4, num_experts=4, num_active=2, expert_width=16, head_dim=16, num_shared=2, shared_width=24
 )
-
+OWN = replace(DEEP, depth=2, dense_width=48)
 ROLES = {pattern: role for pattern, role in ALL_ROLES.items() if role != "hidden_bias"}
 
 
-def anywhere(base: Shape) -> Recipe:
-    """Return a recipe that has a way to every shape with the same heads."""
-    return Recipe.from_hps("sp", base, {"lr": 2.0**-8}, gate="normalized_softmax", attention_scale="1/sqrt(d_head)")
+def anywhere(base: Shape | dict[str, Any], gate: str = "normalized_softmax") -> Recipe:
+    """Return a recipe that has a way to every shape with the same heads, so that only the model can contradict it."""
+    return Recipe.from_hps("sp", base, {"lr": 2.0**-8}, gate=gate, attention_scale=hf.ATTENTION)
 
 
 def own() -> nn.Module:
@@ -102,9 +81,9 @@ def test_other_layouts_of_the_same_experts_are_taken() -> None:
 
 @pytest.mark.parametrize(("name", "given", "has"), [("depth", 3, 2), ("head_dim", 32, 16), ("num_active", 1, 2)])
 def test_what_no_tensor_shows_the_config_of_a_known_model_does(name: str, given: int, has: int) -> None:
-    model = mixtral_of_width(64)
+    model = hf.mixtral_of_width(64)
     shape = hpxfer.shape_of(model, batch_tokens=64, steps=9)  # which are no part of a model
-    assert by_hand(shape).param_groups(model, hpxfer.roles(model), shape)
+    assert hf.by_hand(shape).param_groups(model, hpxfer.roles(model), shape)
     target = {**shape.dims(), name: given}
     made = anywhere(Shape(**{**shape.dims(), "head_dim": target["head_dim"]}))
     said = f"must be the shape of this mixtral model, whose config says {name} {has}, got {name} {given};"
@@ -114,7 +93,7 @@ def test_what_no_tensor_shows_the_config_of_a_known_model_does(name: str, given:
 
 
 def test_heads_that_follow_from_the_width_may_be_given_all_the_same() -> None:
-    model = mixtral_of_width(64, num_key_value_heads=2)
+    model = hf.mixtral_of_width(64, num_key_value_heads=2)
     shape = hpxfer.shape_of(model).dims()
     for heads in ({"num_heads": 4}, {"num_heads": 4, "kv_heads": 2}):
         target = Shape(**{**shape, **heads})
@@ -126,9 +105,9 @@ def test_heads_that_follow_from_the_width_may_be_given_all_the_same() -> None:
 
 def test_a_known_model_whose_ffns_were_replaced_may_say_what_it_has_now() -> None:
     """Its config still tells of the FFNs that were there."""
-    model: Any = make("llama", attention_bias=False, mlp_bias=False)
+    model: Any = hf.make("llama", attention_bias=False, mlp_bias=False)
     for layer in model.model.layers:
-        layer.mlp = make("mixtral", intermediate_size=48).model.layers[0].mlp
+        layer.mlp = hf.make("mixtral", intermediate_size=48).model.layers[0].mlp
     shape = Shape(width=32, depth=2, num_experts=4, num_active=2, expert_width=48, head_dim=8)
     roles = hpxfer.roles(
         model,
@@ -138,9 +117,9 @@ def test_a_known_model_whose_ffns_were_replaced_may_say_what_it_has_now() -> Non
             "*.experts.down_proj": "expert_out",
         },
     )
-    assert by_hand(shape).param_groups(model, roles, shape)
+    assert hf.by_hand(shape).param_groups(model, roles, shape)
     with pytest.raises(HpxferError, match="whose config says depth 2, got depth 4"):
-        by_hand(shape).param_groups(model, roles, {**shape.dims(), "depth": 4})
+        hf.by_hand(shape).param_groups(model, roles, {**shape.dims(), "depth": 4})
 
 
 @pytest.mark.parametrize("given", [None, {}, iter(())], ids=["None", "state", "parameters"])
@@ -152,30 +131,18 @@ def test_what_is_no_model_is_refused(given: Any) -> None:
             call()
 
 
-DEEP = Shape(
-    width=32, depth=4, num_experts=4, num_active=2, expert_width=16, head_dim=16, num_shared=2, shared_width=24
-)
 DEEP_ROLES = {pattern: role for pattern, role in ALL_ROLES.items() if not role.startswith(("dense", "hidden"))}
 DEEP_ROLES = {pattern: role for pattern, role in DEEP_ROLES.items() if not pattern.endswith("gate.weight")}
 
 
-def from_here(shape: Shape | dict[str, Any], gate: str = "sigmoid", scale: str = "1/d_head") -> Recipe:
-    """Return a recipe whose base is the shape, so that only the model can contradict it."""
-    return Recipe.from_hps("sp", shape, {"lr": 2.0**-8}, gate=gate, attention_scale=scale)
-
-
 def deep() -> Any:
-    return OwnGPT(DEEP, 16, 8, from_here(DEEP).forward_multipliers(DEEP))
+    return OwnGPT(DEEP, 16, 8, anywhere(DEEP).forward_multipliers(DEEP))
 
 
 def groups(model: nn.Module, shape: Shape, roles: Any = DEEP_ROLES) -> list[dict[str, Any]]:
-    made = from_here(shape)
-    with multiplied(model, made, shape):
+    made = anywhere(shape)
+    with made.attach(model, shape, by_hand=made.forward_multipliers(shape)):
         return made.param_groups(model, roles, shape)
-
-
-def multiplied(model: nn.Module, made: Recipe, shape: Any) -> Any:
-    return made.attach(model, shape, by_hand=made.forward_multipliers(shape))
 
 
 def changed(**changes: int) -> Shape:
@@ -269,16 +236,13 @@ def test_experts_that_are_modules_are_counted() -> None:
 
 
 def test_a_stack_of_experts_is_no_wide_expert_and_two_fused_matrices_are_not_one() -> None:
-    model: Any = make("mixtral")
+    model: Any = hf.make("mixtral")
     shape, roles = hpxfer.shape_of(model), hpxfer.roles(model)
     del model.config
     assert groups(model, shape, roles)
     for wrong in (192, 96):
         with pytest.raises(HpxferError, match=f"expert_width {wrong}"):
             groups(model, Shape(**{**shape.dims(), "expert_width": wrong}), roles)
-
-
-# --- what is right, though a simple count would not say so
 
 
 def test_layers_that_share_their_tensors_count_as_often_as_they_are_named() -> None:
@@ -378,24 +342,24 @@ def test_one_tensor_for_all_layers_is_counted_by_its_first_dimension() -> None:
         groups(Scanned(), Shape(width=32, depth=3, head_dim=16, dense_width=32), roles)
 
 
-# --- models of transformers, without memory, known and unknown, with and without their config
+# Models of transformers, without memory, known and unknown, with and without their config.
 
 DENSE, WIDE, SMALL = {"dense_width": 48}, {"expert_width": 48}, {"expert_width": 16, "dense_width": 48}
 SHARES = {"num_shared": 1, "shared_width": 16}
 MODELS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
-    "GPT2LMHead": ({**GPT2, "n_layer": 4}, {"dense_width": 128}),
-    "LlamaForCausalLM": ({**COMMON, **BIASES}, DENSE),
-    "Olmo2ForCausalLM": (COMMON, DENSE),
-    "Phi3ForCausalLM": (COMMON, DENSE),
-    "MixtralForCausalLM": ({**MOE, "num_local_experts": 4}, WIDE),
-    "OlmoeForCausalLM": ({**MOE, "num_experts": 4}, WIDE),
-    "FlexOlmoForCausalLM": ({**MOE, "num_experts": 4}, WIDE),
-    "GraniteMoeForCausalLM": ({**MOE, "num_local_experts": 4, "attention_multiplier": 8**-0.5}, WIDE),
-    "GptOssForCausalLM": ({**MOE, "num_local_experts": 4, "head_dim": 8, **PLAIN_ROPE}, WIDE),
-    "Qwen3MoeForCausalLM": ({**MOE, **QWEN}, SMALL),
-    "Qwen2MoeForCausalLM": ({**MOE, **SHARED}, {"expert_width": 16, "num_shared": 1, "shared_width": 24}),
-    "Glm4MoeForCausalLM": ({**MOE, **GLM}, {**SMALL, **SHARES}),
-    "DeepseekV3ForCausalLM": ({**MOE, **MLA}, {**SMALL, **SHARES}),
+    "GPT2LMHead": ({**hf.GPT2, "n_layer": 4}, {"dense_width": 128}),
+    "LlamaForCausalLM": ({**hf.COMMON, **hf.BIASES}, DENSE),
+    "Olmo2ForCausalLM": (hf.COMMON, DENSE),
+    "Phi3ForCausalLM": (hf.COMMON, DENSE),
+    "MixtralForCausalLM": ({**hf.MOE, "num_local_experts": 4}, WIDE),
+    "OlmoeForCausalLM": ({**hf.MOE, "num_experts": 4}, WIDE),
+    "FlexOlmoForCausalLM": ({**hf.MOE, "num_experts": 4}, WIDE),
+    "GraniteMoeForCausalLM": ({**hf.MOE, "num_local_experts": 4, "attention_multiplier": 8**-0.5}, WIDE),
+    "GptOssForCausalLM": ({**hf.MOE, "num_local_experts": 4, "head_dim": 8, **hf.PLAIN_ROPE}, WIDE),
+    "Qwen3MoeForCausalLM": ({**hf.MOE, **hf.QWEN}, SMALL),
+    "Qwen2MoeForCausalLM": ({**hf.MOE, **hf.SHARED}, {"expert_width": 16, "num_shared": 1, "shared_width": 24}),
+    "Glm4MoeForCausalLM": ({**hf.MOE, **hf.GLM}, {**SMALL, **SHARES}),
+    "DeepseekV3ForCausalLM": ({**hf.MOE, **hf.MLA}, {**SMALL, **SHARES}),
 }
 WRONG = {"depth": 40, "num_experts": 8, "num_active": 1, "expert_width": 8, "dense_width": 24, "head_dim": 16}
 WRONG |= {"shared_width": 8, "num_shared": 2, "width": 64, "kv_heads": 1, "num_heads": 8}
@@ -418,8 +382,8 @@ def test_each_wrong_dimension_of_a_model_of_transformers_is_refused(name: str, w
             module.__dict__.pop("config", None)
 
     def call(given: dict[str, int]) -> None:
-        made = from_here(given, known_gate(config) or "sigmoid", ATTENTION)
-        with multiplied(model, made, given):
+        made = anywhere(given, known_gate(config) or "sigmoid")
+        with made.attach(model, given, by_hand=made.forward_multipliers(given)):
             made.param_groups(model, roles, given)
 
     call(shape)
