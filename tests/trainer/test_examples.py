@@ -68,12 +68,12 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_numpy_alone(run: Callable[..., Ran]) -> None:
-    ran = run("numpy", "name=small", "grid.lr.log2=[-7,-7]", "seeds=2", "axes.width=[32, 64]", "training.steps=60")
+    ran = run("numpy", "name=small", "grid.lr.log2=[-6,-6]", "seeds=2", "axes.width=[32, 64]", "training.steps=60")
     assert len(ran.trials) == 2 * 2 * 2
     assert set(ran.trials["loss_unit"]) == {"squared error"}
     rows = ran.trials.assign(width=[json.loads(own)["width"] for own in ran.trials["own"]])
     loss = rows.set_index(["width", "parameterization", "lr", "seed"])["final_window_loss_nats"]
-    lr = 2.0**-7
+    lr = 2.0**-6
     for seed in (0, 1):
         assert loss[32, "own:scaled", lr, seed] == loss[32, "own:plain", lr, seed]  # to the bit: one model
         assert loss[64, "own:scaled", lr, seed] != loss[64, "own:plain", lr, seed]

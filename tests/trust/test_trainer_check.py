@@ -158,7 +158,8 @@ def test_a_failed_check_leaves_every_verdict_undecided(tmp_path: Path) -> None:
     found = write_report([before.folder], form="text", output=tmp_path / "outdated")
     assert "transfers" in {finding.verdict for finding in found.reports[0].findings}
     assert "trainer checks: outdated" in found.text()
-    assert read_checks(before.folder) == checked(before)
+    written = checked(before)
+    assert read_checks(before.folder) == written
     found = write_report([before.folder], form="text", output=tmp_path / "two")
     assert {finding.verdict for finding in found.reports[0].findings} == {"undecided"}
     assert "trainer checks: passed: init; failed: seeds" in found.text()
