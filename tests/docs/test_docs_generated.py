@@ -1,9 +1,11 @@
-"""The generated parts of README.md and docs/: what they say, where they go, and that the committed ones are fresh."""
+"""The generated parts of README.md and docs/ are fresh, and the website is whole."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import make_docs
@@ -28,12 +30,9 @@ def test_the_committed_page_holds_what_code_and_committed_results_say(file: str)
     assert (ROOT / file).read_text(encoding="utf-8") == make_docs.generated(ROOT, file), "run `make docs`"
 
 
-def test_copies_are_up_to_date() -> None:
+def test_copies_are_up_to_date_and_every_marker_belongs_to_a_generated_part() -> None:
     for file, source in make_docs.COPIES.items():
         assert (ROOT / file).read_bytes() == (ROOT / source).read_bytes(), "run `make docs`"
-
-
-def test_every_marker_belongs_to_a_generated_part() -> None:
     found = {
         (path.relative_to(ROOT).as_posix(), name)
         for path in [ROOT / "README.md", ROOT / "kernels/README.md", *(ROOT / "docs").glob("*.md")]
@@ -60,30 +59,21 @@ def test_a_row_of_each_table() -> None:
 @pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
 def test_every_role_of_a_table_stands_once_per_optimizer(name: str) -> None:
     roles = [role.strip("`") for row in rows_of(name) for role in row.split(" | ")[0].removeprefix("| ").split(", ")]
+    assert {line.count("|") for line in rules_of(name).splitlines() if line.startswith("|")} == {8}
     choice = parameterization(name)
     assert sorted(roles) == sorted(row.role for optimizer in choice.table.rows for row in choice.rows(optimizer))
 
 
-@pytest.mark.parametrize("name", list(PARAMETERIZATIONS))
-def test_every_row_has_as_many_cells_as_the_heading(name: str) -> None:
-    lines = [line for line in rules_of(name).splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in lines} == {8}
-
-
-def test_the_reference_of_the_sweep_file_has_every_key_and_its_links_lead_somewhere() -> None:
+def test_the_references_have_every_key_and_every_command() -> None:
     page = sweep_file_markdown(ROOT)
     schema = sweep_schema()
     keys = [key for section in (schema, *schema["$defs"].values()) for key in section["properties"]]
     assert len(keys) > 80
     assert [key for key in keys if f"`{key}`" not in page and f"`{{{key}: " not in page] == []
     assert {link.removeprefix("#") for link in links(page)} <= anchors(page)
-
-
-def test_the_reference_of_the_commands_has_every_command() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     names = [name for name, _ in commands()]
-    assert "hpxfer run" in names
-    assert "hpxfer data info" in names
+    assert {"hpxfer run", "hpxfer data info"} <= set(names)
     assert [name for name in names if f"\n## {name}\n" not in page] == []
 
 
@@ -94,8 +84,7 @@ def test_a_part_replaces_only_what_is_between_its_markers() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "# Title\n", f"{BEGIN}\n", f"{END}\n", f"{END}\n{BEGIN}\n", TEXT + TEXT, f"{BEGIN}\n{BEGIN}\n{END}\n"],
+    "text", ["", "# Title\n", f"{BEGIN}\n", f"{END}\n", f"{END}\n{BEGIN}\n", TEXT + TEXT, f"{BEGIN}\n{BEGIN}\n{END}\n"]
 )
 def test_markers_that_are_missing_or_misplaced(text: str) -> None:
     with pytest.raises(HpxferError) as caught:
@@ -130,3 +119,36 @@ def test_main_leaves_a_page_without_markers_alone(copy: Path, capsys: pytest.Cap
         f"page.md: must hold the line {BEGIN} and, below it, the line {END}, each once; add them\n"
     )
     assert (copy / "page.md").read_text() == "# Title\n"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("zensical", reason="the website needs what `pip install 'hpxfer[docs]'` installs")
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    shutil.copy(ROOT / "zensical.toml", folder)
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
+def test_every_page_is_there_with_its_text_and_loads_nothing_from_another_server(site: Path) -> None:
+    for html_page in site.glob("*.html"):
+        text = html_page.read_text(encoding="utf-8")
+        assert re.findall(r'(?:src|<link[^>]+href)="https?://', text) == [], html_page.name
+    for page in (ROOT / "docs").glob("*.md"):
+        html = (site / page.with_suffix(".html").name).read_text(encoding="utf-8")
+        title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        assert f"{title}</h1>" in html or f">{title}<" in html, page.name
+        assert "```" not in html, page.name
+        assert html.count("<table") >= page.read_text(encoding="utf-8").count("\n| --- "), page.name
+
+
+def test_every_link_between_pages_leads_somewhere(site: Path) -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        html = (site / page.with_suffix(".html").name).read_text(encoding="utf-8")
+        for target, anchor in re.findall(r'href="([\w-]+\.html)?#([\w-]+)"', html):
+            if not anchor.startswith("__"):
+                there = site / (target or page.with_suffix(".html").name)
+                assert f'id="{anchor}"' in there.read_text(encoding="utf-8"), f"{page.name}: {target}#{anchor}"

@@ -33,105 +33,78 @@ from hpxfer.export import Exported, Named, export
 from hpxfer.recipe import Recipe
 
 WARNS = pytest.mark.filterwarnings("ignore::hpxfer.recipe.OutOfRangeWarning")
-# A dense first layer, routed and shared experts: every kind of layer at once.
-SHAPE = {
-    "width": 64,
-    "depth": 13,
-    "num_experts": 12,
-    "num_active": 3,
-    "expert_width": 64,
-    "head_dim": 16,
-    "num_shared": 1,
-    "shared_width": 64,
-    "dense_width": 128,
-}
 MOE = {"width": 64, "depth": 3, "num_experts": 8, "num_active": 2, "expert_width": 128, "head_dim": 16}
+# A dense first layer, routed and shared experts: every kind of layer at once.
+SHARED = {"num_shared": 1, "shared_width": 64}
+SHAPE = {**MOE, "depth": 13, "num_experts": 12, "num_active": 3, "expert_width": 64, **SHARED, "dense_width": 128}
 DENSE = {"width": 64, "depth": 3, "head_dim": 16, "dense_width": 256}
+BASE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
+OF_NO_SWEEP = ("sweep", "data_digest", "tokenizer", "vocab_size", "num_trials", "seeds", "measured")
+BY_HAND: dict[str, Any] = {
+    "fitted": None,
+    "training": None,
+    "provenance": {**dict.fromkeys(OF_NO_SWEEP), "made": "by hand", "hpxfer": "0.1.0", "versions": {}},
+}
+SCHEDULED = {"batch_tokens": 512, "steps": 200}
 # Table complete-mue covers all of it; its recipe has all roles.
 ALL_LAYERS = {
     "parameterization": {"name": "complete-mue", "conventions": {}},
-    "base_shape": {
-        "width": 32,
-        "depth": 2,
-        "num_experts": 4,
-        "num_active": 1,
-        "expert_width": 32,
-        "head_dim": 16,
-        "num_shared": 1,
-        "shared_width": 32,
-        "dense_width": 64,
-        "batch_tokens": 512,
-        "steps": 200,
-    },
-    "fitted": None,
-    "training": None,
-    "provenance": {
-        **dict.fromkeys(("sweep", "data_digest", "tokenizer", "vocab_size", "num_trials", "seeds", "measured")),
-        "made": "by hand",
-        "hpxfer": "0.1.0",
-        "versions": {},
-    },
+    "base_shape": {**BASE, "num_shared": 1, "shared_width": 32, "dense_width": 64, **SCHEDULED},
     "model__ffn": "swiglu",
+    **BY_HAND,
+}
+COMPLETEP = {
+    "parameterization": {"name": "completep", "conventions": {"eps": "hidden"}},
+    "base_shape": {"width": 32, "depth": 2, "dense_width": 128, "head_dim": 16, **SCHEDULED},
+    "hps__multipliers": {},
+    **BY_HAND,
 }
 
-MEGATRON_ROLES = {
-    "embedding.word_embeddings.weight": "embedding",
-    "embedding.position_embeddings.weight": "position",
-    "decoder.layers.*.self_attention.linear_proj.weight": "attn_out",
-    "decoder.layers.*.self_attention.linear_qkv.layer_norm_weight": "norm",
-    "decoder.layers.*.self_attention.linear_qkv.weight": "attn_q",
-    "decoder.layers.*.self_attention.[qk]_layernorm.weight": "norm",
-    "decoder.layers.*.pre_mlp_layernorm.weight": "norm",
-    "decoder.layers.*.mlp.router.weight": "router",
-    "decoder.layers.*.mlp.experts.linear_fc1.weight[0-9]*": "expert_in",
-    "decoder.layers.*.mlp.experts.linear_fc2.weight[0-9]*": "expert_out",
-    "decoder.layers.*.mlp.shared_experts.linear_fc1.weight": "shared_in",
-    "decoder.layers.*.mlp.shared_experts.linear_fc2.weight": "shared_out",
-    "decoder.layers.*.mlp.linear_fc1.layer_norm_weight": "norm",
-    "decoder.layers.*.mlp.linear_fc1.weight": "dense_in",
-    "decoder.layers.*.mlp.linear_fc2.weight": "dense_out",
-    "decoder.final_layernorm.weight": "final_norm",
-    "output_layer.weight": "readout",
-}
-TITAN_ROLES = {
-    "tok_embeddings.weight": "embedding",
-    "layers.*.attention.qkv_linear.wqkv.weight": "attn_q",
-    "layers.*.attention.wo.weight": "attn_out",
-    "layers.*norm.weight": "norm",
-    "layers.*.moe.router.gate.weight": "router",
-    "layers.*.moe.routed_experts.inner_experts.w1_EFD": "expert_gate",
-    "layers.*.moe.routed_experts.inner_experts.w2_EDF": "expert_out",
-    "layers.*.moe.routed_experts.inner_experts.w3_EFD": "expert_in",
-    "layers.*.moe.shared_experts.w1.weight": "shared_gate",
-    "layers.*.moe.shared_experts.w2.weight": "shared_out",
-    "layers.*.moe.shared_experts.w3.weight": "shared_in",
-    "layers.*.feed_forward.w1.weight": "dense_gate",
-    "layers.*.feed_forward.w2.weight": "dense_out",
-    "layers.*.feed_forward.w3.weight": "dense_in",
-    "norm.weight": "final_norm",
-    "lm_head.weight": "readout",
-}
-OLMO_ROLES = {
-    "embeddings.weight": "embedding",
-    "blocks.*.attention.w_q.weight": "attn_q",
-    "blocks.*.attention.w_k.weight": "attn_k",
-    "blocks.*.attention.w_v.weight": "attn_v",
-    "blocks.*.attention.w_out.weight": "attn_out",
-    "blocks.*norm.weight": "norm",
-    "blocks.*.feed_forward_moe.router.weight": "router",
-    "blocks.*.feed_forward_moe.experts.mlp.w1": "expert_gate",
-    "blocks.*.feed_forward_moe.experts.mlp.w2": "expert_out",
-    "blocks.*.feed_forward_moe.experts.mlp.w3": "expert_in",
-    "blocks.*.feed_forward_moe.shared_mlp.w1.weight": "shared_gate",
-    "blocks.*.feed_forward_moe.shared_mlp.w2.weight": "shared_out",
-    "blocks.*.feed_forward_moe.shared_mlp.w3.weight": "shared_in",
-    "blocks.*.feed_forward.w1.weight": "dense_gate",
-    "blocks.*.feed_forward.w2.weight": "dense_out",
-    "blocks.*.feed_forward.w3.weight": "dense_in",
-    "lm_head.norm.weight": "final_norm",
-    "lm_head.w_out.weight": "readout",
-}
-BY_HAND = {"megatron": MEGATRON_ROLES, "torchtitan": TITAN_ROLES, "olmo-core": OLMO_ROLES}
+
+def pairs(text: str, prefix: str) -> dict[str, str]:
+    """Return name pattern -> role; `>` stands for the prefix of what is in a block."""
+    words = text.replace(">", prefix).split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+MEGATRON_ROLES = pairs(
+    """
+    embedding.word_embeddings.weight embedding  embedding.position_embeddings.weight position
+    >self_attention.linear_proj.weight attn_out  >self_attention.linear_qkv.layer_norm_weight norm
+    >self_attention.linear_qkv.weight attn_q  >self_attention.[qk]_layernorm.weight norm
+    >pre_mlp_layernorm.weight norm  >mlp.router.weight router  >mlp.experts.linear_fc1.weight[0-9]* expert_in
+    >mlp.experts.linear_fc2.weight[0-9]* expert_out  >mlp.shared_experts.linear_fc1.weight shared_in
+    >mlp.shared_experts.linear_fc2.weight shared_out  >mlp.linear_fc1.layer_norm_weight norm
+    >mlp.linear_fc1.weight dense_in  >mlp.linear_fc2.weight dense_out  decoder.final_layernorm.weight final_norm
+    output_layer.weight readout
+    """,
+    "decoder.layers.*.",
+)
+TITAN_ROLES = pairs(
+    """
+    tok_embeddings.weight embedding  >attention.qkv_linear.wqkv.weight attn_q  >attention.wo.weight attn_out
+    layers.*norm.weight norm  >moe.router.gate.weight router  >moe.routed_experts.inner_experts.w1_EFD expert_gate
+    >moe.routed_experts.inner_experts.w2_EDF expert_out  >moe.routed_experts.inner_experts.w3_EFD expert_in
+    >moe.shared_experts.w1.weight shared_gate  >moe.shared_experts.w2.weight shared_out
+    >moe.shared_experts.w3.weight shared_in  >feed_forward.w1.weight dense_gate  >feed_forward.w2.weight dense_out
+    >feed_forward.w3.weight dense_in  norm.weight final_norm  lm_head.weight readout
+    """,
+    "layers.*.",
+)
+OLMO_ROLES = pairs(
+    """
+    embeddings.weight embedding  >attention.w_q.weight attn_q  >attention.w_k.weight attn_k
+    >attention.w_v.weight attn_v  >attention.w_out.weight attn_out  blocks.*norm.weight norm
+    >feed_forward_moe.router.weight router  >feed_forward_moe.experts.mlp.w1 expert_gate
+    >feed_forward_moe.experts.mlp.w2 expert_out  >feed_forward_moe.experts.mlp.w3 expert_in
+    >feed_forward_moe.shared_mlp.w1.weight shared_gate  >feed_forward_moe.shared_mlp.w2.weight shared_out
+    >feed_forward_moe.shared_mlp.w3.weight shared_in  >feed_forward.w1.weight dense_gate
+    >feed_forward.w2.weight dense_out  >feed_forward.w3.weight dense_in  lm_head.norm.weight final_norm
+    lm_head.w_out.weight readout
+    """,
+    "blocks.*.",
+)
+ROLES = {"megatron": MEGATRON_ROLES, "torchtitan": TITAN_ROLES, "olmo-core": OLMO_ROLES}
 FILES = {"megatron": "hpxfer_megatron.py", "torchtitan": "hpxfer_torchtitan.py", "olmo-core": "hpxfer_olmo_core.py"}
 
 
@@ -157,55 +130,43 @@ def groups_of(found: Exported, names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def role_by_hand(target: str, name: str) -> str:
-    return next(role for pattern, role in BY_HAND[target].items() if fnmatchcase(name, pattern))
+    return next(role for pattern, role in ROLES[target].items() if fnmatchcase(name, pattern))
 
 
-def expected(recipe: Recipe, target: str, shape: Mapping[str, int], names: list[str]) -> dict[str, dict[str, float]]:
-    values = recipe.multipliers(shape)
-    out = {}
+def numbers(recipe: Recipe, target: str, shape: Mapping[str, int], names: list[str]) -> dict[str, dict[str, float]]:
+    """Return name -> lr, eps and weight decay of the role that stands here by hand."""
+    values, out = recipe.multipliers(shape), {}
     for name in names:
         at = values[role_by_hand(target, name)]
         out[name] = {"lr": at.lr, "eps": at.eps, "weight_decay": at.weight_decay}
     return out
 
 
-@WARNS
-@pytest.mark.parametrize("target", list(BY_HAND))
-def test_each_parameter_has_the_numbers_of_its_role(recipe: MakeRecipe, target: str) -> None:
-    made = recipe(**ALL_LAYERS)
-    found = export(made, target, SHAPE, partial=True)
-    names = [row.name for row in found.plan.rows]
-    patterns = BY_HAND[target]
-    assert {role_by_hand(target, name) for name in names} == set(patterns.values())
-    assert groups_of(found, names) == expected(made, target, SHAPE, names)
+def wrapped(target: str, name: str) -> str:
+    """Return a name under DDP and mixed precision of Megatron, or activation checkpoints of the others."""
+    if target == "megatron":
+        return "module.module." + name
+    return re.sub(r"(?<=[a-z]\.)([0-9]+)\.", r"\1._checkpoint_wrapped_module.", name)
 
 
 @WARNS
-@pytest.mark.parametrize("target", list(BY_HAND))
-def test_a_group_with_another_number_would_be_seen(recipe: MakeRecipe, target: str) -> None:
-    """The twin: the numbers of another width do not pass."""
-    made = recipe(**ALL_LAYERS)
-    found = export(made, target, SHAPE, partial=True)
+@pytest.mark.parametrize(("changes", "shape"), [(ALL_LAYERS, SHAPE), (COMPLETEP, DENSE)], ids=["all layers", "dense"])
+@pytest.mark.parametrize("target", list(ROLES))
+def test_each_parameter_has_the_numbers_of_its_role(
+    recipe: MakeRecipe, target: str, changes: dict[str, Any], shape: dict[str, int]
+) -> None:
+    made = recipe(**changes)
+    found = export(made, target, shape, partial=True)
     names = [row.name for row in found.plan.rows]
-    assert groups_of(found, names) != expected(made, target, {**SHAPE, "width": 128}, names)
-
-
-@WARNS
-@pytest.mark.parametrize("target", list(BY_HAND))
-def test_patterns_hold_under_wrappers(recipe: MakeRecipe, target: str) -> None:
-    """DDP and mixed precision of Megatron, activation checkpoints of the others."""
-    made = recipe(**ALL_LAYERS)
-    found = export(made, target, SHAPE, partial=True)
-    names = [row.name for row in found.plan.rows]
-    inner = "._checkpoint_wrapped_module."
-
-    def wrapped(name: str) -> str:
-        return (
-            "module.module." + name if target == "megatron" else re.sub(r"(?<=[a-z]\.)([0-9]+)\.", rf"\1{inner}", name)
-        )
-
-    plain, under = groups_of(found, names), groups_of(found, [wrapped(name) for name in names])
-    assert list(plain.values()) == list(under.values())
+    if "num_experts" in shape:
+        assert {role_by_hand(target, name) for name in names} == set(ROLES[target].values())
+    else:
+        assert not any("expert" in name for name in names)
+    plain = groups_of(found, names)
+    assert plain == numbers(made, target, shape, names)
+    other = {**shape, "width": 128, "dense_width": 512 if shape is DENSE else 128}
+    assert plain != numbers(made, target, other, names)  # the twin: those of another width
+    assert list(plain.values()) == list(groups_of(found, [wrapped(target, name) for name in names]).values())
 
 
 def test_a_megatron_with_a_local_layer_spec(recipe: MakeRecipe) -> None:
@@ -224,12 +185,7 @@ def test_a_megatron_with_a_local_layer_spec(recipe: MakeRecipe) -> None:
     run(found)["check_names"](names)
     by_hand = {"*linear_fc1.weight": "expert_in", "*linear_fc2.weight": "expert_out", "*layernorm.bias": "hidden_bias"}
     by_hand |= {"*router.weight": "router", "*final_layernorm.weight": "final_norm", "*layernorm.weight": "norm"}
-    by_hand |= {
-        "*linear_proj.weight": "attn_out",
-        "*linear_qkv.weight": "attn_v",
-        "output*": "readout",
-        "*": "embedding",
-    }
+    by_hand |= {"*proj.weight": "attn_out", "*qkv.weight": "attn_v", "output*": "readout", "*": "embedding"}
     for name in names:
         at = values[next(role for pattern, role in by_hand.items() if fnmatchcase(name, pattern))]
         assert got[name] == {"lr": at.lr, "eps": at.eps, "weight_decay": at.weight_decay}, name
@@ -278,99 +234,73 @@ def test_megatron_takes_no_rule_of_its_own_beside_these(recipe: MakeRecipe) -> N
             training.get_megatron_optimizer_config(SimpleNamespace(**{**vars(plain), **wrong}))
 
 
-def test_megatron_s_settings(recipe: MakeRecipe) -> None:
+def test_megatron_s_settings_and_what_it_cannot_hold(recipe: MakeRecipe) -> None:
     found = export(recipe("wsd", 0.0), "megatron", MOE, partial=True)
     module = run(found)
     args = dict(zip(module["launch_args"], [*module["launch_args"][1:], ""], strict=True))
     assert module["transformer_config"] == {"softmax_scale": 1 / 16}
-    assert (args["--lr-decay-style"], args["--lr-wsd-decay-iters"], args["--lr-wsd-decay-style"]) == (
-        "WSD",
-        "50",
-        "linear",
-    )
+    decay = [args[f"--lr-{key}"] for key in ("decay-style", "wsd-decay-iters", "wsd-decay-style")]
+    assert decay == ["WSD", "50", "linear"]
     assert float(args["--init-method-std"]) == found.plan.resolved.values["attn_q"].init_std
     assert float(args["--embedding-init-method-std"]) == 0.5
     assert "--use-mup" not in args
     assert all(isinstance(key, ParamKey) for key in module["config_overrides"])
-
-
-def test_what_megatron_cannot_hold_is_refused_and_listed(recipe: MakeRecipe) -> None:
-    with pytest.raises(
-        HpxferError, match=r"megatron cannot hold forward multipliers attn_out .*; do it by: recipe.attach"
-    ):
+    with pytest.raises(HpxferError, match=r"cannot hold forward multipliers attn_out .*; do it by: recipe.attach"):
         export(recipe(), "megatron", MOE)
-    found = export(recipe(), "megatron", MOE, partial=True)
-    assert [lack.what.split(" ")[0] for lack in found.lacks] == ["forward", "the"]
-    forward, init = found.lacks
+    forward, init = export(recipe(), "megatron", MOE, partial=True).lacks
+    assert forward.what.startswith("forward")
     assert "attn_logits" not in forward.what  # softmax_scale holds it
     assert "readout 0.5" in forward.what
     assert init.what == "the init std of position, attn_out, router, expert_out, readout"
     assert "recipe.init_(" in init.call
 
 
-def test_factors_of_one_are_no_lack(recipe: MakeRecipe) -> None:
-    """At the base with a gate that is normalized over one active expert, only the attention has a factor."""
-    made = recipe(
-        hps__residual_scale=1.0,
-        hps__multipliers={},
-        model__gate="normalized_softmax",
-        parameterization={"name": "sp", "conventions": {}},
-    )
-    base = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
-    found = export(made, "torchtitan", base, partial=True)
-    assert [lack.what for lack in found.lacks] == ["forward multiplier attn_logits 0.0625"]
-    assert (
-        export(made, "megatron", base, partial=True)
-        .lacks[0]
-        .what.startswith("the init std of position, attn_out, expert_out")
-    )
-
-
-def test_a_megatron_whose_own_init_is_the_recipe_s_has_no_lack_of_init(recipe: MakeRecipe) -> None:
-    """Output projections at std / sqrt(2 layers), all else at one std: as Megatron starts them."""
-    ends = 1 / math.sqrt(2 * 2)
-    made = recipe(
-        parameterization={"name": "sp", "conventions": {}},
-        hps__multipliers={"attn_out.init_mult": ends, "expert_out.init_mult": ends},
+def test_what_a_trainer_does_by_itself_is_no_lack(recipe: MakeRecipe) -> None:
+    """Factors of one, and Megatron's init: output projections at std / sqrt(2 layers), all else at one std."""
+    sp: dict[str, Any] = {"parameterization": {"name": "sp", "conventions": {}}}
+    made = recipe(**sp, hps__residual_scale=1.0, hps__multipliers={}, model__gate="normalized_softmax")
+    lacks = export(made, "torchtitan", BASE, partial=True).lacks
+    assert [lack.what for lack in lacks] == ["forward multiplier attn_logits 0.0625"]
+    (lack,) = export(made, "megatron", BASE, partial=True).lacks
+    assert lack.what.startswith("the init std of position, attn_out, expert_out")
+    own = recipe(
+        **sp,
+        hps__multipliers=dict.fromkeys(("attn_out.init_mult", "expert_out.init_mult"), 1 / math.sqrt(2 * 2)),
         hps__init_scale=1.0,
         init={"matrices": "constant", "matrix_std": 0.02, "embedding_std": 0.02, "position_std": 0.02},
     )
-    base = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
-    found = export(made, "megatron", base, partial=True)
-    assert not [lack for lack in found.lacks if "init" in lack.what]
+    assert not [lack for lack in export(own, "megatron", BASE, partial=True).lacks if "init" in lack.what]
 
 
 @pytest.mark.parametrize(
-    ("decay", "kind", "settings"),
+    ("decay", "olmo", "settings", "titan"),
     [
-        ("constant", "ConstantWithWarmup", {}),
-        ("cosine", "CosWithWarmup", {"alpha_f": 0.25, "t_max": 200}),
-        ("linear", "LinearWithWarmup", {"alpha_f": 0.25, "t_max": 200}),
-        ("wsd", "WSD", {"decay": 50, "decay_fraction": None, "decay_min_lr": 0.0}),
+        ("constant", "ConstantWithWarmup", {}, (0.0, "linear", 0.0)),
+        ("cosine", "CosWithWarmup", {"alpha_f": 0.25, "t_max": 200}, (None, "cosine", 0.25)),
+        ("linear", "LinearWithWarmup", {"alpha_f": 0.25, "t_max": 200}, (None, "linear", 0.25)),
+        ("wsd", "WSD", {"decay": 50, "decay_fraction": None, "decay_min_lr": 0.0}, (0.25, "linear", 0.25)),
     ],
 )
-def test_olmo_core_s_schedule(recipe: MakeRecipe, decay: str, kind: str, settings: dict[str, Any]) -> None:
+def test_schedules_of_olmo_core_and_torchtitan(
+    recipe: MakeRecipe, decay: str, olmo: str, settings: dict[str, Any], titan: tuple[Any, ...]
+) -> None:
     found = export(recipe(decay), "olmo-core", MOE, partial=True)
-    scheduler = run(found)["scheduler"]
-    assert vars(scheduler) == {"kind": kind, "warmup": 20, "warmup_min_lr": 0.0, **settings}
-    floors = [lack.what for lack in found.lacks if "floor" in lack.what]
-    assert floors == (["a floor of 0.25 of the peak LR in each group under WSD"] if decay == "wsd" else [])
-
-
-def test_olmo_core_s_optimizer(recipe: MakeRecipe) -> None:
-    module = run(export(recipe(), "olmo-core", MOE, partial=True))
+    module = run(found)
+    assert vars(module["scheduler"]) == {"kind": olmo, "warmup": 20, "warmup_min_lr": 0.0, **settings}
     optim = module["optim"]
     assert (optim.kind, optim.betas, optim.lr) == ("AdamWConfig", (0.9, 0.95), 2.0**-6)
     assert optim.group_overrides is module["group_overrides"]
+    floors = [lack.what for lack in found.lacks if "floor" in lack.what]
+    assert floors == (["a floor of 0.25 of the peak LR in each group under WSD"] if decay == "wsd" else [])
+    of_titan = run(export(recipe(decay), "torchtitan", MOE, partial=True))["lr_scheduler"]()
+    assert of_titan.warmup_steps == 20
+    assert (of_titan.decay_ratio, of_titan.decay_type, of_titan.min_lr_factor) == titan
 
 
 def test_a_flat_router_of_olmo_core_is_known_by_its_size(recipe: MakeRecipe) -> None:
     """Its router is one long vector, and its experts may be one matrix of [experts x hidden, width]."""
-    sizes = {
-        "feed_forward_moe.router.weight": (8 * 64,),
-        "experts.mlp.w1": (8 * 128, 64),
-        "experts.mlp.w2": (8 * 128, 64),
-    }
+    experts = dict.fromkeys(("experts.mlp.w1", "experts.mlp.w2"), (8 * 128, 64))
+    sizes: dict[str, tuple[int, ...]] = {"feed_forward_moe.router.weight": (8 * 64,), **experts}
     standard = export(recipe(), "olmo-core", MOE, partial=True).plan.rows
     given = [
         Named(name=row.name, size=next((s for end, s in sizes.items() if row.name.endswith(end)), None))
@@ -381,20 +311,6 @@ def test_a_flat_router_of_olmo_core_is_known_by_its_size(recipe: MakeRecipe) -> 
     wrong = [Named(name=one.name, size=(8 * 32,)) if "router" in one.name else one for one in given]
     with pytest.raises(HpxferError, match="router"):
         export(recipe(), "olmo-core", MOE, wrong, partial=True)
-
-
-@pytest.mark.parametrize(
-    ("decay", "ratio", "kind", "floor"),
-    [
-        ("constant", 0.0, "linear", 0.0),
-        ("cosine", None, "cosine", 0.25),
-        ("linear", None, "linear", 0.25),
-        ("wsd", 0.25, "linear", 0.25),
-    ],
-)
-def test_torchtitan_s_schedule(recipe: MakeRecipe, decay: str, ratio: float | None, kind: str, floor: float) -> None:
-    found = run(export(recipe(decay), "torchtitan", MOE, partial=True))["lr_scheduler"]()
-    assert (found.warmup_steps, found.decay_ratio, found.decay_type, found.min_lr_factor) == (20, ratio, kind, floor)
 
 
 def test_torchtitan_s_config_function(recipe: MakeRecipe) -> None:
@@ -442,22 +358,6 @@ def test_torchtitan_s_keys_and_values_share_a_config(recipe: MakeRecipe) -> None
     other = recipe(hps__multipliers={"attn_v.init_mult": 2.0})
     with pytest.raises(ValueError, match="share one config and must have one std"):
         run(export(other, "torchtitan", MOE, apart, partial=True))["configure"](config)
-
-
-@pytest.mark.parametrize("target", list(BY_HAND))
-def test_a_dense_model(recipe: MakeRecipe, target: str) -> None:
-    made = recipe(
-        parameterization={"name": "completep", "conventions": {"eps": "hidden"}},
-        base_shape={"width": 32, "depth": 2, "dense_width": 128, "head_dim": 16, "batch_tokens": 512, "steps": 200},
-        fitted=None,
-        training=None,
-        provenance=ALL_LAYERS["provenance"],
-        hps__multipliers={},
-    )
-    found = export(made, target, DENSE, partial=True)
-    names = [row.name for row in found.plan.rows]
-    assert not any("expert" in name for name in names)
-    assert groups_of(found, names) == expected(made, target, DENSE, names)
 
 
 def test_a_layer_that_differs_has_patterns_of_its_own(recipe: MakeRecipe) -> None:

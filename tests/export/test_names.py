@@ -19,6 +19,7 @@ from hpxfer.export.targets import EXPORT_TARGETS
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.patterns import globs, templates
 
+BASE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
 MOE = {"width": 64, "depth": 3, "num_experts": 8, "num_active": 2, "expert_width": 128, "head_dim": 16}
 TEXT = """\
 # name size role
@@ -50,13 +51,9 @@ def test_a_text_file(tmp_path: Path) -> None:
     [
         ("", "must name from 1 to 1000000 parameters, got 0"),
         ("a.weight 64x0", "line 1: a size must be of whole numbers above 0, got '64x0'"),
-        ("a.weight 64x64 attn_q more", "line 1: must be a name, a size such as 64x64 and a role, got 'a.weight"),
         ("a.weight 64x64 attn_x", "a.weight: unknown role 'attn_x'; did you mean 'attn_"),
         ("a b c d", "line 1: must be a name, a size such as 64x64 and a role"),
-        (
-            "../etc/passwd",
-            "a name must be words of letters, digits and '_' with dots between them, got '../etc/passwd'",
-        ),
+        ("../etc/passwd", "a name must be words of letters, digits and '_' with dots between them, got '../etc/pa"),
         ("a*.weight", "a pattern must have a role and nothing else behind it, once, got 'a*.weight'"),
         ("a*.weight 64x64 attn_q", "a pattern must have a role and nothing else behind it"),
         ("a.weight\na.weight", "each name must stand once, got a.weight twice; keep one"),
@@ -66,7 +63,6 @@ def test_a_text_file(tmp_path: Path) -> None:
         ('{"parameters": [1]}', "parameters[0]: must be a mapping with a name, got 1"),
         ('{"parameters": [{"name": "a", "sise": [1]}]}', "parameters[0]: unknown key 'sise'; did you mean 'size'?"),
         ('{"parameters": [{"name": "a", "size": [1.5]}]}', "size: must be a list of whole numbers above 0, got [1.5]"),
-        ('{"parameters": [{"name": "a", "size": 3}]}', "size: must be a list of whole numbers above 0, got 3"),
         ('{"parameters": [{"name": "a", "role": 3}]}', "role: must be a text, got 3"),
         ('{"parameters": [{"name": "a", "frozen": 1}]}', "frozen: must be true or false, got 1"),
         ('{"parameters": [{"name": "a", "embedding_scale": 0}]}', "embedding_scale: must be a number above 0, got 0"),
@@ -79,9 +75,13 @@ def test_a_file_that_holds_no_names_is_refused(tmp_path: Path, text: str, why: s
     assert str(tmp_path / "names.txt") in str(refused.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(HpxferError, match=r"none\.json: cannot be read: No such file"):
-        read_names(tmp_path / "none.json")
+def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[]")
+    with pytest.raises(HpxferError, match=r"must be an hpxfer\.json with tensors by name, got another file"):
+        read_roles(tmp_path / "x.json")
+    for read in (read_names, read_roles):
+        with pytest.raises(HpxferError, match=r"none\.json: cannot be read: No such file"):
+            read(tmp_path / "none.json")
 
 
 JSONS = st.recursive(
@@ -167,25 +167,14 @@ NAMES = st.lists(st.lists(PART, min_size=1, max_size=4).map(".".join), min_size=
 
 
 @given(NAMES, st.data())
-def test_templates_match_their_own_group_alone(names: list[str], data: st.DataObject) -> None:
-    """Checked by a regex of its own: `#` is a whole number."""
+def test_templates_and_globs_match_their_own_group_alone(names: list[str], data: st.DataObject) -> None:
+    """In a template `#` is a whole number. A glob matches each name once, as OLMo-core wants it, or is refused."""
     group_of = [data.draw(st.integers(0, 2)) for _ in names]
     groups = [[name for name, at in zip(names, group_of, strict=True) if at == group] for group in range(3)]
-    made = templates(groups)
+    regexes = [[re.escape(one).replace(r"\#", "[0-9]+") for one in patterns] for patterns in templates(groups)]
     for name, group in zip(names, group_of, strict=True):
-        hits = [
-            at
-            for at, patterns in enumerate(made)
-            if any(re.fullmatch(re.escape(pattern).replace(r"\#", "[0-9]+"), name) for pattern in patterns)
-        ]
+        hits = [at for at, each in enumerate(regexes) if any(re.fullmatch(regex, name) for regex in each)]
         assert hits == [group], name
-
-
-@given(NAMES, st.data())
-def test_globs_match_each_name_once_or_are_refused(names: list[str], data: st.DataObject) -> None:
-    """OLMo-core 3.0 adds a name once per glob that matches it, and refuses a glob without a name."""
-    group_of = [data.draw(st.integers(0, 2)) for _ in names]
-    groups = [[name for name, at in zip(names, group_of, strict=True) if at == group] for group in range(3)]
     try:
         made = globs(groups)
     except HpxferError:
@@ -197,13 +186,10 @@ def test_globs_match_each_name_once_or_are_refused(names: list[str], data: st.Da
         assert {name for name in names for one in patterns if fnmatchcase(name, one)} == set(group)
 
 
-def test_names_under_a_crossing_star_stand_by_themselves() -> None:
+def test_names_under_a_crossing_star_stand_by_themselves_or_are_refused() -> None:
     got = globs([["a.0.norm.weight", "a.1.norm.weight", "a.0.q.norm.weight"]])
     assert got == [["a.*.norm.weight"]]
     assert globs([["a.0.q.norm.weight", "a.0.norm.weight"]]) == [["a.*.q.norm.weight", "a.0.norm.weight"]]
-
-
-def test_globs_of_names_that_cannot_be_told_apart_are_refused() -> None:
     with pytest.raises(HpxferError, match=r"alone, got 'a\.\*\.c' for a\.0\.b\.c, which has others"):
         globs([["a.1.c", "a.2.c"], ["a.0.b.c"]])
 
@@ -222,12 +208,7 @@ def named(*lines: str) -> list[Named]:
         ("json", {**MOE, "num_active": 5}, None, "kappa"),
         ("torch", MOE, None, "--names: must be given for torch, which knows no names of its own, got none"),
         ("torch", MOE, named("a.zzz", "b.yyy"), "names: every parameter must have a role, got none for a.zzz, b.yyy"),
-        (
-            "torch",
-            MOE,
-            named("a.weight shared_in"),
-            "a.weight': shared_in: completep-moe has no rule for it; it has: embedding",
-        ),
+        ("torch", MOE, named("a.weight shared_in"), "a.weight': shared_in: completep-moe has no rule for it; it has"),
         ("torch", MOE, named("a.weight dense_in"), "dense_width"),
         ("torch", MOE, named("a-b.weight attn_q"), "names: a name must be words of letters, digits and '_'"),
         ("torch", MOE, [], "names: must name from 1 to 1000000 parameters, got 0"),
@@ -242,10 +223,17 @@ def test_bad_input_is_refused(
         export(recipe(), to, shape, names, partial=True)
 
 
-def test_shared_experts_of_transformers_need_names(recipe: MakeRecipe) -> None:
+def test_what_needs_names_or_cannot_be_held_is_said(recipe: MakeRecipe) -> None:
     made = recipe(parameterization={"name": "complete-mue", "conventions": {}})
     with pytest.raises(HpxferError, match="--names: must be given for transformers and a model with shared experts"):
         export(made, "transformers", {**MOE, "num_shared": 1, "shared_width": 64})
+    made = recipe(parameterization={"name": "mup-moe", "conventions": {"router_bias_std": 1.0}})
+    with pytest.raises(HpxferError, match=r"torchtitan cannot hold a rule of the table; do it by: before the gates"):
+        export(made, "torchtitan", {**BASE, "width": 64, "expert_width": 64})
+    made = Recipe.from_hps("mssp-iii", BASE, {"lr": 0.01}, gate="sigmoid")
+    target = {**BASE, "width": 64, "num_experts": 8, "num_active": 2, "expert_width": 64}
+    lacks = export(made, "torchtitan", target, partial=True).lacks
+    assert any(lack.what == "the same draw for all experts of a layer at the start" for lack in lacks)
 
 
 def test_a_range_of_a_recipe_is_said(recipe: MakeRecipe) -> None:
@@ -254,21 +242,6 @@ def test_a_range_of_a_recipe_is_said(recipe: MakeRecipe) -> None:
         "the target w1024 d3 E8A2 h2048 is beyond what was measured: width 1024: fitted"
     )
     assert export(recipe(), "json", MOE).cautions == ()
-
-
-def test_a_shared_router_bias_is_listed(recipe: MakeRecipe) -> None:
-    made = recipe(parameterization={"name": "mup-moe", "conventions": {"router_bias_std": 1.0}})
-    target = {**MOE, "num_experts": 4, "num_active": 1, "expert_width": 64, "depth": 2}
-    with pytest.raises(HpxferError, match=r"torchtitan cannot hold a rule of the table; do it by: before the gates"):
-        export(made, "torchtitan", target)
-
-
-def test_tied_experts_are_listed() -> None:
-    base = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
-    made = Recipe.from_hps("mssp-iii", base, {"lr": 0.01}, gate="sigmoid")
-    target = {**base, "width": 64, "num_experts": 8, "num_active": 2, "expert_width": 64}
-    found = export(made, "torchtitan", target, partial=True)
-    assert any(lack.what == "the same draw for all experts of a layer at the start" for lack in found.lacks)
 
 
 def test_files_are_written_all_or_none(recipe: MakeRecipe, tmp_path: Path) -> None:
@@ -283,14 +256,6 @@ def test_files_are_written_all_or_none(recipe: MakeRecipe, tmp_path: Path) -> No
     (tmp_path / "d").write_text("x")
     with pytest.raises(HpxferError, match="cannot be written"):
         found.write(tmp_path / "d")
-
-
-def test_roles_of_another_file_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("[]")
-    with pytest.raises(HpxferError, match=r"must be an hpxfer\.json with tensors by name, got another file"):
-        read_roles(tmp_path / "x.json")
-    with pytest.raises(HpxferError, match="cannot be read"):
-        read_roles(tmp_path / "y.json")
 
 
 def test_a_target_of_the_user_s_own(recipe: MakeRecipe) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +18,7 @@ import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.export import Exported, export, read_names, read_roles, write_names
 from hpxfer.recipe import Recipe, shape_of
-from hpxfer.recipe.schedule import scheduler
-from hpxfer.spec.schedule import schedule_at
+from hpxfer.spec.schedule import Planned, schedule_at
 from hpxfer.train.schedules import lr_factor
 
 MIXTRAL = {
@@ -34,23 +33,21 @@ MIXTRAL = {
 COMMON: dict[str, Any] = {
     "vocab_size": 48,
     "hidden_size": 32,
+    "intermediate_size": 48,
+    "max_position_embeddings": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": 32,
     **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
 }
 CONFIG: dict[str, Any] = {
     **COMMON,
     "hidden_size": 64,
     "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "intermediate_size": 128,
+    "head_dim": 16,
     "num_local_experts": 8,
     "num_experts_per_tok": 2,
-    "head_dim": 16,
 }
 FILES = {"torch": "hpxfer_torch.py", "transformers": "hpxfer_transformers.py"}
 FEW = pytest.mark.filterwarnings("ignore::hpxfer.recipe.OtherModelWarning")
@@ -81,32 +78,33 @@ def by_name(groups: list[dict[str, Any]], model: nn.Module) -> dict[str, tuple[A
 def test_groups_are_those_of_the_recipe_name_by_name(recipe: MakeRecipe, tmp_path: Path, target: str) -> None:
     made, model = gated(recipe), mixtral()
     write_names(model, tmp_path / "names.json")
-    found = export(made, target, shape_of(model), tmp_path / "names.json")
-    assert found.lacks == ()
-    module = run(found)
     with made.attach(model, shape_of(model)):
-        wanted = made.param_groups(model, hpxfer.roles(model), shape_of(model))
-    assert by_name(module["param_groups"](model), model) == by_name(wanted, model)
-    optimizer = module["optimizer"](model)
-    assert by_name(optimizer.param_groups, model) == by_name(wanted, model)
-    assert sorted(by_name(wanted, model)) == sorted(name for name, _ in model.named_parameters())
+        wanted = by_name(made.param_groups(model, hpxfer.roles(model), shape_of(model)), model)
+    assert sorted(wanted) == sorted(name for name, _ in model.named_parameters())
+    for names in (tmp_path / "names.json", None):  # transformers has names of its own
+        if names is None and target == "torch":
+            continue
+        found = export(made, target, shape_of(model), names)
+        assert found.lacks == ()
+        module = run(found)
+        assert by_name(module["param_groups"](model), model) == wanted
+        assert by_name(module["optimizer"](model).param_groups, model) == wanted
+    for name in ("module", "_orig_mod"):  # of a wrapper
+        outer = nn.Module()
+        outer.add_module(name, model)
+        assert by_name(module["param_groups"](outer), model) == wanted
+    model.extra = nn.Linear(2, 2, bias=False)
+    with pytest.raises(ValueError, match=r"got none for \['extra.weight'\]"):
+        module["param_groups"](model)
+    del model.extra, model.lm_head
+    with pytest.raises(ValueError, match=r"got none for \['lm_head.weight'\]"):
+        module["param_groups"](model)
 
 
-def test_transformers_own_names_are_those_of_the_library(recipe: MakeRecipe) -> None:
-    made, model = gated(recipe), mixtral()
-    found = export(made, "transformers", MIXTRAL)
-    assert {row.name for row in found.plan.rows} == {name for name, _ in model.named_parameters()}
-    with made.attach(model, MIXTRAL):
-        wanted = made.param_groups(model, hpxfer.roles(model), MIXTRAL)
-    assert by_name(run(found)["param_groups"](model), model) == by_name(wanted, model)
-
-
-def test_a_llama_has_the_library_s_names(recipe: MakeRecipe) -> None:
+def test_the_names_of_a_llama_are_those_of_the_library() -> None:
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**COMMON, "hidden_size": 64, "head_dim": 16}))
-    made = Recipe.from_hps(
-        "completep", {"width": 32, "depth": 2, "dense_width": 24, "head_dim": 16}, {"lr": 0.01}, gate="sigmoid"
-    )
-    found = export(made, "transformers", shape_of(model))
+    base = {"width": 32, "depth": 2, "dense_width": 24, "head_dim": 16}
+    found = export(Recipe.from_hps("completep", base, {"lr": 0.01}, gate="sigmoid"), "transformers", shape_of(model))
     assert {row.name for row in found.plan.rows} == {name for name, _ in model.named_parameters()}
 
 
@@ -128,38 +126,25 @@ def test_the_trainer_makes_optimizer_and_schedule(recipe: MakeRecipe) -> None:
 
 @pytest.mark.parametrize("decay", ["constant", "cosine", "linear", "wsd"])
 def test_the_schedule_is_that_of_hpxfer(recipe: MakeRecipe, decay: str) -> None:
-    from types import SimpleNamespace
-
     made = gated(recipe, decay=decay)
-    factor = run(export(made, "transformers", MIXTRAL))["factor"]
-    training = made.file.training
+    factor, training = run(export(made, "transformers", MIXTRAL))["factor"], made.file.training
     assert training is not None
-    setting: Any = SimpleNamespace(
-        warmup_steps=20,
-        decay_steps=50 if decay == "wsd" else 0,
-        steps=200,
-        decay=decay,
-        final_fraction=training.schedule.final_fraction,
-    )
-    assert [factor(step) for step in range(200)] == pytest.approx(
-        [lr_factor(setting, step) for step in range(200)], rel=1e-15
-    )
+    lengths = {"warmup_steps": 20, "decay_steps": 50 if decay == "wsd" else 0, "steps": 200}
+    setting: Any = SimpleNamespace(**lengths, decay=decay, final_fraction=training.schedule.final_fraction)
+    wanted = [lr_factor(setting, step) for step in range(200)]
+    assert [factor(step) for step in range(200)] == pytest.approx(wanted, rel=1e-15)
     assert factor(10**6) == factor(199)
     assert len({factor(step) for step in range(200)}) >= 20
 
 
 def test_lengths_of_a_schedule_are_those_of_a_sweep(recipe: MakeRecipe) -> None:
     """In steps they scale with the run, as `hpxfer.spec.schedule` does it."""
-    from types import SimpleNamespace
-
     made = gated(recipe, decay="wsd")
     found = export(made, "json", {**MIXTRAL, "batch_tokens": 1024, "steps": 330}).plan.phases
     training = made.file.training
     assert training is not None
     assert found is not None
     spec: Any = SimpleNamespace(final_window_steps=1, steps=training.steps)
-    from hpxfer.spec.schedule import Planned
-
     run_of: Any = SimpleNamespace(steps=330, batch_tokens=1024)
     wanted = schedule_at(spec, run_of, Planned(schedule=training.schedule, steps=training.steps))
     assert (found.warmup_steps, found.decay_steps) == (wanted.warmup_steps, wanted.decay_steps) == (33, 83)
@@ -175,25 +160,6 @@ def test_prepare_initializes_and_attaches_as_the_recipe(recipe: MakeRecipe) -> N
         assert torch.equal(ours(ids).logits, theirs(ids).logits)
         handle.remove()
         assert not torch.equal(ours(ids).logits, theirs(ids).logits)
-
-
-def test_a_model_with_other_names_is_refused(recipe: MakeRecipe) -> None:
-    module, model = run(export(gated(recipe), "transformers", MIXTRAL)), mixtral()
-    model.extra = nn.Linear(2, 2, bias=False)
-    with pytest.raises(ValueError, match=r"got none for \['extra.weight'\]"):
-        module["param_groups"](model)
-    del model.extra, model.lm_head
-    with pytest.raises(ValueError, match=r"got none for \['lm_head.weight'\]"):
-        module["param_groups"](model)
-
-
-def test_wrapped_models_have_the_same_groups(recipe: MakeRecipe) -> None:
-    module, model = run(export(gated(recipe), "transformers", MIXTRAL)), mixtral()
-    plain = by_name(module["param_groups"](model), model)
-    for name in ("module", "_orig_mod"):
-        outer = nn.Module()
-        outer.add_module(name, model)
-        assert by_name(module["param_groups"](outer), model) == plain
 
 
 def test_sgd(recipe: MakeRecipe, tmp_path: Path) -> None:
@@ -267,6 +233,9 @@ def test_granite_settings(recipe: MakeRecipe) -> None:
 def test_hpxfer_json(recipe: MakeRecipe, tmp_path: Path) -> None:
     made, model = gated(recipe), mixtral()
     write_names(model, tmp_path / "names.json")
+    named = read_names(tmp_path / "names.json")
+    assert [(one.name, one.size) for one in named] == [(n, tuple(p.shape)) for n, p in model.named_parameters()]
+    assert {one.role for one in named if one.name.endswith("gate_up_proj")} == {"expert_in+expert_gate"}
     found = export(made, "json", shape_of(model), tmp_path / "names.json")
     found.write(tmp_path / "out")
     data = json.loads((tmp_path / "out" / "hpxfer.json").read_text())
@@ -287,31 +256,7 @@ def test_hpxfer_json(recipe: MakeRecipe, tmp_path: Path) -> None:
     assert read_roles(tmp_path / "out" / "hpxfer.json") == {one["name"]: one["role"] for one in data["tensors"]}
     made.attach(model, MIXTRAL)
     made.init_(model, read_roles(tmp_path / "out" / "hpxfer.json"), MIXTRAL)
-
-
-def test_hpxfer_json_without_names_goes_by_role(recipe: MakeRecipe) -> None:
-    found = export(gated(recipe), "json", MIXTRAL)
-    data = json.loads(found.files["hpxfer.json"])
-    assert list(found.files) == ["hpxfer.json"]
-    assert data["tensors"] == []
-    values: Mapping[str, Any] = gated(recipe).multipliers(MIXTRAL)
+    without_names = export(made, "json", MIXTRAL)
+    data = json.loads(without_names.files["hpxfer.json"])
+    assert (list(without_names.files), data["tensors"]) == (["hpxfer.json"], [])
     assert {role: it["lr"] for role, it in data["roles"].items()} == {role: at.lr for role, at in values.items()}
-
-
-def test_names_read_back(tmp_path: Path) -> None:
-    model = mixtral()
-    write_names(model, tmp_path / "names.json")
-    named = read_names(tmp_path / "names.json")
-    assert [(one.name, one.size) for one in named] == [(n, tuple(p.shape)) for n, p in model.named_parameters()]
-    assert {one.role for one in named if one.name.endswith("gate_up_proj")} == {"expert_in+expert_gate"}
-
-
-def test_the_schedule_of_torch_is_the_recipe_s(recipe: MakeRecipe) -> None:
-    made, model = gated(recipe), mixtral()
-    module = run(export(made, "transformers", MIXTRAL))
-    optimizer = module["optimizer"](model)
-    theirs = module["scheduler"](optimizer)
-    with made.attach(model, MIXTRAL):
-        other = torch.optim.AdamW(made.param_groups(model, hpxfer.roles(model), MIXTRAL))
-    ours = scheduler(other, module["factor"])
-    assert sorted(theirs.get_last_lr()) == sorted(ours.get_last_lr())

@@ -22,14 +22,9 @@ PARTS = ("hpxfer", "kernels", "sweeps", "pyproject.toml", "README.md", "LICENSE"
 LIMIT_S = 300
 
 
-def ran(command: Sequence[object], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end in a folder."""
-    return subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
-
-
 def output(command: Sequence[object], folder: Path) -> str:
     """Return the stdout of a command, which must succeed."""
-    end = ran(command, folder)
+    end = subprocess.run([*map(str, command)], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
     assert end.returncode == 0, end.stderr
     return end.stdout
 
@@ -103,19 +98,17 @@ def test_the_wheel_alone_is_enough_to_start(installed: Path, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["smoke.yaml"]
 
 
-def test_every_extra_is_named_where_it_is_needed() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    folders = [ROOT / "docs", ROOT / "hpxfer", ROOT / "kernels"]
-    files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".md", ".py")]
-    text = "\n".join(path.read_text() for path in files) + (ROOT / "README.md").read_text()
-    for name in extras:
-        assert name == "test" or f"pip install 'hpxfer[{name}]'" in text
-
-
-def test_the_changelog_names_every_command_and_this_version() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text()
-    assert all(f"`{name}`" in text for name in COMMANDS)
-    assert f"## [{hpxfer.__version__}]" in text or f"version {hpxfer.__version__}" in text
+def test_versions_extras_and_commands_are_named_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11,<3.15"
+    assert "(3, 11) <= sys.version_info < (3, 15)" in (ROOT / "Makefile").read_text()
+    files = [path for name in ("docs", "hpxfer", "kernels") for path in (ROOT / name).rglob("*")]
+    texts = [path.read_text() for path in (*files, ROOT / "README.md") if path.suffix in (".md", ".py")]
+    for name in project["optional-dependencies"]:
+        assert name == "test" or any(f"pip install 'hpxfer[{name}]'" in text for text in texts)
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert all(f"`{name}`" in changes for name in COMMANDS)
+    assert f"## [{hpxfer.__version__}]" in changes or f"version {hpxfer.__version__}" in changes
 
 
 @pytest.mark.parametrize("version", ["3.10.13", "3.15.0"])
@@ -131,20 +124,14 @@ def test_make_refuses_a_python_before_it_downloads(version: str, tmp_path: Path)
         "echo downloads >> log\n"
     )
     python.chmod(0o755)
-    end = ran(["make", f"PYTHON={python}", "quickstart"], tmp_path)
+    command = ["make", f"PYTHON={python}", "quickstart"]
+    end = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
     assert end.returncode != 0
-    first = end.stderr.splitlines()[0]
-    assert first == (
+    assert end.stderr.splitlines()[0] == (
         f"hpxfer needs Python 3.11 to 3.14, got Python {version}; name another with: make PYTHON=python3.11 quickstart"
     )
     assert not (tmp_path / ".venv").exists()
     assert not (tmp_path / "log").exists()
-
-
-def test_the_versions_of_python_are_said_alike_everywhere() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["requires-python"] == ">=3.11,<3.15"
-    assert "(3, 11) <= sys.version_info < (3, 15)" in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.slow

@@ -14,12 +14,12 @@ IDS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id
 COMMON: dict[str, Any] = {
     "vocab_size": 48,
     "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "intermediate_size": 48,
     "max_position_embeddings": 32,
     **IDS,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
 }
 MOE = {**COMMON, "num_experts_per_tok": 2}
 BIASES = {"attention_bias": True, "mlp_bias": True}
@@ -27,81 +27,45 @@ GPT2 = {"vocab_size": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions"
 QWEN = {"num_experts": 4, "moe_intermediate_size": 16, "head_dim": 8, "mlp_only_layers": [0]}
 PLAIN_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
 SHARED = {"num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24}
-NEXT = {
-    **SHARED,
-    "head_dim": 8,
-    "layer_types": ["linear_attention", "full_attention"],
-    **{f"linear_num_{part}_heads": 2 for part in ("key", "value")},
-    **{f"linear_{part}_head_dim": 8 for part in ("key", "value")},
-}
-MLA = {
-    "n_routed_experts": 4,
-    "moe_intermediate_size": 16,
-    "n_shared_experts": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    "q_lora_rank": 12,
-    "kv_lora_rank": 8,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 8,
-    "first_k_dense_replace": 1,
-    "routed_scaling_factor": 1.0,
-}
-GLM = {
-    "n_routed_experts": 4,
-    "moe_intermediate_size": 16,
-    "n_shared_experts": 1,
-    "head_dim": 8,
-    "use_qk_norm": True,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "attention_bias": True,
-}
+LINEAR = {f"linear_num_{part}_heads": 2 for part in ("key", "value")}
+LINEAR |= {f"linear_{part}_head_dim": 8 for part in ("key", "value")}
+NEXT = {**SHARED, **LINEAR, "head_dim": 8, "layer_types": ["linear_attention", "full_attention"]}
+ROUTED = {"n_routed_experts": 4, "moe_intermediate_size": 16, "n_shared_experts": 1, "first_k_dense_replace": 1}
+ROUTED |= {"n_group": 1, "topk_group": 1}
+MLA = {"q_lora_rank": 12, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+MLA |= {**ROUTED, "routed_scaling_factor": 1.0}
+GLM = {**ROUTED, "head_dim": 8, "use_qk_norm": True, "attention_bias": True}
 ATTENTION = "1/sqrt(d_head)"  # of all these models
+
+
+HEAD = {"head_dim": 8}
+# `config.model_type` -> class and what makes it small.
+CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2", GPT2),
+    "llama": ("Llama", {**COMMON, **BIASES}),
+    "mistral": ("Mistral", COMMON),
+    "granite": ("Granite", COMMON),
+    "gemma": ("Gemma", {**COMMON, **HEAD}),
+    "gemma3": ("Gemma3", {**COMMON, **HEAD, "query_pre_attn_scalar": 8}),
+    "qwen3": ("Qwen3", {**COMMON, **HEAD, "num_attention_heads": 8}),
+    "mixtral": ("Mixtral", {**MOE, "num_local_experts": 4}),
+    "olmoe": ("Olmoe", {**MOE, "num_experts": 4}),
+    "gpt_oss": ("GptOss", {**MOE, **HEAD, **PLAIN_ROPE, "num_local_experts": 4}),
+    "qwen3_moe": ("Qwen3Moe", {**MOE, **QWEN}),
+    "qwen3_next": ("Qwen3Next", {**MOE, **NEXT}),
+    "qwen2_moe": ("Qwen2Moe", {**MOE, **SHARED}),
+    "deepseek_v3": ("DeepseekV3", {**MOE, **MLA}),
+    "glm4_moe": ("Glm4Moe", {**MOE, **GLM}),
+}
 
 
 def make(kind: str, **changes: Any) -> nn.Module:
     """Return a new model of this `config.model_type`, at one drawn state."""
     torch.manual_seed(7)
-    match kind:
-        case "gpt2":
-            return transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**GPT2, **changes}))
-        case "llama":
-            return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**COMMON, **BIASES, **changes}))
-        case "mixtral":
-            config = transformers.MixtralConfig(**{**MOE, "num_local_experts": 4, **changes})
-            return transformers.MixtralForCausalLM(config)
-        case "qwen3_moe":
-            return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**{**MOE, **QWEN, **changes}))
-        case "gpt_oss":
-            config = transformers.GptOssConfig(
-                **{**MOE, "num_local_experts": 4, "head_dim": 8, **PLAIN_ROPE, **changes}
-            )
-            return transformers.GptOssForCausalLM(config)
-        case "gemma":
-            return transformers.GemmaForCausalLM(transformers.GemmaConfig(**{**COMMON, "head_dim": 8, **changes}))
-        case "gemma3":
-            config = transformers.Gemma3TextConfig(**{**COMMON, "head_dim": 8, "query_pre_attn_scalar": 8, **changes})
-            return transformers.Gemma3ForCausalLM(config)
-        case "qwen3_next":
-            return transformers.Qwen3NextForCausalLM(transformers.Qwen3NextConfig(**{**MOE, **NEXT, **changes}))
-        case "qwen2_moe":
-            return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**{**MOE, **SHARED, **changes}))
-        case "deepseek_v3":
-            return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**{**MOE, **MLA, **changes}))
-        case "glm4_moe":
-            return transformers.Glm4MoeForCausalLM(transformers.Glm4MoeConfig(**{**MOE, **GLM, **changes}))
-        case "mistral":
-            return transformers.MistralForCausalLM(transformers.MistralConfig(**{**COMMON, **changes}))
-        case "qwen3":
-            config = transformers.Qwen3Config(**{**COMMON, "num_attention_heads": 8, "head_dim": 8, **changes})
-            return transformers.Qwen3ForCausalLM(config)
-        case "granite":
-            return transformers.GraniteForCausalLM(transformers.GraniteConfig(**{**COMMON, **changes}))
-        case _:
-            return transformers.OlmoeForCausalLM(transformers.OlmoeConfig(**{**MOE, "num_experts": 4, **changes}))
+    name, options = CLASSES[kind]
+    config = getattr(transformers, f"{name}{'Text' if kind == 'gemma3' else ''}Config")(**{**options, **changes})
+    model: nn.Module = getattr(transformers, f"{name}{'LMHeadModel' if kind == 'gpt2' else 'ForCausalLM'}")(config)
+    return model
 
 
 def mixtral_of_width(width: int, **changes: Any) -> nn.Module:

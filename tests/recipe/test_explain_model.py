@@ -1,28 +1,31 @@
-"""What a recipe gives a model, tensor by tensor; matrices that share a tensor; experts that share a draw."""
+"""What a recipe gives a model, tensor by tensor, and in what the model differs from the one that was tuned."""
 
 from __future__ import annotations
 
 import json
+import warnings
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from hf_models import by_hand, make, mixtral_of_width, with_layout_of_4
-from own_model import ROLES, OwnGPT
-from recipe_data import TARGET, recipe
+from hf_models import ATTENTION, by_hand, make, mixtral_of_width, with_layout_of_4
+from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
+from recipe_data import BASE, TARGET, multiplies, recipe
 from torch import nn
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.recipe import Recipe
+from hpxfer.recipe import OtherModelWarning, Recipe, UnattachedWarning
 from hpxfer.scaling.shape import Shape
 
 
 def test_every_tensor_has_its_line() -> None:
     made, model = recipe(), OwnGPT(Shape(**TARGET), 16, 8, recipe().forward_multipliers(TARGET))
     model.norm.weight.requires_grad_(False)
-    values = made.multipliers(TARGET)
+    values, before = made.multipliers(TARGET), model.head.weight.clone()
     found = made.explain(model, ROLES, TARGET)
+    assert torch.equal(model.head.weight, before)
     rows = {row["name"]: row for row in json.loads(json.dumps(found.to_dict()))}
     buffers = [f"blocks.{i}.moe.router_bias" for i in range(3)]
     assert list(rows) == [*(name for name, _ in model.named_parameters()), *buffers]
@@ -44,19 +47,6 @@ def test_every_tensor_has_its_line() -> None:
     assert rows["norm.weight"]["note"] == "needs no gradient, so that it is in no group"
     assert rows[buffers[0]]["note"] == "updated by the balancing rule at 0.01, not by the optimizer"
     assert str(found).splitlines()[0] == "completep-moe, adamw: w32 d2 E4A1 h32 -> w64 d3 E8A2 h128"
-
-
-def test_a_known_model_needs_neither_roles_nor_shape() -> None:
-    model = mixtral_of_width(64)
-    made = by_hand(hpxfer.shape_of(mixtral_of_width(32)))
-    assert made.explain(model) == made.explain(model, hpxfer.roles(model), hpxfer.shape_of(model))
-
-
-def test_explaining_touches_nothing() -> None:
-    model = make("gpt2")
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    by_hand(hpxfer.shape_of(model), "completep").explain(model)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 def test_matrices_that_share_a_tensor_share_their_numbers() -> None:
@@ -99,15 +89,19 @@ def test_matrices_that_would_differ_may_not_share_a_tensor(kind: str, table: str
     by_hand(shape, table, **alike).param_groups(model, hpxfer.roles(model), shape)
 
 
-def test_only_matrices_share_a_tensor() -> None:
-    with pytest.raises(HpxferError, match=r"'a': attn_q\+norm: only matrices can share a tensor, got norm"):
-        recipe().param_groups(nn.Linear(2, 2), {"a": "attn_q+norm"}, TARGET)
-
-
-def test_a_pattern_with_two_roles_is_ambiguous() -> None:
-    pairs = [("weight", "attn_q"), ("weight", "attn_k"), ("bias", "hidden_bias")]
-    with pytest.raises(HpxferError, match="'weight': a pattern must have one role, got attn_q, attn_k"):
-        recipe().param_groups(nn.Linear(64, 64), pairs, TARGET)
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        ({"a": "attn_q+norm"}, r"'a': attn_q\+norm: only matrices can share a tensor, got norm"),
+        (
+            [("weight", "attn_q"), ("weight", "attn_k"), ("bias", "hidden_bias")],
+            "'weight': a pattern must have one role, got attn_q, attn_k",
+        ),
+    ],
+)
+def test_roles_that_a_tensor_cannot_have_are_refused(roles: Any, said: str) -> None:
+    with pytest.raises(HpxferError, match=said):
+        recipe().param_groups(nn.Linear(64, 64), roles, TARGET)
 
 
 def test_tensors_without_memory_are_refused() -> None:
@@ -116,6 +110,7 @@ def test_tensors_without_memory_are_refused() -> None:
     shape = hpxfer.shape_of(model)
     made = by_hand(shape)
     made.param_groups(model, hpxfer.roles(model), shape)
+    assert made.explain(model) == made.explain(model, hpxfer.roles(model), shape)  # of a known model
     with pytest.raises(HpxferError, match=r"must have memory, got meta ones: model\.embed_tokens\.weight, .*to_empty"):
         made.init_(model, hpxfer.roles(model), shape)
     made.init_(model.to_empty(device="cpu"), hpxfer.roles(model), shape)
@@ -123,18 +118,18 @@ def test_tensors_without_memory_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "model_has", "said"),
+    ("table", "conventions", "tied", "said"),
     [
-        ("mup-moe", {"tie_word_embeddings": True}, "this model's readout is tied"),
-        ("tied", {}, "is for tied embeddings, and this model has a readout of its own"),
+        ("mup-moe", {}, True, "this model's readout is tied"),
+        ("completep-moe", {"embeddings": "tied"}, False, "is for tied embeddings, and this model has a readout of its"),
     ],
 )
-def test_conventions_that_do_not_go_with_the_models_readout_are_refused(table: str, model_has: Any, said: str) -> None:
-    model = mixtral_of_width(32, **model_has)
+def test_conventions_that_do_not_go_with_the_models_readout_are_refused(
+    table: str, conventions: Any, tied: bool, said: str
+) -> None:
+    model = mixtral_of_width(32, tie_word_embeddings=tied)
     shape = hpxfer.shape_of(model)
-    conventions = {"embeddings": "tied"} if table == "tied" else {}
-    name = "completep-moe" if table == "tied" else table
-    made = Recipe.from_hps(name, shape, {"lr": 1e-3}, conventions=conventions, gate="normalized_softmax")
+    made = Recipe.from_hps(table, shape, {"lr": 1e-3}, conventions=conventions, gate="normalized_softmax")
     with pytest.raises(HpxferError, match=said):
         made.param_groups(model, hpxfer.roles(model), shape)
 
@@ -177,3 +172,170 @@ def test_experts_that_cannot_be_told_apart_cannot_be_tied() -> None:
     experts[2]["w1"].weight = nn.Parameter(torch.zeros(4 * 32, 32))
     with pytest.raises(HpxferError, match=r"experts\.2\.w1\.weight: experts that start from one draw must be a tensor"):
         tying().init_(model, roles, shape)
+
+
+def own(**options: Any) -> OwnGPT:
+    return multiplies(OwnGPT(Shape(**BASE), 16, 8, recipe().forward_multipliers(BASE), **options), recipe(), BASE)
+
+
+def said(call: Any) -> list[str]:
+    """Return the texts of the warnings of another model."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    assert all(one.filename == __file__ for one in caught)
+    return [str(one.message) for one in caught if one.category is OtherModelWarning]
+
+
+def swept(**model: Any) -> Recipe:
+    """Return a recipe of a sweep whose base has the sizes of a Llama."""
+    sizes = {"width": 32, "depth": 2, "num_experts": 0, "num_active": 0, "expert_width": 0, "head_dim": 8}
+    sizes["kv_heads"] = 2
+    base = {**sizes, "dense_width": 48, "batch_tokens": 512, "steps": 200}
+    facts = {f"model__{name}": value for name, value in model.items()}
+    return recipe(parameterization={"name": "completep", "conventions": {}}, base_shape=base, fitted__axes={}, **facts)
+
+
+def test_a_llama_is_another_model_than_the_gpt_of_the_sweep_and_each_difference_is_said_once() -> None:
+    shape, made = hpxfer.shape_of(make("llama")), swept()
+    expected = [
+        "norm: LayerNorm at the base, RMSNorm in the target",
+        "positions: learned positions at the base, rotary positions (RoPE) in the target",
+        "FFN: GELU without a gate at the base, SwiGLU in the target",
+        "biases of the matrices: none at the base, some in the target",
+    ]
+    for call in (made.param_groups, made.explain):
+        model = make("llama")
+        (text,) = said(partial(call, model, hpxfer.roles(model), shape))
+        first, *lines, last = text.splitlines()
+        assert first.startswith("the target is another model than the one that this recipe was tuned on")
+        assert [line.strip() for line in lines] == expected
+        assert last.strip().startswith(
+            "not seen in the target, so compare it yourself: optimizer (adamw), context (64 t"
+        )
+
+
+def test_a_recipe_states_what_it_was_tuned_on_and_the_model_of_the_sweep_differs_in_nothing() -> None:
+    line = next(line for line in recipe().describe(BASE).splitlines() if line.startswith("tuned on: "))
+    for part in ("norm LayerNorm", "positions learned positions", "FFN GELU without a gate", "gate sigmoid"):
+        assert part in line
+    for part in ("attention scale 1/d_head", "schedule constant after 20 steps", "batch 512 tokens", "optimizer adamw"):
+        assert part in line
+    model = own()
+    assert said(lambda: recipe().param_groups(model, ROLES, BASE)) == []
+    assert said(lambda: recipe().explain(model, ROLES, BASE)) == []
+
+
+def test_what_no_model_shows_is_said_with_the_value_of_the_base() -> None:
+    model = make("llama")
+    (text,) = said(lambda: swept().param_groups(model, hpxfer.roles(model), hpxfer.shape_of(model)))
+    for part in (
+        "schedule (constant after 20 steps of warm-up)",
+        "batch (512 tokens)",
+        "tokens (102400 in 200 steps)",
+        "gradient clipping (none)",
+        "precision (float32)",
+        "tokenizer (ascii, 128 ids)",
+    ):
+        assert part in text
+    assert said(lambda: swept().explain(model)) == [], "one warning a model"
+    shape = {**hpxfer.shape_of(model).dims(), "batch_tokens": 512, "steps": 200}
+    (text,) = said(lambda: swept().param_groups(model, hpxfer.roles(model), shape))
+    assert "batch (" not in text
+    assert "tokens (102400" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        ({"biases": True}, "biases of the matrices: none at the base, some in the target"),
+        ({"tied": True}, "readout: a matrix of its own at the base, tied to the embedding in the target"),
+        ({"swiglu": True}, "FFN: GELU without a gate at the base, SwiGLU in the target"),
+    ],
+)
+def test_each_option_of_ones_own_model_is_seen(options: dict[str, bool], difference: str) -> None:
+    model = own(**options)
+    roles = {**ROLES_WITH_BIASES} if options.get("biases") else {**ROLES}
+    roles |= {"*.gate.weight": "expert_gate"} if options.get("swiglu") else {}
+    (text,) = said(lambda: recipe().param_groups(model, roles, BASE))
+    assert [line.strip() for line in text.splitlines()[1:-1]] == [difference]
+
+
+def test_gates_and_norms_on_queries_and_keys_are_seen() -> None:
+    model = make("qwen3_moe", norm_topk_prob=True, mlp_only_layers=[])
+    shape = hpxfer.shape_of(model)
+    made = Recipe.from_hps(
+        "sp", shape, {"lr": 1e-3}, gate="normalized_sigmoid", attention_scale=ATTENTION, qk_norm=False, norm="rmsnorm"
+    )
+    (text,) = said(lambda: made.param_groups(model, hpxfer.roles(model), shape))
+    assert [line.strip() for line in text.splitlines()[1:-1]] == [
+        "norms on queries and keys: none at the base, some in the target",
+        "gate: normalized_sigmoid at the base, normalized_softmax in the target",
+    ]
+
+
+def test_the_same_model_by_hand_differs_in_nothing_and_what_nobody_said_is_not_compared() -> None:
+    model = make("mixtral")
+    shape = hpxfer.shape_of(model)
+    facts = {"norm": "rmsnorm", "positions": "rope", "ffn": "swiglu", "biases": False, "tied_embeddings": False}
+    for known in (facts, {}):
+        made = Recipe.from_hps("sp", shape, {"lr": 1e-3}, gate="normalized_softmax", attention_scale=ATTENTION, **known)
+        assert said(lambda made=made: made.param_groups(model, hpxfer.roles(model), shape)) == []
+
+
+def test_an_explanation_holds_the_differences_and_ends_with_what_cannot_be_seen() -> None:
+    model = make("llama")
+    with pytest.warns(OtherModelWarning):
+        found = swept().explain(model)
+    assert found.tuned_on.different[0] == "norm: LayerNorm at the base, RMSNorm in the target"
+    assert "RMSNorm" not in str(found), "the warning says it"
+    with pytest.warns() as caught:  # beside the other warning
+        swept(attention_scale="1/d_head").param_groups(
+            model := make("llama"), hpxfer.roles(model), hpxfer.shape_of(model)
+        )
+    assert [one.category for one in caught] == [UnattachedWarning, OtherModelWarning]
+    last = str(recipe().explain(own(), ROLES, BASE)).splitlines()[-1]
+    assert last.startswith("  not seen in the target, so compare it yourself: gate (sigmoid), optimizer (adamw)")
+
+
+class Plain(nn.Module):
+    """A model whose norms have no gains: two modules, or functions that no module shows."""
+
+    def __init__(self, norm: type[nn.Module] | None, qk_norm: nn.Module | None = None) -> None:
+        super().__init__()
+        if norm is not None:
+            self.norm1, self.norm2 = norm(32, elementwise_affine=False), norm(32, elementwise_affine=False)
+        if qk_norm is not None:
+            self.q_norm = qk_norm
+        self.lm_head = nn.Linear(32, 48, bias=False)
+
+
+class L2Norm(nn.Module):
+    """As the norm on queries and keys of a Llama 4."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+def differences_of(model: nn.Module, **facts: Any) -> tuple[str, ...]:
+    base = {"width": 32, "depth": 2, "head_dim": 8, "dense_width": 64}
+    made = Recipe.from_hps("completep", base, {"lr": 1e-3}, **facts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OtherModelWarning)
+        return made.explain(model, {"lm_head.weight": "readout"}, base).tuned_on.different
+
+
+@pytest.mark.parametrize(
+    ("norm", "kind", "other"), [(nn.LayerNorm, "layernorm", "rmsnorm"), (nn.RMSNorm, "rmsnorm", "layernorm")]
+)
+def test_a_norm_without_gains_shows_its_kind(norm: type[nn.Module], kind: str, other: str) -> None:
+    assert differences_of(Plain(norm), norm=kind) == ()
+    (said,) = differences_of(Plain(norm), norm=other)
+    assert said.startswith("norm: ")
+
+
+def test_norms_on_queries_and_keys_are_seen_without_gains_and_not_denied_where_nothing_shows() -> None:
+    assert differences_of(Plain(None), qk_norm=True) == differences_of(Plain(None), qk_norm=False) == ()
+    assert differences_of(Plain(None, L2Norm()), qk_norm=True, norm="rmsnorm") == ()
+    (said,) = differences_of(Plain(nn.RMSNorm, L2Norm()), qk_norm=False)
+    assert said == "norms on queries and keys: none at the base, some in the target"

@@ -1,8 +1,10 @@
-"""What modern architectures have that a shape does not say: gains of 1 + w, scaled embeddings, fan-ins of their own."""
+"""What modern architectures have that a shape does not say: gains of 1 + w, scaled embeddings, own fan-ins."""
 
 from __future__ import annotations
 
 import copy
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from torch import nn
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import Recipe
+from hpxfer.recipe.fan_in import fan_in_of
 from hpxfer.recipe.probe import Gain, embedding_scale, gain_of
+from hpxfer.scaling.shape import Shape
 
 DENSE = {"width": 32, "depth": 2, "head_dim": 8, "dense_width": 48}
 MOE = {"width": 32, "depth": 2, "head_dim": 8, "num_experts": 4, "num_active": 2, "expert_width": 16}
@@ -30,9 +34,6 @@ def numbers(made: Recipe, model: nn.Module, shape: Any, roles: Any = None) -> di
         groups = made.param_groups(model, roles, shape)
     assert sorted(id(tensor) for group in groups for tensor in group["params"]) == sorted(map(id, model.parameters()))
     return {row["name"]: row for row in made.explain(model, roles, shape).to_dict()}
-
-
-# --- a trained router bias
 
 
 def test_every_parameter_of_a_gpt_oss_is_trained_its_router_bias_too() -> None:
@@ -56,9 +57,11 @@ def test_a_balancing_buffer_is_moved_by_its_rule() -> None:
     made.attach(model, base, (), by_hand=made.forward_multipliers(base))
     made.init_(model, roles, base)
     assert not model.model.layers[1].mlp.gate.e_score_correction_bias.any()
-
-
-# --- gains
+    shared = make("qwen2_moe")  # the gate of its shared expert is a router of one number
+    base = {**MOE, "num_shared": 1, "shared_width": 24}
+    made = Recipe.from_hps("mup-moe", base, {"lr": 2.0**-8}, gate="softmax", attention_scale=ATTENTION)
+    row = numbers(made, shared, base)["model.layers.1.mlp.shared_expert_gate.weight"]
+    assert (row["role"], row["size"]) == ("router", [1, 32])
 
 
 @pytest.mark.parametrize(("kind", "offset"), [("gemma", 1.0), ("gemma3", 1.0), ("llama", 0.0), ("gpt2", 0.0)])
@@ -85,17 +88,40 @@ def test_each_kind_of_norm_of_a_qwen3_next_is_told_apart() -> None:
     inner = gains.pop("model.layers.0.linear_attn.norm")
     assert inner == Gain(offset=0.0, centered=False)
     assert set(gains.values()) == {Gain(offset=1.0, centered=False)}
-
-
-def test_probing_leaves_the_model_and_calls_no_hook() -> None:
-    norm, called = nn.LayerNorm(8), []
-    norm.register_forward_hook(lambda *_: called.append(1))
-    before = copy.deepcopy(norm.state_dict())
-    assert gain_of(norm, "weight") == Gain(offset=0.0, centered=True)
+    assert gain_of(nn.LayerNorm(8), "weight") == Gain(offset=0.0, centered=True)
     assert gain_of(nn.LayerNorm(8, bias=False), "weight") == Gain(offset=0.0, centered=True)
     assert gain_of(nn.RMSNorm(8), "weight") == Gain(offset=0.0, centered=False)
+
+
+def test_a_gain_that_is_no_straight_line_of_its_parameter_is_not_known() -> None:
+    class Exponential(nn.RMSNorm):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.rms_norm(x, (WIDTH,)) * self.weight.exp()
+
+    assert gain_of(Exponential(WIDTH), "weight") is None
+
+
+def test_probing_calls_no_hook_and_leaves_parameters_buffers_and_modes() -> None:
+    class Counting(Scaled):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(ids)
+
+    around, norm = Counting(SCALE, dropout=0.5), nn.LayerNorm(8)
+    around.register_buffer("calls", torch.zeros(1))
+    called: list[object] = []
+    for module in (norm, *around.modules()):
+        module.register_forward_hook(lambda *args: called.append(args))
+        module.register_forward_pre_hook(lambda *args: called.append(args))
+    before, state = copy.deepcopy((around.state_dict(), norm.state_dict())), torch.get_rng_state()
+    gain_of(norm, "weight")
+    assert embedding_scale(around.inner, "weight", around, WIDTH) == pytest.approx(SCALE)
     assert not called
-    assert all(torch.equal(tensor, before[name]) for name, tensor in norm.state_dict().items())
+    assert around.training
+    assert around.dropout.training
+    assert torch.equal(torch.get_rng_state(), state)
+    for module, of in zip((around, norm), before, strict=True):
+        assert all(torch.equal(tensor, of[name]) for name, tensor in module.state_dict().items())
 
 
 class Hidden(nn.Module):
@@ -117,15 +143,14 @@ def test_a_gain_that_starts_at_zero_and_shows_nothing_is_refused() -> None:
     assert torch.equal(model.gain, torch.ones(32))
 
 
-# --- scaled embeddings
-
-
 def test_the_scale_of_an_embedding_is_seen_wherever_it_stands() -> None:
     def scale(kind: str, **changes: Any) -> float:
         model = make(kind, **changes)
         return embedding_scale(model.model.embed_tokens, "weight", model.model, 32)
 
     assert scale("gemma") == scale("gemma3") == pytest.approx(32**0.5)
+    with torch.device("meta"):  # without memory the factor is a number of the module
+        assert scale("gemma") == scale("gemma3") == pytest.approx(32**0.5)
     assert scale("granite", embedding_multiplier=12.0) == 12.0
     assert scale("llama") == scale("granite", embedding_multiplier=1.0) == 1.0
 
@@ -145,13 +170,8 @@ def test_a_scaled_embedding_is_refused_where_no_numbers_undo_it(tied: bool, fact
             call(model, hpxfer.roles(model), DENSE)
     model.get_input_embeddings().embed_scale.fill_(1.0)  # as the message says
     dense().param_groups(model, hpxfer.roles(model), DENSE)
-
-
-def test_the_same_scale_at_base_and_target_changes_nothing() -> None:
-    model = make("gemma")
-    row = numbers(dense(embedding_scale=32**0.5), model, DENSE)["model.embed_tokens.weight"]
-    assert row["lr"] == 2.0**-8
-    assert row["init"] == 0.02
+    same = numbers(dense(embedding_scale=32**0.5), make("gemma"), DENSE)["model.embed_tokens.weight"]
+    assert (same["lr"], same["init"]) == (2.0**-8, 0.02)  # the same scale at base and target changes nothing
 
 
 def test_numbers_undo_the_scale_of_an_embedding_exactly() -> None:
@@ -185,9 +205,6 @@ def test_numbers_undo_the_scale_of_an_embedding_exactly() -> None:
     assert losses[0][-1] < losses[0][0] - 0.1
 
 
-# --- fan-ins
-
-
 def test_the_output_of_attention_starts_by_its_own_fan_in() -> None:
     """Qwen3-MoE has heads x head_dim of twice the width: by the width its output started sqrt(2) too large."""
     model = make("qwen3_moe", head_dim=16, num_hidden_layers=1, mlp_only_layers=[])
@@ -199,8 +216,22 @@ def test_the_output_of_attention_starts_by_its_own_fan_in() -> None:
     assert row["note"] is None, "the shape of the base has its number of heads"
     queries = numbers(made, model, shape)["model.layers.0.self_attn.q_proj.weight"]
     assert (queries["init"], queries["note"]) == (pytest.approx(32**-0.5), None)
+    heads = nn.ParameterDict({"w_o": nn.Parameter(torch.zeros(8, 8, 32))})  # eight heads of 8 in an einsum
+    (row,) = Recipe.from_hps("completep", TARGET, {"lr": 1e-3}).explain(heads, {"w_o": "attn_out"}, TARGET).rows
+    assert row.init == pytest.approx(64**-0.5)
     made.init_(model, hpxfer.roles(model), shape, generator=torch.Generator().manual_seed(1))
     assert model.model.layers[0].self_attn.o_proj.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
+
+
+def test_what_shares_a_tensor_or_has_grouped_keys_or_another_layout_reads_the_width() -> None:
+    llama, gpt2 = make("llama"), make("gpt2")  # which stores [in, out]
+    assert numbers(dense(), llama, DENSE)["model.layers.0.self_attn.k_proj.weight"]["init"] == pytest.approx(32**-0.5)
+    found = numbers(by_hand(hpxfer.shape_of(gpt2), "completep"), gpt2, hpxfer.shape_of(gpt2))
+    assert all(row["note"] is None for row in found.values() if row["role"] != "embedding")
+    # A parallel block adds attention and FFN by one matrix, which reads both: no fan-in of its own.
+    alike, model = {**DENSE, "dense_width": 32}, nn.ModuleDict({"both": nn.Linear(64, 32, bias=False)})
+    row = numbers(dense(alike, attention_ratio=1.0), model, alike, {"both.weight": "attn_out+dense_out"})["both.weight"]
+    assert (row["init"], row["lr"], row["note"]) == (pytest.approx(32**-0.5), 2.0**-8, None)
 
 
 def test_a_base_with_other_heads_scales_init_and_lr_as_the_table_says() -> None:
@@ -210,15 +241,6 @@ def test_a_base_with_other_heads_scales_init_and_lr_as_the_table_says() -> None:
     assert (row["init"], row["lr"]) == (pytest.approx(64**-0.5), pytest.approx(2.0**-9))  # LR ~ 1/fan-in
     constant = Recipe.from_hps("sp", {**DENSE, "head_dim": 16}, {"lr": 2.0**-8}, attention_ratio=1.0)
     assert numbers(constant, model, {**DENSE, "head_dim": 16})[sp]["lr"] == 2.0**-8
-
-
-def test_grouped_keys_and_values_and_other_layouts_read_the_width() -> None:
-    model = make("gpt2")  # stores [in, out]
-    made = by_hand(hpxfer.shape_of(model), "completep")
-    found = numbers(made, model, hpxfer.shape_of(model))
-    assert all(row["note"] is None for row in found.values() if row["role"] != "embedding")
-    llama = make("llama")
-    assert numbers(dense(), llama, DENSE)["model.layers.0.self_attn.k_proj.weight"]["init"] == pytest.approx(32**-0.5)
 
 
 LOW_RANK = {"*.q_b_proj.weight": "attn_q@12", "*.kv_b_proj.weight": "attn_k+attn_v@8"}
@@ -231,16 +253,39 @@ def mla() -> tuple[Recipe, Any, Any]:
     return made, model, base
 
 
-def test_low_rank_attention_must_say_the_rank_of_the_base() -> None:
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (
+            {},
+            r"q_b_proj\.weight \(attn_q\) must have the target's width 32 as one of its dimensions, got size \(48, 1",
+        ),
+        ({}, "of a low rank: attn_q@12, its fan-in at the base"),
+        (
+            {**LOW_RANK, "*.mlp.down_proj.weight": "attn_q@"},
+            "after @ must stand the fan-in at the base, e.g. attn_q@128",
+        ),
+        ({**LOW_RANK, "*.mlp.down_proj.weight": "attn_q@1.5"}, "after @ must stand the fan-in at the base"),
+        ({**LOW_RANK, "*.mlp.down_proj.weight": "norm@12"}, "only a matrix can carry its fan-in, got norm"),
+        (
+            {**LOW_RANK, "*.mlp.down_proj.weight": "dense_out@12"},
+            "dense_out@12: only the weight of a linear layer that is no output of an FFN can carry",
+        ),
+    ],
+)
+def test_low_rank_attention_must_say_the_rank_of_the_base_of_a_matrix(extra: dict[str, str], said: str) -> None:
     made, model, base = mla()
-    with pytest.raises(HpxferError) as error:
-        made.param_groups(model, hpxfer.roles(model), base)
-    text = str(error.value)
-    assert (
-        "q_b_proj.weight (attn_q) must have the target's width 32 as one of its dimensions, got size (48, 12)" in text
-    )
-    assert "of a low rank: attn_q@12, its fan-in at the base" in text
-    assert "q_a_proj" not in text
+    with pytest.raises(HpxferError, match=said) as error:
+        made.param_groups(model, hpxfer.roles(model, extra=extra), base)
+    assert "q_a_proj" not in str(error.value)
+
+
+def test_a_low_rank_of_the_size_of_a_head_is_no_width() -> None:
+    """Here heads x (nope + v) is 32, the width: the wrong dimension of the tensor has its size."""
+    model, made = make("deepseek_v3", qk_nope_head_dim=4, v_head_dim=4), mla()[0]
+    said = r"kv_b_proj\.weight: attn_k must have the width 32 as its fan-in, got 8; a m"
+    with pytest.raises(HpxferError, match=said):
+        made.param_groups(model, hpxfer.roles(model, extra={"*.q_b_proj.weight": "attn_q@12"}), mla()[2])
 
 
 def test_a_role_carries_the_fan_in_of_the_base() -> None:
@@ -250,41 +295,6 @@ def test_a_role_carries_the_fan_in_of_the_base() -> None:
     queries, keys = (found[f"model.layers.0.self_attn.{name}_b_proj.weight"] for name in ("q", "kv"))
     assert (queries["init"], queries["lr"]) == (pytest.approx(12**-0.5), pytest.approx(2.0**-8))
     assert (keys["init"], keys["lr"]) == (pytest.approx(16**-0.5), pytest.approx(2.0**-9))
-
-
-def test_a_low_rank_of_the_size_of_a_head_is_no_width() -> None:
-    """Here heads x (nope + v) is 32, the width: the wrong dimension of the tensor has its size."""
-    model = make("deepseek_v3", qk_nope_head_dim=4, v_head_dim=4)
-    _, _, base = mla()
-    made = Recipe.from_hps("sp", base, {"lr": 1e-3}, gate="normalized_sigmoid")
-    roles = hpxfer.roles(model, extra={"*.q_b_proj.weight": "attn_q@12"})
-    with pytest.raises(
-        HpxferError, match=r"kv_b_proj\.weight: attn_k must have the width 32 as its fan-in, got 8; a m"
-    ):
-        made.param_groups(model, roles, base)
-
-
-@pytest.mark.parametrize(
-    ("role", "said"),
-    [
-        ("attn_q@", "after @ must stand the fan-in at the base, e.g. attn_q@128, got ''"),
-        ("attn_q@1.5", "after @ must stand the fan-in at the base"),
-        ("norm@12", "only a matrix can carry its fan-in, got norm"),
-        ("dense_out@12", "dense_out@12: only the weight of a linear layer that is no output of an FFN can carry"),
-    ],
-)
-def test_a_fan_in_that_no_matrix_can_have_is_refused(role: str, said: str) -> None:
-    made, model, base = mla()
-    with pytest.raises(HpxferError, match=said):
-        made.param_groups(model, hpxfer.roles(model, extra={**LOW_RANK, "*.mlp.down_proj.weight": role}), base)
-
-
-def test_the_gate_of_a_shared_expert_is_a_router_of_one_number() -> None:
-    model = make("qwen2_moe")
-    base = {**MOE, "num_shared": 1, "shared_width": 24}
-    made = Recipe.from_hps("mup-moe", base, {"lr": 2.0**-8}, gate="softmax", attention_scale=ATTENTION)
-    row = numbers(made, model, base)["model.layers.1.mlp.shared_expert_gate.weight"]
-    assert (row["role"], row["size"]) == ("router", [1, 32])
 
 
 @pytest.mark.parametrize(
@@ -300,9 +310,143 @@ def test_the_advice_for_another_gate_is_the_one_that_works(kind: str, gate: str)
         made.init_(model, hpxfer.roles(model), base)
 
 
-def test_outputs_that_share_a_tensor_have_no_fan_in_of_their_own() -> None:
-    """A parallel block adds attention and FFN by one matrix, which reads both."""
-    alike = {**DENSE, "dense_width": 32}
-    model = nn.ModuleDict({"both": nn.Linear(64, 32, bias=False)})
-    row = numbers(dense(alike, attention_ratio=1.0), model, alike, {"both.weight": "attn_out+dense_out"})["both.weight"]
-    assert (row["init"], row["lr"], row["note"]) == (pytest.approx(32**-0.5), 2.0**-8, None)
+WIDTH = 32
+SCALE = math.sqrt(WIDTH)
+
+
+class Scaled(nn.Module):
+    """An embedding, and around it whatever scales its output."""
+
+    def __init__(self, by: Any, *, buffer: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.inner = nn.Embedding(48, WIDTH)
+        self.dropout = nn.Dropout(dropout)
+        if buffer:
+            self.register_buffer("by", torch.tensor(by))
+        else:
+            self.by = by
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.dropout(self.inner(ids) * self.by)
+        return out
+
+
+class Holder(nn.Module):
+    """A model that holds an embedding and a head. Its forward pass does not matter."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__()
+        self.inner = nn.Embedding(48, WIDTH)
+        self.head = nn.Linear(WIDTH, 48, bias=False)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+@pytest.mark.parametrize("buffer", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_module_around_an_embedding_may_scale_it_under_any_name(buffer: bool, dropout: float) -> None:
+    around = Scaled(SCALE, buffer=buffer, dropout=dropout)
+    assert embedding_scale(around.inner, "weight", around, WIDTH) == pytest.approx(SCALE)
+    assert embedding_scale(around.inner, "weight", Scaled(1.0), WIDTH) == 1.0
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"embed_scale": SCALE},
+        {"embed_scale": torch.tensor(SCALE)},
+        {"embedding_multiplier": torch.full((1,), SCALE)},
+        {"config": SimpleNamespace(scale_emb=SCALE)},
+    ],
+)
+def test_a_factor_of_the_model_is_read_as_number_tensor_or_entry_of_its_config(attributes: dict[str, Any]) -> None:
+    around = Holder(**attributes)
+    assert embedding_scale(around.inner, "weight", around, WIDTH) == pytest.approx(SCALE)
+
+
+def test_a_parameter_of_the_model_itself_may_be_the_embedding() -> None:
+    module = Holder(embed_scale=SCALE, table=nn.Parameter(torch.zeros(48, WIDTH)))
+    assert embedding_scale(module, "table", Holder(), WIDTH) == pytest.approx(SCALE)
+
+
+def test_what_scales_nothing_is_not_taken_for_a_factor() -> None:
+    class Positions(Scaled):
+        """Adds numbers of its own, so that its output shows no factor."""
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.inner(ids) + torch.arange(WIDTH)
+
+    class OneMatrix(Scaled):
+        """A whole model with one matrix, whose logits are sums over the width."""
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.inner(ids) @ self.inner.weight.T
+
+    for around in (
+        Positions(1.0),
+        OneMatrix(1.0),
+        Holder(embed_scale=None, scale_emb=True),
+        Holder(embed_scale=torch.ones(3)),
+    ):
+        assert embedding_scale(around.inner, "weight", around, WIDTH) == 1.0
+
+
+def test_what_a_tensor_without_memory_may_hide_is_refused_and_not_taken_as_absent() -> None:
+    class Embedding(nn.Embedding):
+        def __init__(self, **attributes: Any) -> None:
+            super().__init__(48, WIDTH)
+            self.register_buffer("by", torch.tensor(SCALE))
+            self.__dict__.update(attributes)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = super().forward(ids) * self.by
+            return out
+
+    class Norm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(8))
+            self.register_buffer("tiny", torch.tensor(1e-6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (x.pow(2).mean(-1, keepdim=True) + self.tiny).rsqrt() * (1 + self.weight)
+
+    owner = Holder()
+    assert embedding_scale(Embedding(), "weight", owner, WIDTH) == pytest.approx(SCALE)
+    assert gain_of(Norm(), "weight") == Gain(offset=1.0, centered=False)
+    with torch.device("meta"):
+        within, around, stated = Embedding(), Scaled(SCALE, buffer=True), Holder(embed_scale=torch.tensor(SCALE))
+        shown, plain, norm = Embedding(scalar_embed_scale=SCALE), Holder(), Norm()
+    assert embedding_scale(shown, "weight", owner, WIDTH) == SCALE
+    assert embedding_scale(plain.inner, "weight", plain, WIDTH) == 1.0
+    rule = r"must show the factor on its rows, got its tensor (by|embed_scale) without"
+    for module, of in ((within, owner), (around.inner, around), (stated.inner, stated)):
+        with pytest.raises(HpxferError, match=rule):
+            embedding_scale(module, "weight", of, WIDTH)
+    with pytest.raises(
+        HpxferError, match=r"Norm must show whether its gain is w or 1 \+ w, got its tensor tiny without"
+    ):
+        gain_of(norm, "weight")
+
+
+TARGET = Shape(width=32, depth=2, head_dim=8, dense_width=64)
+
+
+@pytest.mark.parametrize(
+    ("size", "fan_in"),
+    [
+        ((64, 32), 64),  # x @ w
+        ((32, 64), 64),
+        ((8, 8, 32), 64),  # [heads, head_dim, width] of an einsum
+        ((32, 8, 8), 64),
+        ((4, 8, 32), 32),
+        ((2, 64, 32), 64),  # [depth, heads x head_dim, width]: all layers in one tensor
+        ((2, 32, 64), 64),
+        ((2, 32, 32), 32),
+        ((2, 8, 8, 32), 64),
+        ((2, 8, 32), 16),  # two heads, not two layers of one head
+        ((3, 64, 32), None),  # a stack of something else
+    ],
+)
+def test_the_output_of_attention_shows_its_fan_in_in_every_layout(size: tuple[int, ...], fan_in: int | None) -> None:
+    assert fan_in_of("attn_out", size, nn.Module(), "w_o", TARGET) == fan_in

@@ -1,4 +1,4 @@
-"""Constants of a config that scale the forward pass: what agrees with the recipe stays, and all else is named."""
+"""Constants and gates of a config: what agrees with the recipe stays, and all else is named."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from torch import nn
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import OtherModelWarning, Recipe, UnattachedWarning
+from hpxfer.recipe.known_models import known_gate
 from hpxfer.recipe.own_constants import own_constants
+from hpxfer.registry import registry
 
 GRANITE = {**MOE, "num_local_experts": 4, "attention_multiplier": 8**-0.5}
 SHAPE = {"width": 32, "depth": 2, "head_dim": 8, "num_experts": 4, "num_active": 2, "expert_width": 48}
-DENSE = {"width": 32, "depth": 2, "head_dim": 8, "dense_width": 48}
 GLM_SHAPE = {**SHAPE, "expert_width": 16, "dense_width": 48, "num_shared": 1, "shared_width": 16}
 
 
@@ -50,19 +51,17 @@ def test_each_constant_that_the_base_has_not_is_named() -> None:
         "residual_multiplier: none at the base, 0.22 in the target, on attn_out, experts, shared_out, dense_out",
     ]
     assert said(granite(), by_hand(SHAPE), SHAPE) == []
+    made = by_hand(GLM_SHAPE, gate="normalized_sigmoid", options={"route_scale": 1.5})
+    lines = said(make("glm4_moe", routed_scaling_factor=2.5), made, GLM_SHAPE)
+    assert lines == ["routed_scaling_factor: 1.5 at the base, 2.5 in the target, on route_scale"]
 
 
 def test_a_constant_that_the_base_states_or_the_numbers_contain_is_none() -> None:
     stated = by_hand(SHAPE, options={"residual_multiplier": 0.22, "logits_scaling": 6.0})
     assert said(granite(residual_multiplier=0.22, logits_scaling=6.0), stated, SHAPE) == []
     assert "residual_multiplier: none" in said(granite(residual_multiplier=0.3, logits_scaling=6.0), stated, SHAPE)[0]
-    scaled = Recipe.from_hps(
-        "completep-moe",
-        SHAPE,
-        {"lr": 2.0**-8, "residual_scale": 0.22, "readout.forward_mult": 0.25},
-        gate="normalized_softmax",
-        attention_scale=ATTENTION,
-    )
+    hps = {"lr": 2.0**-8, "residual_scale": 0.22, "readout.forward_mult": 0.25}
+    scaled = Recipe.from_hps("completep-moe", SHAPE, hps, gate="normalized_softmax", attention_scale=ATTENTION)
     assert said(granite(residual_multiplier=0.22, logits_scaling=4.0), scaled, SHAPE) == []
 
 
@@ -161,37 +160,19 @@ def test_modules_have_constants_of_their_own_if_no_config_has_them() -> None:
     assert [one.name for one in own_constants(model)] == ["routed_scaling_factor", "softmax_scale"]
 
 
-def test_another_factor_on_the_gates_than_that_of_the_base_is_named() -> None:
-    shape = GLM_SHAPE
-    made = by_hand(shape, gate="normalized_sigmoid", options={"route_scale": 1.5})
-    lines = said(make("glm4_moe", routed_scaling_factor=2.5), made, shape)
-    assert lines == ["routed_scaling_factor: 1.5 at the base, 2.5 in the target, on route_scale"]
-
-
+SOFTCAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+FALCON = {"key_multiplier": 0.5, "ssm_multipliers": [1.0, 1.0, 1.0, 1.0, 0.3], "mlp_multipliers": [0.9, 0.2]}
 CONFIGS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "Llama": (COMMON, set()),
-    "Mixtral": (MOE, set()),
     "Qwen3Moe": (MOE, set()),
-    "GptOss": (MOE, set()),
     "Glm4Moe": ({**MOE, **GLM}, set()),
     "Llama4Text": ({**MOE, "head_dim": 8}, set()),
     "T5": ({}, set()),
     "DeepseekV3": ({**MOE, **MLA, "routed_scaling_factor": 2.5}, {"routed_scaling_factor"}),
     "Cohere": (COMMON, {"logit_scale"}),
-    "Gemma2": (
-        {**COMMON, "head_dim": 8},
-        {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"},
-    ),
+    "Gemma2": ({**COMMON, "head_dim": 8}, {*SOFTCAPS, "query_pre_attn_scalar"}),
     "MiniCPM3": (COMMON, {"scale_depth", "dim_model_base"}),
-    "FalconH1": (
-        {
-            "key_multiplier": 0.5,
-            "ssm_multipliers": [1.0, 1.0, 1.0, 1.0, 0.3],
-            "mlp_multipliers": [0.9, 0.2],
-            "lm_head_multiplier": 0.1,
-        },
-        {"key_multiplier", "ssm_multipliers", "mlp_multipliers", "lm_head_multiplier"},
-    ),
+    "FalconH1": ({**FALCON, "lm_head_multiplier": 0.1}, {*FALCON, "lm_head_multiplier"}),
     "MiniMax": ({**MOE, "full_attn_alpha_factor": 3.5}, {"full_attn_alpha_factor"}),
 }
 
@@ -206,27 +187,15 @@ def test_the_constants_of_a_class_of_transformers(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "is_one"),
     [
-        ("output_multiplier_scale", 0.57, True),
-        ("embedding_multiplier_scale", 78.4, True),
-        ("mup_width_multiplier", 4.0, True),
-        ("mup_output_alpha", 2.0, True),
-        ("residual_scaling", 0.5, True),
-        ("router_logit_softcap", 30.0, True),
-        ("router_logit_softcap", 0.0, False),
-        ("attention_out_multiplier", 1.0, False),
-        ("branch_multipliers", [1.0, 0.5], True),
-        ("scale_embedding", True, False),
-        ("rope_scaling_factor", 8.0, False),
-        ("initializer_scale", 0.02, False),
-        ("ffn_dim_multiplier", 1.3, False),
-        ("router_aux_loss_scale", 0.1, False),
+        *(("output_multiplier_scale", 0.57, True), ("embedding_multiplier_scale", 78.4, True)),
+        *(("mup_width_multiplier", 4.0, True), ("mup_output_alpha", 2.0, True), ("residual_scaling", 0.5, True)),
+        *(("router_logit_softcap", 30.0, True), ("router_logit_softcap", 0.0, False)),
+        *(("attention_out_multiplier", 1.0, False), ("branch_multipliers", [1.0, 0.5], True)),
+        *(("scale_embedding", True, False), ("rope_scaling_factor", 8.0, False), ("initializer_scale", 0.02, False)),
+        *(("ffn_dim_multiplier", 1.3, False), ("router_aux_loss_scale", 0.1, False)),
         ("embedding_multiplier", 12.0, False),  # the embedding's numbers undo it
-        ("temperature", 0.7, False),
-        ("mup_enabled", True, True),
-        ("mup_enabled", False, False),
-        ("scale_attn_by_inverse_layer_idx", True, True),
-        ("clip_qkv", 1.0, True),
-        ("clip_qkv", None, False),
+        *(("temperature", 0.7, False), ("mup_enabled", True, True), ("mup_enabled", False, False)),
+        *(("scale_attn_by_inverse_layer_idx", True, True), ("clip_qkv", 1.0, True), ("clip_qkv", None, False)),
         ("grad_scale", 2.0, False),
     ],
 )
@@ -235,3 +204,44 @@ def test_a_name_says_whether_a_number_scales(name: str, value: Any, is_one: bool
     for holder in (SimpleNamespace(**{name: value}), {name: value}):
         model.config = holder
         assert bool(own_constants(model)) == is_one
+
+
+EXPERTS = {"num_local_experts": 4}
+GRANITE_SHARED = {**EXPERTS, "shared_intermediate_size": 16}
+HYBRID = {**GRANITE_SHARED, "layer_types": ["attention"] * 2, "mamba_n_heads": 8}
+DOTS = {"n_routed_experts": 4, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}
+LFM = {"num_experts": 4, "moe_intermediate_size": 16, "num_dense_layers": 0, "layer_types": ["full_attention"] * 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "gate"),
+    [
+        ("GraniteMoeShared", GRANITE_SHARED, "normalized_softmax"),
+        ("GraniteMoeHybrid", HYBRID, "normalized_softmax"),
+        ("HunYuanMoEV1", {"num_experts": 4, "moe_topk": 2, "head_dim": 8}, "normalized_softmax"),
+        ("MiniMax", EXPERTS, "normalized_softmax"),
+        ("Dots1", {**DOTS, "norm_topk_prob": True}, "normalized_sigmoid"),
+        ("Dots1", {**DOTS, "norm_topk_prob": False}, "sigmoid"),
+        ("Lfm2Moe", {**LFM, "norm_topk_prob": True}, "normalized_sigmoid"),
+        ("Lfm2Moe", {**LFM, "norm_topk_prob": False}, "sigmoid"),
+    ],
+)
+def test_a_known_gate_is_what_the_router_computes(name: str, options: dict[str, Any], gate: str) -> None:
+    torch.manual_seed(3)
+    config = getattr(transformers, f"{name}Config")(**{**MOE, **options})
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    sums: list[torch.Tensor] = []
+
+    def keep(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        given = [one for one in (*args, *named.values()) if torch.is_tensor(one) and one.is_floating_point()]
+        sums.append(given[-1].sum(-1))
+
+    for part in model.modules():
+        if type(part).__name__.endswith("Experts"):
+            part.register_forward_pre_hook(keep, with_kwargs=True)
+    with torch.no_grad():
+        model(torch.arange(8)[None])
+    assert known_gate(model) == gate
+    assert len(sums) == 2
+    to_one = all(torch.allclose(each, torch.ones_like(each), atol=1e-4) for each in sums)
+    assert to_one == (registry("gate").get(gate).sums_to_one_over == "active")

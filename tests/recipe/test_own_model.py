@@ -7,10 +7,9 @@ model is trained in float64 too, and both float32 models must lie within the tol
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -78,24 +77,13 @@ def make_case(folder: Path, *, biases: bool = False, tied: bool = False) -> Case
     made = recipe(model__biases=biases, model__tied_embeddings=tied, provenance__tokenizer="bytes")
     source = _text(folder)
     values, training = data()["hps"], {"batch_tokens": 128, "steps": STEPS, "validation_tokens": 128}
+    facts = {"biases": biases, "tied_embeddings": tied, "embedding_std": 0.5, "position_std": 0.25}
+    training |= {**{key: values[key] for key in ("eps", "weight_decay")}, "schedule": {"decay": "linear", "warmup": 3}}
     sweep = {
         "name": "own",
-        "model": {
-            "family": "gpt",
-            "base": BASE,
-            "context": 32,
-            "biases": biases,
-            "tied_embeddings": tied,
-            "embedding_std": 0.5,
-            "position_std": 0.25,
-        },
+        "model": {"family": "gpt", "base": BASE, "context": 32, **facts},
         "data": {"source": f"text:{source}", "tokenizer": "ascii"},
-        "training": {
-            **training,
-            "eps": values["eps"],
-            "weight_decay": values["weight_decay"],
-            "schedule": {"decay": "linear", "warmup": 3},
-        },
+        "training": training,
         "parameterizations": ["completep-moe"],
         "axes": {"joint": [{"width": 64, "depth": 3, "num_experts": 8, "expert_ratio": 2}]},
         "hps": {name: values[name] for name in ("lr", "init_scale", "residual_scale", "router_bias_lr", "multipliers")},
@@ -148,11 +136,7 @@ def initial_weights(case: Case) -> dict[str, torch.Tensor]:
 
 
 def own_losses(
-    case: Case,
-    *,
-    dtype: torch.dtype = torch.float32,
-    multipliers: Mapping[str, float] | None = None,
-    one_lr: bool = False,
+    case: Case, *, dtype: torch.dtype = torch.float32, multipliers: Mapping[str, float] | None = None
 ) -> np.ndarray:
     """Return the training loss of every step of the own model: an ordinary training loop."""
     made, setting = case.recipe, case.trial.setting
@@ -161,10 +145,7 @@ def own_losses(
     multiplies(model, made, TARGET)
     made.init_(model, case.roles, TARGET)
     _load(model, initial_weights(case))
-    groups: Any = made.param_groups(model, case.roles, TARGET)
-    if one_lr:
-        groups = [{**group, "lr": made.hps.lr} for group in groups]
-    optimizer = torch.optim.AdamW(groups)
+    optimizer = torch.optim.AdamW(made.param_groups(model, case.roles, TARGET))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(setting, step))
     losses, batches = [], open_data(setting)
     for step in range(STEPS):
@@ -191,15 +172,6 @@ def apart(losses: np.ndarray, others: np.ndarray) -> float:
     return float(np.abs(losses / others - 1).max())
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """One torch thread, as the trainer takes: the tensors are small, more threads only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("options", [{}, {"biases": True}, {"tied": True}], ids=["plain", "biases", "tied"])
 def test_the_own_model_trains_as_the_stacked_one(tmp_path: Path, options: dict[str, bool]) -> None:
     case = make_case(tmp_path, **options)
@@ -216,29 +188,9 @@ def test_the_own_model_misses_without_a_forward_multiplier(tmp_path: Path, left_
     assert apart(wrong, stacked_losses(case.trial)) > MISS
 
 
-def test_the_own_model_misses_with_one_global_lr(tmp_path: Path) -> None:
-    case = make_case(tmp_path)
-    wrong, right = own_losses(case, one_lr=True), stacked_losses(case.trial)
-    assert apart(wrong[:1], right[:1]) < TOLERANCE, "the first loss knows no LR"
-    assert apart(wrong, right) > MISS
-
-
 def test_the_recipe_and_the_trial_give_every_role_the_same_numbers(tmp_path: Path) -> None:
     case = make_case(tmp_path)
     values = case.recipe.multipliers(TARGET)
     assert {role: numbers for role, numbers in case.trial.resolved().items() if role in values} == values
     left_out = case.trial.resolved().keys() - values.keys()
     assert all(role.startswith("dense_") for role in left_out)
-
-
-def test_init_draws_with_the_stds_of_the_stacked_model(tmp_path: Path) -> None:
-    """Tensor by tensor, the same standard deviation up to what two draws of this size differ by."""
-    case = make_case(tmp_path)
-    setting = case.trial.setting
-    model = OwnGPT(SHAPE, setting.vocab_size, setting.context, case.recipe.forward_multipliers(TARGET))
-    multiplies(model, case.recipe, TARGET)
-    case.recipe.init_(model, case.roles, TARGET, generator=torch.Generator().manual_seed(2))
-    drawn = dict(model.named_parameters())
-    for name, weights in initial_weights(case).items():
-        mine, theirs = drawn[name].detach().std().item(), weights.std().item()
-        assert abs(mine - theirs) <= 5 * theirs / weights.numel() ** 0.5, name

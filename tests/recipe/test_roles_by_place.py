@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from functools import partial
 
 import pytest
 import torch
@@ -14,54 +15,35 @@ import hpxfer
 from hpxfer.recipe.roles_by_place import Sizes, proposals
 
 KV = "attn_k+attn_v"
-# Name, size and true role of each tensor of a block and around it, `-` where nothing tells. A role behind a slash is
+# Name, size and true role of each tensor, `-` where nothing tells. A role behind a slash is
 # what the name alone, without the size, may say; that of a guess ends with `?`.
 MODELS = {
     "nanoGPT": """
-        transformer.wte.weight 50x64 embedding
-        transformer.wpe.weight 16x64 position
-        transformer.h.0.ln_1.weight 64 norm
-        transformer.h.0.attn.c_attn.weight 192x64 attn_q+attn_k+attn_v
-        transformer.h.0.attn.c_proj.weight 64x64 attn_out
-        transformer.h.0.attn.c_proj.bias 64 hidden_bias
-        transformer.h.0.mlp.c_fc.weight 256x64 dense_in
-        transformer.h.0.mlp.c_proj.weight 64x256 dense_out
-        transformer.ln_f.weight 64 final_norm
-        transformer.ln_f.bias 64 hidden_bias
-        lm_head.weight 50x64 readout""",
+        transformer.wte.weight 50x64 embedding | transformer.wpe.weight 16x64 position
+        transformer.h.0.ln_1.weight 64 norm | transformer.h.0.attn.c_attn.weight 192x64 attn_q+attn_k+attn_v
+        transformer.h.0.attn.c_proj.weight 64x64 attn_out | transformer.h.0.attn.c_proj.bias 64 hidden_bias
+        transformer.h.0.mlp.c_fc.weight 256x64 dense_in | transformer.h.0.mlp.c_proj.weight 64x256 dense_out
+        transformer.ln_f.weight 64 final_norm | transformer.ln_f.bias 64 hidden_bias | lm_head.weight 50x64 readout""",
     "OLMo-core MoE": """
-        embeddings.weight 50x64 embedding
-        blocks.0.attention_norm.weight 64 norm
-        blocks.0.attention.w_q.weight 64x64 attn_q
-        blocks.0.attention.w_k.weight 64x64 attn_k
-        blocks.0.attention.w_v.weight 64x64 attn_v
-        blocks.0.attention.w_out.weight 64x64 attn_out
-        blocks.0.feed_forward_norm.weight 64 norm
-        blocks.0.feed_forward_moe.router.weight 256 router
+        embeddings.weight 50x64 embedding | blocks.0.attention_norm.weight 64 norm
+        blocks.0.attention.w_q.weight 64x64 attn_q | blocks.0.attention.w_k.weight 64x64 attn_k
+        blocks.0.attention.w_v.weight 64x64 attn_v | blocks.0.attention.w_out.weight 64x64 attn_out
+        blocks.0.feed_forward_norm.weight 64 norm | blocks.0.feed_forward_moe.router.weight 256 router
         blocks.0.feed_forward_moe.experts.mlp.w1 128x64 expert_gate?
         blocks.0.feed_forward_moe.experts.mlp.w2 128x64 expert_out?
         blocks.0.feed_forward_moe.experts.mlp.w3 128x64 expert_in?
         blocks.0.feed_forward_moe.shared_mlp.w1.weight 32x64 shared_gate/?
         blocks.0.feed_forward_moe.shared_mlp.w2.weight 64x32 shared_out/?
-        blocks.0.feed_forward_moe.shared_mlp.w3.weight 32x64 shared_in/?
-        lm_head.norm.weight 64 final_norm?
+        blocks.0.feed_forward_moe.shared_mlp.w3.weight 32x64 shared_in/? | lm_head.norm.weight 64 final_norm?
         lm_head.w_out.weight 50x64 readout""",
     "torchtitan, DeepSeek-V3": """
-        tok_embeddings.weight 50x64 embedding
-        layers.0.attention.wq_a.weight 16x64 attn_q
-        layers.0.attention.q_norm.weight 16 norm
-        layers.0.attention.wq_b.weight 64x16 attn_q
-        layers.0.attention.wkv_a.weight 20x64 attn_k+attn_v
-        layers.0.attention.wkv_b.weight 64x16 attn_k+attn_v
-        layers.0.attention.wo.weight 64x64 attn_out
-        layers.0.moe.experts.w1 4x32x64 expert_gate/?
-        layers.0.moe.experts.w2 4x64x32 expert_out/?
-        layers.0.moe.experts.w3 4x32x64 expert_in/?
-        layers.0.moe.router.gate.weight 4x64 router
-        layers.0.moe.expert_bias 4 router_bias
-        layers.0.ffn_norm.weight 64 norm
-        norm.weight 64 final_norm
-        output.weight 50x64 readout""",
+        tok_embeddings.weight 50x64 embedding | layers.0.attention.wq_a.weight 16x64 attn_q
+        layers.0.attention.q_norm.weight 16 norm | layers.0.attention.wq_b.weight 64x16 attn_q
+        layers.0.attention.wkv_a.weight 20x64 attn_k+attn_v | layers.0.attention.wkv_b.weight 64x16 attn_k+attn_v
+        layers.0.attention.wo.weight 64x64 attn_out | layers.0.moe.experts.w1 4x32x64 expert_gate/?
+        layers.0.moe.experts.w2 4x64x32 expert_out/? | layers.0.moe.experts.w3 4x32x64 expert_in/?
+        layers.0.moe.router.gate.weight 4x64 router | layers.0.moe.expert_bias 4 router_bias
+        layers.0.ffn_norm.weight 64 norm | norm.weight 64 final_norm | output.weight 50x64 readout""",
     "Megatron-LM": """
         embedding.word_embeddings.weight 50x64 embedding
         decoder.layers.0.self_attention.linear_qkv.layer_norm_weight 64 norm
@@ -74,85 +56,53 @@ MODELS = {
         decoder.layers.0.mlp.experts.linear_fc2.weight1 64x32 expert_out
         decoder.layers.0.mlp.shared_experts.linear_fc1.weight 32x64 shared_in/-
         decoder.layers.0.mlp.shared_experts.linear_fc2.weight 64x32 shared_out
-        decoder.layers.0.mlp.shared_experts.gate_weight 1x64 router
-        decoder.final_layernorm.weight 64 final_norm
-        output_layer.weight 50x64 readout
-        mtp.layers.0.eh_proj.weight 64x128 -
+        decoder.layers.0.mlp.shared_experts.gate_weight 1x64 router | decoder.final_layernorm.weight 64 final_norm
+        output_layer.weight 50x64 readout | mtp.layers.0.eh_proj.weight 64x128 -
         mtp.layers.0.transformer_layer.self_attention.linear_proj.weight 64x64 -
         mtp.layers.0.final_layernorm.weight 64 -""",
     "dMoE of MegaBlocks in DBRX": """
-        transformer.wte.weight 50x64 embedding
-        transformer.blocks.0.norm_attn_norm.norm_1.weight 64 norm
+        transformer.wte.weight 50x64 embedding | transformer.blocks.0.norm_attn_norm.norm_1.weight 64 norm
         transformer.blocks.0.norm_attn_norm.attn.Wqkv.weight 96x64 attn_q+attn_k+attn_v
         transformer.blocks.0.norm_attn_norm.attn.out_proj.weight 64x64 attn_out
         transformer.blocks.0.ffn.router.layer.weight 4x64 router
         transformer.blocks.0.ffn.experts.mlp.w1 128x64 expert_gate
         transformer.blocks.0.ffn.experts.mlp.v1 128x64 expert_in
-        transformer.blocks.0.ffn.experts.mlp.w2 128x64 expert_out
-        transformer.norm_f.weight 64 final_norm
+        transformer.blocks.0.ffn.experts.mlp.w2 128x64 expert_out | transformer.norm_f.weight 64 final_norm
         lm_head.weight 50x64 readout""",
     "gpt-oss as it was published": """
-        embedding.weight 50x64 embedding
-        block.0.attn.norm.scale 64 norm
-        block.0.attn.sinks 4 hidden_bias
-        block.0.attn.qkv.weight 96x64 attn_q+attn_k+attn_v
-        block.0.attn.out.weight 64x64 attn_out
-        block.0.mlp.norm.scale 64 norm
-        block.0.mlp.gate.weight 4x64 -
-        block.0.mlp.mlp1_weight 4x64x64 -
-        block.0.mlp.mlp2_weight 4x64x32 -
-        norm.scale 64 final_norm
-        unembedding.weight 50x64 readout""",
+        embedding.weight 50x64 embedding | block.0.attn.norm.scale 64 norm | block.0.attn.sinks 4 hidden_bias
+        block.0.attn.qkv.weight 96x64 attn_q+attn_k+attn_v | block.0.attn.out.weight 64x64 attn_out
+        block.0.mlp.norm.scale 64 norm | block.0.mlp.gate.weight 4x64 - | block.0.mlp.mlp1_weight 4x64x64 -
+        block.0.mlp.mlp2_weight 4x64x32 - | norm.scale 64 final_norm | unembedding.weight 50x64 readout""",
     "T5, encoder and decoder": """
-        shared.weight 50x64 embedding
-        encoder.block.0.layer.0.SelfAttention.q.weight 64x64 -
-        encoder.block.0.layer.0.SelfAttention.k.weight 64x64 -
-        encoder.block.0.layer.0.SelfAttention.v.weight 64x64 -
-        encoder.final_layer_norm.weight 64 -
-        decoder.block.0.layer.0.SelfAttention.q.weight 64x64 attn_q
+        shared.weight 50x64 embedding | encoder.block.0.layer.0.SelfAttention.q.weight 64x64 -
+        encoder.block.0.layer.0.SelfAttention.k.weight 64x64 - | encoder.block.0.layer.0.SelfAttention.v.weight 64x64 -
+        encoder.final_layer_norm.weight 64 - | decoder.block.0.layer.0.SelfAttention.q.weight 64x64 attn_q
         decoder.block.0.layer.0.SelfAttention.k.weight 64x64 attn_k
         decoder.block.0.layer.0.SelfAttention.v.weight 64x64 attn_v
         decoder.block.0.layer.0.SelfAttention.o.weight 64x64 attn_out
-        decoder.block.0.layer.1.EncDecAttention.o.weight 64x64 -
-        decoder.final_layer_norm.weight 64 final_norm
+        decoder.block.0.layer.1.EncDecAttention.o.weight 64x64 - | decoder.final_layer_norm.weight 64 final_norm
         lm_head.weight 50x64 readout""",
     "MLPs whose words stand for something else than usual": """
-        transformer.h.0.mlp.w1.weight 32x64 -
-        transformer.h.0.mlp.w2.weight 32x64 -
-        transformer.h.0.mlp.c_proj.weight 64x32 -
-        transformer.h.1.mlp.fc_1.weight 32x64 -
-        transformer.h.1.mlp.fc_2.weight 32x64 -
-        transformer.h.1.mlp.proj.weight 64x32 -
-        transformer.h.2.mlp.w1.weight 32x64 -/dense_gate?
-        transformer.h.2.mlp.w2.weight 32x64 -/dense_out?
-        transformer.h.2.mlp.w3.weight 64x32 -/dense_in?
-        transformer.h.3.mlp.fc1.weight 64x64 dense_in+dense_gate/-
-        transformer.h.3.mlp.fc2.weight 64x32 dense_out
-        transformer.h.4.mlp.fc1.weight 32x64 dense_in/-
+        transformer.h.0.mlp.w1.weight 32x64 - | transformer.h.0.mlp.w2.weight 32x64 -
+        transformer.h.0.mlp.c_proj.weight 64x32 - | transformer.h.1.mlp.fc_1.weight 32x64 -
+        transformer.h.1.mlp.fc_2.weight 32x64 - | transformer.h.1.mlp.proj.weight 64x32 -
+        transformer.h.2.mlp.w1.weight 32x64 -/dense_gate? | transformer.h.2.mlp.w2.weight 32x64 -/dense_out?
+        transformer.h.2.mlp.w3.weight 64x32 -/dense_in? | transformer.h.3.mlp.fc1.weight 64x64 dense_in+dense_gate/-
+        transformer.h.3.mlp.fc2.weight 64x32 dense_out | transformer.h.4.mlp.fc1.weight 32x64 dense_in/-
         transformer.h.4.mlp.fc2.weight 64x32 dense_out""",
     "what is no FFN and no attention": """
-        model.layers.0.self_attn.q_proj.weight 64x64 attn_q
-        model.layers.0.self_attn.k_proj.weight 64x64 attn_k
-        model.layers.0.self_attn.v_proj.weight 64x64 attn_v
-        model.layers.0.self_attn.o_proj.weight 64x64 attn_out
-        model.layers.0.self_attn.gate_proj.weight 64x64 -
-        model.layers.0.self_attn.indexer.wk.weight 64x64 -
-        model.layers.0.self_attn.q_proj.lora_A.default.weight 4x64 -
-        model.layers.0.cross_attn.q_proj.weight 64x64 -
-        model.layers.0.adapter.down_proj.weight 4x64 -
-        model.layers.0.input_layernorm.mlp.fc1.weight 4x64 -
-        model.layers.0.mixer.out_proj.weight 64x64 -
-        model.layers.0.time_mix.dense.weight 64x64 -
-        model.layers.1.attention.key.weight 64x64 -
-        model.layers.1.attention.value.weight 64x64 -
-        model.layers.1.attention.receptance.weight 64x64 -
-        model.layers.1.attention.output.weight 64x64 -
-        model.layers.9.shared_head.norm.weight 64 -
-        model.layers.9.shared_head.head.weight 50x64 -
-        model.vision_tower.layers.0.self_attn.q_proj.weight 64x64 -
-        model.vision_embed_tokens.weight 64x64 -
-        model.w_out.weight 64x64 -
-        model.norm.weight 64 final_norm""",
+        model.layers.0.self_attn.q_proj.weight 64x64 attn_q | model.layers.0.self_attn.k_proj.weight 64x64 attn_k
+        model.layers.0.self_attn.v_proj.weight 64x64 attn_v | model.layers.0.self_attn.o_proj.weight 64x64 attn_out
+        model.layers.0.self_attn.gate_proj.weight 64x64 - | model.layers.0.self_attn.indexer.wk.weight 64x64 -
+        model.layers.0.self_attn.q_proj.lora_A.default.weight 4x64 - | model.layers.0.cross_attn.q_proj.weight 64x64 -
+        model.layers.0.adapter.down_proj.weight 4x64 - | model.layers.0.input_layernorm.mlp.fc1.weight 4x64 -
+        model.layers.0.mixer.out_proj.weight 64x64 - | model.layers.0.time_mix.dense.weight 64x64 -
+        model.layers.1.attention.key.weight 64x64 - | model.layers.1.attention.value.weight 64x64 -
+        model.layers.1.attention.receptance.weight 64x64 - | model.layers.1.attention.output.weight 64x64 -
+        model.layers.9.shared_head.norm.weight 64 - | model.layers.9.shared_head.head.weight 50x64 -
+        model.vision_tower.layers.0.self_attn.q_proj.weight 64x64 - | model.vision_embed_tokens.weight 64x64 -
+        model.w_out.weight 64x64 - | model.norm.weight 64 final_norm""",
 }
 # Names of norms outside the blocks -> their roles.
 NORMS = {
@@ -166,40 +116,22 @@ NORMS = {
     "Gemma 4": {"model.per_layer_projection_norm": "-", "model.norm": "final_norm"},
     "ModernBERT, where two could be the last": {"model.final_norm": "-", "lm_head.norm": "-"},
 }
-# Architecture of transformers -> settings that make it small, beside those of TINY.
+# Settings that make an architecture of transformers small.
 TINY = {
     "vocab_size": 50,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "moe_intermediate_size": 16,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
-    "n_group": 1,
-    "topk_group": 1,
     "kv_lora_rank": 16,
     "q_lora_rank": 12,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "d_model": 32,
-    "n_heads": 4,
-    "n_layers": 2,
-    "ffn_dim": 48,
-    "num_shared_experts": 1,
-    "num_dense_layers": 1,
     "layer_types": ["full_attention"] * 2,
-    "shared_expert_intermediate_size": 16,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
+    **dict.fromkeys(("hidden_size", "d_model"), 32),
+    **dict.fromkeys(("intermediate_size", "ffn_dim"), 48),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 16),
+    **dict.fromkeys(("head_dim", "qk_nope_head_dim", "v_head_dim"), 8),
+    **dict.fromkeys(("num_attention_heads", "n_heads", "qk_rope_head_dim"), 4),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("num_hidden_layers", "n_layers", "num_key_value_heads", "num_experts_per_tok"), 2),
+    **dict.fromkeys(("n_shared_experts", "num_shared_experts", "first_k_dense_replace", "num_dense_layers"), 1),
+    **dict.fromkeys(("n_group", "topk_group"), 1),
+    **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
 }
 # The roles in a block, and of what is around it, as the forward passes read the tensors: last words of a name -> role.
 KINDS = {
@@ -224,8 +156,8 @@ PREFIXES = ("model", "module", "_orig_mod", "language_model", "base_model.model"
 def table(text: str) -> tuple[dict[str, tuple[int, ...]], dict[str, str], dict[str, str]]:
     """Return name -> size, name -> role by size, and name -> role by the name alone."""
     sizes, roles, alone = {}, {}, {}
-    for line in text.strip().splitlines():
-        name, size, given = line.split()
+    for entry in re.split(r"[|\n]", text.strip()):
+        name, size, given = entry.split()
         role, slash, other = given.partition("/")
         sizes[name] = tuple(map(int, size.split("x")))
         roles[name], alone[name] = role, role if not slash else f"{role}?" if other == "?" else other
@@ -236,13 +168,6 @@ def spelled(sizes: Sizes) -> dict[str, str]:
     """Return name -> role, with a question mark behind a guess, and `-` for none."""
     found = proposals(sizes)
     return {name: f"{found[name].role}{'?' if found[name].guess else ''}" if name in found else "-" for name in sizes}
-
-
-@pytest.mark.parametrize("text", MODELS.values(), ids=MODELS)
-def test_a_name_counts_in_its_place_and_without_sizes_too(text: str) -> None:
-    sizes, roles, alone = table(text)
-    assert spelled(sizes) == roles
-    assert spelled(dict.fromkeys(sizes)) == alone
 
 
 @pytest.mark.parametrize(
@@ -305,9 +230,10 @@ def test_models_of_transformers_have_the_roles_of_their_forward_passes(kind: str
 
 
 @pytest.mark.parametrize("text", MODELS.values(), ids=MODELS)
-def test_no_prefix_and_no_name_of_the_list_of_blocks_changes_a_role(text: str) -> None:
-    sizes = table(text)[0]
-    roles = spelled(sizes)
+def test_a_name_counts_in_its_place_without_sizes_under_a_prefix_and_in_any_list_of_blocks(text: str) -> None:
+    sizes, roles, alone = table(text)
+    assert spelled(sizes) == roles
+    assert spelled(dict.fromkeys(sizes)) == alone
     for prefix in PREFIXES:
         inside = spelled({f"{prefix}.{name}": size for name, size in sizes.items()})
         assert {name: inside[f"{prefix}.{name}"] for name in sizes} == roles
@@ -351,14 +277,8 @@ def test_a_proposal_says_what_it_guesses_and_its_patterns_match_nothing_that_has
 
 
 def _block() -> nn.Module:
-    def linear() -> nn.Module:
-        return nn.Linear(8, 8, bias=False)
-
-    return nn.ModuleDict(
-        {
-            "attn": nn.ModuleDict({f"{name}_proj": linear() for name in "qkvo"}),
-            "norm": nn.LayerNorm(8, bias=False),
-            "adapter": nn.ModuleDict({"norm": nn.LayerNorm(8, bias=False), "down_proj": linear()}),
-            "mlp": nn.ModuleDict({"down_proj": linear()}),
-        }
-    )
+    linear = partial(nn.Linear, 8, 8, bias=False)
+    norm = partial(nn.LayerNorm, 8, bias=False)
+    attn, mlp = nn.ModuleDict({f"{name}_proj": linear() for name in "qkvo"}), nn.ModuleDict({"down_proj": linear()})
+    adapter = nn.ModuleDict({"norm": norm(), "down_proj": linear()})
+    return nn.ModuleDict({"attn": attn, "norm": norm(), "adapter": adapter, "mlp": mlp})

@@ -13,8 +13,6 @@ import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import Recipe, check_lr_ratios, scheduler
 
-PEAKS = ("embedding", "attn_q", "readout")
-
 
 def own_groups(model: Any = None, **hps: float) -> list[dict[str, Any]]:
     model = mixtral_of_width(64) if model is None else model
@@ -56,16 +54,74 @@ def test_the_shipped_schedule_multiplies_every_peak_by_the_same_factor() -> None
         assert at == pytest.approx([peak * factor(step) for peak in peaks])
     assert ratios(adam) == pytest.approx(before)
     assert check_lr_ratios(adam) == pytest.approx(factor(9))
-
-
-def test_one_lr_for_all_groups_breaks_the_ratios_and_the_check_says_so() -> None:
-    adam = optimizer()
-    before = ratios(adam)
     for group in adam.param_groups:
         group["lr"] = 1e-3  # what nanoGPT and many others do
-    assert ratios(adam) != pytest.approx(before)
     with pytest.raises(HpxferError, match=r"must multiply the peak LR of all groups by one factor, got .*embedding"):
         Recipe.check_lr_ratios(adam)
+
+
+@pytest.mark.parametrize(("scaled_before", "factor"), [(2.0, 1.0), (1.0, 0.0)])
+def test_a_common_factor_before_the_schedule_and_its_end_at_zero_are_no_fault(
+    scaled_before: float, factor: float
+) -> None:
+    adam = optimizer()
+    for group in adam.param_groups:
+        group["lr"] *= scaled_before
+    run(scheduler(adam, lambda step: factor), adam, 2)
+    assert check_lr_ratios(adam) == pytest.approx(scaled_before * factor)
+
+
+def swapped() -> torch.optim.Optimizer:
+    """Return an optimizer that loaded a state whose first two groups have each other's numbers."""
+    adam = optimizer()
+    one, two, *others = adam.state_dict()["param_groups"]
+    assert one["peak_lr"] != two["peak_lr"]
+    groups = [{**two, "params": one["params"]}, {**one, "params": two["params"]}, *others]
+    adam.load_state_dict({**adam.state_dict(), "param_groups": groups})
+    return adam
+
+
+def with_initial_lr(value: Any) -> torch.optim.Optimizer:
+    adam = optimizer()
+    for group in adam.param_groups:
+        group["initial_lr"] = value
+    return adam
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: torch.optim.AdamW(torch.nn.Linear(2, 2).parameters(), lr=1e-3),
+            r"must have the groups of recipe\.param_groups, got others",
+        ),
+        (
+            lambda: torch.optim.SGD(own_groups(weight_decay=0.1)),
+            "must be that of the recipe, AdamW, .*, got SGD",
+        ),
+        (
+            lambda: torch.optim.Adam(own_groups(weight_decay=0.1)),
+            "must be that of the recipe, AdamW, .*, got Adam",
+        ),
+        (
+            lambda: scheduler(optimizer(), lambda step: 1.0),
+            r"must be one of torch\.optim, .*, got LambdaLR, which has no param_groups",
+        ),
+        (swapped, "in place of"),
+        (lambda: with_initial_lr(1e-3), "got for initial_lr"),
+        (lambda: with_initial_lr(torch.tensor(1e-3)), "got for initial_lr"),
+    ],
+)
+def test_what_is_not_the_optimizer_of_the_recipe_is_refused(make: Any, said: str) -> None:
+    with pytest.raises(HpxferError, match=said):
+        check_lr_ratios(make())
+    if "got others" in said:
+        with pytest.raises(HpxferError, match=said):
+            scheduler(make(), lambda step: 1.0)
+
+
+def test_adam_without_weight_decay_is_adamw() -> None:
+    assert check_lr_ratios(torch.optim.Adam(own_groups(weight_decay=0.0))) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -91,53 +147,25 @@ def test_which_of_torchs_schedules_keep_them(make: Any, keeps: bool) -> None:
             check_lr_ratios(adam)
 
 
-def test_a_caller_may_scale_all_groups_before_the_schedule_starts() -> None:
-    adam = optimizer()
-    for group in adam.param_groups:
-        group["lr"] *= 2
-    run(scheduler(adam, lambda step: 1.0), adam, 2)
-    assert check_lr_ratios(adam) == pytest.approx(2.0)
-
-
-def test_the_end_of_a_schedule_at_zero_is_no_fault() -> None:
-    adam = optimizer()
-    run(scheduler(adam, lambda step: 0.0), adam, 1)
-    assert check_lr_ratios(adam) == 0.0
-
-
-@pytest.mark.parametrize("call", [lambda adam: scheduler(adam, lambda step: 1.0), check_lr_ratios])
-def test_an_optimizer_with_other_groups_is_refused(call: Any) -> None:
-    other = torch.optim.AdamW(torch.nn.Linear(2, 2).parameters(), lr=1e-3)
-    with pytest.raises(HpxferError, match=r"must have the groups of recipe\.param_groups, got others"):
-        call(other)
-
-
-def test_a_state_of_another_run_brings_its_own_lrs_and_the_check_says_so() -> None:
-    model = mixtral_of_width(64)
-    tuned_before, same = optimizer(model, lr=2.0**-6).state_dict(), optimizer(model).state_dict()
-    adam = optimizer(model)
-    adam.load_state_dict(same)
-    assert check_lr_ratios(adam) == 1.0
-    adam.load_state_dict(tuned_before)
-    for call in (check_lr_ratios, lambda adam: scheduler(adam, lambda step: 1.0)):
-        with pytest.raises(
-            HpxferError, match=r"must be those of recipe\.param_groups, got peak_lr 0\.0\d+ in place of"
-        ):
-            call(adam)
-
-
 @pytest.mark.parametrize(
     ("hps", "said"),
-    [({"weight_decay": 0.5}, "weight_decay 0.5 in"), ({"eps": 1e-8}, "eps 5e-09 in"), ({"beta1": 0.8}, "beta1 0.8 in")],
+    [
+        ({"lr": 2.0**-6}, r"got peak_lr 0\.0\d+ in place of"),
+        *(({"weight_decay": 0.5}, "weight_decay 0.5 in"), ({"eps": 1e-8}, "eps 5e-09 in")),
+        ({"beta1": 0.8}, "beta1 0.8 in"),
+    ],
     ids=str,
 )
-def test_a_state_of_a_run_with_the_same_lr_is_compared_in_its_other_numbers(hps: dict[str, float], said: str) -> None:
+def test_a_state_of_another_run_brings_its_own_numbers_and_the_check_says_so(hps: dict[str, float], said: str) -> None:
     model = mixtral_of_width(64)
-    other = optimizer(model, **{"weight_decay": 0.1, **hps}).state_dict()
+    same, other = (optimizer(model, **{"weight_decay": 0.1, **each}).state_dict() for each in ({}, hps))
     adam = optimizer(model, weight_decay=0.1)
+    adam.load_state_dict(same)
+    assert check_lr_ratios(adam) == 1.0
     adam.load_state_dict(other)
-    with pytest.raises(HpxferError, match=said):
-        check_lr_ratios(adam)
+    for call in (check_lr_ratios, lambda adam: scheduler(adam, lambda step: 1.0)):
+        with pytest.raises(HpxferError, match=rf"must be those of recipe\.param_groups, .*{said}"):
+            call(adam)
 
 
 @pytest.mark.parametrize("make_before", [True, False])
@@ -160,44 +188,3 @@ def test_what_the_message_advises_restores_all_numbers_and_the_start_of_the_sche
     for group, own in zip(adam.param_groups, new, strict=True):
         assert group["lr"] == own["lr"] / 4
         assert all(group[key] == own[key] for key in ("peak_lr", "weight_decay", "eps", "betas"))
-
-
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
-def test_an_optimizer_of_another_kind_than_the_recipes_is_refused(kind: Any) -> None:
-    other = kind(own_groups(weight_decay=0.1))
-    with pytest.raises(HpxferError, match=f"must be that of the recipe, AdamW, .*, got {kind.__name__}"):
-        check_lr_ratios(other)
-
-
-def test_adam_without_weight_decay_is_adamw() -> None:
-    assert check_lr_ratios(torch.optim.Adam(own_groups(weight_decay=0.0))) == 1.0
-
-
-def test_a_schedule_in_place_of_the_optimizer_is_refused() -> None:
-    with pytest.raises(HpxferError, match=r"must be one of torch\.optim, .*, got LambdaLR, which has no param_groups"):
-        check_lr_ratios(scheduler(optimizer(), lambda step: 1.0))  # type: ignore[arg-type]
-
-
-def test_a_state_of_groups_in_another_order_is_found_by_its_tensors() -> None:
-    model = mixtral_of_width(64)
-    adam = optimizer(model)
-    first, *rest = (dict(group) for group in adam.param_groups)
-    adam.load_state_dict({**adam.state_dict(), "param_groups": _swapped(adam.state_dict()["param_groups"])})
-    assert first["peak_lr"] != rest[0]["peak_lr"]
-    with pytest.raises(HpxferError, match="in place of"):
-        check_lr_ratios(adam)
-
-
-def _swapped(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the groups with the numbers of the first two exchanged, as of a run that ordered them otherwise."""
-    one, two, *others = groups
-    return [{**two, "params": one["params"]}, {**one, "params": two["params"]}, *others]
-
-
-@pytest.mark.parametrize("tensors", [False, True])
-def test_the_lr_from_which_a_schedule_starts_counts_too(tensors: bool) -> None:
-    adam = optimizer()
-    for group in adam.param_groups:
-        group["initial_lr"] = torch.tensor(1e-3) if tensors else 1e-3
-    with pytest.raises(HpxferError, match="got for initial_lr"):
-        check_lr_ratios(adam)

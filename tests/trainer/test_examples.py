@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,34 +43,41 @@ class Ran:
         return [line["loss"] for line in self.lines(trial, "report")]
 
 
-def run(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *overrides: str
-) -> Ran:
-    """Run an example in a folder of its own, with some keys changed."""
-    folder = tmp_path / name
-    shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.chdir(folder)
-    # torchrun lies beside the Python that runs the tests.
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    options = [part for override in ("name=small", *overrides) for part in ("--set", override)]
-    code, out, err = hpxfer(capsys, "run", f"own_{name}.yaml", "--executor", "local", "--yes", *options)
-    assert code == 0, out + err
-    return Ran(folder / "results" / "small")
+SMALL = ("name=small", "seeds=1", "grid.lr.log2=[-7,-7]", "training.steps=20", "training.schedule.warmup=4")
 
 
-def test_numpy_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    shrunken = ("grid.lr.log2=[-7,-6]", "seeds=2", "axes.width=[32, 64]", "training.steps=60")
-    ran = run("numpy", tmp_path, capsys, monkeypatch, *shrunken)
-    assert len(ran.trials) == 2 * 2 * 2 * 2
-    assert set(ran.trials["status"]) == {"finished"}
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Runs an example in a folder of its own, with some keys changed."""
+
+    def started(name: str, *overrides: str) -> Ran:
+        folder = tmp_path / name
+        shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        monkeypatch.chdir(folder)
+        # torchrun lies beside the Python that runs the tests.
+        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        options = [part for override in overrides for part in ("--set", override)]
+        code, out, err = hpxfer(capsys, "run", f"own_{name}.yaml", "--executor", "local", "--yes", *options)
+        assert code == 0, out + err
+        ran = Ran(folder / "results" / "small")
+        assert set(ran.trials["status"]) == {"finished"}
+        return ran
+
+    return started
+
+
+@pytest.mark.slow
+def test_numpy_alone(run: Callable[..., Ran]) -> None:
+    ran = run("numpy", "name=small", "grid.lr.log2=[-6,-6]", "seeds=2", "axes.width=[32, 64]", "training.steps=60")
+    assert len(ran.trials) == 2 * 2 * 2
     assert set(ran.trials["loss_unit"]) == {"squared error"}
     rows = ran.trials.assign(width=[json.loads(own)["width"] for own in ran.trials["own"]])
     loss = rows.set_index(["width", "parameterization", "lr", "seed"])["final_window_loss_nats"]
-    for lr in (2.0**-7, 2.0**-6):
-        for seed in (0, 1):
-            assert loss[32, "own:scaled", lr, seed] == loss[32, "own:plain", lr, seed]  # to the bit: one model
-            assert loss[64, "own:scaled", lr, seed] != loss[64, "own:plain", lr, seed]
-        assert loss[32, "own:plain", lr, 0] != loss[32, "own:plain", lr, 1]
+    lr = 2.0**-6
+    for seed in (0, 1):
+        assert loss[32, "own:scaled", lr, seed] == loss[32, "own:plain", lr, seed]  # to the bit: one model
+        assert loss[64, "own:scaled", lr, seed] != loss[64, "own:plain", lr, seed]
+    assert loss[32, "own:plain", lr, 0] != loss[32, "own:plain", lr, 1]
     first = ran.trials.index[0]
     assert ran.losses(first)[-1] < ran.losses(first)[0] / 1.5
 
@@ -86,14 +94,9 @@ def test_the_function_in_numpy_is_short_and_needs_no_torch() -> None:
 
 
 @pytest.mark.slow
-def test_nanogpt_under_torchrun(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrunken = ("grid.lr.log2=[-7,-7]", "seeds=1", f"axes.width.shapes=[{NARROW_GPT}]", "training.steps=20")
-    schedule = "training.schedule.warmup=4"
-    more = ("parameterizations=[completep]", "trainer.args.save_every=8")
-    ran = run("nanogpt", tmp_path, capsys, monkeypatch, *shrunken, schedule, *more)
-    assert set(ran.trials["status"]) == {"finished"}
+def test_nanogpt_under_torchrun(run: Callable[..., Ran]) -> None:
+    of_it = (f"axes.width.shapes=[{NARROW_GPT}]", "parameterizations=[completep]", "trainer.args.save_every=8")
+    ran = run("nanogpt", *SMALL, *of_it)
     assert len(ran.trials) == 2
     for trial, row in ran.trials.iterrows():
         config, losses = ran.config(str(trial)), ran.losses(str(trial))
@@ -108,11 +111,8 @@ def test_nanogpt_under_torchrun(
         assert schedule_keeps_ratios(receipts).status == "passed"
         wrong = {role: {**numbers, "eps": 2 * numbers["eps"]} for role, numbers in expected.items()}
         assert groups_match(receipts[0]["groups"], wrong).status == "failed"
-    assert_resumes(ran, str(ran.trials.index[0]))
-
-
-def assert_resumes(ran: Ran, trial: str) -> None:
-    """Assert that the trial goes on from its checkpoint as if it had never ended: the same losses, to the bit."""
+    # A trial goes on from its checkpoint as if it had never ended: the same losses, to the bit.
+    trial = str(ran.trials.index[0])
     folder, config = ran.folder / "runs" / trial, ran.config(trial)
     (checkpoint,) = (folder / "ckpt").iterdir()  # the newest alone is kept
     assert checkpoint.name == "step-15.pt"
@@ -127,15 +127,10 @@ def assert_resumes(ran: Ran, trial: str) -> None:
 
 
 @pytest.mark.slow
-def test_mixtral_under_the_trainer_of_transformers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mixtral_under_the_trainer_of_transformers(run: Callable[..., Ran]) -> None:
     pytest.importorskip("transformers", reason="needs the extra hf")
     pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
-    shrunken = ("grid.lr.log2=[-7,-7]", "seeds=1", f"axes.width.shapes=[{NARROW_MIXTRAL}]", "training.steps=20")
-    schedule = "training.schedule.warmup=4"
-    ran = run("mixtral", tmp_path, capsys, monkeypatch, *shrunken, schedule, "parameterizations=[completep-moe]")
-    assert set(ran.trials["status"]) == {"finished"}
+    ran = run("mixtral", *SMALL, f"axes.width.shapes=[{NARROW_MIXTRAL}]", "parameterizations=[completep-moe]")
     for trial in ran.trials.index:
         losses = ran.losses(str(trial))
         assert len(losses) == 20

@@ -46,9 +46,37 @@ def test_points_come_while_it_runs(runner: Runner) -> None:
     assert ending.status == "finished"
 
 
-def test_the_last_line_of_a_quick_command_is_read(runner: Runner) -> None:
-    run = runner.run("report(2, 3.0)\nos.kill(os.getpid(), 9)")
-    assert [point.step for point in run.points] == [2]
+BLOW_UP = "for step, loss in enumerate({}): report(step, loss)\n"
+SLEEP = "time.sleep(600)"
+NAN = "report(0, 3.0)\nsys.exit('found NaN in grads')"
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "status", "steps", "diverged"),
+    [
+        ("report(2, 3.0)\nos.kill(os.getpid(), 9)", {}, "failed", [2], None),  # the last line of a quick command
+        (f"report(2, 3.0)\n{RESULT}\nos._exit(9)", {}, "finished", [2], None),
+        (f"report(2, 3.0)\n{RESULT}\n{SLEEP}", {"grace_s": 0.5}, "finished", [2], None),
+        (f"report(0, 3.0)\n{RESULT}\nreport(1, float('nan'))\nprint('x', file=lines)", {}, "finished", [0], None),
+        ('report(1, 3.0)\nreport(2, 2.0)\nlines.write(\'{"type": "rep\')', {}, "finished", [1, 2], None),  # torn
+        (BLOW_UP.format((2.0, 8.1)) + SLEEP, {}, "diverged", [0], 1),
+        (BLOW_UP.format((2.0, 1.0, 9.0)) + SLEEP, {}, "diverged", [0, 1], 2),
+        (BLOW_UP.format((2.0, 8.0, 7.9)), {}, "finished", [0, 1, 2], None),
+        (BLOW_UP.format((0.1, 8.0, 7.9)), {"guess_loss": 2.0}, "finished", [0, 1, 2], None),
+        (f"report(0, 3.0)\nsay(type='result', status='diverged', step=1)\n{SLEEP}", {}, "diverged", [0], 1),
+        (NAN, {"nan_exit": (r"found NaN in \w+",)}, "diverged", [0], 1),
+        (NAN, {"nan_exit": ("never",)}, "failed", [0], None),
+    ],
+)
+def test_how_reports_and_results_count(
+    runner: Runner, program: str, given: dict[str, Any], status: str, steps: list[int], diverged: int | None
+) -> None:
+    run = runner.run(program, **given)
+    assert (run.ending.status, run.ending.diverged_step) == (status, diverged), run.ending.message
+    assert [point.step for point in run.ending.points] == steps
+    assert run.points[: len(steps)] == list(run.ending.points)
+    assert run.took_s < HANG_S / 2
+    assert "for step" not in program or not diverged or "above 8, 4 times" in run.ending.message
 
 
 def test_short_trials_lose_nothing(runner: Runner) -> None:
@@ -56,52 +84,6 @@ def test_short_trials_lose_nothing(runner: Runner) -> None:
         job = runner.job("for step in range(3): report(step, 3.0)", attempt=number + 1)
         seen, _ = to_the_end(follow(job, stop=lambda: False))
         assert sum(len(each.points) for each in seen) == 3
-
-
-def test_a_result_counts_whatever_the_exit_code(runner: Runner) -> None:
-    assert runner.run(f"report(2, 3.0)\n{RESULT}\nos._exit(9)").ending.status == "finished"
-
-
-def test_a_command_that_does_not_end_after_its_result(runner: Runner) -> None:
-    run = runner.run(f"report(2, 3.0)\n{RESULT}\ntime.sleep(600)", grace_s=0.5)
-    assert run.ending.status == "finished"
-    assert run.took_s < HANG_S / 2
-
-
-def test_lines_after_the_result_do_not_count(runner: Runner) -> None:
-    run = runner.run(f"report(0, 3.0)\n{RESULT}\nreport(1, float('nan'))\nprint('x', file=lines, flush=True)")
-    assert (run.ending.status, len(run.ending.points)) == ("finished", 1)
-
-
-def test_a_torn_last_line_is_ignored(runner: Runner) -> None:
-    run = runner.run('report(1, 3.0)\nreport(2, 2.0)\nlines.write(\'{"type": "rep\'); lines.flush()')
-    assert (run.ending.status, len(run.ending.points)) == ("finished", 2)
-
-
-@pytest.mark.parametrize("losses", [(2.0, 8.1), (2.0, 1.0, 9.0)])
-def test_a_finite_blow_up(runner: Runner, losses: tuple[float, ...]) -> None:
-    run = runner.run(f"for step, loss in enumerate({losses}): report(step, loss)\ntime.sleep(600)")
-    assert (run.ending.status, run.ending.diverged_step) == ("diverged", len(losses) - 1)
-    assert "above 8, 4 times" in run.ending.message
-    assert [point.loss for point in run.ending.points] == list(losses[:-1])
-
-
-def test_losses_below_the_limit_are_no_blow_up(runner: Runner) -> None:
-    assert runner.run("for step, loss in enumerate((2.0, 8.0, 7.9)): report(step, loss)").ending.status == "finished"
-    run = runner.run("for step, loss in enumerate((0.1, 8.0, 7.9)): report(step, loss)", guess_loss=2.0)
-    assert run.ending.status == "finished"
-
-
-def test_a_divergence_that_is_declared(runner: Runner) -> None:
-    run = runner.run("report(0, 3.0)\nsay(type='result', status='diverged', step=1)\ntime.sleep(600)")
-    assert (run.ending.status, run.ending.diverged_step) == ("diverged", 1)
-
-
-@pytest.mark.parametrize(("pattern", "status"), [(r"found NaN in \w+", "diverged"), ("never", "failed")])
-def test_a_trainer_that_aborts_on_nan(runner: Runner, pattern: str, status: str) -> None:
-    run = runner.run("report(0, 3.0)\nsys.exit('found NaN in grads')", nan_exit=(pattern,))
-    assert run.ending.status == status
-    assert run.ending.diverged_step == (1 if status == "diverged" else None)
 
 
 def test_a_stop_gives_the_command_its_grace(runner: Runner) -> None:
@@ -120,23 +102,15 @@ time.sleep(600)
     _, ending = to_the_end(following)
     assert (ending.status, ending.kind, ending.advanced) == ("failed", "lost", True)
     assert "stopped" in ending.message
-
-
-def test_a_stop_ends_a_command_that_ignores_it(runner: Runner) -> None:
-    following = follow(
-        runner.job("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nreport(0, 3.0)\ntime.sleep(600)"), stop=lambda: True
-    )
-    started = time.monotonic()
-    _, ending = to_the_end(following)
-    assert ending.kind == "lost"
-    assert time.monotonic() - started < HANG_S / 2
+    program = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nreport(0, 3.0)\ntime.sleep(600)"  # it ignores the stop
+    run = runner.run(program, stop=lambda: True)
+    assert run.ending.kind == "lost"
+    assert run.took_s < HANG_S / 2
 
 
 def test_a_closed_generator_leaves_nothing(runner: Runner) -> None:
-    following = follow(
-        runner.job("if not os.fork(): os.setsid(); time.sleep(600)\nreport(0, 3.0)\ntime.sleep(600)"),
-        stop=lambda: False,
-    )
+    program = "if not os.fork(): os.setsid(); time.sleep(600)\nreport(0, 3.0)\ntime.sleep(600)"
+    following = follow(runner.job(program), stop=lambda: False)
     next(following)
     wait_until(lambda: len(runner.alive) == 2)
     following.close()
@@ -175,9 +149,7 @@ def test_a_checkpoint_that_is_gone_is_not_resumed_from(runner: Runner) -> None:
 
 
 def test_the_limit_of_a_blow_up_is_that_of_the_first_attempt(runner: Runner) -> None:
-    program = (
-        "report(int(lines.name.split('attempt-')[1][0]), {1: 1.0, 2: 5.0}[int(lines.name.split('attempt-')[1][0])])"
-    )
+    program = "attempt = int(lines.name.split('attempt-')[1][0])\nreport(attempt, {1: 1.0, 2: 5.0}[attempt])"
     assert runner.run(program).ending.kind == "bug"
     assert runner.run(program).ending.status == "diverged"
 
@@ -204,10 +176,10 @@ def test_the_files_of_an_attempt(runner: Runner) -> None:
         "trial": "t1",
         "attempt": 1,
         "steps": 3,
-        "run_dir": str(runner.folder),
-        "report_file": str(runner.folder / "attempt-1" / "reports.jsonl"),
-        "checkpoint_dir": str(runner.folder / "ckpt"),
         "resume": None,
+        "run_dir": str(runner.folder),
+        "checkpoint_dir": str(runner.folder / "ckpt"),
+        "report_file": str(runner.folder / "attempt-1" / "reports.jsonl"),
     }
     assert os.stat(runner.folder / "config.json").st_mode & 0o777 == 0o600
 
@@ -221,15 +193,10 @@ def test_a_node_that_does_not_speak(runner: Runner) -> None:
     assert runner.run("sys.exit(75)", **given).ending.kind == "lost"
 
 
-@pytest.fixture
-def secret(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("SLURM_JWT", "s3cret")
-    monkeypatch.setenv("HF_TOKEN", "s3cret")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    return "s3cret"
-
-
-def test_a_command_gets_declared_variables_and_no_secret(runner: Runner, secret: str) -> None:
+def test_a_command_gets_declared_variables_and_no_secret(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "s3cret"
+    for name, value in {"SLURM_JWT": secret, "HF_TOKEN": secret, "SLURM_JOB_ID": "7"}.items():
+        monkeypatch.setenv(name, value)
     runner.run("print(json.dumps(dict(os.environ)))", env={"MINE": "1"})
     variables = json.loads((runner.folder / "attempt-1" / "stdout").read_text())
     assert secret not in variables.values()
@@ -300,10 +267,7 @@ def test_the_checkpoint_that_an_attempt_goes_on_from_is_still_there(
     try:
         monkeypatch.setattr(import_module("hpxfer.trainer.follow"), "newest_checkpoint", slowly)
         wait_until(lambda: reports.read_text().count("checkpoint") > 5)
-        run = runner.run(
-            'open(json.load(open(os.environ["HPXFER_CONFIG"]))["resume"]).close()\n'
-            'say(type="result", status="finished", validation_loss=1.0)'
-        )
+        run = runner.run(f'open(json.load(open(os.environ["HPXFER_CONFIG"]))["resume"]).close()\n{RESULT}')
     finally:
         left.kill()
         left.wait()

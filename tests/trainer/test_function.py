@@ -28,12 +28,11 @@ def run(runner: Runner, body: str, *launcher: str, entry: str = "mine:train", **
     config = {
         "function": entry,
         "code_dir": str(runner.folder.parent),
-        "shape": {"width": 64},
-        "hps": {"lr": 0.5},
         "args": {"data": "x"},
         "seed": 7,
+        "shape": {"width": 64},
+        "hps": {"lr": 0.5},
         "roles": {"hidden": {"lr": 0.25}},
-        **given.pop("config", {}),
     }
     argv = [*(launcher or (sys.executable, "-m")), "hpxfer.trainer", str(runner.folder / "config.json")]
     env = {"PYTHONPATH": str(ROOT), **given.pop("env", {})}
@@ -64,20 +63,27 @@ def train(trial):
     assert log(runner, "stdout") == "{'width': 64} {'lr': 0.5} {'data': 'x'} 7 0 1 None None\n"
 
 
-def test_a_generator_reports_what_it_yields(runner: Runner) -> None:
-    body = """
+GENERATOR = """
 def train(trial):
     for step in range(trial.steps):
         yield {"step": step, "loss": 1.0, "grad_norm": 2.0}
     return {"validation": 3.0}
 """
+DIVERGES = "def train(trial):\n    trial.report(0, 1.0)\n    trial.diverged(1)\n    raise ValueError('goes on')"
+
+
+@pytest.mark.parametrize(
+    ("body", "seen"),
+    [
+        (GENERATOR, ("finished", 3.0, None, 3)),
+        ("def train(trial): trial.report(trial.steps, 1.0)", ("finished", None, None, 1)),  # its last step
+        (DIVERGES, ("diverged", None, 1, 1)),
+    ],
+)
+def test_how_else_a_function_ends(runner: Runner, body: str, seen: tuple[Any, ...]) -> None:
     ending = run(runner, body).ending
-    assert (ending.status, ending.validation_loss, len(ending.points)) == ("finished", 3.0, 3)
-    assert ending.points[0].metrics == {"grad_norm": 2.0}
-
-
-def test_a_function_that_returns_nothing_has_reported_its_last_step(runner: Runner) -> None:
-    assert run(runner, "def train(trial): trial.report(trial.steps, 1.0)").ending.status == "finished"
+    assert (ending.status, ending.validation_loss, ending.diverged_step, len(ending.points)) == seen
+    assert ending.points[0].metrics == ({"grad_norm": 2.0} if body == GENERATOR else {})
 
 
 @pytest.mark.parametrize(
@@ -89,7 +95,6 @@ def test_a_function_that_returns_nothing_has_reported_its_last_step(runner: Runn
         ("import hpxfer\ndef train(t): raise hpxfer.HpxferError('data: must exist')", "input", "data: must exist"),
         ("def train(trial): open('/no/such/data')", "input", "/no/such/data"),
         ("def train(trial): return 3.0", "input", "must return None or numbers by name"),
-        ("def train(trial): return {'validation': 'low'}", "input", "validation: must be a number, got 'low'"),
         ("def train(trial): yield 3.0", "input", "must yield"),
         ("def train(trial): trial.report(1, 'low')", "input", "loss: must be a number, got 'low'"),
         ("def train(trial): trial.groups(1, [{'params': object()}])", "input", "must be plain data"),
@@ -98,12 +103,14 @@ def test_a_function_that_returns_nothing_has_reported_its_last_step(runner: Runn
         ("def trian(trial): pass", "input", "mine has no 'train'; did you mean 'trian'?"),
         ("train = 3", "input", "must be a function"),
         ("import no_such_module", "input", "no_such_module"),
+        ("def train(trial):\n    with trial.checkpoint(1): pass", "input", "init_process_group() first"),
         ("1 / 0", "bug", "ZeroDivisionError"),
         ("def train(", "bug", "SyntaxError"),
     ],
 )
 def test_how_a_function_fails(runner: Runner, body: str, kind: str, words: str) -> None:
-    ending = run(runner, body).ending
+    ranks = {"RANK": "1", "WORLD_SIZE": "2"} if "checkpoint" in body else {}  # of which one cannot wait for the other
+    ending = run(runner, body, env=ranks).ending
     assert (ending.status, ending.kind) == ("failed", kind), ending.message
     assert words in ending.message
     if "must" in words or "did you mean" in words:
@@ -141,12 +148,6 @@ def test_a_function_that_hangs_says_where(runner: Runner) -> None:
     assert "in stuck" in ending.message
 
 
-def test_divergence_ends_a_function(runner: Runner) -> None:
-    body = "def train(trial):\n    trial.report(0, 1.0)\n    trial.diverged(1)\n    raise ValueError('goes on')"
-    ending = run(runner, body).ending
-    assert (ending.status, ending.diverged_step) == ("diverged", 1)
-
-
 CHECKPOINTS = """
 import os, signal
 def train(trial):
@@ -162,6 +163,22 @@ def train(trial):
 """
 
 
+FAILS = """
+def train(trial):
+    for step in range(2):
+        trial.report(step, 1.0)
+        with trial.checkpoint(step) as folder:
+            (folder / "x").touch()
+            if step: raise ValueError("no")
+"""
+
+
+def test_a_checkpoint_that_fails_changes_nothing(runner: Runner) -> None:
+    ending = run(runner, FAILS).ending
+    assert (ending.kind, ending.advanced) == ("bug", True)
+    assert os.listdir(runner.folder / "ckpt") == ["step-0"]
+
+
 def test_a_checkpoint_is_whole_or_not_there(runner: Runner) -> None:
     first = run(runner, CHECKPOINTS, steps=4).ending
     assert (first.kind, first.advanced) == ("memory", True)
@@ -171,20 +188,6 @@ def test_a_checkpoint_is_whole_or_not_there(runner: Runner) -> None:
     assert log(runner, "stdout", attempt=2) == "1\n"
     assert [point.loss for point in second.points] == [10, 21, 22, 23]
     assert os.listdir(runner.folder / "ckpt") == ["step-3"]
-
-
-def test_a_checkpoint_that_fails_changes_nothing(runner: Runner) -> None:
-    body = """
-def train(trial):
-    for step in range(2):
-        trial.report(step, 1.0)
-        with trial.checkpoint(step) as folder:
-            (folder / "x").touch()
-            if step: raise ValueError("no")
-"""
-    ending = run(runner, body).ending
-    assert (ending.kind, ending.advanced) == ("bug", True)
-    assert os.listdir(runner.folder / "ckpt") == ["step-0"]
 
 
 RANKS = """
@@ -204,15 +207,6 @@ def train(trial):
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
 
 
-@pytest.mark.slow
-def test_two_ranks_speak_once(runner: Runner) -> None:
-    ending = run(runner, RANKS, *TORCHRUN).ending
-    assert (ending.status, ending.validation_loss, ending.metrics) == ("finished", 2.0, {"world": 2.0}), ending.message
-    assert [point.loss for point in ending.points] == [1.0, 2.0, 3.0]
-    assert sorted(os.listdir(runner.folder / "ckpt" / "step-2")) == ["rank-0", "rank-1"]
-
-
-@pytest.mark.slow
 def test_an_error_of_one_rank_comes_through_torchrun(runner: Runner) -> None:
     body = "def train(trial):\n    if trial.rank: raise MemoryError('rank 1')\n    import time; time.sleep(600)"
     ending = run(runner, body, *TORCHRUN).ending
@@ -220,11 +214,12 @@ def test_an_error_of_one_rank_comes_through_torchrun(runner: Runner) -> None:
     assert json.loads((runner.folder / "attempt-1" / "error.json").read_text())["message"]["errorCode"] == 1
 
 
-def test_ranks_that_cannot_wait_have_no_checkpoint(runner: Runner) -> None:
-    body = "def train(trial):\n    with trial.checkpoint(1): pass"
-    ending = run(runner, body, env={"RANK": "1", "WORLD_SIZE": "2"}).ending
-    assert ending.kind == "input"
-    assert "init_process_group() first" in ending.message
+@pytest.mark.slow
+def test_two_ranks_speak_once(runner: Runner) -> None:
+    ending = run(runner, RANKS, *TORCHRUN).ending
+    assert (ending.status, ending.validation_loss, ending.metrics) == ("finished", 2.0, {"world": 2.0}), ending.message
+    assert [point.loss for point in ending.points] == [1.0, 2.0, 3.0]
+    assert sorted(os.listdir(runner.folder / "ckpt" / "step-2")) == ["rank-0", "rank-1"]
 
 
 def test_the_recipe_of_a_trial_is_at_its_shape() -> None:

@@ -1,15 +1,20 @@
-"""Lines: what is read from them, whatever they hold."""
+"""Lines, files of them, and the history of attempts: what is read, whatever they hold and however they grow."""
 
 from __future__ import annotations
 
 import json
 import math
+import tracemalloc
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpxfer.trainer.lines import Alive, Checkpoint, Fault, Groups, Line, Point, Result, parse_line
+from hpxfer.trainer.history import Reported, merged, newest_checkpoint, reached, read_earlier
+from hpxfer.trainer.lines import MAX_LINE_BYTES, Alive, Checkpoint, Fault, Groups, Line, Point, Result, parse_line
+from hpxfer.trainer.reader import Reader
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -47,6 +52,21 @@ def test_numbers_that_are_not_finite_may_be_text(spelled: str, value: float) -> 
     assert point.loss == value or (math.isnan(point.loss) and math.isnan(value))
 
 
+@pytest.mark.parametrize(
+    ("line", "key", "values"),
+    [
+        ({"type": "report", "loss": 1}, "step", [-1, 11, 1.5, True, None, "1", math.nan, 10**30]),
+        ({"type": "checkpoint", "step": 1}, "path", ["", None, 3, "a\0b"]),
+    ],
+)
+def test_a_step_is_a_whole_number_of_the_run_and_a_checkpoint_has_a_path(
+    line: dict[str, Any], key: str, values: list[Any]
+) -> None:
+    for value in values:
+        with pytest.raises(Fault, match=f"{key}: must"):
+            parse({**line, key: value})
+
+
 def test_the_other_lines() -> None:
     assert parse({"type": "alive"}) == Alive()
     assert parse({"type": "checkpoint", "step": 3.0, "path": "ckpt/3"}) == Checkpoint(3, "ckpt/3")
@@ -81,13 +101,145 @@ def test_any_content_is_a_line_or_a_fault(kind: str, content: dict[str, object])
         assert content.get("attempt", 2) == 2
 
 
-@pytest.mark.parametrize("step", [-1, 11, 1.5, True, None, "1", math.nan, 10**30])
-def test_a_step_is_a_whole_number_of_the_run(step: object) -> None:
-    with pytest.raises(Fault, match="step: must"):
-        parse({"type": "report", "step": step, "loss": 1})
+def reader_of(path: Path, steps: int = 1000) -> Reader:
+    return Reader(path, trial_id="t1", attempt=1, steps=steps)
 
 
-@pytest.mark.parametrize("path", ["", None, 3, "a\0b"])
-def test_a_checkpoint_has_a_path(path: object) -> None:
-    with pytest.raises(Fault, match="path: must"):
-        parse({"type": "checkpoint", "step": 1, "path": path})
+def report_line(step: int) -> bytes:
+    return json.dumps({"type": "report", "step": step, "loss": 1.0, "note of é": step}, ensure_ascii=False).encode()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.integers(0, 30),
+    st.lists(st.integers(1, 60), max_size=30),
+    st.binary(max_size=20).filter(lambda b: b"\n" not in b),
+)
+def test_pieces_make_no_difference(tmp_path: Path, num_lines: int, cuts: list[int], torn: bytes) -> None:
+    path = tmp_path / "reports.jsonl"
+    path.unlink(missing_ok=True)
+    data = b"".join(report_line(step) + b"\r\n\n" for step in range(num_lines)) + torn
+    reader, lines = reader_of(path), list(reader_of(path).read())
+    with path.open("ab") as file:
+        for size in [*cuts, len(data)]:
+            file.write(data[:size])
+            file.flush()
+            data = data[size:]
+            lines += reader.read()
+    assert [line.step for line in lines if isinstance(line, Point)] == list(range(num_lines))
+    assert reader.fault is None
+    assert not reader.has_more
+
+
+def test_a_fault_ends_the_reading(tmp_path: Path) -> None:
+    path = tmp_path / "reports.jsonl"
+    path.write_bytes(report_line(0) + b"\nhello\n" + report_line(1) + b"\n")
+    reader = reader_of(path)
+    assert len(list(reader.read())) == 1
+    assert str(reader.fault).startswith(f"{path}:2: must be one JSON object")
+    assert list(reader.read()) == []
+    path.write_bytes(report_line(0) + b"\n")
+    reader = reader_of(path)
+    assert len(list(reader.read())) == 1
+    path.write_bytes(b"")  # it was cut
+    assert list(reader.read()) == []
+    assert "open it for appending" in str(reader.fault)
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    reader = reader_of(path)
+    assert list(reader.read()) == []
+    assert "must have at most 67.9062 MiB for 1000 steps" in str(reader.fault)
+    absent = reader_of(tmp_path / "gone")
+    assert (list(absent.read()), absent.fault) == ([], None)
+
+
+def all_of(reader: Reader) -> tuple[int, int]:
+    """Return how many lines a reader has, and how much memory reading took at most."""
+    tracemalloc.start()
+    count = 0
+    while reader.has_more:
+        count += sum(1 for _ in reader.read())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return count, peak
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_line_of_absurd_size(tmp_path: Path, end: bytes) -> None:
+    path = tmp_path / "reports.jsonl"
+    path.write_bytes(report_line(0) + b"\n" + b"x" * (MAX_LINE_BYTES + 2**20) + end)
+    reader = reader_of(path)
+    count, peak = all_of(reader)
+    assert count == 1
+    assert peak < 5 * MAX_LINE_BYTES
+    assert reader.fault is not None
+    assert "reports.jsonl:2: a line must have at most 4 MiB" in reader.fault or "must be one JSON" in reader.fault
+
+
+def test_many_short_lines_take_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "reports.jsonl"
+    path.write_bytes(b'{"type": "alive"}\n' * 50_000)
+    count, peak = all_of(reader_of(path))
+    assert count == 50_000
+    assert peak < 16 * 2**20
+    told = Reported(1)
+    for step in range(1000):
+        told.add(Groups(step, ()))
+    assert len(told.groups) < 100  # receipts neither
+
+
+STEPS = st.sets(st.integers(0, 20)).map(sorted)
+
+
+@given(st.lists(STEPS, max_size=5))
+def test_a_later_attempt_wins_from_its_first_step_on(attempts: list[list[int]]) -> None:
+    told = [
+        Reported(number, points=[Point(step, float(number), {}) for step in steps])
+        for number, steps in enumerate(attempts)
+    ]
+    points = merged(told)
+    assert [point.step for point in points] == sorted({point.step for point in points})
+    # By steps instead of by attempts: a step is that of the last attempt that has it, unless a later one began before.
+    for step in range(21):
+        having = [number for number, steps in enumerate(attempts) if step in steps]
+        began = [number for number, steps in enumerate(attempts) if steps and steps[0] <= step]
+        expected = [having[-1]] if having and having[-1] == began[-1] else []
+        assert [point.loss for point in points if point.step == step] == expected
+
+
+def test_the_newest_checkpoint_that_exists(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    told = [
+        Reported(1, checkpoints=[Checkpoint(1, "a"), Checkpoint(2, str(tmp_path / "b")), Checkpoint(3, "gone")]),
+        Reported(2, checkpoints=[Checkpoint(1, "a")]),
+    ]
+    assert newest_checkpoint(tmp_path, told) == (2, str(tmp_path / "b"))
+    assert newest_checkpoint(tmp_path, told[1:]) == (1, str(tmp_path / "a"))
+    assert newest_checkpoint(tmp_path, []) is None
+    told = [Reported(1, checkpoints=[Checkpoint(1, "a")]), Reported(2, checkpoints=[Checkpoint(1, "b")])]
+    assert newest_checkpoint(tmp_path, told) == (1, str(tmp_path / "b"))  # of two of a step, the later
+
+
+def test_earlier_attempts_are_read_up_to_their_first_bad_line(tmp_path: Path) -> None:
+    lines = [{"type": "report", "step": step, "loss": 1.0} for step in range(3)]
+    texts = {
+        1: "\n".join(map(json.dumps, lines)) + '\n{"torn',
+        2: json.dumps(lines[0]) + "\nbad\n" + json.dumps(lines[1]),
+    }
+    for number, text in {**texts, 10: texts[1], 11: texts[1]}.items():
+        (tmp_path / f"attempt-{number}").mkdir()
+        (tmp_path / f"attempt-{number}" / "reports.jsonl").write_text(text)
+    (tmp_path / "attempt-x").mkdir()
+    told = read_earlier(tmp_path, 11, trial_id="t1", steps=5)
+    assert [(each.attempt, len(each.points)) for each in told] == [(1, 3), (2, 1), (10, 3)]
+
+
+def test_what_was_reached_is_the_latest_checkpoint_of_any_attempt(tmp_path: Path) -> None:
+    assert reached(tmp_path / "none", trial_id="t", steps=9) == -1
+    for attempt, steps in ((1, [2, 5]), (2, [3])):
+        folder = tmp_path / f"attempt-{attempt}"
+        folder.mkdir()
+        lines = [json.dumps({"type": "checkpoint", "step": step, "path": "gone"}) for step in steps]
+        (folder / "reports.jsonl").write_text("\n".join([*lines, '{"type": "checkpoint", "step": 9']))
+    assert reached(tmp_path, trial_id="t", steps=9) == 5

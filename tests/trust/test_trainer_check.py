@@ -1,4 +1,4 @@
-"""`hpxfer check --trainer` with a trainer that knows no torch, and what its outcome means for stored results."""
+"""`hpxfer check --trainer`: each planted fault fails its check alone; what the outcome means for stored results."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from checked_trainer import checks_of, sweep_file
 from command_line import hpxfer
 
 from hpxfer.driver import prepare, run
@@ -25,6 +26,7 @@ from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.setting import trainer_code
+from hpxfer.trust import check_trials
 
 TRAINER = """
 import json, sys
@@ -83,19 +85,19 @@ def results_of(folder: Path, loss: Callable[[Trial], float] = loss_of) -> Result
     return run(prepare(sweep_in(folder), results=folder / "results"), executor=Planted(loss))
 
 
-def checked(results: Results, *, code: str | None = None, failed: str | None = "seeds") -> TrainerChecks:
-    """Store checks of the trainer of a sweep, of which one may have failed."""
+def checked(results: Results, *, code: str | None = None) -> TrainerChecks:
+    """Store checks of the trainer of a sweep, of which one has failed."""
     assert results.spec.trainer is not None
-    facts = [CheckedFact(check="init", status="passed", reason="3 parameters start as the recipe says")]
-    if failed:
-        facts.append(CheckedFact(check=failed, status="failed", reason="two seeds have the same loss"))
     checks = TrainerChecks(
         code=code or trainer_code(results.spec.trainer),
         steps=20,
         made_at="2026-11-24T00:00:00+00:00",
-        outcomes=tuple(facts),
-        undecided_because="seeds: two seeds have the same loss" if failed == "seeds" else None,
         extra_sd=0.0,
+        outcomes=(
+            CheckedFact(check="init", status="passed", reason="3 parameters start as the recipe says"),
+            CheckedFact(check="seeds", status="failed", reason="two seeds have the same loss"),
+        ),
+        undecided_because="seeds: two seeds have the same loss",
     )
     write_checks(results.folder, checks)
     return checks
@@ -108,11 +110,7 @@ def test_a_trainer_without_receipts(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert code == 0, err
     found = json.loads(out)
     status = {each["check"]: each["status"] for each in found["outcomes"]}
-    assert {name for name, how in status.items() if how == "passed"} == {
-        "seeds",
-        "repetition",
-        "base through two arms",
-    }
+    assert {name for name, how in status.items() if how == "passed"} == {"seeds", "repetition", "base through two arms"}
     assert set(status.values()) == {"passed", "not possible"}
     why = {each["check"]: each["reason"] for each in found["outcomes"]}
     assert "the trainer writes no receipt; add trial.watch" in why["parameter groups"]
@@ -137,7 +135,6 @@ def test_an_ignored_seed_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ("options", "says"),
     [
         (["--seeds", "3"], "--trainer: goes with"),
-        (["--module", "a:b"], "--trainer: goes with"),
         (["--steps", "2"], "--steps: must be at least 5"),
     ],
 )
@@ -157,7 +154,13 @@ def test_a_failed_check_leaves_every_verdict_undecided(tmp_path: Path) -> None:
         "mup": "transfers",
         "sp": "drifts",
     }
-    checked(before)
+    assert read_checks(before.folder) is None
+    checked(before, code="0" * 32)  # of other code
+    found = write_report([before.folder], form="text", output=tmp_path / "outdated")
+    assert "transfers" in {finding.verdict for finding in found.reports[0].findings}
+    assert "trainer checks: outdated" in found.text()
+    written = checked(before)
+    assert read_checks(before.folder) == written
     found = write_report([before.folder], form="text", output=tmp_path / "two")
     assert {finding.verdict for finding in found.reports[0].findings} == {"undecided"}
     assert "trainer checks: passed: init; failed: seeds" in found.text()
@@ -170,15 +173,6 @@ def test_a_failed_check_leaves_every_verdict_undecided(tmp_path: Path) -> None:
     assert all(card.finding.reasons[0].startswith("seeds: ") for card in section.cards)
     assert section.analysis.follow_up.yaml is None
     assert all(row.verdict != "transfers" for found in section.analysis.found("bases") for row in found.bases)
-
-
-@pytest.mark.slow
-def test_checks_of_other_code_do_not_count(tmp_path: Path) -> None:
-    results = results_of(tmp_path)
-    checked(results, code="0" * 32)
-    found = write_report([results.folder], form="text", output=tmp_path / "out")
-    assert "transfers" in {finding.verdict for finding in found.reports[0].findings}
-    assert "trainer checks: outdated" in found.text()
 
 
 @pytest.mark.slow
@@ -197,9 +191,39 @@ def test_a_damaged_file_is_named(content: str, tmp_path: Path) -> None:
         read_checks(tmp_path)
 
 
-@pytest.mark.slow
-def test_checks_are_read_as_they_were_written(tmp_path: Path) -> None:
-    results = results_of(tmp_path)
-    written = checked(results)
-    assert read_checks(results.folder) == written
-    assert read_checks(tmp_path) is None
+FAULTS = {
+    "none": set(),
+    "groups not applied": {"parameter groups"},
+    "schedule with a floor": {"schedule", "HP wired"},  # the floor holds the first LR of the warm-up as well
+    "init overwritten": {"init"},
+    "multiplier missing": {"forward multipliers"},
+    "seed ignored": {"seeds"},
+    "HP not wired": {"parameter groups", "HP wired"},
+    "does not repeat": {"repetition"},
+}
+DECISIVE = {"parameter groups", "seeds"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_fails_its_check_alone(fault: str, tmp_path: Path) -> None:
+    checks = checks_of(tmp_path, fault)
+    assert {each.check for each in checks.outcomes if each.status == "failed"} == FAULTS[fault]
+    assert {each.check for each in checks.outcomes if each.status == "not possible"} == set()
+    assert (checks.undecided_because is not None) == bool(FAULTS[fault] & DECISIVE)
+    assert (checks.extra_sd > 0) == (fault == "does not repeat")
+
+
+def test_the_trials_are_short_and_none_of_the_sweep(tmp_path: Path) -> None:
+    prepared = prepare(sweep_file(tmp_path), results=tmp_path / "results")
+    trials = check_trials(prepared.expansion, 10)
+    assert list(trials) == ["base", "base-again", "other-seed", "twice-lr", "other-arm", "larger"]
+    assert not {each.id for each in trials.values()} & {each.id for each in prepared.expansion.trials()}
+    assert {(each.setting.steps, each.setting.warmup_steps, each.shape.steps) for each in trials.values()} == {
+        (10, 2, 10)
+    }
+    base, larger = trials["base"], trials["larger"]
+    assert (base.shape.width, larger.shape.width, larger.base) == (32, 128, base.shape)
+    assert trials["twice-lr"].hps == base.hps.with_value("lr", 2 * base.hps.lr)
+    assert trials["other-seed"].seed != base.seed
+    arms = [trials[name].parameterization for name in ("base", "other-arm", "larger")]
+    assert [None if arm is None else arm.name for arm in arms] == ["completep", "sp", "completep"]

@@ -16,7 +16,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.model.flat import gradients
 from hpxfer.model.gpt.forward import build_gpt
 from hpxfer.spec.balance import Balance
-from hpxfer.weights.folded import folded, pieces_of, unfolded
+from hpxfer.weights.folded import _joined, folded, pieces_of, unfolded
 from hpxfer.weights.homes import home_of
 from hpxfer.weights.trained import TrialWeights
 
@@ -43,7 +43,7 @@ def has_loss(weights: TrialWeights) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_model_of_transformers_is_ours(name: str) -> None:
+def test_the_model_of_transformers_is_ours_and_back(name: str) -> None:
     weights = weights_of_case(name)
     trial = weights.trial
     assert home_of(trial).model_type == CASES[name][0]
@@ -63,6 +63,18 @@ def test_the_model_of_transformers_is_ours(name: str) -> None:
         loss = loss + 0.25 * out.aux_loss
     loss.backward()
     check_gradients(weights, grads, model)
+    check_back(weights)
+
+
+def check_back(weights: TrialWeights) -> None:
+    """Assert that what was folded unfolds to the weights."""
+    back = unfolded(weights.trial, folded(weights))
+    assert back.tensors.keys() == weights.tensors.keys()
+    assert torch.equal(back.router_bias, weights.router_bias)
+    for key, copies in weights.tensors.items():
+        for mine, copy in zip(back.tensors[key], copies, strict=True):
+            assert mine.shape == copy.shape, key
+            assert torch.allclose(mine, copy, rtol=1e-6, atol=0), key
 
 
 def check_choices(weights: TrialWeights, seen: dict[str, Tensor], router_logits: tuple[Tensor, ...]) -> None:
@@ -78,9 +90,7 @@ def check_choices(weights: TrialWeights, seen: dict[str, Tensor], router_logits:
         assert torch.equal(seen[f"gates.{block}"][clear] != 0, wanted[clear])
 
 
-def check_gradients(
-    weights: TrialWeights, grads: dict[str, tuple[Tensor, ...]], model: transformers.PreTrainedModel
-) -> None:
+def check_gradients(weights: TrialWeights, grads: dict[str, Any], model: transformers.PreTrainedModel) -> None:
     """Assert that a gradient of ours is theirs by the chain rule: through the factors of the pieces."""
     own = {name: tuple(grad[0] for grad in copies) for name, copies in grads.items()}
     theirs = {name: p.grad for name, p in model.named_parameters()}
@@ -92,29 +102,11 @@ def check_gradients(
             continue
         # d loss / d ours = factor * d loss / d theirs, in the order of theirs
         factors = {name: tuple(replace(piece, factor=1 / piece.factor) for piece in pieces)}
-        got = joined(scaled, factors[name])
+        got = _joined(scaled, factors[name])
         error = (got - theirs[name]).norm() / theirs[name].norm()
         assert float(error) <= GRADIENTS, f"{name}: {float(error):.2g}"
         checked += 1
     assert checked > 10
-
-
-def joined(weights: TrialWeights, pieces: Any) -> Tensor:
-    from hpxfer.weights import folded as module
-
-    return module._joined(weights, pieces)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_and_back(name: str) -> None:
-    weights = weights_of_case(name)
-    back = unfolded(weights.trial, folded(weights))
-    assert back.tensors.keys() == weights.tensors.keys()
-    assert torch.equal(back.router_bias, weights.router_bias)
-    for key, copies in weights.tensors.items():
-        for mine, copy in zip(back.tensors[key], copies, strict=True):
-            assert mine.shape == copy.shape, key
-            assert torch.allclose(mine, copy, rtol=1e-6, atol=0), key
 
 
 @pytest.mark.parametrize("name", ["mixtral, away", "glm4_moe, away", "llama, away"])

@@ -1,22 +1,104 @@
-"""Proposed roles: every parameter of the known models, in either layout of experts, and the common names of others."""
+"""Matching patterns with names, and proposed roles: every parameter of known models, and the common names of others."""
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
 import torch
 from hf_models import by_hand, make, with_layout_of_4
+from hypothesis import given
+from hypothesis import strategies as st
 from own_model import ROLES_WITH_BIASES, OwnGPT
 from recipe_data import BASE, multiplies, recipe
 from torch import nn
 
 import hpxfer
 from hpxfer.errors import HpxferError
+from hpxfer.recipe.match import match_roles
+from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 
+NAMES = ["emb.weight", "blocks.0.up.weight", "blocks.0.up.bias", "blocks.1.up.weight", "blocks.1.up.bias"]
+PATTERNS = {"emb.*": "embedding", "*.up.weight": "expert_in", "*.bias": "hidden_bias"}
+
+
+def match(roles: Any, names: list[str] | None = None, optional: list[str] | None = None) -> dict[str, str]:
+    return match_roles(NAMES if names is None else names, optional or [], roles, {"shared_in": "no such layer"})
+
+
+@pytest.mark.parametrize("roles", [PATTERNS, list(PATTERNS.items()), [list(p) for p in PATTERNS.items()], None])
+def test_every_name_gets_its_role(roles: Any) -> None:
+    assert match(iter(PATTERNS.items()) if roles is None else roles) == dict(
+        zip(NAMES, ["embedding", "expert_in", "hidden_bias", "expert_in", "hidden_bias"], strict=True)
+    )
+
+
+def test_the_first_match_wins() -> None:
+    first = match([("blocks.0.*", "dense_in"), *PATTERNS.items()])
+    assert [first[name] for name in NAMES] == ["embedding", "dense_in", "dense_in", "expert_in", "hidden_bias"]
+
+
+def test_a_pattern_may_be_there_for_an_optional_name_only_and_these_need_none() -> None:
+    found = match({**PATTERNS, "*.router_bias": "router_bias"}, optional=["moe.router_bias", "attn.mask"])
+    assert found["moe.router_bias"] == "router_bias"
+    assert "attn.mask" not in found
+
+
+@given(st.permutations(NAMES), st.sets(st.sampled_from(NAMES), min_size=1))
+def test_all_unmatched_parameters_are_named_and_only_they(names: list[str], missing: set[str]) -> None:
+    kept = {name: "norm" for name in names if name not in missing}
+    with pytest.raises(HpxferError) as error:
+        match(kept, names)
+    spelled = str(error.value).partition("got none for ")[2].partition(";")[0].split(", ")
+    assert spelled == [name for name in names if name in missing]
+
+
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        ({**PATTERNS, "a.*": "norm", "b": "norm"}, [r"got no match for 'a\.\*', 'b'; correct or remove"]),
+        (
+            {**PATTERNS, "blocks.0.up.bias": "norm"},
+            [r"earlier patterns match all names of 'blocks\.0\.up\.bias'; move these up"],
+        ),
+        (
+            {**PATTERNS, "emb.*": "embeding", "*.bias": "shared_in"},
+            [
+                r"roles: 'emb\.\*': unknown role 'embeding'; did you mean 'embedding'\?$",
+                r"roles: '\*\.bias': shared_in: no such layer$",
+            ],
+        ),
+        ({"emb.*": "embeding", "nothing": "norm"}, ["unknown role", "got none for", "got no match"]),
+    ],
+)
+def test_every_fault_has_its_line(roles: Any, said: list[str]) -> None:
+    with pytest.raises(HpxferError) as error:
+        match(roles)
+    lines = str(error.value).splitlines()
+    assert len(lines) == len(said)
+    assert all(re.search(pattern, line) for pattern, line in zip(said, lines, strict=True))
+
+
+@pytest.mark.parametrize("roles", [None, "norm", [3], [("a", "norm", "b")], [("a", 1)], {"a": None}])
+def test_what_are_no_pairs_is_refused(roles: Any) -> None:
+    with pytest.raises(HpxferError, match="must be a mapping of name pattern to role"):
+        match(roles)
+
+
+@given(st.lists(st.tuples(st.sampled_from(("*", "emb*", "*up*", "*.bias")), st.sampled_from(list(ROLES)))))
+def test_a_match_accounts_for_every_name_and_every_pattern(pairs: list[tuple[str, str]]) -> None:
+    try:
+        found = match_roles(NAMES, [], pairs, {})
+    except HpxferError:
+        return
+    assert list(found) == NAMES
+    assert set(found.values()) == {role for _, role in pairs}
+
+
 KINDS = ("gpt2", "llama", "mistral", "qwen3", "mixtral", "qwen3_moe", "olmoe", "glm4_moe")
-MOE = ("mixtral", "qwen3_moe", "olmoe")
 QKV = "attn_q+attn_k+attn_v"
 ATTENTION = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_out"}
 
@@ -41,42 +123,31 @@ def expected(name: str, kind: str) -> str:
     if module in ATTENTION:
         return ATTENTION[module]
     if kind == "gpt2":
-        inside = {"c_attn": QKV, "c_fc": "dense_in", "ln_1": "norm", "ln_2": "norm", "wpe": "position"}
-        outside = {"wte": "embedding", "ln_f": "final_norm", "lm_head": "readout"}
         if module == "c_proj":
             return "attn_out" if path[-2] == "attn" else "dense_out"
-        return (inside | outside)[module]
+        known = {"c_attn": QKV, "c_fc": "dense_in", "ln_1": "norm", "ln_2": "norm", "wpe": "position"}
+        return (known | {"wte": "embedding", "ln_f": "final_norm", "lm_head": "readout"})[module]
+    ffn = {"gate_up_proj": "in+expert_gate", "down_proj": "out", "gate_proj": "gate", "up_proj": "in"}
+    ffn |= {"w1": "gate", "w2": "out", "w3": "in"}
+    part = last if last != "weight" else module
     if "experts" in path:
-        words = {"gate_up_proj": "in+expert_gate", "down_proj": "out", "gate_proj": "gate", "up_proj": "in"}
-        words |= {"w1": "gate", "w2": "out", "w3": "in"}
-        return "expert_" + words[last if last != "weight" else module]
-    if module in ("gate_proj", "up_proj", "down_proj"):
-        return ("shared" if "shared_experts" in path else "dense") + {"gate": "_gate", "up": "_in", "down": "_out"}[
-            module.removesuffix("_proj")
-        ]
+        return "expert_" + ffn[part]
+    if part in ffn:
+        return ("shared_" if "shared_experts" in path else "dense_") + ffn[part]
     outside = {"gate": "router", "embed_tokens": "embedding", "norm": "final_norm", "lm_head": "readout"}
     return outside.get(module, "norm")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_parameter_of_a_known_model_has_its_role(kind: str) -> None:
-    model = make(kind)
-    assert role_of(model) == {name: expected(name, kind) for name in role_of(model)}
-    assert f"as a {kind} of transformers" in str(hpxfer.roles(model))
-
-
-@pytest.mark.parametrize("kind", MOE)
-def test_a_module_an_expert_is_known_too(kind: str) -> None:
-    model = with_layout_of_4(make(kind))
-    found = role_of(model)
-    assert found == {name: expected(name, kind) for name in found}
-    assert sum(role == "expert_gate" for role in found.values()) in (4, 8)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_names_alone_say_the_same(kind: str) -> None:
+def test_every_parameter_of_a_known_model_has_its_role_and_by_names_alone_too(kind: str) -> None:
     model = make(kind)
     known = role_of(model)
+    assert known == {name: expected(name, kind) for name in known}
+    assert f"as a {kind} of transformers" in str(hpxfer.roles(model))
+    if kind in ("mixtral", "qwen3_moe", "olmoe"):  # a module an expert, as in transformers 4
+        found = role_of(with_layout_of_4(make(kind)))
+        assert found == {name: expected(name, kind) for name in found}
+        assert sum(role == "expert_gate" for role in found.values()) in (4, 8)
     del model.config
     assert role_of(model) == known
     assert "by names alone: check them" in str(hpxfer.roles(model))
@@ -135,15 +206,15 @@ def test_a_gate_is_a_router_beside_experts_only() -> None:
 def test_what_has_no_role_is_said_and_refused_and_extra_patterns_give_one() -> None:
     model = make("mixtral")
     model.add_module("score", nn.Linear(32, 3, bias=False))
-    proposed = hpxfer.roles(model)
+    proposed, shape = hpxfer.roles(model), hpxfer.shape_of(model)
     assert proposed.unmatched == ("score.weight",)
-    assert str(proposed).splitlines()[-2:][1].strip() == "score.weight"
-    shape = hpxfer.shape_of(model)
+    assert str(proposed).splitlines()[-1].strip() == "score.weight"
     with pytest.raises(HpxferError, match=r"got none for score\.weight"):
         by_hand(shape).param_groups(model, proposed, shape)
     extra = hpxfer.roles(model, extra={"score.weight": "readout"})
     assert next(iter(extra)) == ("score.weight", "readout")
     assert extra.unmatched == ()
+    assert list(extra) == list(extra)
     by_hand(shape).param_groups(model, extra, shape)
 
 
@@ -152,16 +223,6 @@ def test_the_printed_proposal_shows_pattern_role_count_example_and_size() -> Non
     assert line.split() == [
         *("model.layers.*.mlp.experts.gate_up_proj", "expert_in+expert_gate", "2"),
         *("model.layers.0.mlp.experts.gate_up_proj", "4x96x32"),
-    ]
-
-
-def test_tied_weights_are_one_tensor() -> None:
-    model = make("gpt2")
-    assert model.lm_head.weight is model.transformer.wte.weight
-    shape = hpxfer.shape_of(model)
-    rows = by_hand(shape, "completep").explain(model).to_dict()
-    assert [row["name"] for row in rows if "wte" in row["name"] or "lm_head" in row["name"]] == [
-        "transformer.wte.weight"
     ]
 
 
@@ -192,30 +253,20 @@ def test_a_balancing_buffer_is_a_router_bias() -> None:
     assert not model.model.layers[1].mlp.gate.e_score_correction_bias.any()
 
 
-@pytest.mark.parametrize(
-    ("kind", "dims"),
-    [
-        ("gpt2", {"dense_width": 128}),
-        ("llama", {"dense_width": 48, "kv_heads": 2}),
-        ("mistral", {"dense_width": 48, "kv_heads": 2}),
-        ("qwen3", {"dense_width": 48, "num_heads": 8, "kv_heads": 2}),
-        ("mixtral", {"num_experts": 4, "num_active": 2, "expert_width": 48, "kv_heads": 2}),
-        ("qwen3_moe", {"num_experts": 4, "num_active": 2, "expert_width": 16, "dense_width": 48, "kv_heads": 2}),
-        ("olmoe", {"num_experts": 4, "num_active": 2, "expert_width": 48, "kv_heads": 2}),
-        (
-            "glm4_moe",
-            {
-                "num_experts": 4,
-                "num_active": 2,
-                "expert_width": 16,
-                "kv_heads": 2,
-                "dense_width": 48,
-                "num_shared": 1,
-                "shared_width": 16,
-            },
-        ),
-    ],
-)
+EXPERTS = {"num_experts": 4, "num_active": 2, "kv_heads": 2}
+SHAPES: dict[str, dict[str, int]] = {
+    "gpt2": {"dense_width": 128},
+    "llama": {"dense_width": 48, "kv_heads": 2},
+    "mistral": {"dense_width": 48, "kv_heads": 2},
+    "qwen3": {"dense_width": 48, "num_heads": 8, "kv_heads": 2},
+    "mixtral": {**EXPERTS, "expert_width": 48},
+    "olmoe": {**EXPERTS, "expert_width": 48},
+    "qwen3_moe": {**EXPERTS, "expert_width": 16, "dense_width": 48},
+    "glm4_moe": {**EXPERTS, "expert_width": 16, "dense_width": 48, "num_shared": 1, "shared_width": 16},
+}
+
+
+@pytest.mark.parametrize(("kind", "dims"), SHAPES.items())
 def test_the_shape_of_a_known_model(kind: str, dims: dict[str, int]) -> None:
     model = make(kind)
     shape = Shape(width=32, depth=2, head_dim=8, **dims)
@@ -232,12 +283,6 @@ def test_a_qwen_without_dense_layers_has_no_dense_width_and_without_experts_no_e
 def test_the_shape_of_an_unknown_model_must_be_given() -> None:
     with pytest.raises(HpxferError, match=r"shape_of: must be a model whose config says what it is, .*, got Linear"):
         hpxfer.shape_of(nn.Linear(3, 3))
-
-
-def test_proposed_roles_may_be_read_twice() -> None:
-    proposed = hpxfer.roles(make("olmoe"))
-    assert list(proposed) == list(proposed)
-    assert len(proposed) == len(list(proposed))
 
 
 def test_another_recipe_takes_them_wherever_roles_are_asked_for() -> None:
