@@ -1,9 +1,9 @@
 """Hold the model of memory against this machine's CPU.
 
-`python tests/tools/memory_peaks.py` prints, for a few stacks, the model's bytes, the peak of the resident memory above
-a process that trained a tiny stack, and their ratio. `hpxfer.plan.footprint.CPU_ALLOCATOR` comes from it.
+`python tests/studies/memory_peaks.py` prints, for a few stacks, the model's bytes, the peak of the resident memory
+above a process that trained a tiny stack, and their ratio. `hpxfer.plan.footprint.CPU_ALLOCATOR` comes from it.
 
-`python tests/tools/memory_peaks.py --random 30 --seed 7` trains random stacks and prints the model's bytes over the
+`python tests/studies/memory_peaks.py --random 30 --seed 7` trains random stacks and prints the model's bytes over the
 most bytes that torch had allocated at once.
 """
 

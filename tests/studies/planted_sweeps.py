@@ -65,17 +65,7 @@ class PlantedSweep:
         """Return the grid that `loss_grids` makes of `frame`."""
         values = [2.0**x for x in self.x_K.tolist()]
         rows = tuple(
-            ShapeLosses(
-                axis=axis,
-                scale_name=axis,
-                scale=float(2.0**doublings),
-                shape=f"{axis}{2.0**doublings:g}",
-                is_base=i == 0,
-                parameterization=parameterization,
-                cells=tuple(
-                    cell_of(value, losses) for value, losses in zip(values, self.loss_IKS[i].tolist(), strict=True)
-                ),
-            )
+            row_of(axis, float(2.0**doublings), i == 0, parameterization, values, self.loss_IKS[i].tolist())
             for i, doublings in enumerate(self.kind.doublings)
         )
         return LossGrid(rows=rows)
@@ -138,6 +128,26 @@ def _noise(rng: np.random.Generator, tail: float, size: tuple[int, ...]) -> Floa
     if math.isinf(tail):
         return rng.standard_normal(size)
     return np.asarray(rng.standard_t(tail, size) * math.sqrt((tail - 2) / tail))
+
+
+def row_of(
+    axis: str,
+    scale: float,
+    is_base: bool,
+    parameterization: str,
+    values: Sequence[float],
+    losses: Sequence[Sequence[float]],
+) -> ShapeLosses:
+    """Return the losses of one shape, a list of its seeds' for each HP value."""
+    return ShapeLosses(
+        axis=axis,
+        scale_name=axis,
+        scale=scale,
+        shape=f"{axis}{scale:g}",
+        is_base=is_base,
+        parameterization=parameterization,
+        cells=tuple(cell_of(value, of_seeds) for value, of_seeds in zip(values, losses, strict=True)),
+    )
 
 
 def cell_of(value: float, losses: Sequence[float]) -> SeedLosses:
