@@ -26,13 +26,12 @@ from accept import ITEMS, PLANS, Item, run_items, states_of
 from cpu_steps import SAMPLES, SampleCase, sample_trials
 from goals import TABLES, bench_markdown, goal_values
 from roofline import CASES, Machine, parts_of, trial_of
-from shares import part_of
 from tolerances import same_run
 from yardsticks import PlainMLPRun, PlainRun
 
 from hpxfer.bench.cases import Case, trials
 from hpxfer.data import SampleData
-from hpxfer.kernels.configs import table
+from hpxfer.kernels.configs import Config, table
 from hpxfer.model.cost import count_params, flops_per_token
 from hpxfer.plan.speeds import latest
 from hpxfer.train.device import setup_for
@@ -51,8 +50,10 @@ MOVED = {
 }
 
 
-@pytest.mark.parametrize("name", MOVED)
-@pytest.mark.parametrize("wrong", ["", "blocks.1.moe.router", "blocks.0.attention.qkv", "readout"])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("nanogpt", ""), ("nanogpt", "blocks.1.moe.router"), ("mixtral", ""), ("mixtral", "blocks.0.attention.qkv")],
+)
 def test_the_plain_way_trains_the_same_model_and_the_comparison_sees_a_weight_that_differs(
     name: str, wrong: str, tmp_path: Path
 ) -> None:
@@ -90,14 +91,11 @@ def test_the_plain_mlps_train_the_same_model(tmp_path: Path, listed: bool) -> No
         assert case.flops == flops_per_token(trial.shape, trial.setting) * 50
 
 
-def test_every_row_of_a_table_is_measured_by_a_part() -> None:
-    for name, (_, goals) in TABLES.items():
-        assert {goal.key for goal in goals} <= set(itertools.chain(*run_bench.BENCHES[name]()))
-
-
 def test_steps_and_layers_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in (cpu_steps, cpu_kernels):
         monkeypatch.setattr(module, "peak_size", lambda: 64)
+    for name, (_, goals) in TABLES.items():  # every row of a table is measured by a part
+        assert {goal.key for goal in goals} <= set(itertools.chain(*run_bench.BENCHES[name]()))
     rows = [*cpu_steps.step_rows(128, 1, replace(TINY, steps=100)), cpu_kernels.experts_row(32, 1, 2)]
     assert [row.key for row in rows] == ["ratio-128", "share-128", "experts-32"]
     assert all(row.value > 0 for row in rows)
@@ -114,12 +112,6 @@ def test_a_store_is_measured() -> None:
     rows = cpu_sweeps.store_rows(stored=2, planned=4, small=1, rounds=1)
     assert [row.key for row in rows] == ["store-load", "store-rerun", "store-memory"]
     assert rows[0].numbers["trials"] == 2 * cpu_sweeps.TRIALS_PER_SEED
-
-
-def test_an_operator_belongs_to_a_part() -> None:
-    assert part_of(("aten::mm", "Optimizer", "hpxfer.bench: update")) == "optimizer"
-    assert part_of(("aten::bmm", "step")) == "products"
-    assert part_of(("aten::view", "step")) == part_of(("autograd", "step")) == "rest"
 
 
 def test_the_last_numbers_stand_beside_their_goals() -> None:
@@ -267,18 +259,23 @@ def test_without_a_gpu_every_item_is_listed(
     assert capsys.readouterr().out.splitlines()[-1].split()[0] == "tune-512"
 
 
-def test_the_fastest_candidate_that_the_compiler_does_not_refuse_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_candidate_that_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = next(one for one in table()["sm90"] if one.dtype_bytes == 2)
     drawn = tune_blocks.Sample(x=None, dy=None, weights=None, gate=None, rows=None)
     monkeypatch.setattr(tune_blocks, "sample", lambda *given, **more: drawn)
     monkeypatch.setattr(tune_blocks.experts_library, "can_run", lambda *given: False)
     told: list[dict[str, Any]] = []
+
+    def clock(config: Config, drawn: object) -> float:
+        if config.m == 128:
+            raise RuntimeError("too many registers")
+        return 1.0 if config.m == 64 else 2.0
+
     found = tune_blocks.best(
         replace(entry, m=32),
         torch.device("cpu"),
-        clock=lambda config, drawn: 1.0 if config.m == 64 else 2.0,
-        check=lambda configs, drawn, until: {one: "spills" if one.m == 128 else None for one in configs},
+        clock=clock,
         tell=lambda **line: told.append(line),
     )
     assert found == replace(entry, m=64)
-    assert {"skipped": "spills"}.items() <= told[2].items()
+    assert told[2]["skipped"] == "RuntimeError: too many registers"
