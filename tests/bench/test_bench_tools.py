@@ -108,6 +108,7 @@ def test_steps_and_layers_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (found.rows, found.command) == ((rows[2],), "python tests/bench/run_bench.py kernels")
 
 
+@pytest.mark.slow
 def test_a_store_is_measured() -> None:
     rows = cpu_sweeps.store_rows(stored=2, planned=4, small=1, rounds=1)
     assert [row.key for row in rows] == ["store-load", "store-rerun", "store-memory"]
@@ -195,6 +196,7 @@ def test_an_acceptance_keeps_each_number_and_says_why_an_item_did_not_pass() -> 
     assert json.dumps(lines, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_an_item_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     child = f"import time; time.sleep(2); open({str(mark)!r}, 'w')"
@@ -272,10 +274,7 @@ def test_the_fastest_candidate_that_runs_is_found(monkeypatch: pytest.MonkeyPatc
         return 1.0 if config.m == 64 else 2.0
 
     found = tune_blocks.best(
-        replace(entry, m=32),
-        torch.device("cpu"),
-        clock=clock,
-        tell=lambda **line: told.append(line),
+        replace(entry, m=32), torch.device("cpu"), clock=clock, tell=lambda **line: told.append(line)
     )
     assert found == replace(entry, m=64)
     assert told[2]["skipped"] == "RuntimeError: too many registers"

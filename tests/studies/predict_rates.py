@@ -232,10 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, help="folder")
     words = sys.argv[1:] if arguments is None else arguments
     given = parser.parse_args(words)
-    entry = {
-        **head("predict_rates", words, "numpy", "scipy"),
-        "groups": measured(given.laws, given.draw),
-    }
+    entry = {**head("predict_rates", words, "numpy", "scipy"), "groups": measured(given.laws, given.draw)}
     keep(entry, given.output, "predict_rates")
     sys.stdout.write(rates_table(entry) + "\n")
 

@@ -72,11 +72,7 @@ def _basins() -> Iterator[World]:
     yield World(name="optimum at the upper edge", base=-3.3)
     yield World(name="optimum at the upper edge, drift 0.5", base=-3.3, offsets=line(0.5))
     yield World(
-        name="base below the grid, drift +0.7",
-        base=-9.3,
-        curvature=(0.05,),
-        offsets=line(0.7),
-        either_sign=False,
+        name="base below the grid, drift +0.7", base=-9.3, curvature=(0.05,), offsets=line(0.7), either_sign=False
     )
     yield World(name="curvature 0.002", curvature=(0.002,))
     yield World(name="curvature 0.1", curvature=(0.1,))

@@ -174,11 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append(_counted(table, optimizer, axis, route, given))
             sys.stdout.write(_line(rows[-1]) + "\n")
             sys.stdout.flush()
-    entry = {
-        **head("wrong_tables", asked, "torch"),
-        "wall_s": round(time.time() - started, 1),
-        "rows": rows,
-    }
+    entry = {**head("wrong_tables", asked, "torch"), "wall_s": round(time.time() - started, 1), "rows": rows}
     keep(entry, given.output, "wrong_tables")
     return 0
 
