@@ -188,6 +188,7 @@ def test_an_acceptance_keeps_each_number_and_says_why_an_item_did_not_pass() -> 
         "long": "skipped",
         "before": "passed",
     }
+    assert ended["after"][1] == "bad failed"
     assert ended["bad"][1] == "exit code 1; MemoryError: 3 GiB"
     assert "not finite" in ended["infinite"][1]
     assert [line.get("key") for line in lines[:3]] == ["good", "b", None]

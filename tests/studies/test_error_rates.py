@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import error_rates
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from comparators import OTHERS, argmin, parabola
 from error_rates import OURS, badness, error_rates_tables
-from foreign_worlds import Noise, World, WorldSweep
+from foreign_worlds import Noise, World, WorldSweep, values
 from loss_arrays import losses
 from verdict_counts import VerdictCounts, measure, measure_all
 from world_basins import TwoExponential
@@ -69,8 +70,33 @@ def test_every_world_has_its_name_and_losses_where_nothing_diverges_or_is_missin
         under = u_IK <= world.cliff - world.cliff_spread
         assert np.isfinite(sweep.loss_IKS[under][known_IKS[under]]).all(), world.name
         assert known_IKS.all() == (not world.missing and not world.missing_top), world.name
+        assert not known_IKS[:, len(world.x) - world.missing_top :].any(), world.name
+        assert truth_of(sweep).optimum_I == pytest.approx(sweep.curves.planted_I, abs=1e-3), world.name
         assert np.array_equal(losses(sweep.grid()), sweep.loss_IKS, equal_nan=True), world.name
         assert np.array_equal(world.draw(0).loss_IKS, sweep.loss_IKS, equal_nan=True), world.name
+
+
+def scatter(num: int = 300, **noise: object) -> np.ndarray:
+    """Return the noise of so many sweeps, by sweep, shape, HP and seed; the optimum is the fourth of seven HPs."""
+    kind = Noise(**noise)  # type: ignore[arg-type]
+    world = World(name="noise", noise=kind, base_spread=0.0, x=values(7, middle=-6.2))
+    return np.array([(sweep := world.draw(s)).loss_IKS - sweep.curves(sweep.x_K)[:, :, None] for s in range(num)])
+
+
+def test_the_noise_of_a_world_is_what_it_says() -> None:
+    for tail in (math.inf, 5.0):
+        sd_K = scatter(sd=0.01, growth=1.0, tail=tail).std(axis=(0, 1, 3))
+        assert sd_K == pytest.approx(0.01 * np.array([1, 1, 1, 1, 2, 4, 8]), rel=0.1)
+    near = scatter(sd=0.01, neighbors=0.8)
+    assert np.corrcoef(near[:, :, 2].ravel(), near[:, :, 3].ravel())[0, 1] == pytest.approx(0.8, abs=0.05)
+    assert np.mean(scatter(sd=0.0, spikes=0.1) > 0.2) == pytest.approx(0.1, abs=0.01)
+    luck = scatter(sd=0.0, luck=0.02, luck_slope=0.01)
+    assert np.ptp(luck, axis=1).max() < 1e-12 < np.ptp(luck, axis=2).max()
+    assert np.ptp(scatter(sd=0.0, luck=0.02, luck_shared=False), axis=1).min() > 1e-6
+    assert scatter(sd=0.01, largest=8.0).std(axis=(0, 2, 3)) == pytest.approx([0.01, 0.02, 0.04, 0.08], rel=0.1)
+    wrong = scatter(sd=0.0, wrong_nats=(-0.3, -0.1))
+    assert ((wrong < -1e-9).sum(axis=(1, 2, 3)) == 1).all()
+    assert {(np.abs(one) > 1e-9).sum() for one in scatter(20, sd=0.0, swapped=True)} <= {0, 2}
 
 
 @pytest.mark.parametrize("name", OTHERS)
