@@ -46,8 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is drawn at random: `make test-slow` runs it again, with more examples."""
+    """Mark what is drawn at random, which `make test-slow` runs again, and all cases but the first of `first`."""
+    seen: set[str] = set()
     for item in items:
+        function = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("first") and function in seen:
+            item.add_marker("slow")
+        seen.add(function)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("law")
 

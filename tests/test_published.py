@@ -87,6 +87,7 @@ def _file(name: str) -> Path:
     return found[0]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ROUTERS)
 def test_the_log_says_what_routers_of_the_published_sweeps_do(name: str) -> None:
     lines = analyze(published(name)).found("routers")

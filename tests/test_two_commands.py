@@ -57,6 +57,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("documents_are", ["joined", "masked"])
 def test_from_jsonl_and_a_tokenizer_to_a_verdict(prepared: Path, tmp_path: Path, documents_are: str) -> None:
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)

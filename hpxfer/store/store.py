@@ -20,7 +20,7 @@ from typing import IO, Any, TypeVar
 import pyarrow as pa
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import locked, prove_writable, reason, write_files
+from hpxfer.host.files import locked, path_problem, prove_writable, reason, write_files
 from hpxfer.spec import SweepSpec
 from hpxfer.store import merge, parquet
 from hpxfer.store.parts import Listing, Part, list_parts, part_path
@@ -333,7 +333,9 @@ class Store:
             try:
                 yield
             except OSError as error:
-                raise HpxferError(f"{self.folder}: cannot be read: {_reason(error)}; name a results folder") from None
+                closed = path_problem(error) if isinstance(error, PermissionError) else None
+                why = closed or f"{self.folder}: cannot be read: {_reason(error)}; name a results folder"
+                raise HpxferError(why) from None
 
     @contextmanager
     def _changing(self, fix: str | Callable[[], str]) -> Iterator[None]:

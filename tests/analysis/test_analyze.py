@@ -123,6 +123,7 @@ PARTS: dict[str, Callable[[Trial], bool]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
 def test_a_partial_store_says_what_it_can_and_why_not_the_rest(name: str, tmp_path: Path) -> None:
     plan = PlantedStore(drift={"sp": -1.0}, kept=PARTS[name])

@@ -191,6 +191,7 @@ def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True).stderr == ""
 
 
+@pytest.mark.slow
 def test_a_report_on_ten_thousand_trials_says_something_of_every_line() -> None:
     kind = Planted(doublings=(0, 1, 2, 3, 4, 5), num_points=11, step=0.5, seeds=15, noise=0.01)
     sweeps = [(axis, label) for axis in "abcde" for label in ("completep-moe", "sp")]

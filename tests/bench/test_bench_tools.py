@@ -91,11 +91,15 @@ def test_the_plain_mlps_train_the_same_model(tmp_path: Path, listed: bool) -> No
         assert case.flops == flops_per_token(trial.shape, trial.setting) * 50
 
 
+def test_every_row_of_a_table_is_measured_by_a_part() -> None:
+    for name, (_, goals) in TABLES.items():
+        assert {goal.key for goal in goals} <= set(itertools.chain(*run_bench.BENCHES[name]()))
+
+
+@pytest.mark.slow
 def test_steps_and_layers_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in (cpu_steps, cpu_kernels):
         monkeypatch.setattr(module, "peak_size", lambda: 64)
-    for name, (_, goals) in TABLES.items():  # every row of a table is measured by a part
-        assert {goal.key for goal in goals} <= set(itertools.chain(*run_bench.BENCHES[name]()))
     rows = [*cpu_steps.step_rows(128, 1, replace(TINY, steps=100)), cpu_kernels.experts_row(32, 1, 2)]
     assert [row.key for row in rows] == ["ratio-128", "share-128", "experts-32"]
     assert all(row.value > 0 for row in rows)
@@ -238,6 +242,7 @@ def test_every_item_has_its_measurement(name: str, monkeypatch: pytest.MonkeyPat
     assert len(called) == 1
 
 
+@pytest.mark.slow
 def test_an_item_of_tests_counts_them_and_an_error_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

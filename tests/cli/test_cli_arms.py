@@ -33,6 +33,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_from_file_to_recipe(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = done / "results"
     _, out, _ = hpxfer(capsys, "report", results / "tiny", "--json")

@@ -64,6 +64,7 @@ def test_a_table_of_a_plugin_is_planned_trained_and_reported(
     assert "mine" not in PARAMETERIZATIONS
 
 
+@pytest.mark.slow
 def test_explain_and_check_take_a_plugin(folder: Path) -> None:
     end = ran(folder, "explain", "--list", "--json", "--plugin", "mine.py")
     assert end.returncode == 0, end.stderr

@@ -131,6 +131,7 @@ def ended(*_: object, **__: object) -> bool:
     raise typer.Abort
 
 
+@pytest.mark.slow
 def test_what_costs_much_is_asked_about(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def missed(report: AxisReport) -> set[tuple[str, str]]:
     return {(judged.role, judged.quantity) for judged in report.judged_stability if judged.verdict == "miss"}
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("axis", ["width", "depth", "experts", "expert_ratio"])
 def test_a_good_table_under_another_name_passes(register: Register, axis: str) -> None:
     register(replace(COMPLETEP_MOE, name="mine"))

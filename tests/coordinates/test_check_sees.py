@@ -86,6 +86,7 @@ def test_wrong_rows_are_seen_and_no_others(held_to: str | None) -> None:
     assert others <= {"change", "propagating", "aggregate propagating"}
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("held_to", [None, "completep-moe"])
 @pytest.mark.parametrize("power", [-0.5, 0.5])
 @pytest.mark.parametrize("role", ["embedding", "position"])

@@ -73,6 +73,7 @@ def missed(found: AxisReport) -> dict[tuple[str, str], Judged]:
     return {(judged.role, judged.quantity): judged for judged in found.judged if judged.verdict == "miss"}
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("name", "axis", "points"),
     [

@@ -71,6 +71,7 @@ def test_an_edited_sweep_trains_only_its_new_cells(tmp_path: Path) -> None:
     assert renamed.given == []
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("edit", "num_new"),
     [

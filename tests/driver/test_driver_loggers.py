@@ -46,6 +46,7 @@ def curves(results: Results) -> dict[tuple[str, str], list[tuple[int, float]]]:
     return {key: list(zip(rows["step"], rows["value"], strict=True)) for key, rows in groups}
 
 
+@pytest.mark.slow
 def test_what_is_logged_is_what_is_stored(recorder: Recorder, tmp_path: Path) -> None:
     results = run(write_tiny(tmp_path, LOGGED), results=tmp_path, executor=InProcess())
     stored = curves(results)
@@ -80,6 +81,7 @@ def test_points_arrive_while_the_trial_trains(recorder: Recorder, tmp_path: Path
     assert "close" not in recorder.asked()[: recorder.asked().index("log")]
 
 
+@pytest.mark.slow
 def test_stored_trials_are_not_logged_again(recorder: Recorder, tmp_path: Path) -> None:
     run(write_tiny(tmp_path, FEW), results=tmp_path, executor=Made())
     assert recorder.seen == []

@@ -119,6 +119,7 @@ def test_a_stored_sweep_imports_nothing(folder: Path) -> None:
     assert "mine" not in PARAMETERIZATIONS
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("scores", "says"),
     [

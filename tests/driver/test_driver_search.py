@@ -59,6 +59,7 @@ def test_a_search_is_asked_again_when_its_trials_are_done(tmp_path: Path, monkey
     assert again.given == []
 
 
+@pytest.mark.slow
 def test_a_search_that_goes_on_shows_the_best_that_it_had(tmp_path: Path) -> None:
     best: list[list[float | None]] = []
 

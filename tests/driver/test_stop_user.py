@@ -49,6 +49,7 @@ resources: {executor: local, workers: 1}
 """
 
 
+@pytest.mark.slow
 def test_a_trainer_has_its_grace_and_goes_on_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "STOP_S", 0.0)  # what stacks of our own get is not what counts
     (tmp_path / "train.py").write_text(TRAIN)

@@ -55,6 +55,7 @@ def started() -> Iterator[None]:
     ray_executor.ray.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("started")
 class TestRayExecutor(ExecutorSuite):
     @pytest.fixture
@@ -96,6 +97,7 @@ def test_the_planner_is_told_what_the_cluster_has() -> None:
     assert on_cpus.host_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("started")
 def test_a_precision_of_auto_is_that_of_the_workers(tmp_path: Path) -> None:
     """This machine has no GPU. The cluster has one, if only in Ray's books, and a worker gets a share of it."""

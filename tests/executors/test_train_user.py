@@ -129,6 +129,7 @@ def test_each_end_is_stored_and_followed_by_what_the_contract_says(tmp_path: Pat
     check_endings(tmp_path, trained(tmp_path, PROGRAM, seeds(5), SILENT))
 
 
+@pytest.mark.slow
 def test_what_a_killed_worker_has_half_written_goes(tmp_path: Path) -> None:
     """The program stands in for a worker that is killed while it writes how the first attempt ended."""
     program = """

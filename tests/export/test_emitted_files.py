@@ -76,6 +76,7 @@ ALL_LAYERS = {
 
 MEGATRON_ROLES = {
     "embedding.word_embeddings.weight": "embedding",
+    "embedding.position_embeddings.weight": "position",
     "decoder.layers.*.self_attention.linear_proj.weight": "attn_out",
     "decoder.layers.*.self_attention.linear_qkv.layer_norm_weight": "norm",
     "decoder.layers.*.self_attention.linear_qkv.weight": "attn_q",
@@ -303,7 +304,7 @@ def test_what_megatron_cannot_hold_is_refused_and_listed(recipe: MakeRecipe) -> 
     forward, init = found.lacks
     assert "attn_logits" not in forward.what  # softmax_scale holds it
     assert "readout 0.5" in forward.what
-    assert init.what == "the init std of attn_out, router, expert_out, readout"
+    assert init.what == "the init std of position, attn_out, router, expert_out, readout"
     assert "recipe.init_(" in init.call
 
 
@@ -318,7 +319,11 @@ def test_factors_of_one_are_no_lack(recipe: MakeRecipe) -> None:
     base = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
     found = export(made, "torchtitan", base, partial=True)
     assert [lack.what for lack in found.lacks] == ["forward multiplier attn_logits 0.0625"]
-    assert export(made, "megatron", base, partial=True).lacks[0].what.startswith("the init std of attn_out, expert_out")
+    assert (
+        export(made, "megatron", base, partial=True)
+        .lacks[0]
+        .what.startswith("the init std of position, attn_out, expert_out")
+    )
 
 
 def test_a_megatron_whose_own_init_is_the_recipe_s_has_no_lack_of_init(recipe: MakeRecipe) -> None:

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from figure_store import PRODUCT, planted_results
 from looks import plain, unlabeled
-from planted_store import PRODUCT, planted_results
 
 from hpxfer.analysis import analyze
 from hpxfer.figures import DrawnFigure, all_figures
@@ -115,6 +115,7 @@ PARTIAL: dict[str, Callable[[Trial], bool]] = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", PARTIAL)
 def test_partial_stores_give_what_they_hold_and_say_what_is_missing(tmp_path: Path, name: str) -> None:
     found, missing = drawn_from(planted_results(tmp_path, TINY, PARTIAL[name]))

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from figure_store import SWEEP, planted_results
 from looks import drawn_texts, plain, unlabeled
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from planted_store import SWEEP, planted_results
 
 from hpxfer.analysis import Analysis, analyze
 from hpxfer.figures.base_choice import BaseChoiceInfo, base_choice_info, draw_base_choice

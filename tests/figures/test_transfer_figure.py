@@ -250,6 +250,7 @@ def test_it_draws_a_line_where_everything_diverged() -> None:
     draw_transfer(info_of(frame)).draw_without_rendering()
 
 
+@pytest.mark.slow
 def test_equal_infos_give_equal_files_and_nothing_else(tmp_path: Path) -> None:
     first = save_transfer(info_of(planted()), tmp_path / "a" / "new")
     second = save_transfer(info_of(planted().sample(frac=1.0, random_state=1)), tmp_path / "b")
@@ -261,6 +262,7 @@ def test_equal_infos_give_equal_files_and_nothing_else(tmp_path: Path) -> None:
     assert other[1].read_bytes() != first[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_no_pyplot() -> None:
     code = "import sys, hpxfer.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -41,8 +41,8 @@ SWEEPS = sorted(
     if "\nname:" in (text := "\n" + path.read_text()) and "results/chain-" not in text
 )
 FOLDERS = sorted(path.name for path in PUBLISHED.iterdir() if (path / "trials.parquet").exists())
-# Results with every statistic, and a recipe each: one HP, two HPs, a search, the family mlp.
-WHOLE = ("quickstart", "transfer", "lr_init", "mlp-search", "routers-freeze-soft")
+# Results with every statistic, and a recipe each: one HP, two HPs, the family mlp.
+WHOLE = ("quickstart", "transfer", "lr_init", "routers-freeze-soft")
 Golden = dict[str, Any]
 
 # What of a verdict and of a plan is written out, by the last key of its path.

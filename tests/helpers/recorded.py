@@ -29,8 +29,21 @@ SUFFIXES = (".py", ".json")
 # Tests of the kernels' room that take no time or depend on more than kernels.
 ALWAYS = (
     *("test_backend.py", "test_configs.py", "test_cross_entropy_compiled.py", "test_head_limits.py", "test_hopper.py"),
-    *("test_recorded.py", "test_strict_step.py"),
+    "test_recorded.py",
 )
+
+# Tests of whole models in Triton's interpreter, and the helpers that they read.
+IN_MODEL = {
+    "tests/model/test_triton_gpt.py": (
+        "tests/model/conftest.py",
+        "tests/model/gpt_cases.py",
+        "tests/model/plain_gpt.py",
+    ),
+    "tests/kernels/test_strict_step.py": (
+        *("hpxfer/train", "hpxfer/data", "hpxfer/trial", "tests/helpers/tiny_trials.py"),
+        *("tests/kernels/conftest.py", "tests/kernels/triton_cases.py"),
+    ),
+}
 
 
 def compiled_by(name: str, script: Sequence[str], inputs: Sequence[str]) -> Any:
@@ -79,6 +92,15 @@ def _sha256(data: bytes) -> str:
 def inputs_of(file: str) -> tuple[str, ...] | None:
     """Return all that the results of a test file depend on; None for one whose tests always run."""
     folder, _, name = file.rpartition("/")
+    if file in IN_MODEL:
+        return (
+            "hpxfer/kernels",
+            "hpxfer/model",
+            "hpxfer/scaling",
+            file,
+            *IN_MODEL[file],
+            "tests/helpers/tolerances.py",
+        )
     if folder != "tests/kernels" or name in ALWAYS:
         return None
     cases = (f"{folder}/{module}.py" for module in ("conftest", "expert_cases", "head_cases", "router_cases"))

@@ -84,6 +84,7 @@ def trends(**changed: Any) -> BiasRate:
     return bias_rate(BiasRateOptions(num_experts=(128, 256, 512, 1024, 2048), repeats=400, **changed))
 
 
+@pytest.mark.slow
 def test_a_constant_rate_changes_the_same_part_and_others_do_not() -> None:
     assert all(abs(each.slope) < 0.03 for each in trends().trends)
     for exponent in (1.0, -1.0):

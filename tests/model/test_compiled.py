@@ -19,6 +19,7 @@ def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler, of torch
 @pytest.mark.parametrize("name", ["joint", "mixed", "tied"])
 def test_the_whole_forward_pass_is_one_graph(name: str) -> None:

@@ -131,6 +131,7 @@ def normal_scores(x: np.ndarray) -> dict[str, float]:
     return {name: float(abs(score)) for name, score in out.items()}
 
 
+@pytest.mark.slow
 def test_ten_million_numbers_are_normal() -> None:
     scores = normal_scores(drawn("0/wte/0", NUM))
     assert max(scores.values()) < LIMIT, scores

@@ -214,6 +214,7 @@ class TestMLflow:
         monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
         return f"sqlite:///{tmp_path}/mlflow.db"
 
+    @pytest.mark.slow
     def test_every_page_and_point_is_read_and_infinity_is_divergence(
         self, uri: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -176,6 +176,7 @@ def test_other_published_results_are_judged_alike(name: str) -> None:
     assert "stays" in verdicts(found).values() or has_control or "transfers" not in verdicts(found).values()
 
 
+@pytest.mark.slow
 def test_the_page_has_every_figure_that_lines_can_feed(tmp_path: Path) -> None:
     found = judged(foreign_table({"good": 0.0, "plain": -1.0}, seed=5))
     files = found.write(tmp_path / "page")
@@ -203,6 +204,7 @@ def test_units() -> None:
         judged(frame, unit="\\1")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("unit", ["error", "top-5 error", "accuracy", "percent"])
 def test_an_error_rate_is_not_judged_as_a_loss(unit: str) -> None:
     frame = foreign_table({"good": 0.0, "plain": -1.0}, seed=6)

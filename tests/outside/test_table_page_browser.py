@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from chromium import needs_chromium, opened
 from foreign_runs import foreign_table
 
@@ -13,6 +14,7 @@ import hpxfer
 pytestmark = needs_chromium
 
 
+@pytest.mark.slow
 def test_every_run_is_on_the_page_and_opens(browser: Any, tmp_path: Path) -> None:
     frame = foreign_table({"good": 0.0, "plain": -1.0}, seed=1, seeds=(0, 1))
     columns = {"value": "lr", "scale": "width", "arm": "method"}

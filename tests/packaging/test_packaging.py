@@ -92,6 +92,7 @@ def test_the_wheel_holds_what_is_not_python(wheel: Path) -> None:
     assert {f"Provides-Extra: {name}" for name in project["optional-dependencies"]} <= set(metadata.splitlines())
 
 
+@pytest.mark.slow
 def test_the_wheel_alone_is_enough_to_start(installed: Path, tmp_path: Path) -> None:
     file = output([installed / "python", "-c", "import hpxfer; print(hpxfer.__file__)"], tmp_path)
     assert Path(file.strip()).is_relative_to(installed.parent)
@@ -146,6 +147,7 @@ def test_the_versions_of_python_are_said_alike_everywhere() -> None:
     assert "(3, 11) <= sys.version_info < (3, 15)" in (ROOT / "Makefile").read_text()
 
 
+@pytest.mark.slow
 def test_a_clone_called_hpxfer_is_imported_from_the_folder_above(tmp_path: Path) -> None:
     clone = cloned(tmp_path / "above" / "hpxfer")
     found = environment(tmp_path / "venv")

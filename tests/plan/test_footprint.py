@@ -126,6 +126,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], Way]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WAYS)
 def test_the_model_follows_the_way_a_batch_is_computed(name: str, setting: Setting) -> None:
     changes, dims, way = WAYS[name]
@@ -153,6 +154,7 @@ trainer.train = train
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [2, 4])
 def test_the_model_is_within_a_tenth_of_what_a_rank_allocates(lanes: int, setting: Setting, tmp_path: Path) -> None:
     pieces = {"accumulation_tokens": 128, "accumulation_lanes": lanes}

@@ -240,11 +240,11 @@ def test_on_a_cpu_the_number_of_workers_that_fits_is_offered(tmp_path: Path) -> 
     need = stack_bytes(wide, sweep.setting, 1, cuda=False) + WORKER_BYTES
     plan = make_plan(sweep, (), Device(host_bytes=int(2.5 * need / 0.8)))
     assert plan.unfit
-    assert all("give resources.workers: 2, or fewer batch_tokens" in text for text in plan.unfit)
+    assert all("resources.workers" in text for text in plan.unfit)
     with pytest.raises(HpxferError, match="--no-strict-memory"):
         require_fit(plan)
     alone = make_plan(sweep, (), Device(host_bytes=int(0.5 * need / 0.8)))
-    assert all("give fewer batch_tokens" in text for text in alone.unfit)
+    assert all("fewer batch_tokens" in text for text in alone.unfit)
     require_fit(make_plan(sweep, (), Device(host_bytes=2**40)))
 
 

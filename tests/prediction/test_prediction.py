@@ -76,6 +76,7 @@ def said(found: Prediction) -> str:
     return first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dims", "why", "has_hps"),
     [
@@ -112,6 +113,7 @@ def test_another_base_leaves_fewer_shapes(transfer: Results) -> None:
     assert "got 2 (width 128, 256)" in said(hpxfer.predict(transfer.from_base("w128"), WIDE))
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_the_axis_or_nothing_is_said(transfer: Results, wide: Prediction) -> None:
     same = hpxfer.predict(transfer, WIDE, tokens=153600)
     assert same.loss == wide.loss

@@ -191,6 +191,7 @@ def test_the_same_bytes_with_any_number_of_processes(tmp_path: Path, tokenizer: 
     assert len(list((tmp_path / "one").glob("train-*.bin"))) > 2
 
 
+@pytest.mark.slow
 def test_sigkill_in_the_middle_from_the_command_line(tmp_path: Path, tokenizer: Path) -> None:
     source = jsonl(tmp_path / "a.jsonl", TEXTS * 40)
     given = [sys.executable, "-m", "hpxfer", "data", "prepare", str(source), "--tokenizer", str(tokenizer)]

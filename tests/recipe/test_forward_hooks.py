@@ -238,6 +238,7 @@ def test_what_no_hook_does_is_said() -> None:
     assert "By hand: before the gates" in made.describe(shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("called_before", [False, True])
 @torch.no_grad()
 def test_a_compiled_model_is_multiplied_and_freed_again(called_before: bool) -> None:

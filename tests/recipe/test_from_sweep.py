@@ -194,6 +194,7 @@ def test_divergence_is_spelled_out_and_the_file_loads() -> None:
     assert Recipe.parse(made.dump()) == made
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_recipe_and_it_loads() -> None:
     made = build(results())
     assert build(results()) == made
@@ -225,6 +226,7 @@ def test_no_base_optimum_is_no_recipe(loss: Loss, why: str) -> None:
     assert text.endswith("run it again, or scan more values in grid.lr")
 
 
+@pytest.mark.slow
 def test_the_parameterization_is_the_first_or_the_named_one() -> None:
     outcome = results(parameterizations=["completep-moe", "sp", ZERO_ROUTER])
     assert build(outcome).parameterization.label() == "completep-moe"
@@ -233,6 +235,7 @@ def test_the_parameterization_is_the_first_or_the_named_one() -> None:
     assert build(outcome, label).parameterization.label() == label
 
 
+@pytest.mark.slow
 def test_a_name_that_two_have_and_one_that_none_has_are_refused() -> None:
     halved = {"table": "completep-moe", "conventions": {"router_init_exponent": 0.5}}
     outcome = results(parameterizations=[ZERO_ROUTER, halved])

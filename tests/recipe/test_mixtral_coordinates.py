@@ -90,6 +90,7 @@ def slopes(table: str | None, seeds: tuple[int, ...] = SEEDS[:1], **options: boo
     return {key: float(np.polyfit(np.log2(WIDTHS), values, 1)[0]) for key, values in logs.items()}
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("table", ["completep-moe", "mup-moe"])
 def test_coordinates_are_flat_with_the_recipe(table: str) -> None:
     found = slopes(table, SEEDS)

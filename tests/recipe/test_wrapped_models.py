@@ -136,6 +136,7 @@ def test_a_wrapped_model_trains_as_the_bare_one(wrap: Any) -> None:
     assert expected[-1] < expected[0] - 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_group")
 def test_a_compiled_model_may_be_attached_to_before_and_after() -> None:
     bare = model().eval()

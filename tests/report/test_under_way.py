@@ -70,6 +70,7 @@ def test_no_page_is_written_after_a_run_that_ended_early(tmp_path: Path, monkeyp
     assert not (folder / "report.html").exists()
 
 
+@pytest.mark.slow
 @needs_chromium
 def test_a_page_says_that_more_is_to_come_and_loads_itself_again_until_the_run_has_ended(
     tmp_path: Path, browser: Any

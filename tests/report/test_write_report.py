@@ -62,6 +62,7 @@ def test_text_writes_the_transfer_figure_alone(store: Path, tmp_path: Path) -> N
     assert "completep-moe: transfers" in found.text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stubs")
 def test_several_folders_make_one_page_above_them(tmp_path: Path) -> None:
     folders = [write_store(tmp_path / name, ("name: small", f"name: {name}")) for name in ("a", "b")]
@@ -74,6 +75,7 @@ def test_several_folders_make_one_page_above_them(tmp_path: Path) -> None:
     assert found.text().count("Does lr transfer?") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stubs")
 def test_folders_apart_need_an_output(tmp_path: Path) -> None:
     folders = [write_store(tmp_path / place / "s") for place in "ab"]
@@ -142,6 +144,7 @@ def test_a_follow_up_is_a_sweep_and_never_overwrites(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_after_a_follow_up_is_written_the_next_step_is_to_run_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

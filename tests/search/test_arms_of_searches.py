@@ -22,7 +22,6 @@ CASES = {
     "random": BOX + "search: {kind: random, budget: 8}\n",
     "optuna": BOX + "search: {kind: optuna, budget: 8}\n",
     "refine": SWEEP + "search: {kind: refine, max_octaves: 2}\n",
-    "refine of a product": BOX + "product: true\nsearch: {kind: refine, budget: 26}\n",
     "coordinate": SWEEP + "search: {kind: coordinate, multipliers: [router.lr_mult]}\n",
     "staged-grid": SWEEP + "search: {kind: staged-grid, multipliers: [init_scale]}\n",
     "verdict": SWEEP + "search: {kind: verdict, budget: 12}\n",
@@ -34,6 +33,7 @@ ARMS = f"[completep-moe, sp, {ARM.format('completep-moe')}, {ARM.format('sp')}]"
 MULT = "attn_q.lr_mult"
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kind", CASES)
 def test_every_arm_is_searched_as_in_a_sweep_of_its_own_and_reads_back(kind: str, tmp_path: Path) -> None:
     spec = parse_sweep(CASES[kind].replace(TABLES, ARMS) + HPS)

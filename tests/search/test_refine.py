@@ -108,6 +108,7 @@ def test_noise_leaves_the_interval_wide_and_that_is_said() -> None:
     assert len(exponents(loud)) <= len(exponents(quiet)) + 4, "noise is no reason to halve for ever"
 
 
+@pytest.mark.slow
 def test_a_noisy_optimum_is_in_the_interval_nearly_always() -> None:
     """Two standard errors of three seeds, and a pooled floor: the true optimum is outside in at most 1 of 10."""
     outside = 0

@@ -69,6 +69,7 @@ def told(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-d
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_search_has_its_figures_each_with_its_data(told, kind: str) -> None:  # type: ignore[no-untyped-def]
     _, analysis, figures = told(kind)

@@ -101,6 +101,7 @@ def test_grids_of_its_own() -> None:
     assert 0.111111 in ran.values("init_scale"), "six digits"
 
 
+@pytest.mark.slow
 def test_six_dimensions_are_15625_points() -> None:
     expansion = expansion_of(
         LR, ("seeds: 2", "seeds: 1"), search=f"{{kind: staged-grid, multipliers: {SIX}, recenters: 0}}"

@@ -45,6 +45,7 @@ def losses(trials: tuple[Trial, ...]) -> Mapping[str, Outcome]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("search", "seeds"),
     [

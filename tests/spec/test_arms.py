@@ -51,7 +51,7 @@ def test_a_bare_name_is_an_arm_without_more_and_brackets_hold_conventions() -> N
     [
         ("{table: sp, name: a, hps: {lrr: 1}}", "[2].hps.lrr: unknown key; did you mean 'lr'?"),
         ("{table: sp, name: a, model: {}}", "[2].model: unknown key; legal: balance, conventions, hps, name, table"),
-        ("{table: sp, name: a, hps: 3}", "[2].hps: must be a mapping such as {lr: 0.01}, got 3"),
+        ("{table: sp, name: a, hps: 3}", "[2].hps: must be a mapping, got 3"),
         ("{table: sp, hps: {init_scale: 2}}", "[2]: must have a name with hps or balance of its own"),
         ("{table: sp, name: 'a b', hps: {init_scale: 2}}", "[2].name: must be at most 40 letters"),
         ("{table: sp, name: a, hps: {multipliers: {lr: 2}}}", "[2].hps.multipliers.lr: must be a dotted name"),

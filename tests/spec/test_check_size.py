@@ -22,6 +22,7 @@ def message_of(*edits: tuple[str, str]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edit", "message"),
     [

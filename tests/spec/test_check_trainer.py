@@ -149,7 +149,7 @@ def test_the_sweeps_themselves_are_legal_and_come_back_from_their_dump(text: str
         ),
         (
             [("seeds: 2", "seeds: 2\njudge: {loss: validation_error}")],
-            "18: judge.loss: must be validation or final_window",
+            "18: judge.loss: must be 'validation' or 'final_window'",
         ),
         (
             [

@@ -32,5 +32,5 @@ def test_a_run_keeps_weights_in_s3_and_the_command_reads_them(
 def test_a_run_that_cannot_keep_weights_says_so_before_it_trains(s3: str, s3_server: Server) -> None:
     folder = parse_root(f"{s3}/tiny/weights")
     with s3_server.forbidding(), pytest.raises(HpxferError, match="weights must be stored here"):
-        kept.start(folder, "last")
+        kept.start(folder)
     kept.end(folder)

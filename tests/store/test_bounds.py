@@ -87,6 +87,7 @@ def test_what_asks_for_too_much_memory_is_passed_over(tmp_path: Path, case: str)
     assert len(problem) < 400
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of one program is read from /proc")
 def test_the_peak_of_memory_is_bounded(tmp_path: Path) -> None:
     Store.open(tmp_path, write=True).append([made(trial) for trial in TRIALS_OF_SPEC[:2]])

@@ -14,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupted import always, resealed, run
-from laws import examples
 from safetensors import safe_open
 from safetensors.torch import save_file
 from tiny_trials import BASE, numbers, trial
@@ -112,7 +111,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_facts_with_anything_anywhere(sound: Sound, data: st.DataObject) -> None:
     facts: Any = json.loads(json.dumps(sound.facts))
@@ -126,7 +125,7 @@ def test_facts_with_anything_anywhere(sound: Sound, data: st.DataObject) -> None
     sound.path.write_bytes(sound.content)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_the_header_of_the_file_with_anything_anywhere(sound: Sound, data: st.DataObject) -> None:
     size = int.from_bytes(sound.content[:8], "little")

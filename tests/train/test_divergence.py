@@ -133,6 +133,7 @@ LONGER = {"steps": 24, "final_window_steps": 4}
 RATES = (2.0**-6, 1e6, 2.0**-7, 40.0, 2.0**-5, 4.0)
 
 
+@pytest.mark.first
 @pytest.mark.usefixtures("compacting")
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("schedule", [None, 1.0])

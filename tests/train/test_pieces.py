@@ -76,6 +76,7 @@ def made(setting: Setting, name: str, lanes: int = 1) -> Trial:
     return trial(own, shape, "completep-moe", seed=3, **weighted)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", CASES)
 def test_micro_batches_stacks_and_recomputation_change_no_bit(setting: Setting, name: str) -> None:
     given = made(setting, name, lanes=2)

@@ -99,6 +99,7 @@ def test_a_rank_that_hangs_is_named(setting: Setting) -> None:
     assert first.endswith("is at step 3")
 
 
+@pytest.mark.slow
 def test_ranks_of_other_versions_are_refused(setting: Setting) -> None:
     stack = Stack(trials=(trial(cut(setting, lanes=2), JOINT),))
     for found in trained_by_ranks(stack, 2, preludes={1: OTHER_VERSION}):

@@ -45,6 +45,7 @@ def test_a_script_that_python_does_not_find(runner: Runner) -> None:
     failed(runner.run(["python3", "no-such-script.py"]), "input", "No such file")
 
 
+@pytest.mark.slow
 def test_it_never_reports(runner: Runner) -> None:
     run = runner.run("print('waiting for data', flush=True)\n" + HANG, timeouts=QUICK)
     failed(run, "timeout", "no line within start_s, 5 s", "waiting for data")
@@ -61,6 +62,7 @@ def test_it_runs_longer_than_it_may(runner: Runner) -> None:
     failed(runner.run(program, timeouts=Timeouts(wall_s=1.0)), "timeout", "longer than wall_s, 1 s")
 
 
+@pytest.mark.slow
 def test_it_says_where_it_hangs(runner: Runner) -> None:
     program = "import faulthandler\nfaulthandler.register(signal.SIGUSR1)\ndef stuck():\n  time.sleep(600)\nstuck()"
     failed(runner.run(program, timeouts=QUICK), "timeout", "in stuck")
@@ -123,6 +125,7 @@ for step in range(3): report(step, 3.0)
     assert b"... 208666631 bytes left out ..." in log  # 200 MiB and 7 bytes, less 1 MiB
 
 
+@pytest.mark.slow
 def test_it_writes_and_never_stops(runner: Runner) -> None:
     run = runner.run("while True: os.write(1, b'x' * 2**20)", timeouts=QUICK)
     failed(run, "timeout", "start_s", "xxx")
@@ -165,6 +168,7 @@ for generation in range(200_000):
     failed(runner.run(program), "bug", "exit code 0 without a result line")
 
 
+@pytest.mark.slow
 def test_it_ignores_sigterm(runner: Runner) -> None:
     run = runner.run("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HANG, timeouts=QUICK)
     failed(run, "timeout", "start_s")
@@ -216,6 +220,7 @@ def test_it_cuts_its_report_file(runner: Runner) -> None:
     assert "open it for appending" in ending.message
 
 
+@pytest.mark.slow
 def test_its_report_file_is_a_folder_or_a_pipe(runner: Runner) -> None:
     for make in ("os.mkdir", "os.mkfifo"):
         program = f"lines.close(); os.unlink(lines.name); {make}(lines.name)\n" + HANG

@@ -133,6 +133,7 @@ def test_a_config_of_another_contract(tmp_path: Path, capsys: pytest.CaptureFixt
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_function_that_hangs_says_where(runner: Runner) -> None:
     body = "import time\ndef stuck(): time.sleep(600)\ndef train(trial):\n    trial.report(0, 1.0)\n    stuck()"
     ending = run(runner, body, timeouts=Timeouts(start_s=300.0, silence_s=5.0)).ending
@@ -203,6 +204,7 @@ def train(trial):
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
 
 
+@pytest.mark.slow
 def test_two_ranks_speak_once(runner: Runner) -> None:
     ending = run(runner, RANKS, *TORCHRUN).ending
     assert (ending.status, ending.validation_loss, ending.metrics) == ("finished", 2.0, {"world": 2.0}), ending.message
@@ -210,6 +212,7 @@ def test_two_ranks_speak_once(runner: Runner) -> None:
     assert sorted(os.listdir(runner.folder / "ckpt" / "step-2")) == ["rank-0", "rank-1"]
 
 
+@pytest.mark.slow
 def test_an_error_of_one_rank_comes_through_torchrun(runner: Runner) -> None:
     body = "def train(trial):\n    if trial.rank: raise MemoryError('rank 1')\n    import time; time.sleep(600)"
     ending = run(runner, body, *TORCHRUN).ending

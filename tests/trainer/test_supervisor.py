@@ -42,6 +42,7 @@ def rank(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun_are_killed(runner: Runner, rank: str) -> None:
     following = follow(runner.job([*TORCHRUN, rank], timeouts=SLOW), stop=lambda: False)
     assert next(following).step == 0
@@ -53,12 +54,14 @@ def test_ranks_of_torchrun_are_killed(runner: Runner, rank: str) -> None:
     assert runner.alive == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "kind"), [("die", "memory"), ("fail", "lost")])
 def test_what_a_rank_did_is_seen_through_torchrun(runner: Runner, rank: str, how: str, kind: str) -> None:
     run = runner.run([*TORCHRUN, rank, how], timeouts=SLOW, grace_s=5.0)
     assert (run.ending.status, run.ending.kind) == ("failed", kind), run.ending.message
 
 
+@pytest.mark.slow
 def test_a_torchrun_that_others_ask_to_end_is_lost(runner: Runner, rank: str) -> None:
     following = follow(runner.job([*TORCHRUN, rank], timeouts=SLOW), stop=lambda: False)
     next(following)
@@ -90,6 +93,7 @@ for seen in follow(job, stop=lambda: False):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forks", ["", "1"], ids=["its pipe closes", "a fork of the parent keeps its pipe open"])
 def test_everything_goes_with_the_parent_of_the_supervisor(tmp_path: Path, forks: str) -> None:
     tag = f"host{os.getpid()}"

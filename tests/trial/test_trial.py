@@ -399,7 +399,6 @@ def test_a_point_with_its_own_schedule_trains_by_it_and_no_other_id_moves() -> N
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("warmup: 20", "warmup_steps: 20"),
         ("warmup: 20", "warmup: {fraction: 0.1}"),
         ("warmup: 20", "warmup: {tokens: 10240}"),
     ],

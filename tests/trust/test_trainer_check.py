@@ -101,6 +101,7 @@ def checked(results: Results, *, code: str | None = None, failed: str | None = "
     return checks
 
 
+@pytest.mark.slow
 def test_a_trainer_without_receipts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     at = tmp_path / "results"
     code, out, err = hpxfer(capsys, "check", "--trainer", sweep_in(tmp_path), "--steps", 6, "--results", at, "--json")

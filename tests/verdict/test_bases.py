@@ -83,6 +83,7 @@ def test_an_optimum_that_stays_needs_no_larger_base() -> None:
     assert found.advice == "width 32 is large enough, as lr transfers from there"
 
 
+@pytest.mark.slow
 def test_steps_hold_the_difference_of_neighbors() -> None:
     found = readings(STOPS)
     planted_steps = [0.0 if i else 1.2 for i in range(3)]

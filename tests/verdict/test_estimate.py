@@ -26,6 +26,7 @@ def optima(*args: object, **kwargs: object) -> list[Optimum]:
     return [shape.optimum for shape in report.findings[0].shapes]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("seeds", [2, 3])
 def test_intervals_cover_at_least_as_often_as_they_say(seeds: int) -> None:
     """The form of a basin is not known, so intervals cover parabolas more often. Half as wide they would not cover."""
@@ -113,6 +114,7 @@ def test_a_basin_that_does_not_bend_has_no_optimum_and_says_so() -> None:
         assert (optimum.kind, optimum.log2_value, optimum.open_because) == ("none", None, FLAT)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("curvature", "fewest", "most"), [(0.0, 0, 3), (0.03, 57, 60)])
 def test_seeds_that_tilt_a_row_do_not_bend_it(curvature: float, fewest: int, most: int) -> None:
     num = 0

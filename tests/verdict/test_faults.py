@@ -135,6 +135,7 @@ def test_the_rule_is_seen_where_it_is_broken() -> None:
 # 2. A move covers its own end points.
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("first", ["-6.4", "-6.3"])
 def test_a_first_step_and_then_none_is_never_said_to_transfer(first: str) -> None:
     world = BY_NAME[f"first step moves, then stays: 2^{first}, 2^-5.1, 2^-5.1"]
@@ -159,6 +160,7 @@ def test_a_first_step_and_then_none_is_never_said_to_transfer(first: str) -> Non
 # 3. Each shape may have an asymmetry of its own.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("side", "drift"), [("right", "+0.4"), ("right", "+0"), ("left", "+0"), ("left", "-0.4")])
 def test_an_asymmetry_that_changes_with_scale_is_no_drift_and_hides_none(side: str, drift: str) -> None:
     counts = rates_of(f"the steep side turns to the {side}, drift {drift}")
@@ -170,6 +172,7 @@ def test_an_asymmetry_that_changes_with_scale_is_no_drift_and_hides_none(side: s
 # 4. Three values of the HP.
 
 
+@pytest.mark.slow
 def test_three_values_decide_a_large_drift_and_are_no_misfit() -> None:
     """Four shapes whose optimum stays are not decided: three losses do not say how a basin bends on each side."""
     drifting = rates_of("3 values at factor 4, noise 0.001, drift 0.5")
@@ -194,6 +197,7 @@ def test_a_basin_with_one_steep_cell_is_not_flat(luck: int) -> None:
     assert found.verdict == "transfers"
 
 
+@pytest.mark.slow
 def test_an_optimum_near_the_edge_before_a_saturating_wall_is_covered() -> None:
     counts = rates_of("optimum at 2^-8, wall of 2.5 nats")
     assert counts.optima_covered >= 0.9 * counts.optima
@@ -204,6 +208,7 @@ def test_an_optimum_near_the_edge_before_a_saturating_wall_is_covered() -> None:
 # 6. What is asked for.
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "name",
     [
@@ -226,6 +231,7 @@ def test_values_that_are_asked_for_lie_on_halves_of_the_grid(name: str) -> None:
 # 7. Noise does not loosen the bar.
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("drift", ["0.25", "0.35", "0.5"])
 def test_noise_makes_no_sweep_transfer(drift: str) -> None:
     world = BY_NAME[f"curvature 0.08, noise 0.035, 2 seeds, drift {drift}"]
@@ -249,6 +255,7 @@ def test_an_error_of_the_regret_above_the_limit_is_undecided_and_says_how_many_s
     assert said >= 10
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("drift", ["0", "0.5"])
 def test_a_finite_loss_of_a_billion_is_no_seed_noise(drift: str) -> None:
     world = BY_NAME[f"1% of the trials end a billion nats higher, drift {drift}"]
@@ -263,6 +270,7 @@ def test_a_finite_loss_of_a_billion_is_no_seed_noise(drift: str) -> None:
 # 8. What is clear is decided.
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("name", "decided"),
     [
@@ -278,6 +286,7 @@ def test_clear_sweeps_are_decided(name: str, decided: float) -> None:
     assert counts.optima_covered >= 0.9 * counts.optima
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ["diverges 0.6 octaves above", "soft cliff 0.6 octaves above"])
 def test_next_to_a_cliff_no_verdict_is_false_and_optima_are_covered(name: str) -> None:
     """Most of these sweeps are undecided, as the loss is seen from one side alone."""
@@ -457,11 +466,13 @@ def width(shape: ShapeFinding) -> float:
     return math.inf if low is None or high is None else high - low
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", BASINS)
 def test_cells_two_octaves_and_more_from_the_optimum_hardly_move_it(name: str) -> None:
     assert max(move for seed in range(4) for move in moves(BY_NAME[name], seed, 2.0, math.inf)) <= 1.0
 
 
+@pytest.mark.slow
 def test_cells_next_to_the_optimum_do_move_it() -> None:
     """The negative twin: without them it moves by more than half the interval that they give."""
     world = BY_NAME["p and q at random per shape, drift 0"]

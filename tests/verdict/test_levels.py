@@ -47,6 +47,7 @@ def planted(design: Design, move: float, luck: int) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(parameterization="mup", status="finished")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", DESIGNS)
 def test_no_choice_of_seeds_makes_a_verdict_false(name: str) -> None:
     for luck in range(4):

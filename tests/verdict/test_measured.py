@@ -105,6 +105,7 @@ def test_a_cell_that_blew_up_is_a_wall_and_a_steep_side_is_none() -> None:
     assert shape(*below[:, None].tolist()).wall is None  # small HPs do not blow up
 
 
+@pytest.mark.slow
 def test_noise_alone_rarely_makes_a_wall() -> None:
     walls = [found.wall is not None for luck in range(100) for found in all_of(parabola(noise=0.002, luck=luck))]
     assert np.mean(walls) < 0.05

@@ -54,6 +54,7 @@ def report_on(frame: pd.DataFrame) -> tuple[TransferReport, Finding]:
     return report, next(finding for finding in report.findings if finding.parameterization == "arm")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("pace", PACES)
 @pytest.mark.parametrize("spoil", [flat, diverged, empty, beyond])
 @pytest.mark.parametrize("scales", [(32.0,), (128.0,), (256.0,), (32.0, 256.0), (64.0, 128.0, 256.0)])

@@ -54,6 +54,7 @@ def median_sd(found: Sequence[SeedNoise]) -> float:
     return float(np.median([noise.sd for noise in found]))
 
 
+@pytest.mark.slow
 def test_the_noise_is_the_planted_one_whatever_the_levels_of_the_seeds() -> None:
     calm, lucky = ([known(losses(0.01, level=level, luck=i)) for i in range(40)] for level in (0.0, 0.5))
     assert median_sd(calm) == pytest.approx(0.01, rel=0.1)
@@ -119,6 +120,7 @@ def test_degrees_of_freedom_count_what_levels_and_means_leave() -> None:
     assert 2 <= slopes.freedom <= 4 * 2 * 1.05  # the slopes move the optimum, not the noise of the many trials
 
 
+@pytest.mark.slow
 def test_an_interval_by_its_freedom_covers() -> None:
     """Student's t of the difference of two cell means, as a simulation has it. The negative twin is a normal law."""
     covered = {"t": 0, "normal": 0}
@@ -153,6 +155,7 @@ def test_the_order_of_shapes_does_not_matter() -> None:
     assert [m.noise_ratio for m in forward] == pytest.approx([m.noise_ratio for m in backward][::-1], rel=1e-9)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("factor", [1 / 15, 0.2, 5.0, 15.0])
 @pytest.mark.parametrize("seeds", [2, 3])
 def test_noise_follows_the_size_of_shapes(factor: float, seeds: int) -> None:

@@ -56,6 +56,7 @@ def test_seeds_without_a_majority_or_with_one_above_every_basin_are_in_doubt(awa
     assert (apart(loss), doubtful(loss)) == ([], [(1, 3)])
 
 
+@pytest.mark.slow
 def test_noise_alone_makes_no_run_odd() -> None:
     """Of 1,400 cells each."""
     lucks = range(100)

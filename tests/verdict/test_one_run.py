@@ -29,6 +29,7 @@ def only(loss_IKS: Floats) -> Finding:
     return finding
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("seeds", [2, 3])
 @pytest.mark.parametrize("noise", [Noise(wrong_nats=(-0.6, -0.1)), Noise(swapped=True)])
 def test_one_wrong_run_makes_no_verdict_false(seeds: int, noise: Noise) -> None:
@@ -53,6 +54,7 @@ def test_the_only_run_of_a_cell_does_not_decide_and_is_named() -> None:
     assert wrong.to_add
 
 
+@pytest.mark.slow
 def test_a_drift_that_all_runs_show_stays_said() -> None:
     for seeds in (2, 3):
         for luck in range(4):

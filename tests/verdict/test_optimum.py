@@ -104,7 +104,10 @@ def test_a_neighbor_without_a_result_leaves_the_optimum_open() -> None:
     assert of_one_seed([None, 4.0, 3.0, 4.0, 5.0]).bracketed
 
 
-@given(losses=LOSSES, shift=st.floats(-20, 5.0))
+# So close that none of them may have died: 21 - 5 is less than 1 + DEAD_SHARE times 20 - 5.
+@given(
+    losses=st.lists(st.floats(20.0, 21.0).map(lambda x: round(x, 6)), min_size=5, max_size=5), shift=st.floats(-5, 5)
+)
 @settings(deadline=None, max_examples=examples(60))
 def test_a_constant_on_all_losses_does_not_move_the_optimum(losses: list[float], shift: float) -> None:
     found, shifted = of_one_seed(losses), of_one_seed([loss + shift for loss in losses])

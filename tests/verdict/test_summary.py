@@ -76,6 +76,7 @@ def test_no_summary_has_more_than_twelve_lines() -> None:
     assert lines[-1] == "  and 3 more: 3 transfers"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_left_out_is_named_in_the_summary() -> None:
     frame = line(STAYS, seeds=4)
     low = frame[(frame["scale"] == 64) & (frame["value"] == 2.0**-7)].index[0]

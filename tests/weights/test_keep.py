@@ -144,6 +144,7 @@ def test_the_command_says_what_it_wrote(results: Path, tmp_path: Path, capsys: p
     assert [Path(file).name for file in files] == ["hpxfer.json", "model.safetensors"]
 
 
+@pytest.mark.slow
 def test_a_file_that_a_killed_run_left_is_replaced_when_its_trial_is_trained(results: Path, tmp_path: Path) -> None:
     folder = tmp_path / "again" / "tiny" / kept.FOLDER
     shutil.copytree(results / kept.FOLDER, folder)

@@ -19,6 +19,7 @@ from hpxfer.results import load_results
 OPTIONS = "num_active: 2, expert_width: 16}}\n  mlp: {{activation: relu, input_activation: relu, router_bias: {}}}"
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("bias", ["none", "learned", "fixed", "schedule"])
 def test_the_stored_loss_follows_from_the_file(bias: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = edited(

@@ -48,6 +48,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results" / "tiny"
 
 
+@pytest.mark.slow
 def test_transformers_loads_the_folder_and_measures_the_stored_loss(
     done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def with_row(table: str, role: str, **factors: Monomial) -> Table:
     return replace(base, name="mine", rows={"sgd": rows})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_seeds")
 @pytest.mark.parametrize("name", ["mup-i", "mup-ii", "mup-iii", "mssp-i", "mssp-ii", "mssp-iii", "mup", "mup-moe"])
 def test_a_right_table_agrees(name: str) -> None:
@@ -90,6 +91,7 @@ def test_a_right_table_agrees(name: str) -> None:
     assert f"limit of {PARAMETERIZATIONS.get(name).limit}" in found.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_seeds")
 @pytest.mark.parametrize(
     ("name", "options"),
@@ -107,6 +109,7 @@ def test_options_have_limits_of_their_own(name: str, options: Options) -> None:
     assert found.verdict == "ok", found.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_seeds")
 @pytest.mark.parametrize("conventions", [{}, {"readout_init": "zero"}])
 @pytest.mark.parametrize(
@@ -139,6 +142,7 @@ def test_with_the_seeds_of_a_check_it_is_found_with_z_above_30(register: Registe
     assert abs(found.z) > 30
 
 
+@pytest.mark.first
 @pytest.mark.usefixtures("few_seeds")
 @pytest.mark.parametrize(
     ("row", "lr"),

@@ -80,6 +80,7 @@ def test_mssp_under_adam(name: str, at_least: int) -> None:
     assert abs(slope(lines, "expert_out", "propagating", 3) - expected) < 0.15
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ["mup-i", "mup", "mssp-ii"])
 def test_random_readout(name: str) -> None:
     lines = lines_of(name, "sgd", steps=2)
@@ -125,6 +126,7 @@ def test_boost_is_no_remedy_in_iii(monkeypatch: pytest.MonkeyPatch) -> None:
     assert abs(slope(lines, "expert_in", "gradient", 1) + 1.5) < 0.15  # width^1/2 too large (MSSP I.8)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("name", "along"), [("mssp-i", "mssp-iii"), ("mssp-ii", "mssp-iii"), ("mssp-iii", "mssp-ii"), ("mup-i", "mup-ii")]
 )

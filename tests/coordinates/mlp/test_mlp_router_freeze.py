@@ -51,6 +51,7 @@ def divergence(optimizer: str, lr_exponent: float) -> tuple[Claim, ...]:
     )
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(("optimizer", "lr_exponent", "effective"), [("sgd", 0.5, 1.5), ("adam", 0.0, 1.0)])
 @pytest.mark.parametrize("num_active", [4, 2])
 def test_sp_diverges_in_one_step(optimizer: str, lr_exponent: float, effective: float, num_active: int) -> None:

@@ -41,6 +41,7 @@ def report_on(name: str, *, depth: int = 1, residual: str = "false", lr: float =
     return axis
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("depth", "residual"), [(1, "false"), (2, "true")])
 def test_mssp_passes_in_its_regime(depth: int, residual: str) -> None:
     found = report_on("mssp-ii", depth=depth, residual=residual, lr=4.0 * 4 ** (depth - 1))
@@ -58,6 +59,7 @@ def test_a_sum_of_independent_experts_fades_as_mup_says() -> None:
     assert start.verdict == "ok"
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("trained", "claimed", "missed"),
     [("mup-ii", "mssp-ii", ("h3: A1", 0)), ("mssp-ii", "mup-ii", ("h3: A1", 0)), ("mup-iii", "mssp-ii", ("h3: A1", 0))],

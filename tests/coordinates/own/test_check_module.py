@@ -119,6 +119,7 @@ class TestGPT:
         assert {("attn_q", "weight"), ("dense_in", "weight"), ("dense_out", "weight")} <= found
         assert ("attn_q", "first step") not in found
 
+    @pytest.mark.slow
     def test_a_multiplier_that_is_not_attached_is_named(self) -> None:
         def without(shape: Shape) -> nn.Module:
             model = gpt(shape)

@@ -8,6 +8,7 @@ from wrong_wirings import Wiring, missed, wrong_wirings
 SAMPLE = list(wrong_wirings())[::7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wiring", SAMPLE, ids=lambda wiring: f"{wiring.axis} {wiring.role} {wiring.number}")
 def test_one_wrong_number_is_found(wiring: Wiring) -> None:
     assert wiring.role in missed(wiring.report(steps=2, seeds=2))
