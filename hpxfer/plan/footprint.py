@@ -27,7 +27,7 @@ from hpxfer.trial import Setting
 
 FLOAT_BYTES = {"float32": 4, "bfloat16": 2}
 # What a process takes over the tensors of its stack at their peak: memory that the allocator keeps and cannot use.
-# On a CPU 1.24 to 1.45 was measured above an idle worker (`python tests/tools/memory_peaks.py`, AMD EPYC, torch 2.13,
+# On a CPU 1.24 to 1.45 was measured above an idle worker (`python tests/studies/memory_peaks.py`, AMD EPYC, torch 2.13,
 # 2026-11). On a GPU nobody measured it; torch's allocator and the pools of CUDA graphs are assumed to take this much.
 CPU_ALLOCATOR, GPU_ALLOCATOR = 1.5, 1.15
 # A buffer of the optimizer on a CPU: see hpxfer.train.optimizer.

@@ -24,7 +24,7 @@ WITHOUT_ONE = 0.8
 CONFIDENCE = 0.95
 
 # The confidence of the interval that `hpxfer predict` gives the loss of one run. Planted laws that no fit knows check
-# it (tests/tools/predict_rates.py). It is lower than CONFIDENCE, because the far tails of a loss that nobody measured
+# it (tests/studies/predict_rates.py). It is lower than CONFIDENCE, because the far tails of a loss that nobody measured
 # rest on assumptions more than on losses.
 PREDICTED = 0.90
 

@@ -193,7 +193,6 @@ def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
 
 @pytest.mark.slow
 def test_a_report_on_ten_thousand_trials_says_something_of_every_line() -> None:
-    """How long it takes is measured by `python tests/tools/analysis_speed.py`."""
     kind = Planted(doublings=(0, 1, 2, 3, 4, 5), num_points=11, step=0.5, seeds=15, noise=0.01)
     sweeps = [(axis, label) for axis in "abcde" for label in ("completep-moe", "sp")]
     every = [plant(kind, k).grid(*names) for k, names in enumerate(sweeps)]

@@ -96,11 +96,7 @@ TABLES = {
                 *("x", 20.0),
             ),
             Goal("store-load", "loading 20,010 trials and their curves of 256 points and more", "s", 2.0, at_most=True),
-            Goal(
-                "store-rerun",
-                "`hpxfer plan` of those 20,010, all done, start-up included",
-                *("s", 3.0, "", True),
-            ),
+            Goal("store-rerun", "`hpxfer plan` of those 20,010, all done, start-up included", *("s", 3.0, "", True)),
             Goal(
                 "store-memory",
                 "the driver's peak, 100,020 trials planned and 20,010 stored, over 120 planned",

@@ -300,12 +300,23 @@ def steps(case: Case, num_trials: int, way: Way = ONE, piece: int | None = None)
 def memory(name: str, case: Case, num_trials: int) -> None:
     """Print the peak memory of a few steps, as allocated and as reserved, beside that of the plan's model."""
     stack, _ = steps(case, num_trials)
-    of = stack.trials[0].shape, stack.trials[0].setting, num_trials
-    model, planned = footprint(*of, cuda=True).total, stack_bytes(*of, cuda=True)
-    allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    counts = {"allocated": allocated, "model": model, "reserved": reserved, "planned": planned}
-    gib = {f"{of}_gib": count / 2**30 for of, count in counts.items()}
-    say(key=name, **gib, allocated_over_model=allocated / model, reserved_over_planned=reserved / planned)
+    planned, reserved = stack_bytes(*_sizes(stack), cuda=True), torch.cuda.max_memory_reserved()
+    more = {
+        "reserved_gib": reserved / 2**30,
+        "planned_gib": planned / 2**30,
+        "reserved_over_planned": reserved / planned,
+    }
+    say(key=name, **_beside_model(stack, ONE), **more)
+
+
+def _sizes(stack: Stack) -> tuple[Any, Any, int]:
+    return stack.trials[0].shape, stack.trials[0].setting, len(stack.trials)
+
+
+def _beside_model(stack: Stack, way: Way) -> dict[str, float]:
+    """Return the most bytes that torch had allocated, beside those of the plan's model."""
+    model, allocated = footprint(*_sizes(stack), cuda=True, way=way).total, torch.cuda.max_memory_allocated()
+    return {"allocated_gib": allocated / 2**30, "model_gib": model / 2**30, "allocated_over_model": allocated / model}
 
 
 def pieces() -> None:
@@ -316,11 +327,8 @@ def pieces() -> None:
         torch.cuda.reset_peak_memory_stats()
         way = Way(pieces=2**16 // piece, recompute=again)
         stack, took = steps(base_case(batch), 1, way, piece)
-        model = footprint(stack.trials[0].shape, stack.trials[0].setting, 1, cuda=True, way=way).total
-        allocated = torch.cuda.max_memory_allocated()
-        numbers = {"allocated_gib": allocated / 2**30, "model_gib": model / 2**30}
         key = f"r-pieces-{piece // 1024}k{'-again' if again else ''}"
-        say(key=key, tokens_per_s=3 * batch / took, **numbers, allocated_over_model=allocated / model)
+        say(key=key, tokens_per_s=3 * batch / took, **_beside_model(stack, way))
 
 
 def base_profile() -> None:

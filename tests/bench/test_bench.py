@@ -1,9 +1,10 @@
-"""`hpxfer bench`: what it measures, prints, appends and refuses, and that a plan reads it."""
+"""`hpxfer bench`: its clock, what it measures, prints, appends and refuses, and that a plan reads it."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from hpxfer.bench import command, rates
+from hpxfer.bench import clock, command, rates
 from hpxfer.bench.cases import Case, trials
+from hpxfer.bench.clock import Job, interleaved, median, ratio
 from hpxfer.bench.machine import bench_device
 from hpxfer.bench.rates import BASE, LARGE, SMALL, Rate, cpu_case, cpu_row, progress, rate, steady
 from hpxfer.cli import main
@@ -206,3 +208,35 @@ def test_a_dense_twin_has_equal_active_flops(case: Case, tmp_path: Path) -> None
     router = 6 * case.depth * case.width * case.num_experts
     assert flops_per_token(moe.shape, moe.setting) - router == flops_per_token(twin.shape, twin.setting)
     assert case != LARGE or 2.0e9 < count_params(moe.shape, moe.setting).total < 2.2e9
+
+
+def test_every_round_runs_every_job_once_and_the_order_alternates() -> None:
+    calls: list[str] = []
+    jobs = {name: Job(run=lambda name=name: calls.append(name)) for name in "abc"}  # type: ignore[misc]
+    times = interleaved(jobs, rounds=3, device=CPU)
+    assert "".join(calls) == "cba" + "abc" + "cba" + "abc"
+    assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3, "c": 3}
+
+
+def test_the_first_round_and_the_preparation_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = [0.0]
+    monkeypatch.setattr(clock, "now", lambda device: at[0])
+    took = iter([100.0, 6.0, 8.0])
+
+    def wait(seconds: float) -> None:
+        at[0] += seconds
+
+    job = Job(prepare=lambda: wait(1000.0), run=lambda: wait(next(took)), count=2)
+    assert interleaved({"a": job}, rounds=2, device=CPU) == {"a": (3.0, 4.0)}
+
+
+def test_on_a_cpu_waiting_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is that of this process's work: time that passes without any is not seen."""
+    monkeypatch.setattr(time, "process_time", lambda: 7.0)
+    assert interleaved({"wait": Job(run=lambda: time.sleep(0.001))}, rounds=2, device=CPU) == {"wait": (0.0, 0.0)}
+
+
+def test_a_ratio_is_taken_within_rounds() -> None:
+    times = {"a": (2.0, 40.0, 9.0), "b": (1.0, 10.0, 3.0)}
+    assert ratio(times, "a", "b") == 3.0
+    assert median(times, "a") == 9.0

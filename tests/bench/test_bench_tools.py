@@ -26,13 +26,12 @@ from accept import ITEMS, PLANS, Item, run_items, states_of
 from cpu_steps import SAMPLES, SampleCase, sample_trials
 from goals import TABLES, bench_markdown, goal_values
 from roofline import CASES, Machine, parts_of, trial_of
-from shares import part_of
 from tolerances import same_run
 from yardsticks import PlainMLPRun, PlainRun
 
 from hpxfer.bench.cases import Case, trials
 from hpxfer.data import SampleData
-from hpxfer.kernels.configs import table
+from hpxfer.kernels.configs import Config, table
 from hpxfer.model.cost import count_params, flops_per_token
 from hpxfer.plan.speeds import latest
 from hpxfer.train.device import setup_for
@@ -51,8 +50,10 @@ MOVED = {
 }
 
 
-@pytest.mark.parametrize("name", MOVED)
-@pytest.mark.parametrize("wrong", ["", "blocks.1.moe.router", "blocks.0.attention.qkv", "readout"])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("nanogpt", ""), ("nanogpt", "blocks.1.moe.router"), ("mixtral", ""), ("mixtral", "blocks.0.attention.qkv")],
+)
 def test_the_plain_way_trains_the_same_model_and_the_comparison_sees_a_weight_that_differs(
     name: str, wrong: str, tmp_path: Path
 ) -> None:
@@ -116,12 +117,6 @@ def test_a_store_is_measured() -> None:
     rows = cpu_sweeps.store_rows(stored=2, planned=4, small=1, rounds=1)
     assert [row.key for row in rows] == ["store-load", "store-rerun", "store-memory"]
     assert rows[0].numbers["trials"] == 2 * cpu_sweeps.TRIALS_PER_SEED
-
-
-def test_an_operator_belongs_to_a_part() -> None:
-    assert part_of(("aten::mm", "Optimizer", "hpxfer.bench: update")) == "optimizer"
-    assert part_of(("aten::bmm", "step")) == "products"
-    assert part_of(("aten::view", "step")) == part_of(("autograd", "step")) == "rest"
 
 
 def test_the_last_numbers_stand_beside_their_goals() -> None:
@@ -197,6 +192,7 @@ def test_an_acceptance_keeps_each_number_and_says_why_an_item_did_not_pass() -> 
         "long": "skipped",
         "before": "passed",
     }
+    assert ended["after"][1] == "bad failed"
     assert ended["bad"][1] == "exit code 1; MemoryError: 3 GiB"
     assert "not finite" in ended["infinite"][1]
     assert [line.get("key") for line in lines[:3]] == ["good", "b", None]
@@ -271,18 +267,20 @@ def test_without_a_gpu_every_item_is_listed(
     assert capsys.readouterr().out.splitlines()[-1].split()[0] == "tune-512"
 
 
-def test_the_fastest_candidate_that_the_compiler_does_not_refuse_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_candidate_that_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = next(one for one in table()["sm90"] if one.dtype_bytes == 2)
     drawn = tune_blocks.Sample(x=None, dy=None, weights=None, gate=None, rows=None)
     monkeypatch.setattr(tune_blocks, "sample", lambda *given, **more: drawn)
     monkeypatch.setattr(tune_blocks.experts_library, "can_run", lambda *given: False)
     told: list[dict[str, Any]] = []
+
+    def clock(config: Config, drawn: object) -> float:
+        if config.m == 128:
+            raise RuntimeError("too many registers")
+        return 1.0 if config.m == 64 else 2.0
+
     found = tune_blocks.best(
-        replace(entry, m=32),
-        torch.device("cpu"),
-        clock=lambda config, drawn: 1.0 if config.m == 64 else 2.0,
-        check=lambda configs, drawn, until: {one: "spills" if one.m == 128 else None for one in configs},
-        tell=lambda **line: told.append(line),
+        replace(entry, m=32), torch.device("cpu"), clock=clock, tell=lambda **line: told.append(line)
     )
     assert found == replace(entry, m=64)
-    assert {"skipped": "spills"}.items() <= told[2].items()
+    assert told[2]["skipped"] == "RuntimeError: too many registers"

@@ -1,9 +1,8 @@
 """Find the block sizes of `kernels/configs.json` on this GPU: the items tune-* of accept.py.
 
 An entry is measured on random data at the largest shape of its class. One field varies at a time while the others stay.
-What the compiler shows to spill, or without a pipeline, is not timed. A candidate is timed as a CUDA graph, because
-launches from Python take longer than a small layer. The entry that was found is printed; a person writes it into the
-table, with the GPU and the versions.
+A candidate is timed as a CUDA graph, because launches from Python take longer than a small layer. The entry that was
+found is printed; a person writes it into the table, with the GPU and the versions.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from compiled import CAPABILITIES, compiling, fault_of
 from torch import Tensor
 
 from hpxfer.bench.clock import Job, interleaved, median
@@ -28,8 +26,6 @@ FIELDS = ("m", "hidden", "up", "product", "gradient", "programs", "gated", "prod
 _GROUPS, _WIDEST, _MOST_ROWS, _ROUNDS = 4, 2048, 16384, 7
 # Places of matrix gradients: 132 multiprocessors, with one to eight blocks on each.
 _PROGRAMS = (132, 264, 528, 792, 1056)
-# The share of a field's time in which its candidates are compiled; timing one is quick.
-_CHECK_SHARE = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,73 +104,33 @@ def best(
     device: torch.device,
     *,
     clock: Callable[[Config, Sample], float],
-    check: Callable[[Sequence[Config], Sample, float], dict[Config, str | None]],
     tell: Callable[..., None],
     seconds: float = ENTRY_S,
 ) -> Config:
-    """Return the fastest config found from `config` in so many seconds.
+    """Return the fastest config found from `config` in so many seconds, of which each field has an equal share.
 
-    `tell` gets the milliseconds of each candidate, or why it was skipped. Fields that the time does not reach keep
-    their values, and a line says so.
+    `tell` gets the milliseconds of each candidate, or why it cannot run. A line says how many the time did not reach.
     """
     ends, drawn = time.monotonic() + seconds, sample(config, gated=False, device=device)
     for number, field in enumerate(FIELDS):
-        now = time.monotonic()
+        until = time.monotonic() + (ends - time.monotonic()) / (len(FIELDS) - number)
         if field in ("gated", "products"):
             drawn = sample(config, gated=field == "gated", device=device)
-        others = list(candidates(config, field))
-        faults: dict[Config, str | None] = dict.fromkeys(others)  # programs are no constant of a kernel
-        if field == "products" and not experts_library.can_run(drawn.x, drawn.weights):
-            faults = dict.fromkeys(others, "F.grouped_mm does not take this layer here")
-        elif field not in ("programs", "products"):
-            faults = check(others, drawn, now + _CHECK_SHARE * (ends - now) / (len(FIELDS) - number))
-        timed: list[tuple[float, int, Config]] = []
-        left_out = 0
-        for index, one in enumerate([config, *others]):
-            if time.monotonic() > ends or (index and one not in faults):
-                left_out += 1
-                continue
-            line = _line(one, drawn, clock, faults.get(one))
-            tell(field=field, config=asdict(one), **line)
-            if "ms" in line:
-                timed.append((line["ms"], index, one))
-        if left_out:
-            tell(field=field, left_out=f"{left_out} candidates, for lack of time")
-        # The entry that stands stays unless another is faster, or it cannot run at all.
-        if timed:
-            config = min(timed, key=lambda entry: entry[:2])[2]
-    return config
-
-
-def _line(config: Config, drawn: Sample, clock: Callable[..., float], fault: str | None) -> dict[str, Any]:
-    """Return the milliseconds of one candidate. One that cannot run on this device is skipped."""
-    try:
-        return {"ms": clock(config, drawn)} if fault is None else {"skipped": fault}
-    except Exception as error:  # of the compiler or the launch, which have no class in common
-        return {"skipped": f"{type(error).__name__}: {str(error)[:200]}"}
-
-
-def checked(configs: Sequence[Config], drawn: Sample, until: float) -> dict[Config, str | None]:
-    """Return config -> why the compiler shows it to be slow or impossible, or None, of those that the time allows.
-
-    Triton keeps what it compiles, so a launch does not compile it again.
-    """
-    major, minor = torch.cuda.get_device_capability()
-    capability = 10 * major + minor
-    if capability not in CAPABILITIES:
-        return dict.fromkeys(configs)
-    found: dict[Config, str | None] = {}
-    with compiling(capability) as facts:
-        for config in configs:
-            if time.monotonic() > until:
+        fits = field != "products" or experts_library.can_run(drawn.x, drawn.weights)
+        tried = [config, *candidates(config, field)] if fits else []
+        timed: list[tuple[float, int]] = []
+        for index, one in enumerate(tried):
+            if index and time.monotonic() > until:
+                tell(field=field, left_out=f"{len(tried) - index} candidates, for lack of time")
                 break
-            facts.clear()
             try:
-                step(config, drawn)()
-                found[config] = next((fault for one in facts if (fault := fault_of(one))), None)
-            except Exception as error:  # the assembler refuses, e.g. a bound on registers that is too low
-                found[config] = f"{type(error).__name__}: {str(error)[:200]}"
-    return found
+                timed.append((clock(one, drawn), index))
+                tell(field=field, config=asdict(one), ms=timed[-1][0])
+            except Exception as error:  # of the compiler or the launch, which have no class in common
+                tell(field=field, config=asdict(one), skipped=f"{type(error).__name__}: {str(error)[:200]}")
+        if timed:  # the entry that stands stays unless another is faster, or it cannot run at all
+            config = tried[min(timed)[1]]
+    return config
 
 
 def replayed_ms(config: Config, drawn: Sample) -> float:
@@ -192,5 +148,5 @@ def tune(features: int) -> None:
     device = torch.device("cuda")
     entries = [one for one in table()[architecture(device)] if one.dtype_bytes == 2 and one.max_rows is None]
     entry = next(one for one in entries if (one.max_features or _WIDEST) == features)
-    tell = lambda **line: say(key=f"tune-{features}", **line)  # noqa: E731
-    say(key=f"tuned-{features}", config=asdict(best(entry, device, clock=replayed_ms, check=checked, tell=tell)))
+    found = best(entry, device, clock=replayed_ms, tell=lambda **line: say(key=f"tune-{features}", **line))
+    say(key=f"tuned-{features}", config=asdict(found))

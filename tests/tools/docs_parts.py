@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from docs_markdown import table
-from error_rates_tables import error_rates_tables
-from predict_rates import rates_table
 from rooms import levels, room_graph
 
 from hpxfer.scaling.evaluate import Parameterization, parameterization
@@ -156,6 +154,8 @@ def roofline_markdown(root: Path) -> str:
 
 def error_rates_markdown(root: Path) -> str:
     """Return the latest committed run of the error rates, beside the first one on the same worlds."""
+    from error_rates import error_rates_tables
+
     text = (root / "results" / "bench" / "error_rates.jsonl").read_text(encoding="utf-8")
     first, *others = [json.loads(line) for line in text.splitlines()]
     return error_rates_tables(others[-1], first) if others else error_rates_tables(first)
@@ -163,6 +163,8 @@ def error_rates_markdown(root: Path) -> str:
 
 def predict_rates_markdown(root: Path) -> str:
     """Return the latest committed run of the rates of `hpxfer predict`."""
+    from predict_rates import rates_table
+
     text = (root / "results" / "bench" / "predict_rates.jsonl").read_text(encoding="utf-8")
     return rates_table(json.loads(text.splitlines()[-1]))
 

@@ -19,16 +19,8 @@ from fuzz_materials import RESULTS, Materials
 _COMMANDS = ("init", "plan", "watch", "list", "report", "recipe", "explain", "check", "schema")
 _NO_OPTIONS = frozenset({"--open", "--address", "--help"})
 _SMALL_CHECK = (
-    "--parameterization",
-    "completep",
-    "--axis",
-    "width",
-    "--steps",
-    "1",
-    "--seeds",
-    "1",
-    "--points",
-    "16,32,48,64",
+    *("--parameterization", "completep", "--axis", "width", "--steps", "1", "--seeds", "1"),
+    *("--points", "16,32,48,64"),
 )
 
 
@@ -141,48 +133,12 @@ def _click() -> Any:
 
 def _value(materials: Materials, random: Random) -> str:
     """Return the value of an option: now and then one that is sound for some option."""
-    sound = (
-        "sweep.yaml",
-        "recipe.yaml",
-        "base.json",
-        "target.json",
-        RESULTS,
-        "results",
-        "lr",
-        "validation",
-        "w16",
-        "cpu",
-    )
-    numbers = (
-        "0",
-        "1",
-        "-1",
-        "1e9",
-        "1000000000",
-        "inf",
-        "nan",
-        "0.5",
-        "16,32",
-        "16,16",
-        "32,16,0",
-        "1e999",
-        "9" * 5000,
-    )
+    sound = f"sweep.yaml recipe.yaml base.json target.json {RESULTS} results lr validation w16 cpu".split()
+    numbers = ("0", "1", "-1", "1e9", "1000000000", "inf", "nan", "0.5", "16,32")
+    numbers += ("16,16", "32,16,0", "1e999", "9" * 5000)
     pools = (sound, numbers, materials.tables, [str(mutate.odd(random))[:100_000].replace("\x00", "0")])
     text = random.choice(random.choice(pools))
     return text.encode(errors="replace").decode()
-
-
-def _drawn(materials: Materials, random: Random) -> tuple[Sequence[str], Mapping[str, bytes]]:
-    return fuzz_mlp.drawn(random)
-
-
-def _samples(materials: Materials, random: Random) -> tuple[Sequence[str], Mapping[str, bytes]]:
-    return fuzz_mlp.damaged_samples(random)
-
-
-def _user(materials: Materials, random: Random) -> tuple[Sequence[str], Mapping[str, bytes]]:
-    return fuzz_user.drawn(random)
 
 
 KINDS: dict[str, Maker] = {
@@ -192,7 +148,7 @@ KINDS: dict[str, Maker] = {
     "stored": _stored,
     "options": _options,
     "data": _data,
-    "mlp": _drawn,
-    "samples": _samples,
-    "user": _user,
+    "mlp": lambda _, random: fuzz_mlp.drawn(random),
+    "samples": lambda _, random: fuzz_mlp.damaged_samples(random),
+    "user": lambda _, random: fuzz_user.drawn(random),
 }

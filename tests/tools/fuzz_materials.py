@@ -27,46 +27,13 @@ seeds: 2
 resources: {executor: local, workers: 2}
 """
 BASE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 32}
-_SHAPE_COUNTS = {
-    "num_trials": 10,
-    "num_stored": 0,
-    "finished": 10,
-    "diverged": 0,
-    "stopped": 0,
-    "failed": 0,
-    "running": 0,
-}
-_COUNTS = {
-    "num_left": 10,
-    "finished": 10,
-    "diverged": 0,
-    "stopped": 0,
-    "failed": 0,
-    "tokens": 11520,
-    "tokens_per_s": 9.5,
-}
-_PROGRESS = {
-    "state": "ended",
-    "run": "eb4fe343972f9047",
-    "counter": 3,
-    "host": "here",
-    "pid": 1,
-    "machine": None,
-    "started": None,
-    "progress": {
-        "version": 2,
-        "sweep": "tiny",
-        "at_most": False,
-        "elapsed_s": 3.4,
-        "eta_s": None,
-        "running": [],
-        **_COUNTS,
-        "shapes": [{"label": "w16 d1 E2A1 h16", **_SHAPE_COUNTS, "best_loss": 3.6, "best": "lr 2^-5"}],
-        "num_notes": 1,
-        "notes": ["a note"],
-        "errors": [],
-    },
-}
+_NONE = dict.fromkeys(("num_stored", "finished", "diverged", "stopped", "failed", "running"), 0)
+_SHAPE = {"label": "w16 d1 E2A1 h16", "num_trials": 10, **_NONE, "finished": 10, "best_loss": 3.6, "best": "lr 2^-5"}
+_COUNTS = {"num_left": 10, "finished": 10, "diverged": 0, "stopped": 0, "failed": 0, "tokens": 11520, "eta_s": None}
+_STATUS = {"version": 2, "sweep": "tiny", "at_most": False, "elapsed_s": 3.4, "tokens_per_s": 9.5, **_COUNTS}
+_STATUS |= {"running": [], "shapes": [_SHAPE], "num_notes": 1, "notes": ["a note"], "errors": []}
+_PROGRESS = {"state": "ended", "run": "eb4fe343972f9047", "counter": 3, "host": "here", "pid": 1, "machine": None}
+_PROGRESS |= {"started": None, "progress": _STATUS}
 _MAGIC, _VERSION, _TOKENS = 20240520, 1, 20_000
 
 

@@ -14,98 +14,21 @@ Mutation = Callable[[bytes, Random], bytes]
 # Values that stand where another one should. Large ones are made when they are needed.
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2, 3, 7, 1.5, -0.0, 1e-300, 1e300, float("nan"), float("inf"), -float("inf")),
-    *(
-        2**31,
-        2**63,
-        -(2**63),
-        2**64,
-        10**18,
-        10**30,
-        10**400,
-        "",
-        " ",
-        "x",
-        "null",
-        "~",
-        "nan",
-        "1e5",
-        "0x10",
-        "1:20:30",
-    ),
-    *(
-        "../..",
-        "/",
-        "/dev/null",
-        "~",
-        "~root",
-        ".",
-        "*",
-        "text:/**",
-        "text:",
-        "tokens:/dev/null",
-        "builtin:",
-        "%s",
-        "{}",
-    ),
+    *(2**31, 2**63, -(2**63), 2**64, 10**18, 10**30, 10**400, "", " ", "x", "null", "~", "nan", "1e5", "0x10"),
+    *("1:20:30", "../..", "/", "/dev/null", "~", "~root", ".", "*", "text:/**", "text:", "tokens:/dev/null"),
+    *("builtin:", "%s", "{}"),
     *("a\nb", "a\tb", "\u202e", "\ud7ff", "\U0001f600", "é" * 50, "\x1b[31mred", "$(true)", "key: value", "- 1", "#"),
     *([], {}, [None], [[]], {"a": 1}, {"": None}, [1, 2, 3], [1, 1], ["x"], [-1], [0], [1e9], {1: 2}, {"width": [16]}),
 )
 TAGS = (
-    "!!bool",
-    "!!timestamp",
-    "!!int",
-    "!!float",
-    "!!null",
-    "!!binary",
-    "!!set",
-    "!!omap",
-    "!!str",
-    "!!python/name:os",
+    *("!!bool", "!!timestamp", "!!int", "!!float", "!!null", "!!binary", "!!set", "!!omap", "!!str"),
+    *("!!python/name:os",),
 )
 TEXTS: tuple[bytes, ...] = (
-    *(
-        b"\t",
-        b"\x00",
-        b"\xff\xfe",
-        b"\xef\xbb\xbf",
-        b"\r",
-        b"\x85",
-        b"\xc3\x28",
-        b"\x1b[2J",
-        b"---\n",
-        b"...\n",
-        b"%YAML",
-    ),
-    *(
-        b": ",
-        b"- ",
-        b"? ",
-        b"&a ",
-        b"*a",
-        b"<<: *a\n",
-        b"'",
-        b'"',
-        b"[",
-        b"]",
-        b"{",
-        b"}",
-        b"|\n",
-        b">\n",
-        b"# ",
-        b"!x ",
-    ),
-    *(
-        b"1:20:30",
-        b"0x" + b"f" * 5000,
-        b"9" * 5000,
-        b"1e999999999",
-        b".inf",
-        b".nan",
-        b"yes",
-        b"2026-01-01",
-        b"@",
-        b"`",
-    ),
+    *(b"\t", b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\r", b"\x85", b"\xc3\x28", b"\x1b[2J", b"---\n", b"...\n"),
+    *(b"%YAML", b": ", b"- ", b"? ", b"&a ", b"*a", b"<<: *a\n", b"'", b'"', b"[", b"]", b"{", b"}", b"|\n", b">\n"),
+    *(b"# ", b"!x ", b"1:20:30", b"0x" + b"f" * 5000, b"9" * 5000, b"1e999999999", b".inf", b".nan", b"yes"),
+    *(b"2026-01-01", b"@", b"`"),
 )
 _KEYS = (None, True, 0, -1.5, "", "x" * 50_000, "\x1b[31m", "<<", "a: b", 10**30)
 # How often a mutation of values changes a number to another one that may be legal, so that it comes far.
@@ -247,9 +170,8 @@ def _near(value: Any, random: Random) -> Any:
     """Return another number of the same type, which may well be legal."""
     if isinstance(value, float):
         return value * random.choice((0.5, 2.0, 10.0, 1e3, 1e-6))
-    return random.choice(
-        (value + 1, value - 1, value * 2, value * 3, value * 10, value // 2, value * 1000, 0, 1, 10**6)
-    )
+    near = (value + 1, value - 1, value * 2, value * 3, value * 10, value // 2, value * 1000, 0, 1, 10**6)
+    return random.choice(near)
 
 
 def _scaled(value: Any, random: Random) -> Any:

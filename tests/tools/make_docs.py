@@ -95,5 +95,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(ROOT / "tests" / "bench"))
+    sys.path += [str(ROOT / "tests" / folder) for folder in ("bench", "studies")]
     sys.exit(main(sys.argv[1:]))

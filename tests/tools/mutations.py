@@ -22,11 +22,11 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 OTHER = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "in": "not in"}
-KERNELS = "hpxfer/kernels/"
 _hit: set[tuple[int, str]] = set()
 
 
@@ -41,33 +41,29 @@ def mistakes(source: str) -> Iterator[tuple[str, int, str]]:
 
 
 def _in_statement(statement: ast.stmt, lines: list[str]) -> Iterator[tuple[str, int, str]]:
-    def changed(node: ast.expr, end: ast.expr, text: str) -> tuple[int, str]:
+    def changed(kind: str, node: ast.expr, text: str) -> tuple[str, int, str]:
         line = lines[node.lineno - 1].encode()
-        return node.lineno, (line[: node.col_offset] + text.encode() + line[end.end_col_offset :]).decode()
+        return kind, node.lineno, (line[: node.col_offset] + text.encode() + line[node.end_col_offset :]).decode()
 
     call = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
-    if (
-        call or isinstance(statement, ast.Assign | ast.AugAssign | ast.Raise)
-    ) and statement.lineno == statement.end_lineno:
+    droppable = call or isinstance(statement, ast.Assign | ast.AugAssign | ast.Raise)
+    if droppable and statement.lineno == statement.end_lineno:
         yield "drop", statement.lineno, " " * statement.col_offset + "pass"
     for node in _expressions(statement):
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and node.lineno == node.end_lineno:
-            left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
-            sign = ast.unparse(node).removeprefix(left).removesuffix(right).strip()
-            if sign in OTHER:
-                yield "comparison", *changed(node, node, f"({left}) {OTHER[sign]} ({right})")
-        elif (
-            isinstance(node, ast.Subscript)
-            and isinstance(node.slice, ast.Constant)
-            and isinstance(node.slice.value, int)
-        ):
-            yield "index", *changed(node.slice, node.slice, str(node.slice.value + 1))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-            other = not node.value if isinstance(node.value, bool) else node.value + (node.value or 1)
-            yield "constant", *changed(node, node, repr(other))
+        match node:
+            case ast.Compare(left=left, comparators=[right]) if node.lineno == node.end_lineno:
+                a, b = ast.unparse(left), ast.unparse(right)
+                sign = ast.unparse(node).removeprefix(a).removesuffix(b).strip()
+                if sign in OTHER:
+                    yield changed("comparison", node, f"({a}) {OTHER[sign]} ({b})")
+            case ast.Subscript(slice=ast.Constant(value=int(at))):
+                yield changed("index", node.slice, str(at + 1))
+            case ast.Constant(value=int(value) | float(value)):
+                other = not value if isinstance(value, bool) else value + (value or 1)
+                yield changed("constant", node, repr(other))
 
 
-def _expressions(node: ast.AST) -> Iterator[ast.AST]:
+def _expressions(node: ast.AST) -> Iterator[Any]:
     """Yield the expressions of a statement: not those of statements inside it, of annotations and of f-strings."""
     for name, field in ast.iter_fields(node):
         for child in field if isinstance(field, list) else [field]:
@@ -78,9 +74,9 @@ def _expressions(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _expressions(child)
 
 
-def draw(number: int, seed: int, tree: Path, also: list[Path]) -> list[dict[str, Any]]:
-    """Return so many mistakes, whose lines stand once in their file in this tree and in the others."""
-    drawn, rng = [], random.Random(seed)
+def draw(number: int, seed: int, tree: Path, also: list[Path]) -> Iterator[dict[str, Any]]:
+    """Yield so many mistakes, whose lines stand once in their file in this tree and in the others."""
+    rng = random.Random(seed)
     rooms = sorted(room for room in (tree / "hpxfer").iterdir() if any(room.glob("*.py")))
     rng.shuffle(rooms)
     for turn in range(number):
@@ -88,38 +84,26 @@ def draw(number: int, seed: int, tree: Path, also: list[Path]) -> list[dict[str,
         for path in sorted(rooms[turn % len(rooms)].rglob("*.py")):
             name = path.relative_to(tree)
             texts = [(root / name).read_text().splitlines() for root in [tree, *also] if (root / name).is_file()]
-            for kind, number_of_line, mistaken in mistakes(path.read_text()):
-                line = texts[0][number_of_line - 1]
+            for kind, at, mistaken in mistakes(path.read_text()):
+                line = texts[0][at - 1]
                 if len(texts) == 1 + len(also) and all(text.count(line) == 1 for text in texts):
                     kinds[kind].append({"file": str(name), "line": line, "mistaken": mistaken, "kind": kind})
         if kinds:
-            drawn.append(rng.choice(kinds[rng.choice(sorted(kinds))]))
-    return drawn
-
-
-def planted(source: str, mistake: dict[str, Any]) -> str:
-    """Return the module with the mistake."""
-    lines = source.splitlines()
-    lines[lines.index(mistake["line"])] = mistake["mistaken"]
-    return "\n".join(lines) + "\n"
+            yield rng.choice(kinds[rng.choice(sorted(kinds))])
 
 
 def probe(tree: Path, drawn: list[dict[str, Any]], copy: Path) -> None:
     """Copy the tree, with a mark before the statement of each mistake."""
-    shutil.copytree(
-        tree, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__")
-    )
+    left_out = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__")
+    shutil.copytree(tree, copy, symlinks=True, ignore=left_out)
     marks: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for number, mistake in enumerate(drawn):
-        if mistake["file"].startswith(KERNELS):
-            continue
-        source = (tree / mistake["file"]).read_text()
-        at = source.splitlines().index(mistake["line"]) + 1
-        statements = [
-            s for s in ast.walk(ast.parse(source)) if isinstance(s, ast.stmt) and s.lineno <= at <= (s.end_lineno or 0)
-        ]
-        inner = max(statements, key=lambda statement: (statement.lineno, statement.col_offset))
-        marks[mistake["file"]].append((inner.lineno, inner.col_offset, number))
+        if not mistake["file"].startswith("hpxfer/kernels/"):
+            source = (tree / mistake["file"]).read_text()
+            at = source.splitlines().index(mistake["line"]) + 1
+            around = [s for s in ast.walk(ast.parse(source)) if isinstance(s, ast.stmt) and s.lineno <= at]
+            inner = max((s.lineno, s.col_offset) for s in around if at <= (s.end_lineno or 0))
+            marks[mistake["file"]].append((*inner, number))
     for file, places in marks.items():
         lines = (copy / file).read_text().splitlines()
         for line, column, number in sorted(places, reverse=True):
@@ -127,21 +111,23 @@ def probe(tree: Path, drawn: list[dict[str, Any]], copy: Path) -> None:
         (copy / file).write_text("\n".join(lines) + "\n")
 
 
+def _record(row: dict[str, Any]) -> None:
+    with open(os.environ["HPXFER_HITS"], "a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
 def hit(number: int) -> None:
     """Record that the test of now reached this place. Workers have the test's name from their environment."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "")
     if (number, test) not in _hit:
         _hit.add((number, test))
-        with open(os.environ["HPXFER_HITS"], "a") as file:
-            file.write(json.dumps({"hit": number, "test": test}) + "\n")
+        _record({"hit": number, "test": test})
 
 
 def pytest_runtest_logreport(report: Any) -> None:
     """Record how long a test took and what came of it."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        with open(os.environ["HPXFER_HITS"], "a") as file:
-            row = {"test": report.nodeid, "s": report.duration, "when": report.when, "outcome": report.outcome}
-            file.write(json.dumps(row) + "\n")
+        _record({"test": report.nodeid, "s": report.duration, "when": report.when, "outcome": report.outcome})
 
 
 def reaching(hits: Path, number: int) -> dict[str, float]:
@@ -165,15 +151,16 @@ def find(tree: Path, mistake: dict[str, Any], tests: list[str], limit_s: float) 
     """Return which of the tests finds the mistake, "lint", "time" if they do not end, or nothing."""
     path, names = tree / mistake["file"], tree / ".tests"
     source = path.read_text()
-    path.write_text(planted(source, mistake))
+    lines = source.splitlines()
+    lines[lines.index(mistake["line"])] = mistake["mistaken"]
+    path.write_text("\n".join(lines) + "\n")
     names.write_text("\n".join(tests))
+    given: dict[str, Any] = {"cwd": tree, "capture_output": True, "text": True}
     try:
-        if subprocess.run(
-            [sys.executable, "-m", "ruff", "check", "-q", path], cwd=tree, capture_output=True
-        ).returncode:
+        if subprocess.run([sys.executable, "-m", "ruff", "check", "-q", path], **given).returncode:
             return "lint"
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"@{names}"]
-        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=limit_s) if tests else None
+        done = subprocess.run(command, **given, timeout=limit_s) if tests else None
         if done is None or done.returncode in (0, 5):
             return ""
         failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
@@ -209,14 +196,12 @@ def main() -> None:
     done = len(given.output.read_text().splitlines()) if given.output.is_file() else 0
     for number, mistake in list(enumerate(drawn))[done:]:
         reached = reaching(given.hits, number)
-        total = [0.0]
-        tests = [test for test, s in reached.items() if (total.append(total[-1] + s) or total[-1]) <= given.budget]
+        tests = [test for test, s in zip(reached, accumulate(reached.values()), strict=True) if s <= given.budget]
         found = find(given.tree, mistake, tests, 3 * given.budget)
         row = {**mistake, "reached": len(reached), "run": len(tests), "found": found}
         with given.output.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        sys.stdout.write(f"{number} {mistake['file']} {mistake['kind']} {len(reached)} {found or 'NOT FOUND'}\n")
-        sys.stdout.flush()
+        print(number, mistake["file"], mistake["kind"], len(reached), found or "NOT FOUND", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

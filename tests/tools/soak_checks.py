@@ -15,25 +15,12 @@ from hpxfer.store import Store
 DONE = ("finished", "diverged")
 # What of a row the trial's spec determines.
 NUMBERS = (
-    "status",
-    "final_window_loss_nats",
-    "validation_loss_nats",
-    "diverged_step",
-    "last_finite_loss_nats",
-    "validation_error",
-    "validation_top5_error",
+    *("status", "final_window_loss_nats", "validation_loss_nats", "diverged_step", "last_finite_loss_nats"),
+    *("validation_error", "validation_top5_error"),
 )
 FILES = {
-    "sweep.yaml",
-    "trials.parquet",
-    "curves.parquet",
-    "progress.json",
-    "report.html",
-    "figures",
-    "recipe.yaml",
-    "transfer.png",
-    "transfer.svg",
-    "optuna.db",
+    *("sweep.yaml", "trials.parquet", "curves.parquet", "progress.json", "report.html", "figures", "recipe.yaml"),
+    *("transfer.png", "transfer.svg", "optuna.db"),
 }
 RUNS = "runs"  # of a user's own trainer
 # Of the rounds of a soak one is enough: the last may have no kill left that is aimed at a checkpoint.

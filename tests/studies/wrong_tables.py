@@ -1,4 +1,4 @@
-"""Wrong tables that `hpxfer check` should find: `python tests/tools/wrong_tables.py`.
+"""Wrong tables that `hpxfer check` should find: `python tests/studies/wrong_tables.py`.
 
 A wrong table differs from one of hpxfer in a single factor, or in one kind of factor of several roles. Each is checked
 twice, as a user would meet it: as a table of the user's own, by its rows and by what a good table does; and held to the
@@ -8,9 +8,6 @@ claims of the table that it should be. The correct tables go through the same tw
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from record import head, keep
 
-import hpxfer
 from hpxfer.coordinates import checking
 from hpxfer.coordinates.cases import own_axes, own_case
 from hpxfer.model.gpt.layout import FORWARD_ROLES
@@ -156,7 +153,7 @@ def columns(names: Sequence[str]) -> Iterator[tuple[Table, Column, str]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check wrong tables, and print how many are found per kind, and which are not."""
-    parser = argparse.ArgumentParser(prog="python tests/tools/wrong_tables.py", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python tests/studies/wrong_tables.py", description=main.__doc__)
     parser.add_argument("--table", nargs="*", default=[], help="names of tables; default: all but sp")
     parser.add_argument("--axis", nargs="*", default=[], help="axes; default: all of the table")
     parser.add_argument("--optimizer", nargs="*", default=["adam", "sgd"])
@@ -177,17 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append(_counted(table, optimizer, axis, route, given))
             sys.stdout.write(_line(rows[-1]) + "\n")
             sys.stdout.flush()
-    entry = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": shlex.join(["python", "tests/tools/wrong_tables.py", *asked]),
-        "hpxfer": hpxfer.__version__,
-        "wall_s": round(time.time() - started, 1),
-        "rows": rows,
-    }
-    if given.output is not None:
-        given.output.mkdir(parents=True, exist_ok=True)
-        with (given.output / "wrong_tables.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+    entry = {**head("wrong_tables", asked, "torch"), "wall_s": round(time.time() - started, 1), "rows": rows}
+    keep(entry, given.output, "wrong_tables")
     return 0
 
 

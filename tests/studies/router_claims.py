@@ -1,4 +1,4 @@
-"""What Why Routers Freeze says of routers, and what is measured: `python tests/tools/router_claims.py`.
+"""What Why Routers Freeze says of routers, and what is measured: `python tests/studies/router_claims.py`.
 
 Each claim of `router_claim_list` is trained at four widths with several seeds. It is `seen` if the slope lies within
 0.15 of what the paper says and half the width of its interval is at most that. It is `not seen` if the whole interval
@@ -8,12 +8,8 @@ lies farther away. Where only a fall is claimed, it is seen if width and size ar
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
-import json
 import math
-import platform
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from docs_markdown import table
+from record import head, keep, table
 from router_claim_list import Claim, claims
 from scipy import stats
 
-import hpxfer
 from hpxfer.coordinates.measure import MIN_SCALES, TOLERANCE, Observation, Slope, judge, slope_of
 from hpxfer.coordinates.mlp.observe import of_trials
 from hpxfer.coordinates.mlp.own import OwnData
@@ -33,7 +28,6 @@ from hpxfer.coordinates.mlp.own import OwnData
 WIDTHS, SEEDS = (64, 128, 256, 512), 8
 SHORT, MORE = 2, 3  # a run of at most 2 steps has 3 times as many seeds: they scatter more under sp, and cost little
 ALPHA = 0.05
-RECORD = "router_claims.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +128,7 @@ def claims_table(rows: Sequence[dict[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the claims and print them as Markdown. With a folder, append them to its router_claims.jsonl."""
-    parser = argparse.ArgumentParser(prog="python tests/tools/router_claims.py", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python tests/studies/router_claims.py", description=main.__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--output", type=Path, help="folder")
     words = sys.argv[1:] if arguments is None else arguments
@@ -143,18 +137,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     order = list(claims())
     rows = sorted(measured(order, seeds=given.seeds), key=lambda seen: order.index(seen.claim))
     entry = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": shlex.join(["python", "tests/tools/router_claims.py", *words]),
-        "hpxfer": hpxfer.__version__,
-        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        **head("router_claims", words, "torch"),
         "widths": list(WIDTHS),
         "seeds": given.seeds,
         "claims": [seen.to_dict() for seen in rows],
     }
-    if given.output:
-        given.output.mkdir(parents=True, exist_ok=True)
-        with (given.output / RECORD).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, allow_nan=False) + "\n")
+    keep(entry, given.output, "router_claims")
     sys.stdout.write(claims_table(entry["claims"]) + "\n")
 
 

@@ -1,6 +1,6 @@
 """Wrong wirings of a GPT in plain torch, which the check of an own module should find.
 
-    PYTHONPATH=tests/helpers python tests/tools/wrong_wirings.py
+    PYTHONPATH=tests/helpers python tests/studies/wrong_wirings.py
 
 Each wiring keeps one number of one role at its value of the base, as code does that forgot to scale it. It counts as
 found if a quantity of that very role misses. The right wiring is checked with other seeds, and must never miss.

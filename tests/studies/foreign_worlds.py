@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from planted_sweeps import cell_of
+from planted_sweeps import row_of
 from world_basins import BasinKind, Floats, Parabola
 
-from hpxfer.verdict.loss_grid import LossGrid, ShapeLosses
+from hpxfer.verdict.loss_grid import LossGrid
 
 WALL_NATS = 4.0  # the height of a soft cliff; it rises by 3 nats in the first octave
 
@@ -129,22 +129,12 @@ class WorldSweep:
 
     def grid(self, axis: str = "width", parameterization: str = "world") -> LossGrid:
         """Return the losses as the verdict reads them."""
-        scales = [32.0 * 2.0**i for i in range(self.world.num_shapes)]
-        rows = tuple(
-            ShapeLosses(
-                axis=axis,
-                scale_name=axis,
-                scale=scale,
-                shape=f"{axis}{scale:g}",
-                is_base=i == 0,
-                parameterization=parameterization,
-                cells=tuple(
-                    cell_of(2.0**x, losses) for x, losses in zip(self.world.x, self.loss_IKS[i].tolist(), strict=True)
-                ),
-            )
-            for i, scale in enumerate(scales)
+        values = [2.0**x for x in self.world.x]
+        rows = (
+            row_of(axis, 32.0 * 2.0**i, i == 0, parameterization, values, loss_KS.tolist())
+            for i, loss_KS in enumerate(self.loss_IKS)
         )
-        return LossGrid(rows=rows)
+        return LossGrid(rows=tuple(rows))
 
 
 def _draw_curves(world: World, rng: np.random.Generator) -> Curves:

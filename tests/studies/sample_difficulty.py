@@ -1,6 +1,6 @@
 """How hard built-in samples are: top-5 error of a small MLP mixture and of a linear model, both tuned.
 
-    python tests/tools/sample_difficulty.py builtin:shapes
+    python tests/studies/sample_difficulty.py builtin:shapes
 
 The mixture is that of MSSP's search (P.1.2): an input layer with GELU, 8 soft experts of hidden width 16 behind a
 sigmoid gate, width 128, no residual; 1,000 steps of 50 samples. Trials of one optimizer train as one batched model.

@@ -1,4 +1,4 @@
-"""Wrong tables that the losses of `hpxfer check` should tell from the limit: `python tests/tools/wrong_limits.py`.
+"""Wrong tables that the losses of `hpxfer check` should tell from the limit: `python tests/studies/wrong_limits.py`.
 
 It prints the z of every swap of the initialization of muP and MSSP, those of the right tables and, with `--factors`, of
 tables with a single factor of one role that is wrong by the root of the width.

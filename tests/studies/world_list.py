@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from foreign_worlds import Noise, World, values
@@ -27,6 +28,13 @@ SIX = "6 values, 3 seeds"  # the usual sweep, for which most clear verdicts shou
 def line(drift: float, shapes: int = 4) -> tuple[float, ...]:
     """Return offsets of optima that move by `drift` octaves per doubling."""
     return tuple(drift * i for i in range(shapes))
+
+
+def _crossed(part: str, kinds: Mapping[str, Any], drifts: Sequence[float] = (0.0, 0.5), **more: Any) -> Iterator[World]:
+    """Yield a world of every kind of a part, such as its basin, at every drift."""
+    for name, kind in kinds.items():
+        for drift in drifts:
+            yield World(name=f"{name}, drift {drift:g}", offsets=line(drift), **{part: kind}, **more)
 
 
 def _today() -> Iterator[World]:
@@ -62,9 +70,7 @@ def _basins() -> Iterator[World]:
         "plateau": Plateau(),
         "quartic": Quartic(),
     }
-    for name, basin in kinds.items():
-        for drift in (0.0, 0.5):
-            yield World(name=f"{name}, drift {drift:g}", basin=basin, offsets=line(drift))
+    yield from _crossed("basin", kinds)
     steep = Saturating(2.5, TwoExponential((1.0,), (3.0,)))
     yield World(name="optimum at 2^-8, wall of 2.5 nats", basin=steep, base=-8.0, curvature=(0.05,))
     yield World(name="optimum at 2^-9.2, wall of 2.5 nats", basin=steep, base=-9.2, curvature=(0.05,))
@@ -72,11 +78,7 @@ def _basins() -> Iterator[World]:
     yield World(name="optimum at the upper edge", base=-3.3)
     yield World(name="optimum at the upper edge, drift 0.5", base=-3.3, offsets=line(0.5))
     yield World(
-        name="base below the grid, drift +0.7",
-        base=-9.3,
-        curvature=(0.05,),
-        offsets=line(0.7),
-        either_sign=False,
+        name="base below the grid, drift +0.7", base=-9.3, curvature=(0.05,), offsets=line(0.7), either_sign=False
     )
     yield World(name="curvature 0.002", curvature=(0.002,))
     yield World(name="curvature 0.1", curvature=(0.1,))
@@ -106,12 +108,9 @@ def _noise() -> Iterator[World]:
         "noise 0.02": Noise(sd=0.02),
         "noise 0.001": Noise(sd=0.001),
     }
-    for name, noise in kinds.items():
-        for drift in (0.0, 0.5):
-            yield World(name=f"{name}, drift {drift:g}", noise=noise, offsets=line(drift))
-    for drift in (0.25, 0.35, 0.5):
-        name = f"curvature 0.08, noise 0.035, 2 seeds, drift {drift:g}"
-        yield World(name=name, curvature=(0.08,), noise=Noise(sd=0.035), seeds=2, offsets=line(drift))
+    yield from _crossed("noise", kinds)
+    loud = {"curvature 0.08, noise 0.035, 2 seeds": Noise(sd=0.035)}
+    yield from _crossed("noise", loud, (0.25, 0.35, 0.5), curvature=(0.08,), seeds=2)
     yield World(name="smooth luck, 2 seeds", noise=Noise(sd=0.003, luck=0.02, luck_slope=0.006), seeds=2)
 
 
@@ -140,13 +139,8 @@ def _drifts() -> Iterator[World]:
     for name, offsets in shapes.items():
         yield World(name=name, offsets=offsets)
     yield World(name="optima scatter by 0.2 octaves", scatter=0.2)
-    for drift in (0.0, 0.5):
-        yield World(
-            name=f"basins sharpen fourfold, drift {drift:g}", curvature=(0.02, 0.03, 0.05, 0.08), offsets=line(drift)
-        )
-        yield World(
-            name=f"basins flatten fourfold, drift {drift:g}", curvature=(0.04, 0.03, 0.02, 0.01), offsets=line(drift)
-        )
+    yield from _crossed("curvature", {"basins sharpen fourfold": (0.02, 0.03, 0.05, 0.08)})
+    yield from _crossed("curvature", {"basins flatten fourfold": (0.04, 0.03, 0.02, 0.01)})
     to_right = TwoExponential((3.0, 2.0, 1.0, 1.0), (1.0, 1.0, 2.0, 4.0))
     to_left = TwoExponential((1.0, 1.0, 2.0, 4.0), (3.0, 2.0, 1.0, 1.0))
     for side, basin in (("right", to_right), ("left", to_left)):
@@ -157,19 +151,18 @@ def _drifts() -> Iterator[World]:
 
 def _grids() -> Iterator[World]:
     sharp = {"curvature": (0.05,), "noise": Noise(sd=0.001), "seeds": 5}
+    yield from _crossed("x", {"3 values at factor 4, noise 0.001": values(3, 2.0)}, **sharp)
+    grids = {
+        "3 values at factor 2": values(3),
+        "4 values at factor 2": values(4, middle=-6.5),
+        "4 values at factor 4": values(4, 2.0),
+        "6 values at factor 4": values(6, 2.0),
+        "9 values at factor 2": values(9),
+    }
+    yield from _crossed("x", grids)
+    yield from _crossed("seeds", {"1 seed": 1, "2 seeds": 2, "5 seeds": 5})
+    yield from _crossed("missing", {"10% of the trials missing": 0.1})
     for drift in (0.0, 0.5):
-        yield World(
-            name=f"3 values at factor 4, noise 0.001, drift {drift:g}", x=values(3, 2.0), offsets=line(drift), **sharp
-        )
-        yield World(name=f"3 values at factor 2, drift {drift:g}", x=values(3), offsets=line(drift))
-        yield World(name=f"4 values at factor 2, drift {drift:g}", x=values(4, middle=-6.5), offsets=line(drift))
-        yield World(name=f"4 values at factor 4, drift {drift:g}", x=values(4, 2.0), offsets=line(drift))
-        yield World(name=f"6 values at factor 4, drift {drift:g}", x=values(6, 2.0), offsets=line(drift))
-        yield World(name=f"9 values at factor 2, drift {drift:g}", x=values(9), offsets=line(drift))
-        yield World(name=f"1 seed, drift {drift:g}", seeds=1, offsets=line(drift))
-        yield World(name=f"2 seeds, drift {drift:g}", seeds=2, offsets=line(drift))
-        yield World(name=f"5 seeds, drift {drift:g}", seeds=5, offsets=line(drift))
-        yield World(name=f"10% of the trials missing, drift {drift:g}", missing=0.1, offsets=line(drift))
         yield World(name=f"2 widths, drift {drift:g}", offsets=line(drift, 2))
     to_right = TwoExponential((0.5,), (3.0,))
     yield World(name="5 values, 2 seeds, steep right (p 0.5, q 3)", basin=to_right, x=values(5, middle=-6.5), seeds=2)
@@ -193,9 +186,8 @@ def _wrong() -> Iterator[World]:
     }
     for name, noise in kinds.items():
         for seeds in WRONG_SEEDS:
-            for drift in (0.0, 0.75):
-                world = World(name=f"{name}, {seeds} seeds, drift {drift:g}", noise=noise, seeds=seeds)
-                yield replace(world, offsets=line(drift, 3), x=values(5))
+            for world in _crossed("noise", {f"{name}, {seeds} seeds": noise}, (0.0, 0.75), seeds=seeds, x=values(5)):
+                yield replace(world, offsets=world.offsets[:3])
         loud = replace(noise, sd=0.015)
         yield World(name=f"{name}, noise 0.015", noise=loud)
         yield World(name=f"{name}, noise 0.015, 2 seeds", noise=loud, seeds=2)
@@ -215,9 +207,8 @@ def _sizes() -> Iterator[World]:
     for largest in (15.0, 5.0, 2.0, 0.5, 0.2, 1 / 15):
         sd = 0.003 if largest > 1 else 0.003 / largest
         for seeds in (2, 3, 5):
-            for drift in (0.0, 0.35):
-                name = f"noise {sd:.2g} to {sd * largest:.2g}, {seeds} seeds, drift {drift:g}"
-                yield World(name=name, noise=Noise(sd=sd, largest=largest), seeds=seeds, offsets=line(drift))
+            kind = {f"noise {sd:.2g} to {sd * largest:.2g}, {seeds} seeds": Noise(sd=sd, largest=largest)}
+            yield from _crossed("noise", kind, (0.0, 0.35), seeds=seeds)
 
 
 def _kinks() -> Iterator[World]:
@@ -228,9 +219,7 @@ def _kinks() -> Iterator[World]:
         "skewed (p 0.3, q 6)": TwoExponential((0.3,), (6.0,)),
         "skewed (p 6, q 0.3)": TwoExponential((6.0,), (0.3,)),
     }
-    for name, basin in kinds.items():
-        for drift in (0.0, 0.5):
-            yield World(name=f"{name}, drift {drift:g}", basin=basin, offsets=line(drift))
+    yield from _crossed("basin", kinds)
     yield World(name="log-normal noise", noise=Noise(sd=0.01, log_normal=True))
 
 
@@ -252,38 +241,28 @@ def _six() -> Iterator[World]:
         "there and back by 0.6": (0.0, 0.6, 0.6, 0.0),
         "there and back by 1.5": (0.0, 1.5, 1.5, 0.0),
     }
-    found = [World(name=f"drift {drift:g}", offsets=line(drift)) for drift in (0.0, 0.1, 0.25, 0.5, 1.0)]
-    for drift in (0.0, 0.5):
-        found += [
-            World(name=f"{name}, drift {drift:g}", basin=kind, offsets=line(drift)) for name, kind in basins.items()
-        ]
-        found += [
-            World(name=f"{name}, drift {drift:g}", noise=kind, offsets=line(drift)) for name, kind in noise.items()
-        ]
+    found = [*_parabolas(), *_crossed("basin", basins), *_crossed("noise", noise)]
     found += [World(name=name, offsets=offsets) for name, offsets in drifts.items()]
     found += [World(name="diverges 1 octave above", cliff=1.0), World(name="soft cliff 1 octave above", soft_cliff=1.0)]
     for world in found:
         yield replace(world, name=f"6 values: {world.name}", x=values(6, middle=-6.5))
 
 
-def _grouped(group: str, found: Iterator[World]) -> tuple[World, ...]:
-    return tuple(replace(world, group=group) for world in found)
-
-
-WORLDS: tuple[World, ...] = (
-    *_grouped(TODAY, _today()),
-    *_grouped("parabolas, 4 widths", _parabolas()),
-    *_grouped("basins", _basins()),
-    *_grouped("cliffs", _cliffs()),
-    *_grouped("noise", _noise()),
-    *_grouped("drifts", _drifts()),
-    *_grouped("grids", _grids()),
-    *_grouped(SIX, _six()),
-    *_grouped(WRONG, _wrong()),
-    *_grouped("dead runs", _dead()),
-    *_grouped("noise by size", _sizes()),
-    *_grouped("kinks and skews", _kinks()),
-)
+GROUPS = {
+    TODAY: _today,
+    "parabolas, 4 widths": _parabolas,
+    "basins": _basins,
+    "cliffs": _cliffs,
+    "noise": _noise,
+    "drifts": _drifts,
+    "grids": _grids,
+    SIX: _six,
+    WRONG: _wrong,
+    "dead runs": _dead,
+    "noise by size": _sizes,
+    "kinks and skews": _kinks,
+}
+WORLDS = tuple(replace(world, group=group) for group, worlds in GROUPS.items() for world in worlds())
 
 RANDOM_BASINS: dict[str, BasinKind] = {
     "parabola": Parabola(),

@@ -1,18 +1,14 @@
 """How often the loss lies within the predicted interval, on planted laws and on published results.
 
-`python tests/tools/predict_rates.py` plants laws that no part of the prediction knows (`predict_worlds`), and holds out
-the largest size of every published axis. Two simpler methods answer the same questions: a constant gain per doubling,
-and a single power law above a floor.
+`python tests/studies/predict_rates.py` plants laws that no part of the prediction knows (`predict_worlds`), and holds
+out the largest size of every published axis. Two simpler methods answer the same questions: a constant gain per
+doubling, and a single power law above a floor.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import math
-import platform
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
-from docs_markdown import table
 from predict_worlds import Planted, planted
+from record import ROOT, head, keep, table
 from scipy import stats
 
-import hpxfer
 from hpxfer.analysis.statistics.power_law_fit import fit_power
 from hpxfer.analysis.statistics.scaling_fit import pooled_noise
 from hpxfer.prediction import loss_at
@@ -37,9 +31,7 @@ from hpxfer.verdict.thresholds import PREDICT_SHAPES, PREDICTED
 
 OURS, CONSTANT, POWER = "hpxfer", "constant gain per doubling", "one power law above a floor"
 LAWS, DRAW = 200, 7
-ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "results" / "published"
-RECORD = "predict_rates.jsonl"
 Interval = tuple[float, float]
 Method = Callable[[Sequence[ShapeLosses], float, float], Interval | None]  # sizes, HP, scale -> interval of one run
 
@@ -234,23 +226,14 @@ def rates_table(entry: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the rates and print them as Markdown. With a folder, append them to its predict_rates.jsonl."""
-    parser = argparse.ArgumentParser(prog="python tests/tools/predict_rates.py", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python tests/studies/predict_rates.py", description=main.__doc__)
     parser.add_argument("--laws", type=int, default=LAWS, help="planted laws")
     parser.add_argument("--draw", type=int, default=DRAW, help="another number draws other laws")
     parser.add_argument("--output", type=Path, help="folder")
     words = sys.argv[1:] if arguments is None else arguments
     given = parser.parse_args(words)
-    entry = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "command": shlex.join(["python", "tests/tools/predict_rates.py", *words]),
-        "hpxfer": hpxfer.__version__,
-        "versions": {"numpy": np.__version__, "scipy": scipy.__version__, "python": platform.python_version()},
-        "groups": measured(given.laws, given.draw),
-    }
-    if given.output:
-        given.output.mkdir(parents=True, exist_ok=True)
-        with (given.output / RECORD).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, allow_nan=False) + "\n")
+    entry = {**head("predict_rates", words, "numpy", "scipy"), "groups": measured(given.laws, given.draw)}
+    keep(entry, given.output, "predict_rates")
     sys.stdout.write(rates_table(entry) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""What a decided verdict costs: a verdict search against the whole grid: `python tests/tools/verdict_cost.py`.
+"""What a decided verdict costs: a verdict search against the whole grid: `python tests/studies/verdict_cost.py`.
 
 Each sweep is judged twice: from its whole grid, and by a search that is given the outcomes of the trials it asks for.
 The table says how often the search says the same, and at which share of the grid's FLOPs, both arms counted. A search
@@ -8,9 +8,6 @@ that finds a drift needs no control, so it spends nothing on it.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import platform
 import re
 import sys
 import time
@@ -21,16 +18,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy
-from docs_markdown import table
 from foreign_worlds import World
+from record import head, keep, table
 from verdict_cost_cases import PUBLISHED, published_cases, world_case
-from verdict_cost_measure import RULES, Cost, cost_of, row_of
-from verdict_cost_paths import Point, mean_paths, three_paths
+from verdict_cost_measure import RULES, Cost, Point, cost_of, mean_paths, row_of, three_paths
 from world_list import SIX, WORLDS, random_worlds
 
-import hpxfer
 from hpxfer.figures.doubt import DoubtPath, doubt_info, draw_doubt
 from hpxfer.figures.style import write_svg
 
@@ -148,23 +141,9 @@ def main(arguments: Sequence[str]) -> None:
         print(f"{cost.name}, seed {cost.seed}: grid {cost.of_grid[0]}, search {cost.of_search[0]}")  # noqa: T201
     if given.figure is not None:
         draw_paths([cost for costs in groups.values() for cost in costs], given.figure)
-    if given.output is not None:
-        record = {
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "command": " ".join(["python", "tests/tools/verdict_cost.py", *arguments]),
-            "seconds": round(time.monotonic() - started),
-            "error": RULES.error,
-            "versions": {
-                "hpxfer": hpxfer.__version__,
-                "python": platform.python_version(),
-                "numpy": np.__version__,
-                "scipy": scipy.__version__,
-            },
-            "rows": rows,
-            "worlds": worlds,
-        }
-        with given.output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+    entry = {"seconds": round(time.monotonic() - started), "error": RULES.error, "rows": rows, "worlds": worlds}
+    folder = None if given.output is None else given.output.parent
+    keep({**head("verdict_cost", arguments, "numpy", "scipy"), **entry}, folder, "verdict_cost")
 
 
 if __name__ == "__main__":
