@@ -29,9 +29,9 @@ if not torch.cuda.is_available():
 ROOT = Path(__file__).resolve().parent.parent
 # Each of them takes a gigabyte and most of a small machine: one at a time.
 START_RAY = {
-    *("test_asha.py", "test_interrupted_run.py", "test_jobs.py", "test_lost_user.py", "test_prepare_on_ray.py"),
+    *("test_asha.py", "test_interrupted_run.py", "test_jobs.py", "test_prepare_on_ray.py"),
     *("test_rank_loss.py", "test_ray.py", "test_ray_cluster.py", "test_soak.py", "test_sweep_ray.py"),
-    *("test_train_user.py", "test_user_nodes.py"),
+    "test_train_user.py",
 }
 
 settings.register_profile("hpxfer", deadline=None, derandomize=True, database=None, max_examples=examples(30))

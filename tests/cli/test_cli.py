@@ -7,50 +7,40 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+import shellingham
 from command_line import Fails, hpxfer
+from fixture_types import Capsys, Folders, Patch
+from made_executors import InProcess
 from tiny import write_tiny
 
+from hpxfer import HpxferError, __version__
 from hpxfer.cli.commands import COMMANDS
 from hpxfer.driver import run
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
-ONE_WORKER = ("workers: 2", "workers: 1")  # each is a process that imports torch
-BAD_INPUTS = (
-    *("broken YAML", "no file", "a folder", "unknown key", "wrong type", "impossible shape"),
-    *("no data", "short data", "wrong header", "token id", "another family", "no results"),
-    *("unknown parameterization", "nothing to explain", "unknown executor", "nonsense address", "results is a file"),
-    "address without Ray",
-)
-
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds tiny.yaml and, in results/, its finished run."""
+def done(tmp_path_factory: Folders) -> Path:
+    """A folder that holds tiny.yaml and, in results/, its trials; no command has seen them."""
     folder = tmp_path_factory.mktemp("done")
-    sweep = write_tiny(folder, ONE_WORKER)
-    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(folder / "results")]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    run(write_tiny(folder), results=folder / "results", executor=InProcess())
     return folder
 
 
 @pytest.mark.parametrize("command", COMMANDS.names())
-def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_an_example(command: str, capsys: Capsys) -> None:
     code, out, _ = hpxfer(capsys, command, "--help")
     assert code == 0
     assert f"hpxfer {command}" in out.partition("Example")[2]
 
 
-def test_a_finished_sweep_runs_nothing_again_and_says_where_everything_is(
-    done: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_sweep_runs_nothing_again_and_says_where_everything_is(done: Path, capsys: Capsys) -> None:
     code, out, err = hpxfer(capsys, "run", done / "tiny.yaml", "--results", done / "results")
-    assert code == 0
-    assert "30 trials, all done" in out
+    assert (code, "30 trials, all done" in out) == (0, True)
     assert "trials " not in err
     assert out.splitlines()[-1].startswith("Next: ")
     for name in ("trials.parquet", "curves.parquet", "transfer.png", "transfer.svg", "report.html", "recipe.yaml"):
@@ -58,23 +48,39 @@ def test_a_finished_sweep_runs_nothing_again_and_says_where_everything_is(
         assert (done / "results" / "tiny" / name).stat().st_size > 0
 
 
-def test_json_is_alone_on_stdout(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_alone_on_stdout(done: Path, capsys: Capsys) -> None:
     sweep, results = done / "tiny.yaml", done / "results"
-    code, out, _ = hpxfer(capsys, "plan", sweep, "--results", results, "--json")
-    assert (code, json.loads(out)["num_done"]) == (0, 30)
-    code, out, _ = hpxfer(capsys, "run", sweep, "--results", results, "--json")
-    assert (code, json.loads(out)["num_failed"]) == (0, 0)
-    assert json.loads(out)["next_step"].startswith("Next: ")
-    code, out, _ = hpxfer(capsys, "report", results / "tiny", "--json")
-    assert code == 0
-    assert {finding["parameterization"] for finding in json.loads(out)["findings"]} == {"completep-moe", "sp"}
-    code, out, _ = hpxfer(capsys, "recipe", results / "tiny", "--json", "--output", done / "mine.yaml")
-    assert (code, json.loads(out)) == (0, {"recipe": str(done / "mine.yaml")})
-    code, out, _ = hpxfer(capsys, "explain", "--list", "--json")
-    assert (code, set(json.loads(out))) == (0, set(PARAMETERIZATIONS))
+
+    def said(*command: object) -> Any:
+        code, out, _ = hpxfer(capsys, *command, "--json")
+        assert code == 0
+        return json.loads(out)
+
+    assert said("plan", sweep, "--results", results)["num_done"] == 30
+    ran = said("run", sweep, "--results", results)
+    assert (ran["num_failed"], ran["next_step"][:6]) == (0, "Next: ")
+    found = said("report", results / "tiny")["findings"]
+    assert {finding["parameterization"] for finding in found} == {"completep-moe", "sp"}
+    assert said("recipe", results / "tiny", "--output", done / "mine.yaml") == {"recipe": str(done / "mine.yaml")}
+    assert set(said("explain", "--list")) == set(PARAMETERIZATIONS)
+    assert said("explain", "--sweep", sweep)["values"]["target"]["attn_q"]["lr"] == 2**-9
+    assert "Values at the base" in hpxfer(capsys, "explain", "--recipe", done / "mine.yaml")[1]
 
 
-def test_cautions_stand_on_stderr_and_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_that_cannot_go_anywhere_is_one_message(done: Path, capsys: Capsys) -> None:
+    """The package runs as a module, whose stdout is a full disk; and a figure has a file for its folder."""
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "hpxfer", "explain", "--list"]
+        end = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+    message = "hpxfer: stdout: cannot be written: No space left on device; make room, or send it elsewhere\n"
+    assert (end.returncode, end.stderr) == (2, message)
+    results = done / "results" / "tiny"
+    code, _, err = hpxfer(capsys, "report", results, "--output", results / "sweep.yaml" / "below")
+    assert code == 2
+    assert "the figure cannot be written: Not a directory; choose another folder with --output" in err
+
+
+def test_cautions_stand_on_stderr_and_in_json(tmp_path: Path, capsys: Capsys) -> None:
     sweep = write_tiny(tmp_path, ("width: [16, 32]", "duration: [12]"))
     caution = "completep-moe along duration: completep-moe does not cover duration: it changes by a factor of 2"
     code, out, err = hpxfer(capsys, "plan", sweep, "--results", tmp_path, "--json")
@@ -82,119 +88,6 @@ def test_cautions_stand_on_stderr_and_in_json(tmp_path: Path, capsys: pytest.Cap
     code, out, err = hpxfer(capsys, "plan", sweep, "--results", tmp_path)
     assert caution in err
     assert caution not in out
-
-
-def test_explain_writes_the_factors_of_two_shape_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 32}
-    base, target = tmp_path / "base.json", tmp_path / "target.json"
-    base.write_text(json.dumps(shape), encoding="utf-8")
-    target.write_text(json.dumps({**shape, "width": 128, "depth": 4, "expert_width": 256}), encoding="utf-8")
-    shapes = ("--optimizer", "adam", "--base", base, "--target", target)
-    code, out, _ = hpxfer(capsys, "explain", "--parameterization", "completep-moe", *shapes, "--json")
-    roles = json.loads(out)["roles"]
-    assert code == 0
-    assert roles["expert_out"] == {
-        "init_std": 0.25, "lr": 0.125, "eps": 0.125, "weight_decay": 8.0, "forward": 0.5
-    }  # fmt: skip
-    assert roles["readout"]["forward"] == 0.25
-    code, out, _ = hpxfer(capsys, "explain", "--parameterization", "sp", *shapes)
-    assert code == 0
-    assert "0.5 (width^-0.5)" in out
-
-
-def test_explain_takes_values_from_a_sweep_or_a_recipe(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = hpxfer(capsys, "explain", "--sweep", done / "tiny.yaml", "--json")
-    data = json.loads(out)
-    assert code == 0
-    assert data["target"]["width"] == 32
-    assert data["values"]["target"]["attn_q"]["lr"] == 2**-9
-    assert "names no base value" in err
-    code, out, _ = hpxfer(capsys, "explain", "--recipe", done / "results" / "tiny" / "recipe.yaml")
-    assert code == 0
-    assert "Values at the base" in out
-
-
-def bad_inputs(folder: Path) -> dict[str, tuple[tuple[object, ...], str]]:
-    """Return name -> (arguments, what the message must say)."""
-    text, binary, long = folder / "text.txt", folder / "a.bin", folder / "b.bin"
-    text.write_bytes(b"x" * 300)
-    binary.write_bytes(b"\0" * 2048)
-    header = [20240520, 1, 5000] + [0] * 253
-    ids = [7] * 4999 + [600]
-    long.write_bytes(b"".join(n.to_bytes(4, "little") for n in header) + b"".join(n.to_bytes(2, "little") for n in ids))
-    other = folder / "other.yaml"
-    other.write_text("hpxfer_recipe: 2\nfamily: mamba\n", encoding="utf-8")
-
-    def sweep(name: str, *edits: tuple[str, str]) -> Path:
-        (folder / name).mkdir()
-        return write_tiny(folder / name, *edits)
-
-    data = 'data: {source: "builtin:stdlib"}'
-    plan = ("plan",)
-    return {
-        "broken YAML": ((*plan, sweep("broken", ("seeds: 2", "seeds: [2"))), "not valid YAML"),
-        "no file": ((*plan, folder / "none.yaml"), "none.yaml: cannot be read: No such file"),
-        "a folder": ((*plan, folder), "cannot be read: "),
-        "unknown key": ((*plan, sweep("key", ("seeds: 2", "seed: 2"))), "did you mean 'seeds'?"),
-        "wrong type": ((*plan, sweep("type", ("context: 16", "context: wide"))), "model.context: must be"),
-        "impossible shape": ((*plan, sweep("shape", ("width: [16, 32]", "width: [16, 20]"))), "multiple of head_dim"),
-        "no data": (
-            (*plan, sweep("data", (data, "data: {source: 'text:none.txt'}"))),
-            "tiny.yaml:6: data.source: must",
-        ),
-        "short data": ((*plan, sweep("short", (data, f"data: {{source: 'text:{text}'}}"))), "300"),
-        "wrong header": ((*plan, sweep("head", (data, f"data: {{source: 'tokens:{binary}'}}"))), "a.bin"),
-        "token id": ((*plan, sweep("id", (data, f"data: {{source: 'tokens:{long}', vocab_size: 512}}"))), "600"),
-        "another family": (("explain", "--recipe", other), "family"),
-        "no results": (("report", folder / "nothing"), "`hpxfer run SWEEP.yaml` makes it"),
-        "unknown parameterization": (("explain", "--parameterization", "mop"), "unknown parameterization 'mop'"),
-        "nothing to explain": (("explain",), "--list shows the names"),
-        "unknown executor": (
-            ("run", sweep("executor"), "--executor", "slurm"),
-            "--executor: unknown executor 'slurm'; legal: local, ray",
-        ),
-        "nonsense address": (("run", sweep("address"), "--address", "here"), "auto, HOST:PORT or ray://HOST:PORT"),
-        "results is a file": (
-            ("run", sweep("file"), "--results", text),
-            f"hpxfer: {text}: must be the folder that holds results folders, got a file",
-        ),
-        "address without Ray": (("run", sweep("local"), "--executor", "local", "--address", "auto"), "leave one out"),
-    }
-
-
-def test_the_package_runs_as_a_module() -> None:
-    command = [sys.executable, "-m", "hpxfer", "--version"]
-    assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout.startswith("hpxfer ")
-
-
-@pytest.mark.parametrize("name", BAD_INPUTS)
-def test_bad_input_is_one_message_and_exit_code_2(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments, message = bad_inputs(tmp_path)[name]
-    monkeypatch.chdir(tmp_path)
-    code, out, err = hpxfer(capsys, *arguments)
-    assert code == 2
-    assert message in err
-    assert err.startswith("hpxfer: ")
-    assert "Traceback" not in err
-    assert not out or "sweep tiny" in out
-    assert not (tmp_path / "results").exists() or not list((tmp_path / "results").rglob("*.parquet"))
-
-
-def test_a_store_of_a_newer_schema_is_refused_and_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sweep = write_tiny(tmp_path)
-    store = tmp_path / "results" / "tiny"
-    store.mkdir(parents=True)
-    schema = pa.schema([("trial_id", pa.string())], metadata={b"hpxfer.schema": b"999"})
-    pq.write_table(pa.table({"trial_id": ["x"]}, schema=schema), store / "trials.parquet")
-    before = (store / "trials.parquet").read_bytes()
-    code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path / "results")
-    assert code == 2
-    assert "999" in err
-    assert (store / "trials.parquet").read_bytes() == before
 
 
 @pytest.mark.slow
@@ -212,49 +105,91 @@ def test_a_port_that_is_not_ray_is_said_so_within_20_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_failed_trials_give_exit_code_1_and_their_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_trials_give_exit_code_1_and_their_error(tmp_path: Path, capsys: Capsys) -> None:
     """No machine has the memory for the second width; the first is trained all the same."""
-    sweep = write_tiny(tmp_path, ("width: [16, 32]", "width: [16, 8388608]"), ONE_WORKER)
-    command = ["run", str(sweep), "--results", str(tmp_path / "results"), "--yes"]
-    code, _, err = hpxfer(capsys, *command)
-    assert code == 2
-    assert "memory: one trial of w8388608 d1 E2A1 h8388608 needs" in err
-    assert "--no-strict-memory" in err
-    assert not (tmp_path / "results").exists()
-    module = [sys.executable, "-m", "hpxfer.cli"]
-    end = subprocess.run([*module, *command, "--no-strict-memory"], capture_output=True, text=True, timeout=300)
+    sweep = write_tiny(tmp_path, ("width: [16, 32]", "width: [16, 8388608]"), ("workers: 2", "workers: 1"))
+    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path), "--yes"]
+    end = subprocess.run([*command, "--no-strict-memory"], capture_output=True, text=True, timeout=300)
     assert end.returncode == 1
     assert "20 trials failed; the next run tries them again" in end.stderr
     assert "memory" in end.stderr
-    trials = pd.read_parquet(tmp_path / "results" / "tiny" / "trials.parquet")
+    trials = pd.read_parquet(tmp_path / "tiny" / "trials.parquet")
     assert trials["status"].value_counts().to_dict() == {"failed": 20, "finished": 10}
 
 
-def test_data_that_only_a_digest_stands_in_for_is_missed_before_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sweep = write_tiny(tmp_path, ('source: "builtin:stdlib"', f'source: "text:none.txt", digest: {"ab" * 16}'))
-    code, _, _ = hpxfer(capsys, "plan", sweep, "--results", tmp_path)
-    assert code == 0
-    code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
-    assert code == 2
-    assert f"{sweep}:6: data.source: must name data on this machine" in err
-    assert not list(tmp_path.rglob("*.parquet"))
-
-
-def test_a_figure_that_cannot_be_written_is_said_so(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = done / "results" / "tiny"
-    code, _, err = hpxfer(capsys, "report", results, "--output", results / "sweep.yaml" / "below")
-    assert code == 2
-    assert "the figure cannot be written: Not a directory; choose another folder with --output" in err
-
-
-def test_failures_of_cells_that_an_edit_removed_are_not_held_against_the_sweep(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failures_of_cells_that_an_edit_removed_are_not_held_against_the_sweep(tmp_path: Path, capsys: Capsys) -> None:
     sweep = write_tiny(tmp_path)
     results = run(sweep, results=tmp_path, executor=Fails(3))
     assert (results.trials["status"] == "failed").sum() == 3
     write_tiny(tmp_path, ("{log2: [-8, -4]}", "{log2: [-7, -4]}"))  # the three were of the first value
     code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
     assert (code, err) == (0, "")
+
+
+def completed(capsys: Capsys, monkeypatch: Patch, line: str) -> list[str]:
+    """Return what bash is offered after a line."""
+    with monkeypatch.context() as patch:
+        patch.setenv("_HPXFER_COMPLETE", "complete_bash")
+        patch.setenv("COMP_WORDS", line)
+        patch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+        return hpxfer(capsys)[1].splitlines()
+
+
+def test_help_lists_the_commands_in_the_order_of_the_table(capsys: Capsys) -> None:
+    code, out, _ = hpxfer(capsys, "--help")
+    assert code == 0
+    lines = out.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == [*COMMANDS]
+
+
+def test_the_version_is_printed(capsys: Capsys) -> None:
+    assert hpxfer(capsys, "--version") == (0, f"hpxfer {__version__}\n", "")
+
+
+def test_an_unknown_command_gets_the_nearest(capsys: Capsys) -> None:
+    code, _, err = hpxfer(capsys, "recip")
+    assert (code, "Did you mean 'recipe'" in err) == (2, True)
+
+
+@pytest.mark.parametrize(("shell", "word"), [("bash", "COMPREPLY="), ("zsh", "#compdef"), ("fish", "complete ")])
+def test_completion_prints_the_script_of_the_shell(shell: str, word: str, capsys: Capsys, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(shellingham, "detect_shell", lambda: (shell, f"/bin/{shell}"))
+    code, out, _ = hpxfer(capsys, "--show-completion")
+    assert (code, word in out) == (0, True)
+    assert f"_HPXFER_COMPLETE=complete_{shell}" in out
+
+
+def test_commands_and_options_are_completed(capsys: Capsys, monkeypatch: Patch) -> None:
+    assert completed(capsys, monkeypatch, "hpxfer re") == ["report", "recipe"]
+    assert completed(capsys, monkeypatch, "hpxfer run --max") == ["--max-gpu-hours"]
+    assert completed(capsys, monkeypatch, "hpxfer bench --r") == ["--row"]
+    assert completed(capsys, monkeypatch, "hpxfer init st") == ["staged_grid"]
+    assert set(completed(capsys, monkeypatch, "hpxfer plan --")) >= {"--results", "--trials", "--hardware", "--json"}
+
+
+def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
+    code = "import sys; sys.argv = ['hpxfer', '--help']\nfrom hpxfer.cli import main\n"
+    code += "try:\n    main()\nexcept SystemExit:\n    print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    end = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    loaded = set(end.stdout.splitlines()[-1].split())
+    assert "typer" in loaded
+    assert loaded.isdisjoint({"torch", "ray", "pandas", "numpy", "pydantic", "matplotlib", "pyarrow", "scipy"})
+
+
+NEED = "memory: one trial of w8388608 d1 E2A1 h8388608 needs"
+
+
+def test_a_plan_names_a_shape_that_does_not_fit_and_exits_with_2(tmp_path: Path, capsys: Capsys) -> None:
+    sweep = write_tiny(tmp_path, ("width: [16, 32]", "width: [16, 8388608]"))
+    plan = ("plan", sweep, "--results", tmp_path / "results")
+    code, out, err = hpxfer(capsys, *plan, "--json")
+    assert (code, NEED in err) == (2, True)
+    (line,) = json.loads(out)["unfit"]
+    assert line.startswith(NEED)
+    code, _, err = hpxfer(capsys, *plan, "--no-strict-memory")
+    assert (code, f"warning: {NEED}" in err) == (0, True)
+    code, _, err = hpxfer(capsys, *plan, "--hardware", "h100")
+    assert (code, "a stack's share of the GPU has" in err) == (2, True)
+    with pytest.raises(HpxferError, match="one trial of each shape must fit"):
+        run(sweep, results=tmp_path / "results")
+    assert not (tmp_path / "results").exists()

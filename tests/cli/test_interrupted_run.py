@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from command_line import started
 from tiny import write_tiny
+from waiting import LONG_S, until
 
 from hpxfer.errors import HpxferError
 from hpxfer.progress.file import read
@@ -19,7 +19,6 @@ from hpxfer.train.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.slow
 
-LONG_S = 300  # of anything that is waited for; a loaded machine is slow
 STEPS = 15000
 
 
@@ -39,11 +38,9 @@ def test_a_signal_keeps_the_steps_of_the_running_trials(
     sweep = write_tiny(tmp_path, ("steps: 6", f"steps: {STEPS}"), ("workers: 2", "workers: 1, stack_size: 2"))
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path)]
     process = started([*command, "--executor", executor])
-    folder, deadline = tmp_path / "tiny", time.monotonic() + LONG_S
-    while not has_begun(folder):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    folder = tmp_path / "tiny"
+    until(lambda: has_begun(folder) or process.poll() is not None, "no stack has begun")
+    assert process.poll() is None, process.communicate()
     process.send_signal(number)
     _, err = process.communicate(timeout=LONG_S)
     assert process.returncode == code, err

@@ -1,17 +1,23 @@
-"""`hpxfer judge` as a user calls it: text, JSON, the page, the runs of a tracker, and every kind of bad input."""
+"""`hpxfer judge`, `predict`, `export` and `report --reference` as a user calls them."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from command_line import hpxfer
+from command_line import Fails, hpxfer
+from fixture_types import Capsys, Folders, Patch
 from foreign_runs import foreign_table
+from recipe_data import data
+from tiny import write_tiny
 
+from hpxfer.driver import run
 from hpxfer.figures.style import INK
+from hpxfer.spec.yaml_file import write_yaml
 
 LOSS = {"last": "its last point", "tail": "the mean of its last 5% of raw points"}
 MAP = ("--map", "value=lr", "--map", "scale=width", "--map", "arm=method")
@@ -24,7 +30,7 @@ def runs(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_verdict_is_printed_with_its_control_and_base(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verdict_is_printed_with_its_control_and_base(runs: Path, capsys: Capsys) -> None:
     code, out, err = hpxfer(capsys, "judge", runs, *MAP, "--control", "plain", "--base", "scale=256")
     assert (code, err) == (0, "")
     assert out.startswith("Use lr 2^-9 tuned at width 256 with good up to width 1024: at most 0.0")
@@ -33,10 +39,9 @@ def test_the_verdict_is_printed_with_its_control_and_base(runs: Path, capsys: py
     assert out.endswith("Next: use the lr tuned at the base up to the largest scale of the table, and not beyond.\n")
 
 
-def test_without_a_control_the_optimum_did_not_move(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_control_the_optimum_did_not_move(runs: Path, capsys: Capsys) -> None:
     code, out, _ = hpxfer(capsys, "judge", runs, *MAP, "--full")
-    assert code == 0
-    assert "width | good: the optimum did not move: no control, no base named (drift " in out
+    assert (code, "width | good: the optimum did not move: no control, no base named (drift " in out) == (0, True)
     assert "no base is marked, so the smallest scale is taken, width 256; name it with --base width=256" in out
     assert out.endswith("(--control ARM) and the shape that the HP was tuned at (--base scale=SIZE) would show more.\n")
     data = json.loads(hpxfer(capsys, "judge", runs, *MAP, "--json")[1])
@@ -45,63 +50,28 @@ def test_without_a_control_the_optimum_did_not_move(runs: Path, capsys: pytest.C
     assert data["files"] == []
 
 
-def test_the_page_is_written(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_written(runs: Path, tmp_path: Path, capsys: Capsys) -> None:
     folder = tmp_path / "page"
     code, out, _ = hpxfer(capsys, "judge", runs, *MAP, "--control", "plain", "--report", folder)
-    assert code == 0
-    assert f"  {folder / 'report.html'}" in out
+    assert (code, f"  {folder / 'report.html'}" in out) == (0, True)
     assert (folder / "transfer.png").read_bytes().startswith(b"\x89PNG")
     assert INK in (folder / "figures" / "transfer-lr-width.svg").read_text()
-    (tmp_path / "file").write_text("")
-    code, _, err = hpxfer(capsys, "judge", runs, *MAP, "--report", tmp_path / "file")
-    assert (code, "choose another folder with --report" in err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--empty", "zero"), "--empty: unknown choice 'zero'"),
-        (("--map", "value"), "--map: must be NAME=VALUE, got 'value'"),
-        (("--map", "value=lr", "--map", "value=loss"), "--map: must name value once"),
-        ((*MAP, "--control", "sp"), "--control: must be an arm of the table, got 'sp'; legal: good, plain"),
-        ((*MAP, "--regret-limit", "loss=much"), "--regret-limit: must be loss=SHARE or octaves=NUMBER"),
-        ((*MAP, "--regret-limit", "loss"), "--regret-limit: must be NAME=VALUE, got 'loss'; e.g. --regret-limit loss="),
-        ((*MAP, "--unit", ""), "--unit: must be a unit such as nats or bits per byte, got ''"),
-        ((*MAP, "--base", ""), "--base: must be NAME=SIZE, got ''; e.g. --base scale=64"),
-        ((*MAP, "--base", "scale=large"), "--base: scale: must be a number from 1e-30"),
-        ((*MAP, "--duplicates", "first"), "--duplicates: unknown choice 'first'"),
-        (("--map", "value=lr", "--map", "arm=lr"), "the rows differ in method"),  # two arms taken as one
-    ],
-)
-def test_a_mistake_is_a_message(
-    runs: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
-) -> None:
-    code, out, err = hpxfer(capsys, "judge", runs, *arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert "Traceback" not in err
-
-
-def test_a_named_pipe_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    os.mkfifo(tmp_path / "runs.csv")
-    code, _, err = hpxfer(capsys, "judge", tmp_path / "runs.csv")
-    assert (code, "must be a regular file, got a named pipe" in err) == (2, True)
-
-
-def test_a_folder_of_tensorboard_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_tensorboard_is_judged(tmp_path: Path, capsys: Capsys) -> None:
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     frame = foreign_table({"good": 0.0}, seed=1)
-    for run in frame.itertuples():
-        folder = tmp_path / "logs" / f"w{run.width}_lr{run.lr}_s{run.seed}"
+    for each in frame.itertuples():
+        folder = tmp_path / "logs" / f"w{each.width}_lr{each.lr}_s{each.seed}"
         folder.mkdir(parents=True)
         with (folder / "events.out.tfevents.1").open("wb") as file:
             writer = RecordWriter(file)
             for step in range(40):  # the last 5% of the points are two
-                summary = Summary(value=[Summary.Value(tag="val_loss", simple_value=run.loss + (39 - step) / 64)])
+                summary = Summary(value=[Summary.Value(tag="val_loss", simple_value=each.loss + (39 - step) / 64)])
                 writer.write(Event(wall_time=float(step), step=step, summary=summary).SerializeToString())
     command = ("judge", f"tensorboard:{tmp_path / 'logs'}", "--base", "scale=256")
     names = ("--pattern", r"w(?P<width>\d+)_lr(?P<lr>[^_]+)_s(?P<seed>\d+)")
@@ -127,3 +97,150 @@ def test_a_folder_of_tensorboard_is_judged(tmp_path: Path, capsys: pytest.Captur
         assert (code, message in err) == (2, True)
     code, _, err = hpxfer(capsys, "judge", tmp_path / "last.csv", "--metric", "loss")
     assert (code, "--metric: goes with the runs of a tracker" in err) == (2, True)
+
+
+TRANSFER = Path(__file__).parents[2] / "results" / "published" / "transfer"
+WIDE = {"width": 512, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 512, "head_dim": 32}
+Predict = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def predict(tmp_path: Path, capsys: Capsys) -> Predict:
+    """Return a call of `hpxfer predict` with a shape or a text as the target file."""
+
+    def call(*arguments: object, target: object = WIDE, results: Path = TRANSFER) -> tuple[int, str, str]:
+        path = tmp_path / "shape.json"
+        path.write_text(target if isinstance(target, str) else json.dumps(target), encoding="utf-8")
+        code, out, err = hpxfer(capsys, "predict", results, "--target", path, *arguments)
+        assert "Traceback" not in err
+        return code, out, err
+
+    return call
+
+
+def test_the_answer_goes_to_stdout_and_cautions_to_stderr(predict: Predict) -> None:
+    code, out, err = predict()
+    assert (code, out.startswith("Expect a validation loss of ")) == (0, True)
+    assert err.startswith("warning: the target w512 d2 E4A1 h512 b512 t300 is beyond what was measured")
+
+
+def test_what_cannot_be_said_is_an_answer(predict: Predict) -> None:
+    code, out, _ = predict("--tokens", 307200, "--json")
+    found = json.loads(out)
+    assert (code, found["loss"], found["tokens"]) == (0, None, 307200)
+    assert "steps 300 (got 600)" in found["why_no_loss"]
+    assert found["hps"]["rows"]
+
+
+def test_options_choose_the_arm_and_the_base(predict: Predict) -> None:
+    assert json.loads(predict("--parameterization", "sp", "--json")[1])["parameterization"] == "sp"
+    assert json.loads(predict("--base", "w64", "--json")[1])["sweep"] == "transfer from width 64"
+
+
+SHAPE = {"width": 64, "depth": 3, "num_experts": 8, "num_active": 2, "expert_width": 128, "head_dim": 16}
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(tmp_path: Path, capsys: Capsys, monkeypatch: Patch) -> Call:
+    """Return a call of `hpxfer export` in a folder with a recipe and a shape."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(write_yaml(data()), encoding="utf-8")
+
+    def export(*arguments: object, shape: object = SHAPE, recipe: str = "recipe.yaml") -> tuple[int, str, str]:
+        (tmp_path / "shape.json").write_text(json.dumps(shape), encoding="utf-8")
+        code, out, err = hpxfer(capsys, "export", recipe, "--shape", "shape.json", *arguments)
+        assert "Traceback" not in err
+        return code, out, err
+
+    return export
+
+
+def test_files_are_listed(call: Call, tmp_path: Path) -> None:
+    code, out, err = call("--to", "json")
+    assert (code, err) == (0, "")
+    assert out == "written:\n  hpxfer-export/hpxfer.json\n"
+    assert json.loads((tmp_path / "hpxfer-export" / "hpxfer.json").read_text())["target"] == "json"
+
+
+def test_what_the_trainer_cannot_hold_is_refused_and_nothing_is_written(call: Call, tmp_path: Path) -> None:
+    code, out, err = call("--to", "megatron")
+    assert (code, out) == (2, "")
+    assert "megatron cannot hold forward multipliers attn_out 0.466667" in err
+    assert "--partial writes the rest, and lists these calls" in err
+    assert not (tmp_path / "hpxfer-export").exists()
+
+
+def test_partial_lists_the_calls(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call("--to", "megatron", "--partial", "--output", "conf")
+    assert code == 0
+    assert out.startswith("not held; the training script must do it:\n  forward multipliers attn_out 0.466667")
+    assert "recipe.init_(model, hpxfer.export.read_roles('hpxfer.json'), shape)" in out
+    assert out.endswith("written:\n  conf/hpxfer_megatron.py\n  conf/hpxfer.json\n")
+    assert (tmp_path / "conf" / "hpxfer_megatron.py").exists()
+
+
+def test_json_for_a_program(call: Call) -> None:
+    code, out, _ = call("--to", "olmo-core", "--partial", "--json")
+    found = json.loads(out)
+    assert (code, found["target"]) == (0, "olmo-core")
+    assert found["files"] == ["hpxfer-export/hpxfer_olmo_core.py", "hpxfer-export/hpxfer.json"]
+    assert {"what", "call"} == set(found["not_held"][0])
+
+
+def test_names_of_a_model(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("wte.weight 128x64\nhead.weight 128x64 readout\n", encoding="utf-8")
+    code, out, _ = call("--to", "torch", "--names", "names.txt")
+    assert (code, "hpxfer_torch.py" in out) == (0, True)
+    (tmp_path / "names.txt").write_text("strange.thing\n", encoding="utf-8")
+    code, _, err = call("--to", "torch", "--names", "names.txt")
+    assert code == 2
+    assert "names.txt: every parameter must have a role, got none for strange.thing; write the role behind" in err
+
+
+def test_a_shape_that_the_table_does_not_cover(call: Call) -> None:
+    assert "completep-moe holds kappa fixed" in call("--to", "json", shape={**SHAPE, "num_active": 4})[2]
+
+
+def test_a_range_is_warned_of(call: Call) -> None:
+    code, _, err = call("--to", "json", shape={**SHAPE, "width": 512, "expert_width": 1024})
+    assert code == 0
+    assert err.startswith("warning: the target w512 d3 E8A2 h1024 is beyond what was measured: width 512")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: Folders) -> Path:
+    folder = tmp_path_factory.mktemp("done")
+    run(write_tiny(folder), results=folder / "results", executor=Fails(0))
+    return folder / "results" / "tiny"
+
+
+def test_a_curve_and_an_arm_are_references(results: Path, tmp_path: Path, capsys: Capsys) -> None:
+    curves = tmp_path / "gpt2.csv"
+    curves.write_text("name,step,loss\ngpt2,1,4.0\ngpt2,10,3.9\n")
+    given = ("--output", tmp_path, "--format", "json", "--reference", "sp", "--reference-curves", curves)
+    code, _, err = hpxfer(capsys, "report", results, *given)
+    assert code == 0, err
+    (sweep,) = json.loads((tmp_path / "report.json").read_text())["sweeps"]
+    rows = [row for answer in sweep["analysis"]["steps_to_loss"] for row in answer["rows"]]
+    assert {row["reference"].split(" ")[0] for row in rows} == {"sp", "gpt2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("name,step,loss\na,1,x\n", "--reference-curves curves.csv", "line 2: column loss: must be a number > 0"),
+        ("", "--reference-curves curves.csv", "curves.csv: line 1: must have the columns"),
+        (None, "--reference-curves curves.csv", "curves.csv: must be a CSV file, cannot be read: "),  # a pipe
+        ("", "--reference w48", "reference: must be a shape of the sweep, got 'w48'"),
+    ],
+)
+def test_a_reference_that_is_none_ends_in_one_message(
+    text: str | None, options: str, message: str, results: Path, tmp_path: Path, capsys: Capsys, monkeypatch: Patch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("curves.csv") if text is None else Path("curves.csv").write_text(text)
+    code, _, err = hpxfer(capsys, "report", results, "--output", "out", *options.split())
+    assert (code, "Traceback" in err) == (2, False)
+    assert message in err.replace("\n", " ")
+    assert not Path("out").exists()

@@ -1,4 +1,4 @@
-"""`hpxfer list`: every results folder with its state, and one that cannot be read skipped with a word."""
+"""`hpxfer list` shows every results folder with its state; `hpxfer init` writes a sweep to start from."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 from command_line import Fails, hpxfer
+from fixture_types import Capsys, Folders, Patch
 from tiny import write_tiny
 
+from hpxfer.cli.init import examples
 from hpxfer.cli.listing import Verdict, verdict_text
 from hpxfer.driver import run
 from hpxfer.host.process import machine_id, process_started
 from hpxfer.results import load_results
+from hpxfer.spec import load_sweep
+from hpxfer.spec.yaml_file import read_yaml
 from hpxfer.storage.lease import Holder, encoded
 from hpxfer.storage.lease_file import LEASE_FILE
 
@@ -24,7 +28,7 @@ PUBLISHED = Path(__file__).parents[2] / "results" / "published"
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: Folders) -> Path:
     """A folder with one finished sweep and one with failed trials."""
     root = tmp_path_factory.mktemp("root")
     for name, failed in (("all", 0), ("some", 3)):
@@ -33,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def listed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[dict[str, Any], str]:
+def listed(capsys: Capsys, *arguments: object) -> tuple[dict[str, Any], str]:
     """Return what `list --json` says by folder, and stderr."""
     code, out, err = hpxfer(capsys, "list", "--json", *arguments)
     assert code == 0
@@ -41,7 +45,7 @@ def listed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[dict
 
 
 @pytest.mark.slow
-def test_published_sweeps_have_their_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_sweeps_have_their_verdicts(capsys: Capsys) -> None:
     code, out, err = hpxfer(capsys, "list", PUBLISHED)
     assert (code, err) == (0, "")
     lines = {line.split()[0]: line for line in out.splitlines()}
@@ -56,34 +60,21 @@ def test_published_sweeps_have_their_verdicts(capsys: pytest.CaptureFixture[str]
     assert f"{PUBLISHED}/transfer" in out
 
 
-def test_finished_and_partial(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_and_partial(root: Path, capsys: Capsys) -> None:
     found, err = listed(capsys, root)
     assert err == ""
     finished, partial = (found[f"{root}/{name}/results/tiny"] for name in ("all", "some"))
-    assert (finished["state"], finished["num_trials"], finished["num_done"], finished["num_failed"]) == (
-        "finished",
-        30,
-        30,
-        0,
-    )
-    assert (partial["state"], partial["num_trials"], partial["num_done"], partial["num_failed"]) == (
-        "partial",
-        30,
-        27,
-        3,
-    )
+    names = ("state", "num_trials", "num_done", "num_failed")
+    assert [finished[name] for name in names] == ["finished", 30, 30, 0]
+    assert [partial[name] for name in names] == ["partial", 30, 27, 3]
     files = [path for path in (root / "all" / "results" / "tiny").rglob("*") if path.is_file()]
     assert finished["size_bytes"] == sum(path.stat().st_size for path in files)
-    assert {(verdict["parameterization"], verdict["axis"]) for verdict in finished["verdicts"]} == {
-        ("completep-moe", "width"),
-        ("sp", "width"),
-    }
+    verdicts = {(verdict["parameterization"], verdict["axis"]) for verdict in finished["verdicts"]}
+    assert verdicts == {("completep-moe", "width"), ("sp", "width")}
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_folder_that_a_driver_holds_is_running(
-    stored: bool, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_a_driver_holds_is_running(stored: bool, root: Path, tmp_path: Path, capsys: Capsys) -> None:
     folder = tmp_path / "tiny"
     if stored:
         shutil.copytree(root / "some" / "results" / "tiny", folder)
@@ -98,7 +89,7 @@ def test_a_folder_that_a_driver_holds_is_running(
     assert (found[str(folder)]["state"], found[str(folder)]["num_done"]) == ("running", 27 if stored else 0)
 
 
-def test_an_interrupted_run_is_stopped(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_is_stopped(root: Path, tmp_path: Path, capsys: Capsys) -> None:
     folder = tmp_path / "tiny"
     shutil.copytree(root / "some" / "results" / "tiny", folder)
     path = folder / "progress.json"
@@ -122,17 +113,12 @@ def damage(folder: Path) -> dict[str, Path]:
     return made
 
 
-def test_damaged_and_foreign_folders_are_skipped_with_a_word(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_and_foreign_folders_are_skipped_with_a_word(root: Path, tmp_path: Path, capsys: Capsys) -> None:
     made = damage(tmp_path)
     shutil.copytree(root / "all" / "results" / "tiny", tmp_path / "tiny")
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "plain").mkdir()
-    del (
-        made["folder"],
-        made["lease"],
-    )  # the first is no results folder; whoever wrote the lease of the other may come back
+    del made["folder"], made["lease"]  # no results folder; and whoever wrote the lease may come back
     found, err = listed(capsys, tmp_path)
     assert found.pop(f"{tmp_path}/tiny")["state"] == "finished"
     assert found.pop(f"{tmp_path}/lease")["state"] == "running"
@@ -144,7 +130,7 @@ def test_damaged_and_foreign_folders_are_skipped_with_a_word(
     assert (code, len(out.splitlines())) == (0, 3)
 
 
-def test_a_root_with_damaged_folders_alone_has_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_root_with_damaged_folders_alone_has_results(tmp_path: Path, capsys: Capsys) -> None:
     assert hpxfer(capsys, "list", tmp_path)[2] == f"{tmp_path}: no results yet; `hpxfer run SWEEP` makes some\n"
     (tmp_path / "trials.parquet").write_bytes(b"PAR1")
     code, out, err = hpxfer(capsys, "list", tmp_path)
@@ -153,9 +139,7 @@ def test_a_root_with_damaged_folders_alone_has_results(tmp_path: Path, capsys: p
     assert "no results yet" not in err
 
 
-def test_a_sweep_whose_parts_are_cut_short_is_still_listed(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_whose_parts_are_cut_short_is_still_listed(root: Path, tmp_path: Path, capsys: Capsys) -> None:
     for number, part in enumerate(sorted((root / "all" / "results" / "tiny").iterdir())):
         folder = tmp_path / str(number)
         shutil.copytree(root / "all" / "results" / "tiny", folder)
@@ -164,22 +148,6 @@ def test_a_sweep_whose_parts_are_cut_short_is_still_listed(
     found, _ = listed(capsys, tmp_path)
     assert len(found) == number + 1
     assert all(entry["state"] or entry["problem"] for entry in found.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "got"), [("nothing", "nothing of that name"), ("file", "a file"), ("s3://bucket/x", "a URI")]
-)
-def test_a_root_that_is_no_folder(name: str, got: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    code, out, err = hpxfer(capsys, "list", name if "://" in name else tmp_path / name)
-    assert (code, out) == (2, "")
-    assert f"got {got}; " in err
-
-
-def test_an_empty_root_says_how_to_fill_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = hpxfer(capsys, "list", tmp_path)
-    assert (code, out) == (0, "")
-    assert "no results yet; `hpxfer run SWEEP` makes some" in err
 
 
 @pytest.mark.parametrize(
@@ -200,3 +168,76 @@ def test_an_empty_root_says_how_to_fill_it(tmp_path: Path, capsys: pytest.Captur
 def test_verdicts_in_short(verdicts: list[tuple[str, str, str]], text: str) -> None:
     found = [Verdict(parameterization=name, axis=axis, verdict=verdict) for name, axis, verdict in verdicts]
     assert verdict_text(found) == text
+
+
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+PUBLISHED = SWEEPS.parent / "results" / "published"
+
+
+def test_every_committed_sweep_is_an_example() -> None:
+    committed = [path for path in SWEEPS.rglob("*.yaml") if "cluster" not in path.parts]
+    assert {path.stem: path.read_text() for path in committed} == {
+        name: path.read_text() for name, path in examples().items()
+    }
+
+
+@pytest.mark.parametrize("name", sorted(examples()))
+def test_an_example_is_written_and_can_be_planned(
+    name: str, tmp_path: Path, capsys: Capsys, monkeypatch: Patch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = hpxfer(capsys, "init", name, "new/folder")
+    path = Path("new", "folder", f"{name}.yaml")
+    beside = sorted(examples()[name].parent.glob("*.py"))
+    written = [path, *(path.with_name(each.name) for each in beside)]
+    assert (code, out) == (0, "\n".join(["written:", *(f"  {each}" for each in written)]) + "\n")
+    assert [each.read_bytes() for each in written[1:]] == [each.read_bytes() for each in beside]
+    assert f"hpxfer plan {path}" in err
+    on: tuple[str, ...] = ()
+    if examples()[name].parent.name == "full":  # too large for a CPU, and its data is beside it
+        on = "--hardware", "h100"
+        assert path.read_text() == examples()[name].read_text()
+    elif recipe := (read_yaml(path).data.get("hps") or {}).get("recipe"):  # another sweep writes it
+        (path.parent / recipe).parent.mkdir(parents=True)
+        own = PUBLISHED / Path(recipe).parent.name / "recipe.yaml"
+        other = own if own.exists() else PUBLISHED / "quickstart" / "recipe.yaml"
+        (path.parent / recipe).write_bytes(other.read_bytes())
+    elif beside:  # the folder of a trainer is part of a sweep, and not of its trials
+        assert load_sweep(path).trainer.digests == load_sweep(examples()[name]).trainer.digests
+    else:
+        assert load_sweep(path) == load_sweep(examples()[name])
+    assert hpxfer(capsys, "plan", path, *on)[0] == 0
+
+
+def test_the_default_stands_here_and_is_commented(tmp_path: Path, capsys: Capsys, monkeypatch: Patch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = hpxfer(capsys, "init", "--json")
+    assert (code, json.loads(out)) == (0, {"sweep": "quickstart.yaml"})
+    assert Path("quickstart.yaml").read_text().count("#") > 8
+
+
+@pytest.mark.parametrize(("example", "name"), [("quickstart", "quickstart.yaml"), ("own_numpy", "train.py")])
+def test_a_file_is_never_overwritten(example: str, name: str, tmp_path: Path, capsys: Capsys) -> None:
+    path = tmp_path / name
+    path.write_text("mine")
+    code, out, err = hpxfer(capsys, "init", example, tmp_path)
+    assert (code, out, path.read_text()) == (2, "", "mine")
+    assert err == f"hpxfer: {path}: must not exist yet, as it would be overwritten; name another folder\n"
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_an_unknown_name_is_told_the_nearest(tmp_path: Path, capsys: Capsys) -> None:
+    rest = f"--list names all {len(examples())}, and a folder comes after the name\n"
+    for name, nearest in (("quikstart", "did you mean 'quickstart'?; "), ("foo", "")):
+        code, _, err = hpxfer(capsys, "init", name, tmp_path)
+        assert (code, err) == (2, f"hpxfer: NAME: unknown example '{name}'; {nearest}{rest}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_says_what_each_example_asks(capsys: Capsys) -> None:
+    code, out, _ = hpxfer(capsys, "init", "--list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [*examples()]
+    code, out, _ = hpxfer(capsys, "init", "--list", "--json")
+    assert (code, list(json.loads(out))) == (0, [*examples()])
+    assert all(json.loads(out).values())

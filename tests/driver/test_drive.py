@@ -1,10 +1,8 @@
-"""The driver trains what is missing, stores what comes, and survives what a user and a machine may do."""
+"""The driver trains what is missing, stores what comes, reuses what is elsewhere, and is alone in its folder."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +10,18 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from command_line import Fails
-from driver_cases import InProcess, Made, trained
+from fixture_types import Patch
+from lease_holder import holder_of
+from made_executors import InProcess, Made, trained
 from tiny import write_tiny
 
-import hpxfer
 from hpxfer.driver import TrainingFailed, prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train
-from hpxfer.host.interrupts import Interrupted
-from hpxfer.progress.status import RunStatus
 from hpxfer.results import load_results
-from hpxfer.storage.lease_file import LEASE_FILE
+from hpxfer.storage import lease
+from hpxfer.storage.lease import Holder, encoded
+from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
 from hpxfer.store import Store
 from hpxfer.trial.result import ErrorKind, TrialResult
 
@@ -46,7 +45,7 @@ def test_local_processes_give_the_bits_of_this_process_and_a_second_run_trains_n
     pd.testing.assert_frame_equal(again.trials, there.trials)
 
 
-def test_the_sweep_file_of_a_results_folder_goes_on_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_file_of_a_results_folder_goes_on_there(tmp_path: Path, monkeypatch: Patch) -> None:
     run(write_tiny(tmp_path), results=tmp_path / "mine", executor=Fails(0))
     folder = tmp_path / "mine" / "tiny"
     stored = prepare(folder / "sweep.yaml")
@@ -60,18 +59,6 @@ def test_the_sweep_file_of_a_results_folder_goes_on_there(tmp_path: Path, monkey
     assert prepare("mine/renamed/sweep.yaml").folder == Path("results/tiny")
 
 
-@pytest.mark.slow
-def test_an_edited_sweep_trains_only_its_new_cells(tmp_path: Path) -> None:
-    run(write_tiny(tmp_path), results=tmp_path, executor=Made())
-    wider = Made()
-    run(write_tiny(tmp_path, ("[16, 32]", "[16, 32, 64]"), ("seeds: 2", "seeds: 3")), results=tmp_path, executor=wider)
-    assert trained(wider) == 15 + 20 + 10  # a third seed of the 15 cells there were, and width 64
-    renamed = Made()
-    run(write_tiny(tmp_path, ("workers: 2", "workers: 1, stack_size: 3")), results=tmp_path, executor=renamed)
-    assert renamed.given == []
-
-
-@pytest.mark.first
 @pytest.mark.parametrize(
     ("edit", "num_new"),
     [
@@ -119,18 +106,6 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert trained(rest) == 30 - 7
 
 
-def test_the_counts_are_those_of_the_events(tmp_path: Path) -> None:
-    seen: list[RunStatus] = []
-    run(
-        write_tiny(tmp_path),
-        results=tmp_path,
-        executor=Made(fail=2),
-        on_event=lambda _, __, counts: seen.append(counts.run_status()),
-    )
-    assert (seen[-1].ended, seen[-1].failed) == (30, 2)
-    assert seen[-1].tokens == len(seen) // 2
-
-
 def test_an_executor_that_ends_early_is_said_so(tmp_path: Path) -> None:
     class Lazy(InProcess):
         def run(self, more: More, train: Train, on_event: OnEvent) -> None:
@@ -140,7 +115,7 @@ def test_an_executor_that_ends_early_is_said_so(tmp_path: Path) -> None:
         run(write_tiny(tmp_path), results=tmp_path, executor=Lazy())
 
 
-def test_a_store_that_breaks_midway_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_breaks_midway_keeps_what_it_has(tmp_path: Path, monkeypatch: Patch) -> None:
     sweep = write_tiny(tmp_path, ("workers: 2", "workers: 2, stack_size: 10"))
     append, calls = Store.append, []
 
@@ -148,22 +123,13 @@ def test_a_store_that_breaks_midway_keeps_what_it_has(tmp_path: Path, monkeypatc
         calls.append(len(pairs))
         if len(calls) == 2:
             raise HpxferError("results/tiny: cannot be written: No space left on device")
-        append(store, pairs)  # type: ignore[arg-type]
+        append(store, pairs)
 
     monkeypatch.setattr(Store, "append", full)
     with pytest.raises(HpxferError, match="No space left"):
         run(sweep, results=tmp_path, executor=Made())
     monkeypatch.undo()
     assert prepare(sweep, results=tmp_path).plan.num_done == 10
-
-
-def test_the_python_names_that_the_readme_shows(tmp_path: Path) -> None:
-    spec = hpxfer.load_sweep(write_tiny(tmp_path))
-    results = hpxfer.run(spec, results=tmp_path, executor=InProcess())
-    report = hpxfer.transfer_report(hpxfer.load_results(results.folder))
-    json.dumps(report.to_dict(), allow_nan=False)
-    assert {finding.parameterization for finding in report.findings} == {"completep-moe", "sp"}
-    assert hpxfer.Recipe.__name__ == "Recipe"
 
 
 class Stumbles(Made):
@@ -179,17 +145,17 @@ class Stumbles(Made):
         return TrialResult(trial_id=trial_id, status="failed", error=f"Traceback: {self.kind}", error_kind=self.kind)
 
 
+FIVE = ("workers: 2", "workers: 2, stack_size: 5")
+
+
 @pytest.mark.parametrize("kind", ["bug", "input"])
 def test_what_all_trials_would_fail_of_stops_the_run_at_once(tmp_path: Path, kind: ErrorKind) -> None:
-    sweep = write_tiny(tmp_path, ("workers: 2", "workers: 2, stack_size: 5"))
-    executor = Stumbles(kind)
+    sweep, executor = write_tiny(tmp_path, FIVE), Stumbles(kind)
     with pytest.raises(TrainingFailed, match=f"^Traceback: {kind}$") as error:
         run(sweep, results=tmp_path, executor=executor)
-    assert error.value.num_failed == 5
-    assert len(executor.given) == 1
+    assert (error.value.num_failed, len(executor.given)) == (5, 1)
     rows = load_results(tmp_path / "tiny").trials
-    assert set(zip(rows["status"], rows["error_kind"], strict=True)) == {("failed", kind)}
-    assert len(rows) == 5
+    assert list(zip(rows["status"], rows["error_kind"], strict=True)) == [("failed", kind)] * 5
     assert not (tmp_path / "tiny" / LEASE_FILE).exists()
     again = Made()
     run(sweep, results=tmp_path, executor=again)
@@ -198,44 +164,111 @@ def test_what_all_trials_would_fail_of_stops_the_run_at_once(tmp_path: Path, kin
 
 @pytest.mark.parametrize("kind", ["memory", "lost"])
 def test_what_only_some_trials_fail_of_does_not_stop_the_run(tmp_path: Path, kind: ErrorKind) -> None:
-    sweep = write_tiny(tmp_path, ("workers: 2", "workers: 2, stack_size: 5"))
     executor = Stumbles(kind)
-    results = run(sweep, results=tmp_path, executor=executor)
+    results = run(write_tiny(tmp_path, FIVE), results=tmp_path, executor=executor)
     assert trained(executor) == 30
     assert results.trials["status"].value_counts().to_dict() == {"finished": 25, "failed": 5}
 
 
-def test_a_clock_that_jumps_back_loses_nothing(tmp_path: Path) -> None:
-    """A trial that finished counts, however late a failure of it says that it was."""
+def test_results_of_other_folders_are_copied_with_their_curves_and_not_trained(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    result = run(write_tiny(tmp_path / "one"), results=tmp_path / "one", executor=InProcess())
+    before = {path.name: path.read_bytes() for path in result.folder.iterdir()}
+    more = write_tiny(tmp_path, ("seeds: 2", "seeds: 3"), ("name: tiny", "name: other"))
+    job, executor, again = prepare(more, results=tmp_path, reuse=[result.folder]), Made(), Made()
+    assert job.reuse.counts() == {str(result.folder): 30}
+    assert (job.plan.num_done, len(job.missing), job.folder.exists()) == (30, 15, False)
+    results = run(job, executor=executor)
+    assert trained(executor) == 15
+    assert {path.name: path.read_bytes() for path in result.folder.iterdir()} == before
+    ids = result.trials["trial_id"]
+    copied = results.trials[results.trials["trial_id"].isin(ids)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(copied, result.trials, check_dtype=False)  # made-up results lack some numbers
+    by = ["trial_id", "metric", "layer", "role", "step"]
+    theirs, ours = (
+        table[table["trial_id"].isin(ids)][[*by, "value"]].astype({"metric": str, "role": str}).sort_values(by)
+        for table in (result.curves, results.curves)
+    )
+    pd.testing.assert_frame_equal(ours.reset_index(drop=True), theirs.reset_index(drop=True), check_categorical=False)
+    run(more, results=tmp_path, reuse=[result.folder], executor=again)
+    assert again.given == []
 
-    class Dated(Made):
-        def __init__(self, finished_at: str, fail: int = 0) -> None:
-            super().__init__(fail)
-            self.finished_at = finished_at
 
-        def _result(self, trial_id: str) -> TrialResult:
-            return replace(super()._result(trial_id), finished_at=self.finished_at)
+def test_what_a_reused_folder_can_give_no_more_is_trained(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    result = run(write_tiny(tmp_path / "one"), results=tmp_path / "one", executor=Made())
+    job = prepare(write_tiny(tmp_path), results=tmp_path, reuse=[result.folder])
+    assert job.reuse.counts() == {str(result.folder): 30}
+    (result.folder / "trials.parquet").unlink()  # after a look at it
+    executor = Made()
+    assert len(run(job, executor=executor).trials) == trained(executor) == 30
 
+
+def test_only_what_is_done_is_reused_and_the_first_folder_counts(tmp_path: Path) -> None:
+    for name, fail in (("one", 4), ("two", 7)):
+        (tmp_path / name).mkdir()
+        run(write_tiny(tmp_path / name), results=tmp_path / name, executor=Made(fail=fail))
     sweep = write_tiny(tmp_path)
-    run(sweep, results=tmp_path, executor=Dated("2099-01-01T00:00:00+00:00", fail=30))
-    run(sweep, results=tmp_path, executor=Dated("1970-01-01T00:00:00+00:00"))
-    last = run(sweep, results=tmp_path, executor=Made())
-    assert set(last.trials["status"]) == {"finished"}
-    assert set(last.trials["finished_at"]) == {"1970-01-01T00:00:00+00:00"}
+    job = prepare(sweep, results=tmp_path, reuse=[tmp_path / "one" / "tiny", tmp_path / "two" / "tiny"])
+    counts = job.reuse.counts()
+    assert counts[str(tmp_path / "one" / "tiny")] == 26
+    executor = Made()
+    run(job, executor=executor)
+    assert trained(executor) == len(job.missing) == 30 - sum(counts.values())
 
 
-def test_a_signal_waits_until_results_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reused_folder_must_be_another_results_folder(tmp_path: Path) -> None:
+    sweep = write_tiny(tmp_path)
+    own = run(sweep, results=tmp_path, executor=Made()).folder
+    with pytest.raises(HpxferError, match=r"must be a results folder with sweep\.yaml, got none"):
+        prepare(sweep, results=tmp_path, reuse=[tmp_path])
+    with pytest.raises(HpxferError, match="must be another folder than the sweep's own"):
+        prepare(sweep, results=tmp_path, reuse=[own])
+
+
+def test_a_driver_that_loses_its_lease_stops_and_writes_nothing(tmp_path: Path) -> None:
     sweep = write_tiny(tmp_path, ("workers: 2", "workers: 2, stack_size: 5"))
-    append, before = Store.append, signal.getsignal(signal.SIGTERM)
+    folder, events = tmp_path / "tiny", 0
 
-    def signaled(store: Store, pairs: Sequence[object]) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        append(store, pairs)  # type: ignore[arg-type]
+    def steal(*_: object) -> None:
+        nonlocal events
+        events += 1
+        if events == 3:  # progress and results of the first stack, and progress of the second
+            (folder / LEASE_FILE).write_bytes(encoded(Holder(nonce="x", host="elsewhere", pid=42)))
 
-    monkeypatch.setattr(Store, "append", signaled)
-    with pytest.raises(Interrupted) as error:
-        run(sweep, results=tmp_path, executor=Made())
-    assert error.value.signal_number == signal.SIGTERM
-    assert signal.getsignal(signal.SIGTERM) == before
-    assert prepare(sweep, results=tmp_path).plan.num_done == 5
-    assert not (tmp_path / "tiny" / LEASE_FILE).exists()
+    with pytest.raises(HpxferError, match="was taken over by process 42 on host elsewhere"):
+        run(sweep, results=tmp_path, executor=Made(), on_event=steal)
+    assert len(Store.open(folder, write=False).done_ids()) == 5
+    holder = holder_of(folder)
+    assert holder.nonce == "x"
+
+
+def test_a_second_driver_is_refused_and_the_first_is_not_disturbed(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(lease, "POLL_S", 0.01)
+    sweep, executor, refused = write_tiny(tmp_path), Made(), list[str]()
+
+    def second(*_: object) -> None:
+        if not refused:
+            holder = holder_of(tmp_path / "tiny")
+            assert holder is not None
+            old, moved = encoded(holder), encoded(replace(holder, counter=5))
+
+            def move(_: str) -> None:
+                LeaseFile(tmp_path / "tiny").swap(old, moved)
+
+            with pytest.raises(HpxferError) as error:
+                run(sweep, results=tmp_path, executor=Made(), on_wait=move)
+            refused.append(str(error.value))
+
+    run(sweep, results=tmp_path, executor=executor, on_event=second)
+    assert f"in use by process {os.getpid()} on host" in refused[0]
+    assert trained(executor) == 30
+
+
+def test_what_another_driver_did_meanwhile_is_not_done_again(tmp_path: Path) -> None:
+    sweep = write_tiny(tmp_path)
+    job = prepare(sweep, results=tmp_path)
+    run(sweep, results=tmp_path, executor=Made())
+    late = Made()
+    run(job, executor=late)
+    assert late.given == []

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from driver_cases import InProcess, Made
+from fixture_types import Caplog, Patch
+from made_executors import InProcess, Made
 from recorded_logger import Recorder
 from tiny import write_tiny
 
 from hpxfer.driver import run
 from hpxfer.errors import HpxferError
-from hpxfer.loggers import feed
 from hpxfer.loggers.kinds import LOGGERS, LoggerKind
 from hpxfer.progress.counts import RunCounts
 from hpxfer.results import Results
@@ -28,7 +28,7 @@ FEW = ("seeds: 2", "seeds: 1")
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+def recorder(monkeypatch: Patch) -> Iterator[Recorder]:
     """The logger `mine`. Training reports after every step."""
     monkeypatch.setattr(trainer, "PROGRESS_S", 0.0)
     made = Recorder()
@@ -125,12 +125,9 @@ def test_an_interrupted_trial_is_closed_as_such_and_opened_again_by_the_next_run
         assert recorder.curve(trial_id, "train_loss_nats") == curves(results)[trial_id, "train_loss_nats"]
 
 
-@pytest.mark.parametrize("at", ["open", "log", "close"])
-def test_a_logger_that_fails_fails_no_run(
-    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, at: str
-) -> None:
+def test_a_logger_that_fails_fails_no_run(recorder: Recorder, tmp_path: Path, caplog: Caplog) -> None:
     def fail(what: str) -> None:
-        if what == at:
+        if what == "log":
             raise ConnectionError("the server is gone")
 
     recorder.before = fail
@@ -140,20 +137,6 @@ def test_a_logger_that_fails_fails_no_run(
     said = [record.getMessage() for record in caplog.records if "loggers" in record.name]
     assert len(said) == 1
     assert said[0].startswith("resources.loggers: mine failed and is left out from here on: the server is gone")
-
-
-def test_a_logger_that_hangs_holds_up_no_run(
-    recorder: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go = threading.Event()
-    recorder.before = lambda what: [go.wait(30.0)].clear()
-    monkeypatch.setattr(feed.Feed.finish, "__defaults__", (0.2, None))
-    with caplog.at_level(logging.WARNING):
-        results = run(write_tiny(tmp_path, LOGGED, FEW), results=tmp_path, executor=InProcess())
-    assert recorder.seen == []
-    go.set()
-    assert set(results.trials["status"]) == {"finished"}
-    assert "mine failed and is left out from here on: it did not end in time" in caplog.text
 
 
 def test_a_logger_that_cannot_log_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""A driver that was suspended until another took its folder over, and then goes on: it writes nothing any more."""
+"""What an interrupted, suspended or damaged run keeps, and what it writes no more."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,15 +11,139 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from fixture_types import Folders, Patch
+from made_executors import InProcess
+from made_results import stored
 from tiny import write_tiny
+from tiny_trials import SETTING, trial
 
+from hpxfer.driver import TrainingFailed, prepare, run
+from hpxfer.driver.kept import kept_text, steps_kept
 from hpxfer.errors import HpxferError
 from hpxfer.host import files
+from hpxfer.host.interrupts import Interrupted
+from hpxfer.results import load_results
 from hpxfer.storage.lease import leased
 from hpxfer.storage.lease_file import LeaseFile
+from hpxfer.train.checkpoints import Checkpoints, FoundCheckpoint
+from hpxfer.trial.events import Progress, Started
 
-pytestmark = pytest.mark.slow
+NUMBERS = ["trial_id", "status", "validation_loss_nats", "final_window_loss_nats"]
+# One stack of two trials, which takes a few seconds. Workers report progress every second.
+SHORT = (
+    ("steps: 6", "steps: 2000"),
+    ("width: [16, 32]", "width: [16]"),
+    ("log2: [-8, -4]", "values: [0.01]"),
+    ("completep-moe, sp", "sp"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [Interrupted(2), TrainingFailed("a bug in another stack", 1)])
+def test_a_stack_that_was_running_leaves_a_checkpoint(end: BaseException, tmp_path: Path) -> None:
+    def stop(stack: object, event: object, counts: object) -> None:
+        if isinstance(event, Progress):
+            raise end
+
+    sweep = write_tiny(tmp_path, *SHORT)
+    with pytest.raises(type(end)) as error:
+        run(sweep, results=tmp_path, on_event=stop)
+    (found,) = Checkpoints(tmp_path / "tiny" / "checkpoints").usable()
+    assert 0 < found.step < 2000
+    assert error.value.__notes__ == [f"2 trials stopped at step {found.step} of 2000"]
+    if isinstance(end, TrainingFailed):
+        return
+    after = run(sweep, results=tmp_path)  # goes on there
+    assert set(after.trials["resumes"]) == {1}
+    straight = run(sweep, results=tmp_path / "straight", executor=InProcess())
+    pd.testing.assert_frame_equal(after.trials[NUMBERS], straight.trials[NUMBERS])
+    assert not (tmp_path / "tiny" / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_without_checkpoints_the_run_says_what_starts_over(tmp_path: Path) -> None:
+    def stop(stack: object, event: object, counts: object) -> None:
+        if isinstance(event, Started):
+            raise KeyboardInterrupt
+
+    sweep = write_tiny(tmp_path, *SHORT, ("workers: 2", "workers: 2, checkpoint_s: 0"))
+    with pytest.raises(KeyboardInterrupt) as error:
+        run(sweep, results=tmp_path, on_event=stop)
+    assert error.value.__notes__ == ["2 trials without a checkpoint start over"]
+    assert not (tmp_path / "tiny" / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_what_is_kept_in_words() -> None:
+    trials = [trial(SETTING, seed=seed) for seed in range(4)]
+
+    def found(step: int, *members: int) -> FoundCheckpoint:
+        return FoundCheckpoint(name="", trials=tuple(trials[member].id for member in members), step=step, facts={})
+
+    assert kept_text([], steps_kept([found(3, 0)])) is None
+    assert kept_text(trials[:1], steps_kept([found(3, 0)])) == "1 trial stopped at step 3 of 6"
+    assert kept_text(trials[:2], steps_kept([found(3, 0, 1)])) == "2 trials stopped at step 3 of 6"
+    older = [found(5, 0), found(4, 0, 1), found(2, 2)]
+    assert (
+        kept_text(trials, steps_kept(older))
+        == "3 trials stopped at step 2 to 5 of 6, 1 trial without a checkpoint starts over"
+    )
+
+
+FEW = (
+    ("width: [16, 32]", "width: [16]"),
+    ("parameterizations: [completep-moe, sp]", "parameterizations: [sp]"),
+    ("workers: 2", "workers: 1"),  # each is a process that imports torch
+)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: Folders) -> Path:
+    folder = tmp_path_factory.mktemp("done")
+    run(write_tiny(folder, *FEW), results=folder)
+    return folder
+
+
+@pytest.fixture
+def folder(done: Path, tmp_path: Path) -> Path:
+    """The folder of a finished sweep of one shape: tiny.yaml, and its results in `tiny`."""
+    return Path(shutil.copytree(done, tmp_path / "x"))
+
+
+@pytest.mark.parametrize("how", ["cut off", "gone"])
+def test_lost_curves_come_back_and_the_results_stay(folder: Path, how: str) -> None:
+    tiny, path = folder / "tiny", folder / "tiny" / "curves.parquet"
+    losses, curves = load_results(tiny).trials.set_index("trial_id")["validation_loss_nats"], stored(tiny)[1]
+    path.unlink() if how == "gone" else path.write_bytes(path.read_bytes()[:-100])
+    ready = prepare(folder / "tiny.yaml", results=folder)
+    assert (len(ready.missing), ready.plan.num_done) == (len(losses), 0)
+    lost = f"{tiny}: {len(losses)} trials have lost their curves; a run trains them again"
+    assert lost in ready.problems
+    assert lost in load_results(tiny).problems
+    assert prepare(folder / "tiny.yaml", results=folder, overrides=["resources.curves=none"]).missing == ()
+    assert len(prepare(folder / "tiny.yaml", results=folder / "new", reuse=[tiny]).missing) == len(losses)
+    found = run(folder / "tiny.yaml", results=folder)
+    assert found.trials.set_index("trial_id")["validation_loss_nats"].equals(losses)
+    assert stored(tiny)[1] == curves
+    assert lost not in found.problems
+    assert prepare(folder / "tiny.yaml", results=folder).missing == ()
+
+
+def test_another_result_is_refused(folder: Path) -> None:
+    tiny, path = folder / "tiny", folder / "tiny" / "trials.parquet"
+    (tiny / "curves.parquet").unlink()
+    table = pq.read_table(path)
+    at = table.column_names.index("validation_loss_nats")
+    losses = [loss + 2.0**-40 for loss in table.column(at).to_pylist()]
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array(losses)), path, compression="zstd")
+    with pytest.raises(HpxferError, match="it must come out as stored, finished with validation_loss_nats"):
+        run(folder / "tiny.yaml", results=folder)
+    assert load_results(tiny).trials["validation_loss_nats"].tolist() == losses
+
 
 SEARCH = ("seeds: 2", "seeds: 2\nsearch: {kind: optuna, budget: 12, batch: 2}")
 CHECKPOINTS = ("workers: 2", "workers: 2, stack_size: 5, checkpoint_s: 1")
@@ -27,7 +152,7 @@ SUSPENDED = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
-from driver_cases import Made
+from made_executors import Made
 from hpxfer.driver import run
 from hpxfer.progress import file as progress
 from hpxfer.errors import HpxferError
@@ -52,21 +177,13 @@ def stopping(owner, name):
     setattr(owner, name, stopped)
 
 def on_event(stack, event, counts):
-    if act == "event":
+    if act in ("event", "interrupt"):
         stop()
-    elif act == "interrupt":
-        stop()
+    if act == "interrupt":
         raise KeyboardInterrupt
-    elif act == "append":
-        stopping(Store, "append")
-    elif act == "export":
-        stopping(StudyExport, "_write")
-    elif act == "clear":
-        stopping(Checkpoints, "clear")
-    elif act == "compact":
-        stopping(Store, "compact")
-    elif act == "end":
-        stopping(Checkpoints, "end")
+    owners = {"append": Store, "compact": Store, "_write": StudyExport, "clear": Checkpoints, "end": Checkpoints}
+    if act in owners:
+        stopping(owners[act], act)
 
 try:
     run(sweep, results=sweep.parent, executor=Made(), on_event=on_event)
@@ -99,15 +216,9 @@ def suspended(sweep: Path, act: str) -> Iterator[subprocess.Popen[str]]:
         driver.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("act", "edit"),
-    [
-        ("event", CHECKPOINTS),
-        ("interrupt", CHECKPOINTS),
-        ("append", CHECKPOINTS),
-        ("compact", CHECKPOINTS),
-        ("event", SEARCH),
-    ],
+    ("act", "edit"), [*((act, CHECKPOINTS) for act in ("event", "interrupt", "append", "compact")), ("event", SEARCH)]
 )
 def test_a_driver_that_lost_its_lease_writes_nothing(act: str, edit: tuple[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
@@ -123,9 +234,10 @@ def test_a_driver_that_lost_its_lease_writes_nothing(act: str, edit: tuple[str, 
         assert not changed
 
 
-@pytest.mark.parametrize(("act", "edit"), [("clear", CHECKPOINTS), ("end", CHECKPOINTS), ("export", SEARCH)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("act", "edit"), [("clear", CHECKPOINTS), ("end", CHECKPOINTS), ("_write", SEARCH)])
 def test_nobody_takes_a_folder_over_while_its_driver_is_suspended_within_a_write(
-    act: str, edit: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    act: str, edit: tuple[str, str], tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(files, "LOCK_WAIT_S", 0.1)
     folder = tmp_path / "tiny"

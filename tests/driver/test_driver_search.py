@@ -1,24 +1,138 @@
-"""A search is asked again as its trials end, goes on after a stop, and reuses what is stored."""
+"""What a sweep trains next: its plan and order, and searches that are asked again as their trials end."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import optuna
 import pytest
-from driver_cases import Made, trained
+from command_line import Fails, hpxfer
+from fixture_types import Capsys, Patch
+from made_executors import InProcess, Made, trained
 from tiny import write_tiny
 
 from hpxfer import search, trial
-from hpxfer.driver import prepare, run
+from hpxfer.driver import PreparedSweep, measured, prepare, run, stacks_in_order
 from hpxfer.driver import prepared as driver_job
+from hpxfer.driver.trial_list import known_trials, trials_of
+from hpxfer.errors import HpxferError
+from hpxfer.plan.packing import Device, Measured
 from hpxfer.progress.counts import RunCounts
+from hpxfer.results import Results, load_results
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome
-from hpxfer.store import Store
-from hpxfer.trial import Expansion
+from hpxfer.search.export import FILE
+from hpxfer.store import Store, rows
+from hpxfer.trial import TRAINER_VERSION, Expansion
+from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
+
+
+def test_time_is_measured_on_trials_of_the_same_length(tmp_path: Path) -> None:
+    run(write_tiny(tmp_path), results=tmp_path, executor=InProcess())
+    more = prepare(write_tiny(tmp_path, ("seeds: 2", "seeds: 3")), results=tmp_path).plan
+    assert more.rate_from.startswith("measured: 2 of 2 shapes, from the store")
+    longer = prepare(write_tiny(tmp_path, ("steps: 6", "steps: 600")), results=tmp_path).plan
+    assert not any(row.is_measured for row in longer.shapes)
+
+
+def test_the_base_trains_first_then_the_shapes_beside_it_on_every_axis(tmp_path: Path) -> None:
+    axes = "axes: {width: [8, 16, 32, 64], depth: [1, 4, 8]}"
+    sweep = write_tiny(tmp_path, ("axes:\n  width: [16, 32]", axes), ("workers: 2", "workers: 1"))
+    job = prepare(sweep, results=tmp_path)
+    shapes = [stack.shape for stack in stacks_in_order(job.missing, job)]
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]  # planning writes nothing
+    dims = list(dict.fromkeys((shape.width, shape.depth) for shape in shapes))
+    assert dims[0] == (16, 1)
+    assert set(dims[1:4]) == {(8, 1), (32, 1), (16, 4)}
+    assert set(dims[4:]) == {(64, 1), (16, 8)}
+    base = sum(shape == job.spec.base_shape for shape in shapes)
+    assert all(shape == job.spec.base_shape for shape in shapes[:base])
+
+
+class Crowded(Made):
+    """A GPU on which no stack of more than two trials fits."""
+
+    def _result(self, trial_id: str) -> TrialResult:
+        plain = super()._result(trial_id)
+        return replace(plain, wall_s=3.0, peak_bytes=5000, stack_size=2, halvings=1, device="NVIDIA made up")
+
+
+def test_a_halved_stack_is_packed_by_its_half_the_next_time(tmp_path: Path) -> None:
+    folder = run(write_tiny(tmp_path), results=tmp_path, executor=Crowded()).folder
+    found = measured(Store.open(folder, write=False), cuda=True)
+    assert set(found.values()) == {Measured(trial_s=1.5, trial_bytes=2500.0, most=2, stack_size=2)}
+    job = prepare(write_tiny(tmp_path, ("seeds: 2", "seeds: 3")), results=tmp_path)
+    job = replace(job, real=replace(job.real, device=Device(cuda=True)), measured=found)
+    assert {len(stack.trials) for stack in stacks_in_order(job.missing, job)} <= {1, 2}
+
+
+def test_trials_of_an_older_trainer_are_read_and_trained_anew(tmp_path: Path, monkeypatch: Patch) -> None:
+    sweep = write_tiny(tmp_path)
+    old = run_as_version(2, sweep, tmp_path, monkeypatch)
+    assert old.trainer_version == 2
+    before = load_results(tmp_path / "tiny")
+    assert before.trainer_version == 2
+    assert set(before.cells["status"]) == {"finished"}
+    job = prepare(sweep, results=tmp_path)
+    assert job.plan.num_done == 0
+    (caution,) = job.plan.cautions
+    assert caution.startswith(f"{tmp_path / 'tiny'}: its trials were trained by version 2 of the trainer")
+    executor = Made()
+    after = run(job, executor=executor)
+    assert trained(executor) == 30
+    assert after.trainer_version == TRAINER_VERSION
+    assert set(after.cells["status"]) == {"finished"}
+    assert len(after.trials) == 60  # the old rows stay
+    assert set(before.trials["trial_id"]) < set(after.trials["trial_id"])
+    assert prepare(sweep, results=tmp_path).plan.cautions == ()
+
+
+def run_as_version(version: int, sweep: Path, results: Path, monkeypatch: Patch) -> Results:
+    """Run a sweep as an hpxfer whose trainer has this version."""
+    with monkeypatch.context() as patch:
+        for module in (trial, rows, driver_job):
+            patch.setattr(module, "TRAINER_VERSION", version)
+        patch.setattr(trial.Expansion.__init__, "__defaults__", (version, None, None, None))
+        return run(sweep, results=results, executor=Made())
+
+
+def test_fast_on_a_cpu_is_said_to_be_strict(tmp_path: Path) -> None:
+    fast = write_tiny(tmp_path, ("steps: 6", "steps: 6, determinism: fast"))
+    (caution,) = prepare(fast, results=tmp_path).plan.cautions
+    assert "fast runs the same code as strict" in caution
+    results = run(fast, results=tmp_path, executor=InProcess())
+    assert set(results.trials["determinism"]) == {"fast"}
+    assert set(results.trials["backend"]) == {"torch"}
+    assert results.trials["kernel_configs"].isna().all()
+
+
+REFINE = ("seeds: 2", "seeds: 1\nsearch: {kind: refine, budget: 6}")
+
+
+def statuses(job: PreparedSweep) -> dict[str, str]:
+    return {row["trial_id"]: row["status"] for row in trials_of(job)}
+
+
+def test_a_search_lists_what_it_has_of_every_round_and_what_comes_next(tmp_path: Path) -> None:
+    sweep = write_tiny(tmp_path, REFINE)
+    first = prepare(sweep, results=tmp_path)
+    assert [row["trial_id"] for row in trials_of(first)] == [trial.id for trial in first.missing]
+    with pytest.raises(HpxferError, match="the executor ended with"):  # after the first round
+        run(sweep, results=tmp_path, executor=Fails(0))
+    second = prepare(sweep, results=tmp_path)
+    done, coming = {trial.id for trial in first.missing}, {trial.id for trial in second.missing}
+    assert coming
+    assert statuses(second) == {**dict.fromkeys(done, "finished"), **dict.fromkeys(coming, "missing")}
+    folder = run(sweep, results=tmp_path, executor=Fails(0)).folder
+    assert statuses(prepare(sweep, results=tmp_path)) == dict.fromkeys(done | coming, "finished")
+    reused = prepare(write_tiny(tmp_path, REFINE, ("name: tiny", "name: other")), results=tmp_path, reuse=[folder])
+    assert {folder.id for folder in known_trials(reused)} == done | coming
 
 
 class Rounds:
@@ -42,7 +156,7 @@ class Rounds:
         return "the base first\nthen the others"
 
 
-def test_a_search_is_asked_again_when_its_trials_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_is_asked_again_when_its_trials_are_done(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(driver_job, "make_search", lambda expansion, stored: Rounds(expansion))
     sweep, executor, notes = write_tiny(tmp_path), Made(stop_after=1), list[str]()
     with pytest.raises(KeyboardInterrupt):
@@ -84,7 +198,7 @@ def test_a_plan_counts_a_searchs_own_trials_and_not_those_of_the_sweep_before_it
     assert (after.num_done, after.num_left) == (3 * 4 * 2, 0)
 
 
-def test_a_search_reuses_what_it_comes_to_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_reuses_what_it_comes_to_ask_for(tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "one").mkdir()
     full = run(write_tiny(tmp_path / "one"), results=tmp_path / "one", executor=Made(fail=30 - 20)).folder
     monkeypatch.setattr(driver_job, "make_search", lambda expansion, stored: Rounds(expansion))
@@ -94,3 +208,55 @@ def test_a_search_reuses_what_it_comes_to_ask_for(tmp_path: Path, monkeypatch: p
     assert {trial.id for stack in executor.given for trial in stack.trials}.isdisjoint(stored)
     assert len(results.trials) == 18
     assert trained(executor) == 18 - len(stored & set(results.trials["trial_id"]))
+
+
+OPTUNA = ("seeds: 2", "seeds: 2\nsearch: {kind: optuna, budget: 12, batch: 2}")
+
+
+@pytest.mark.slow
+def test_a_run_writes_it_and_a_killed_one_trains_what_an_undisturbed_one_does(tmp_path: Path) -> None:
+    straight = run(write_tiny(tmp_path, OPTUNA), results=tmp_path / "straight", executor=Made())
+    killed, sweep = tmp_path / "killed", write_tiny(tmp_path, OPTUNA)
+    with pytest.raises(KeyboardInterrupt):
+        run(sweep, results=killed, executor=Made(stop_after=4))
+    assert (killed / "tiny" / FILE).exists()
+    resumed = run(sweep, results=killed, executor=Made())
+    assert set(resumed.trials["trial_id"]) == set(straight.trials["trial_id"])
+    storage = optuna.storages.RDBStorage(f"sqlite:///{resumed.folder / FILE}")
+    found = optuna.get_all_study_summaries(storage)
+    assert sum(study.n_trials for study in found) * 2 == len(resumed.trials)
+
+
+EDIT = ("seeds: 2", "seeds: 2\nsearch: {kind: verdict, budget: 10}")
+# Every worker is a process that imports torch, and each of three runs starts its own.
+ONE_WORKER = ("workers: 2", "workers: 1")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_to_the_same_trials_and_says_what_is_missing(tmp_path: Path, capsys: Capsys) -> None:
+    sweep = write_tiny(tmp_path, EDIT, ONE_WORKER)
+    code, out, _ = hpxfer(capsys, "plan", sweep, "--results", tmp_path / "whole")
+    assert code == 0
+    assert "search verdict: at most 10 trials for each arm" in out
+    assert hpxfer(capsys, "run", sweep, "--results", tmp_path / "whole")[0] == 0
+    whole = load_results(tmp_path / "whole" / "tiny")
+
+    command = [sys.executable, "-m", "hpxfer", "run", str(sweep), "--results", str(tmp_path / "killed")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        assert any("round 2" in text for text in process.stdout), "it ended before its second round"
+        process.kill()
+    before = load_results(tmp_path / "killed" / "tiny").trials.set_index("trial_id")["finished_at"]
+    assert 5 <= len(before) < len(whole.trials)
+    code, out, err = hpxfer(capsys, "run", sweep, "--results", tmp_path / "killed")
+    assert code == 0
+    assert "lr along width, completep-moe: " in out + err
+
+    killed = load_results(tmp_path / "killed" / "tiny")
+    assert set(killed.trials["trial_id"]) == set(whole.trials["trial_id"])
+    after = killed.trials.set_index("trial_id")["finished_at"]
+    assert after[before.index].equals(before), "a stored trial was trained again"
+    assert set(killed.cells["trial_id"]) == set(killed.trials["trial_id"])
+    code, out, _ = hpxfer(capsys, "report", tmp_path / "killed" / "tiny", "--format", "text")
+    assert (code, "completep-moe" in out) == (0, True)

@@ -154,7 +154,6 @@ def test_trials_are_compared_with_those_of_their_arm() -> None:
 
 
 def curves_of(event: Event) -> list[tuple[Curve, ...]]:
-    assert isinstance(event, Ended)
     return [result.curves for result in event.results]
 
 

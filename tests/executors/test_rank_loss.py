@@ -8,6 +8,7 @@ from pathlib import Path
 
 import one_of_two
 import pytest
+from fixture_types import Patch
 from one_of_two import BUG, DIES, DIES_ONCE, FINE, GIVES_UP, NO_MEMORY, REFUSES, WAIT_S, OneOfTwo
 from tiny_trials import numbers
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+def importable(monkeypatch: Patch) -> None:
     """Let workers import what they train with."""
     monkeypatch.setenv("PYTHONPATH", str(Path(one_of_two.__file__).parent))
 

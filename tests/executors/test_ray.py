@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Capsys
 from tiny import write_tiny
 
 from hpxfer.driver import prepare, run
@@ -25,7 +26,7 @@ from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.stack import Stack
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray's own, in its own threads
 
 
 def ray_of(**resources: Any) -> RayExecutor:
@@ -33,9 +34,7 @@ def ray_of(**resources: Any) -> RayExecutor:
     return RayExecutor(Placement(resources=ResourcesSpec(**{"device": "cpu", "gpus_per_stack": 1.0, **resources})))
 
 
-def test_an_own_ray_keeps_stdout_clean_and_ends(
-    setting: Setting, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_own_ray_keeps_stdout_clean_and_ends(setting: Setting, tmp_path: Path, capfd: Capsys) -> None:
     """Reports go to stdout; Ray would say there that a worker was lost."""
     assert not ray_executor.ray.is_initialized()
     stack = tiny_stack(setting, LOST_ONCE, size=1)
@@ -105,7 +104,6 @@ def test_a_precision_of_auto_is_that_of_the_workers(tmp_path: Path) -> None:
     sweep = write_tiny(tmp_path, *edits, ("seeds: 2", "seeds: 1"), ("width: [16, 32]", "width: [16]"))
     assert prepare(sweep, results=tmp_path).spec.precision == "float32"
     job = prepare(sweep, results=tmp_path, address="auto")
-    assert job.plan.chosen is not None
     assert (job.spec.precision, job.plan.chosen.device) == ("bfloat16", "CUDA of the Ray cluster")
     found = run(job, address="auto")
     assert set(found.trials["status"]) == {"finished"}
@@ -124,7 +122,6 @@ def wide(stack: Stack, batch_tokens: int) -> Stack:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("started")
 def test_stacks_share_a_gpu_by_what_they_need(setting: Setting, tmp_path: Path) -> None:
     """Two halves at once, and a whole one alone, though six more CPUs are idle."""

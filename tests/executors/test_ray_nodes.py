@@ -1,19 +1,27 @@
-"""What a cluster has room for, in numbers and words, and a head that is gone. No Ray is started."""
+"""What a cluster and a machine have room for, in numbers and words, and a head that is gone. No Ray is started."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
 import ray
+from fixture_types import Patch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from laws import examples
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors import ray_cluster, ray_session
-from hpxfer.executors.ray_cluster import Bundle, Node, listing, most_workers
+from hpxfer.executors.local import LocalExecutor
+from hpxfer.executors.ray_cluster import Bundle, Node, bundles_of, listing, most_workers
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.host.interrupts import Interrupted, interrupts
 from hpxfer.spec.precision import precision_on
@@ -39,7 +47,7 @@ OLD = Node(id="c", has={"CPU": 8.0, "GPU": 1.0, "accelerator_type:V100": 1.0})
         (Bundle(gpu_type="A100"), 26),  # asks for none of it
     ],
 )
-def test_workers_are_counted_node_by_node(bundle: Bundle, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_counted_node_by_node(bundle: Bundle, count: int, monkeypatch: Patch) -> None:
     monkeypatch.setattr(ray_cluster, "nodes", lambda: [HEAD, BIG, OLD])
     assert most_workers((bundle,)) == count
 
@@ -57,7 +65,7 @@ def test_workers_are_counted_node_by_node(bundle: Bundle, count: int, monkeypatc
     ],
 )
 def test_a_worker_of_several_bundles_may_lie_on_several_nodes(
-    bundles: list[Bundle], count: int, monkeypatch: pytest.MonkeyPatch
+    bundles: list[Bundle], count: int, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(ray_cluster, "nodes", lambda: [HEAD, BIG, OLD])
     assert most_workers(bundles) == count
@@ -78,7 +86,7 @@ def test_a_worker_of_several_bundles_may_lie_on_several_nodes(
     ],
 )
 def test_the_nodes_that_will_train_decide_the_precision(
-    alive: list[Node], resources: dict[str, Any], precision: str, monkeypatch: pytest.MonkeyPatch
+    alive: list[Node], resources: dict[str, Any], precision: str, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(ray_cluster, "nodes", lambda: alive)
     monkeypatch.setattr(ray_cluster, "_gpu_bytes", lambda found: None)
@@ -94,38 +102,27 @@ def test_bundles_and_nodes_in_words_and_as_options() -> None:
     assert Bundle(gpu_type="H100").options() == {"num_cpus": 1.0, "num_gpus": 0.0}
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return what sets the monotonic clock."""
+def test_a_head_that_is_gone_is_waited_for_a_while(monkeypatch: Patch) -> None:
     now = [0.0]
     monkeypatch.setattr(ray_session.time, "monotonic", lambda: now[0])
-
-    def set_to(seconds: float) -> None:
-        now[0] = seconds
-
-    return set_to
-
-
-def test_a_head_that_is_gone_is_waited_for_a_while(clock: Callable[[float], None]) -> None:
     with socket.socket() as head:
         head.bind(("127.0.0.1", 0))
         head.listen()
         port = head.getsockname()[1]
         monitor = ClusterMonitor(("127.0.0.1", port))
-        clock(30.0)
+        now[0] = 30.0
         assert monitor.is_alive()
-    clock(30.0 + ClusterMonitor.PATIENCE_S)
+    now[0] += ClusterMonitor.PATIENCE_S
     assert not monitor.is_alive()
     monitor.require()
-    clock(30.1 + ClusterMonitor.PATIENCE_S)
-    with pytest.raises(
-        HpxferError, match=rf"head of the Ray cluster is gone: nothing answers at 127.0.0.1:{port}.*run"
-    ):
+    now[0] += 0.1
+    gone = rf"head of the Ray cluster is gone: nothing answers at 127.0.0.1:{port}.*run"
+    with pytest.raises(HpxferError, match=gone):
         monitor.require()
 
 
 @pytest.mark.parametrize("code", [int(signal.SIGTERM), 1])  # of the two handlers that Ray's start installs
-def test_a_sigterm_while_ray_starts_interrupts_the_run(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sigterm_while_ray_starts_interrupts_the_run(code: int, monkeypatch: Patch) -> None:
     def start(**_: object) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
         signal.raise_signal(signal.SIGTERM)
@@ -139,3 +136,49 @@ def test_a_sigterm_while_ray_starts_interrupts_the_run(code: int, monkeypatch: p
     finally:
         signal.signal(signal.SIGTERM, before)
     assert end.value.signal_number == signal.SIGTERM
+
+
+@cache
+def most_by_trial(fits: tuple[int, ...], apart: int) -> int:
+    """Return the most workers, each on `apart` nodes, by trying every way to place one and then the rest."""
+    best = 0
+    for chosen in itertools.combinations(range(len(fits)), apart):
+        if all(fits[node] for node in chosen):
+            left = tuple(sorted(fit - (node in chosen) for node, fit in enumerate(fits)))
+            best = max(best, 1 + most_by_trial(left, apart))
+    return best
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(st.lists(st.integers(0, 3), max_size=4), st.integers(2, 3))
+def test_workers_on_nodes_apart_are_counted_exactly(fits: Sequence[int], apart: int) -> None:
+    resources = ResourcesSpec(gpus_per_trial=2.0 * apart, gpus_per_node=2)
+    has = [ray_cluster.Node(id=str(index), has={"CPU": 99.0, "GPU": 2.0 * fit}) for index, fit in enumerate(fits)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_cluster, "nodes", lambda: has)
+        found = most_workers(bundles_of(resources, 0.0), apart=True)
+    assert found == most_by_trial(tuple(sorted(fits)), apart)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "expected"),
+    [
+        (1.0, None, ["0", "1", "2"]),
+        (2.0, None, ["0,1", "2,3", "4,5"]),
+        (0.5, None, ["0", "0", "1"]),
+        (1.0, "4,6,7", ["4", "6", "7"]),  # as Slurm gives them
+        (2.0, "4,5,6,7", ["4,5", "6,7", "4,5"]),
+        (1.0, "GPU-aa,GPU-bb", ["GPU-aa", "GPU-bb", "GPU-aa"]),
+        (0.0, "4,5", [None, None, None]),
+        (0.0, None, [None, None, None]),
+    ],
+)
+def test_a_local_worker_sees_its_own_gpus(
+    gpus: float, visible: str | None, expected: list[str | None], monkeypatch: Patch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    executor = LocalExecutor(gpus=gpus)
+    assert [executor._gpus(place) for place in range(3)] == expected
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible

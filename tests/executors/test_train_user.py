@@ -8,20 +8,22 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from command_line import started
+from fixture_types import Patch
 from user_sweeps import write_user
+from waiting import LONG_S, until
 
 from hpxfer.driver import run
 from hpxfer.driver.dispatch import TrainingFailed
+from hpxfer.executors import local
+from hpxfer.executors.executor import TRIES
 from hpxfer.store import Store
 from hpxfer.trainer.job import REPORTS, attempt_numbers
+from hpxfer.trial.events import Event, Progress
 
 # Trials of one shape and one HP, which differ in the seed.
 ONE = (
@@ -38,7 +40,6 @@ with open("calls", "a") as calls:
     print(file=calls)
 call = sum(1 for _ in open("calls"))
 """
-LONG_S = 600  # of anything that is waited for; a loaded machine is slow
 
 
 def seeds(number: int) -> tuple[str, str]:
@@ -125,8 +126,10 @@ def check_endings(folder: Path, rows: dict[int, dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-def test_each_end_is_stored_and_followed_by_what_the_contract_says(tmp_path: Path) -> None:
-    check_endings(tmp_path, trained(tmp_path, PROGRAM, seeds(5), SILENT))
+@pytest.mark.parametrize("executor", ["local", "ray"])
+@pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
+def test_each_end_is_stored_and_followed_by_what_the_contract_says(tmp_path: Path, executor: str) -> None:
+    check_endings(tmp_path, trained(tmp_path, PROGRAM, seeds(5), SILENT, ("executor: local", f"executor: {executor}")))
 
 
 @pytest.mark.slow
@@ -146,18 +149,80 @@ finish()
     assert list(run_dir(tmp_path, row).rglob("*.tmp")) == []
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
-def test_each_end_is_the_same_on_ray(tmp_path: Path) -> None:
-    from hpxfer.executors import ray as ray_executor
+# It kills its worker, the parent of its supervisor, after each checkpoint, or before it writes any.
+KILLS = """
+import signal
 
-    ray_executor.ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-    )
-    try:
-        check_endings(tmp_path, trained(tmp_path, PROGRAM, seeds(5), SILENT, ("executor: local", "executor: ray")))
-    finally:
-        ray_executor.ray.shutdown()
+def parent(pid):
+    return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+
+start = 0 if config["resume"] is None else 1 + int(open(config["resume"]).read())
+for step in range(start, steps):
+    say(type="report", step=step, loss=loss_at(step))
+    if step < TRIES:
+        if SAVES:
+            path = os.path.join(config["checkpoint_dir"], str(step))
+            open(path, "w").write(str(step))
+            say(type="checkpoint", step=step, path=path)
+        os.kill(parent(os.getppid()), signal.SIGKILL)
+        time.sleep(60)
+say(type="result", status="finished", validation_loss=2.0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("executor", "saves", "status", "attempts"),
+    [("local", True, "finished", TRIES + 1), ("ray", True, "finished", TRIES + 1), ("local", False, "failed", TRIES)],
+)
+def test_a_lost_worker_costs_a_try_only_if_no_checkpoint_advanced(
+    executor: str, saves: bool, status: str, attempts: int, tmp_path: Path
+) -> None:
+    program = KILLS.replace("TRIES", str(TRIES)).replace("SAVES", str(saves))
+    (row,) = trained(tmp_path, program, seeds(1), ("executor: local", f"executor: {executor}")).values()
+    assert row["status"] == status, row["error"]
+    assert len(attempt_numbers(run_dir(tmp_path, row))) == attempts
+    if status == "failed":
+        assert row["error_kind"] == "lost"
+        assert row["error"].startswith(f"the worker was lost {TRIES} times")
+
+
+# At SIGTERM it takes a second to write a checkpoint, longer than a stack of the built-in trainer gets here.
+STOPS = """
+import signal
+step = 0 if config["resume"] is None else 1 + int(open(config["resume"]).read())
+
+def save(*_):
+    time.sleep(1)
+    path = os.path.join(config["checkpoint_dir"], "last")
+    open(path, "w").write("3")
+    say(type="checkpoint", step=3, path=path)
+    sys.exit(75)
+
+signal.signal(signal.SIGTERM, save)
+first = step == 0
+while step < steps:
+    say(type="report", step=step, loss=3.0)
+    step += 1
+    if step == 4 and first:
+        time.sleep(600)
+say(type="result", status="finished", validation_loss=2.0)
+"""
+
+
+def test_an_interrupted_trainer_has_its_grace_and_goes_on_from_there(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(local, "STOP_S", 0.0)
+
+    def interrupt(_: object, event: Event, __: object) -> None:
+        if isinstance(event, Progress):
+            raise KeyboardInterrupt
+
+    given = (STOPS, seeds(1), ("grace_s: 1,", "grace_s: 600,"))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        trained(tmp_path, *given, on_event=interrupt)
+    assert caught.value.__notes__ == ["1 trial stopped at step 4 of 20"]
+    (row,) = trained(tmp_path, *given).values()
+    assert (row["status"], row["resumes"], row["attempts"]) == ("finished", 1, 2)
 
 
 def test_the_columns_of_a_user_trial(tmp_path: Path) -> None:
@@ -197,34 +262,32 @@ def test_a_bug_that_is_seen_twice_stops_the_run(tmp_path: Path) -> None:
     assert sorted(row["status"] for row in rows_of(tmp_path).values()) == ["failed", "failed", "finished"]
 
 
+WINDOW = (("  steps: 20\n", "  steps: 20\n  final_window_steps: 10\n"), ("grid:", "judge: {loss: final_window}\ngrid:"))
+LOSSES = "for step in {}: say(type='report', step=step, loss=loss_at(step))"
+
+
 @pytest.mark.parametrize(
-    ("program", "kind", "text"),
+    ("program", "kind", "text", "edits"),
     [
-        ("sys.exit(78)", "input", "78"),
-        ("pass", "bug", "no"),
-        ('say(type="report", step=0, loss=1.0, extra="text")', "bug", "extra"),
+        ("sys.exit(78)", "input", "78", ()),
+        ("pass", "bug", "no", ()),
+        ('say(type="report", step=0, loss=1.0, extra="text")', "bug", "extra", ()),
+        (LOSSES.format("range(steps)"), "bug", "judged by the validation loss, and the trainer gave none; return", ()),
+        (
+            LOSSES.format("(0, 5, 11, 13, 15, 19)"),
+            "bug",
+            "window of 10 steps, and the trainer reported 4 losses",
+            WINDOW,
+        ),
     ],
 )
-def test_what_no_other_trial_would_do_better_stops_the_run(tmp_path: Path, program: str, kind: str, text: str) -> None:
+def test_what_no_other_trial_would_do_better_stops_the_run(
+    tmp_path: Path, program: str, kind: str, text: str, edits: tuple[tuple[str, str], ...]
+) -> None:
     with pytest.raises(TrainingFailed, match=text):
-        trained(tmp_path, program, seeds(2))
+        trained(tmp_path, program, seeds(2), *edits)
     (row,) = rows_of(tmp_path).values()
     assert (row["status"], row["error_kind"]) == ("failed", kind)
-
-
-def test_a_finished_trial_without_the_loss_that_is_judged_is_a_bug_that_says_what_to_do(tmp_path: Path) -> None:
-    no_loss = 'for step in range(steps): say(type="report", step=step, loss=loss_at(step))'
-    with pytest.raises(TrainingFailed, match=r"judged by the validation loss, and the trainer gave none; return"):
-        trained(tmp_path, no_loss, seeds(1))
-
-
-WINDOW = (("  steps: 20\n", "  steps: 20\n  final_window_steps: 10\n"), ("grid:", "judge: {loss: final_window}\ngrid:"))
-
-
-def test_a_final_window_of_too_few_reports_is_a_bug_that_says_what_to_do(tmp_path: Path) -> None:
-    few = 'for step in (0, 5, 11, 13, 15, 19): say(type="report", step=step, loss=loss_at(step))'
-    with pytest.raises(TrainingFailed, match=r"final window of 10 steps, and the trainer reported 4 losses in it"):
-        trained(tmp_path, few, seeds(1), *WINDOW)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -234,6 +297,9 @@ def test_the_final_window_is_the_mean_of_its_steps_counted_from_0_or_1(tmp_path:
     assert row["validation_loss_nats"] is None
     expected = math.fsum(loss_at(step) for step in range(10, 20)) / 10
     assert row["final_window_loss_nats"] == pytest.approx(expected, rel=1e-12)
+
+
+FUNCTION = ('  command: [python3, train.py, "{config_json}"]\n', "  function: train:train\n")
 
 
 def test_a_function_is_trained_in_a_process_of_its_own(tmp_path: Path) -> None:
@@ -246,12 +312,7 @@ def train(trial):
     return {"validation": trial.hps["readout.lr_mult"] + trial.args["power"]}
 """
     path = write_user(
-        tmp_path,
-        "",
-        *ONE,
-        seeds(1),
-        ('  command: [python3, train.py, "{config_json}"]\n', "  function: train:train\n"),
-        ("lr: [0.015625]", "readout.lr_mult: [1, 2]\nhps: {lr: 0.01}"),
+        tmp_path, "", *ONE, seeds(1), FUNCTION, ("lr: [0.015625]", "readout.lr_mult: [1, 2]\nhps: {lr: 0.01}")
     )
     (tmp_path / "train.py").write_text(program)
     run(path, results=tmp_path / "results")
@@ -278,12 +339,7 @@ def train(trial):
     return {"validation": 2.0}
 """
     path = write_user(
-        tmp_path,
-        "",
-        *ONE,
-        seeds(1),
-        ('  command: [python3, train.py, "{config_json}"]\n', "  function: train:train\n"),
-        ("  workers: 1\n", "  workers: 1\n  nodes_per_trial: 2\n"),
+        tmp_path, "", *ONE, seeds(1), FUNCTION, ("  workers: 1\n", "  workers: 1\n  nodes_per_trial: 2\n")
     )
     (tmp_path / "train.py").write_text(program)
     run(path, results=tmp_path / "results")
@@ -312,11 +368,11 @@ say(type="result", status="finished", validation_loss=loss_at(steps))
     command = [sys.executable, "-m", "hpxfer", "run", str(path), "--results", str(tmp_path / "results"), "--yes"]
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path)
     runs = tmp_path / "results" / "mine" / "runs"
-    until(lambda: any('"step": 5' in each.read_text() for each in runs.glob(f"*/attempt-1/{REPORTS}")))
+    until(lambda: any('"step": 5' in each.read_text() for each in runs.glob(f"*/attempt-1/{REPORTS}")), "no report")
     (trainer,) = [each for each in psutil.Process(driver.pid).children(recursive=True) if _runs(each, "train.py")]
     driver.send_signal(signal.SIGKILL)
     driver.wait(LONG_S)
-    until(lambda: not trainer.is_running())  # nothing of a killed driver goes on
+    until(lambda: not trainer.is_running(), "the trainer goes on")  # nothing of a killed driver goes on
     assert run(path, results=tmp_path / "results").trials["status"].tolist() == ["finished"]
     (row,) = rows_of(tmp_path).values()
     assert (row["attempts"], row["resumes"]) == (2, 1)
@@ -325,40 +381,9 @@ say(type="result", status="finished", validation_loss=loss_at(steps))
     assert json.loads(second[0])["step"] == 6
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def _runs(process: psutil.Process, name: str) -> bool:
     try:
         command = process.cmdline()
     except psutil.Error:
         return False
     return name in command and command[0] == sys.executable and "supervisor" not in " ".join(command)
-
-
-@pytest.mark.slow
-def test_the_interrupted_trainer_gets_its_time_to_write_a_checkpoint(tmp_path: Path) -> None:
-    """Longer than a stack of the built-in trainer gets: what `timeouts.grace_s` says."""
-    program = """
-import signal
-def ask(*_):
-    time.sleep(7)
-    say(type="checkpoint", step=0, path=config["checkpoint_dir"])
-    sys.exit(75)
-signal.signal(signal.SIGTERM, ask)
-say(type="report", step=0, loss=loss_at(0))
-time.sleep(600)
-"""
-    path = write_user(tmp_path, program, *ONE, seeds(1), ("grace_s: 1,", "grace_s: 600,"))
-    command = [sys.executable, "-m", "hpxfer", "run", str(path), "--results", str(tmp_path / "results"), "--yes"]
-    driver = started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path)
-    runs = tmp_path / "results" / "mine" / "runs"
-    until(lambda: any('"step": 0' in each.read_text() for each in runs.glob(f"*/attempt-1/{REPORTS}")))
-    driver.send_signal(signal.SIGINT)
-    assert driver.wait(LONG_S) == 130
-    (reports,) = runs.glob(f"*/attempt-1/{REPORTS}")
-    assert '"type": "checkpoint"' in reports.read_text()

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and the lock around a change."""
+"""Files that are whole or not there, locks, JSON lines, and folders that users name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import IO
 
 import pyarrow.parquet as pq
 import pytest
+from fixture_types import Patch
 from made_results import files, made, trials_of
 
+from hpxfer.errors import HpxferError
 from hpxfer.host.files import (
     half_written,
     locked,
@@ -23,6 +25,8 @@ from hpxfer.host.files import (
     remove_half_written,
     write_files,
 )
+from hpxfer.host.json_lines import append_line, json_lines, require_appendable
+from hpxfer.host.output_folder import make_folder, text_writer, write_folder
 from hpxfer.store import Store, parquet
 
 TRIALS_OF_SPEC = trials_of()
@@ -59,7 +63,7 @@ def test_the_lock_holds_as_long_as_the_block(tmp_path: Path, exclusive: bool) ->
     assert not is_locked(tmp_path)
 
 
-def test_a_folder_that_cannot_be_locked_is_used_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_locked_is_used_all_the_same(tmp_path: Path, monkeypatch: Patch) -> None:
     def refuse(*_: object) -> None:
         raise OSError("no locks here")
 
@@ -70,7 +74,7 @@ def test_a_folder_that_cannot_be_locked_is_used_all_the_same(tmp_path: Path, mon
     assert store.done_ids() == {TRIALS_OF_SPEC[0].id}
 
 
-def test_every_change_is_made_under_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_change_is_made_under_the_lock(tmp_path: Path, monkeypatch: Patch) -> None:
     seen = []
     for name in ("replace", "unlink"):
         step = getattr(os, name)
@@ -82,7 +86,7 @@ def test_every_change_is_made_under_the_lock(tmp_path: Path, monkeypatch: pytest
     assert seen == [True] * 6
 
 
-def test_small_parts_become_large_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_parts_become_large_row_groups(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(parquet, "BATCH_ROWS", 12)
     store = Store.open(tmp_path, write=True)
     for trial in TRIALS_OF_SPEC[:7]:
@@ -136,3 +140,63 @@ def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
         open_regular(tmp_path)
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "none")
+
+
+def test_lines_come_back_with_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.jsonl"
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        append_line(path, {"value": float("nan")})
+    assert list(tmp_path.iterdir()) == []
+    for value in (1, 2):
+        append_line(path, {"value": value})
+    assert list(json_lines(path)) == [(1, {"value": 1}), (2, {"value": 2})]
+    with pytest.raises(HpxferError, match=r"cannot be written: .*; choose another --output"):
+        require_appendable(path / "b.jsonl")
+
+
+def test_a_half_line_stays_apart(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"value": 1}\n{"val')
+    assert list(json_lines(path)) == [(1, {"value": 1})]
+    append_line(path, {"value": 2})
+    assert path.read_text() == '{"value": 1}\n{"val\n{"value": 2}\n'
+    with pytest.raises(HpxferError, match=r"a.jsonl:2: must be a JSON line, got .*; remove the line"):
+        list(json_lines(path))
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"text\nmore\n"])
+def test_what_is_no_file_of_json_lines_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "a.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(HpxferError, match=r"a.jsonl"):
+        list(json_lines(path))
+
+
+def test_files_come_below_their_folder_in_the_order_given(tmp_path: Path) -> None:
+    named = [tmp_path / "out" / "b.txt", tmp_path / "out" / "deeper" / "a.txt"]
+    written = write_folder({path: text_writer(path.name) for path in named}, tmp_path / "out", "check")
+    assert written == named
+    assert [path.read_text() for path in written] == ["b.txt\n", "a.txt\n"]
+
+
+def test_a_folder_that_is_a_file_is_said_before_and_after_the_work(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    message = rf"{file}: the limit cannot be written: a file is in its place; choose another folder with --to"
+    with pytest.raises(HpxferError, match=message):
+        make_folder(file, "limit", "--to")
+    with pytest.raises(HpxferError, match=message):
+        write_folder({file / "a.txt": text_writer("new")}, file, "limit", "--to")
+    assert file.read_text() == "mine"
+
+
+def test_a_file_that_cannot_be_written_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("mine")
+
+    def refuse(file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(HpxferError, match="the check cannot be written: No space left on device; choose another"):
+        write_folder({tmp_path / "a.txt": text_writer("new"), tmp_path / "b.txt": refuse}, tmp_path, "check")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.txt", "mine")]

@@ -1,37 +1,52 @@
-"""What a job does on the cluster, without Ray: a run is `hpxfer run`, and whatever goes wrong is an answer."""
+"""What a job does on the cluster, and the code that travels with it: plug-ins and trainers. Without Ray."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Capsys, Patch
+from hypothesis import given
+from hypothesis import strategies as st
 from made_results import DIGEST, SPEC, made, trials_of
+from tiny import write_tiny
 
 import hpxfer.cli
 from hpxfer.cli.job_entry import main
+from hpxfer.driver.own_code import SENT, code_of, sent_files
+from hpxfer.errors import HpxferError
 from hpxfer.jobs.answers import has_mark
-from hpxfer.jobs.request import VARIABLE, Answer, Request, packed, read_answer, where
-from hpxfer.spec import dump_sweep, load_sweep
+from hpxfer.jobs.plugins import sources, unpacked_sweep
+from hpxfer.jobs.request import MOST_CHARACTERS, VARIABLE, Answer, Request, packed, read_answer, unpacked, where
+from hpxfer.jobs.trainer import checked_name, trainer_files, with_trainer_files
+from hpxfer.registry import Registry, read_plugin
+from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
+from hpxfer.spec.trainer_files import digested
 from hpxfer.store import Store
+from hpxfer.trainer.files import require_files
 
 JOB = "hpxfer-a-1"
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Any:
+def job(monkeypatch: Patch) -> Any:
     """Set what travels with a job."""
 
     def travel(action: str, root: str, sweep: str = "", name: str = SPEC.name, **more: Any) -> None:
-        request = Request(action=action, job=JOB, root=root, name=name, nonce="n", **more)  # type: ignore[arg-type]
+        request = Request(action=action, job=JOB, root=root, name=name, nonce="n", **more)
         monkeypatch.setenv(VARIABLE, packed(request, sweep))
 
     monkeypatch.setattr(sys, "argv", ["job_entry"])
     return travel
 
 
-def answer(capsys: pytest.CaptureFixture[str]) -> Answer:
+def answer(capsys: Capsys) -> Answer:
     main()
     found = read_answer(capsys.readouterr().out, "n")
     assert found is not None
@@ -40,7 +55,7 @@ def answer(capsys: pytest.CaptureFixture[str]) -> Answer:
 
 @pytest.mark.parametrize(("code", "more"), [(0, []), (2, ["--no-strict-memory"])])
 def test_a_run_is_the_command_of_that_name_and_its_exit_code_the_jobs(
-    code: int, more: list[str], job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int, more: list[str], job: Any, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     seen = []
 
@@ -62,15 +77,13 @@ def test_a_run_is_the_command_of_that_name_and_its_exit_code_the_jobs(
     assert not has_mark(Path(root, SPEC.name), "hpxfer-a")
 
 
-def test_a_root_below_the_home_of_rays_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_below_the_home_of_rays_user(monkeypatch: Patch) -> None:
     monkeypatch.setenv("HOME", "/home/ray")
     assert where("~/hpxfer-results") == "/home/ray/hpxfer-results"
     assert where("s3://bucket/~/x") == "s3://bucket/~/x"
 
 
-def test_a_root_that_cannot_be_written_ends_the_job_with_one_message(
-    job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_root_that_cannot_be_written_ends_the_job_with_one_message(job: Any, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "file").touch()
     job("run", str(tmp_path / "file"))
     with pytest.raises(SystemExit) as end:
@@ -79,7 +92,7 @@ def test_a_root_that_cannot_be_written_ends_the_job_with_one_message(
     assert capsys.readouterr().err.startswith(f"hpxfer: {tmp_path}/file/{SPEC.name}: cannot be written")
 
 
-def test_nothing_travelled(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_travelled(monkeypatch: Patch, capsys: Capsys) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(SystemExit) as end:
         main()
@@ -87,7 +100,7 @@ def test_nothing_travelled(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert "hpxfer: HPXFER_JOB: must be what `hpxfer submit` packs" in capsys.readouterr().err
 
 
-def test_results_are_sent_whole(job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_sent_whole(job: Any, tmp_path: Path, capsys: Capsys) -> None:
     store = Store.open(tmp_path / SPEC.name, write=True)
     store.append([made(trials_of()[0])])
     store.save_sweep(SPEC, DIGEST)
@@ -98,17 +111,173 @@ def test_results_are_sent_whole(job: Any, tmp_path: Path, capsys: pytest.Capture
     assert all(content == (tmp_path / SPEC.name / name).read_bytes() for name, content in found.files.items())
 
 
-def test_a_run_that_has_not_begun(job: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_has_not_begun(job: Any, tmp_path: Path, capsys: Capsys) -> None:
     job("fetch", str(tmp_path))
     assert answer(capsys) == Answer(data={}, files={})
 
 
-def test_what_nobody_thought_of_is_an_answer_too(
-    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_nobody_thought_of_is_an_answer_too(job: Any, tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr("hpxfer.jobs.answers.files_of", broken)
     job("fetch", str(tmp_path))
     assert answer(capsys).data == {"error": "RuntimeError: a bug"}
+
+
+TABLE = """
+from dataclasses import replace
+from hpxfer.scaling import register_parameterization
+from hpxfer.scaling.tables import PARAMETERIZATIONS
+
+register_parameterization(replace(PARAMETERIZATIONS.get("completep-moe"), name="travels"))
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: Patch) -> Iterator[SweepSpec]:
+    """A loaded sweep with a table of a plug-in file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "mine.py").write_text(TABLE)
+    file = write_tiny(
+        tmp_path, ("parameterizations: [completep-moe, sp]", "parameterizations: [travels, sp]\nplugins: [./mine.py]")
+    )
+    yield load_sweep(file)
+    module = read_plugin(str(tmp_path / "mine.py"), tmp_path).plugin.module
+    Registry.remove_module(module)
+    sys.modules.pop(module)
+
+
+def test_a_plugin_file_travels_and_gets_the_same_path_every_time(spec: SweepSpec, tmp_path: Path) -> None:
+    request = Request(action="run", job="a", root="r", name=spec.name, plugins=sources(spec))
+    arrived, text = unpacked(packed(request, dump_sweep(spec)))
+    assert arrived == request
+    first, second = (unpacked_sweep(text, dict(arrived.plugins)) for _ in range(2))
+    assert first == second
+    (plugin,) = parse_sweep(first, trusted=False).plugins or ()
+    assert plugin.digest == spec.plugins[0].digest
+    assert Path(plugin.name).read_text() == TABLE
+    assert tmp_path / "cache" in Path(plugin.name).parents
+
+
+def test_other_code_than_was_submitted_is_refused(spec: SweepSpec) -> None:
+    files = {name: f"{source}# changed\n" for name, source in sources(spec).items()}
+    with pytest.raises(HpxferError, match="must be the one that was submitted"):
+        unpacked_sweep(dump_sweep(spec), files)
+
+
+def test_a_version_is_no_path(spec: SweepSpec, tmp_path: Path) -> None:
+    (name,) = sources(spec)
+    source = f'version = "../../../outside"\n{TABLE}'
+    plugin = spec.plugins[0].model_copy(update={"digest": "version:../../../outside"})
+    text = dump_sweep(spec.model_copy(update={"plugins": (plugin,)}))
+    (local,) = parse_sweep(unpacked_sweep(text, {name: source}), trusted=False).plugins or ()
+    assert Path(local.name).resolve().is_relative_to(tmp_path / "cache" / "hpxfer" / "plugins")
+
+
+SWEEP = """
+name: mine
+trainer: {command: [python3, train.py], files: [train.py, 'src/**/*.bin'], arms: {plain: {}}}
+model: {family: user, own: {d_model: 64}}
+training: {steps: 20}
+axes: {d_model: [64]}
+grid: {lr: [0.015625]}
+seeds: 1
+"""
+BYTES = bytes(range(256))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> SweepSpec:
+    """A sweep with a trainer of two files, one of them no text."""
+    (tmp_path / "here" / "src" / "deep").mkdir(parents=True)
+    (tmp_path / "here" / "train.py").write_text("print('ü')\n")
+    (tmp_path / "here" / "src" / "deep" / "a.bin").write_bytes(BYTES)
+    (tmp_path / "here" / "mine.yaml").write_text(SWEEP)
+    return digested(load_sweep(tmp_path / "here" / "mine.yaml"))
+
+
+def test_the_files_travel_and_the_sweep_stays_the_same(own: SweepSpec, tmp_path: Path) -> None:
+    files = trainer_files(own)
+    assert files.keys() == {"train.py", "src/deep/a.bin", SENT}
+    request = Request(action="run", job="a", root=str(tmp_path / "there"), name=own.name, files=files)
+    arrived, text = unpacked(packed(request, dump_sweep(own)))
+    assert arrived == request
+    first, second = (with_trainer_files(text, arrived.files, arrived.root, arrived.name) for _ in range(2))
+    assert first == second
+    there = parse_sweep(first, trusted=False)
+    assert there.trainer.digests == own.trainer.digests
+    folder = Path(there.trainer.folder or "")
+    assert folder.is_relative_to(tmp_path / "there" / "mine" / "trainer")
+    assert (folder / "src" / "deep" / "a.bin").read_bytes() == BYTES
+    assert there.model_copy(update={"trainer": None}) == own.model_copy(update={"trainer": None})
+
+
+def test_what_git_says_travels_too(own: SweepSpec, tmp_path: Path) -> None:
+    files = {**trainer_files(own), SENT: json.dumps({"commit": "a" * 40, "dirty": True})}
+    there = parse_sweep(with_trainer_files(dump_sweep(own), files, str(tmp_path / "there"), "mine"), trusted=False)
+    code = code_of(there)
+    assert (code["commit"], code["dirty"]) == ("a" * 40, True)
+
+
+def test_another_file_than_was_submitted_is_refused(own: SweepSpec, tmp_path: Path) -> None:
+    files = {**trainer_files(own), "train.py": "print('changed')\n"}
+    with pytest.raises(HpxferError, match=r"train\.py: must be the file that was submitted"):
+        with_trainer_files(dump_sweep(own), files, str(tmp_path / "there"), "mine")
+
+
+@pytest.mark.parametrize("name", ["../out.py", "/out.py", "a/../../out.py", "", ".", "a\\..\\b", "C:b", "a\0b"])
+def test_a_name_leads_nowhere_else(own: SweepSpec, tmp_path: Path, name: str) -> None:
+    with pytest.raises(HpxferError, match="must be relative paths below one folder"):
+        checked_name(name)
+    digests = {**(own.trainer.digests or {}), name: "0"}
+    text = dump_sweep(own.model_copy(update={"trainer": own.trainer.model_copy(update={"digests": digests})}))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(HpxferError):
+        with_trainer_files(text, {name: "out", **trainer_files(own)}, str(tmp_path / "there"), "mine")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@given(st.lists(st.sampled_from(["..", ".", "", "a", "b.py", "~", "c d"]), min_size=1, max_size=6).map("/".join))
+def test_a_name_that_is_taken_stays_below(name: str) -> None:
+    """Against the resolution of paths by the system, which shares nothing with the check."""
+    try:
+        path = checked_name(name)
+    except HpxferError:
+        return
+    assert os.path.normpath(os.path.join("/root", path)).startswith("/root/")
+
+
+def test_undeclared_and_large_files_are_refused(own: SweepSpec, tmp_path: Path) -> None:
+    bare = own.trainer.model_copy(update={"files": None, "digests": None, "version": "1"})
+    with pytest.raises(HpxferError, match=r"trainer\.files: must name the files that a job takes along, got none"):
+        trainer_files(own.model_copy(update={"trainer": bare}))
+    request = Request(action="run", job="a", root="r", name=own.name, files=trainer_files(own))
+    noise = os.urandom(MOST_CHARACTERS).decode("latin-1")
+    with pytest.raises(HpxferError, match=r"trainer\.files: must fit into .*the largest is big\.bin"):
+        packed(replace(request, files={**request.files, "big.bin": noise}), dump_sweep(own))
+
+
+def test_each_node_compares_the_files(own: SweepSpec) -> None:
+    folder = Path(own.trainer.folder or "")
+    known: dict[Path, tuple[int, int, str]] = {}
+    require_files(own.trainer, {}, known)
+    content = (folder / "train.py").read_bytes()
+    (folder / "train.py").write_text("print('changed')\n")
+    with pytest.raises(HpxferError, match=r"train\.py: must be the file that the run began with .* on "):
+        require_files(own.trainer, {}, known)
+    (folder / "train.py").unlink()
+    with pytest.raises(HpxferError, match="got no such file in "):
+        require_files(own.trainer, {}, known)
+    require_files(own.trainer, {"train.py": content}, known)  # a node that lacks what came with the job gets it
+    assert (folder / "train.py").read_bytes() == content
+
+
+def test_only_what_came_with_a_job_is_given_to_nodes(own: SweepSpec, tmp_path: Path) -> None:
+    assert own.trainer is not None
+    assert sent_files(own.trainer) == {}
+    there = parse_sweep(
+        with_trainer_files(dump_sweep(own), trainer_files(own), str(tmp_path), "mine"), trusted=False
+    ).trainer
+    assert there is not None
+    assert sent_files(there) == {"train.py": "print('ü')\n".encode(), "src/deep/a.bin": BYTES}

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,11 @@ from typing import Any
 import psutil
 import pytest
 import requests
+from fixture_types import Patch
 from lease_holder import holder_of
 from ports import free_ports
 from tiny import write_tiny
+from waiting import LONG_S, listens, until
 
 from hpxfer.errors import HpxferError
 from hpxfer.jobs import commands as job_commands
@@ -33,7 +33,6 @@ from hpxfer.spec import load_sweep
 
 pytestmark = pytest.mark.slow
 
-LONG_S = 300  # of anything that is waited for; a loaded machine is slow, a test that hangs must still end
 
 TABLE = """
 from dataclasses import replace
@@ -60,15 +59,6 @@ axes: {d_model: [64]}
 grid: {lr: [0.015625, 0.03125]}
 seeds: 1
 """
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Return the first true value of `condition`."""
-    deadline = time.monotonic() + LONG_S
-    while not (value := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-    return value
 
 
 @dataclass
@@ -131,10 +121,11 @@ def cluster() -> Iterator[Cluster]:
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
     started: list[subprocess.Popen[bytes]] = []
     try:
-        started.append(subprocess.Popen([*ray, *at_head, ours[0]], **quiet))  # type: ignore[call-overload]
-        until(lambda: _listens(gcs, started[0]), "the head does not start")
-        started.append(subprocess.Popen([*ray, f"--address=127.0.0.1:{gcs}", ours[1]], **quiet))  # type: ignore[call-overload]
-        until(lambda: _listens(dashboard, started[0]), "the dashboard does not start")
+        started.append(subprocess.Popen([*ray, *at_head, ours[0]], **quiet))
+        until(lambda: listens(gcs) or started[0].poll() is not None, "the head does not start")
+        started.append(subprocess.Popen([*ray, f"--address=127.0.0.1:{gcs}", ours[1]], **quiet))
+        until(lambda: listens(dashboard) or started[0].poll() is not None, "the dashboard does not start")
+        assert started[0].poll() is None, "ray start ended"
         found = Cluster(f"http://127.0.0.1:{dashboard}", environment, started[-1])
         until(lambda: _nodes(found) == 2, "the second node does not join")
         yield found
@@ -142,15 +133,6 @@ def cluster() -> Iterator[Cluster]:
         for process in reversed(started):
             _end(process)
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
-    assert process.poll() is None, "ray start ended"
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def _nodes(cluster: Cluster) -> int:
@@ -172,7 +154,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def far(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def far(cluster: Cluster, monkeypatch: Patch) -> Cluster:
     """The cluster, for calls in this process too; its folders are not seen from here."""
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.setenv(name, cluster.environment[name])
@@ -234,7 +216,6 @@ def test_a_job_that_is_stopped_keeps_what_it_has_and_gives_the_folder_back(far: 
     assert "was stopped" in far.ray("stop", job)
     assert holder_of(head) is None
     written = read(head)
-    assert written is not None
     assert written.state == "stopped"
 
 
@@ -283,7 +264,7 @@ def test_the_dashboard_sends_no_usage_statistics(far: Cluster) -> None:
     assert said.json()["data"]["usageStatsEnabled"] is False
 
 
-def test_jobs_and_tokens_that_the_cluster_does_not_know(far: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_and_tokens_that_the_cluster_does_not_know(far: Cluster, monkeypatch: Patch) -> None:
     nobody = "hpxfer-nobody-1"
     assert f"knows no job {nobody};" in far.hpxfer("fetch", nobody, code=2)
     there = connect(far.address)

@@ -1,17 +1,28 @@
-"""Feed: the driver never waits for a logger, and a logger that cannot go on is left out with one warning."""
+"""From events to loggers: each point arrives once, and the driver never waits for a logger."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
-from recorded_logger import Recorder
+from fixture_types import Caplog
+from made_results import trials_of
+from recorded_logger import Recorder, place_in
 
 from hpxfer.loggers.feed import Feed
+from hpxfer.loggers.kinds import LoggerKind
+from hpxfer.loggers.logger import LoggedTrial, Place
+from hpxfer.loggers.stream import streaming
 from hpxfer.testing.loggers import FINISHED, trial_named
-from hpxfer.trial.result import Curve
+from hpxfer.trial import Trial
+from hpxfer.trial.events import Ended, Event, Points, Progress, Started
+from hpxfer.trial.result import Curve, TrialResult
+from hpxfer.trial.stack import Stack
 
 PATIENCE_S = 30.0  # of a test that has failed
 TRIALS = [trial_named(f"sp/base/lr=2^-7/seed={number}", number) for number in range(4)]
@@ -32,7 +43,7 @@ def waiting_for(go: threading.Event, begun: threading.Event | None = None) -> Ca
     return wait
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings_of(caplog: Caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("hpxfer")]
 
 
@@ -49,7 +60,7 @@ def test_points_are_written_in_order_and_by_step() -> None:
     assert recorder.seen[-1] == ("close", TRIALS[0], FINISHED)
 
 
-def test_nobody_waits_for_a_logger_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
+def test_nobody_waits_for_a_logger_that_hangs(caplog: Caplog) -> None:
     hang = threading.Event()
     recorder = Recorder(before=waiting_for(hang))
     feed = Feed("mine", recorder)
@@ -81,7 +92,7 @@ def test_a_slow_logger_gets_more_points_at_once_and_misses_none() -> None:
     assert list(recorder.seen[2][2]) == list(range(1, 50))
 
 
-def test_a_logger_that_is_too_far_behind_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_that_is_too_far_behind_is_left_out(caplog: Caplog) -> None:
     go = threading.Event()
     recorder = Recorder(before=waiting_for(go))
     feed = Feed("mine", recorder, most_points=10)
@@ -95,7 +106,7 @@ def test_a_logger_that_is_too_far_behind_is_left_out(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("at", ["open", "log", "close"])
-def test_a_logger_that_fails_is_left_out_and_said_so_once(caplog: pytest.LogCaptureFixture, at: str) -> None:
+def test_a_logger_that_fails_is_left_out_and_said_so_once(caplog: Caplog, at: str) -> None:
     def fail(what: str) -> None:
         if what == at:
             raise OSError("no space left\nand more lines")
@@ -133,12 +144,119 @@ def test_trials_beyond_those_that_may_be_open_wait_and_lose_nothing() -> None:
     assert set(recorder.ends()) == {trial.id for trial in TRIALS}
     for trial in TRIALS:
         assert [step for step, _ in recorder.curve(trial.id, "loss")] == [0, 1, 2]
-
-
-def test_without_a_limit_all_trials_are_open_at_once() -> None:
-    recorder = Recorder()
-    feed = Feed("mine", recorder)
+    feed = Feed("mine", free := Recorder())  # without a limit
     for trial in TRIALS:
         feed.put(trial, loss(0))
     feed.finish()
-    assert recorder.most_open == recorder.num_open == len(TRIALS)
+    assert free.most_open == free.num_open == len(TRIALS)
+
+
+PAIR = tuple(trials_of()[:2])
+STACK = Stack(trials=PAIR)
+STEPS = STACK.setting.steps
+STARTED = Started(host="here", pid=1)
+
+
+def curve(number: int, first: int, stop: int) -> Curve:
+    steps = tuple(range(first, stop))
+    return Curve(metric="loss", steps=steps, values=tuple(1000.0 * number + step for step in steps))
+
+
+def sparse(number: int, first: int, stop: int) -> tuple[Curve, ...]:
+    steps = tuple(step for step in range(first, stop) if step % 10 == 0)
+    return (Curve(metric="rms", role="router", steps=steps, values=tuple(map(float, steps))),) if steps else ()
+
+
+def progress(first: int, stop: int, numbers: Sequence[int] = (0, 1)) -> Progress:
+    curves = {PAIR[k].id: (curve(k, first, stop), *sparse(k, first, stop)) for k in numbers}
+    return Progress(tokens=1, step=stop, points=Points(first=first, stop=stop, curves=curves))
+
+
+def ended(stop: int = STEPS, **changed: Any) -> Ended:
+    results = (
+        TrialResult(trial_id=trial.id, status="finished", curves=(curve(k, 0, stop), *sparse(k, 0, stop)))
+        for k, trial in enumerate(PAIR)
+    )
+    return Ended(results=tuple(replace(result, **changed) for result in results))
+
+
+def described(trial: Trial) -> LoggedTrial:
+    return LoggedTrial(id=trial.id, name=trial.id, config={})
+
+
+def logged(events: Sequence[Event]) -> Recorder:
+    recorder = Recorder()
+    with streaming([recorder.kind()], place_in(Path()), described) as take:
+        for event in events:
+            take(STACK, event)
+    return recorder
+
+
+CASES = {
+    "as it goes": [STARTED, progress(0, 10), progress(10, 50), progress(50, STEPS), ended()],
+    "no reports": [STARTED, ended()],
+    "no Started": [ended()],
+    "a lost worker whose stack starts over": [
+        *(STARTED, progress(0, 10), progress(10, 50)),
+        *(STARTED, progress(0, 20), progress(20, 60), ended()),
+    ],
+    "a lost worker whose stack goes on from a checkpoint": [
+        *(STARTED, progress(0, 10), progress(10, 50)),
+        *(STARTED, progress(0, 40), progress(40, 70), ended()),
+    ],
+    "a lost report": [STARTED, progress(0, 10), progress(50, 60), progress(60, 90), ended()],
+    "a stack that is cut in half": [
+        *(STARTED, progress(0, 30), progress(0, 20, [0]), progress(20, 60, [0])),
+        *(progress(0, 40, [1]), progress(40, STEPS, [1]), ended()),
+    ],
+    "the same report twice": [STARTED, progress(0, 10), progress(0, 10), progress(10, 20), progress(5, 30), ended()],
+    "reports without points": [STARTED, Progress(tokens=1), Progress(tokens=1, step=50), ended()],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_point_is_logged_once_and_in_order(case: str) -> None:
+    recorder = logged(CASES[case])
+    for number, trial in enumerate(PAIR):
+        assert recorder.curve(trial.id, "loss") == [(step, 1000.0 * number + step) for step in range(STEPS)]
+        assert recorder.curve(trial.id, "rms/router") == [(step, float(step)) for step in range(0, STEPS, 10)]
+    assert {key: final.status for key, final in recorder.ends().items()} == {trial.id: "finished" for trial in PAIR}
+
+
+def test_points_are_logged_before_the_trial_ends() -> None:
+    recorder = Recorder()
+    place = place_in(Path())
+
+    def interrupted() -> None:
+        with streaming([recorder.kind()], place, described) as take:
+            take(STACK, STARTED)
+            take(STACK, progress(0, 10))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [step for step, _ in recorder.curve(PAIR[0].id, "loss")] == list(range(10))
+    assert [final.status for final in recorder.ends().values()] == ["interrupted", "interrupted"]
+
+
+def test_a_failed_or_diverged_trial_ends_where_it_did() -> None:
+    recorder = logged([STARTED, ended(7, status="diverged", diverged_step=7, last_finite_loss_nats=6.0)])
+    for final in recorder.ends().values():
+        assert (final.status, final.step) == ("diverged", 7)
+        assert final.values == {"diverged_step": 7.0, "last_finite_loss_nats": 6.0}
+    recorder = logged([STARTED, ended(status="failed", curves=(), error="killed")])
+    assert recorder.asked() == 2 * ["open", "close"]
+    assert {(final.status, len(final.values)) for final in recorder.ends().values()} == {("failed", 0)}
+
+
+def test_the_first_loggers_write_nothing_if_the_last_one_cannot_be_made() -> None:
+    def fail(place: Place) -> Any:
+        raise OSError("no folder")
+
+    recorder = Recorder()
+    kinds = [recorder.kind(), LoggerKind(name="broken", require=lambda: None, make=fail)]
+    threads = threading.active_count()
+    with pytest.raises(OSError, match="no folder"), streaming(kinds, place_in(Path()), described):
+        pass
+    assert recorder.asked() == []
+    assert threading.active_count() == threads

@@ -1,19 +1,52 @@
-"""Names: each trial of a sweep has its own, it says what the trial is, and it is a legal path."""
+"""The registry of loggers, and names: each trial has its own, and it is a legal path."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+from fixture_types import Patch
 from made_results import DATA, trials_of
+from recorded_logger import Recorder
 from sweep_text import edited
 
+from hpxfer.errors import HpxferError
+from hpxfer.loggers.kinds import LOGGERS, logger_kinds
 from hpxfer.loggers.logger import LoggedTrial
 from hpxfer.loggers.names import ID_CHARACTERS, Names
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.precision import with_precision
 from hpxfer.trial import Expansion
+
+MODULES = {"tensorboard": "tensorboard.compat.proto.event_pb2", "wandb": "wandb", "mlflow": "mlflow"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_logger_that_is_not_installed_says_how_to_get_it(name: str, monkeypatch: Patch) -> None:
+    assert set(LOGGERS.names()) == set(MODULES)
+    monkeypatch.setitem(sys.modules, MODULES[name], None)
+    message = (
+        rf"resources\.loggers: {name} must be installed where the run starts, got: .*`pip install 'hpxfer\[{name}\]'`"
+    )
+    with pytest.raises(HpxferError, match=message):
+        logger_kinds([name])
+
+
+def test_a_logger_that_is_named_twice_is_made_once() -> None:
+    with LOGGERS.registered(Recorder().kind()) as kind:
+        assert logger_kinds(["mine", "mine"]) == (kind,)
+    assert logger_kinds(()) == ()
+
+
+def test_a_sweep_may_name_registered_loggers_only() -> None:
+    text = edited(("seeds: 2", "seeds: 2\nresources: {loggers: [tensorbord]}"))
+    with pytest.raises(HpxferError, match=r"resources\.loggers\[0\]: unknown logger 'tensorbord'; .*tensorboard"):
+        parse_sweep(text)
+    with LOGGERS.registered(Recorder().kind()):
+        assert parse_sweep(text.replace("tensorbord", "mine, wandb")).resources.loggers == ("mine", "wandb")
+
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 
@@ -46,9 +79,13 @@ def test_the_table_of_a_trial_has_its_hps_shape_and_length() -> None:
     assert {key: trial.config.get(key) for key in expected} == expected
 
 
-def test_conventions_are_part_of_the_name() -> None:
+def test_conventions_and_arms_are_part_of_the_name() -> None:
     text = edited(("[completep-moe, sp]", "[{table: completep-moe, conventions: {expert_out_init: fan_in}}, sp]"))
     assert "completep-moe[expert_out_init=fan_in]/width=64/lr=0.01/seed=0" in {trial.name for trial in named(text)}
+    arm = "{table: sp, name: none, balance: {bias: none}}"  # balances otherwise, no more
+    found = [trial.name for trial in named(edited(("[completep-moe, sp]", f"[completep-moe, sp, {arm}]")))]
+    assert len(set(found)) == len(found)
+    assert "sp/none/width=64/lr=0.01/seed=0" in found
 
 
 def test_the_name_of_an_arm_and_a_round_are_part_of_the_name() -> None:
@@ -60,13 +97,6 @@ def test_the_name_of_an_arm_and_a_round_are_part_of_the_name() -> None:
     last = Names(expansion).describe(list(expansion.trials())[-1], 3)
     assert last.name == "sp/tuned/width=64/round=3/lr=0.01/seed=1"
     assert (last.config["round"], last.config["arm"]) == (3, "tuned")
-
-
-def test_arms_that_only_balance_otherwise_are_told_apart() -> None:
-    arm = "{table: sp, name: none, balance: {bias: none}}"
-    found = [trial.name for trial in named(edited(("[completep-moe, sp]", f"[completep-moe, sp, {arm}]")))]
-    assert len(set(found)) == len(found)
-    assert "sp/none/width=64/lr=0.01/seed=0" in found
 
 
 def test_shapes_that_one_scale_does_not_tell_apart_are_named_by_all_that_changes() -> None:
@@ -86,7 +116,7 @@ def test_a_rounded_value_ends_with_the_id() -> None:
 
 
 @pytest.mark.parametrize("hostile", ["../../etc", "a b", "a\\b", ".hidden", "x" * 300, "ü", "a:b*?", "\x00"])
-def test_a_hostile_label_makes_a_legal_name(hostile: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hostile_label_makes_a_legal_name(hostile: str, monkeypatch: Patch, tmp_path: Path) -> None:
     trial, names = trials_of()[-1], Names(Expansion(parse_sweep(edited()), DATA))
     assert trial.parameterization is not None
     monkeypatch.setattr(type(trial.parameterization), "label", lambda self: hostile)

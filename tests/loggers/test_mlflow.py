@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Patch
 
 from hpxfer.errors import HpxferError
 from hpxfer.loggers.kinds import LOGGERS, LoggerKind
@@ -24,7 +25,7 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def local(monkeypatch: pytest.MonkeyPatch) -> None:
+def local(monkeypatch: Patch) -> None:
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
@@ -94,7 +95,7 @@ class TestMLflow(LoggerSuite):
         assert len(run.data.params) == MOST_PARAMS + 1
 
 
-def test_the_users_own_store_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_users_own_store_is_used(monkeypatch: Patch, tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/mine.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     kind = LOGGERS.get("mlflow")
@@ -107,7 +108,7 @@ def test_the_users_own_store_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert not place.folder.exists()
 
 
-def test_a_store_that_mlflow_does_not_take_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_mlflow_does_not_take_is_refused_before_training(monkeypatch: Patch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nowhere")
     with pytest.raises(HpxferError, match=r"resources\.loggers: mlflow cannot write to MLFLOW_TRACKING_URI=gopher"):
         LOGGERS.get("mlflow").require()

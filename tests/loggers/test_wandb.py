@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import wandb_file
+from fixture_types import Folders, Patch
 
 from hpxfer.errors import HpxferError
 from hpxfer.loggers.kinds import LOGGERS, LoggerKind
@@ -18,7 +19,7 @@ wandb = pytest.importorskip("wandb", reason="the extra wandb is not installed")
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def offline(monkeypatch: Patch, tmp_path_factory: Folders) -> None:
     """Let wandb neither reach a network nor find the account of the machine."""
     for name in ("WANDB_API_KEY", "WANDB_PROJECT", "WANDB_DIR", "WANDB_BASE_URL", "WANDB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -63,7 +64,7 @@ class TestWandb(LoggerSuite):
         assert mine["exit_code"] == 1
 
     def test_the_users_own_project_and_folder_are_used(
-        self, kind: LoggerKind, place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+        self, kind: LoggerKind, place: Place, monkeypatch: Patch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("WANDB_PROJECT", "ours")
         monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))
@@ -74,7 +75,7 @@ class TestWandb(LoggerSuite):
         assert files(place) == []
 
 
-def test_without_an_account_the_user_hears_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_account_the_user_hears_what_to_do(monkeypatch: Patch) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     wandb.teardown()
     message = r"resources\.loggers: wandb must have an account .*`wandb login` .*WANDB_MODE=offline"
@@ -83,7 +84,7 @@ def test_without_an_account_the_user_hears_what_to_do(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("how", ["key", "netrc"])
-def test_with_an_account_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str) -> None:
+def test_with_an_account_nothing_is_asked(monkeypatch: Patch, tmp_path: Path, how: str) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     if how == "key":
@@ -98,7 +99,7 @@ def test_with_an_account_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert asked == []
 
 
-def test_an_illegal_variable_of_wandb_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_illegal_variable_of_wandb_is_the_users_mistake(monkeypatch: Patch) -> None:
     monkeypatch.setenv("WANDB_MODE", "sideways")
     wandb.teardown()
     with pytest.raises(HpxferError, match=r"resources\.loggers: wandb cannot start: .*mode"):

@@ -1,4 +1,4 @@
-"""Watching a run from another shell: what it says while the run goes on, when it ends, and when its driver is gone."""
+"""Watching a run from another shell: what it says while it goes on, when it ends, and of a damaged report."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import hpxfer
+from fixture_types import Capsys, Patch
+from made_executors import Made
 from made_results import DIGEST, SPEC, made, trials_of
-from made_runs import Clock, planned, run_status, stack_of
+from made_runs import Clock, planned, run_status, running_stack, shape_progress, stack_of
 from tiny import write_tiny
 from tiny_trials import BASE
 
-from hpxfer.cli import main
 from hpxfer.driver import run
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import More, Train
 from hpxfer.host.process import machine_id, process_started
 from hpxfer.progress.counts import run_counts
 from hpxfer.progress.file import FILE, State, read, write, writing
@@ -32,8 +33,7 @@ from hpxfer.storage.lease import Holder, encoded
 from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
 from hpxfer.store import Store
 from hpxfer.store.location import location_at
-from hpxfer.trial.events import Ended, Event, Progress, Started
-from hpxfer.trial.result import TrialResult
+from hpxfer.trial.events import Event, Progress
 from hpxfer.trial.stack import Stack
 
 POLLS = 20_000
@@ -57,20 +57,10 @@ def elsewhere(folder: Path) -> None:
     (folder / FILE).write_text(json.dumps({**data, "host": "far", "machine": "another", "pid": 1, "started": "1"}))
 
 
-def hpxfer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["hpxfer", *map(str, words)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    out, err = capsys.readouterr()
-    assert isinstance(end.value.code, int | None)
-    return end.value.code or 0, out, err
-
-
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert read(tmp_path) is None
     put(tmp_path, counter=3)
     found = read(tmp_path)
-    assert found is not None
     assert (found.state, found.counter, found.pid, found.is_gone) == ("running", 3, os.getpid(), False)
     assert found.run_status == run_status()
     assert {path.name for path in tmp_path.iterdir()} == {FILE, LEASE_FILE}
@@ -84,19 +74,16 @@ def test_the_report_moves_while_nothing_happens_and_says_how_the_run_ended(tmp_p
         assert first is not None
         for _ in range(POLLS):
             last = read(tmp_path)
-            assert last is not None
             if last.counter > first.counter + 1:
                 break
             time.sleep(0.005)
         assert last.counter > first.counter + 1
         assert (last.state, last.run_status.running[0].step) == ("running", 1)
     ended = read(tmp_path)
-    assert ended is not None
     assert (ended.state, ended.run) == ("ended", first.run)
     with pytest.raises(KeyboardInterrupt), writing(tmp_path, counts):
         raise KeyboardInterrupt
     stopped = read(tmp_path)
-    assert stopped is not None
     assert stopped.state == "stopped"
     assert stopped.run != first.run
 
@@ -107,14 +94,11 @@ def test_a_disk_that_refuses_the_report_stops_no_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"progress": {"version": 1}}', "\x00", '{"progress": {"version": 99}, "state": "x"}']
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "\x00", '{"progress": {"version": 99}, "state": "x"}'])
 def test_a_broken_report_is_one_clear_message(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    with pytest.raises(HpxferError) as error:
+    with pytest.raises(HpxferError, match="must have version" if "99" in text else FILE):
         read(tmp_path)
-    assert FILE in str(error.value)
 
 
 def test_one_look_says_what_the_driver_said_last(tmp_path: Path) -> None:
@@ -132,17 +116,6 @@ def test_one_look_says_what_the_driver_said_last(tmp_path: Path) -> None:
     assert (at(tmp_path).state, at(tmp_path).is_over) == ("ended", True)
 
 
-@pytest.mark.parametrize("name", ["none", "file"])
-def test_what_is_no_folder_is_said_so(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    code, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path / name)
-    assert (code, out) == (2, "")
-    assert "must be a results folder" in err
-    assert err.count("\n") == 1
-
-
 def test_a_driver_of_this_host_that_was_killed_is_gone_at_once(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from hpxfer.progress.file import read, write;"
@@ -154,7 +127,6 @@ def test_a_driver_of_this_host_that_was_killed_is_gone_at_once(tmp_path: Path) -
     put(tmp_path)
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
-        assert driver.stdout is not None
         assert driver.stdout.readline() == b"on\n"
         assert at(tmp_path).state == "running"
         driver.send_signal(signal.SIGKILL)
@@ -250,134 +222,137 @@ def test_a_lease_that_nobody_keeps_does_not_hold_a_watch_for_good(tmp_path: Path
 @pytest.mark.parametrize(
     ("state", "failed", "code"), [("ended", 0, 0), ("ended", 1, 1), ("stopped", 0, 1), ("running", 0, 0)]
 )
-def test_the_command_looks_once(
-    state: State,
-    failed: int,
-    code: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_command_looks_once(state: State, failed: int, code: int, tmp_path: Path, capsys: Capsys) -> None:
     put(tmp_path, state, failed=failed)
-    found, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--once")
+    found, out, err = hpxfer(capsys, "watch", tmp_path, "--once")
     assert (found, err) == (code, "")
     assert "w16 d1" in out
-    found, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--once", "--json")
+    found, out, err = hpxfer(capsys, "watch", tmp_path, "--once", "--json")
     assert (found, err) == (code, "")
     data = json.loads(out)
     assert (data["state"], data["progress"]["failed"], data["pid"]) == (state, failed, os.getpid())
 
 
-def test_the_command_follows_a_run_to_its_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_follows_a_run_to_its_end(tmp_path: Path, capsys: Capsys) -> None:
     put(tmp_path, "ended", failed=0, num_notes=1, notes=("widened",))
-    code, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path)
+    code, out, _ = hpxfer(capsys, "watch", tmp_path)
     assert code == 0
     assert out.startswith("search: widened\ntrials 2/10 done")
     assert "0 trials are stored" in out
 
 
-@pytest.mark.parametrize("wait", [0, 1e-9])
 def test_the_command_says_that_the_driver_is_gone_and_how_long_it_waits(
-    wait: float, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(sys.modules["hpxfer.progress.watch"], "EVERY_S", 0.0)
+    watch = sys.modules["hpxfer.progress.watch"]
+    monkeypatch.setattr(watch, "EVERY_S", 0.0)
     put(tmp_path)
     (tmp_path / LEASE_FILE).unlink()
-    code, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--wait", wait)
-    assert (code, err) == (1, "")
-    assert out.count("the driver is gone") == (2 if wait else 1)
-    assert ("waiting 1e-09 s for the next run, Ctrl-C ends" in out) is bool(wait)
+    for wait in (0, 1e-9):
+        code, out, err = hpxfer(capsys, "watch", tmp_path, "--wait", wait)
+        assert (code, err) == (1, "")
+        assert out.count("the driver is gone") == (2 if wait else 1)
+        assert ("waiting 1e-09 s for the next run, Ctrl-C ends" in out) is bool(wait)
+    monkeypatch.setattr(watch, "views", lambda location, next_s: [at(tmp_path)])
+    assert "; waiting for the next run, Ctrl-C ends\n" in hpxfer(capsys, "watch", tmp_path, "--wait", "inf")[1]
 
 
-def test_a_watch_without_a_limit_names_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.modules["hpxfer.progress.watch"], "views", lambda location, next_s: [at(tmp_path)])
-    put(tmp_path)
-    (tmp_path / LEASE_FILE).unlink()
-    _, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--wait", "inf")
-    assert "; waiting for the next run, Ctrl-C ends\n" in out
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
-def test_a_watch_whose_output_cannot_go_anywhere_is_one_message(tmp_path: Path) -> None:
-    put(tmp_path, state="ended")
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "hpxfer.cli", "watch", str(tmp_path)]
-        end = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
-    assert (end.returncode, end.stderr.splitlines()) == (
-        2,
-        ["hpxfer: stdout: cannot be written: No space left on device; make room, or send it elsewhere"],
-    )
-
-
-def test_a_folder_without_a_run_is_said_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_a_run_is_said_so(tmp_path: Path, capsys: Capsys) -> None:
     """The trials of a run whose report is not there, such as those that `hpxfer fetch` brings."""
     store = Store.open(tmp_path, write=True)
     store.save_sweep(SPEC, DIGEST)
-    code, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path)
+    code, out, err = hpxfer(capsys, "watch", tmp_path)
     assert (code, out) == (2, "")
     assert f"{tmp_path}: must hold a run's report or at least one trial in trials*.parquet, got neither; " in err
     store.append([made(trial) for trial in trials_of()])
-    code, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path)
-    assert code == 0
-    assert "no run has reported here; 18 trials are stored" in out
+    code, out, _ = hpxfer(capsys, "watch", tmp_path)
+    assert (code, "no run has reported here; 18 trials are stored" in out) == (0, True)
 
 
-def test_a_foreign_lease_makes_no_results_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_lease_makes_no_results_folder(tmp_path: Path, capsys: Capsys) -> None:
+    no_results = f"{tmp_path}: must be a results folder with sweep.yaml and trials*.parquet, got neither"
+    for once in ((), ("--once",), ("--once", "--json")):
+        code, out, err = hpxfer(capsys, "watch", tmp_path, *once)
+        assert (code, out, no_results in err) == (2, "", True)
     (tmp_path / LEASE_FILE).write_text('{"rent": 900}')
-    code, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path)
-    assert (code, out) == (2, "")
-    assert f"{tmp_path}: must be a results folder with sweep.yaml and trials*.parquet, got neither" in err
+    for path in (tmp_path, tmp_path / "none", tmp_path / LEASE_FILE):
+        code, out, err = hpxfer(capsys, "watch", path)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert (no_results if path == tmp_path else "must be a results folder") in err
     (tmp_path / LEASE_FILE).unlink()
     held_by(tmp_path, os.getpid())  # a driver that has written nothing else yet
-    code, out, _ = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--once")
+    code, out, _ = hpxfer(capsys, "watch", tmp_path, "--once")
     assert (code, "it has reported nothing yet" in out) == (0, True)
 
 
-@pytest.mark.parametrize("once", [(), ("--once",), ("--once", "--json")])
-def test_an_empty_folder_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, once: tuple[str, ...]
-) -> None:
-    code, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path, *once)
-    assert (code, out) == (2, "")
-    assert f"{tmp_path}: must be a results folder with sweep.yaml and trials*.parquet, got neither" in err
-
-
-def test_a_file_that_cannot_be_read_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, capsys: Capsys) -> None:
     put(tmp_path, state="ended")
     (tmp_path / "trials.parquet").write_bytes(b"PAR1")
-    _, out, err = hpxfer(capsys, monkeypatch, "watch", tmp_path, "--once")
+    _, out, err = hpxfer(capsys, "watch", tmp_path, "--once")
     assert "0 trials are stored" in out
     assert f"warning: {tmp_path / 'trials.parquet'}: " in err
 
 
 def test_a_real_run_can_be_watched_while_it_goes_on_and_after(tmp_path: Path) -> None:
-    seen: list[RunView] = []
+    seen: list[str] = []
 
-    class Unmoved:
-        """Ends every stack at once, and looks from outside in between."""
+    def look(*_: object) -> None:
+        seen.append(at(tmp_path / "tiny").state)
 
-        def run(self, more: More, train: Train, on_event: OnEvent) -> None:
-            del train
-            while stacks := more():
-                for stack in stacks:
-                    on_event(stack, Started(host="here", pid=1))
-                    seen.append(at(tmp_path / "tiny"))
-                    results = tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials)
-                    on_event(stack, Ended(results=results))
-
-    run(write_tiny(tmp_path), results=tmp_path, executor=Unmoved())
-    assert {view.state for view in seen} == {"running"}
+    run(write_tiny(tmp_path), results=tmp_path, executor=Made(), on_event=look)
     last = at(tmp_path / "tiny")
-    assert last.run_status is not None
-    assert (last.state, last.run_status.finished, last.run_status.num_left) == ("ended", 30, 30)
+    assert (set(seen), last.state) == ({"running"}, "ended")
+    assert (last.run_status.finished, last.run_status.num_left) == (30, 30)
     assert "30 trials are stored" in last.text()
+
+
+STATUS = run_status(running=(running_stack(),), shapes=(shape_progress(),), notes=("a",), errors=("b",)).to_dict()
+DATA = {
+    "state": "running",
+    "run": "r",
+    "counter": 1,
+    "host": "h",
+    "pid": 1,
+    "machine": machine_id(),
+    "started": None,
+    "progress": STATUS,
+}
+ODD: list[Any] = [{"values": 1}, [1], "text", 1e300, -1, True, 10**400, float("nan"), float("inf")]
+# Fields of numbers that may be negative, and of texts.
+OF_NUMBER = ("elapsed_s", "tokens_per_s", "eta_s", "best_loss", "loss_nats", "running_s")
+OF_TEXT = ("best_text", "sweep", "reads", "id", "label", "host", "best")
+
+
+def check_refused(folder: Path, data: Any) -> None:
+    (folder / FILE).write_text(json.dumps(data))
+    with pytest.raises(HpxferError, match=r"progress\.json: must (hold the progress|have version)") as error:
+        read(folder)
+    assert len(str(error.value)) < 400
+
+
+def test_every_field_of_the_status_and_its_parts(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(json.dumps(DATA))
+    found = read(tmp_path)
+    assert found.run_status.to_dict() == STATUS
+    wholes = {None: STATUS, "running": STATUS["running"][0], "shapes": STATUS["shapes"][0]}
+    for part, whole in wholes.items():
+        for name, odd in itertools.product(sorted(whole), ODD):
+            if not fits(name, odd, whole[name]):
+                harmed = {**whole, name: odd}
+                check_refused(tmp_path, {**DATA, "progress": {**STATUS, part: [harmed]} if part else harmed})
+
+
+@pytest.mark.parametrize("pid", [0, -1, 10**30, 1e400])
+def test_a_process_that_cannot_be(tmp_path: Path, pid: float) -> None:
+    check_refused(tmp_path, {**DATA, "pid": pid})
+
+
+def fits(name: str, odd: Any, sound: Any) -> bool:
+    """Return whether the value is legal there."""
+    if name in OF_TEXT:
+        return isinstance(odd, str)
+    if name in ("notes", "errors"):
+        return odd == "text" or isinstance(odd, dict)  # a tuple of its letters, or of its keys
+    if name in OF_NUMBER:
+        return odd == -1 and not isinstance(odd, bool)
+    return odd is True and (isinstance(sound, bool) or name == "version")

@@ -38,7 +38,7 @@ def test_every_committed_sweep_fits(validator: Draft202012Validator, path: Path)
 
 
 def _has_recipe(path: Path) -> bool:
-    """Return whether a sweep needs a recipe that another one writes. `test_two_commands.py` runs those."""
+    """Return whether a sweep needs a recipe that another one writes. `test_end_to_end.py` runs those."""
     return "recipe" in (read_yaml(path).data.get("hps") or {})
 
 

@@ -1,6 +1,4 @@
-"""A lease changes hands once: a driver that was stopped at the worst moment never puts itself back, and a driver is
-called dead only on the machine that it ran on.
-"""
+"""A lease changes hands once: on a disk with drivers that stop at the worst moment, and in storage."""
 
 from __future__ import annotations
 
@@ -8,22 +6,25 @@ import errno
 import fcntl
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import obstore
 import pytest
+from fixture_types import Caplog, Patch
 from lease_holder import holder_of
 
 from hpxfer.errors import HpxferError
-from hpxfer.storage import lease
 from hpxfer.storage import lease_file as lease_slot
-from hpxfer.storage.lease import Holder, encoded, leased
+from hpxfer.storage.lease import leased
 from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
+from hpxfer.storage.lease_object import LeaseObject
+from hpxfer.storage.remote import Remote
+from hpxfer.storage.uri import parse_root
+from hpxfer.store.location import open_location
 
 # A driver that stops itself at the first call of os.NAME in `act`, and says in the end what became of it.
 STOPS = """
@@ -55,12 +56,6 @@ with leased(LeaseFile(folder), "results/x", bump_s=3600.0) as held:
 """
 
 
-def other(**changed: object) -> Holder:
-    """A driver on another host."""
-    holder = Holder(nonce="other", host="elsewhere", pid=4242, machine="its boot", started="77", since="then")
-    return replace(holder, **changed)  # type: ignore[arg-type]
-
-
 @pytest.fixture
 def stopped(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
     """Driver processes, which are ended at the end of the test."""
@@ -77,7 +72,6 @@ def stopped_at(folder: Path, name: str, act: str, processes: list[subprocess.Pop
     command = [sys.executable, "-c", STOPS, str(folder), name, act]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     processes.append(process)
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     return process
@@ -90,14 +84,13 @@ def end_of(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize("name", ["pwrite", "fsync"])
 def test_a_driver_that_stops_within_a_bump_does_not_put_itself_back(
-    name: str, tmp_path: Path, stopped: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, stopped: list[subprocess.Popen[str]], monkeypatch: Patch
 ) -> None:
     """It has read its own lease, another driver takes over, and then it goes on to write."""
     monkeypatch.setattr(lease_slot, "LOCK_WAIT_S", 0.05)
     first = stopped_at(tmp_path, name, "bump", stopped)
     with leased(LeaseFile(tmp_path), "results/x", stale_s=0.2, sleep=lambda _: None) as held:
         mine = holder_of(tmp_path)
-        assert mine is not None
         assert mine.pid == os.getpid()
         assert f"lost: results/x: the lease of this run was taken over by process {os.getpid()} on" in end_of(first)
         held.check()
@@ -106,7 +99,7 @@ def test_a_driver_that_stops_within_a_bump_does_not_put_itself_back(
 
 
 def test_a_driver_that_stops_within_its_release_does_not_remove_the_lease_of_the_next(
-    tmp_path: Path, stopped: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stopped: list[subprocess.Popen[str]], monkeypatch: Patch
 ) -> None:
     """The next one waits for it, and says what to do."""
     monkeypatch.setattr("hpxfer.host.files.LOCK_WAIT_S", 0.1)
@@ -121,7 +114,7 @@ def test_a_driver_that_stops_within_its_release_does_not_remove_the_lease_of_the
         held.check()
 
 
-def refuse_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse_locks(monkeypatch: Patch) -> None:
     def refuse(*_: object) -> NoReturn:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -129,7 +122,7 @@ def refuse_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_driver_whose_file_system_loses_its_locks_gives_the_lease_up_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     with leased(LeaseFile(tmp_path), "results/x", bump_s=3600.0) as held:
         before = (tmp_path / LEASE_FILE).read_bytes()
@@ -141,7 +134,7 @@ def test_a_driver_whose_file_system_loses_its_locks_gives_the_lease_up_and_write
 
 
 def test_without_locks_a_free_folder_is_used_and_no_lease_is_ever_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     refuse_locks(monkeypatch)
     with leased(LeaseFile(tmp_path), "results/x", bump_s=3600.0) as held:
@@ -161,7 +154,7 @@ def test_without_locks_a_free_folder_is_used_and_no_lease_is_ever_taken_over(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nobody_takes_over_while_the_driver_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_takes_over_while_the_driver_writes(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("hpxfer.host.files.LOCK_WAIT_S", 0.1)
     with leased(LeaseFile(tmp_path), "results/x", bump_s=3600.0) as held:
         with (
@@ -178,18 +171,97 @@ def test_nobody_takes_over_while_the_driver_writes(tmp_path: Path, monkeypatch: 
             raise AssertionError("it writes without the lease")
 
 
-def test_without_an_identity_of_the_machine_two_hosts_of_one_name_are_not_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The number of its process says nothing here: the lease is watched like that of any other host."""
-    monkeypatch.setattr(lease, "machine_id", lambda: None)
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait(timeout=120)
-    twin = other(host=socket.gethostname(), machine=None, pid=ended.pid, started=None)
-    assert not twin.is_gone
-    (tmp_path / LEASE_FILE).write_bytes(encoded(twin))
-    now = [0.0]
-    with leased(
-        LeaseFile(tmp_path), "results/x", clock=lambda: now[0], sleep=lambda _: now.__setitem__(0, now[0] + 1.0)
-    ):
-        assert now[0] == lease.STALE_S
+CONDITIONLESS = "this storage does not write on a condition"
+
+
+def remote_at(root: str) -> Remote:
+    location = open_location(root, "small")
+    return location._remote
+
+
+def test_a_slot_keeps_its_promises(s3: str) -> None:
+    lease_storage = LeaseObject(remote_at(s3))
+    assert lease_storage.read() is None
+    assert lease_storage.create(b"one")
+    assert not lease_storage.create(b"two")
+    assert not lease_storage.swap(b"other", b"two")
+    assert lease_storage.read() == b"one"
+    assert lease_storage.swap(b"one", b"two")
+    assert lease_storage.swap(b"two", b"three", takeover=True)
+    lease_storage.drop(b"two")
+    assert lease_storage.read() == b"three"
+    lease_storage.drop(b"three")
+    assert lease_storage.read() is None
+    lease_storage.drop(b"three")
+    assert not lease_storage.swap(b"three", b"four")
+
+
+@pytest.mark.parametrize("old", [None, b"a dead one"])
+def test_of_two_that_write_at_once_one_has_it(s3: str, old: bytes | None) -> None:
+    remote = remote_at(s3)
+    if old is not None:
+        remote.write("lease.json", old)
+    got: list[bool] = []
+
+    def take(lease_storage: LeaseObject, content: bytes) -> bool:
+        return lease_storage.create(content) if old is None else lease_storage.swap(old, content, takeover=True)
+
+    class Late(LeaseObject):
+        """Another driver writes between its read and its write."""
+
+        def _found(self) -> tuple[bytes, Any] | None:
+            found = super()._found()
+            if not got:
+                got.append(take(LeaseObject(remote), b"first"))
+            return found
+
+    late = take(Late(remote), b"second")
+    assert [*got, late] == [True, False]
+    assert remote.read("lease.json") == b"first"
+
+
+def test_a_bucket_that_is_not_there_is_an_error(s3: str) -> None:
+    uri = parse_root("s3://no-such-bucket/x")
+    with pytest.raises(OSError, match="no-such-bucket"):
+        LeaseObject(Remote(uri)).create(b"one")
+
+
+def test_storage_without_conditions_says_so(caplog: Caplog) -> None:
+    uri = parse_root("memory://bucket/lease")
+    lease_storage = LeaseObject(Remote(uri))
+    assert lease_storage.create(b"one")
+    assert not lease_storage.create(b"two")
+    assert lease_storage.swap(b"one", b"two")
+    assert not lease_storage.swap(b"one", b"three")
+    lease_storage.drop(b"two")
+    assert lease_storage.read() is None
+    assert caplog.messages == [message for message in caplog.messages if message.startswith(f"{uri}: {CONDITIONLESS}")]
+    assert len(caplog.messages) == 1
+
+
+def test_a_server_that_ignores_conditions_is_found_out(s3: str, monkeypatch: Patch, caplog: Caplog) -> None:
+    put = obstore.put
+    monkeypatch.setattr(obstore, "put", lambda *args, mode, **rest: put(*args, mode="overwrite", **rest))
+    assert LeaseObject(remote_at(s3)).create(b"one")
+    assert [CONDITIONLESS in message for message in caplog.messages] == [True]
+
+
+def test_without_obstore_the_extra_is_named(s3: str, monkeypatch: Patch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(HpxferError, match=r"pip install 'hpxfer\[s3\]'"):
+        LeaseObject(remote_at(s3)).create(b"one")
+
+
+def test_the_lease_is_kept_in_storage_and_lost_when_another_takes_it(s3: str) -> None:
+    remote = remote_at(s3)
+    with leased(LeaseObject(remote), "there", bump_s=0.01) as lease:
+        first = remote.read("lease.json")
+        while remote.read("lease.json") == first:
+            pass
+        lease.check()
+    assert remote.read("lease.json") is None
+    with leased(LeaseObject(remote), "there", bump_s=3600.0) as lease:
+        remote.write("lease.json", b"somebody else's")
+        with pytest.raises(HpxferError, match="was taken over by something unreadable"):
+            lease.check()
+    assert remote.read("lease.json") == b"somebody else's"

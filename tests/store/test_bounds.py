@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fixture_types import Patch
 from made_results import files, made, trials_of
 
 from hpxfer.errors import HpxferError
@@ -102,9 +103,7 @@ def test_the_peak_of_memory_is_bounded(tmp_path: Path) -> None:
     assert peak < 700_000_000  # 0.2 GB of it are the libraries
 
 
-@pytest.mark.parametrize(
-    "column", [pa.array([["a"]]), pa.array([{"a": 1}]), pa.array([b"a"]), pa.array([1.5]), pa.array([None])]
-)
+@pytest.mark.parametrize("column", [pa.array([["a"]]), pa.array([b"a"]), pa.array([None])])
 def test_a_column_of_another_type_is_passed_over(tmp_path: Path, column: pa.Array) -> None:
     Store.open(tmp_path, write=True).append([made(TRIALS_OF_SPEC[0])])
     table = trials_table([made(TRIALS_OF_SPEC[1])])
@@ -137,7 +136,7 @@ def test_a_long_error_is_stored_without_its_middle(tmp_path: Path, character: st
     assert shortened("x" * MOST_ERROR_BYTES) == "x" * MOST_ERROR_BYTES
 
 
-def test_what_could_not_be_read_again_is_never_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_read_again_is_never_stored(tmp_path: Path, monkeypatch: Patch) -> None:
     trial, result = made(TRIALS_OF_SPEC[0])
     store = Store.open(tmp_path, write=True)
     with pytest.raises(HpxferError, match=f"column device has a text of 5000 bytes, and at most {MOST_NAME_BYTES}"):

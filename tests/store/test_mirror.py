@@ -1,19 +1,34 @@
-"""The mirror on a real S3 server: what is pushed is there, wherever a push is cut, and no old mirror hides it."""
+"""Results in storage, on a real S3 server: the mirror wherever a push is cut, and commands with URIs for folders."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import hpxfer
+from fixture_types import Capsys, Patch
+from made_executors import Made
 from s3_server import Server
 from store_rows import SPEC, abandon, num_points, planted_pairs, stored
+from tiny import write_tiny
 
+from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
+from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.results import load_results
+from hpxfer.storage.lease import leased
 from hpxfer.storage.remote import Remote
 from hpxfer.store import Store
 from hpxfer.store.location import RemoteLocation, location_at, open_location
+from hpxfer.trial.events import Ended, Event
+from hpxfer.trial.stack import Stack
 
 Names = Callable[[str], list[str]]
 
@@ -23,9 +38,7 @@ class Killed(BaseException):
 
 
 def opened(root: str) -> RemoteLocation:
-    location = open_location(root, "small")
-    assert isinstance(location, RemoteLocation)
-    return location
+    return open_location(root, "small")
 
 
 def _kill(*args: object) -> None:
@@ -64,7 +77,7 @@ def test_what_is_pushed_is_there_for_the_next(s3: str, s3_names: Names, tmp_path
     assert mirrors(tmp_path) == []
 
 
-def test_a_push_that_has_nothing_new_asks_for_nothing(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_that_has_nothing_new_asks_for_nothing(s3: str, monkeypatch: Patch) -> None:
     location = opened(s3)
     Store.open(location.folder, write=True).append(planted_pairs()[:1])
     location.push()
@@ -74,7 +87,7 @@ def test_a_push_that_has_nothing_new_asks_for_nothing(s3: str, monkeypatch: pyte
     assert asked == []
 
 
-def number_of_steps(s3: str, monkeypatch: pytest.MonkeyPatch, stop: int | None) -> tuple[int, RemoteLocation]:
+def number_of_steps(s3: str, monkeypatch: Patch, stop: int | None) -> tuple[int, RemoteLocation]:
     """Store, merge and store again, and push each time; end like a killed process before step `stop` in the storage."""
     steps = 0
     plain = {name: getattr(Remote, name) for name in ("put", "delete")}
@@ -114,7 +127,7 @@ def number_of_steps(s3: str, monkeypatch: pytest.MonkeyPatch, stop: int | None) 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["s3", "memory"])
 def test_a_kill_before_any_step_of_a_push_loses_nothing(
-    s3: str, server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    s3: str, server: str, monkeypatch: Patch, tmp_path: Path
 ) -> None:
     above = s3 if server == "s3" else f"memory://{tmp_path.name}"
     total, location = number_of_steps(f"{above}/whole", monkeypatch, None)
@@ -202,7 +215,7 @@ def _lost() -> None:
     raise HpxferError("the lease was taken over")
 
 
-def test_a_reader_is_not_misled_by_files_that_are_merged_meanwhile(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_is_not_misled_by_files_that_are_merged_meanwhile(s3: str, monkeypatch: Patch) -> None:
     writer = opened(s3)
     store = Store.open(writer.folder, write=True)
     for pair in planted_pairs()[:2]:
@@ -221,8 +234,7 @@ def test_a_reader_is_not_misled_by_files_that_are_merged_meanwhile(s3: str, monk
     assert len(stored(location_at(f"{s3}/small").folder)) == 2
 
 
-@pytest.mark.slow
-def test_a_network_that_is_down_is_waited_for(s3: str, s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_is_down_is_waited_for(s3: str, s3_server: Server, monkeypatch: Patch) -> None:
     location = opened(s3)
     Store.open(location.folder, write=True).append(planted_pairs()[:1])
     pauses = []
@@ -249,7 +261,7 @@ def test_what_waiting_does_not_mend_is_said_at_once(s3: str, s3_server: Server) 
 
 
 def test_half_written_files_go_and_others_stay(s3: str, s3_names: Names) -> None:
-    remote = Remote((open_location(s3, "small"))._remote.uri)  # type: ignore[union-attr]
+    remote = Remote((open_location(s3, "small"))._remote.uri)
     for name in ("trials.parquet.0123abcd.tmp", "notes.txt"):
         remote.write(name, b"x")
     location = opened(s3)
@@ -258,7 +270,7 @@ def test_half_written_files_go_and_others_stay(s3: str, s3_names: Names) -> None
     assert not (location.folder / "notes.txt").exists()
 
 
-def test_a_file_is_replaced_only_by_a_whole_one(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_replaced_only_by_a_whole_one(s3: str, tmp_path: Path, monkeypatch: Patch) -> None:
     remote = opened(s3)._remote
     (tmp_path / "new").write_bytes(b"new" * 1000)
     remote.write("trials.parquet", b"old")
@@ -273,3 +285,162 @@ def test_a_file_is_replaced_only_by_a_whole_one(s3: str, tmp_path: Path, monkeyp
     opened(s3).begin()
     assert len(remote_names) == 2
     assert set(remote.list()) == {"trials.parquet"}
+
+
+SMALL = (("width: [16, 32]", "width: [16]"), ("log2: [-8, -4]", "log2: [-6, -5]"), ("workers: 2", "workers: 1"))
+NUM_TRIALS = 4
+
+
+@pytest.mark.slow
+def test_a_sweep_is_run_read_and_not_run_again(
+    s3: str, s3_names: Names, tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = write_tiny(tmp_path, *SMALL)
+    sweep.write_text(f"{sweep.read_text()}storage: '{s3}'\n")
+    code, out, _ = hpxfer(capsys, "run", sweep, "--json")
+    assert (code, json.loads(out)["num_failed"]) == (0, 0)
+    assert f"{s3}/tiny/trials.parquet" in json.loads(out)["files"]
+    names = s3_names("tiny")
+    assert {"curves.parquet", "sweep.yaml", "transfer.png", "transfer.svg", "trials.parquet"} <= set(names)
+    assert not [name for name in names if name.endswith(".tmp") or name == "lease.json"]
+    there = load_results(f"{s3}/tiny")
+    assert (len(there.trials), there.folder.name) == (NUM_TRIALS, "tiny")
+    assert set(there.curves["trial_id"]) == set(there.trials["trial_id"])
+    code, out, _ = hpxfer(capsys, "plan", sweep, "--json")
+    assert json.loads(out)["num_done"] == NUM_TRIALS
+    with monkeypatch.context() as patch:
+        patch.setattr("hpxfer.driver.drive._train", None)  # nothing is trained
+        code, out, err = hpxfer(capsys, "run", sweep)
+    assert (code, err) == (0, "")
+    assert f"{NUM_TRIALS} trials, all done" in out
+    assert str(tmp_path / "cache") not in out
+    code, out, err = hpxfer(capsys, "report", f"{s3}/tiny", "--format", "json")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "report" / "report.json").exists()
+    assert s3_names("tiny") == names
+    code, out, _ = hpxfer(capsys, "watch", f"{s3}/tiny", "--once")
+    assert (code, f"{s3}/tiny: the run has ended; {NUM_TRIALS} trials are stored" in out) == (0, True)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.slow
+def test_a_second_driver_is_refused(s3: str, tmp_path: Path, capsys: Capsys) -> None:
+    sweep = write_tiny(tmp_path, *SMALL)
+    location = open_location(s3, "tiny")
+    with leased(location.lease_storage, location.where, bump_s=0.2):
+        code, _, err = hpxfer(capsys, "run", sweep, "--results", s3)
+    assert (code, f"hpxfer: {s3}/tiny: in use by process {os.getpid()} on host" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_goes_on(s3: str, tmp_path: Path, capsys: Capsys) -> None:
+    one_by_one = ("workers: 2", "workers: 1, stack_size: 1")
+    sweep = write_tiny(tmp_path, *SMALL[:2], one_by_one, ("steps: 6", "steps: 60"))
+    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", s3]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    location = open_location(s3, "tiny")
+    while not list(location.folder.glob("trials*.parquet")):
+        ended = process.poll() is not None
+        location.refresh()
+        assert not ended or list(location.folder.glob("trials*.parquet")), process.communicate()[1]
+    process.kill()
+    process.communicate()
+    location.refresh()
+    before = Store.open(location.folder, write=False).read_trials().to_pylist()
+    assert 1 <= len(before) <= NUM_TRIALS
+    code, _, _ = hpxfer(capsys, "run", sweep, "--results", s3)
+    assert code == 0
+    location.refresh()
+    after = {row["trial_id"]: row for row in Store.open(location.folder, write=False).read_trials().to_pylist()}
+    assert len(after) == NUM_TRIALS
+    assert all(after[row["trial_id"]] == row for row in before)
+
+
+class OneByOne(Made):
+    """An executor that makes results up, and calls `after` when those of a stack have been stored."""
+
+    def __init__(self, after: Callable[[int], object] = lambda number: None) -> None:
+        super().__init__()
+        self.after = after
+
+    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+        def then(stack: Stack, event: Event) -> None:
+            on_event(stack, event)
+            if isinstance(event, Ended):
+                self.after(len(self.given))
+
+        super().run(more, train, then)
+
+    def ids(self) -> set[str]:
+        return {trial.id for stack in self.given for trial in stack.trials}
+
+
+@pytest.mark.slow
+def test_a_run_that_loses_its_storage_goes_on(s3: str, s3_server: Server, tmp_path: Path) -> None:
+    job = prepare(write_tiny(tmp_path, ("workers: 2", "workers: 2, stack_size: 4")), results=s3)
+    assert isinstance(job.location, RemoteLocation)
+    with ExitStack() as stack:
+        cut = OneByOne(lambda number: stack.enter_context(s3_server.forbidding()) if number == 2 else None)
+        with pytest.raises(HpxferError, match="results cannot be written") as error:
+            run(job, executor=cut)
+    mirror = job.folder.parent
+    assert f"what is not pushed yet is in {mirror}; the same command" in str(error.value)
+    abandon(job.location)
+    far = open_location(s3, "tiny")
+    far.lease_storage.drop(far.lease_storage.read() or b"")  # it names this process, which lives
+    assert len(cut.given) == 3  # that were trained
+    assert len(stored(far.folder)) == sum(len(stack.trials) for stack in cut.given[:2])
+    again = OneByOne()
+    results = run(prepare(job.spec, results=s3), executor=again)
+    assert set(results.trials["status"]) == {"finished"}
+    assert again.ids().isdisjoint(cut.ids())
+    assert set(results.trials["trial_id"]) == cut.ids() | again.ids()
+    assert not mirror.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("root", "said"),
+    [
+        ("s3://nowhere-7f3a/prefix", "there is no bucket nowhere-7f3a, or these credentials do not see it; check"),
+        ("s3://bucket/prefix?endpoint_override=127.0.0.1:9&scheme=http&region=us-east-1", "NETWORK_CONNECTION"),
+        (None, "does not exist in our records"),  # no rights
+        ("qqq://bucket/prefix", "must be of a known scheme, got qqq://"),
+        ("abfs://box@account.dfs.core.windows.net/prefix", "needs a package that is not installed"),
+        ("s3://AKIA:s3cr3t@bucket/prefix", "must hold no credentials"),
+        ("https://example.com/prefix", "must be storage that can be written"),
+    ],
+)
+def test_storage_that_cannot_be_had_is_one_message(
+    root: str | None, said: str, s3: str, s3_server: Server, tmp_path: Path, capsys: Capsys
+) -> None:
+    sweep = write_tiny(tmp_path, *SMALL)
+    with s3_server.forbidding() if root is None else nullcontext():
+        for command in (("plan", sweep, "--results"), *([] if said == "NETWORK_CONNECTION" else [("report",)])):
+            code, out, err = hpxfer(capsys, *command, root or s3)
+            assert (code, out, err.count("\n")) == (2, "", 1)
+            assert said in err
+            assert "s3cr3t" not in err
+
+
+@pytest.mark.slow
+def test_results_that_are_not_there_and_results_elsewhere(s3: str, tmp_path: Path, capsys: Capsys) -> None:
+    for command in ("report", "recipe"):
+        code, _, err = hpxfer(capsys, command, f"{s3}/tiny")
+        assert (code, err.count("\n")) == (2, 1)
+        assert err.startswith(f"hpxfer: {s3}/tiny: must be the results of a sweep")
+    sweep = write_tiny(tmp_path)
+    sweep.write_text(f"{sweep.read_text()}storage: '{s3}'\n")
+    assert prepare(sweep).location.where == f"{s3}/tiny"
+    assert prepare(sweep, results=tmp_path).location.where == str(tmp_path / "tiny")
+
+
+@pytest.mark.slow
+def test_results_in_storage_are_reused(s3: str, tmp_path: Path, capsys: Capsys) -> None:
+    sweep = write_tiny(tmp_path, *SMALL)
+    job = prepare(sweep, results=s3)
+    run(job, executor=OneByOne())
+    reuse = ("--results", tmp_path / "other", "--reuse", f"{s3}/tiny")
+    code, out, _ = hpxfer(capsys, "plan", sweep, *reuse)
+    assert (code, f"{NUM_TRIALS} trials are copied from {s3}/tiny" in out) == (0, True)

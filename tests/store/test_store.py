@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from fixture_types import Folders
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
 from made_results import DIGEST, SPEC, files, made, stored, trials_of
+from user_sweeps import ARMS, TABLES
 
 from hpxfer.model.cost import count_params
-from hpxfer.store import CURVES, SHAPE_COLUMNS, TRIALS, Store
-from hpxfer.trial import Setting
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec import load_sweep, parse_sweep
+from hpxfer.spec.recipe_file import LossName
+from hpxfer.spec.sweep import JudgeSpec
+from hpxfer.store import CURVES, SHAPE_COLUMNS, SWEEP_FILE, TRIALS, Store
+from hpxfer.store.losses import LOSS_COLUMNS, LOSS_NUMBERS
+from hpxfer.store.schema import UNKNOWN_SETTING, shape_of_row
+from hpxfer.trial import DataRef, Expansion, Setting, Trial
 from hpxfer.trial.identity import LOCAL, canonical
+from hpxfer.trial.result import TrialResult
 
 TRIALS_OF_SPEC = trials_of()
 
@@ -67,6 +78,10 @@ def test_columns_and_the_json_of_the_rest_are_the_whole_setting(tmp_path: Path) 
     assert not set(rest) & set(row)
     assert row["data_digest"] == DIGEST
     assert rest["init"]["matrices"] == "fan_in"
+    for field in TRIALS:
+        text = row[field.name]
+        if field.metadata[b"unit"] == b"JSON" and text is not None:
+            assert text == canonical(json.loads(text))
 
 
 def test_curves_come_back_point_by_point(tmp_path: Path) -> None:
@@ -81,15 +96,12 @@ def test_curves_come_back_point_by_point(tmp_path: Path) -> None:
     ]
     rows = [tuple(row.values()) for row in store.read_curves().to_pylist()]
     assert [(*row[:-1], repr(row[-1])) for row in rows] == expected
-
-
-def test_no_curves_at_all(tmp_path: Path) -> None:
-    store = Store.open(tmp_path, write=True)
-    store.append([(trial, replace(result, curves=())) for trial, result in map(made, TRIALS_OF_SPEC[:2])])
-    store.append([])
-    store.compact()
-    assert sorted(files(tmp_path)) == ["curves.parquet", "trials.parquet"]
-    assert (len(store.read_trials()), len(store.read_curves())) == (2, 0)
+    none = Store.open(tmp_path / "none", write=True)  # no curves at all
+    none.append([(trial, replace(result, curves=())) for trial, result in map(made, TRIALS_OF_SPEC[:2])])
+    none.append([])
+    none.compact()
+    assert sorted(files(tmp_path / "none")) == ["curves.parquet", "trials.parquet"]
+    assert (len(none.read_trials()), len(none.read_curves())) == (2, 0)
 
 
 def test_pandas_alone_reads_the_files(tmp_path: Path) -> None:
@@ -135,36 +147,6 @@ def test_finished_and_diverged_trials_are_done_and_failed_ones_are_not(tmp_path:
     assert Store.open(tmp_path, write=False).done_ids() == {first.id, second.id, third.id}
 
 
-@pytest.mark.parametrize("compact", [False, True])
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-@pytest.mark.parametrize(
-    ("loser", "winner"),
-    [(("failed", 9), ("finished", 1)), (("failed", 9), ("diverged", 1)), (("finished", 1), ("diverged", 2))],
-)
-def test_one_result_stands_for_a_trial_with_its_own_curves(
-    tmp_path: Path, loser: tuple, winner: tuple, order: tuple[int, int], compact: bool
-) -> None:
-    trial = TRIALS_OF_SPEC[0]
-    pairs = [made(trial, status, at=at) for status, at in (loser, winner)]
-    store = Store.open(tmp_path, write=True)
-    for index in order:
-        store.append([pairs[index]])
-    if compact:
-        store.compact()
-    alone = Store.open(tmp_path / "alone", write=True)
-    alone.append([pairs[1]])
-    assert stored(tmp_path) == stored(tmp_path / "alone")
-
-
-def test_twice_in_one_write_is_stored_once(tmp_path: Path) -> None:
-    trial = TRIALS_OF_SPEC[0]
-    store = Store.open(tmp_path, write=True)
-    store.append([made(trial, at=5), made(trial, "failed", at=9), made(trial, at=2)])
-    Store.open(tmp_path / "alone", write=True).append([made(trial, at=5)])
-    assert stored(tmp_path) == stored(tmp_path / "alone")
-    assert len(pq.read_table(tmp_path / "trials-000001.parquet")) == 1
-
-
 @st.composite
 def _histories(draw: st.DrawFn) -> list[list[int] | None]:
     """Return the indices of all results in any order, cut into any writes, with None for a `compact`."""
@@ -180,9 +162,7 @@ def _histories(draw: st.DrawFn) -> list[list[int] | None]:
 
 @given(history=_histories())
 @settings(max_examples=examples(25), deadline=None)
-def test_any_split_and_order_gives_the_same_table(
-    tmp_path_factory: pytest.TempPathFactory, history: list[list[int] | None]
-) -> None:
+def test_any_split_and_order_gives_the_same_table(tmp_path_factory: Folders, history: list[list[int] | None]) -> None:
     first, second, third, fourth, *_ = TRIALS_OF_SPEC
     pairs = [
         made(first, "failed", at=1),
@@ -219,6 +199,9 @@ def test_compacting_again_changes_nothing(tmp_path: Path) -> None:
     store.compact()
     assert files(tmp_path) == before
     assert sorted(before) == ["curves.parquet", "trials.parquet"]
+    store = Store.open(tmp_path / "new", write=False)  # a folder that is not there is an empty store
+    assert (store.done_ids(), len(store.read_trials()), len(store.read_curves())) == (set(), 0, 0)
+    assert not (tmp_path / "new").exists()
 
 
 def test_another_driver_never_takes_a_number_in_use(tmp_path: Path) -> None:
@@ -229,23 +212,88 @@ def test_another_driver_never_takes_a_number_in_use(tmp_path: Path) -> None:
     assert first.done_ids() == other.done_ids() == {trial.id for trial in TRIALS_OF_SPEC[:4]}
 
 
-def test_a_folder_that_is_not_there_is_an_empty_store(tmp_path: Path) -> None:
-    store = Store.open(tmp_path / "new", write=False)
-    assert store.done_ids() == set()
-    assert len(store.read_trials()) == len(store.read_curves()) == 0
-    assert not (tmp_path / "new").exists()
+def test_every_loss_has_a_column_a_field_and_a_name_in_sweeps_and_recipes() -> None:
+    assert set(LOSS_NUMBERS) <= set(TRIALS.names) & {field.name for field in fields(TrialResult)}
+    assert get_args(JudgeSpec.model_fields["loss"].annotation) == tuple(LOSS_COLUMNS) == get_args(LossName)
 
 
-def test_json_columns_are_canonical(tmp_path: Path) -> None:
+EDITED = SPEC.model_copy(update={"seeds": (0, 1, 2)})
+
+
+def test_an_edited_sweep_is_kept_beside(tmp_path: Path) -> None:
     store = Store.open(tmp_path, write=True)
-    store.append([made(TRIALS_OF_SPEC[-1])])
-    (row,) = store.read_trials().to_pylist()
-    for field in TRIALS:
-        text = row[field.name]
-        if field.metadata[b"unit"] == b"JSON" and text is not None:
-            assert text == canonical(json.loads(text))
+    store.save_sweep(SPEC, DIGEST)
+    data = SPEC.data.model_copy(update={"digest": DIGEST})
+    assert load_sweep(tmp_path / SWEEP_FILE) == SPEC.model_copy(update={"data": data})
+    old = files(tmp_path)[SWEEP_FILE]
+    store.save_sweep(SPEC, DIGEST)
+    assert files(tmp_path) == {SWEEP_FILE: old}
+    store.save_sweep(EDITED, DIGEST)
+    store.save_sweep(SPEC, DIGEST)
+    store.save_sweep(EDITED, DIGEST)
+    kept = f"sweep-{hashlib.blake2b(old).hexdigest()[:8]}.yaml"
+    assert files(tmp_path)[kept] == old
+    assert len(files(tmp_path)) == 3
+    assert load_sweep(tmp_path / SWEEP_FILE).seeds == (0, 1, 2)
+    assert load_sweep(tmp_path / kept).seeds == (0, 1)
 
 
-def test_the_made_up_sweep_has_enough_trials() -> None:
-    assert len(TRIALS_OF_SPEC) == len({trial.id for trial in TRIALS_OF_SPEC}) == 18
-    assert SPEC.judged_hp == "lr"
+def test_the_place_of_the_old_one_is_never_overwritten(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, write=True)
+    (tmp_path / SWEEP_FILE).write_bytes(b"\xff by hand")
+    name = hashlib.blake2b(b"\xff by hand").hexdigest()
+    (tmp_path / f"sweep-{name[:8]}.yaml").write_text("another")
+    store.save_sweep(SPEC, DIGEST)
+    found = files(tmp_path)
+    assert (found[f"sweep-{name[:8]}.yaml"], found[f"sweep-{name}.yaml"]) == (b"another", b"\xff by hand")
+
+
+DATA = DataRef(digest="d1", tokenizer="none", vocab_size=0)
+
+
+def user_trials(text: str) -> list[Trial]:
+    return list(Expansion(parse_sweep(text), DATA).trials())
+
+
+def store_of(folder: Path, trials: list[Trial]) -> Store:
+    store = Store.open(folder, write=True)
+    store.append([made(trial) for trial in trials])
+    return store
+
+
+def test_what_is_not_known_is_null(tmp_path: Path) -> None:
+    (arm, table) = (user_trials(text)[-1] for text in (ARMS, TABLES))
+    rows = {row["trial_id"]: row for row in store_of(tmp_path, [arm, table]).read_trials().to_pylist()}
+    unknown = {"params_total", "params_active", "context", "vocab_size", "tokenizer", "num_experts", "head_dim"}
+    for row in rows.values():
+        assert {name: row[name] for name in unknown} == dict.fromkeys(unknown)
+    assert (rows[arm.id]["width"], rows[arm.id]["depth"]) == (None, None)
+    assert (rows[table.id]["width"], rows[table.id]["depth"]) == (128, 2)
+
+
+def test_a_shape_comes_back_from_arrow_and_from_pandas(tmp_path: Path) -> None:
+    """In pandas a null of a whole number is NaN, and a column with one holds floats."""
+    built_in, *users = [trials_of()[0], *user_trials(ARMS), *user_trials(TABLES)]
+    store = store_of(tmp_path, [built_in, *users])
+    shapes = {trial.id: trial.shape for trial in (built_in, *users)}
+    table = store.read_trials(["trial_id", *SHAPE_COLUMNS])
+    frame = table.to_pandas()
+    assert frame["width"].isna().any()
+    for rows in (table.to_pylist(), frame.to_dict("records"), frame.astype(object).to_dict("records")):
+        assert {row["trial_id"]: shape_of_row(row) for row in rows} == shapes
+    assert shape_of_row({**dict.fromkeys(SHAPE_COLUMNS, float("nan")), "own": None}) == Shape(width=0, depth=0)
+
+
+def test_built_in_and_user_trials_lie_in_one_folder_and_only_theirs_have_nulls(tmp_path: Path) -> None:
+    store = store_of(tmp_path, [*trials_of()[:3], *user_trials(ARMS)[:3]])
+    frame = store.read_trials().to_pandas()
+    is_own = frame["own"].notna()
+    assert is_own.sum() == 3
+    nullable = [*UNKNOWN_SETTING, "width", "params_total"]
+    assert frame.loc[~is_own, [name for name in nullable if name != "trainer"]].notna().all(axis=None)
+    assert frame.loc[is_own, "trainer"].notna().all()
+    assert frame.loc[~is_own, "trainer"].isna().all()
+    trial, result = made(user_trials(ARMS)[-1])
+    store.append([(trial, replace(result, loss_name="eval", loss_unit="bits per byte"))])
+    row = next(row for row in store.read_trials().to_pylist() if row["trial_id"] == trial.id)
+    assert (row["loss_name"], row["loss_unit"]) == ("eval", "bits per byte")

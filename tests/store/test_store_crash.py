@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from deaths import die_after
+from fixture_types import Patch
 from made_results import files, made, stored, trials_of
 
 from hpxfer.host.files import remove_half_written
@@ -29,7 +30,7 @@ def filled(folder: Path, *, compacted: bool) -> Store:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool) -> None:
+def test_compact(tmp_path: Path, monkeypatch: Patch, compacted: bool) -> None:
     filled(tmp_path / "plain", compacted=False)
     expected = stored(tmp_path / "plain")
     num_steps, died = 0, True
@@ -48,7 +49,7 @@ def test_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacted: boo
 
 
 @pytest.mark.parametrize("then_compact", [False, True])
-def test_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then_compact: bool) -> None:
+def test_append(tmp_path: Path, monkeypatch: Patch, then_compact: bool) -> None:
     new = made(TRIALS_OF_SPEC[6], at=7)
     filled(tmp_path / "before", compacted=True)
     filled(tmp_path / "after", compacted=True).append([new])
@@ -72,7 +73,7 @@ def test_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then_compact: b
     assert seen == [False] * 5 + [True] * 2
 
 
-def test_curves_of_an_append_that_died_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curves_of_an_append_that_died_are_named(tmp_path: Path, monkeypatch: Patch) -> None:
     store = Store.open(tmp_path, write=True)
     assert die_after(3, monkeypatch, lambda: store.append([made(TRIALS_OF_SPEC[0])]))
     assert [name for name in files(tmp_path) if name.endswith(".parquet")] == ["curves-000001.parquet"]
@@ -82,9 +83,7 @@ def test_curves_of_an_append_that_died_are_named(tmp_path: Path, monkeypatch: py
     assert "trials-000002.parquet" in files(tmp_path)
 
 
-def test_curves_of_an_append_that_died_go_once_their_trials_are_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_curves_of_an_append_that_died_go_once_their_trials_are_stored(tmp_path: Path, monkeypatch: Patch) -> None:
     store = Store.open(tmp_path, write=True)
     first, second = (made(trial) for trial in TRIALS_OF_SPEC[:2])
     assert die_after(3, monkeypatch, lambda: store.append([first, second]))

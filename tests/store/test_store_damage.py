@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import resource
 import tempfile
@@ -14,6 +15,7 @@ from typing import NoReturn
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fixture_types import Patch
 from made_results import files, made, trials_of
 
 from hpxfer.errors import HpxferError, cut
@@ -57,7 +59,7 @@ def check_passed_over(folder: Path, name: str, why: str) -> Store:
     return store
 
 
-@pytest.mark.parametrize("part", [0, 1, 4, 8, 0.3, 0.8, -8, -4, -1])
+@pytest.mark.parametrize("part", [0, 4, 0.3, -8, -1])
 def test_a_truncated_trials_file(folder: Path, part: float) -> None:
     name = "trials-000002.parquet"
     content = (folder / name).read_bytes()
@@ -102,7 +104,7 @@ def test_a_flipped_byte_never_gives_wrong_numbers(folder: Path) -> None:
     assert noticed
 
 
-def test_a_file_is_read_in_full_once_and_again_if_it_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_in_full_once_and_again_if_it_changes(folder: Path, monkeypatch: Patch) -> None:
     asked: list[list[str] | None] = []
     real = parquet.table
 
@@ -138,28 +140,29 @@ def test_a_flipped_byte_in_curves_keeps_them_out_of_compact(folder: Path) -> Non
     assert store.without_curves() == {IDS[1]}
 
 
-def test_a_foreign_parquet_file(folder: Path) -> None:
-    pq.write_table(pa.table({"trial_id": ["a"]}), folder / "trials-000007.parquet")
-    store = check_passed_over(folder, "trials-000007.parquet", "a Parquet file that hpxfer did not write")
+def foreign() -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"trial_id": ["a"]}), file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("trials-000007.parquet", foreign(), "a Parquet file that hpxfer did not write"),
+        ("trials-7.parquet", "trials-000001.parquet", "not a name that the store gives"),
+        ("trials-000009.parquet", "curves-000001.parquet", "has no column trial_id of type string"),
+        ("trials-000004.parquet", b"", "an empty file"),
+        ("trials-000004.parquet", b"PAR1" + b"\x07" * 300 + b"PAR1", "not a whole Parquet file"),
+    ],
+)
+def test_a_file_that_is_not_the_stores(folder: Path, name: str, content: bytes | str, why: str) -> None:
+    put(folder / name, (folder / content).read_bytes() if isinstance(content, str) else content)
+    store = check_passed_over(folder, name, why)
     assert "a" not in store.done_ids()
-    store.append([made(TRIALS_OF_SPEC[7])])
-    assert "trials-000008.parquet" in files(folder)
-
-
-def test_a_parquet_file_of_another_name(folder: Path) -> None:
-    put(folder / "trials-7.parquet", (folder / "trials-000001.parquet").read_bytes())
-    check_passed_over(folder, "trials-7.parquet", "not a name that the store gives")
-
-
-def test_the_wrong_table_under_a_name(folder: Path) -> None:
-    put(folder / "trials-000009.parquet", (folder / "curves-000001.parquet").read_bytes())
-    check_passed_over(folder, "trials-000009.parquet", "has no column trial_id of type string")
-
-
-@pytest.mark.parametrize("content", [b"", b"\x00\xff" * 500, b"PAR1" + b"\x07" * 300 + b"PAR1", b"not a table"])
-def test_bytes_that_are_no_parquet_file(folder: Path, content: bytes) -> None:
-    put(folder / "trials-000004.parquet", content)
-    check_passed_over(folder, "trials-000004.parquet", "an empty file" if not content else "not a whole Parquet file")
+    if "000007" in name:
+        store.append([made(TRIALS_OF_SPEC[7])])
+        assert "trials-000008.parquet" in files(folder)
 
 
 def test_a_folder_and_a_dead_link_under_the_name_of_a_file(folder: Path) -> None:
@@ -174,7 +177,7 @@ def test_a_folder_and_a_dead_link_under_the_name_of_a_file(folder: Path) -> None
     assert (folder / "trials-000006.parquet").exists()
 
 
-def test_a_file_without_read_permission(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_read_permission(folder: Path, monkeypatch: Patch) -> None:
     whole = pa.OSFile
 
     def guarded(path: bytes) -> pa.OSFile:
@@ -192,8 +195,7 @@ def test_curves_without_their_trials_are_named(folder: Path) -> None:
     assert IDS[1] not in store.read_curves()["trial_id"].to_pylist()
 
 
-@pytest.mark.parametrize("name", ["trials.parquet", "curves.parquet"])
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("name", "whole"), [("trials.parquet", True), ("curves.parquet", False)])
 def test_compact_never_overwrites_what_it_cannot_read(folder: Path, name: str, whole: bool) -> None:
     if whole:
         pq.write_table(pa.table({"x": [1]}), folder / name)
@@ -251,8 +253,9 @@ def test_curves_that_are_all_that_is_left_are_not_overwritten(folder: Path) -> N
     assert store.done_ids() == {IDS[0]}
 
 
-@pytest.mark.parametrize("write", [True, False])
-@pytest.mark.parametrize(("kind", "version"), [("trials", b"9"), ("curves", b"9"), ("trials", b"9" * 5000)])
+@pytest.mark.parametrize(
+    ("write", "kind", "version"), [(True, "trials", b"9"), (False, "curves", b"9"), (True, "trials", b"9" * 5000)]
+)
 def test_another_schema_is_refused_before_anything_is_touched(
     folder: Path, kind: str, version: bytes, write: bool
 ) -> None:
@@ -307,8 +310,8 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path, below: str) -> None:
     assert (tmp_path / "x").read_text() == "mine"
 
 
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT])
-def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOSPC])
+def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: Patch, code: int) -> None:
     def refuse(**_: object) -> NoReturn:
         raise OSError(code, os.strerror(code))
 
@@ -319,13 +322,9 @@ def test_a_folder_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monke
     assert str(error.value) == (
         f"{folder}: cannot be written: {os.strerror(code)}; choose another folder with --results"
     )
-    assert files(folder) == before
     assert Store.open(folder, write=False).done_ids() == set(IDS[:3])
-
-
-def test_the_proof_that_a_folder_can_be_written_leaves_nothing(folder: Path) -> None:
-    before = files(folder)
-    Store.open(folder, write=True)
+    monkeypatch.undo()
+    Store.open(folder, write=True)  # its proof that it can be written leaves nothing
     assert files(folder) == before
 
 

@@ -1,20 +1,24 @@
-"""`precision: auto` is decided once, from the device that will train. A folder goes on with what it began with."""
+"""Precision and kernels are decided once, from the device that will train; a folder goes on with what it began with."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import hpxfer
-from driver_cases import InProcess, Made, trained
+from fixture_types import Capsys, Patch
+from made_executors import InProcess, Made, trained
 from tiny import write_tiny
+from waiting import until
 
+from hpxfer.bench.cases import write_tokens
 from hpxfer.coordinates.checking import check
 from hpxfer.driver import measured, prepare, run
 from hpxfer.driver import prepared as driver_job
@@ -33,7 +37,7 @@ SEEDS = ("seeds: 2", "seeds: 1")
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Any:
+def device(monkeypatch: Patch) -> Any:
     """Return what makes this machine, as the planner sees it, a device."""
 
     def use(found: Device) -> None:
@@ -67,7 +71,6 @@ def test_the_default_stays_float32_on_every_device(device: Any, tmp_path: Path) 
     device(H100)
     job = prepare(write_tiny(tmp_path), results=tmp_path)
     assert job.spec.precision == "float32"
-    assert job.plan.chosen is not None
     assert job.plan.chosen.line() is None
 
 
@@ -82,9 +85,7 @@ def test_no_setting_has_auto(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_everything_after_the_plan_sees_the_value(
-    device: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_everything_after_the_plan_sees_the_value(device: Any, tmp_path: Path, capsys: Capsys) -> None:
     device(H100)
     sweep, folder = sweep_of(tmp_path, "auto"), tmp_path / "tiny"
     planned = json.loads(hpxfer(capsys, "plan", sweep, "--results", tmp_path, "--trials", "--json")[1])
@@ -111,9 +112,7 @@ def test_a_check_trains_on_the_cpu(tmp_path: Path) -> None:
     assert check("completep-moe", sweep=spec, points=(16, 24, 32, 40), steps=2, seeds=1).axes
 
 
-def test_a_folder_goes_on_with_what_it_began_with(
-    device: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_goes_on_with_what_it_began_with(device: Any, tmp_path: Path, capsys: Capsys) -> None:
     """The first run dies in the middle, on a GPU; the next one is on a CPU."""
     sweep = sweep_of(tmp_path, "auto", ("workers: 2", "workers: 2, stack_size: 2"))
     device(H100)
@@ -153,11 +152,8 @@ def test_a_driver_that_is_killed_has_begun(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, "bfloat16", *longer)
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path)]
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "tiny").glob("trials*.parquet")):
-        assert driver.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: list((tmp_path / "tiny").glob("trials*.parquet")) or driver.poll() is not None, "no trial is stored")
+    assert driver.poll() is None
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     job = prepare(sweep_of(tmp_path, "auto", *longer), results=tmp_path)
@@ -213,7 +209,7 @@ def test_two_runs_that_begin_at_once_train_in_one_precision(device: Any, tmp_pat
 
 
 def test_other_hardware_is_priced_in_its_precision_and_changes_no_id(
-    device: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    device: Any, tmp_path: Path, capsys: Capsys
 ) -> None:
     device(CPU)
     sweep = sweep_of(tmp_path, "auto")
@@ -245,3 +241,96 @@ def test_time_that_was_measured_in_one_precision_says_nothing_of_the_other(devic
     assert not measured(store, cuda=False, precision="bfloat16")
     other = prepare(sweep_of(tmp_path, "bfloat16"), results=tmp_path).plan
     assert not any(row.is_measured for row in other.shapes)
+
+
+@pytest.fixture
+def compiled(monkeypatch: Patch) -> None:
+    """Triton's interpreter, which runs on a CPU, is for the tests of kernels only."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+def sweep_on(
+    monkeypatch: Patch, folder: Path, device: Device, kernels: str, *, installed: bool, training: str = ""
+) -> Path:
+    """Return a sweep file on a machine with a device, with or without triton."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: (object() if installed else None) if name == "triton" else found(name)
+    )
+    monkeypatch.setattr(driver_job, "this_machine", lambda asked: CPU if asked == "cpu" else device)
+    edits = ("executor: local, workers: 2", f"executor: local, workers: 2, kernels: {kernels}")
+    return write_tiny(folder, edits, ("training: {", f"training: {{{training}"))
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(
+    ("device", "kernels", "installed", "training", "text"),
+    [
+        (H100, "auto", False, "", r"kernels: auto means .* triton is not installed; pip install 'hpxfer\[triton\]'"),
+        (H100, "triton", False, "", "kernels: triton means the Triton kernels on CUDA"),
+        (H100, "torch", True, "determinism: strict, ", "determinism: strict on CUDA needs the Triton kernels"),
+        (CPU, "triton", True, "", "kernels: triton needs a CUDA device .* the device is cpu; give kernels: auto"),
+    ],
+)
+def test_a_run_is_refused_before_it_writes(
+    device: Device, kernels: str, installed: bool, training: str, text: str, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    file = sweep_on(monkeypatch, tmp_path, device, kernels, installed=installed, training=training)
+    with pytest.raises(HpxferError, match=rf"{file.name}:\d+: (resources|training)\.{text}"):
+        run(file, results=tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+    plan = prepare(file, results=tmp_path / "results").plan
+    assert [line for line in plan.cautions if "the Triton kernels" in line or "triton needs" in line]
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(
+    ("device", "kernels", "cautions"),
+    [
+        (H100, "auto", []),
+        (H100, "triton", []),
+        (H100, "torch", ["resources.kernels: torch is a debugging aid on CUDA"]),
+        (CPU, "auto", []),
+        (CPU, "torch", []),
+    ],
+)
+def test_others_run_and_a_plan_names_the_debugging_aid(
+    device: Device, kernels: str, cautions: list[str], monkeypatch: Patch, tmp_path: Path
+) -> None:
+    file = sweep_on(monkeypatch, tmp_path, device, kernels, installed=True)
+    job = prepare(file, results=tmp_path)
+    found = [line for line in job.plan.cautions if "kernels" in line]
+    assert [line[: len(start)] for line, start in zip(found, cautions, strict=True)] == cautions
+    made = Made()
+    run(job, executor=made)
+    assert trained(made) == len(job.missing)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(
+    ("vocab", "determinism", "precision", "said"),
+    [
+        (50257, "strict", "bfloat16", True),
+        (50259, "strict", "auto", True),
+        (50260, "strict", "bfloat16", False),
+        (50257, "fast", "bfloat16", False),
+        (50257, "strict", "float32", False),
+    ],
+)
+def test_a_vocabulary_that_is_slow_in_strict_kernels(
+    vocab: int, determinism: str, precision: str, said: bool, monkeypatch: Patch, tmp_path: Path
+) -> None:
+    write_tokens(tmp_path / "a.bin", 10_000, 256)
+    training = f"determinism: {determinism}, "
+    file = sweep_on(monkeypatch, tmp_path, H100, "auto", installed=True, training=training)
+    data = f"data: {{source: tokens:{tmp_path / 'a.bin'}, vocab_size: {vocab}}}\nprecision: {precision}"
+    file.write_text(re.sub(r"data: .*", data, file.read_text()))
+    found = [line for line in prepare(file, results=tmp_path).plan.cautions if "readout" in line]
+    assert ["pad the vocabulary to 50260" in line for line in found] == [True] * said
+
+
+@pytest.mark.usefixtures("compiled")
+def test_the_nodes_of_a_cluster_may_have_what_this_machine_lacks(monkeypatch: Patch, tmp_path: Path) -> None:
+    file = sweep_on(monkeypatch, tmp_path, H100, "auto", installed=False)
+    monkeypatch.setattr(driver_job, "_device", lambda resources, address: H100)
+    assert not [line for line in prepare(file, results=tmp_path, address="far:1").plan.cautions if "Triton" in line]
