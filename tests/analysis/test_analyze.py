@@ -10,6 +10,7 @@ import pytest
 from planted_results import planted_results
 from planted_store import PlantedStore
 from sweep_text import edited
+from there import there
 
 from hpxfer.analysis import Analysis, analyze
 from hpxfer.spec import parse_sweep
@@ -36,8 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
 
 def test_the_verdicts_are_those_of_what_was_planted(whole: Analysis) -> None:
     assert (whole.hp, whole.loss, [report.hp for report in whole.reports]) == ("lr", "validation", ["lr", "init_scale"])
-    assert whole.report is not None
-    verdicts = {finding.key: finding.verdict for finding in whole.report.findings}
+    verdicts = {finding.key: finding.verdict for finding in there(whole.report).findings}
     assert verdicts["width", "completep-moe"] == "transfers"
     assert verdicts["width", "sp"] == "drifts"
 
@@ -71,9 +71,7 @@ def test_numbers_are_those_that_were_planted(whole: Analysis) -> None:
         if (answer.parameterization, answer.count) == ("completep-moe", "total")
     )
     assert law.floor == pytest.approx(PLAN.floor, abs=0.05)
-    assert law.floor_low is not None
-    assert law.floor_high is not None
-    assert law.floor_low <= PLAN.floor <= law.floor_high
+    assert there(law.floor_low) <= PLAN.floor <= there(law.floor_high)
     stability = next(
         answer
         for answer in whole.found("stability")
@@ -138,5 +136,4 @@ def test_a_partial_store_says_what_it_can_and_why_not_the_rest(name: str, tmp_pa
 def test_all_diverged_is_said_and_not_raised(tmp_path: Path) -> None:
     found = made(tmp_path, *SMALL, plan=PlantedStore(cliff=-10.0))
     assert all(all(answer.all_diverge) for answer in found.found("stability"))
-    assert found.report is not None
-    assert {answer.verdict for answer in found.report.findings} == {"undecided"}
+    assert {answer.verdict for answer in there(found.report).findings} == {"undecided"}

@@ -9,6 +9,7 @@ import pytest
 from planted_results import DIGEST, planted_results
 from planted_store import PlantedStore
 from sweep_text import edited
+from there import there
 
 from hpxfer.analysis import FollowUp, followup_sweep, transfer_report
 from hpxfer.analysis.analyze import _sweep_file
@@ -57,8 +58,7 @@ def ids(spec: SweepSpec) -> set[str]:
 
 
 def loaded(followup: FollowUp) -> SweepSpec:
-    assert followup.yaml is not None
-    return parse_sweep(followup.yaml)
+    return parse_sweep(there(followup.yaml))
 
 
 def test_values_and_seeds_are_added_and_every_trial_kept() -> None:
@@ -180,8 +180,7 @@ def test_a_missing_control_is_added_on_the_same_grid(tmp_path: Path) -> None:
     assert ids(alone) < ids(loaded(followup))
     second = planted_results(loaded(followup), tmp_path / "second", plan)
     ours, sp = transfer_report(second).findings
-    assert ours.control is not None
-    assert (ours.control.verdict, ours.control.worst_shape) == (sp.verdict, sp.shapes[-1].shape)
+    assert (there(ours.control).verdict, there(ours.control).worst_shape) == (sp.verdict, sp.shapes[-1].shape)
     assert followup_sweep(second.spec, [transfer_report(second)]).yaml is None
 
 

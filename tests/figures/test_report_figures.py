@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from looks import drawn_texts, plain, unlabeled
 from planted_sweeps import Planted, plant
+from there import there
 
 from hpxfer.analysis import Finding, TransferReport, report_line
 from hpxfer.figures.broken_axis import BrokenAxis
@@ -49,16 +50,13 @@ def test_optima_stand_with_their_intervals_by_scale_the_control_last() -> None:
     assert (first.parameterization, last.parameterization) == ("completep-moe", "sp")
     assert [scale for scale, *_ in first.points] == [1.0, 2.0, 4.0, 8.0, 16.0]
     for _, y, found in first.points:
-        assert found.low_log2 is not None
-        assert found.high_log2 is not None
-        assert found.low_log2 < y < found.high_log2
+        assert there(found.low_log2) < y < there(found.high_log2)
 
 
 def test_the_fitted_line_goes_through_the_optima() -> None:
     """And not the one of another slope: the center is where the fit has the least error."""
     for fit in optimum(BOTH).lines:
-        assert fit.drift is not None
-        slope = fit.drift.octaves_per_doubling
+        slope = there(fit.drift).octaves_per_doubling
         left, wrong = (
             [y - fit.fitted(math.log2(scale), by) for scale, y, _ in fit.points] for by in (slope, slope + 0.5)
         )
@@ -68,8 +66,7 @@ def test_the_fitted_line_goes_through_the_optima() -> None:
 
 def test_the_title_tells_the_drift_with_its_interval() -> None:
     title = optimum(BOTH).title
-    slope = next(finding.drift for finding in BOTH.findings if finding.parameterization == "sp")
-    assert slope is not None
+    slope = there(next(finding.drift for finding in BOTH.findings if finding.parameterization == "sp"))
     assert title.startswith("Drift of the best lr along width, in octaves per doubling: completep-moe ")
     assert f"sp {slope.octaves_per_doubling:+.2f}" in title
 

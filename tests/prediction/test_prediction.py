@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from there import there
 
 import hpxfer
 from hpxfer.errors import HpxferError
@@ -32,9 +33,8 @@ def test_a_target_that_continues_the_width_has_a_loss_and_hps(wide: Prediction) 
     assert (wide.parameterization, wide.hp, wide.value, wide.why_no_loss) == ("completep-moe", "lr", 2.0**-6, None)
     assert wide.target.tokens == 512 * 300  # as the shapes of the axis
     assert wide.loss is not None
-    assert wide.loss.forecast is not None
     assert (wide.loss.axis, wide.loss.scale, len(wide.loss.shapes)) == ("width", 512, 4)
-    assert wide.loss.forecast.low < wide.loss.forecast.loss < wide.loss.nearest.loss
+    assert there(wide.loss.forecast).low < there(wide.loss.forecast).loss < wide.loss.nearest.loss
     assert wide.hps.why_not is None
     assert ["fitted from 32 to 256" in caution for caution in wide.hps.cautions] == [True]
 
@@ -48,8 +48,7 @@ def test_tensors_get_what_the_recipe_gives(transfer: Results, wide: Prediction) 
     for row in rows.values():
         assert (row.init, row.lr, row.eps) == (values[row.role].init_std, values[row.role].lr, values[row.role].eps)
     assert rows["attn_q"].lr == pytest.approx(2.0**-6 / 16)
-    assert wide.hps.forward is not None
-    assert wide.hps.forward["readout"] == pytest.approx(32 / 512)
+    assert there(wide.hps.forward)["readout"] == pytest.approx(32 / 512)
     assert wide.hps.router_bias_lr == 0.01
 
 
@@ -71,8 +70,7 @@ def said(found: Prediction) -> str:
     assert found.loss is None or found.loss.forecast is None
     first = str(found).splitlines()[0]
     assert "cannot be said: " in first
-    assert found.why_no_loss is not None
-    assert found.why_no_loss in first
+    assert there(found.why_no_loss) in first
     return first
 
 
@@ -100,15 +98,13 @@ def test_an_hp_that_drifts_is_not_followed_beyond_what_was_measured(transfer: Re
 def test_a_measured_shape_is_named_as_measured(transfer: Results) -> None:
     found = hpxfer.predict(transfer, {**BASE, "width": 128, "expert_width": 128})
     assert found.loss is not None
-    assert found.loss.forecast is not None
     assert f"Measured there: {found.loss.nearest.loss:.3f} nats, mean of 5 seeds." in str(found).splitlines()[0]
-    assert found.loss.forecast.low < found.loss.nearest.loss < found.loss.forecast.high
+    assert there(found.loss.forecast).low < found.loss.nearest.loss < there(found.loss.forecast).high
 
 
 def test_another_base_leaves_fewer_shapes(transfer: Results) -> None:
     found = hpxfer.predict(transfer.from_base("w64"), WIDE)
-    assert found.loss is not None
-    assert [shape.scale for shape in found.loss.shapes] == [64, 128, 256]
+    assert [shape.scale for shape in there(found.loss).shapes] == [64, 128, 256]
     assert "got 2 (width 128, 256)" in said(hpxfer.predict(transfer.from_base("w128"), WIDE))
 
 

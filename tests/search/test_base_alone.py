@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from landscape import LR, Landscape, expansion_of
 from searched import searched
+from there import there
 
 from hpxfer.analysis import analyze
 from hpxfer.analysis.statistics.pair_optima import PairOptimum
@@ -67,8 +68,7 @@ def test_each_hp_on_an_edge_of_the_last_grid_is_a_bound(far: Results) -> None:
     (arm,) = analyze(far).found("search_best")
     assert arm.on_edge == bound
     recipe = recipe_of(far).file
-    assert recipe.provenance.search is not None
-    assert recipe.provenance.search.bounds == (bound,)
+    assert there(recipe.provenance.search).bounds == (bound,)
     assert f"{bound} is a bound, no optimum" in doubts(recipe)
     inside = searched(staged(), Landscape(optima={**FAR, "router.lr_mult": -7.0}), far.folder / "inside", at_once=64)
     (arm,) = analyze(inside).found("search_best")
@@ -129,8 +129,7 @@ def test_pairs_alone_are_compared_with_the_whole_stage(tmp_path: Path) -> None:
         ("fine", "router.lr_mult", "attn_q.lr_mult"),
     ]
     for pair in found:
-        assert pair.cost_nats is not None
-        assert pair.cost_nats >= 0
+        assert there(pair.cost_nats) >= 0
         assert pair.differ == ((pair.best_first, pair.best_second) != (pair.alone_first, pair.alone_second))
     assert any(pair.differ for pair in found)
     plain = searched(staged(), Landscape(optima={**FAR, "router.lr_mult": 4.0}), tmp_path / "plain", at_once=64)
@@ -145,8 +144,7 @@ def test_a_product_grid_of_the_base_has_the_best_of_all_its_cells(grid: Results)
     """The line of an HP through base values has another best, which no report may name."""
     recipe = recipe_of(grid).file
     assert {name: recipe.hps.multipliers.get(name, recipe.hps.init_scale) for name in BEST} == BEST
-    assert recipe.provenance.search is not None
-    assert recipe.provenance.search.bounds == ("router.lr_mult <= 0.0625",)
+    assert there(recipe.provenance.search).bounds == ("router.lr_mult <= 0.0625",)
     analysis = analyze(grid)
     (arm,) = analysis.found("search_best")
     assert arm.num_diverged == 2 * 3, "two of nine pairs of multipliers, at three scales of the init"

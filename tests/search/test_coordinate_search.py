@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from landscape import LR, Landscape, Ran, expansion_of, run
+from there import there
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
@@ -27,9 +28,7 @@ def tuned(landscape: Landscape, options: str = ORDER, seeds: int = 3) -> Ran:
 def kept(ran: Ran) -> HPs:
     assert isinstance(ran.search, RoundSearch)
     (played,) = ran.search.play(ran.outcomes)
-    assert played.end is not None
-    assert played.end.best is not None
-    return played.end.best
+    return there(there(played.end).best)
 
 
 PLANTED = {"lr": -6.0, "attn_q.lr_mult": -4.0, "router.lr_mult": -2.0}

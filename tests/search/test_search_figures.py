@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from landscape import LR, Landscape, expansion_of
 from searched import searched
+from there import there
 
 from hpxfer.analysis import Analysis, analyze
 from hpxfer.analysis.statistics.search_progress import search_progress
@@ -109,8 +110,7 @@ def test_arms_of_a_shape_are_compared_over_as_many_trials(told) -> None:  # type
     assert set(by_arm) == {("w32", "completep-moe = sp"), ("w64", "completep-moe"), ("w64", "sp")}
     for best_of_arm in by_arm.values():
         lowest = min(p.mean for arm in search_progress(results) for p in arm.points if arm.shape == best_of_arm.shape)
-        assert best_of_arm.best_nats is not None
-        assert best_of_arm.best_nats - (best_of_arm.behind_nats or 0.0) == pytest.approx(lowest)
+        assert there(best_of_arm.best_nats) - (best_of_arm.behind_nats or 0.0) == pytest.approx(lowest)
     assert sorted(best_of_arm.behind_nats == 0.0 for best_of_arm in by_arm.values()) == [False, True, True]
 
 
@@ -140,9 +140,7 @@ def test_coordinate_keeps_what_wins_and_says_by_how_much(told) -> None:  # type:
     assert [step.multiplier for step in kept] == ["router.lr_mult"]
     assert kept[0].ratio in (2.0**-4, 2.0**-2), "both are an octave from the planted optimum"
     for step in kept:
-        assert step.gain_nats is not None
-        assert step.se_nats is not None
-        assert step.gain_nats > step.needed * step.se_nats
+        assert there(step.gain_nats) > step.needed * there(step.se_nats)
     (figure,) = [figure for name, figure in figures.items() if name.startswith("search-steps")]
     assert "1 of 2 changes won" in figure.title
 

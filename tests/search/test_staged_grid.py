@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from landscape import LR, Landscape, Ran, bound_of, expansion_of, run, search_of
+from there import there
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
@@ -30,10 +31,8 @@ def played(ran: Ran) -> ArmHistory:
 
 
 def found(ran: Ran) -> HPs:
-    end = played(ran).end
-    assert end is not None
-    assert end.best is not None
-    return end.best
+    end = there(played(ran).end)
+    return there(end.best)
 
 
 @given(init=st.floats(-11, 11), router=st.floats(-11, 11))

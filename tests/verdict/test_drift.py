@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
+from there import there
 
 from hpxfer.verdict.drift import DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift
 
@@ -16,17 +17,14 @@ from hpxfer.verdict.drift import DrawnOptima, Drift, Move, draw_drift, draw_move
 def test_published_learning_rates_over_width() -> None:
     widths = [128.0, 256.0, 512.0, 1024.0, 2048.0]
     optima = [math.log2(lr) for lr in (9.77e-4, 9.77e-4, 9.77e-4, 9.77e-4, 1.95e-3)]
-    drift = fit_drift(widths, optima)
-    assert drift is not None
+    drift = there(fit_drift(widths, optima))
     assert drift.octaves_per_doubling == pytest.approx(0.20, abs=0.001)
     assert drift.se == pytest.approx(math.sqrt(0.4 / 3 / 10), abs=0.001)  # residuals of a step at the end
-    assert drift.low is not None
-    assert drift.low < 0 < drift.octaves_per_doubling  # five bare optima, one of them a step off, prove no drift
+    assert there(drift.low) < 0 < drift.octaves_per_doubling  # five bare optima, one of them a step off, prove no drift
 
 
 def test_two_octaves_down_over_eight_times_the_width() -> None:
-    drift = fit_drift([32.0, 256.0], [-9.0, -11.0])
-    assert drift is not None
+    drift = there(fit_drift([32.0, 256.0], [-9.0, -11.0]))
     assert drift.octaves_per_doubling == pytest.approx(-2 / 3)
     assert drift.se is None
 
@@ -41,8 +39,7 @@ def test_no_slope_through_one_scale() -> None:
 @settings(deadline=None, max_examples=examples(40))
 def test_a_planted_slope_is_found(slope: float, start: float, scales: set[int]) -> None:
     order = [float(scale) for scale in sorted(scales)]
-    drift = fit_drift(order, [start + slope * float(np.log2(scale)) for scale in order])
-    assert drift is not None
+    drift = there(fit_drift(order, [start + slope * float(np.log2(scale)) for scale in order]))
     assert drift.octaves_per_doubling == pytest.approx(slope, abs=1e-6)
     assert drift.se == pytest.approx(0.0, abs=1e-5)
 
@@ -66,9 +63,7 @@ def scales_of(found: DrawnOptima) -> list[float]:
 
 def drift_of(found: DrawnOptima) -> Drift:
     """Return the drift of shapes a doubling apart."""
-    drift = draw_drift(scales_of(found), found, (), ())
-    assert drift is not None
-    return drift
+    return there(draw_drift(scales_of(found), found, (), ()))
 
 
 def move_of(found: DrawnOptima) -> Move:
@@ -79,12 +74,9 @@ def test_the_interval_of_known_errors() -> None:
     drift = drift_of(drawn(0.0, 0.5, 1.0, 1.5, 2.0))
     assert drift.octaves_per_doubling == pytest.approx(0.5, abs=0.005)
     assert drift.se == pytest.approx(0.1 / math.sqrt(10), rel=0.05)
-    assert drift.low is not None
-    assert drift.high is not None
-    assert (drift.high - drift.low) / 2 == pytest.approx(1.96 * 0.1 / math.sqrt(10), rel=0.07)
-    wide = drift.interval(0.98)
-    assert wide is not None
-    assert (wide[1] - wide[0]) / (drift.high - drift.low) == pytest.approx(2.326 / 1.96, rel=0.01)
+    assert (there(drift.high) - there(drift.low)) / 2 == pytest.approx(1.96 * 0.1 / math.sqrt(10), rel=0.07)
+    wide = there(drift.interval(0.98))
+    assert (wide[1] - wide[0]) / (there(drift.high) - there(drift.low)) == pytest.approx(2.326 / 1.96, rel=0.01)
 
 
 @given(
@@ -111,12 +103,10 @@ def test_a_shift_of_all_optima_changes_no_drift_and_no_move(
 def test_a_move_covers_its_ends_the_widest_pair_and_the_line(optima: list[float]) -> None:
     found = drawn(*optima, se=0.05, num=500)
     move = move_of(found)
-    assert move.low is not None
-    assert move.high is not None
     widest = max(((b - a) for i, a in enumerate(optima) for b in optima[i:]), key=abs)
     slope = float(np.polyfit(range(len(optima)), optima, 1)[0]) * (len(optima) - 1)
     for octaves in (optima[-1] - optima[0], widest, slope):
-        assert move.low - 0.15 <= octaves <= move.high + 0.15  # three errors of a difference
+        assert there(move.low) - 0.15 <= octaves <= there(move.high) + 0.15  # three errors of a difference
     assert move.octaves == pytest.approx(optima[-1] - optima[0], abs=0.02)
 
 
@@ -124,18 +114,13 @@ def test_a_move_that_stops_is_no_line_and_its_interval_holds_the_first_step() ->
     found = drawn(-6.4, -5.1, -5.1, -5.1, -5.1)
     drift, move = drift_of(found), move_of(found)
     assert (drift.is_line, move.is_line) == (False, False)
-    assert move.low is not None
-    assert move.high is not None
-    assert move.low < 1.3 < move.high
+    assert there(move.low) < 1.3 < there(move.high)
     first, *others = drift.steps
     assert first.octaves == pytest.approx(1.3, abs=0.02)
-    assert first.low is not None
-    assert first.low > 0.9
+    assert there(first.low) > 0.9
     for step in others:
         assert step.octaves == pytest.approx(0.0, abs=0.02)
-        assert step.low is not None
-        assert step.high is not None
-        assert step.low < 0.0 < step.high
+        assert there(step.low) < 0.0 < there(step.high)
 
 
 def test_lines_are_called_lines_and_bent_ones_are_not() -> None:
@@ -162,15 +147,12 @@ def test_an_optimum_beyond_the_grid_leaves_its_side_open() -> None:
     below = drawn(-6.0, -7.0, -9.5, first=-9.0, last=-3.0)
     drift, move = drift_of(below), move_of(below)
     assert (drift.low, move.low) == (None, None)
-    assert drift.high is not None
-    assert drift.high < -1.0
-    assert move.high is not None
-    assert move.high < -1.0
+    assert there(drift.high) < -1.0
+    assert there(move.high) < -1.0
     inside = move_of(drawn(-6.0, -7.0, -8.5, first=-9.0, last=-3.0))
     assert inside.low is not None
     above = move_of(drawn(-6.0, -5.0, -2.5, first=-9.0, last=-3.0))
-    assert above.low is not None
-    assert above.low > 1.0
+    assert there(above.low) > 1.0
     assert above.high is None
 
 

@@ -11,6 +11,7 @@ import pytest
 from foreign_worlds import Noise, World
 from planted_lines import GRID, MOVES, STAYS, line, with_status
 from planted_sweeps import Planted, plant
+from there import there
 from verdict_counts import Answer, measure, measure_all, report
 from world_list import line as moving
 
@@ -74,9 +75,7 @@ def test_an_interior_optimum_has_an_error_an_interval_and_a_curvature() -> None:
         assert optimum.kind == "interior"
         assert optimum.log2_value == pytest.approx(-6.2, abs=0.2)
         assert optimum.se_log2 is not None
-        assert optimum.low_log2 is not None
-        assert optimum.high_log2 is not None
-        assert optimum.low_log2 < -6.2 < optimum.high_log2
+        assert there(optimum.low_log2) < -6.2 < there(optimum.high_log2)
         assert optimum.curvature == pytest.approx(0.04, rel=0.2)
 
 
@@ -89,22 +88,17 @@ def test_one_seed_has_an_optimum_and_no_interval() -> None:
 def test_a_bound_is_open_on_one_side() -> None:
     top = optima({"sp": lambda doublings: -6.0 - 2.0 * doublings})[-1]
     assert (top.kind, top.log2_value, top.low_log2, top.se_log2) == ("lower_edge", -9.0, None, None)
-    assert top.high_log2 is not None
-    assert -9.0 <= top.high_log2 < -8.0  # beyond the grid nothing is claimed but the side
+    assert -9.0 <= there(top.high_log2) < -8.0  # beyond the grid nothing is claimed but the side
     other = optima({"sp": lambda doublings: -6.0 + 2.0 * doublings})[-1]
     assert (other.kind, other.log2_value, other.high_log2) == ("upper_edge", -4.0, None)
-    assert other.low_log2 is not None
-    assert -5.0 < other.low_log2 <= -4.0
+    assert -5.0 < there(other.low_log2) <= -4.0
 
 
 def test_next_to_divergence_the_optimum_lies_before_it() -> None:
     for optimum in optima(STAYS, diverges_above=0.9):
         assert optimum.kind == "at_divergence"
-        assert optimum.log2_value is not None
-        assert optimum.log2_value == pytest.approx(-6.2, abs=0.35)
-        assert optimum.low_log2 is not None
-        assert optimum.high_log2 is not None
-        assert optimum.low_log2 < -6.2 < optimum.high_log2 <= -5.0  # the HP that diverges
+        assert there(optimum.log2_value) == pytest.approx(-6.2, abs=0.35)
+        assert there(optimum.low_log2) < -6.2 < there(optimum.high_log2) <= -5.0  # the HP that diverges
 
 
 def test_a_basin_that_does_not_bend_has_no_optimum_and_says_so() -> None:
@@ -136,10 +130,7 @@ def test_a_cell_that_is_lucky_within_its_error_does_not_move_the_best_value() ->
     lucky = top_with_lower(0.01)
     assert lucky.lowest_value == 2.0**-5
     assert lucky.best_value == 2.0**-6
-    assert lucky.best_loss is not None
-    assert lucky.lowest_loss is not None
-    assert lucky.regret_se_nats is not None
-    assert 0 < lucky.best_loss - lucky.lowest_loss <= 2 * lucky.regret_se_nats
+    assert 0 < there(lucky.best_loss) - there(lucky.lowest_loss) <= 2 * there(lucky.regret_se_nats)
 
 
 def test_a_cell_that_measured_lower_by_far_is_the_best_whatever_the_basin_says() -> None:

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
 from planted_lines import grid_of, line
+from there import there
 from verdict_counts import VerdictCounts, measure
 from world_list import WORLDS
 from world_truth import truth_of
@@ -116,9 +117,7 @@ def test_no_reported_loss_is_far_above_the_lowest_one_measured(
     found = only(grid)
     assert breaks(found, grid) == []
     for shape in found.shapes:
-        assert shape.lowest_loss is not None
-        assert shape.best_loss is not None
-        assert shape.lowest_loss <= shape.best_loss + TINY
+        assert there(shape.lowest_loss) <= there(shape.best_loss) + TINY
         if shape.optimum.kind == "interior":
             means_K = np.mean(loss[int(shape.scale) - 1], axis=1)
             assert 0 < int(np.argmin(means_K)) < 4
@@ -144,13 +143,12 @@ def test_a_first_step_and_then_none_is_never_said_to_transfer(first: str) -> Non
         assert found.verdict != "transfers"
         assert found.move is not None
         base, largest = found.shapes[0].optimum, found.shapes[-1].optimum
-        assert largest.low_log2 is not None
         if base.high_log2 is None:  # a base so flat that its noise may hide it
             unseen += 1
             continue
-        if base.high_log2 < largest.low_log2:  # disjoint intervals: the optimum did move
+        if base.high_log2 < there(largest.low_log2):  # disjoint intervals: the optimum did move
             assert found.move.low is None or found.move.octaves > 0
-            assert found.move.high is None or found.move.high >= largest.low_log2 - base.high_log2
+            assert found.move.high is None or found.move.high >= there(largest.low_log2) - base.high_log2
         lines += found.move.is_line
     assert lines <= NUM_SWEEPS // 2
     assert unseen <= 1
@@ -326,10 +324,8 @@ def test_a_base_has_one_optimum_on_all_its_axes(luck: int) -> None:
 def test_no_regret_is_negative_and_that_of_the_base_is_that_of_one_cell(luck: int, noise: float) -> None:
     found = only(planted(BASIN, noise, 3, luck))
     for shape in found.shapes:
-        assert shape.regret_nats is not None
-        assert shape.regret_nats >= 0
-        assert shape.regret_se_nats is not None
-        assert shape.regret_se_nats > 0.2 * noise  # the error of the comparison, also where both are one cell
+        assert there(shape.regret_nats) >= 0
+        assert there(shape.regret_se_nats) > 0.2 * noise  # the error of the comparison, also where both are one cell
     base = found.shapes[0]
     assert base.same_cell
     assert regret_number_text(base) == "same grid cell"
@@ -378,9 +374,8 @@ def test_losses_below_zero_have_a_limit_above_zero(luck: int) -> None:
     below, above = (only(planted(np.array(BASIN) + shift, 0.005, 3, luck)) for shift in (-6.5, 0.0))
     assert below.verdict == above.verdict == "transfers"
     for one, other in zip(below.shapes, above.shapes, strict=True):
-        assert one.best_loss is not None
-        assert one.best_loss < 0
-        assert one.limit_nats == pytest.approx(0.01 * abs(one.best_loss))
+        assert there(one.best_loss) < 0
+        assert one.limit_nats == pytest.approx(0.01 * abs(there(one.best_loss)))
         assert one.regret_percent is None or one.regret_percent >= 0
         assert one.optimum.log2_value == pytest.approx(other.optimum.log2_value, abs=1e-6)
 
@@ -404,19 +399,14 @@ def test_a_cut_of_the_published_grid_moves_no_optimum_and_a_tie_decides_nothing(
         within(b, a)
     for found in (one, other):
         base = found.shapes[0].optimum
-        assert base.low_log2 is not None
-        assert base.high_log2 is not None
-        assert base.low_log2 < -0.5 < base.high_log2 + 0.1  # 2^-1 and 2^0 tie
+        assert there(base.low_log2) < -0.5 < there(base.high_log2) + 0.1  # 2^-1 and 2^0 tie
         assert found.verdict == "undecided"
         assert [addition.values for addition in found.to_add] == [(2.0**-0.5,)]
 
 
 def within(a: ShapeFinding, b: ShapeFinding) -> None:
     """Check that the optimum of one lies within the interval of the other."""
-    assert a.optimum.log2_value is not None
-    assert b.optimum.low_log2 is not None
-    assert b.optimum.high_log2 is not None
-    assert b.optimum.low_log2 <= a.optimum.log2_value <= b.optimum.high_log2
+    assert there(b.optimum.low_log2) <= there(a.optimum.log2_value) <= there(b.optimum.high_log2)
 
 
 BASINS = (
@@ -445,10 +435,8 @@ def moves(world: World, seed: int, near: float, far: float, *, wider: bool = Tru
     ]
     out = []
     for a, b in zip(only(whole).shapes, only(LossGrid(rows=tuple(rows))).shapes, strict=True):
-        assert a.optimum.log2_value is not None
-        assert b.optimum.log2_value is not None
         half = max(width(a), width(b) if wider else 0.0) / 2
-        out.append(abs(a.optimum.log2_value - b.optimum.log2_value) / half)
+        out.append(abs(there(a.optimum.log2_value) - there(b.optimum.log2_value)) / half)
     return out
 
 

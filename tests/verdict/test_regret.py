@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from there import there
 
 from hpxfer.verdict.regret import regret_trend
 
 
 def test_a_regret_that_grows_by_a_share_of_the_gain() -> None:
-    trend = regret_trend([1, 2, 4, 8], [3.0, 2.9, 2.8, 2.7], [0.0, 0.01, 0.02, 0.03], [0.0, 0.01, 0.01, 0.01])
-    assert trend is not None
+    trend = there(regret_trend([1, 2, 4, 8], [3.0, 2.9, 2.8, 2.7], [0.0, 0.01, 0.02, 0.03], [0.0, 0.01, 0.01, 0.01]))
     assert trend.regret_nats_per_doubling == pytest.approx(0.01)
     assert trend.gain_nats_per_doubling == pytest.approx(0.1)
     assert trend.share_of_gain == pytest.approx(0.1)
@@ -19,15 +19,15 @@ def test_a_regret_that_grows_by_a_share_of_the_gain() -> None:
 
 
 def test_what_is_not_measured_is_left_out() -> None:
-    trend = regret_trend([1, 2, 4, 8], [3.0, 2.9, None, 2.7], [0.0, 0.01, 0.02, math.inf], [0.0, None, 0.01, None])
-    assert trend is not None
+    trend = there(
+        regret_trend([1, 2, 4, 8], [3.0, 2.9, None, 2.7], [0.0, 0.01, 0.02, math.inf], [0.0, None, 0.01, None])
+    )
     assert (trend.num_shapes, trend.regret_se) == (2, None)
     assert regret_trend([1, 2], [3.0, 2.9], [0.0, None], [0.0, None]) is None
 
 
 def test_no_share_of_no_gain() -> None:
-    trend = regret_trend([1, 2], [3.0, 3.1], [0.0, 0.01], [0.0, 0.01])
-    assert trend is not None
+    trend = there(regret_trend([1, 2], [3.0, 3.1], [0.0, 0.01], [0.0, 0.01]))
     assert trend.share_of_gain is None
 
 
@@ -44,9 +44,8 @@ def test_the_error_of_the_base_enters_as_every_other_does() -> None:
 def test_the_order_of_shapes_does_not_matter() -> None:
     scales, best, regret, se = [1, 2, 4], [3.0, 2.9, 2.85], [0.0, 0.02, 0.01], [0.01, 0.01, 0.02]
     one = regret_trend(scales, best, regret, se)
-    other = regret_trend(scales[::-1], best[::-1], regret[::-1], se[::-1])
+    other = there(regret_trend(scales[::-1], best[::-1], regret[::-1], se[::-1]))
     assert one is not None
-    assert other is not None
     assert other.regret_nats_per_doubling == pytest.approx(one.regret_nats_per_doubling)
     assert other.regret_se == pytest.approx(one.regret_se)
     assert other.share_of_gain == pytest.approx(one.share_of_gain)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
 from planted_lines import MOVES, STAYS, grid_of, line, with_status
+from there import there
 
 from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.findings import Finding
@@ -41,10 +42,8 @@ def only(found: LossGrid, rules: Rules | None = None) -> Finding:
 
 
 def mean_at(found: LossGrid, i: int, value: float | None) -> float:
-    cell = found.rows[i].cell(value)
-    assert cell is not None
-    assert cell.mean is not None
-    return cell.mean
+    cell = there(found.rows[i].cell(value))
+    return there(cell.mean)
 
 
 @given(
@@ -60,16 +59,12 @@ def test_regrets_compare_measured_means_and_are_never_negative(optima: list[floa
         assert shape.best_loss == pytest.approx(mean_at(losses, i, shape.best_value))
         assert shape.transferred_loss == pytest.approx(mean_at(losses, i, found.base_value))
         assert shape.regret_nats == pytest.approx((shape.transferred_loss or 0.0) - (shape.best_loss or 0.0))
-        assert shape.regret_nats is not None
-        assert shape.regret_nats >= 0
+        assert there(shape.regret_nats) >= 0
         assert shape.same_cell == (shape.best_value == found.base_value)
-        assert not shape.same_cell or shape.regret_nats == 0
-        assert shape.regret_low_nats is not None
-        assert shape.regret_high_nats is not None
-        assert 0 <= shape.regret_low_nats <= shape.regret_high_nats
-        assert shape.lowest_loss is not None
+        assert not shape.same_cell or there(shape.regret_nats) == 0
+        assert 0 <= there(shape.regret_low_nats) <= there(shape.regret_high_nats)
         lowest = min(cell.mean for cell in losses.rows[i].cells if cell.mean is not None)
-        assert shape.lowest_loss == pytest.approx(lowest, rel=1e-12)
+        assert there(shape.lowest_loss) == pytest.approx(lowest, rel=1e-12)
     assert found.shapes[0].same_cell
 
 
@@ -191,5 +186,4 @@ def test_the_regret_is_also_a_share_of_what_an_octave_costs() -> None:
     assert top.octave_nats == pytest.approx(0.04, rel=0.15)
     assert top.regret_octave_share == pytest.approx((top.regret_nats or 0.0) / (top.octave_nats or 1.0))
     assert top.regret_octave_share == pytest.approx(4.0, rel=0.15)  # two octaves off
-    assert found.regret_trend is not None
-    assert found.regret_trend.regret_nats_per_doubling > 0.04
+    assert there(found.regret_trend).regret_nats_per_doubling > 0.04

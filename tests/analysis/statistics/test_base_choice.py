@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from there import there
 
 from hpxfer.analysis import analyze, transfer_report
 from hpxfer.analysis.statistics.base_choice import scales_training
@@ -83,10 +84,7 @@ def test_init_scale_is_no_hp_to_tune_at_the_smallest_width(
     smallest, second, *_ = found.bases
     assert [row.octaves_to_next > 0 for row in found.bases[:-1] if row.octaves_to_next is not None] == [True] * 3
     assert found.transfers_from != "width 32"
-    assert smallest.loss_given_up_low is not None
-    assert second.loss_given_up_high is not None
-    assert smallest.limit_nats is not None
-    assert second.loss_given_up_high < smallest.limit_nats < smallest.loss_given_up_low
+    assert there(second.loss_given_up_high) < there(smallest.limit_nats) < there(smallest.loss_given_up_low)
     assert (smallest.transfer_chance or 0.0) < 0.02 < 0.9 < (second.transfer_chance or 0.0)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from there import there
 
 from hpxfer.analysis.statistics.experts_size import ExpertsAgainstSize, experts_against_size
 from hpxfer.analysis.statistics.transferred import TrainedShape
@@ -58,19 +59,15 @@ def test_the_slope_per_doubling_of_experts_is_found(slope: float) -> None:
     assert [point.num_experts for point in group.points] == [4, 8, 16]
     assert (group.expert_features, group.active_features) == (256, 128)
     assert group.slope == pytest.approx(slope, abs=0.004)
-    assert group.low is not None
-    assert group.high is not None
-    assert group.low < group.slope < group.high
-    assert group.low * group.high > 0
+    assert there(group.low) < group.slope < there(group.high)
+    assert there(group.low) * there(group.high) > 0
 
 
 def test_no_slope_is_not_seen_where_there_is_none() -> None:
     seen = 0
     for seed in range(100):
         (group,) = planted(0.0, seed=seed).groups
-        assert group.low is not None
-        assert group.high is not None
-        seen += not group.low <= 0 <= group.high
+        seen += not there(group.low) <= 0 <= there(group.high)
     assert seen <= 12
 
 

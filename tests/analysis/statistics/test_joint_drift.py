@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from there import there
 from world_basins import BasinKind, Parabola, RandomExponential
 
 from hpxfer.analysis.statistics.joint_drift import DistinctShapes, JointDrift, joint_drift, moving
@@ -83,11 +84,9 @@ def drawn(basin: BasinKind) -> tuple[float, float]:
     errors, covered, widths = [], [], []
     for seed in range(40):
         for slope in planted((BASE, *WIDER, *DEEPER), *true.values(), seed=seed, noise=0.01, basin=basin).slopes:
-            assert slope.low is not None
-            assert slope.high is not None
             errors.append(slope.octaves_per_doubling - true[slope.dimension])
-            covered.append(slope.low <= true[slope.dimension] <= slope.high)
-            widths.append(slope.high - slope.low)
+            covered.append(there(slope.low) <= true[slope.dimension] <= there(slope.high))
+            widths.append(there(slope.high) - there(slope.low))
     return float(np.mean(covered)), float(np.median(widths) / (2 * 1.96 * np.std(errors)))
 
 

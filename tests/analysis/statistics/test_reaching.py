@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from there import there
 
 from hpxfer.analysis.statistics.reaching import reaches, smoothed
 
@@ -32,8 +33,7 @@ def test_a_loss_is_reached_where_the_smoothed_closed_form_has_it(form: str, leve
 @pytest.mark.parametrize("rate", [1.05, 1.5, 3.0, 8.0])
 def test_a_curve_that_runs_faster_reaches_every_loss_as_much_earlier(rate: float) -> None:
     slow, fast = FORMS["power law"](AT), FORMS["power law"](rate * AT)
-    found = reaches(AT, smoothed(AT, fast), float(smoothed(AT, slow)[-1]))
-    assert found is not None
+    found = there(reaches(AT, smoothed(AT, fast), float(smoothed(AT, slow)[-1])))
     assert AT[-1] / found == pytest.approx(rate, rel=0.01)
 
 
@@ -66,8 +66,7 @@ def test_a_spike_delays_a_loss_until_the_curve_is_back() -> None:
     losses = FORMS["power law"](AT)
     level = float(losses[500])
     losses[(AT > 800) & (AT < 900)] += 2.0
-    found = reaches(AT, smoothed(AT, losses), level)
-    assert found is not None
+    found = there(reaches(AT, smoothed(AT, losses), level))
     assert 550 < found <= 1000
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from there import there
 
 from hpxfer.analysis.references import ReferenceCurve
 from hpxfer.analysis.statistics.curves import Curve
@@ -32,12 +33,10 @@ def test_the_planted_rate_is_found(rate: float) -> None:
     found = against_arm(run(1.0), run(rate))
     assert found.speed_up == pytest.approx(rate, rel=0.1)
     assert found.steps == pytest.approx(1000 / rate, rel=0.1)
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low <= found.speed_up <= found.high
+    assert there(found.low) <= found.speed_up <= there(found.high)
     assert (found.num_seeds, found.num_reached, found.reference_steps) == (3, 3, 1000)
     assert found.in_brief.startswith(
-        f"{found.speed_up:.3g}x fewer steps ({found.low:.3g} to {found.high:.3g}), 3 seeds"
+        f"{found.speed_up:.3g}x fewer steps ({there(found.low):.3g} to {there(found.high):.3g}), 3 seeds"
     )
 
 
@@ -45,9 +44,7 @@ def test_an_arm_that_ends_above_has_not_reached_the_loss() -> None:
     found = against_arm(run(1.0), run(0.5))
     assert (found.steps, found.speed_up, found.tokens, found.fewer_tokens, found.num_reached) == (None,) * 4 + (0,)
     assert found.in_brief == "not reached in 1000 steps by any of 3 seeds"
-    assert found.arm_end_nats is not None
-    assert found.loss_nats is not None
-    assert found.arm_end_nats > found.loss_nats
+    assert there(found.arm_end_nats) > there(found.loss_nats)
 
 
 def test_a_longer_run_may_reach_the_loss_later_than_the_reference() -> None:
@@ -73,10 +70,9 @@ def test_tokens_and_flops_follow_from_batches_and_costs() -> None:
     dense = run(1.0, batch_tokens=512, flops_per_token=6e4, active=1000)
     moe = run(2.0, batch_tokens=1024, flops_per_token=9e4, active=1500)
     found = against_arm(dense, moe)
-    assert found.speed_up is not None
     assert found.tokens == pytest.approx(1024 * (found.steps or 0))
-    assert found.fewer_tokens == pytest.approx(found.speed_up / 2)
-    assert found.fewer_flops == pytest.approx(found.speed_up / 2 * 6 / 9)
+    assert found.fewer_tokens == pytest.approx(there(found.speed_up) / 2)
+    assert found.fewer_flops == pytest.approx(there(found.speed_up) / 2 * 6 / 9)
     assert found.reference_flops == pytest.approx(1000 * 512 * 6e4)
     assert found.active_ratio == pytest.approx(1.5)
     assert found.in_brief.endswith("; it has 1.5 times the active parameters")
@@ -143,8 +139,7 @@ def test_a_curve_from_elsewhere_is_a_reference_for_every_seed() -> None:
 
 
 def test_drawn_curves_have_few_points_and_both_ends() -> None:
-    drawn = curve_of(run(1.0, batch_tokens=4), "arm")
-    assert drawn is not None
+    drawn = there(curve_of(run(1.0, batch_tokens=4), "arm"))
     assert (drawn.steps[0], drawn.steps[-1], drawn.tokens[-1]) == (1.0, 1000.0, 4000.0)
     assert len(drawn.steps) <= 98
     assert all(low <= mean <= high for low, mean, high in zip(drawn.low, drawn.mean, drawn.high, strict=True))

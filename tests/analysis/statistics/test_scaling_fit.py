@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from there import there
 
 from hpxfer.analysis.statistics.power_law_fit import fit_power
 from hpxfer.analysis.statistics.scaling_fit import FitPoint, LossFit, PowerLaw, loss_fit, pooled_noise, power_law
@@ -42,18 +43,14 @@ def test_a_line_in_log_parameters_is_found_and_its_interval_covers() -> None:
     covered = 0
     for seed in range(200):
         fitted = loss_fit(points(lambda n: 5 - 0.1 * math.log2(n), noise=0.02, seed=seed), LINE)
-        assert fitted.slope_low is not None
-        assert fitted.slope_high is not None
-        covered += fitted.slope_low <= -0.1 <= fitted.slope_high
+        covered += there(fitted.slope_low) <= -0.1 <= there(fitted.slope_high)
     assert 182 <= covered <= 198
 
 
 def test_r2_falls_where_the_losses_are_no_line() -> None:
     bent = loss_fit(points(saturating), LINE)
     wild = loss_fit(points(lambda n: 3.0 + 0.3 * math.sin(n)), LINE)
-    assert bent.r2 is not None
-    assert wild.r2 is not None
-    assert wild.r2 < 0.6 < bent.r2 < 0.99
+    assert there(wild.r2) < 0.6 < there(bent.r2) < 0.99
 
 
 def test_a_law_gives_back_its_floor_and_its_exponent() -> None:
@@ -69,12 +66,8 @@ def test_the_intervals_of_a_law_cover_about_as_often_as_they_say() -> None:
     floor = exponent = 0
     for seed in range(120):
         law = power_law(points(saturating, noise=0.004, seed=seed), 12, LAW)
-        assert law.floor_low is not None
-        assert law.floor_high is not None
-        assert law.exponent_low is not None
-        assert law.exponent_high is not None
-        floor += law.floor_low <= 2.0 <= law.floor_high
-        exponent += law.exponent_low <= 0.4 <= law.exponent_high
+        floor += there(law.floor_low) <= 2.0 <= there(law.floor_high)
+        exponent += there(law.exponent_low) <= 0.4 <= there(law.exponent_high)
     assert 0.88 <= floor / 120 <= 1.0
     assert 0.88 <= exponent / 120 <= 1.0
 
