@@ -76,13 +76,6 @@ def test_values_and_seeds_are_added_and_every_trial_kept() -> None:
     assert followup.num_new_trials == len(ids(new)) - len(ids(SPEC)) == 84
 
 
-def test_values_between_others_are_kept_to_the_last_bit() -> None:
-    spec = parse_sweep(edited(("lr: [0.01]", "lr: [0.001, 0.003, 0.01]")))
-    new = loaded(followup_sweep(spec, asking(Addition(text="", values=(math.sqrt(0.001 * 0.003), 0.003 * (1 + 1e-9))))))
-    assert len(new.grid["lr"].numbers()) == 4
-    assert ids(spec) < ids(new)
-
-
 def test_a_shape_is_added_to_an_axis_of_values() -> None:
     followup = followup_sweep(SPEC, asking(Addition(text="", new_scales=(128.0, 256.0))))
     new = loaded(followup)
@@ -130,14 +123,6 @@ def test_what_has_no_result_is_run_again_with_the_same_sweep() -> None:
     assert loaded(followup) == SPEC
     assert followup.added == ("lr: run again what has no result at 2^-9",)
     assert followup.num_new_trials == 0
-
-
-def test_a_value_that_no_sweep_may_have_leaves_the_others() -> None:
-    spec = parse_sweep(edited(("lr: [0.01]", "beta1: [0.5, 0.75]"), ("hps:", "hps:\n  lr: 0.01")))
-    followup = followup_sweep(spec, asking(Addition(text="", values=(0.375, 1.125)), hp="beta1"))
-    assert loaded(followup).grid["beta1"].numbers() == (0.375, 0.5, 0.75)
-    (why,) = followup.not_added
-    assert "beta1 must be in [0, 1), got 1.125" in why
 
 
 @pytest.mark.parametrize("kind", ["refine", "grid"])
@@ -216,3 +201,10 @@ def test_a_base_on_the_edge_gets_the_grid_that_decides(tmp_path: Path) -> None:
     second = planted_results(loaded(followup), tmp_path / "second", plan)
     assert "undecided" not in {finding.verdict for finding in transfer_report(second).findings}
     assert set(first.trials["trial_id"]) < set(second.trials["trial_id"])
+
+
+def test_values_between_others_are_kept_to_the_last_bit() -> None:
+    spec = parse_sweep(edited(("lr: [0.01]", "lr: [0.001, 0.003, 0.01]")))
+    new = loaded(followup_sweep(spec, asking(Addition(text="", values=(math.sqrt(0.001 * 0.003), 0.003 * (1 + 1e-9))))))
+    assert len(new.grid["lr"].numbers()) == 4
+    assert ids(spec) < ids(new)

@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from figure_store import PRODUCT, planted_results
 from looks import plain, unlabeled
-from planted_store import PRODUCT, planted_results
 
 from hpxfer.analysis import analyze
 from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.style import INK, MAX_POINTS
 from hpxfer.figures.training import TrainingInfo, best_cells, loss_curves, training_info
-from hpxfer.results import Results, load_results
+from hpxfer.results import Results
 from hpxfer.trial import Trial
 
 SMALL = (
@@ -147,10 +147,3 @@ def test_training_curves_are_those_of_each_shape_s_best_hp(tmp_path: Path) -> No
         assert curve.mean[-1] == pytest.approx(shape.best_loss, abs=0.03)
     nothing = training_info(report, "width", {}, {})
     assert nothing == "no best trial along width has a loss curve"
-
-
-def test_the_published_quickstart_draws() -> None:
-    folder = Path(__file__).parents[2] / "results" / "published" / "quickstart"
-    found, _ = drawn_from(load_results(folder))
-    assert {"transfer-lr-width", "optimum-lr-width", "regret-lr-width", "training-width"} <= set(found)
-    assert "completep-moe transfers, sp drifts" in found["transfer-lr-width"].title

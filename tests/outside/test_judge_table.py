@@ -108,15 +108,6 @@ def test_a_named_control_stands_beside_arms_of_any_name() -> None:
         judged(frame, control="plan")
 
 
-def test_one_seed_is_undecided_and_says_what_to_add() -> None:
-    found = judged(foreign_table({"good": 0.0, "plain": -1.0}, seed=1, seeds=(0,)))
-    first = found.report.findings[0]
-    assert (first.verdict, first.parameterization) == ("undecided", "good")
-    assert "one seed: no noise floor, add seeds" in first.reasons
-    assert "add 3 seeds at every shape" in found.next_step()
-    assert "3 seeds at every shape" in found.report.headline
-
-
 def test_an_unfinished_run_never_ranks() -> None:
     """At the largest width, runs of too large an LR are ahead until they have finished."""
     frame = foreign_table({"good": 0.0, "plain": -1.0}, seed=3)
