@@ -278,11 +278,6 @@ def test_names_are_unique_and_unknown_ones_get_the_nearest(analysis: Analysis) -
         analysis.found("colapse")
 
 
-def test_every_built_in_statistic_has_its_own_name_and_a_title() -> None:
-    assert [statistic.name for statistic in STATISTICS.rows()] == list(STATISTICS.names())
-    assert all(statistic.title for statistic in STATISTICS.rows())
-
-
 def test_a_statistic_that_fails_is_a_note_and_not_the_end_of_the_report(results: Results) -> None:
     def fails(inputs: Inputs) -> Sequence[SeedSpread]:
         raise HpxferError("the sweep has no such axis")

@@ -12,10 +12,8 @@ from sweep_text import edited
 from there import there
 
 from hpxfer.analysis import FollowUp, followup_sweep, transfer_report
-from hpxfer.analysis.analyze import _sweep_file
 from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
-from hpxfer.spec.yaml_file import parse_yaml, read_yaml
-from hpxfer.store import SWEEP_FILE
+from hpxfer.spec.yaml_file import parse_yaml
 from hpxfer.trial import DataRef, Expansion
 from hpxfer.verdict.findings import Addition, Finding, Verdict
 from hpxfer.verdict.report import TransferReport
@@ -109,13 +107,6 @@ def test_what_is_refused_is_named_by_its_key_and_its_line_in_the_stored_sweep() 
     assert (
         followup_sweep(spec, asked).not_added[0].startswith("beta1: 1.125 at every shape: sweep small: grid.beta1[2]: ")
     )
-
-
-def test_an_analysis_names_the_stored_sweep(tmp_path: Path) -> None:
-    results = planted_results(SPEC, tmp_path, PlantedStore())
-    assert _sweep_file(results) == read_yaml(tmp_path / SWEEP_FILE)
-    (tmp_path / SWEEP_FILE).unlink()
-    assert _sweep_file(results).where(("grid", "lr")) == f"{tmp_path / SWEEP_FILE}: grid.lr"
 
 
 def test_what_has_no_result_is_run_again_with_the_same_sweep() -> None:

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
 from planted_lines import MOVES, STAYS, line, with_status
-from planted_sweeps import Planted, plant
 
 from hpxfer.analysis import TransferReport, report_line, transfer_report
 from hpxfer.search.verdict_rules import rules_of
@@ -25,7 +24,6 @@ from hpxfer.spec.sweep import RegretLimit
 from hpxfer.verdict.findings import ShapeFinding
 from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.rules import Rules
-from hpxfer.verdict.transfer import find
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart.yaml"
 
@@ -157,15 +155,6 @@ def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
         "sys.exit(', '.join(bad) or 0)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True).stderr == ""
-
-
-def test_a_report_on_ten_thousand_trials_says_something_of_every_line() -> None:
-    """How long it takes is measured by `python tests/tools/analysis_speed.py`."""
-    kind = Planted(doublings=(0, 1, 2, 3, 4, 5), num_points=11, step=0.5, seeds=15, noise=0.01)
-    sweeps = [(axis, label) for axis in "abcde" for label in ("completep-moe", "sp")]
-    every = [plant(kind, k).grid(*names) for k, names in enumerate(sweeps)]
-    assert sum(row.num_trials for grid in every for row in grid.rows) == 9900
-    assert len(find(every)) == 10
 
 
 @pytest.mark.parametrize(

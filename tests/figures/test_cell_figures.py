@@ -9,6 +9,7 @@ import pytest
 from looks import drawn_texts, plain, unlabeled
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from there import of
 
 from hpxfer.analysis.statistics.experts_size import EqualSize, ExpertsAgainstSize, SizePoint
 from hpxfer.analysis.statistics.scaling_fit import Count, FitPoint, LossFit, PowerLaw
@@ -40,9 +41,7 @@ MAP = StabilityMap(
 
 
 def shown(*maps: StabilityMap) -> StabilityInfo:
-    info = stability_info(maps, "width", "lr")
-    assert isinstance(info, StabilityInfo)
-    return info
+    return of(StabilityInfo, stability_info(maps, "width", "lr"))
 
 
 def test_cells_hold_the_rise_over_the_best_of_their_scale() -> None:
@@ -107,19 +106,16 @@ def surface(
 
 
 def test_the_title_tells_the_interaction_at_the_base() -> None:
-    info = surface_info([surface(0.25, shape="w64 d2", is_base=False), surface(0.5)], "lr", "eps")
-    assert isinstance(info, SurfaceInfo)
+    info = of(SurfaceInfo, surface_info([surface(0.25, shape="w64 d2", is_base=False), surface(0.5)], "lr", "eps"))
     assert plain(info.title).startswith("Octaves that the best lr moves per octave of eps: a at the base -0.50")
     assert "w64" not in info.title
-    flat = surface_info([surface(0.0)], "lr", "eps")
-    assert isinstance(flat, SurfaceInfo)
+    flat = of(SurfaceInfo, surface_info([surface(0.0)], "lr", "eps"))
     assert "a at the base -0.00" in plain(flat.title) or "a at the base +0.00" in plain(flat.title)
 
 
 def test_the_base_comes_first_and_sizes_follow_as_numbers() -> None:
     every = [surface(0.5, shape=f"w{width} d2", is_base=width == 64) for width in (256, 1024, 32, 64)]
-    info = surface_info(every, "lr", "eps")
-    assert isinstance(info, SurfaceInfo)
+    info = of(SurfaceInfo, surface_info(every, "lr", "eps"))
     assert info.titles == ("w64 d2 (base), a", "w32 d2, a", "w256 d2, a", "w1024 d2, a")
 
 
@@ -128,8 +124,7 @@ def test_cells_rise_over_the_best_and_a_diverged_one_has_no_number() -> None:
     assert rises[7] == 0
     assert rises[0] == pytest.approx(0.45)
     assert rises[-1] is None
-    info = surface_info([surface(0.0)], "lr", "eps")
-    assert isinstance(info, SurfaceInfo)
+    info = of(SurfaceInfo, surface_info([surface(0.0)], "lr", "eps"))
     table = info.table()
     assert table["loss_nats"].isna().to_list() == [False] * 14 + [True]
     assert table["fitted_nats"].to_list() == pytest.approx([*table["loss_nats"].to_list()[:14], 2.45])
@@ -151,17 +146,9 @@ def test_the_drawing_of_a_surface_shows_contours_only_around_a_lowest_point() ->
     assert not unlabeled(figures[0])
 
 
-def test_no_surface_no_figure() -> None:
-    lines = Surface(first="lr", second="eps", why_not="two lines do not fix a surface")
-    assert surface_info([lines], "lr", "eps") == "two lines do not fix a surface"
-    assert isinstance(surface_info([], "lr", "eps"), str)
-    assert pair_names([lines]) == ()
-
-
 def test_pairs_at_the_base_one_panel_each_with_numbers() -> None:
     every = [surface(0.5), surface(0.5, names=("lr", "init_scale")), surface(0.5, is_base=False, shape="w64")]
-    info = pairs_info(every, "a")
-    assert isinstance(info, PairsInfo)
+    info = of(PairsInfo, pairs_info(every, "a"))
     assert [(panel.first, panel.second) for panel in info.panels] == [("lr", "eps"), ("lr", "init_scale")]
     assert info.title == "a at the base is best at lr 2^0 with eps 2^0; lr 2^0 with init_scale 2^0"
     texts = drawn_texts(draw_pairs(info))
@@ -173,8 +160,7 @@ def test_pairs_at_the_base_one_panel_each_with_numbers() -> None:
 
 def test_too_many_surfaces_are_counted() -> None:
     every = [surface(0.5, shape=f"w{width}", is_base=False) for width in range(MOST_PANELS + 2)]
-    info = surface_info(every, "lr", "eps")
-    assert isinstance(info, SurfaceInfo)
+    info = of(SurfaceInfo, surface_info(every, "lr", "eps"))
     assert len(info.panels) == MOST_PANELS
     assert info.caption.endswith("2 more surfaces are not shown.")
 
@@ -215,9 +201,7 @@ def law(name: str, count: Count) -> PowerLaw:
 
 
 def parameters(fits: list[LossFit], laws: list[PowerLaw] | None = None) -> ParametersInfo:
-    info = parameters_info(fits, laws or [])
-    assert isinstance(info, ParametersInfo)
-    return info
+    return of(ParametersInfo, parameters_info(fits, laws or []))
 
 
 def test_a_panel_a_count_the_control_last() -> None:
@@ -299,12 +283,10 @@ def test_experts_against_size_tell_the_slope_and_the_widths() -> None:
         ExpertsAgainstSize(parameterization="a", hp="lr", groups=(group(),)),
         ExpertsAgainstSize(parameterization="b", hp="lr", why_not="nothing"),
     ]
-    info = experts_size_info(found)
-    assert isinstance(info, ExpertsSizeInfo)
+    info = of(ExpertsSizeInfo, experts_size_info(found))
     assert [panel.parameterization for panel in info.panels] == ["a", "sp"]
     assert plain(info.title) == "Nats per doubling of experts at equal parameters: a -0.250 [-0.500, +0.000]"
-    two = experts_size_info([replace(found[1], groups=(group(), group(-0.125))), found[0]])
-    assert isinstance(two, ExpertsSizeInfo)
+    two = of(ExpertsSizeInfo, experts_size_info([replace(found[1], groups=(group(), group(-0.125))), found[0]]))
     assert plain(two.title).endswith(": a -0.250 [-0.500, +0.000], -0.125 [-0.500, +0.000]")
     texts = drawn_texts(draw_experts_size(info))
     assert {"32", "16", "8", "experts (log scale)", "loss (nats)", "w32 d2, 32 of 128 features"} <= texts

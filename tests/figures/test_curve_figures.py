@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from looks import drawn_texts, plain, unlabeled
+from looks import drawn_texts, unlabeled
 from matplotlib.text import Annotation
-from there import there
+from there import of, there
 
 from hpxfer.analysis.references import ReferenceCurve
 from hpxfer.analysis.statistics.collapse import Collapse, CollapseCurve
@@ -48,9 +48,7 @@ PLACE = {"axis": "width", "scale_name": "width", "hp": "lr"}
 
 
 def shown(*found: Collapse) -> CollapseInfo:
-    info = collapse_info(found, "width")
-    assert isinstance(info, CollapseInfo)
-    return info
+    return of(CollapseInfo, collapse_info(found, "width"))
 
 
 def test_the_title_tells_from_which_step_shapes_part() -> None:
@@ -70,13 +68,6 @@ def test_the_step_of_parting_is_marked_and_only_then() -> None:
     assert "how far apart the 2 curves are: more than 1% of the loss from step 7" in share
 
 
-def test_a_collapse_says_what_is_compared() -> None:
-    found = shown(replace(WHOLE, value=2.0**-6))
-    assert found.rows[0].title == "completep-moe: each width at lr 2^-6, mean of 3 seeds"
-    assert found.caption.startswith("Compared are the training losses of all shapes at the same step")
-    assert {"between shapes", "between seeds alone"} <= drawn_texts(draw_collapse(found))
-
-
 def test_curves_are_those_of_the_analysis_and_one_that_diverged_ends_there() -> None:
     (row,) = shown(WHOLE).rows
     assert [line.name for line in row.lines] == ["32 (base)", "64", "128"]
@@ -89,8 +80,7 @@ def test_curves_are_those_of_the_analysis_and_one_that_diverged_ends_there() -> 
 
 
 def test_normalized_curves_come_with_their_floor() -> None:
-    info = normalized_info([WHOLE, CONTROL], "width")
-    assert isinstance(info, CollapseInfo)
+    info = of(CollapseInfo, normalized_info([WHOLE, CONTROL], "width"))
     assert "1.5 nats (the power law)" in info.caption
     assert "completep-moe for 75% of training" in info.title
     assert [len(row.lines) for row in info.rows] == [2, 2]
@@ -122,8 +112,7 @@ BALANCE = LoadBalance(
 
 
 def test_loads_are_in_fair_shares_by_scale_and_hp() -> None:
-    info = balance_info([BALANCE], "width")
-    assert isinstance(info, BalanceInfo)
+    info = of(BalanceInfo, balance_info([BALANCE], "width"))
     base, wide = info.panels[0].series
     assert (base.name, base.x, base.final) == ("32 (base)", (-3.0,), (0.1,))  # an HP of 0 has no log
     assert (wide.x, wide.final, wide.peak) == ((-3.0, -2.0), (0.2, 0.4), (0.8, 0.8))
@@ -131,22 +120,10 @@ def test_loads_are_in_fair_shares_by_scale_and_hp() -> None:
     assert len(info.table()) == 3
 
 
-def test_the_drawing_of_loads_names_scales_and_axes() -> None:
-    info = balance_info([BALANCE, replace(BALANCE, parameterization="a", lines=BALANCE.lines[:1])], "width")
-    assert isinstance(info, BalanceInfo)
-    figure = draw_balance(info)
-    named = {"log2 lr (octaves)", "load deviation (fair shares)", "32 (base)", "64", plain(info.title)}
-    assert named <= drawn_texts(figure)
-    colors = [figure.axes[i].lines[-1].get_color() for i in (0, 1)]
-    assert colors[0] == colors[1], "a scale has one color, whichever scales a panel has"
-    assert not unlabeled(figure)
-
-
 def test_rules_of_balance_are_compared_by_the_title_and_a_panel_each() -> None:
     arms = {"sp": 0.1, "sp (sign)": 0.05, "sp (none)": 0.2, "sp (loss)": 0.15}
     loads = [replace(BALANCE, parameterization=name, lines=(load(32, 0.125, end),)) for name, end in arms.items()]
-    info = balance_info(loads, "width")
-    assert isinstance(info, BalanceInfo)
+    info = of(BalanceInfo, balance_info(loads, "width"))
     least, most = "least with sp (sign) 0.2 at width 32", "most with sp (none) 0.8 at width 32"
     assert f"{least}, lr 2^-3; {most}, lr 2^-3" in info.title
     figure = draw_balance(info)
@@ -170,9 +147,10 @@ def arm(name: str, rate: float, batch_tokens: int = 512, data: str = "") -> ArmR
 
 def same_loss(*arms: ArmRun, elsewhere: tuple[ReferenceCurve, ...] = ()) -> SameLossInfo:
     dense = arm("dense", 1.0)
-    found = steps_to_loss_info([compared([(dense, None), *((each, dense) for each in arms)], elsewhere, BLANK)], "moe")
-    assert isinstance(found, SameLossInfo)
-    return found
+    return of(
+        SameLossInfo,
+        steps_to_loss_info([compared([(dense, None), *((each, dense) for each in arms)], elsewhere, BLANK)], "moe"),
+    )
 
 
 def test_arrows_lead_from_the_end_of_the_reference_to_the_arms_that_have_its_loss() -> None:
@@ -214,8 +192,7 @@ def test_title_and_arrow_say_more_where_the_table_does() -> None:
     (row,) = answer.rows
     assert there(row.speed_up) < 1
     said = f"{1 / there(row.speed_up):.3g}x more"
-    found = steps_to_loss_info([answer], "moe")
-    assert isinstance(found, SameLossInfo)
+    found = of(SameLossInfo, steps_to_loss_info([answer], "moe"))
     assert row.in_brief.startswith(f"{said} steps")
     assert found.title == f"Steps to the same loss, moe: complete-mue at best {said} than dense"
     assert said in drawn_texts(draw_steps_to_loss(found))
@@ -262,12 +239,6 @@ def test_the_figure_draws_every_curve_and_every_factor() -> None:
     assert len(arrows) == len(found.panels[0].arrows)
     low, high = axes.get_xlim()
     assert all(low < arrow.stop <= arrow.start < high for arrow in found.panels[0].arrows)
-
-
-def test_without_arms_the_reason_is_given() -> None:
-    nothing = compared([(arm("dense", 1.0), None)], (), BLANK)
-    assert steps_to_loss_info([nothing], "moe") == there(nothing.why_not)
-    assert steps_to_loss_info([], "moe") == "no two arms to compare"
 
 
 def test_no_arm_that_has_the_loss_is_said_in_the_title() -> None:

@@ -125,13 +125,6 @@ def well_fitted(finding: Finding) -> Finding:
     return replace(finding, shapes=shapes)
 
 
-def test_no_optimum_no_figure() -> None:
-    few = line(0.0)
-    few = few[few["value"] <= sorted(set(few["value"]))[1]]
-    assert optimum_info(report_on(few), "width") == "no shape along width has an optimum of lr"
-    assert "no shape along depth" in str(optimum_info(BOTH, "depth"))
-
-
 def test_regrets_are_the_findings_and_the_limit_is_a_share_of_the_loss() -> None:
     info = regret(BOTH)
     assert info.findings == tuple(BOTH.findings)
@@ -185,13 +178,6 @@ def regret_title(finding: Finding) -> str:
     found = regret_info(replace(BOTH, findings=(finding,)), "width")
     assert isinstance(found, RegretInfo)
     return found.title
-
-
-def test_a_parameterization_known_at_the_base_alone_has_no_regret() -> None:
-    frame = line(0.0, name="sp")
-    frame["status"] = frame["status"].where(frame["is_base"], "missing")
-    frame["loss"] = frame["loss"].where(frame["is_base"])
-    assert regret(report_on(line(0.0), frame)).title.endswith("sp unknown")
 
 
 def tuned_at(scale: float, loss: float | None, verdict: str | None, **more: float) -> TunedAt:
@@ -281,11 +267,6 @@ def test_a_base_whose_hp_diverges_stands_in_a_strip_of_its_own(analysis: Analysi
     info = choice(analysis, replace(READING, bases=(lost, *READING.bases[1:])))
     assert info.table()["diverged"].to_list() == [True, False, False, False]
     assert "diverged" in drawn_texts(draw_base_choice(info))
-
-
-def test_costs_that_are_not_known_are_named(analysis: Analysis) -> None:
-    bases = tuple(replace(each, tuning_flops=None) for each in READING.bases)
-    assert "not known" in drawn_texts(draw_base_choice(choice(analysis, replace(READING, bases=bases))))
 
 
 def test_a_table_without_a_base_is_left_out_and_alone_it_says_why(analysis: Analysis) -> None:

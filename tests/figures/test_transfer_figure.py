@@ -63,12 +63,6 @@ def test_one_panel_a_parameterization_one_row_an_axis() -> None:
     assert (info.x_label, info.judged.words, info.judged.unit) == ("log2 lr (octaves)", "validation loss", "nats")
 
 
-def test_the_conclusion_is_the_title() -> None:
-    titles = [panel.title for panel in info_of(planted()).panels]
-    assert titles[0].startswith("completep-moe: transfers (at most 0.0")
-    assert titles[1:] == ["sp: drifts (diverges at width 128)"]
-
-
 @pytest.mark.parametrize(
     ("axes", "labels", "title"),
     [

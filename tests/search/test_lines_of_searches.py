@@ -168,11 +168,6 @@ def test_what_it_tries_has_the_ids_of_a_grid() -> None:
     assert refine.trials.keys() <= grid.trials.keys()
 
 
-def test_one_value_is_widened_by_octaves() -> None:
-    ran = run(expansion_of(("[0.01]", "[0.015625]"), search="refine"), Landscape(optima={"lr": -4.1}))
-    assert "best lr 2^-4" in last_line(ran)
-
-
 def test_the_bracket_reaches_to_what_is_surely_worse() -> None:
     line = MeasuredLine(
         hp="lr",

@@ -22,8 +22,6 @@ from hpxfer.recipe.from_sweep import recipe_of
 from hpxfer.report.write import write_report
 from hpxfer.results import Results
 from hpxfer.search import Outcome
-from hpxfer.search.heatmaps import heatmaps
-from hpxfer.search.replay import replayed
 from hpxfer.spec.recipe_file import doubts
 from hpxfer.trial import Expansion, Trial
 
@@ -56,7 +54,6 @@ FIGURES = {
     },
     "grid": set(),
 }
-THREE = ("init_scale", "router.lr_mult", "embedding.lr_mult")
 Told = tuple[Results, Analysis, dict[str, DrawnFigure]]
 
 
@@ -157,26 +154,6 @@ def test_heatmaps_say_where_a_pair_alone_would_end(told) -> None:  # type: ignor
     fine = figures["search-heatmaps-completep-moe_sp_at_w32_d2_E4A1_h32-fine"]
     assert fine.title.endswith("a pair tuned by itself costs nothing")
     assert len(fine.csv.splitlines()) == 1 + 25
-
-
-def test_dimensions_that_interact_cost_a_pair_that_is_tuned_alone(tmp_path: Path) -> None:
-    """A valley along the sum of all three: from the center no pair gets to its bottom, where the third one moved."""
-
-    def valley(trial: Trial) -> Outcome:
-        x, y, z = (math.log2(trial.hps.get(name)) for name in THREE)
-        bowl = 0.001 * ((x + 2) ** 2 + (y + 2) ** 2 + (z + 2) ** 2)
-        return Outcome("finished", 2.0 + 0.05 * (x + y + z + 6) ** 2 + bowl + 0.01 * (math.log2(trial.hps.lr) + 6) ** 2)
-
-    search = f"{{kind: staged-grid, multipliers: [{', '.join(THREE)}], broad: {{points: 3, ratio: 64}}}}"
-    results = searched(expansion_of(LR, search=search), valley, tmp_path)
-    (played,) = replayed(results)
-    found = [heatmap for heatmap in heatmaps(played) if heatmap.stage == "fine"]
-    assert len(found) == 3
-    for heatmap in found:
-        values = [heatmap.x_values[heatmap.best[0]], heatmap.y_values[heatmap.best[1]]]
-        assert all(2.0**-4 <= value <= 1.0 for value in values), "the planted optimum, as near as the grid has it"
-        assert heatmap.cost_nats >= 0.0
-    assert max(heatmap.cost_nats for heatmap in found) > 0.003, "two of three at the best, the third pays"
 
 
 def test_the_report_tells_of_a_search(told, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -116,14 +116,6 @@ def test_a_line_holds_what_is_on_it_and_nothing_else(made: Make) -> None:
         results.line("eps")
 
 
-def test_a_refined_line_reports_where_the_optimum_is(made: Make) -> None:
-    results, _ = made("refine")
-    for finding in transfer_report(results).findings:
-        assert finding.verdict == "transfers"
-        for shape in finding.shapes:
-            assert shape.optimum.log2_value == pytest.approx(-6.3, abs=0.2)
-
-
 def test_a_stored_trial_of_another_sweep_is_no_cell(made: Make, tmp_path: Path) -> None:
     expansion = KINDS["refine"]
     ran = run(expansion, LANDSCAPE)

@@ -53,8 +53,6 @@ def only(grid: LossGrid) -> Finding:
     return found
 
 
-# 1. What was measured wins over what was fitted.
-
 RISING = ([3.00, 3.07, 3.60, 5.0, 5.4, 5.5], [3.00, 3.02, 3.10, 3.5, 5.0, 5.5])
 
 
@@ -123,9 +121,6 @@ def test_the_rule_is_seen_where_it_is_broken() -> None:
     assert breaks(replace(found, shapes=(*found.shapes[:2], worse)), grid) == ["w3"]
 
 
-# 2. A move covers its own end points.
-
-
 @pytest.mark.parametrize("first", ["-6.4", "-6.3"])
 def test_a_first_step_and_then_none_is_never_said_to_transfer(first: str) -> None:
     world = BY_NAME[f"first step moves, then stays: 2^{first}, 2^-5.1, 2^-5.1"]
@@ -146,18 +141,12 @@ def test_a_first_step_and_then_none_is_never_said_to_transfer(first: str) -> Non
     assert unseen <= 1
 
 
-# 3. Each shape may have an asymmetry of its own.
-
-
 @pytest.mark.parametrize(("side", "drift"), [("right", "+0.4"), ("right", "+0"), ("left", "+0"), ("left", "-0.4")])
 def test_an_asymmetry_that_changes_with_scale_is_no_drift_and_hides_none(side: str, drift: str) -> None:
     counts = rates_of(f"the steep side turns to the {side}, drift {drift}")
     assert (counts.false_transfers, counts.false_drifts) == (0, 0)
     assert counts.drifts_covered >= 0.85 * counts.drifts
     assert counts.optima_covered >= 0.9 * counts.optima
-
-
-# 4. Three values of the HP.
 
 
 def test_three_values_decide_a_large_drift_and_are_no_misfit() -> None:
@@ -170,9 +159,6 @@ def test_three_values_decide_a_large_drift_and_are_no_misfit() -> None:
         found = only(stays.draw(seed).grid())
         assert found.verdict != "drifts"
         assert [shape.optimum.misfit for shape in found.shapes] == [None] * 4
-
-
-# 5. A basin with one steep cell.
 
 
 @pytest.mark.parametrize("luck", range(8))
@@ -189,9 +175,6 @@ def test_an_optimum_near_the_edge_before_a_saturating_wall_is_covered() -> None:
     assert counts.optima_covered >= 0.9 * counts.optima
     assert counts.optima >= 0.9 * counts.visible
     assert (counts.false_transfers, counts.false_drifts) == (0, 0)
-
-
-# 6. What is asked for.
 
 
 # 7. Noise does not loosen the bar.
@@ -213,9 +196,6 @@ def test_a_finite_loss_of_a_billion_is_no_seed_noise(drift: str) -> None:
     counts = measure(world, range(NUM_SWEEPS))
     assert (counts.false_transfers, counts.false_drifts) == (0, 0)
     assert counts.decided >= 0.85 * NUM_SWEEPS
-
-
-# 8. What is clear is decided.
 
 
 @pytest.mark.parametrize(
@@ -242,9 +222,6 @@ def test_next_to_a_cliff_no_verdict_is_false_and_optima_are_covered(name: str) -
     assert counts.optima == counts.visible
 
 
-# 9. One base, one optimum, and regrets named for what they are.
-
-
 BASIN = [3.10, 3.03, 3.00, 3.02, 3.09, 3.30]
 
 
@@ -254,9 +231,6 @@ def test_nothing_to_transfer_says_so_beside_the_hp() -> None:
         text = report_line(frame, sweep="planted", hp="lr").to_text()
         assert transferred in text
         assert ("nothing to transfer" in text) == ("perhaps not the best" in text)
-
-
-# 10. Equal losses, and losses below zero.
 
 
 def equal(means: Sequence[float]) -> LossGrid:
@@ -279,9 +253,6 @@ def test_losses_below_zero_have_a_limit_above_zero(luck: int) -> None:
         assert one.limit_nats == pytest.approx(0.01 * abs(there(one.best_loss)))
         assert one.regret_percent is None or one.regret_percent >= 0
         assert one.optimum.log2_value == pytest.approx(other.optimum.log2_value, abs=1e-6)
-
-
-# 11. Ties at the base, and cells far from the optimum.
 
 
 def published(low: float, high: float) -> Finding:
