@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from figure_store import SWEEP, planted_results
+from figure_store import SWEEP, stored
 from looks import drawn_texts, plain, unlabeled
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -217,7 +217,7 @@ READING = BaseReading(
 
 @pytest.fixture(scope="module")
 def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    return analyze(planted_results(tmp_path_factory.mktemp("planted"), SWEEP))
+    return analyze(stored(tmp_path_factory.mktemp("planted"), SWEEP))
 
 
 def choice_or_why(analysis: Analysis, *readings: BaseReading) -> BaseChoiceInfo | str:

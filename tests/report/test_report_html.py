@@ -193,14 +193,10 @@ def test_every_cell_has_a_text_and_goes_into_json(cell: str | float | None) -> N
     assert missing <= (column.text(cell) == NOTHING)
 
 
-def test_text_beside_numbers_makes_a_column_of_text() -> None:
-    table = Table(title="t", columns=(Column(name="a"), Column(name="b")), rows=((1, 1), (None, "diverges")))
-    assert table.numeric(0)
-    assert not table.numeric(1)
-
-
-def test_a_column_of_nothing_is_not_one_of_numbers() -> None:
-    assert not Table(title="t", columns=(Column(name="a"),), rows=((None,),)).numeric(0)
+def test_text_beside_numbers_or_nothing_makes_no_column_of_numbers() -> None:
+    columns = tuple(Column(name=name) for name in "abc")
+    table = Table(title="t", columns=columns, rows=((1, 1, None), (None, "diverges", None)))
+    assert [table.numeric(place) for place in range(3)] == [True, False, False]
 
 
 def test_a_table_of_mappings_has_every_key_that_holds_a_scalar() -> None:

@@ -105,7 +105,9 @@ def test_the_control_has_its_own_sentence(control: Finding, said: str) -> None:
     assert f" nats lost. {said}" in headline("lr", [MINE, control])
 
 
-def test_a_transfer_without_a_control_says_so() -> None:
+def test_controls_alone_are_judged_like_the_others_and_without_one_that_is_said() -> None:
+    assert headline("lr", [SP]).startswith("Tune lr again at each width with sp: ")
+    assert headline("lr", []) == "No trial lies on a line of lr, so nothing can be said about its transfer."
     assert headline("lr", [MINE]).endswith("No control shows whether any optimum moves along this axis.")
     assert "control" not in headline("lr", [finding("drifts", 0.1)])
 
@@ -181,11 +183,6 @@ def test_several_axes_and_parameterizations_are_said_apart() -> None:
         "With sp you would lose 0.13 nats at width 128; it transfers too along depth, so that nothing tells the two "
         "apart there."
     )
-
-
-def test_controls_alone_are_judged_like_the_others() -> None:
-    assert headline("lr", [SP]).startswith("Tune lr again at each width with sp: ")
-    assert headline("lr", []) == "No trial lies on a line of lr, so nothing can be said about its transfer."
 
 
 def test_findings_without_the_new_numbers_have_a_headline() -> None:
