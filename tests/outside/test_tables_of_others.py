@@ -108,7 +108,7 @@ def test_all_missing_columns_are_named_at_once() -> None:
 
 
 def test_an_accuracy_is_no_loss() -> None:
-    with pytest.raises(HpxferError, match=r"falls as models get better, got 'val/acc'; write 1 minus an accuracy"):
+    with pytest.raises(HpxferError, match=r"falls as models get better, got 'val/acc'; name the column of the loss"):
         prepare(table().rename(columns={"loss": "val/acc"}), where="table", columns={"loss": "val/acc"})
 
 

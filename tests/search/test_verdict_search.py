@@ -212,8 +212,8 @@ def test_small_shapes_get_more_trials_than_large_ones() -> None:
         ("{kind: verdict, budget: 18, at: base}", (), "search.at: must be all"),
         ("{kind: verdict, budget: 9}", (), "at least 10 trials per arm, got 9"),
         ("{kind: verdict, budget: 18}", (("seeds: 3", "seeds: 1"),), "seeds: must be at least 2 for a verdict, got 1"),
-        ("{kind: verdict, budget: 18, until_octaves: 1}", (), "is read by refine, not by verdict"),
-        ("{kind: refine, error: 0.1}", (), "is read by verdict, not by refine"),
+        ("{kind: verdict, budget: 18, until_octaves: 1}", (), "search.until_octaves: unknown key; legal: at, budget"),
+        ("{kind: refine, error: 0.1}", (), "search.error: unknown key; legal: at, budget"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(search: str, edits: tuple[tuple[str, str], ...], message: str) -> None:
