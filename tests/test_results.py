@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,21 +18,10 @@ from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.trial import Expansion, Trial
 
-ROOT = Path(__file__).resolve().parent.parent
 LRS = [0.005, 0.01, 0.02]
 LINE = [
-    "axis",
-    "scale_name",
-    "scale",
-    "shape",
-    "is_base",
-    "parameterization",
-    "value",
-    "seed",
-    "loss",
-    "status",
-    "trial_id",
-    "diverged_step",
+    *("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "value", "seed", "loss", "status"),
+    *("trial_id", "diverged_step"),
 ]
 TWO_LINES = (("lr: [0.01]", "lr: [0.005, 0.01]\n  init_scale: [0.5, 1.0, 2.0]"), ("hps:\n", "hps:\n  lr: 0.01\n"))
 
@@ -109,13 +98,6 @@ def test_a_base_is_one_shape_whatever_an_axis_calls_it(tmp_path: Path) -> None:
     assert results.left_out == ()
     assert results.line()["is_base"].sum() == 2 * 2 * 2
     assert stored(tmp_path, spec).from_base("steps 400").left_out == ("width",)
-
-
-def test_an_unknown_base_lists_the_shapes(tmp_path: Path) -> None:
-    with pytest.raises(HpxferError) as error:
-        stored(tmp_path).from_base("w96")
-    rule = "base: must be a shape of the sweep, got 'w96'; the shapes are width 32, width 64"
-    assert str(error.value) == f"{tmp_path}: {rule}"
 
 
 def test_a_cell_without_a_result_is_missing(tmp_path: Path) -> None:
@@ -214,16 +196,6 @@ def test_a_line_that_a_product_does_not_hold(tmp_path: Path) -> None:
     )
 
 
-def test_an_unknown_hp_or_loss_names_the_nearest(tmp_path: Path) -> None:
-    results = stored(tmp_path)
-    with pytest.raises(HpxferError) as error:
-        results.line("lrr")
-    assert str(error.value) == f"{tmp_path}: hp: must be scanned by the sweep, got 'lrr'; did you mean 'lr'?"
-    with pytest.raises(HpxferError) as error:
-        results.line(loss="final-window")
-    assert str(error.value) == ("loss: unknown loss 'final-window'; did you mean 'final_window'?")
-
-
 def test_the_data_is_not_needed(tmp_path: Path) -> None:
     edit = ("source: builtin:stdlib", "source: tokens:/gone/*.bin\n  vocab_size: 1000")
     spec = parse_sweep(edited(edit))
@@ -255,51 +227,50 @@ def test_files_that_were_passed_over_are_named(tmp_path: Path) -> None:
     assert set(results.cells["status"]) == {"finished"}
 
 
-def test_a_folder_that_no_run_made(tmp_path: Path) -> None:
+def test_an_unknown_hp_loss_or_base_names_the_nearest(tmp_path: Path) -> None:
+    results = stored(tmp_path)
+    for ask, message in (
+        (lambda: results.line("lrr"), f"{tmp_path}: hp: must be scanned by the sweep, got 'lrr'; did you mean 'lr'?"),
+        (lambda: results.line(loss="final-window"), "loss: unknown loss 'final-window'; did you mean 'final_window'?"),
+        (
+            lambda: results.from_base("w96"),
+            f"{tmp_path}: base: must be a shape of the sweep, got 'w96'; the shapes are width 32, width 64",
+        ),
+    ):
+        with pytest.raises(HpxferError) as error:
+            ask()
+        assert str(error.value) == message
+
+
+def unrun(folder: Path) -> None:
+    Store.open(folder, write=True).save_sweep(SPEC, DIGEST)
+
+
+def with_sweep(text: str) -> Callable[[Path], object]:
+    return lambda folder: (stored(folder), (folder / SWEEP_FILE).write_text(text))
+
+
+MADE = "`hpxfer run SWEEP.yaml` makes it"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda at: None, f": must be a results folder, got nothing of that name; {MADE}"),
+        (lambda at: at.write_text("a note"), f": must be a results folder, got a file; {MADE}"),
+        (Path.mkdir, f": must be a results folder with sweep.yaml and trials*.parquet, got no sweep.yaml; {MADE}"),
+        (unrun, f": must hold at least one trial in trials*.parquet, got none; {MADE}"),
+        (
+            lambda at: (unrun(at), (at / "trials.parquet").write_bytes(b"")),
+            "trials.parquet: an empty file; passed over",
+        ),
+        (with_sweep(edited()), "/sweep.yaml: data.digest: must be given"),
+        (with_sweep("name: ["), "/sweep.yaml: the stored sweep is damaged"),
+    ],
+)
+def test_a_folder_without_results_is_refused(make: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    make(tmp_path / "at")
     with pytest.raises(HpxferError) as error:
-        load_results(tmp_path)
-    assert str(error.value) == (
-        f"{tmp_path}: must be a results folder with sweep.yaml and trials*.parquet, got no sweep.yaml; "
-        "`hpxfer run SWEEP.yaml` makes it"
-    )
-
-
-@pytest.mark.parametrize(("name", "got"), [("file", "a file"), ("not/there", "nothing of that name")])
-def test_a_path_that_is_no_folder(tmp_path: Path, name: str, got: str) -> None:
-    (tmp_path / "file").write_text("a note")
-    with pytest.raises(HpxferError) as error:
-        load_results(tmp_path / name)
-    assert (
-        str(error.value) == f"{tmp_path / name}: must be a results folder, got {got}; `hpxfer run SWEEP.yaml` makes it"
-    )
-
-
-def test_a_folder_without_a_trial(tmp_path: Path) -> None:
-    Store.open(tmp_path, write=True).save_sweep(SPEC, DIGEST)
-    expected = (
-        f"{tmp_path}: must hold at least one trial in trials*.parquet, got none; `hpxfer run SWEEP.yaml` makes it"
-    )
-    with pytest.raises(HpxferError) as error:
-        load_results(tmp_path)
-    assert str(error.value) == expected
-    (tmp_path / "trials.parquet").write_bytes(b"")
-    with pytest.raises(HpxferError) as error:
-        load_results(tmp_path)
-    assert str(error.value) == f"{expected}\n{tmp_path}/trials.parquet: an empty file; passed over and left where it is"
-
-
-def test_a_sweep_file_that_no_run_left(tmp_path: Path) -> None:
-    stored(tmp_path)
-    (tmp_path / SWEEP_FILE).write_text(edited())
-    with pytest.raises(HpxferError, match=r"sweep\.yaml: data\.digest: must be given"):
-        load_results(tmp_path)
-    (tmp_path / SWEEP_FILE).write_text("name: [")
-    with pytest.raises(HpxferError, match=r"sweep\.yaml: the stored sweep is damaged.*: line 1: not valid YAML"):
-        load_results(tmp_path)
-
-
-def test_the_published_quickstart_is_read_with_the_version_it_was_made_with() -> None:
-    results = load_results(ROOT / "results" / "published" / "quickstart")
-    assert results.problems == ()
-    assert set(results.cells["status"]) == {"finished"}
-    assert results.trainer_version == results.trials["trainer_version"].max()
+        load_results(tmp_path / "at")
+    assert str(error.value).startswith(str(tmp_path / "at"))
+    assert message in str(error.value)

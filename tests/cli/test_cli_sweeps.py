@@ -127,6 +127,7 @@ def ended(*_: object, **__: object) -> bool:
     raise typer.Abort
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("made_up")
 def test_what_costs_much_is_asked_about(tmp_path: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     monkeypatch.setattr(consent, "ASK_WORKER_HOURS", 0.0)
@@ -243,6 +244,7 @@ def of_arms(tmp_path_factory: Folders) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_from_file_to_recipe(of_arms: Path, tmp_path: Path, capsys: Capsys) -> None:
     results = of_arms / "results"
     _, out, _ = hpxfer(capsys, "report", results / "tiny", "--json")
@@ -329,6 +331,7 @@ def test_a_table_of_a_plugin_is_planned_trained_and_reported(folder: Path, capsy
     assert "mine" not in PARAMETERIZATIONS
 
 
+@pytest.mark.slow
 def test_explain_and_check_take_a_plugin(folder: Path) -> None:
     end = ran(folder, "explain", "--list", "--json", "--plugin", "mine.py")
     assert end.returncode == 0, end.stderr

@@ -59,6 +59,7 @@ def test_the_sweep_file_of_a_results_folder_goes_on_there(tmp_path: Path, monkey
     assert prepare("mine/renamed/sweep.yaml").folder == Path("results/tiny")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("edit", "num_new"),
     [

@@ -73,6 +73,7 @@ def with_draw(folder: Path, init_draw: str | None) -> Path:
     return write_tiny(folder, *([] if init_draw is None else [(CONTEXT, f"  init_draw: {init_draw}\n{CONTEXT}")]))
 
 
+@pytest.mark.slow
 def test_each_value_has_trials_of_its_own_and_their_results_are_alike(tmp_path: Path) -> None:
     losses = {}
     for value in (None, "counter"):

@@ -114,6 +114,7 @@ def folder(done: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(done, tmp_path / "x"))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("how", ["cut off", "gone"])
 def test_lost_curves_come_back_and_the_results_stay(folder: Path, how: str) -> None:
     tiny, path = folder / "tiny", folder / "tiny" / "curves.parquet"
@@ -133,6 +134,7 @@ def test_lost_curves_come_back_and_the_results_stay(folder: Path, how: str) -> N
     assert prepare(folder / "tiny.yaml", results=folder).missing == ()
 
 
+@pytest.mark.slow
 def test_another_result_is_refused(folder: Path) -> None:
     tiny, path = folder / "tiny", folder / "tiny" / "trials.parquet"
     (tiny / "curves.parquet").unlink()

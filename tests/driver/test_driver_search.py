@@ -119,6 +119,7 @@ def statuses(job: PreparedSweep) -> dict[str, str]:
     return {row["trial_id"]: row["status"] for row in trials_of(job)}
 
 
+@pytest.mark.slow
 def test_a_search_lists_what_it_has_of_every_round_and_what_comes_next(tmp_path: Path) -> None:
     sweep = write_tiny(tmp_path, REFINE)
     first = prepare(sweep, results=tmp_path)

@@ -122,6 +122,7 @@ def wide(stack: Stack, batch_tokens: int) -> Stack:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("started")
 def test_stacks_share_a_gpu_by_what_they_need(setting: Setting, tmp_path: Path) -> None:
     """Two halves at once, and a whole one alone, though six more CPUs are idle."""

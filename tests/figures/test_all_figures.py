@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-from figure_store import PRODUCT, planted_results
+from figure_store import PRODUCT, stored
 from looks import plain, unlabeled
 
 from hpxfer.analysis import analyze
 from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.style import INK, MAX_POINTS
 from hpxfer.figures.training import TrainingInfo, best_cells, loss_curves, training_info
-from hpxfer.results import Results, load_results
+from hpxfer.results import Results
 from hpxfer.trial import Trial
 
 SMALL = (
@@ -25,21 +25,12 @@ SMALL = (
     .replace("granularity: [1, 2, 4]", "granularity: [1, 2]")
     .replace("seeds: 3", "seeds: 2")
 )
+JUDGED = ("transfer", "optimum", "regret", "base-choice", "stability")
+OF_AXES = ("training", "collapse", "normalized-collapse", "balance")
 NAMES = {
-    *(
-        f"{kind}-lr-{axis}"
-        for kind in ("transfer", "optimum", "regret", "base-choice", "stability")
-        for axis in ("width", "granularity")
-    ),
-    *(
-        f"{kind}-{axis}"
-        for kind in ("training", "collapse", "normalized-collapse", "balance")
-        for axis in ("width", "granularity")
-    ),
-    "surface-lr-init_scale",
-    "pairs-completep-moe",
-    "loss-parameters",
-    "experts-size",
+    *(f"{kind}-lr-{axis}" for kind in JUDGED for axis in ("width", "granularity")),
+    *(f"{kind}-{axis}" for kind in OF_AXES for axis in ("width", "granularity")),
+    *("surface-lr-init_scale", "pairs-completep-moe", "loss-parameters", "experts-size"),
 }
 
 
@@ -55,7 +46,7 @@ def drawn_from(results: Results) -> tuple[dict[str, DrawnFigure], list[str]]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, DrawnFigure], list[str]]:
-    return drawn_from(planted_results(tmp_path_factory.mktemp("whole"), SMALL))
+    return drawn_from(stored(tmp_path_factory.mktemp("whole"), SMALL))
 
 
 def test_figures_of_an_hp_that_is_not_judged_stand_aside(whole: tuple[dict[str, DrawnFigure], list[str]]) -> None:
@@ -96,7 +87,7 @@ def test_pictures_are_rendered_small(whole: tuple[dict[str, DrawnFigure], list[s
 
 
 def test_lines_instead_of_a_product_have_no_surface(tmp_path: Path) -> None:
-    found, missing = drawn_from(planted_results(tmp_path, TINY.replace("product: true\n", "")))
+    found, missing = drawn_from(stored(tmp_path, TINY.replace("product: true\n", "")))
     assert not [name for name in found if name.startswith(("surface", "pairs"))]
     assert [line for line in missing if line.startswith("surface-lr-init_scale: ")]
     assert {"transfer-lr-width", "transfer-init_scale-width"} <= set(found)
@@ -118,7 +109,7 @@ PARTIAL: dict[str, Callable[[Trial], bool]] = {
 @pytest.mark.first
 @pytest.mark.parametrize("name", PARTIAL)
 def test_partial_stores_give_what_they_hold_and_say_what_is_missing(tmp_path: Path, name: str) -> None:
-    found, missing = drawn_from(planted_results(tmp_path, TINY, PARTIAL[name]))
+    found, missing = drawn_from(stored(tmp_path, TINY, PARTIAL[name]))
     assert found
     for figure in found.values():
         figure.figure.draw_without_rendering()
@@ -129,7 +120,7 @@ def test_partial_stores_give_what_they_hold_and_say_what_is_missing(tmp_path: Pa
 
 
 def test_training_curves_are_those_of_each_shape_s_best_hp(tmp_path: Path) -> None:
-    results = planted_results(tmp_path, SMALL)
+    results = stored(tmp_path, SMALL)
     report = analyze(results).report
     assert report is not None
     best = best_cells(report, results.line("lr", "validation"))
@@ -148,10 +139,3 @@ def test_training_curves_are_those_of_each_shape_s_best_hp(tmp_path: Path) -> No
         assert curve.mean[-1] == pytest.approx(shape.best_loss, abs=0.03)
     nothing = training_info(report, "width", {}, {})
     assert nothing == "no best trial along width has a loss curve"
-
-
-def test_the_published_quickstart_draws() -> None:
-    folder = Path(__file__).parents[2] / "results" / "published" / "quickstart"
-    found, _ = drawn_from(load_results(folder))
-    assert {"transfer-lr-width", "optimum-lr-width", "regret-lr-width", "training-width"} <= set(found)
-    assert "completep-moe transfers, sp drifts" in found["transfer-lr-width"].title

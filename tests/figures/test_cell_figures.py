@@ -1,4 +1,4 @@
-"""Stability maps, surfaces and pairs of HPs, from hand-made analyses."""
+"""Stability maps, surfaces, pairs of HPs, loss against parameters and experts against their size."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import pytest
 from looks import drawn_texts, plain, unlabeled
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from there import of
 
+from hpxfer.analysis.statistics.experts_size import EqualSize, ExpertsAgainstSize, SizePoint
+from hpxfer.analysis.statistics.scaling_fit import Count, FitPoint, LossFit, PowerLaw
 from hpxfer.analysis.statistics.stability import StabilityMap
 from hpxfer.analysis.statistics.surface import Surface, fit_surface
+from hpxfer.figures.experts_size import ExpertsSizeInfo, draw_experts_size, experts_size_info
 from hpxfer.figures.heatmap import cell_edges
 from hpxfer.figures.pairs import PairsInfo, draw_pairs, pair_names, pairs_info
+from hpxfer.figures.parameters import ParametersInfo, draw_parameters, fitted, parameters_info, short
 from hpxfer.figures.stability import StabilityInfo, draw_stability, rises, stability_info
 from hpxfer.figures.surface import MOST_PANELS, SurfaceInfo, cell_rises, draw_surface, surface_info
 
@@ -36,9 +41,7 @@ MAP = StabilityMap(
 
 
 def shown(*maps: StabilityMap) -> StabilityInfo:
-    info = stability_info(maps, "width", "lr")
-    assert isinstance(info, StabilityInfo)
-    return info
+    return of(StabilityInfo, stability_info(maps, "width", "lr"))
 
 
 def test_cells_hold_the_rise_over_the_best_of_their_scale() -> None:
@@ -82,12 +85,6 @@ def test_the_best_cell_of_a_row_is_dark_and_the_worst_light() -> None:
     assert light[1] == max(light)
 
 
-def test_no_map_no_figure() -> None:
-    nothing = replace(MAP, why_not="no trial of this line has a result")
-    assert stability_info([nothing], "width", "lr") == "no trial of this line has a result"
-    assert isinstance(stability_info([MAP], "width", "eps"), str)
-
-
 @pytest.mark.parametrize(
     ("x", "edges"),
     [((3.0,), [2.5, 3.5]), ((0.0, 1.0), [-0.5, 0.5, 1.5]), ((0.0, 1.0, 3.0), [-0.5, 0.5, 2.0, 4.0])],
@@ -109,28 +106,17 @@ def surface(
 
 
 def test_the_title_tells_the_interaction_at_the_base() -> None:
-    info = surface_info([surface(0.25, shape="w64 d2", is_base=False), surface(0.5)], "lr", "eps")
-    assert isinstance(info, SurfaceInfo)
+    info = of(SurfaceInfo, surface_info([surface(0.25, shape="w64 d2", is_base=False), surface(0.5)], "lr", "eps"))
     assert plain(info.title).startswith("Octaves that the best lr moves per octave of eps: a at the base -0.50")
     assert "w64" not in info.title
-    flat = surface_info([surface(0.0)], "lr", "eps")
-    assert isinstance(flat, SurfaceInfo)
+    flat = of(SurfaceInfo, surface_info([surface(0.0)], "lr", "eps"))
     assert "a at the base -0.00" in plain(flat.title) or "a at the base +0.00" in plain(flat.title)
 
 
 def test_the_base_comes_first_and_sizes_follow_as_numbers() -> None:
     every = [surface(0.5, shape=f"w{width} d2", is_base=width == 64) for width in (256, 1024, 32, 64)]
-    info = surface_info(every, "lr", "eps")
-    assert isinstance(info, SurfaceInfo)
+    info = of(SurfaceInfo, surface_info(every, "lr", "eps"))
     assert info.titles == ("w64 d2 (base), a", "w32 d2, a", "w256 d2, a", "w1024 d2, a")
-
-
-def test_too_many_surfaces_are_counted() -> None:
-    every = [surface(0.5, shape=f"w{width}", is_base=False) for width in range(MOST_PANELS + 2)]
-    info = surface_info(every, "lr", "eps")
-    assert isinstance(info, SurfaceInfo)
-    assert len(info.panels) == MOST_PANELS
-    assert info.caption.endswith("2 more surfaces are not shown.")
 
 
 def test_cells_rise_over_the_best_and_a_diverged_one_has_no_number() -> None:
@@ -138,8 +124,7 @@ def test_cells_rise_over_the_best_and_a_diverged_one_has_no_number() -> None:
     assert rises[7] == 0
     assert rises[0] == pytest.approx(0.45)
     assert rises[-1] is None
-    info = surface_info([surface(0.0)], "lr", "eps")
-    assert isinstance(info, SurfaceInfo)
+    info = of(SurfaceInfo, surface_info([surface(0.0)], "lr", "eps"))
     table = info.table()
     assert table["loss_nats"].isna().to_list() == [False] * 14 + [True]
     assert table["fitted_nats"].to_list() == pytest.approx([*table["loss_nats"].to_list()[:14], 2.45])
@@ -161,17 +146,9 @@ def test_the_drawing_of_a_surface_shows_contours_only_around_a_lowest_point() ->
     assert not unlabeled(figures[0])
 
 
-def test_no_surface_no_figure() -> None:
-    lines = Surface(first="lr", second="eps", why_not="two lines do not fix a surface")
-    assert surface_info([lines], "lr", "eps") == "two lines do not fix a surface"
-    assert isinstance(surface_info([], "lr", "eps"), str)
-    assert pair_names([lines]) == ()
-
-
 def test_pairs_at_the_base_one_panel_each_with_numbers() -> None:
     every = [surface(0.5), surface(0.5, names=("lr", "init_scale")), surface(0.5, is_base=False, shape="w64")]
-    info = pairs_info(every, "a")
-    assert isinstance(info, PairsInfo)
+    info = of(PairsInfo, pairs_info(every, "a"))
     assert [(panel.first, panel.second) for panel in info.panels] == [("lr", "eps"), ("lr", "init_scale")]
     assert info.title == "a at the base is best at lr 2^0 with eps 2^0; lr 2^0 with init_scale 2^0"
     texts = drawn_texts(draw_pairs(info))
@@ -179,3 +156,139 @@ def test_pairs_at_the_base_one_panel_each_with_numbers() -> None:
     assert len(info.table()) == 30
     assert pair_names([*every, surface(0.1, name="sp"), surface(0.1, name="b")]) == ("a", "b", "sp")
     assert isinstance(pairs_info(every[2:], "a"), str)
+
+
+def test_too_many_surfaces_are_counted() -> None:
+    every = [surface(0.5, shape=f"w{width}", is_base=False) for width in range(MOST_PANELS + 2)]
+    info = of(SurfaceInfo, surface_info(every, "lr", "eps"))
+    assert len(info.panels) == MOST_PANELS
+    assert info.caption.endswith("2 more surfaces are not shown.")
+
+
+SIZES = (2.0**14, 2.0**16, 2.0**18)
+
+
+def fit(name: str, count: Count, *, slope: float = -0.125) -> LossFit:
+    points = [
+        FitPoint(shape=f"s{i}", axis="width", params=size, loss=3 + slope * 2 * i, se=0.01, num_seeds=3)
+        for i, size in enumerate(SIZES)
+    ]
+    return LossFit(
+        parameterization=name,
+        hp="lr",
+        value=0.125,
+        count=count,
+        points=tuple(points),
+        slope=slope,
+        slope_low=slope,
+        slope_high=slope,
+        intercept=3 - 14 * slope,
+        r2=1.0,
+    )
+
+
+def law(name: str, count: Count) -> PowerLaw:
+    return PowerLaw(
+        parameterization=name,
+        hp="lr",
+        value=0.125,
+        count=count,
+        points=fit(name, count).points,
+        floor=1.0,
+        log2_scale=14.0,
+        exponent=0.5,
+    )
+
+
+def parameters(fits: list[LossFit], laws: list[PowerLaw] | None = None) -> ParametersInfo:
+    return of(ParametersInfo, parameters_info(fits, laws or []))
+
+
+def test_a_panel_a_count_the_control_last() -> None:
+    info = parameters([fit("sp", "active"), fit("a", "active"), fit("a", "total")])
+    assert [panel.count for panel in info.panels] == ["total", "active"]
+    assert [fit_.parameterization for fit_ in info.panels[1].fits] == ["a", "sp"]
+
+
+def test_the_title_tells_the_slope_over_active_parameters_and_how_well_it_fits() -> None:
+    title = plain(parameters([fit("a", "active"), fit("a", "total", slope=-0.5)]).title)
+    assert title.startswith("Nats per doubling of active parameters: a -0.125")
+    assert "(R2 1.00)" in title
+    assert "-0.5" not in title
+
+
+def test_the_table_holds_the_fitted_losses() -> None:
+    table = parameters([fit("a", "active")], [law("a", "active")]).table()
+    assert table["line_nats"].to_list() == pytest.approx([3.0, 2.75, 2.5])
+    assert table["power_law_nats"].to_list() == pytest.approx([2.0, 1.5, 1.25])
+    assert table["loss_nats"].to_list() == [3.0, 2.75, 2.5]
+
+
+def test_a_line_is_drawn_where_there_is_one_and_a_law_where_it_holds() -> None:
+    both = draw_parameters(parameters([fit("a", "active")], [law("a", "active")]))
+    assert {"line in the log", "saturating power law", "parameters, active (log scale)", "a R2 1.00"} <= drawn_texts(
+        both
+    )
+    other = draw_parameters(parameters([fit("a", "active")], [law("a", "total")]))
+    assert "saturating power law" not in drawn_texts(other)
+    assert not unlabeled(both)
+
+
+def test_a_line_is_drawn_no_further_than_its_own_shapes() -> None:
+    short_one = replace(fit("sp", "active"), points=fit("sp", "active").points[:2])
+    (axes,) = draw_parameters(parameters([fit("a", "active"), short_one])).axes
+    dashed = [tuple(line.get_xdata()) for line in axes.lines if line.get_linestyle() == "--"]
+    assert dashed == [(SIZES[0], SIZES[2]), (SIZES[0], SIZES[1])]
+
+
+def test_one_size_has_points_but_no_line() -> None:
+    """Alone it is no figure; beside a way to count by which sizes differ, it is drawn, and the title tells of those."""
+    points = fit("a", "active").points[:1]
+    bare = LossFit(parameterization="a", hp="lr", value=None, count="active", points=points, why_not="one size")
+    assert fitted(bare, 1e6) is None
+    assert parameters_info([bare], []) == "one size"
+    info = parameters([bare, fit("a", "total")])
+    assert info.title.startswith("Nats per doubling of total parameters: a ")
+    draw_parameters(info).draw_without_rendering()
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(950, "950"), (20_000, "20k"), (1_200_000, "1.2M"), (2.5e9, "2.5B"), (999_999, "1e+03k")]
+)
+def test_counts_are_short(number: float, text: str) -> None:
+    assert short(number) == text
+
+
+def group(slope: float | None = -0.25) -> EqualSize:
+    points = tuple(
+        SizePoint(
+            shape=f"E{experts}",
+            num_experts=experts,
+            num_active=experts // 4,
+            expert_width=128 // experts,
+            loss=3 - 0.25 * i,
+            se=0.01,
+            num_seeds=2,
+        )
+        for i, experts in enumerate((4, 8, 16))
+    )
+    return EqualSize(
+        width=32, depth=2, expert_features=128, active_features=32, points=points, slope=slope, low=-0.5, high=0.0
+    )
+
+
+def test_experts_against_size_tell_the_slope_and_the_widths() -> None:
+    found = [
+        ExpertsAgainstSize(parameterization="sp", hp="lr", groups=(group(None),)),
+        ExpertsAgainstSize(parameterization="a", hp="lr", groups=(group(),)),
+        ExpertsAgainstSize(parameterization="b", hp="lr", why_not="nothing"),
+    ]
+    info = of(ExpertsSizeInfo, experts_size_info(found))
+    assert [panel.parameterization for panel in info.panels] == ["a", "sp"]
+    assert plain(info.title) == "Nats per doubling of experts at equal parameters: a -0.250 [-0.500, +0.000]"
+    two = of(ExpertsSizeInfo, experts_size_info([replace(found[1], groups=(group(), group(-0.125))), found[0]]))
+    assert plain(two.title).endswith(": a -0.250 [-0.500, +0.000], -0.125 [-0.500, +0.000]")
+    texts = drawn_texts(draw_experts_size(info))
+    assert {"32", "16", "8", "experts (log scale)", "loss (nats)", "w32 d2, 32 of 128 features"} <= texts
+    assert not unlabeled(draw_experts_size(info))
+    assert info.table()["expert_width"].to_list() == [32, 16, 8] * 2

@@ -1,16 +1,23 @@
-"""Collapse and load balance, from hand-made analyses."""
+"""Loss collapse, load balance and steps to the same loss, from hand-made analyses."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from looks import drawn_texts, plain, unlabeled
+from looks import drawn_texts, unlabeled
+from matplotlib.text import Annotation
+from there import of, there
 
+from hpxfer.analysis.references import ReferenceCurve
 from hpxfer.analysis.statistics.collapse import Collapse, CollapseCurve
 from hpxfer.analysis.statistics.load_balance import BalanceLine, LoadBalance
+from hpxfer.analysis.statistics.same_loss import ArmRun
+from hpxfer.analysis.statistics.steps_to_loss import StepsToLoss, compared
 from hpxfer.figures.balance import BalanceInfo, balance_info, draw_balance
 from hpxfer.figures.collapse import CollapseInfo, collapse_info, draw_collapse, normalized_info
+from hpxfer.figures.steps_to_loss import ARROWS, SameLossInfo, draw_steps_to_loss, steps_to_loss_info
 
 STEPS = (1.0, 3.0, 5.0, 7.0)
 WHOLE = Collapse(
@@ -41,9 +48,7 @@ PLACE = {"axis": "width", "scale_name": "width", "hp": "lr"}
 
 
 def shown(*found: Collapse) -> CollapseInfo:
-    info = collapse_info(found, "width")
-    assert isinstance(info, CollapseInfo)
-    return info
+    return of(CollapseInfo, collapse_info(found, "width"))
 
 
 def test_the_title_tells_from_which_step_shapes_part() -> None:
@@ -63,13 +68,6 @@ def test_the_step_of_parting_is_marked_and_only_then() -> None:
     assert "how far apart the 2 curves are: more than 1% of the loss from step 7" in share
 
 
-def test_a_collapse_says_what_is_compared() -> None:
-    found = shown(replace(WHOLE, value=2.0**-6))
-    assert found.rows[0].title == "completep-moe: each width at lr 2^-6, mean of 3 seeds"
-    assert found.caption.startswith("Compared are the training losses of all shapes at the same step")
-    assert {"between shapes", "between seeds alone"} <= drawn_texts(draw_collapse(found))
-
-
 def test_curves_are_those_of_the_analysis_and_one_that_diverged_ends_there() -> None:
     (row,) = shown(WHOLE).rows
     assert [line.name for line in row.lines] == ["32 (base)", "64", "128"]
@@ -82,28 +80,12 @@ def test_curves_are_those_of_the_analysis_and_one_that_diverged_ends_there() -> 
 
 
 def test_normalized_curves_come_with_their_floor() -> None:
-    info = normalized_info([WHOLE, CONTROL], "width")
-    assert isinstance(info, CollapseInfo)
+    info = of(CollapseInfo, normalized_info([WHOLE, CONTROL], "width"))
     assert "1.5 nats (the power law)" in info.caption
     assert "completep-moe for 75% of training" in info.title
     assert [len(row.lines) for row in info.rows] == [2, 2]
     assert info.rows[0].lines[0].y == (2, 1)
     assert "normalized loss (1 = final)" in drawn_texts(draw_collapse(info))  # a spread of 0 has no log
-
-
-def test_without_curves_the_reason_is_kept() -> None:
-    nothing = Collapse(**PLACE, parameterization="a", why_not="1 shapes have whole curves, 2 are needed")
-    assert collapse_info([nothing], "width") == "1 shapes have whole curves, 2 are needed"
-    assert normalized_info([nothing], "width") == "1 shapes have whole curves, 2 are needed"
-    assert isinstance(collapse_info([WHOLE], "depth"), str)
-
-
-@pytest.mark.parametrize("seeds", [(), WHOLE.noise_nats])
-def test_the_drawing_of_a_collapse_names_its_axes(seeds: tuple[float, ...]) -> None:
-    figure = draw_collapse(shown(replace(WHOLE, noise_nats=seeds), CONTROL))
-    assert {"step", "training loss (nats)", "standard deviation (nats)", "width"} <= drawn_texts(figure)
-    assert not unlabeled(figure)
-    assert len(figure.axes) == 4
 
 
 def load(scale: float, value: float, final: float, *, peak: float = 0.2) -> BalanceLine:
@@ -130,8 +112,7 @@ BALANCE = LoadBalance(
 
 
 def test_loads_are_in_fair_shares_by_scale_and_hp() -> None:
-    info = balance_info([BALANCE], "width")
-    assert isinstance(info, BalanceInfo)
+    info = of(BalanceInfo, balance_info([BALANCE], "width"))
     base, wide = info.panels[0].series
     assert (base.name, base.x, base.final) == ("32 (base)", (-3.0,), (0.1,))  # an HP of 0 has no log
     assert (wide.x, wide.final, wide.peak) == ((-3.0, -2.0), (0.2, 0.4), (0.8, 0.8))
@@ -139,22 +120,10 @@ def test_loads_are_in_fair_shares_by_scale_and_hp() -> None:
     assert len(info.table()) == 3
 
 
-def test_the_drawing_of_loads_names_scales_and_axes() -> None:
-    info = balance_info([BALANCE, replace(BALANCE, parameterization="a", lines=BALANCE.lines[:1])], "width")
-    assert isinstance(info, BalanceInfo)
-    figure = draw_balance(info)
-    named = {"log2 lr (octaves)", "load deviation (fair shares)", "32 (base)", "64", plain(info.title)}
-    assert named <= drawn_texts(figure)
-    colors = [figure.axes[i].lines[-1].get_color() for i in (0, 1)]
-    assert colors[0] == colors[1], "a scale has one color, whichever scales a panel has"
-    assert not unlabeled(figure)
-
-
 def test_rules_of_balance_are_compared_by_the_title_and_a_panel_each() -> None:
     arms = {"sp": 0.1, "sp (sign)": 0.05, "sp (none)": 0.2, "sp (loss)": 0.15}
     loads = [replace(BALANCE, parameterization=name, lines=(load(32, 0.125, end),)) for name, end in arms.items()]
-    info = balance_info(loads, "width")
-    assert isinstance(info, BalanceInfo)
+    info = of(BalanceInfo, balance_info(loads, "width"))
     least, most = "least with sp (sign) 0.2 at width 32", "most with sp (none) 0.8 at width 32"
     assert f"{least}, lr 2^-3; {most}, lr 2^-3" in info.title
     figure = draw_balance(info)
@@ -162,8 +131,117 @@ def test_rules_of_balance_are_compared_by_the_title_and_a_panel_each() -> None:
     assert len({axes.get_ylim() for axes in figure.axes if axes.lines}) == 1
 
 
-def test_no_loads_no_figure() -> None:
-    dense = LoadBalance(**PLACE, parameterization="a", why_not="no shape has experts")
-    assert balance_info([dense], "width") == "no shape has experts"
-    unknown = replace(BALANCE, lines=tuple(replace(line, peak=None, final=None) for line in BALANCE.lines))
-    assert isinstance(balance_info([unknown], "width"), str)
+RUN_STEPS = np.arange(500)
+BLANK = StepsToLoss(axis="moe", parameterization="complete-mue", hp="lr", value=0.01)
+AT = tuple(float(x) for x in range(5, 501, 5))
+LOSSES = tuple(2 + (x / 20) ** -0.5 for x in AT)
+
+
+def arm(name: str, rate: float, batch_tokens: int = 512, data: str = "") -> ArmRun:
+    luck = 0.01 * np.random.default_rng(0).standard_normal((2, RUN_STEPS.size))
+    curves = {seed: (RUN_STEPS, 2 + (rate * (RUN_STEPS + 1) / 20.0) ** -0.5 + luck[seed]) for seed in range(2)}
+    return ArmRun(
+        name=name, curves=curves, planned=frozenset((0, 1)), batch_tokens=batch_tokens, data=data, data_digest=data
+    )
+
+
+def same_loss(*arms: ArmRun, elsewhere: tuple[ReferenceCurve, ...] = ()) -> SameLossInfo:
+    dense = arm("dense", 1.0)
+    return of(
+        SameLossInfo,
+        steps_to_loss_info([compared([(dense, None), *((each, dense) for each in arms)], elsewhere, BLANK)], "moe"),
+    )
+
+
+def test_arrows_lead_from_the_end_of_the_reference_to_the_arms_that_have_its_loss() -> None:
+    found = same_loss(arm("fast", 4.0), arm("slow", 0.5))
+    (panel,) = found.panels
+    (arrow,) = panel.arrows
+    assert (arrow.arm, arrow.start) == ("fast", 500)
+    assert arrow.stop == pytest.approx(125, rel=0.1)
+    assert arrow.factor == pytest.approx(4, rel=0.1)
+    assert [(curve.name, curve.kind) for curve in panel.curves] == [
+        ("dense", "reference"),
+        ("fast", "arm"),
+        ("slow", "arm"),
+    ]
+    assert found.title == f"Steps to the same loss, moe: complete-mue up to {arrow.factor:.3g}x fewer than dense"
+    table = found.table()
+    assert set(table["curve"]) == {"dense", "fast", "slow"}
+    assert list(table.columns)[-4:] == ["steps", "mean_nats", "min_nats", "max_nats"]
+
+
+def test_only_the_fastest_arms_have_arrows() -> None:
+    arms = [arm(f"arm {i}", 1.0 + i / 2) for i in range(1, 6)]
+    (panel,) = same_loss(*arms).panels
+    assert [arrow.arm for arrow in panel.arrows] == ["arm 5", "arm 4", "arm 3"]
+    assert len(panel.arrows) == ARROWS
+
+
+def test_title_and_arrow_say_more_where_the_table_does() -> None:
+    """A longer run may reach the loss later than its reference, at a factor below 1."""
+    steps = np.arange(1000)
+    longer = ArmRun(
+        name="longer",
+        curves={0: (steps, 2 + (0.6 * (steps + 1) / 20.0) ** -0.5)},
+        planned=frozenset({0}),
+        batch_tokens=512,
+    )
+    short = ArmRun(name="dense", curves={0: (RUN_STEPS, 2 + ((RUN_STEPS + 1) / 20.0) ** -0.5)}, batch_tokens=512)
+    answer = compared([(short, None), (longer, short)], (), BLANK)
+    (row,) = answer.rows
+    assert there(row.speed_up) < 1
+    said = f"{1 / there(row.speed_up):.3g}x more"
+    found = of(SameLossInfo, steps_to_loss_info([answer], "moe"))
+    assert row.in_brief.startswith(f"{said} steps")
+    assert found.title == f"Steps to the same loss, moe: complete-mue at best {said} than dense"
+    assert said in drawn_texts(draw_steps_to_loss(found))
+
+
+def test_arms_that_train_on_other_data_have_no_factor_and_are_named() -> None:
+    found = same_loss(arm("fast", 4.0), arm("elsewhere", 8.0, data="text:b.txt"))
+    (panel,) = found.panels
+    assert [arrow.arm for arrow in panel.arrows] == ["fast"]
+    assert found.title.endswith(f"up to {panel.arrows[0].factor:.3g}x fewer than dense")
+    assert "training losses on different data are not comparable: elsewhere (text:b.txt)." in found.caption
+    texts = drawn_texts(draw_steps_to_loss(found))
+    assert "elsewhere (other data)" in texts
+    assert "fast" in texts
+    alone = same_loss(arm("elsewhere", 8.0, data="text:b.txt"))
+    assert alone.title.endswith("complete-mue not compared, as data differ")
+    assert not alone.panels[0].arrows
+
+
+def test_x_counts_tokens_where_batches_differ_or_a_curve_has_no_steps() -> None:
+    assert same_loss(arm("fast", 2.0)).unit == "steps"
+    batches = same_loss(arm("fast", 2.0, batch_tokens=1024))
+    assert batches.unit == "tokens"
+    assert batches.panels[0].arrows[0].factor == pytest.approx(1, abs=0.05)  # half the steps, of twice the tokens
+    by_tokens = ReferenceCurve(name="gpt2", losses=LOSSES, tokens=tuple(512 * x for x in AT))
+    assert same_loss(arm("fast", 2.0), elsewhere=(by_tokens,)).unit == "tokens"
+    by_steps = ReferenceCurve(name="gpt2", losses=LOSSES, steps=AT)
+    assert same_loss(arm("fast", 2.0), elsewhere=(by_steps,)).unit == "steps"
+    left_out = same_loss(arm("fast", 2.0, batch_tokens=1024), elsewhere=(by_steps,))
+    assert left_out.caption.endswith("these curves count no tokens: gpt2.")
+    assert "gpt2" not in {curve.name for curve in left_out.panels[0].curves}
+
+
+def test_the_figure_draws_every_curve_and_every_factor() -> None:
+    by_steps = ReferenceCurve(name="gpt2 $x_1$ <b>", losses=LOSSES, steps=AT)
+    found = same_loss(arm("fast", 4.0), arm("slow", 0.5), elsewhere=(by_steps,))
+    figure = draw_steps_to_loss(found)
+    texts = drawn_texts(figure)
+    assert {"dense", "fast", "slow", "gpt2 $x_1$ <b>", "steps (log scale)"} <= texts
+    assert {f"{arrow.factor:.3g}x" for arrow in found.panels[0].arrows} <= texts
+    assert not unlabeled(figure)
+    (axes,) = figure.axes
+    arrows = [child for child in axes.get_children() if isinstance(child, Annotation) and child.arrow_patch is not None]
+    assert len(arrows) == len(found.panels[0].arrows)
+    low, high = axes.get_xlim()
+    assert all(low < arrow.stop <= arrow.start < high for arrow in found.panels[0].arrows)
+
+
+def test_no_arm_that_has_the_loss_is_said_in_the_title() -> None:
+    found = same_loss(arm("slow", 0.5))
+    assert found.title == "Steps to the same loss, moe: complete-mue never has it"
+    assert not found.panels[0].arrows

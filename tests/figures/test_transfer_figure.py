@@ -63,12 +63,6 @@ def test_one_panel_a_parameterization_one_row_an_axis() -> None:
     assert (info.x_label, info.judged.words, info.judged.unit) == ("log2 lr (octaves)", "validation loss", "nats")
 
 
-def test_the_conclusion_is_the_title() -> None:
-    titles = [panel.title for panel in info_of(planted()).panels]
-    assert titles[0].startswith("completep-moe: transfers (at most 0.0")
-    assert titles[1:] == ["sp: drifts (diverges at width 128)"]
-
-
 @pytest.mark.parametrize(
     ("axes", "labels", "title"),
     [
@@ -80,15 +74,6 @@ def test_the_conclusion_is_the_title() -> None:
 )
 def test_the_verdicts_are_the_head(axes: tuple[str, ...], labels: tuple[str, ...], title: str) -> None:
     assert info_of(planted(axes, labels)).title == f"planted: lr along {title}"
-
-
-def test_axes_are_gathered_by_verdict() -> None:
-    still = planted(("depth", "experts"), ("completep-moe",))
-    frame = pd.concat([still, planted(), still.assign(parameterization="sp")])
-    assert info_of(frame).title == (
-        "planted: lr along 3 axes: completep-moe transfers along all; "
-        "sp drifts along width, transfers along depth, experts"
-    )
 
 
 def test_series_hold_means_ranges_and_diverged_values() -> None:
@@ -227,14 +212,6 @@ def test_the_drawing_names_scales_units_marks_and_the_conclusion() -> None:
     assert "off scale" not in texts(info_of(planted(labels=("completep-moe",)).query("value > 0.005")))
 
 
-@pytest.mark.parametrize("axes", [("width",), ("width", "depth")])
-@pytest.mark.parametrize("labels", [("sp",), ("a", "sp"), ("a", "b", "sp")])
-def test_it_draws_any_number_of_panels(axes: tuple[str, ...], labels: tuple[str, ...]) -> None:
-    figure = draw_transfer(info_of(planted(axes, labels)))
-    figure.draw_without_rendering()
-    assert len(figure.axes) == len(axes) * len(labels)
-
-
 def test_it_draws_ragged_rows_and_nothing_at_all() -> None:
     info = info_of(planted(("width", "depth")))
     ragged = draw_transfer(replace(info, panels=info.panels[:-1]))
@@ -243,11 +220,6 @@ def test_it_draws_ragged_rows_and_nothing_at_all() -> None:
     empty = info_of(planted().iloc[:0])
     assert empty.panels == ()
     draw_transfer(empty).draw_without_rendering()
-
-
-def test_it_draws_a_line_where_everything_diverged() -> None:
-    frame = planted().assign(status="diverged", loss=np.nan)
-    draw_transfer(info_of(frame)).draw_without_rendering()
 
 
 @pytest.mark.slow
@@ -276,3 +248,12 @@ def test_a_control_far_above_does_not_flatten_the_row() -> None:
     for panel in far.panels:
         assert panel.y_top - panel.y_low <= 1.5 * (alone.y_top - alone.y_low) * (1 + 1e-9)
     assert "A triangle is a loss off scale." in far.caption
+
+
+def test_axes_are_gathered_by_verdict() -> None:
+    still = planted(("depth", "experts"), ("completep-moe",))
+    frame = pd.concat([still, planted(), still.assign(parameterization="sp")])
+    assert info_of(frame).title == (
+        "planted: lr along 3 axes: completep-moe transfers along all; "
+        "sp drifts along width, transfers along depth, experts"
+    )

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.outside.imports.logged import LoggedRun, Point, newest
 from hpxfer.outside.imports.mlflow import mlflow_runs
@@ -326,23 +325,3 @@ class TestWandb:
         monkeypatch.setitem(sys.modules, "wandb", None)
         with pytest.raises(HpxferError, match=r"wandb must be installed.*; `pip install 'hpxfer\[wandb\]'`$"):
             wandb_runs("me/moe")
-
-
-def test_an_imported_table_is_judged() -> None:
-    """From runs of a tracker to the verdict, with a control and a base."""
-    runs = []
-    for table, drift in (("mup", 0.0), ("plain", -1.0)):
-        for number, width in enumerate((64, 128, 256)):
-            for exponent in range(-11, -4):
-                for seed in (0, 1, 2):
-                    loss = 3.0 - 0.1 * number + 0.04 * (exponent + 8 - drift * number) ** 2
-                    loss += 0.002 * math.sin(37 * exponent + 11 * seed + width + len(table))
-                    name = f"{table}-{width}-{exponent}-{seed}"
-                    points = {"val/loss": [(10, 4.0), (20, loss)]}
-                    runs.append(logged(name, points, lr=2.0**exponent, width=width, seed=seed, table=table))
-    found = hpxfer.judge(made(runs).frame, columns=MAP, control="plain", base="scale=64")
-    assert {one.parameterization: one.verdict for one in found.report.findings} == {
-        "mup": "transfers",
-        "plain": "drifts",
-    }
-    assert found.report.judged.words == "val/loss"

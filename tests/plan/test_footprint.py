@@ -130,6 +130,7 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any], Way]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WAYS)
 def test_the_model_follows_the_way_a_batch_is_computed(name: str, setting: Setting) -> None:
     changes, dims, way = WAYS[name]

@@ -267,11 +267,6 @@ def test_the_collector_of_cycles_is_left_as_it_was(store: Path, tmp_path: Path) 
     assert gc.isenabled()
 
 
-def test_an_empty_folder_is_one_clear_message(tmp_path: Path) -> None:
-    with pytest.raises(HpxferError, match=r"must be a results folder with sweep.yaml"):
-        write_report([tmp_path])
-
-
 @pytest.mark.usefixtures("stubs")
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_store_with_a_few_trials_is_reported_in_every_format(form: str, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""What holds of every search: replay, order, failures, results from elsewhere, budgets."""
+"""What holds of every search, the suite that says so, and broken twins."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,14 +14,17 @@ from laws import examples
 
 from hpxfer.search import Outcome
 from hpxfer.search.arms import arms_of
+from hpxfer.search.grid import GRID, GridSearch
+from hpxfer.search.kinds import SEARCHES, SearchKind, Stored
 from hpxfer.spec.budget import arm_budget
+from hpxfer.testing.searches import SWEEP, SearchSuite
 from hpxfer.trial import Expansion, Trial
 
 LANDSCAPE = Landscape(
     optima={"lr": -6.3, "router.lr_mult": -3.0, "init_scale": 1.0}, drift=-1.0, noise=0.01, walls={"lr": -4.5}
 )
 TWO_HPS = "{log2: [-9, -4]}\n  init_scale: {log2: [-2, 2]}"
-SEARCHES = {
+SWEEPS = {
     "grid": expansion_of(LR),
     "grid at the base": expansion_of(LR, search="{kind: grid, at: base}"),
     "random": expansion_of(LR, search="{kind: random, budget: 13}"),
@@ -46,13 +49,12 @@ SEARCHES = {
         LR, search="{kind: staged-grid, budget: 85, multipliers: [init_scale, router.lr_mult]}"
     ),
 }
-NAMES = sorted(SEARCHES)
-COMPLETE: Mapping[str, tuple[frozenset[str], str]] = {}
+NAMES = sorted(SWEEPS)
 
 
 def in_one_go(name: str) -> tuple[frozenset[str], str]:
     """Return the ids that a search asks for if nothing disturbs it, and its reasons."""
-    ran = run(SEARCHES[name], LANDSCAPE)
+    ran = run(SWEEPS[name], LANDSCAPE)
     return frozenset(ran.trials), ran.search.why()
 
 
@@ -68,7 +70,7 @@ def test_neither_order_nor_parallelism_changes_what_is_asked_for(
 ) -> None:
     name = data.draw(st.sampled_from(NAMES))
     order = random.Random(data.draw(st.integers(0, 2**32)))
-    ran = run(SEARCHES[name], LANDSCAPE, order=order, at_once=data.draw(st.sampled_from((1, 3, 16, None))))
+    ran = run(SWEEPS[name], LANDSCAPE, order=order, at_once=data.draw(st.sampled_from((1, 3, 16, None))))
     assert frozenset(ran.trials) == complete[name][0]
     assert ran.search.why() == complete[name][1]
 
@@ -80,8 +82,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(
 ) -> None:
     name = data.draw(st.sampled_from(NAMES))
     order = random.Random(data.draw(st.integers(0, 2**32)))
-    first = run(SEARCHES[name], LANDSCAPE, order=order, at_once=5, stop_after=data.draw(st.integers(0, 60)))
-    second = run(SEARCHES[name], LANDSCAPE, known=first.outcomes, order=order)
+    first = run(SWEEPS[name], LANDSCAPE, order=order, at_once=5, stop_after=data.draw(st.integers(0, 60)))
+    second = run(SWEEPS[name], LANDSCAPE, known=first.outcomes, order=order)
     assert not first.outcomes.keys() & second.trials.keys(), "a trial was trained twice"
     assert frozenset(first.outcomes) | frozenset(second.trials) == complete[name][0]
     assert second.search.why() == complete[name][1]
@@ -97,9 +99,9 @@ def test_failed_trials_hold_back_what_needs_them_and_a_next_run_ends_it(
     def fails(trial: Trial) -> bool:
         return int(trial.id[:8], 16) % 8 == unlucky
 
-    first = run(SEARCHES[name], LANDSCAPE, fails=fails, at_once=4)
+    first = run(SWEEPS[name], LANDSCAPE, fails=fails, at_once=4)
     assert frozenset(first.trials) <= complete[name][0]
-    second = run(SEARCHES[name], LANDSCAPE, known=first.outcomes)
+    second = run(SWEEPS[name], LANDSCAPE, known=first.outcomes)
     assert frozenset(first.outcomes) | frozenset(second.trials) == complete[name][0]
 
 
@@ -109,20 +111,20 @@ def test_results_from_elsewhere_are_used_and_others_change_nothing(
     complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(NAMES))
-    others = run(SEARCHES[data.draw(st.sampled_from(NAMES))], LANDSCAPE).outcomes
+    others = run(SWEEPS[data.draw(st.sampled_from(NAMES))], LANDSCAPE).outcomes
     known = {key: value for key, value in others.items() if int(key[:4], 16) % 2} | {"unknown": Outcome("diverged")}
-    ran = run(SEARCHES[name], LANDSCAPE, known=known)
+    ran = run(SWEEPS[name], LANDSCAPE, known=known)
     assert frozenset(ran.trials) == complete[name][0] - known.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_arm_exceeds_its_budget_nor_a_shape_its_bound(name: str) -> None:
-    ran, budget = run(SEARCHES[name], LANDSCAPE), arm_budget(SEARCHES[name].spec)
+    ran, budget = run(SWEEPS[name], LANDSCAPE), arm_budget(SWEEPS[name].spec)
     arms = ran.arms()
     assert max(arms.values()) <= budget
-    for shape, most in bound_of(SEARCHES[name]).items():
+    for shape, most in bound_of(SWEEPS[name]).items():
         assert sum(num for (_, width), num in arms.items() if width == shape.width) <= most
-        assert most <= budget * sum(arm.shape.width == shape.width for arm in arms_of(SEARCHES[name]))
+        assert most <= budget * sum(arm.shape.width == shape.width for arm in arms_of(SWEEPS[name]))
 
 
 @settings(max_examples=examples(20))
@@ -132,19 +134,19 @@ def test_what_is_left_is_counted_by_the_searchs_own_trials(
 ) -> None:
     """What another sweep left at the same shapes is not done, nor less to do."""
     name = data.draw(st.sampled_from(NAMES))
-    others = run(SEARCHES[data.draw(st.sampled_from(NAMES))], LANDSCAPE).outcomes
-    ran = run(SEARCHES[name], LANDSCAPE, known=others, stop_after=data.draw(st.integers(0, 60)), at_once=5)
+    others = run(SWEEPS[data.draw(st.sampled_from(NAMES))], LANDSCAPE).outcomes
+    ran = run(SWEEPS[name], LANDSCAPE, known=others, stop_after=data.draw(st.integers(0, 60)), at_once=5)
     ran.search.ask(ran.outcomes, ())
     known, found = complete[name][0] & ran.outcomes.keys(), ran.search.progress().values()
     assert sum(shape.num_done for shape in found) <= len(known)
     assert sum(shape.most_left for shape in found) >= len(complete[name][0]) - len(known)
-    bound, now = bound_of(SEARCHES[name]), ran.search.progress()
+    bound, now = bound_of(SWEEPS[name]), ran.search.progress()
     assert all(progress.num_done + progress.most_left <= bound[shape] for shape, progress in now.items())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_search_that_has_ended_has_had_all_that_it_asked_for(name: str) -> None:
-    ran = run(SEARCHES[name], LANDSCAPE)
+    ran = run(SWEEPS[name], LANDSCAPE)
     assert ran.search.ask(ran.outcomes, ()) == ()
     found = ran.search.progress().values()
     assert sum(shape.num_done for shape in found) == len(ran.trials)
@@ -153,24 +155,17 @@ def test_a_search_that_has_ended_has_had_all_that_it_asked_for(name: str) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_that_agree_at_the_base_are_one_arm_there(name: str) -> None:
-    arms = run(SEARCHES[name], LANDSCAPE).arms()
+    arms = run(SWEEPS[name], LANDSCAPE).arms()
     assert [label for label, width in arms if width == 32] == [None]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_where_everything_diverges_a_search_ends(name: str) -> None:
-    ran = run(SEARCHES[name], lambda _: Outcome("diverged"))
-    assert max(ran.arms().values()) <= arm_budget(SEARCHES[name].spec)
-    assert run(SEARCHES[name], lambda _: Outcome("diverged"), known=ran.outcomes).trials == {}
 
 
 def test_other_outcomes_in_the_same_mapping_object_or_another_are_seen() -> None:
     """A search may keep what it has read of a mapping that grows; of another one it must start anew."""
-    search = search_of(SEARCHES["refine"])
-    ran = run(SEARCHES["refine"], LANDSCAPE)
+    search = search_of(SWEEPS["refine"])
+    ran = run(SWEEPS["refine"], LANDSCAPE)
     assert search.ask(ran.outcomes, ()) == ()
     again = search.ask({}, ())
-    assert {trial.id for trial in again} == {trial.id for trial in search_of(SEARCHES["refine"]).ask({}, ())}
+    assert {trial.id for trial in again} == {trial.id for trial in search_of(SWEEPS["refine"]).ask({}, ())}
 
 
 RAISED = {
@@ -197,3 +192,81 @@ def test_a_budget_that_is_raised_goes_on_and_loses_nothing(kind: str) -> None:
         known = ran.outcomes
     smallest = run(sweep_with(kind, RAISED[kind][1][0]), landscape)
     assert len(known) > len(smallest.trials), "the larger budgets bought nothing"
+
+
+BOX = SWEEP.replace("grid: {lr", "hps: {lr: 0.01}\ngrid: {init_scale: {log2: [-2, 2]}, lr")
+SHIPPED = {
+    "grid": SWEEP,
+    "random": BOX + "search: {kind: random, budget: 14}\n",
+    "optuna": BOX + "search: {kind: optuna, budget: 20, sampler: CmaEs}\n",
+    "refine": BOX + "search: {kind: refine, max_octaves: 2}\n",
+    "coordinate": SWEEP + "search: {kind: coordinate, multipliers: [router.lr_mult, attn_v.init_mult]}\n",
+    "verdict": SWEEP + "search: {kind: verdict, budget: 12}\n",
+    "staged-grid": SWEEP + "search: {kind: staged-grid, multipliers: [init_scale], recenters: 1}\n",
+}
+
+
+def test_every_shipped_search_is_tested() -> None:
+    assert set(SHIPPED) == set(SEARCHES)
+
+
+@pytest.mark.parametrize("name", list(SHIPPED))
+class TestShipped(SearchSuite):
+    @pytest.fixture
+    def kind(self, name: str) -> SearchKind:
+        return SEARCHES.get(name)
+
+    @pytest.fixture
+    def sweep(self, name: str) -> str:
+        return SHIPPED[name]
+
+
+class Broken(GridSearch):
+    """A grid that breaks a rule."""
+
+    def __init__(self, expansion: Expansion, rule: str) -> None:
+        super().__init__(expansion)
+        self.rule = rule
+        self.lucky = set(random.sample([trial.id for trial in self.trials], len(self.trials) // 2))
+
+    def ask(self, outcomes: Mapping[str, Outcome], running: Collection[str]) -> Sequence[Trial]:
+        asked = list(super().ask(outcomes, running))
+        match self.rule:
+            case "asks for trials that are running":
+                return [trial for trial in self.trials if trial.id not in outcomes]
+            case "depends on luck":
+                return [trial for trial in asked if trial.id in self.lucky]
+            case "depends on the order":
+                return asked if len(outcomes) < 10 or next(reversed(outcomes)) < "8" else []
+            case "asks for one seed alone":
+                return [trial for trial in asked if trial.seed == 0]
+        return asked
+
+
+@pytest.mark.parametrize(
+    ("rule", "test"),
+    [
+        ("asks for trials that are running", "test_it_asks_for_trials_of_the_sweep"),
+        ("depends on luck", "test_a_run_that_was_stopped_goes_on_to_the_same_end"),
+        ("depends on the order", "test_neither_order_nor_parallelism_changes_what_is_asked_for"),
+        ("asks for one seed alone", "test_no_arm_exceeds_its_budget"),
+    ],
+)
+def test_a_broken_twin_fails(rule: str, test: str) -> None:
+    def make(expansion: Expansion, stored: Stored) -> GridSearch:
+        return Broken(expansion, rule)
+
+    kind = replace(GRID, name="broken", make=make)
+    with pytest.raises(AssertionError):
+        getattr(SearchSuite(), test)(kind, SWEEP + "search: broken\n")
+
+
+def test_a_kind_that_says_too_little_of_itself_fails() -> None:
+    small = replace(
+        GRID, name="broken", size=lambda spec: 2, lists_trials=False, problems=lambda spec, why_not: iter(())
+    )
+    with pytest.raises(AssertionError):
+        SearchSuite().test_no_arm_exceeds_its_budget(small, SWEEP + "search: broken\n")
+    silent = replace(GRID, name="broken", lists_trials=False)
+    with pytest.raises(AssertionError, match="must say why"):
+        SearchSuite().test_it_says_what_it_decided(silent, SWEEP + "search: broken\n")

@@ -1,13 +1,15 @@
-"""Results of searches: cells, lines, reports and recipes from a store of planted losses."""
+"""Results of searches: cells, lines, reports and recipes; and optuna.db, which nothing depends on."""
 
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import optuna
 import pytest
 from landscape import LR, Landscape, Ran, expansion_of, run
 
@@ -16,9 +18,11 @@ from hpxfer.errors import HpxferError
 from hpxfer.prediction import predict
 from hpxfer.recipe import recipe_of
 from hpxfer.results import Results, load_results
+from hpxfer.search import Outcome, make_search
+from hpxfer.search.export import FILE, TRIALS, StudyExport
 from hpxfer.search.replay import replayed
 from hpxfer.store import Store
-from hpxfer.trial import Expansion
+from hpxfer.trial import Expansion, Trial
 from hpxfer.trial.result import TrialResult
 
 LANDSCAPE = Landscape(optima={"lr": -6.3, "router.lr_mult": -3.0, "init_scale": -2.0}, noise=0.002, walls={"lr": -4.5})
@@ -110,14 +114,6 @@ def test_a_line_holds_what_is_on_it_and_nothing_else(made: Make) -> None:
     assert set(results.cells["line"]) == {"lr", "staged-grid"}
     with pytest.raises(HpxferError, match="hp: must be scanned by the sweep, got 'eps'"):
         results.line("eps")
-
-
-def test_a_refined_line_reports_where_the_optimum_is(made: Make) -> None:
-    results, _ = made("refine")
-    for finding in transfer_report(results).findings:
-        assert finding.verdict == "transfers"
-        for shape in finding.shapes:
-            assert shape.optimum.log2_value == pytest.approx(-6.3, abs=0.2)
 
 
 def test_a_stored_trial_of_another_sweep_is_no_cell(made: Make, tmp_path: Path) -> None:
@@ -243,3 +239,103 @@ def test_a_target_gets_the_tuned_hps_and_a_loss_or_a_reason(made: Make, kind: st
     assert {row.role: row.lr for row in found.hps.rows}["embedding"] == pytest.approx(tuned.lr)
     assert found.why_no_loss  # two shapes are too few, and some searches scan no line
     assert found.why_no_loss in str(found)
+
+
+TWO_HPS = "{log2: [-9, -4]}\n  init_scale: {log2: [-2, 2]}"
+LAND = Landscape(optima={"lr": -6.3, "init_scale": 0.6}, walls={"lr": -4.5})
+SEARCHES = {
+    "random": expansion_of(("[0.01]", TWO_HPS), search="{kind: random, points: 6}"),
+    "optuna": expansion_of(("[0.01]", TWO_HPS), search="{kind: optuna, sampler: cma-es, budget: 16}"),
+    "refine": expansion_of(LR, search="refine"),
+    "coordinate": expansion_of(LR, search="{kind: coordinate, multipliers: [router.lr_mult]}"),
+    "staged-grid": expansion_of(LR, search="{kind: staged-grid, multipliers: [init_scale]}"),
+}
+
+
+def run_exported(folder: Path, expansion: Expansion, known: dict[str, Outcome] | None = None) -> dict[str, Trial]:
+    """Run a search whose trials never overlap, and export it as a driver does. Return its trials."""
+    search, export, trials = make_search(expansion), StudyExport(folder, expansion), dict[str, Trial]()
+    outcomes = {} if known is None else known
+    while asked := search.ask(outcomes, ()):
+        export.write(search)
+        trials.update((trial.id, trial) for trial in asked)
+        outcomes.update((trial.id, LAND(trial)) for trial in asked)
+    export.write(search)
+    assert export.problem is None
+    return trials
+
+
+def studies_in(folder: Path) -> list[optuna.Study]:
+    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / FILE}")
+    found = [optuna.load_study(study_name=name, storage=storage) for name in optuna.get_all_study_names(storage)]
+    for study in found:
+        study.trials  # noqa: B018 - read before the connection is closed
+    return found
+
+
+@pytest.mark.parametrize("kind", sorted(SEARCHES))
+def test_every_search_has_a_file_that_optuna_opens(kind: str, tmp_path: Path) -> None:
+    outcomes: dict[str, Outcome] = {}
+    trials = run_exported(tmp_path, SEARCHES[kind], outcomes)
+    found = studies_in(tmp_path)
+    assert len(found) >= 1
+    for study in found:
+        for point in study.trials:
+            ids = [*point.user_attrs[TRIALS].values()]
+            assert trials[ids[0]].hps.lr == point.params["lr"]
+            values = [outcomes[trial_id].value for trial_id in ids]
+            if "diverged" in {outcomes[trial_id].status for trial_id in ids}:
+                assert point.state is optuna.trial.TrialState.FAIL, "no loss is made up"
+            else:
+                assert point.value == pytest.approx(sum(values) / len(values), rel=1e-12)
+    ids = {trial_id for study in found for point in study.trials for trial_id in point.user_attrs[TRIALS].values()}
+    assert ids == set(trials)
+
+
+def test_a_search_of_very_many_points_writes_the_first_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpxfer.search.export.MAX_POINTS", 7)
+    run_exported(tmp_path, SEARCHES["staged-grid"])
+    for study in studies_in(tmp_path):
+        assert len(study.trials) == 7
+        assert study.user_attrs["num_points"] > 7
+
+
+def test_a_grid_has_none(tmp_path: Path) -> None:
+    run_exported(tmp_path, expansion_of(LR))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_taken_up_writes_the_file_anew_and_doubles_no_point(tmp_path: Path) -> None:
+    outcomes: dict[str, Outcome] = {}
+    run_exported(tmp_path, SEARCHES["random"], outcomes)
+    first = sum(len(study.trials) for study in studies_in(tmp_path))
+    (tmp_path / FILE).write_bytes(b"not a database")
+    run_exported(tmp_path, SEARCHES["random"], outcomes)
+    assert sum(len(study.trials) for study in studies_in(tmp_path)) == first > 0
+
+
+def test_no_pickle_is_ever_in_the_file(tmp_path: Path) -> None:
+    """optuna's CMA-ES keeps a pickle in its study. Here that study is in memory only."""
+    run_exported(tmp_path, SEARCHES["optuna"])
+    with sqlite3.connect(tmp_path / FILE) as file:
+        assert file.execute("select count(*) from trial_user_attributes").fetchone()[0] > 0
+        assert file.execute("select count(*) from trial_system_attributes").fetchone()[0] == 0
+
+
+def test_planning_leaves_no_trace(tmp_path: Path) -> None:
+    assert make_search(SEARCHES["optuna"]).ask({}, ())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_said_and_the_search_goes_on(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    expansion = SEARCHES["random"]
+    search, export = make_search(expansion), StudyExport(tmp_path, expansion)
+    outcomes = {trial.id: LAND(trial) for trial in search.ask({}, ())}
+    assert search.ask(outcomes, ()) == ()
+    export.write(search)
+    assert str(tmp_path / FILE) in (export.problem or "")
+    (tmp_path / FILE).rmdir()
+    export.write(search)
+    assert export.problem is None
+    assert len(studies_in(tmp_path)) == 3

@@ -1,4 +1,4 @@
-"""A verdict search trains less than the grid, says what the grid says, and else says what is missing."""
+"""A verdict search: less than the grid trains, what the grid says, what is missing; and the rules that judge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from hpxfer.search.verdict_doubts import Doubt, doubts
 from hpxfer.search.verdict_lines import all_flops, lines_of_grid
 from hpxfer.search.verdict_plan import Purse, more_trials
 from hpxfer.search.verdict_rounds import LOOKS, MAX_ROUNDS
-from hpxfer.search.verdict_rules import rules_of
+from hpxfer.search.verdict_rules import judged_by, rules_of
+from hpxfer.spec import parse_sweep
 from hpxfer.spec.budget import budget_text
 from hpxfer.trial import Expansion, Trial
 from hpxfer.verdict.thresholds import ERROR_RATE
@@ -212,8 +213,8 @@ def test_small_shapes_get_more_trials_than_large_ones() -> None:
         ("{kind: verdict, budget: 18, at: base}", (), "search.at: must be all"),
         ("{kind: verdict, budget: 9}", (), "at least 10 trials per arm, got 9"),
         ("{kind: verdict, budget: 18}", (("seeds: 3", "seeds: 1"),), "seeds: must be at least 2 for a verdict, got 1"),
-        ("{kind: verdict, budget: 18, until_octaves: 1}", (), "search.until_octaves: unknown key; legal: "),
-        ("{kind: refine, error: 0.1}", (), "search.error: unknown key; legal: "),
+        ("{kind: verdict, budget: 18, until_octaves: 1}", (), "search.until_octaves: unknown key; legal: at, budget"),
+        ("{kind: refine, error: 0.1}", (), "search.error: unknown key; legal: at, budget"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(search: str, edits: tuple[tuple[str, str], ...], message: str) -> None:
@@ -228,3 +229,34 @@ def test_the_report_judges_with_the_error_of_the_search() -> None:
     assert rules_of(verdict_expansion("grid").spec).error == ERROR_RATE
     limited = rules_of(verdict_expansion("grid", ("seeds: 3", "seeds: 3\njudge: {regret_limit: {octaves: 1}}")).spec)
     assert (limited.loss, limited.octaves) == (None, 1)
+
+
+OWN = """\
+name: own
+trainer:
+  command: [python, train.py]
+  version: "1"
+  arms: {scaled: {}, plain: {}}
+  loss: LOSS
+model: {family: user, own: {d: 8}}
+training: {steps: 100, final_window_steps: 10}
+axes: {d: [16]}
+grid: {lr: [0.01]}
+judge: {loss: validation}
+"""
+
+
+@pytest.mark.parametrize("unit", ["nats", "bits per byte", "squared error"])
+def test_the_losses_of_a_trainer_have_its_unit(unit: str) -> None:
+    spec = parse_sweep(OWN.replace("LOSS", f"{{unit: {unit}}}"))
+    for name in ("validation", "final_window"):
+        judged = judged_by(spec, name)
+        assert (judged.name, judged.unit) == (name, unit)
+        assert judged.column("mean_nats") == f"mean_{unit.replace(' ', '_')}"
+
+
+def test_the_name_is_that_of_the_judged_loss_alone() -> None:
+    spec = parse_sweep(OWN.replace("LOSS", "{name: held-out loss}"))
+    assert judged_by(spec).words == "held-out loss"
+    assert judged_by(spec, "final_window").words == "training loss over the last steps"
+    assert judged_by(parse_sweep(OWN.replace("LOSS", "{unit: nats}"))).words == "validation loss"

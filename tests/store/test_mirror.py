@@ -234,6 +234,7 @@ def test_a_reader_is_not_misled_by_files_that_are_merged_meanwhile(s3: str, monk
     assert len(stored(location_at(f"{s3}/small").folder)) == 2
 
 
+@pytest.mark.slow
 def test_a_network_that_is_down_is_waited_for(s3: str, s3_server: Server, monkeypatch: Patch) -> None:
     location = opened(s3)
     Store.open(location.folder, write=True).append(planted_pairs()[:1])

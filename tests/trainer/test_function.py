@@ -207,6 +207,7 @@ def train(trial):
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
 
 
+@pytest.mark.slow
 def test_an_error_of_one_rank_comes_through_torchrun(runner: Runner) -> None:
     body = "def train(trial):\n    if trial.rank: raise MemoryError('rank 1')\n    import time; time.sleep(600)"
     ending = run(runner, body, *TORCHRUN).ending

@@ -204,6 +204,7 @@ FAULTS = {
 DECISIVE = {"parameter groups", "seeds"}
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_fails_its_check_alone(fault: str, tmp_path: Path) -> None:
     checks = checks_of(tmp_path, fault)

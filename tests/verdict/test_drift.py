@@ -1,34 +1,39 @@
-"""Drift and move: published optima give the published slopes; intervals follow from joint draws of the optima."""
+"""Drift, move and regret over scale, and the bases that follow from them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
+from planted_lines import line, with_status
+from there import there
 
+from hpxfer.scaling.evaluate import evaluate, evaluate_globals, parameterization
+from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.tables import PARAMETERIZATIONS
+from hpxfer.verdict.bases import BaseReading, from_base, read_bases
 from hpxfer.verdict.drift import DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift
+from hpxfer.verdict.estimate import estimate_all
+from hpxfer.verdict.loss_grid import loss_grids
+from hpxfer.verdict.regret import regret_trend
+from hpxfer.verdict.transfer import find, finding_of
 
 
 def test_published_learning_rates_over_width() -> None:
     widths = [128.0, 256.0, 512.0, 1024.0, 2048.0]
     optima = [math.log2(lr) for lr in (9.77e-4, 9.77e-4, 9.77e-4, 9.77e-4, 1.95e-3)]
-    drift = fit_drift(widths, optima)
-    assert drift is not None
+    drift = there(fit_drift(widths, optima))
     assert drift.octaves_per_doubling == pytest.approx(0.20, abs=0.001)
     assert drift.se == pytest.approx(math.sqrt(0.4 / 3 / 10), abs=0.001)  # residuals of a step at the end
-    assert drift.low is not None
-    assert drift.low < 0 < drift.octaves_per_doubling  # five bare optima, one of them a step off, prove no drift
-
-
-def test_two_octaves_down_over_eight_times_the_width() -> None:
-    drift = fit_drift([32.0, 256.0], [-9.0, -11.0])
-    assert drift is not None
-    assert drift.octaves_per_doubling == pytest.approx(-2 / 3)
-    assert drift.se is None
+    assert there(drift.low) < 0 < drift.octaves_per_doubling  # five bare optima, one of them a step off, prove no drift
 
 
 def test_no_slope_through_one_scale() -> None:
@@ -41,8 +46,7 @@ def test_no_slope_through_one_scale() -> None:
 @settings(deadline=None, max_examples=examples(40))
 def test_a_planted_slope_is_found(slope: float, start: float, scales: set[int]) -> None:
     order = [float(scale) for scale in sorted(scales)]
-    drift = fit_drift(order, [start + slope * float(np.log2(scale)) for scale in order])
-    assert drift is not None
+    drift = there(fit_drift(order, [start + slope * float(np.log2(scale)) for scale in order]))
     assert drift.octaves_per_doubling == pytest.approx(slope, abs=1e-6)
     assert drift.se == pytest.approx(0.0, abs=1e-5)
 
@@ -66,9 +70,7 @@ def scales_of(found: DrawnOptima) -> list[float]:
 
 def drift_of(found: DrawnOptima) -> Drift:
     """Return the drift of shapes a doubling apart."""
-    drift = draw_drift(scales_of(found), found, (), ())
-    assert drift is not None
-    return drift
+    return there(draw_drift(scales_of(found), found, (), ()))
 
 
 def move_of(found: DrawnOptima) -> Move:
@@ -79,12 +81,9 @@ def test_the_interval_of_known_errors() -> None:
     drift = drift_of(drawn(0.0, 0.5, 1.0, 1.5, 2.0))
     assert drift.octaves_per_doubling == pytest.approx(0.5, abs=0.005)
     assert drift.se == pytest.approx(0.1 / math.sqrt(10), rel=0.05)
-    assert drift.low is not None
-    assert drift.high is not None
-    assert (drift.high - drift.low) / 2 == pytest.approx(1.96 * 0.1 / math.sqrt(10), rel=0.07)
-    wide = drift.interval(0.98)
-    assert wide is not None
-    assert (wide[1] - wide[0]) / (drift.high - drift.low) == pytest.approx(2.326 / 1.96, rel=0.01)
+    assert (there(drift.high) - there(drift.low)) / 2 == pytest.approx(1.96 * 0.1 / math.sqrt(10), rel=0.07)
+    wide = there(drift.interval(0.98))
+    assert (wide[1] - wide[0]) / (there(drift.high) - there(drift.low)) == pytest.approx(2.326 / 1.96, rel=0.01)
 
 
 @given(
@@ -111,12 +110,10 @@ def test_a_shift_of_all_optima_changes_no_drift_and_no_move(
 def test_a_move_covers_its_ends_the_widest_pair_and_the_line(optima: list[float]) -> None:
     found = drawn(*optima, se=0.05, num=500)
     move = move_of(found)
-    assert move.low is not None
-    assert move.high is not None
     widest = max(((b - a) for i, a in enumerate(optima) for b in optima[i:]), key=abs)
     slope = float(np.polyfit(range(len(optima)), optima, 1)[0]) * (len(optima) - 1)
     for octaves in (optima[-1] - optima[0], widest, slope):
-        assert move.low - 0.15 <= octaves <= move.high + 0.15  # three errors of a difference
+        assert there(move.low) - 0.15 <= octaves <= there(move.high) + 0.15  # three errors of a difference
     assert move.octaves == pytest.approx(optima[-1] - optima[0], abs=0.02)
 
 
@@ -124,18 +121,13 @@ def test_a_move_that_stops_is_no_line_and_its_interval_holds_the_first_step() ->
     found = drawn(-6.4, -5.1, -5.1, -5.1, -5.1)
     drift, move = drift_of(found), move_of(found)
     assert (drift.is_line, move.is_line) == (False, False)
-    assert move.low is not None
-    assert move.high is not None
-    assert move.low < 1.3 < move.high
+    assert there(move.low) < 1.3 < there(move.high)
     first, *others = drift.steps
     assert first.octaves == pytest.approx(1.3, abs=0.02)
-    assert first.low is not None
-    assert first.low > 0.9
+    assert there(first.low) > 0.9
     for step in others:
         assert step.octaves == pytest.approx(0.0, abs=0.02)
-        assert step.low is not None
-        assert step.high is not None
-        assert step.low < 0.0 < step.high
+        assert there(step.low) < 0.0 < there(step.high)
 
 
 def test_lines_are_called_lines_and_bent_ones_are_not() -> None:
@@ -162,15 +154,12 @@ def test_an_optimum_beyond_the_grid_leaves_its_side_open() -> None:
     below = drawn(-6.0, -7.0, -9.5, first=-9.0, last=-3.0)
     drift, move = drift_of(below), move_of(below)
     assert (drift.low, move.low) == (None, None)
-    assert drift.high is not None
-    assert drift.high < -1.0
-    assert move.high is not None
-    assert move.high < -1.0
+    assert there(drift.high) < -1.0
+    assert there(move.high) < -1.0
     inside = move_of(drawn(-6.0, -7.0, -8.5, first=-9.0, last=-3.0))
     assert inside.low is not None
     above = move_of(drawn(-6.0, -5.0, -2.5, first=-9.0, last=-3.0))
-    assert above.low is not None
-    assert above.low > 1.0
+    assert there(above.low) > 1.0
     assert above.high is None
 
 
@@ -193,3 +182,184 @@ def test_parts_of_joint_draws_stay_joint() -> None:
     found = drawn(-6.0, -5.0, -4.0)
     parts = DrawnOptima.together([found.of([0]), found.of([2])])
     assert np.array_equal(parts.optimum_BI, found.optimum_BI[:, [0, 2]])
+
+
+def test_a_regret_that_grows_by_a_share_of_the_gain() -> None:
+    trend = there(regret_trend([1, 2, 4, 8], [3.0, 2.9, 2.8, 2.7], [0.0, 0.01, 0.02, 0.03], [0.0, 0.01, 0.01, 0.01]))
+    assert trend.regret_nats_per_doubling == pytest.approx(0.01)
+    assert trend.gain_nats_per_doubling == pytest.approx(0.1)
+    assert trend.share_of_gain == pytest.approx(0.1)
+    assert trend.regret_se == pytest.approx(0.01 * math.sqrt(0.5**2 + 0.5**2 + 1.5**2) / 5)
+
+
+def test_what_is_not_measured_is_left_out() -> None:
+    trend = there(
+        regret_trend([1, 2, 4, 8], [3.0, 2.9, None, 2.7], [0.0, 0.01, 0.02, math.inf], [0.0, None, 0.01, None])
+    )
+    assert (trend.num_shapes, trend.regret_se) == (2, None)
+    assert regret_trend([1, 2], [3.0, 2.9], [0.0, None], [0.0, None]) is None
+
+
+def test_no_share_of_no_gain() -> None:
+    trend = there(regret_trend([1, 2], [3.0, 3.1], [0.0, 0.01], [0.0, 0.01]))
+    assert trend.share_of_gain is None
+
+
+def test_the_error_of_the_base_enters_as_every_other_does() -> None:
+    """That of one cell compared with itself is that of the comparison."""
+    exact, noisy = (regret_trend([1, 2, 4], [3.0, 2.9, 2.8], [0.0, 0.01, 0.02], [se, 0.01, 0.01]) for se in (0.0, 0.01))
+    assert exact is not None
+    assert noisy is not None
+    assert exact.regret_nats_per_doubling == noisy.regret_nats_per_doubling
+    assert exact.regret_se == pytest.approx(0.01 / 2)
+    assert noisy.regret_se == pytest.approx(0.01 / math.sqrt(2))
+
+
+def test_the_order_of_shapes_does_not_matter() -> None:
+    scales, best, regret, se = [1, 2, 4], [3.0, 2.9, 2.85], [0.0, 0.02, 0.01], [0.01, 0.01, 0.02]
+    one = regret_trend(scales, best, regret, se)
+    other = there(regret_trend(scales[::-1], best[::-1], regret[::-1], se[::-1]))
+    assert one is not None
+    assert other.regret_nats_per_doubling == pytest.approx(one.regret_nats_per_doubling)
+    assert other.regret_se == pytest.approx(one.regret_se)
+    assert other.share_of_gain == pytest.approx(one.share_of_gain)
+
+
+def test_one_scale_has_no_trend() -> None:
+    assert regret_trend([2, 2], [3.0, 3.1], [0.0, 0.01], [0.0, 0.01]) is None
+    assert regret_trend([], [], [], []) is None
+
+
+NUM_SWEEPS = 20
+STOPS = (-6.3, -5.1, -5.1, -5.1)
+
+
+def planted_line(optima: Sequence[float], luck: int = 7) -> pd.DataFrame:
+    """Return a line of widths from 32, each twice the last, with these log2 optima."""
+    return line(
+        {"mup": lambda doublings: optima[round(doublings)]},
+        scales=[32.0 * 2**i for i in range(len(optima))],
+        grid=range(-9, -2),
+        seeds=3,
+        noise=0.004,
+        curvature=0.014,
+        luck=luck,
+    )
+
+
+def reading(frame: pd.DataFrame) -> BaseReading:
+    estimates = estimate_all(loss_grids(frame))
+    (found,) = read_bases(estimates, [finding_of(each) for each in estimates], "lr")
+    return found
+
+
+@cache
+def readings(optima: tuple[float, ...]) -> list[BaseReading]:
+    """Return what is read in sweeps of equal optima and different noise, computed once."""
+    return [reading(planted_line(optima, luck)) for luck in range(NUM_SWEEPS)]
+
+
+@pytest.mark.slow
+def test_a_drift_that_stops_recommends_the_shape_at_which_it_stops() -> None:
+    for found in readings(STOPS):
+        assert found.recommended == found.transfers_from == "width 64"
+        assert found.trend == "shrinking"
+        assert found.in_brief == "width 64, steps shrinking"
+        assert found.advice == "tune at width 64, not at width 32, as lr transfers from there"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("octaves", [0.5, 0.7, 1.0, 1.2])
+def test_a_drift_that_never_stops_recommends_no_base(octaves: float) -> None:
+    found = readings(tuple(-7.0 + octaves * i for i in range(4)))
+    assert {each.recommended for each in found} == {None}
+    # A trend is a statement at 95%: one in twenty may be wrong.
+    assert sum(each.trend not in ("constant", "unknown") for each in found) <= NUM_SWEEPS * 0.05
+
+
+def test_a_short_rest_of_an_axis_is_no_stop() -> None:
+    """Over the last doubling a drift of 0.7 octaves stays within the limit of one, and is the same drift."""
+    found = reading(planted_line([-7.0, -6.3, -5.6, -4.9]))
+    assert found.transfers_from == "width 128"
+    assert found.recommended is None
+    assert found.advice == (
+        "no base is recommended, as the optimum is not seen to stop, "
+        "although lr transfers from width 128 up to width 256"
+    )
+
+
+def test_an_optimum_that_stays_needs_no_larger_base() -> None:
+    found = reading(planted_line([-6.2, -6.2, -6.2]))
+    assert found.recommended == found.transfers_from == "width 32"
+    assert found.trend == "constant"
+    assert found.advice == "width 32 is large enough, as lr transfers from there"
+
+
+@pytest.mark.slow
+def test_steps_hold_the_difference_of_neighbors() -> None:
+    found = readings(STOPS)
+    planted_steps = [0.0 if i else 1.2 for i in range(3)]
+    held = [
+        row.octaves_low <= true <= row.octaves_high
+        for each in found
+        for row, true in zip(each.bases, planted_steps, strict=False)
+        if row.octaves_low is not None and row.octaves_high is not None
+    ]
+    assert len(held) == 3 * NUM_SWEEPS
+    assert sum(held) >= 0.85 * len(held)
+    assert all(each.bases[-1].octaves_to_next is None for each in found)
+
+
+@pytest.mark.slow
+def test_steps_that_grow_and_steps_that_turn_are_named() -> None:
+    assert {found.trend for found in readings((-6.8, -6.8, -6.8, -5.4))} == {"growing"}
+    assert {found.trend for found in readings((-6.2, -5.2, -6.2))} == {"turning"}
+
+
+def test_a_row_is_the_verdict_on_the_shapes_from_its_base_on() -> None:
+    grids, found = loss_grids(planted_line(STOPS)), reading(planted_line(STOPS))
+    for row in found.bases[:-1]:
+        (finding,) = find(from_base(grids, row.shape))
+        assert (finding.verdict, finding.base_value) == (row.verdict, row.tuned_value)
+        assert finding.shapes[-1].regret_nats == row.loss_given_up_nats
+    first, *others = (row.verdict for row in found.bases)
+    assert first != "transfers"
+    assert others == ["transfers", "transfers", None]
+    assert found.bases[0].loss_given_up_nats == pytest.approx(0.014 * 1.2**2, abs=0.012)
+
+
+def test_an_optimum_that_is_not_known_leaves_its_steps_open() -> None:
+    frame = planted_line(STOPS)
+    lost = frame[frame["scale"] == 128]["value"].unique()[:-1]
+    for value in lost:
+        frame = with_status(frame, "failed", scale=128.0, value=value)
+    found = reading(frame)
+    assert [row.octaves_to_next is None for row in found.bases] == [False, True, True, True]
+    assert found.recommended is None
+
+
+def test_one_shape_has_no_base_to_choose() -> None:
+    found = reading(planted_line([-6.2]))
+    assert (found.why_not, found.in_brief, found.advice) == ("no shape beyond the base", "", "")
+
+
+WIDTH_32 = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
+WIDTH_64 = replace(WIDTH_32, width=64, expert_width=64)
+LARGEST = replace(WIDTH_32, width=256, depth=8, num_experts=16, num_active=4, expert_width=512)
+
+
+@pytest.mark.parametrize("name", PARAMETERIZATIONS.names())
+def test_the_factors_of_every_table_compose(name: str) -> None:
+    """What makes every shape a base: a factor over two steps is the product of the factors of the steps."""
+    choice = parameterization(name)
+    for optimizer in choice.table.rows:
+        first, second, both = (
+            evaluate(choice, base, target, optimizer)
+            for base, target in ((WIDTH_32, WIDTH_64), (WIDTH_64, LARGEST), (WIDTH_32, LARGEST))
+        )
+        for role, factors in both.items():
+            product = {key: value * getattr(second[role], key) for key, value in vars(first[role]).items()}
+            assert product == pytest.approx(vars(factors)), role
+    whole = evaluate_globals(choice, WIDTH_32, LARGEST)
+    parts = evaluate_globals(choice, WIDTH_32, WIDTH_64), evaluate_globals(choice, WIDTH_64, LARGEST)
+    assert parts[0].route_scale * parts[1].route_scale == pytest.approx(whole.route_scale)

@@ -1,4 +1,4 @@
-"""The posterior: its laws, what it says of planted basins, and odd sweeps that must not break it."""
+"""Basins, the draws of what they may be, and chances: laws, planted basins, and odd sweeps that must not break it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,112 @@ from hypothesis import strategies as st
 from laws import examples
 from planted_lines import grid_of
 
+from hpxfer.verdict.basins import (
+    COHERENCE,
+    GROWTH_T,
+    GROWTHS,
+    PRIOR_T,
+    REACH,
+    SIMILAR_TT,
+    SKEW_T,
+    SKEWS,
+    STEP,
+    TABLE_TU,
+    rise_of_all,
+    rise_of_each,
+)
+from hpxfer.verdict.chances import Chances, chances
+from hpxfer.verdict.estimate import Estimates, estimate_all
 from hpxfer.verdict.loss_grid import Floats, LossGrid
 from hpxfer.verdict.noise import SeedNoise, seed_noise
 from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.posterior import Posterior, posterior
 from hpxfer.verdict.transfer import find
+
+ALL = np.arange(PRIOR_T.size)
+MIDDLE = TABLE_TU.shape[1] // 2
+BENT = np.isfinite(GROWTH_T)
+FLAT, KINKED = np.isnan(GROWTH_T), np.isinf(GROWTH_T)
+
+
+def test_every_form_has_one_minimum_and_it_is_at_zero() -> None:
+    assert TABLE_TU.shape == (SKEWS.size * GROWTHS.size, round(2 * REACH / STEP) + 1)
+    assert np.isfinite(TABLE_TU).all()
+    assert (TABLE_TU[:, MIDDLE] == 0).all()
+    steps = np.diff(TABLE_TU, axis=1)
+    assert (steps[:, :MIDDLE] <= 0).all()
+    assert (steps[:, MIDDLE:] >= 0).all()
+    near = [round(MIDDLE + side / STEP) for side in (-1, 1)]
+    assert (TABLE_TU[:, near] > 0.05).all()
+
+
+def test_every_form_is_convex() -> None:
+    bends = np.diff(TABLE_TU, n=2, axis=1)
+    assert (bends >= -1e-9 * np.abs(TABLE_TU[:, 1:-1]).clip(1)).all()
+
+
+def test_the_curvature_at_the_optimum_is_that_of_a_parabola() -> None:
+    """So the curvatures of different forms can be compared. A flat bottom has none, and rises as a quartic."""
+    second = np.diff(TABLE_TU, n=2, axis=1)[:, MIDDLE - 1] / STEP**2
+    assert second[BENT] == pytest.approx(2.0, rel=0.01)
+    assert (second[FLAT] < 0.05).all()
+    (flat,) = np.flatnonzero(FLAT & (SKEW_T == 0))
+    u = np.array([0.5, 1.0, 2.0])
+    assert rise_of_all(u, np.array([flat]))[0] == pytest.approx(u**4, rel=0.01)
+
+
+def test_a_kink_joins_two_lines_whose_slopes_differ_by_its_skew() -> None:
+    u = np.array([-4.0, -2.0, 2.0, 4.0])
+    for form in np.flatnonzero(KINKED):
+        far_left, left, right, far_right = rise_of_all(u, np.array([form]))[0]
+        slopes = (far_left - left) / 2, (far_right - right) / 2
+        assert slopes == pytest.approx((np.exp(-SKEW_T[form] / 2), np.exp(SKEW_T[form] / 2)), rel=0.02)
+        assert right == pytest.approx(2 * slopes[1], rel=0.03)
+
+
+def test_the_form_without_skew_and_growth_is_a_parabola() -> None:
+    (parabola,) = np.flatnonzero((SKEW_T == 0) & (GROWTH_T == 0))
+    u = np.linspace(-6, 6, 61)
+    assert rise_of_all(u, np.array([parabola]))[0] == pytest.approx(u**2, abs=1e-3)
+    assert PRIOR_T.argmax() == parabola
+
+
+def test_weights_are_probabilities() -> None:
+    assert PRIOR_T.sum() == pytest.approx(1.0)
+    assert (PRIOR_T > 0).all()
+    assert SIMILAR_TT.sum(axis=1) == pytest.approx(np.ones(PRIOR_T.size))
+    assert (SIMILAR_TT >= 0).all()
+    assert COHERENCE.sum() == pytest.approx(1.0)
+
+
+@given(u=st.lists(st.floats(-20, 20), min_size=1, max_size=6), forms=st.lists(st.integers(0, PRIOR_T.size - 1)))
+@settings(deadline=None, max_examples=examples(60))
+def test_a_rise_lies_between_the_points_of_the_table(u: list[float], forms: list[int]) -> None:
+    found = rise_of_all(np.array(u), np.array(forms, dtype=np.int64))
+    assert found.shape == (len(forms), len(u))
+    assert (found >= 0).all()
+    for row, form in zip(found, forms, strict=True):
+        for rise, at in zip(row, u, strict=True):
+            below = int((at + REACH) / STEP)
+            ends = TABLE_TU[form, below : below + 2]
+            assert ends.min() * (1 - 1e-9) <= rise <= ends.max() * (1 + 1e-9)
+
+
+@given(data=st.lists(st.tuples(st.integers(0, PRIOR_T.size - 1), st.floats(-8, 8)), min_size=1, max_size=8))
+@settings(deadline=None, max_examples=examples(40))
+def test_the_rise_of_each_is_a_row_of_the_rises_of_all(data: list[tuple[int, float]]) -> None:
+    forms, u = np.array([form for form, _ in data]), np.array([[at] for _, at in data])
+    each = rise_of_each(u, forms)
+    assert each.shape == u.shape
+    assert each[:, 0] == pytest.approx(np.diag(rise_of_all(u[:, 0], forms)))
+
+
+def test_beyond_the_table_a_rise_is_that_of_its_end() -> None:
+    far = rise_of_all(np.array([-100.0, 100.0]), ALL)
+    assert np.isfinite(far).all()
+    assert far[:, 0] == pytest.approx(TABLE_TU[:, 0], rel=0.05)
+    assert far[:, 1] == pytest.approx(TABLE_TU[:, -1], rel=0.05)
+
 
 X = np.arange(-9.0, -2.0)
 OPTIMA = (-6.2, -5.8, -5.9)
@@ -63,37 +164,17 @@ def test_more_noise_means_wider_intervals_and_more_seeds_narrower_ones() -> None
     assert width(0.02, 12) < width(0.02, 3)
 
 
-def test_equal_losses_give_equal_draws() -> None:
-    first, second = drawn(basins()), drawn(basins())
-    for name in ("optimum_BI", "level_BI", "curvature_BI", "form_BI", "tolerance_B"):
-        assert np.array_equal(getattr(first, name), getattr(second, name))
-
-
-@given(constant=st.floats(-3, 3), luck=st.integers(0, 20))
-@settings(deadline=None, max_examples=examples(12))
-def test_a_constant_on_all_losses_changes_nothing_but_the_level(constant: float, luck: int) -> None:
+@given(constant=st.floats(-3, 3), octaves=st.integers(-8, 8), power=st.integers(-3, 3), luck=st.integers(0, 20))
+@settings(deadline=None, max_examples=examples(24))
+def test_units_and_levels_of_losses_and_of_hps_change_nothing_else(
+    constant: float, octaves: int, power: int, luck: int
+) -> None:
+    """The noise scales too. Factors are powers of two, as they are exact."""
     loss = basins(luck=luck)
-    plain, shifted = drawn(loss), drawn(loss + constant)
-    assert summary(shifted) == pytest.approx(summary(plain), abs=1e-6)
-    assert np.median(shifted.level_BI - plain.level_BI) == pytest.approx(constant, abs=1e-6)
-
-
-@given(octaves=st.integers(-8, 8), luck=st.integers(0, 20))
-@settings(deadline=None, max_examples=examples(12))
-def test_a_shift_of_all_hps_shifts_the_optima_by_as_much(octaves: int, luck: int) -> None:
-    loss = basins(luck=luck)
-    plain, shifted = drawn(loss), drawn(loss, X + octaves)
-    assert summary(shifted) == pytest.approx(summary(plain) + octaves, abs=1e-6)
-
-
-@given(power=st.integers(-3, 3), luck=st.integers(0, 20))
-@settings(deadline=None, max_examples=examples(12))
-def test_a_factor_on_all_losses_changes_no_optimum(power: int, luck: int) -> None:
-    """All of the noise scales too. Powers of two, as they are exact."""
-    loss = basins(luck=luck)
-    plain, scaled = drawn(loss), drawn(loss * 2.0**power)
-    assert summary(scaled) == pytest.approx(summary(plain), abs=1e-6)
-    assert np.median(scaled.curvature_BI) == pytest.approx(np.median(plain.curvature_BI) * 2.0**power, rel=1e-6)
+    plain, other = drawn(loss), drawn(loss * 2.0**power + constant, X + octaves)
+    assert summary(other) == pytest.approx(summary(plain) + octaves, abs=1e-6)
+    assert np.median(other.level_BI - plain.level_BI * 2.0**power) == pytest.approx(constant, abs=1e-6)
+    assert np.median(other.curvature_BI) == pytest.approx(np.median(plain.curvature_BI) * 2.0**power, rel=1e-6)
 
 
 @given(order=st.permutations(range(3)), luck=st.integers(0, 20))
@@ -103,11 +184,6 @@ def test_the_order_of_shapes_changes_answers_by_no_more_than_the_draws_do(order:
     plain, permuted = summary(drawn(loss)), summary(drawn(loss[order]))
     width = plain[2] - plain[0]
     assert (np.abs(permuted - plain[:, order]) < 0.15 * width[order]).all()
-
-
-def test_seeds_in_another_order_change_nothing() -> None:
-    loss = basins()
-    assert summary(drawn(loss[:, :, ::-1])) == pytest.approx(summary(drawn(loss)), abs=1e-6)
 
 
 def test_a_mirrored_sweep_has_mirrored_optima() -> None:
@@ -217,3 +293,83 @@ def test_no_losses_break_it(losses: list[list[list[float]]]) -> None:
             assert (found.curvature_BI[:, i] >= 0).all()
             assert np.isfinite(found.level_BI[:, i]).all()
     find([grid(np.array(losses), np.arange(4.0))])
+
+
+XS = np.arange(-9.0, -2.0)
+
+
+def estimates_of(
+    optima: Sequence[float], *, noise: float = 0.004, curvature: float = 0.03, seeds: int = 3, luck: int = 0
+) -> Estimates:
+    """Return the estimates of parabolas at shapes a doubling apart."""
+    rng = np.random.default_rng(luck)
+    mean_IK = 3 + curvature * (XS - np.array(optima)[:, None]) ** 2
+    loss = mean_IK[:, :, None] + noise * rng.standard_normal((len(optima), XS.size, seeds))
+    return estimate_all([grid_of(*loss.tolist(), log2_values=XS.tolist())])[0]
+
+
+def of(found: Estimates, cell: int, limit: float = 0.03) -> Chances:
+    out = chances(found, 0, cell, [limit] * len(found.grid.rows))
+    assert out is not None
+    return out
+
+
+def test_what_stays_transfers_and_what_moves_far_does_not() -> None:
+    stays, moves = of(estimates_of([-6.1, -6.1, -6.1]), 3), of(estimates_of([-6.1, -5.1, -4.1]), 3)
+    assert stays.transfers > 0.98
+    assert stays.moved < 0.02
+    assert (stays.over_I < 0.01).all()
+    assert moves.transfers < 0.02
+    assert moves.moved > 0.98
+    assert moves.over_I[2] > 0.98
+    assert moves.over_I[0] < 0.01
+
+
+def test_a_move_at_the_limit_is_as_likely_as_not() -> None:
+    found = [of(estimates_of([-6.5, -5.5], luck=luck), 3, limit=1.0) for luck in range(8)]
+    assert 0.2 < np.mean([each.moved for each in found]) < 0.8
+    assert [each.transfers for each in found] == pytest.approx([1 - each.moved for each in found], abs=1e-9)
+
+
+def test_a_tie_at_the_base_decides_nothing() -> None:
+    """The optimum of the base lies between two cells. One of them is over the limit at the other shape."""
+    tied = estimates_of([-6.5, -5.5], noise=0.02, curvature=0.06)
+    for cell in (2, 3):
+        found = of(tied, cell)
+        assert found.over_I[1] < 0.98
+    # The negative twin: the regrets of the HP that is transferred are over the limit by themselves.
+    assert (of(tied, 2).regret_BI[:, 1] > 0.03).mean() > 0.98
+
+
+def test_a_base_that_is_sure_of_its_best_cell_decides() -> None:
+    sure = estimates_of([-7.0, -5.0], noise=0.02, curvature=0.06)
+    assert of(sure, 2).over_I[1] > 0.98
+
+
+@given(limit=st.floats(0.001, 0.5), cell=st.integers(0, 6), luck=st.integers(0, 10))
+@settings(deadline=None, max_examples=examples(25))
+def test_the_laws_of_chances(limit: float, cell: int, luck: int) -> None:
+    estimated = estimates_of([-6.3, -5.9, -5.4], luck=luck)
+    found, looser = of(estimated, cell, limit), of(estimated, cell, 2 * limit)
+    for each in (found, looser):
+        assert 0 <= each.transfers <= 1
+        assert 0 <= each.moved <= 1
+        assert (each.over_I >= 0).all()
+        assert (each.over_I <= 1).all()
+        assert (each.regret_BI >= 0).all()
+        assert each.transfers <= 1 - each.over_I.max() + 1e-9
+        assert each.transfers <= 1 - each.moved + 1e-9
+    assert looser.transfers >= found.transfers
+    assert (looser.over_I <= found.over_I).all()
+    assert looser.moved == found.moved  # which the limit does not enter
+
+
+def test_a_shape_without_draws_or_without_a_limit_counts_for_nothing() -> None:
+    found = estimates_of([-6.1, -6.1, -3.9])
+    whole, without = of(found, 3), chances(found, 0, 3, [0.03, 0.03, None])
+    assert without is not None
+    assert whole.transfers < 0.02
+    assert without.transfers > 0.98
+    assert np.isnan(without.over_I[2])
+    assert np.isnan(without.regret_BI[:, 2]).all()
+    assert chances(found, 0, 3, [None, 0.03, 0.03]) is None

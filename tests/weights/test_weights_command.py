@@ -259,6 +259,7 @@ BIASED = "num_active: 2, expert_width: 16}}\n  mlp: {{activation: relu, input_ac
 SLOW = [pytest.param(bias, marks=pytest.mark.slow) for bias in ("none", "schedule")]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("bias", ["learned", "fixed", *SLOW])
 def test_the_stored_loss_follows_from_the_file(bias: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = edited(

@@ -1,4 +1,4 @@
-"""The choice of a base in a report: its cost, the tables that have none, and the same numbers as `report --base`."""
+"""The choice of a base in a report, and what tells the base models of two arms apart."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 from pathlib import Path
 
 import pytest
+from there import there
 
 from hpxfer.analysis import analyze, transfer_report
+from hpxfer.analysis.own_bases import difference_at_base
 from hpxfer.analysis.statistics.base_choice import scales_training
 from hpxfer.model.cost import train_flops
 from hpxfer.results import Results, load_results
@@ -15,12 +17,12 @@ from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.verdict.bases import BaseReading
 
-PUBLISHED = Path(__file__).parents[3] / "results/published/transfer"
+PUBLISHED = Path(__file__).parents[3] / "results" / "published"
 
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    return load_results(PUBLISHED)
+    return load_results(PUBLISHED / "transfer")
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +85,7 @@ def test_init_scale_is_no_hp_to_tune_at_the_smallest_width(
     smallest, second, *_ = found.bases
     assert [row.octaves_to_next > 0 for row in found.bases[:-1] if row.octaves_to_next is not None] == [True] * 3
     assert found.transfers_from != "width 32"
-    assert smallest.loss_given_up_low is not None
-    assert second.loss_given_up_high is not None
-    assert smallest.limit_nats is not None
-    assert second.loss_given_up_high < smallest.limit_nats < smallest.loss_given_up_low
+    assert there(second.loss_given_up_high) < there(smallest.limit_nats) < there(smallest.loss_given_up_low)
     assert (smallest.transfer_chance or 0.0) < 0.02 < 0.9 < (second.transfer_chance or 0.0)
 
 
@@ -96,3 +95,25 @@ def test_the_report_says_which_axes_it_leaves_out(results: Results) -> None:
     assert {report.sweep for report in analysis.reports} == {"transfer from width 64"}
     assert {finding.axis for report in analysis.reports for finding in report.findings} == {"width"}
     assert all(math.isfinite(row.scale) and row.scale >= 64 for found in analysis.found("bases") for row in found.bases)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "arms", "said"),
+    [
+        ("regime-iii", ("mssp-iii", "mup-iii"), "tied_experts True against False"),
+        ("transfer", ("completep-moe", "sp"), None),
+    ],
+)
+def test_what_tells_two_arms_apart_at_the_base(sweep: str, arms: tuple[str, str], said: str | None) -> None:
+    assert difference_at_base(load_results(PUBLISHED / sweep), *arms) == said
+
+
+def test_from_a_larger_base_tables_differ_and_the_reports_say_how() -> None:
+    results = load_results(PUBLISHED / "transfer").from_base("w64")
+    found = {finding.parameterization: finding for finding in transfer_report(results).findings}
+    mine, control = found["completep-moe"], found["sp"]
+    assert mine.shares_base == ()
+    assert mine.base_value != control.base_value
+    (reason,) = (reason for reason in mine.reasons if "the model of sp is another one there" in reason)
+    assert "init_std" in reason
+    assert reason.endswith("more): it hands on 2^-7, not 2^-6")

@@ -1,4 +1,4 @@
-"""Which arm another arm is compared with: by default, as the user names it, and on stores with planted losses."""
+"""Which arm another is compared with, reference curves from CSV, and shapes that train on data of their own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from planted_results import planted_results
+from planted_results import DIGEST, planted_results
 from planted_store import PlantedStore
 from sweep_text import edited
 
 from hpxfer.analysis import Analysis, analyze
-from hpxfer.analysis.references import ReferenceCurve, References
+from hpxfer.analysis.references import ReferenceCurve, References, read_reference_curves
 from hpxfer.analysis.statistics.reference_arm import chosen_arm
 from hpxfer.errors import HpxferError
+from hpxfer.figures import all_figures
 from hpxfer.results import Results
 from hpxfer.spec import parse_sweep
 from hpxfer.trial import Trial
@@ -167,3 +168,130 @@ def test_an_arm_that_diverges_at_the_transferred_value_is_said_to(tmp_path: Path
     row = next(answer for answer in found.found("steps_to_loss") if answer.parameterization == "sp").rows[0]
     assert (row.num_diverged, row.num_reached, row.arm_end_nats) == (2, 0, None)
     assert row.in_brief == "not reached by any of 2 seeds, 2 diverged; it has 3.93 times the active parameters"
+
+
+OTHER = "fedcba9876543210"
+DATA = (
+    "source: builtin:stdlib",
+    f"source: builtin:stdlib\n  digest: {DIGEST}\n  validation: builtin:stdlib\n  validation_digest: {DIGEST}",
+)
+LONG = "w32 d2 E4A1 h32 b512 t400"
+
+
+def on_data(folder: Path, digest: str) -> Results:
+    own = f"data: {{source: 'text:/more.txt', digest: {digest}}}"
+    axes = ("width: [32, 64]", f"long:\n    shapes: [{{steps: 300}}, {{steps: 400, {own}}}]")
+    spec = parse_sweep(edited(("lr: [0.01]", "lr: {log2: [-8, -5]}"), DATA, axes))
+    return planted_results(spec, folder, PlantedStore(drift={"sp": -1.0}))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return on_data(tmp_path_factory.mktemp("other"), OTHER)
+
+
+@pytest.fixture(scope="module")
+def found(results: Results) -> Analysis:
+    return analyze(results)
+
+
+def test_steps_to_the_same_loss_have_no_factor_between_them(found: Analysis) -> None:
+    rows = [row for answer in found.found("steps_to_loss") for row in answer.rows]
+    between = [row for row in rows if LONG in row.arm and LONG not in row.reference]
+    assert between
+    assert all((row.other_data, row.speed_up, row.num_seeds) == ("text:/more.txt", None, 0) for row in between)
+    same = [row for row in rows if row not in between]
+    assert any(LONG in row.arm for row in same), "the control at this shape trains on the same data"
+    assert all(row.other_data is None and row.num_seeds == 2 for row in same)
+
+
+def test_the_collapse_leaves_them_out_by_name(found: Analysis) -> None:
+    for answer in found.found("collapse"):
+        assert answer.other_data == (LONG,)
+        assert {curve.shape for curve in answer.curves} == {"w32 d2 E4A1 h32 b512 t200", "w32 d2 E4A1 h32 b512 t300"}
+
+
+def test_figures_name_them(results: Results, found: Analysis) -> None:
+    figures, _ = all_figures(results, found)
+    captions = {figure.name: figure.caption for figure in figures}
+    for name in ("collapse-long", "normalized-collapse-long", "training-long", "steps-to-loss-long"):
+        assert LONG in captions[name].rpartition("comparable")[2], name
+
+
+def test_data_of_the_same_digest_are_the_same_data(tmp_path: Path) -> None:
+    results = on_data(tmp_path, DIGEST)
+    found = analyze(results)
+    assert all(row.other_data is None for answer in found.found("steps_to_loss") for row in answer.rows)
+    assert all(answer.other_data == () for answer in found.found("collapse"))
+    figures, _ = all_figures(results, found)
+    assert not any("comparable" in figure.caption for figure in figures)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "curves.csv"
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_curves_by_name_whose_rows_may_alternate(tmp_path: Path) -> None:
+    text = '\ufeffname,tokens,loss\r\n"a, b",1000,4.5\r\nc,0,11\r\n\r\n"a, b",2e3,3.5\r\nc,10,4\r\nc, 20 ,3\r\n'
+    first, second = read_reference_curves(written(tmp_path, text))
+    assert (first.name, first.tokens, first.losses, first.steps) == ("a, b", (1000.0, 2000.0), (4.5, 3.5), ())
+    assert (second.name, second.tokens, second.losses) == ("c", (10.0, 20.0), (4.0, 3.0))  # 0 is on no log axis
+
+
+def test_steps_and_tokens_may_both_be_given(tmp_path: Path) -> None:
+    (found,) = read_reference_curves(written(tmp_path, "loss,step,name,tokens\n4,1,a,100\n3,2,a,300\n"))
+    assert (found.steps, found.tokens, found.losses) == ((1.0, 2.0), (100.0, 300.0), (4.0, 3.0))
+
+
+HEAD = "name,step,loss\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: must have the columns name, loss, and step or tokens, got an empty file; add name"),
+        ("name,loss\n", "line 1: must have the columns name, loss, and step or tokens, got name, loss; add step or"),
+        ("name,steps,loss\n", "line 1: column 'steps': unknown; did you mean 'step'?"),
+        ("name,step,step,loss\n", "line 1: column step: must stand once, got it twice; take one out"),
+        (HEAD, "must hold at least one curve, got a header alone; add rows"),
+        (HEAD + "a,1\n", "line 2: must have 3 values, one per column, got 2"),
+        (HEAD + "a,1,4\n,2,3\n", "line 3: column name: must have 1 to 60 printable characters, got ''"),
+        (HEAD + f"{'x' * 61},1,4\n", "line 2: column name: must have 1 to 60 printable characters, got 'xxx"),
+        (HEAD + "a,one,4\n", "line 2: column step: must be a number >= 0, got 'one'; correct it, or take the row out"),
+        (HEAD + "a,-1,4\n", "line 2: column step: must be a number >= 0, got '-1'"),
+        (HEAD + "a,1,4\na,2,\n", "line 3: column loss: must be a number > 0, the cross entropy in nats, got ''"),
+        (HEAD + "a,1,nan\n", "line 2: column loss: must be a number > 0, the cross entropy in nats, got 'nan'"),
+        (HEAD + "a,1,inf\n", "line 2: column loss: must be a number > 0, the cross entropy in nats, got 'inf'"),
+        (HEAD + "a,1,0\n", "line 2: column loss: must be a number > 0, the cross entropy in nats, got '0'"),
+        (HEAD + "a,5,4\na,5,3\n", "line 3: column step: must ascend along the curve 'a', got 5 after 5 of line 2"),
+        (
+            HEAD + "a,20,4\nb,1,4\na,10,3\nb,2,4\n",
+            "line 4: column step: must ascend along the curve 'a', got 10 after 20 of line 2; sort the rows",
+        ),
+        (
+            "name,step,tokens,loss\na,1,9,4\na,2,8,3\n",
+            "line 3: column tokens: must ascend along the curve 'a', got 8 after 9 of line 2; sort the rows",
+        ),
+        (HEAD + "a,0,4\na,1,3\n", "the curve 'a' must have at least 2 points above 0, got 1"),
+        (HEAD + 'a,1,"4\n', "must be CSV, got "),
+    ],
+)
+def test_a_mistake_is_named_by_line_and_column(text: str, message: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(HpxferError) as caught:
+        read_reference_curves(path)
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(HpxferError, match=r"must be a CSV file, cannot be read: No such file"):
+        read_reference_curves(tmp_path / "none.csv")
+    with pytest.raises(HpxferError, match=r"cannot be read: Is a directory"):
+        read_reference_curves(tmp_path)
+    path = tmp_path / "bytes.csv"
+    path.write_bytes(b"name,step,loss\n\xff\xfe,1,2\n")
+    with pytest.raises(HpxferError, match=r"must be UTF-8 text, got other bytes"):
+        read_reference_curves(path)

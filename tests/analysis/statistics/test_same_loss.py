@@ -1,15 +1,19 @@
-"""Arms against references: paired seeds, other batches, divergence, missing seeds, and curves from elsewhere."""
+"""Arms against references: when a curve reaches a loss, paired seeds, divergence, curves from elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from there import there
 
 from hpxfer.analysis.references import ReferenceCurve
 from hpxfer.analysis.statistics.curves import Curve
+from hpxfer.analysis.statistics.reaching import reaches, smoothed
 from hpxfer.analysis.statistics.same_loss import ArmRun, against_arm, against_curve, curve_from, curve_of
 
 STEPS = np.arange(1000)
@@ -32,12 +36,10 @@ def test_the_planted_rate_is_found(rate: float) -> None:
     found = against_arm(run(1.0), run(rate))
     assert found.speed_up == pytest.approx(rate, rel=0.1)
     assert found.steps == pytest.approx(1000 / rate, rel=0.1)
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low <= found.speed_up <= found.high
+    assert there(found.low) <= found.speed_up <= there(found.high)
     assert (found.num_seeds, found.num_reached, found.reference_steps) == (3, 3, 1000)
     assert found.in_brief.startswith(
-        f"{found.speed_up:.3g}x fewer steps ({found.low:.3g} to {found.high:.3g}), 3 seeds"
+        f"{found.speed_up:.3g}x fewer steps ({there(found.low):.3g} to {there(found.high):.3g}), 3 seeds"
     )
 
 
@@ -45,9 +47,7 @@ def test_an_arm_that_ends_above_has_not_reached_the_loss() -> None:
     found = against_arm(run(1.0), run(0.5))
     assert (found.steps, found.speed_up, found.tokens, found.fewer_tokens, found.num_reached) == (None,) * 4 + (0,)
     assert found.in_brief == "not reached in 1000 steps by any of 3 seeds"
-    assert found.arm_end_nats is not None
-    assert found.loss_nats is not None
-    assert found.arm_end_nats > found.loss_nats
+    assert there(found.arm_end_nats) > there(found.loss_nats)
 
 
 def test_a_longer_run_may_reach_the_loss_later_than_the_reference() -> None:
@@ -73,10 +73,9 @@ def test_tokens_and_flops_follow_from_batches_and_costs() -> None:
     dense = run(1.0, batch_tokens=512, flops_per_token=6e4, active=1000)
     moe = run(2.0, batch_tokens=1024, flops_per_token=9e4, active=1500)
     found = against_arm(dense, moe)
-    assert found.speed_up is not None
     assert found.tokens == pytest.approx(1024 * (found.steps or 0))
-    assert found.fewer_tokens == pytest.approx(found.speed_up / 2)
-    assert found.fewer_flops == pytest.approx(found.speed_up / 2 * 6 / 9)
+    assert found.fewer_tokens == pytest.approx(there(found.speed_up) / 2)
+    assert found.fewer_flops == pytest.approx(there(found.speed_up) / 2 * 6 / 9)
     assert found.reference_flops == pytest.approx(1000 * 512 * 6e4)
     assert found.active_ratio == pytest.approx(1.5)
     assert found.in_brief.endswith("; it has 1.5 times the active parameters")
@@ -119,22 +118,22 @@ def test_the_luck_of_a_seed_cancels_as_seeds_are_paired() -> None:
     assert shuffled.num_reached < 3
 
 
-AT = tuple(float(x) for x in range(10, 1001, 10))
-LOSSES = tuple(2 + (x / 20) ** -0.5 for x in AT)
+POINTS = tuple(float(x) for x in range(10, 1001, 10))
+LOSSES = tuple(2 + (x / 20) ** -0.5 for x in POINTS)
 
 
 def test_a_curve_from_elsewhere_is_a_reference_for_every_seed() -> None:
-    by_steps = ReferenceCurve(name="gpt2", losses=LOSSES, steps=AT)
+    by_steps = ReferenceCurve(name="gpt2", losses=LOSSES, steps=POINTS)
     found = against_curve(by_steps, run(2.0, diverged=(7,), batch_tokens=512))
     assert found.speed_up == pytest.approx(2.0, rel=0.1)
     assert (found.num_seeds, found.num_reached, found.reference_tokens, found.fewer_tokens) == (4, 3, None, None)
-    by_tokens = ReferenceCurve(name="gpt2", losses=LOSSES, tokens=tuple(512 * x for x in AT))
+    by_tokens = ReferenceCurve(name="gpt2", losses=LOSSES, tokens=tuple(512 * x for x in POINTS))
     tokens = against_curve(by_tokens, run(2.0, batch_tokens=1024))
     assert tokens.speed_up == pytest.approx(1.0, rel=0.1)  # half the steps, each of twice the tokens
     assert tokens.fewer_tokens == pytest.approx(tokens.speed_up)
     assert "tokens" in tokens.in_brief
     both = against_curve(
-        ReferenceCurve(name="gpt2", losses=LOSSES, steps=AT, tokens=tuple(512 * x for x in AT)),
+        ReferenceCurve(name="gpt2", losses=LOSSES, steps=POINTS, tokens=tuple(512 * x for x in POINTS)),
         run(2.0, batch_tokens=1024),
     )
     assert both.speed_up == pytest.approx(2.0, rel=0.1)
@@ -143,11 +142,82 @@ def test_a_curve_from_elsewhere_is_a_reference_for_every_seed() -> None:
 
 
 def test_drawn_curves_have_few_points_and_both_ends() -> None:
-    drawn = curve_of(run(1.0, batch_tokens=4), "arm")
-    assert drawn is not None
+    drawn = there(curve_of(run(1.0, batch_tokens=4), "arm"))
     assert (drawn.steps[0], drawn.steps[-1], drawn.tokens[-1]) == (1.0, 1000.0, 4000.0)
     assert len(drawn.steps) <= 98
     assert all(low <= mean <= high for low, mean, high in zip(drawn.low, drawn.mean, drawn.high, strict=True))
     assert curve_of(run(1.0, seeds=()), "arm") is None
-    elsewhere = curve_from(ReferenceCurve(name="gpt2", losses=LOSSES, tokens=AT))
+    elsewhere = curve_from(ReferenceCurve(name="gpt2", losses=LOSSES, tokens=POINTS))
     assert (elsewhere.steps, elsewhere.tokens[-1], elsewhere.kind) == ((), 1000.0, "elsewhere")
+
+
+Floats = NDArray[np.float64]
+AT = np.arange(1.0, 2001.0)
+FORMS: dict[str, Callable[[Floats], Floats]] = {
+    "power law": lambda x: 2 + (x / 20) ** -0.35,
+    "exponential": lambda x: 2 + 3 * np.exp(-x / 700),
+    "line over log steps": lambda x: 8 - 0.5 * np.log2(x),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("level_at", [40.0, 333.0, 1900.0])
+def test_a_loss_is_reached_where_the_smoothed_closed_form_has_it(form: str, level_at: float) -> None:
+    smooth = smoothed(AT, FORMS[form](AT))
+    inside = np.linspace(0.9 * level_at, level_at, 2001)[1:]  # the window, which has far more points here
+    level = float(FORMS[form](inside).mean())
+    assert reaches(AT, smooth, level) == pytest.approx(level_at, rel=0.01, abs=0.6)  # a window has whole steps
+
+
+@pytest.mark.parametrize("rate", [1.05, 1.5, 3.0, 8.0])
+def test_a_curve_that_runs_faster_reaches_every_loss_as_much_earlier(rate: float) -> None:
+    slow, fast = FORMS["power law"](AT), FORMS["power law"](rate * AT)
+    found = there(reaches(AT, smoothed(AT, fast), float(smoothed(AT, slow)[-1])))
+    assert AT[-1] / found == pytest.approx(rate, rel=0.01)
+
+
+def first_below(at: Floats, losses: Floats, level: float) -> float:
+    """Return the first point at or below a level: what reading off a curve by its lowest batch would say."""
+    return float(at[np.argmax(losses <= level)])
+
+
+def test_noise_does_not_count_as_reaching_a_loss() -> None:
+    found, naive = [], []
+    logged = AT[::8]  # a long run logs few of its steps
+    for seed in range(100):
+        noise = 0.1 * np.random.default_rng(seed).standard_normal(logged.size)
+        slow, fast = FORMS["power law"](logged) + noise, FORMS["power law"](2 * logged) + noise
+        level = float(smoothed(logged, slow)[-1])
+        found.append(reaches(logged, smoothed(logged, fast), level) or math.inf)
+        naive.append(first_below(logged, smoothed(logged, fast), level))
+    assert np.median(found) == pytest.approx(1000, rel=0.05)
+    assert np.median(naive) < 0.8 * 1000  # the same curves, read off at the first point below the level
+
+
+def test_a_curve_that_dips_and_ends_above_has_not_reached_the_loss() -> None:
+    dips = np.where((AT > 400) & (AT < 700), 2.0, 3.0)
+    assert reaches(AT, smoothed(AT, dips), 2.5) is None
+    stays = np.where(AT > 400, 2.0, 3.0)
+    assert reaches(AT, smoothed(AT, stays), 2.5) == pytest.approx(420, rel=0.06)
+
+
+def test_a_spike_delays_a_loss_until_the_curve_is_back() -> None:
+    losses = FORMS["power law"](AT)
+    level = float(losses[500])
+    losses[(AT > 800) & (AT < 900)] += 2.0
+    found = there(reaches(AT, smoothed(AT, losses), level))
+    assert 550 < found <= 1000
+
+
+def test_a_curve_that_starts_below_has_the_loss_from_its_first_point_on() -> None:
+    assert reaches(AT, np.full(AT.size, 2.0), 3.0) == 1.0
+    assert reaches(np.array([5.0]), np.array([2.0]), 3.0) == 5.0
+    assert reaches(np.array([5.0]), np.array([2.0]), 1.0) is None
+
+
+def test_smoothed_is_the_mean_over_the_last_tenth_so_far() -> None:
+    losses = np.random.default_rng(0).standard_normal(AT.size)
+    smooth = smoothed(AT, losses)
+    for at in (1, 5, 11, 100, 1999, 2000):
+        window = [losses[i] for i in range(AT.size) if 0.9 * at < AT[i] <= at]
+        assert smooth[at - 1] == pytest.approx(np.mean(window))

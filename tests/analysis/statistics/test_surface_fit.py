@@ -1,4 +1,4 @@
-"""Surfaces over two HPs."""
+"""Surfaces over two HPs, and the stability map."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import math
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
+from planted_lines import STAYS, line, with_status
+from there import there
 
+from hpxfer.analysis import report_line
+from hpxfer.analysis.statistics.stability import StabilityMap, stability_map
 from hpxfer.analysis.statistics.surface import Surface, fit_surface
+from hpxfer.verdict.loss_grid import loss_grids
 
 GRID = [(2.0**a, 2.0**b) for a, b in product(range(-9, -3), range(-2, 3))]
 FIRST, SECOND = zip(*GRID, strict=True)
@@ -42,10 +48,8 @@ def test_the_interval_of_the_interaction_covers() -> None:
     covered, zero_inside = [], []
     for seed in range(200):
         found = planted(0.3, noise=0.005, seed=seed)
-        assert found.interaction_low is not None
-        assert found.interaction_high is not None
-        covered.append(found.interaction_low <= 0.3 <= found.interaction_high)
-        zero_inside.append(found.interaction_low <= 0.0)
+        covered.append(there(found.interaction_low) <= 0.3 <= there(found.interaction_high))
+        zero_inside.append(there(found.interaction_low) <= 0.0)
     assert 0.91 <= np.mean(covered) <= 0.985
     assert np.mean(zero_inside) < 0.2
 
@@ -54,8 +58,7 @@ def test_the_fit_rests_on_the_cells_around_the_lowest_one() -> None:
     found = planted(0.0, at=(-8.0, 0.0), far=0.01)
     assert found.num_cells < len(GRID)
     assert {cell.log2_first for cell in found.cells if cell.fitted} == {-9.0, -8.0, -7.0, -6.0}
-    assert found.log2_values is not None
-    assert found.log2_values[0] == pytest.approx(-8.0, abs=0.4)
+    assert there(found.log2_values)[0] == pytest.approx(-8.0, abs=0.4)
 
 
 def test_a_lowest_point_off_the_grid_is_not_reported() -> None:
@@ -83,3 +86,37 @@ def test_a_cell_counts_by_its_seeds_and_is_lost_where_one_diverges() -> None:
     found = fit_surface([*FIRST, FIRST[0]], [*SECOND, SECOND[0]], [*([3.0] * len(GRID)), math.inf])
     assert sum(cell.loss is None for cell in found.cells) == 1
     assert len(found.cells) == len(GRID)
+
+
+def made(frame: pd.DataFrame) -> StabilityMap:
+    report = report_line(frame, sweep="planted", hp="lr")
+    return stability_map(*loss_grids(frame), report.findings[0], "lr")
+
+
+def test_a_cliff_is_where_it_was_planted_and_its_drift_with_the_optimum() -> None:
+    stays = made(line(STAYS, diverges_above=1.5))
+    assert stays.edges_log2 == (-5.0, -5.0, -5.0)
+    assert stays.edge_octaves_per_doubling == pytest.approx(0.0, abs=1e-9)
+    assert stays.distance_octaves == pytest.approx((1.2, 1.2, 1.2), abs=0.15)
+    moves = made(line({"sp": lambda doublings: -5.2 - doublings}, diverges_above=1.5))
+    assert moves.edges_log2[1:] == (-5.0, -6.0)
+    assert moves.edge_octaves_per_doubling == pytest.approx(-1.0)
+
+
+def test_shares_are_of_seeds_with_a_result() -> None:
+    frame = with_status(line(STAYS, seeds=3), "diverged", scale=64.0, value=2.0**-4, seed=0)
+    frame = with_status(frame, "missing", scale=64.0, value=2.0**-4, seed=1)
+    frame = with_status(frame, "missing", scale=64.0, value=2.0**-5)
+    found = made(frame)
+    assert found.values == tuple(2.0**x for x in range(-9, -3))
+    assert found.diverged_share[1] == (0.0, 0.0, 0.0, 0.0, None, 0.5)
+    assert found.losses[1][4:] == (None, None)
+    assert found.diverged_share[0] == (0.0,) * 6
+
+
+def test_no_divergence_has_no_edge_and_all_diverged_no_stable_hp() -> None:
+    assert made(line(STAYS)).edges_log2 == (None, None, None)
+    lost = made(with_status(line(STAYS), "diverged", scale=128.0))
+    assert (lost.all_diverge, lost.edges_log2[2]) == ((False, False, True), None)
+    empty = line(STAYS)
+    assert made(empty.assign(status="missing", loss=float("nan"))).why_not == "no trial of this line has a result"
