@@ -1,4 +1,4 @@
-"""Stacks of the MLP mixture with random numbers, for the tests of this folder."""
+"""Stacks of the MLP mixture with random numbers, and one trial as the papers write it, for torch's own autograd."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hpxfer.model.flat import FlatLayout, Weights
@@ -84,8 +85,9 @@ class Case:
 
     def model(self) -> MLPStack:
         """Return the stack's model."""
-        given = self.shape, self.setting, self.forward, self.route_scale
-        return MLPStack(shape=given[0], setting=given[1], forward=given[2], route_scale=given[3], ties=None)
+        return MLPStack(
+            shape=self.shape, setting=self.setting, forward=self.forward, route_scale=self.route_scale, ties=None
+        )
 
     def output(self) -> Output:
         """Return what the model gives on the batch."""
@@ -117,3 +119,53 @@ def random_case(
         inputs=normal(*size, given.num_inputs),
         targets=normal(*size, outputs_of(given)) if given.num_targets else targets,
     )
+
+
+FUNCTIONS = {"linear": lambda x: x, "relu": torch.relu, "gelu": F.gelu, "tanh": torch.tanh}
+
+
+def plain_losses(case: Case, k: int) -> Tensor:
+    """Return the losses [B] of trial `k`."""
+    weights, options = case.weights, case.setting.mlp
+    factor = {role: values[k] for role, values in case.forward.items()}
+    act = FUNCTIONS[options.activation]
+    h = FUNCTIONS[options.input_activation](factor["embedding"] * case.inputs[k] @ weights["input"][0][k])
+    for block in range(case.shape.depth):
+        logits = h @ weights["router"][block][k] * factor["router"] + case.noise_LKE[block, k]
+        if "router_logit_bias" in weights:
+            logits = logits + weights["router_logit_bias"][block][k]
+        phi = gates(case, logits * options.inverse_temperature, case.route_scale[k])
+        out = torch.zeros_like(h)
+        for expert in range(case.shape.num_experts):
+            inner = h
+            if options.expert_matrices == 2:
+                inner = act(h @ weights["expert_in"][block][k][expert].T)
+            y = inner @ weights["expert_out"][block][k][expert]
+            out = out + phi[:, expert : expert + 1] * (y if options.expert_matrices == 2 else act(y))
+        out = out * factor["expert_out"]
+        h = h + out if options.residual else out
+    f = h @ weights["readout"][0][k] * factor["readout"]
+    return sample_losses(options.loss, f, case.targets[k])
+
+
+def gates(case: Case, logits: Tensor, scale: Tensor) -> Tensor:
+    """Return the weights [B, E] of the experts, zero for those that are not active."""
+    kind = case.setting.gate
+    scores = logits.sigmoid() if kind == "sigmoid" else logits.softmax(-1)
+    active = torch.zeros_like(scores).scatter(-1, scores.topk(case.shape.num_active, -1).indices, 1.0)
+    if kind == "normalized_softmax":
+        return scale * logits.masked_fill(active == 0, -torch.inf).softmax(-1)
+    return scores * active * (1 if kind == "sigmoid" else scale)
+
+
+def sample_losses(kind: str, f: Tensor, y: Tensor) -> Tensor:
+    """Return the losses [B] of outputs [B, C]."""
+    if kind == "cross_entropy":
+        return F.cross_entropy(f, y, reduction="none")
+    if y.is_floating_point():
+        wanted = y
+    elif f.shape[-1] == 1:
+        wanted = torch.where(y == 0, 1.0, -1.0).unsqueeze(1)
+    else:
+        wanted = F.one_hot(y, f.shape[-1])
+    return ((f - wanted) ** 2).sum(-1)

@@ -1,16 +1,18 @@
-"""A trial of the MLP mixture has the same bits in every stack, on one thread in float32."""
+"""A trial of the MLP mixture has the same bits in every stack, on one thread in float32, and so has a product."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from mlp_cases import Case, random_case, setting
 from torch import Tensor
 
 from hpxfer.model.mlp import elementwise, products
+from hpxfer.model.mlp.products import product
 from hpxfer.scaling.shape import Shape
 
 TRIALS = 16
@@ -22,7 +24,7 @@ SIZES = {
     "one sample": (1, 4, 8, 16, 10),
     "one expert": (33, 1, 5, 9, 2),
 }
-WIDTHS = (27, 32, 48, 128)
+PAIRS = [*zip((27, 32, 48, 128), SIZES, strict=True), *zip((128, 48, 27, 32), SIZES, strict=True)]
 KINDS: dict[str, dict[str, Any]] = {
     "sigmoid, gelu": {"gate": "sigmoid", "activation": "gelu", "input_activation": "gelu", "residual": True},
     "softmax, tanh": {"gate": "softmax", "activation": "tanh", "input_activation": "relu", "router_bias": "learned"},
@@ -60,17 +62,12 @@ def differs(case: Case) -> bool:
     )
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "size"), PAIRS)
 def test_the_bits_of_a_trial_are_those_in_every_stack(width: int, size: str) -> None:
     for kind in KINDS:
         assert not differs(case_of(width, size, kind)), kind
-
-
-@pytest.mark.parametrize("kind", ["sigmoid, gelu", "top-k, relu"])
-def test_the_bits_of_squared_errors(kind: str) -> None:
-    for width, size in itertools.product((27, 32), SIZES):
-        assert not differs(case_of(width, size, kind, "squared_error")), (width, size)
+    for kind in ("sigmoid, gelu", "top-k, relu"):
+        assert not differs(case_of(width, size, kind, "squared_error")), kind
 
 
 def test_without_padding_the_bits_of_functions_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,3 +80,25 @@ def test_without_padding_the_bits_of_products_differ(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(products, "ALIGNED", 1)
     if not any(differs(case_of(width, size, "top-k, relu")) for width in (27, 32) for size in SIZES):
         pytest.skip("this machine computes a product by the same code at every address")
+
+
+NUMBERS = st.sampled_from([1, 2, 3, 5, 7, 8, 10, 16, 27, 50, 64])
+ROWS = ([0], [1], [3], [15], [0, 1, 2], [13, 14, 15])
+
+
+def _rows(x: Tensor, rows: list[int], transposed: bool) -> Tensor:
+    """Return some trials in memory of their own, in the same order of numbers."""
+    return x.mT[rows].contiguous().mT if transposed else x[rows].contiguous()
+
+
+@given(x=NUMBERS, y=NUMBERS, z=NUMBERS, first=st.booleans(), second=st.booleans())
+def test_a_product_has_the_same_bits_in_every_stack(x: int, y: int, z: int, first: bool, second: bool) -> None:
+    generator = torch.Generator().manual_seed(x + 100 * y + 10_000 * z)
+    a = _rows(torch.randn(16, x, y, generator=generator), list(range(16)), first)
+    b = _rows(torch.randn(16, y, z, generator=generator), list(range(16)), second)
+    whole = product(a, b)
+    assert whole.shape == (16, x, z)
+    assert whole.is_contiguous()
+    torch.testing.assert_close(whole.double(), a.double() @ b.double(), rtol=1e-4, atol=1e-4)
+    for rows in ROWS:
+        assert torch.equal(product(_rows(a, rows, first), _rows(b, rows, second)), whole[rows])
