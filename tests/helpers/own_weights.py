@@ -12,8 +12,13 @@ from hpxfer.trial import Setting
 # Tensor of the stacked model -> module of the own one.
 OUTSIDE = {"embedding": "token_embedding", "position": "position_embedding", "final_norm": "norm", "readout": "head"}
 INSIDE = {
-    **{"attn_norm": "norm1", "ffn_norm": "norm2", "router": "moe.router", "attn_out": "attention.out"},
-    **{"attn_q": "attention.query", "attn_k": "attention.key", "attn_v": "attention.value"},
+    "router": "moe.router",
+    "attn_norm": "norm1",
+    "ffn_norm": "norm2",
+    "attn_out": "attention.out",
+    "attn_q": "attention.query",
+    "attn_k": "attention.key",
+    "attn_v": "attention.value",
 }
 PARTS = {"in": "up", "gate": "gate", "out": "down"}
 

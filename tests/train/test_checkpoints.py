@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +23,8 @@ TRIALS = [replace(trial(SETTING, seed=k), id=f"trial {k}") for k in range(8)]
 
 def header(trials: Sequence[Trial], step: int, **changes: object) -> bytes:
     """Return a checkpoint without tensors."""
-    facts = {
-        "format": FORMAT,
-        "trainer_version": TRAINER_VERSION,
-        "step": step,
-        "trials": [member.id for member in trials],
-    }
+    facts = {"format": FORMAT, "trainer_version": TRAINER_VERSION, "step": step}
+    facts |= {"trials": [member.id for member in trials]}
     content = json.dumps({"__metadata__": sealed(facts | changes)}).encode()
     return struct.pack("<Q", len(content)) + content
 
@@ -55,11 +49,14 @@ def furthest(folder: Checkpoints, trial_ids: Sequence[str]) -> str | None:
     return next((checkpoint.name for checkpoint in folder.candidates(trial_ids)), None)
 
 
-def test_a_run_starts_with_a_marker_of_its_own_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_run_starts_with_a_marker_of_its_own_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "results" / "checkpoints"
-    first = Checkpoints(folder).start(120.0)
+    first = Checkpoints(Path("results/checkpoints")).start(120.0)
     assert first is not None
-    assert (first.folder, first.every_s) == (str(folder), 120.0)
+    assert (first.folder, first.every_s) == (str(folder), 120.0)  # absolute, whatever the driver was given
     assert first.is_here()
     second = Checkpoints(folder).start(120.0)
     assert second is not None
@@ -74,24 +71,11 @@ def test_a_run_starts_with_a_marker_of_its_own_and_leaves_nothing(tmp_path: Path
     Checkpoints(folder).end(ids(0, 1))
 
 
-def test_the_folder_is_absolute_whatever_the_driver_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    spec = Checkpoints(Path("results/checkpoints")).start(1.0)
-    assert spec is not None
-    assert spec.folder == str(tmp_path / "results/checkpoints")
-
-
-@pytest.mark.parametrize("content", [b"", b"another", b"\xff\xfe"])
-def test_another_machines_folder_is_not_the_drivers(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "driver").write_bytes(content)
-    assert not CheckpointSpec(str(tmp_path), 1.0, "drawn").is_here()
+def test_another_machines_folder_is_not_the_drivers(tmp_path: Path) -> None:
     assert not CheckpointSpec(str(tmp_path / "none"), 1.0, "drawn").is_here()
-
-
-def test_nowhere_to_write_is_said_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "checkpoints").write_text("a file")
-    assert Checkpoints(tmp_path / "checkpoints").start(1.0) is None
-    assert ["training without checkpoints" in line for line in caplog.messages] == [True]
+    for content in (b"", b"another", b"\xff\xfe"):
+        (tmp_path / "driver").write_bytes(content)
+        assert not CheckpointSpec(str(tmp_path), 1.0, "drawn").is_here()
 
 
 def test_the_furthest_that_holds_all_trials_is_found(tmp_path: Path) -> None:
@@ -180,13 +164,8 @@ def test_what_nobody_can_use_goes_and_what_somebody_may_stays(tmp_path: Path, ca
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"\x10\0\0\0\0\0\0\0{}",
-        b"\xff" * 40,
-        b"\x02\0\0\0\0\0\0\0[]",
-        b"\x02\0\0\0\0\0\0\0{}",
-        b"\x14\0\0\0\0\0\0\0" + b'{"__metadata__": 3}  ',
-        b"\x14\0\0\0\0\0\0\0" + b'{"__metadata__": {}} ',
+        *(b"", b"\x10\0\0\0\0\0\0\0{}", b"\xff" * 40, b"\x02\0\0\0\0\0\0\0[]", b"\x02\0\0\0\0\0\0\0{}"),
+        *(struct.pack("<Q", 20) + text for text in (b'{"__metadata__": 3}  ', b'{"__metadata__": {}} ')),
         struct.pack("<Q", 60_000) + b"[" * 60_000,
     ],
     ids=["empty", "short", "huge", "list", "no metadata", "a number", "no facts", "deep"],
@@ -198,11 +177,6 @@ def test_no_file_is_an_error(tmp_path: Path, content: bytes) -> None:
         read_facts(file)
     assert found.value.useless
     assert Checkpoints(tmp_path).usable() == []
-
-
-def test_the_driver_needs_no_torch_for_this() -> None:
-    code = "import sys, hpxfer.train.checkpoints; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_below_a_uri_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
@@ -242,9 +216,13 @@ def test_a_header_is_read_anew_only_where_its_file_has_changed(tmp_path: Path) -
         assert len(opened) == 3
 
 
-def test_storage_that_does_not_answer_stops_no_run(caplog: pytest.LogCaptureFixture) -> None:
-    folder = Checkpoints("unknown-scheme://bucket/checkpoints")
+@pytest.mark.parametrize("where", ["unknown-scheme://bucket/checkpoints", "a file"])
+def test_storage_that_does_not_answer_stops_no_run(
+    where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a file").write_text("no folder")
+    folder = Checkpoints(where if ":" in where else tmp_path / where)
     assert folder.start(1.0) is None
     assert folder.resumable(TRIALS[:1]) == ([], TRIALS[:1])
     folder.end(ids(0))
-    assert "training without checkpoints" in caplog.messages[0]
+    assert ["training without checkpoints" in line for line in caplog.messages][:1] == [True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -11,61 +12,38 @@ from tiny_trials import BASE, JOINT, numbers, trained, trial
 
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec import parse_sweep
 from hpxfer.spec.balance import Balance
+from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.train.trainer import train
-from hpxfer.trial import Setting, Trial
+from hpxfer.trial import DataRef, Expansion, Setting, Trial
 from hpxfer.trial.events import Ended
 from hpxfer.trial.stack import Stack
 
 E8A2 = replace(BASE, num_experts=8, num_active=2)
 E12A6 = replace(BASE, num_experts=12, num_active=6)
-GROUPED = replace(E12A6, num_groups=2)
 MIXED = replace(BASE, depth=3, num_experts=8, num_active=4, num_groups=2, num_shared=2, shared_width=24, dense_width=40)
 DENSE = Shape(width=16, depth=2, head_dim=8, dense_width=48)
-MODERN = {"norm": "rmsnorm", "norm_gains": True, "positions": "rope", "ffn": "swiglu"}
-GATED = {
-    "attention_gate": True,
-    "shared_expert_gate": True,
-    "learned_router_bias": True,
-    "biases": True,
-    "route_scale": 2.5,
-}
+GATED = {"shared_expert_gate": True, "learned_router_bias": True, "biases": True, "route_scale": 2.5}
+# What the pairs of options below do not have: other optimizers, clipping, schedules, tables and ties.
 CASES: dict[str, tuple[Shape, str, dict[str, Any]]] = {
-    "sp": (BASE, "sp", {}),
-    "completep-moe": (JOINT, "completep-moe", {}),
-    "sgd": (E8A2, "sp", {"optimizer": "sgd"}),
+    "completep-moe, clipped": (JOINT, "completep-moe", {"gradient_clip": 0.3, "norm_gains": True, "biases": True}),
     "momentum": (E8A2, "sp", {"optimizer": "sgd"}),
-    "tied": (replace(JOINT, depth=1), "completep-moe", {"tied_embeddings": True}),
-    "gains and biases": (E8A2, "completep-moe", {"norm_gains": True, "biases": True}),
-    "softmax": (E8A2, "sp", {"gate": "softmax"}),
-    "E8A2, clipped": (E8A2, "completep-moe", {"gradient_clip": 0.3}),
+    "tied, cosine": (
+        replace(JOINT, depth=1),
+        "completep-moe",
+        {"tied_embeddings": True, "decay": "cosine", "final_fraction": 0.1},
+    ),
     "context 32, three windows": (BASE, "sp", {"context": 32, "batch_tokens": 96, "validation_tokens": 96}),
-    "cosine": (BASE, "sp", {"decay": "cosine", "final_fraction": 0.1}),
-    "normalized": (E12A6, "complete-mue", {"gate": "normalized_sigmoid"}),
-    "softmax in groups": (GROUPED, "complete-mue", {"gate": "softmax", "ffn": "swiglu"}),
     "swiglu, tied experts": (JOINT, "mssp-iii", {"ffn": "swiglu", "biases": True}),
     "router-bias schedule": (E8A2, "mup-moe[1.0]", {"gate": "softmax"}),
-    "ties at random": (E8A2, "mssp-i", {"ties": "random"}),
+    "ties at random": (replace(E12A6, num_active=4, num_groups=3), "mssp-i", {"top_groups": 2, "ties": "random"}),
     "fixed bias": (E8A2, "mssp-i", {"ties": "fixed_bias"}),
-    "dense": (DENSE, "complete-mue", {"biases": True, "norm_gains": True}),
     "dense, swiglu": (DENSE, "mup", {"ffn": "swiglu"}),
-    "shared": (replace(MIXED, dense_width=0, num_groups=1), "complete-mue", {"biases": True}),
-    "shared, dense, in groups": (MIXED, "complete-mue", {"moe_every": 2, "biases": True, "gate": "normalized_sigmoid"}),
-    "mixtral": (replace(E8A2, kv_heads=1), "completep-moe", {**MODERN, "gate": "normalized_softmax"}),
-    "qwen3": (replace(E8A2, num_heads=4, kv_heads=2), "mup-moe", {**MODERN, "qk_norm": "head", "gate": "softmax"}),
-    "olmoe": (E8A2, "completep-moe", {**MODERN, "qk_norm": "all", "rope_share": 0.5, "tied_embeddings": True}),
+    "gated, no positions": (DENSE, "completep", {"attention_gate": True, "positions": "none", "qk_norm": "all"}),
     "gates": (MIXED, "complete-mue", {**GATED, "moe_every": 2, "norm_gains": True}),
-    "norms of queries, relu": (
-        E8A2,
-        "sp",
-        {"qk_norm": "head", "qk_norm_kind": "layernorm", "ffn": "relu", "biases": True},
-    ),
-    "the best groups": (replace(E12A6, num_active=4, num_groups=3), "mssp-i", {"top_groups": 2, "ties": "random"}),
     "a balancing loss": (E8A2, "completep-moe", {"balance": Balance(bias="sign", aux="switch", load="last_step")}),
     "losses of sequences": (MIXED, "complete-mue", {"moe_every": 2, "balance": Balance(bias="none", aux="sequence")}),
-    "losses of all layers": (E8A2, "sp", {"gate": "normalized_softmax", "balance": Balance(aux="transformers")}),
-    "gated, no positions": (DENSE, "completep", {"attention_gate": True, "positions": "none", "qk_norm": "all"}),
-    "dense first, swiglu": (MIXED, "complete-mue", {"dense_first": 2, "ffn": "swiglu", "gradient_clip": 0.3}),
 }
 
 
@@ -100,14 +78,15 @@ def test_a_stacked_trial_has_the_bits_of_the_trial_alone(setting: Setting, case:
     (alone,) = trained(mine)
     assert alone.status == "finished"
     assert len(alone.curves) > 3
-    for before, after in ((1, 0), (0, 2), (3, 2)):
+    for before, after in ((1, 0), (3, 2)):
         stack = (*neighbors[:before], mine, *neighbors[len(neighbors) - after :])
         results = trained(*stack)
         assert numbers(results[before]) == numbers(alone), f"slot {before} of {len(stack)}"
     assert results[0].status == "diverged"  # beside it all the time
 
 
-@pytest.mark.parametrize("gate", ["sigmoid", "softmax", "normalized_sigmoid"])
+@pytest.mark.first
+@pytest.mark.parametrize("gate", ["softmax", "sigmoid", "normalized_sigmoid"])
 def test_tables_of_every_structure_share_a_stack(setting: Setting, gate: str) -> None:
     setting = replace(setting, gate=gate, ffn="swiglu")
     names = ("sp", "completep-moe", "mssp-iii", "mup-moe[0.7]", "mup-i[1.3]", "complete-mue", "mssp-i", "mssp-iii")
@@ -120,28 +99,11 @@ def test_tables_of_every_structure_share_a_stack(setting: Setting, gate: str) ->
     assert len(set(losses)) == len(losses)  # each is a model of its own
 
 
-def test_neighbors_have_their_own_bits_too(setting: Setting) -> None:
-    mine, neighbors = made(setting, "completep-moe")
-    together = trained(mine, *neighbors)
-    for neighbor, result in zip((mine, *neighbors), together, strict=True):
-        assert numbers(trained(neighbor)[0]) == numbers(result)
-
-
-def test_two_runs_are_equal(setting: Setting) -> None:
-    tested = trial(setting)
-    assert numbers(trained(tested)[0]) == numbers(trained(tested)[0])
-
-
-@pytest.mark.parametrize("change", [{"seed": 1}, {"lr": 2.0**-7}, {"init_scale": 1.01}, {"router_bias_lr": 0.02}])
-def test_another_trial_has_other_bits(setting: Setting, change: dict[str, Any]) -> None:
-    plain, other = trained(trial(setting), trial(setting, **change))
-    assert plain.validation_loss_nats != other.validation_loss_nats
-
-
-def test_parameterizations_agree_at_the_base_and_nowhere_else(setting: Setting) -> None:
-    # Expert eps and the rest are the same there, so that the runs are, too.
-    at_base = trained(trial(setting, BASE, "sp"), trial(setting, BASE, "completep-moe"))
-    assert at_base[0].curves == at_base[1].curves
+def test_another_trial_has_other_bits_and_another_table_has_not_at_the_base(setting: Setting) -> None:
+    changes = ({}, {"seed": 1}, {"lr": 2.0**-7}, {"init_scale": 1.01}, {"router_bias_lr": 0.02})
+    *others, table = trained(*(trial(setting, **change) for change in changes), trial(setting, BASE, "completep-moe"))
+    assert len({result.validation_loss_nats for result in others}) == len(others)
+    assert table.curves == others[0].curves
     joint = trained(trial(setting, JOINT, "sp"), trial(setting, JOINT, "completep-moe"))
     assert joint[0].curves != joint[1].curves
 
@@ -149,7 +111,7 @@ def test_parameterizations_agree_at_the_base_and_nowhere_else(setting: Setting) 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("case", ["completep-moe", "E8A2, clipped", "swiglu, tied experts", "router-bias schedule"])
+@pytest.mark.parametrize("case", ["completep-moe, clipped", "swiglu, tied experts", "router-bias schedule"])
 def test_strict_on_cuda_gives_a_stacked_trial_the_bits_of_the_trial_alone(
     setting: Setting, case: str, precision: str
 ) -> None:
@@ -161,3 +123,105 @@ def test_strict_on_cuda_gives_a_stacked_trial_the_bits_of_the_trial_alone(
     assert isinstance(ended_alone, Ended)
     (alone,) = ended_alone.results
     assert numbers(results[-1]) == numbers(alone)
+
+
+Keys = dict[str, Any]
+
+OPTIONS: tuple[list[Keys], ...] = (
+    [
+        {"norm": "layernorm", "norm_gains": True, "qkv_biases": True},
+        {"norm": "layernorm", "norm_gains": False, "biases": True},
+        {"norm": "rmsnorm", "norm_gains": True, "biases": True},
+        {"norm": "rmsnorm", "norm_gains": False},
+    ],
+    [
+        *({}, {"qk_norm": "head"}, {"qk_norm": "all"}, {"qk_norm": "head", "qk_norm_kind": "layernorm"}),
+        {"qk_norm": "all", "qk_norm_kind": "layernorm", "norm_eps": 1e-3},
+    ],
+    [
+        *({"positions": "learned"}, {"positions": "rope", "rope_theta": 50.0}),
+        *({"positions": "rope", "rope_share": 0.5}, {"positions": "none"}),
+    ],
+    [{}, {"base": {"kv_heads": 1}}, {"base": {"num_heads": 4, "kv_heads": 2}}],
+    [{}, {"attention_gate": True}, {"attention_scale": "1/sqrt(d_head)", "tied_embeddings": False}],
+    [{"ffn": "gelu"}, {"ffn": "relu"}, {"ffn": "swiglu"}],
+    [{"gate": name} for name in ("sigmoid", "softmax", "normalized_sigmoid", "normalized_softmax")],
+    [
+        *({}, {"learned_router_bias": True, "route_scale": 2.5}),
+        *({"ties": "random", "hps": {"z_weight": 0.1}}, {"ties": "fixed_bias", "learned_router_bias": True}),
+    ],
+    [
+        *({}, {"base": {"num_shared": 1, "shared_ratio": 1.5}}),
+        {"base": {"num_shared": 2, "shared_ratio": 0.5}, "shared_expert_gate": True},
+    ],
+    [{}, {"base": {"num_groups": 2}}, {"base": {"num_groups": 4}, "top_groups": 3}],
+    [{}, {"base": {"dense_ratio": 2.0}, "moe_every": 2}, {"base": {"dense_ratio": 1.5}, "dense_first": 1}],
+    [
+        {"hps": {"router_bias_lr": 0.05}},
+        {"balance": {"bias": "sign", "aux": "sequence"}, "hps": {"router_bias_lr": 0.05, "aux_weight": 0.1}},
+        {"balance": {"bias": "none", "aux": "switch", "load": "last_step"}, "hps": {"aux_weight": 0.1}},
+        {"balance": {"aux": "transformers"}, "hps": {"aux_weight": 0.1}},
+    ],
+    [{}, {"data": {"documents": "masked", "eos_id": ord("e")}}],
+    [{"table": name} for name in ("sp", "complete-mue")],
+)
+# Every two values of two options meet in a row: each digit is the value of one option. The first rows have every value.
+TABLE = """
+    31302011100001 04111101210001 02002013212210 22120212110300 13102030021110 00222021201310
+    00121132000101 24320220121010 13010201011301 31211102222310 24200233202201 12311120110201 20010113020111
+    31120223012101 23001002102011 10322200212100 12211233001011 33322112021200 01020230111300 14212010002301
+    32200001122100 23202123110310 20100101120201 03310203220311 34022222210110 30302130001000 11211212121201
+    21312031200100
+"""
+ROWS = TABLE.split()
+FAST = 6
+
+SWEPT: Keys = {"width": 16, "depth": 3, "head_dim": 8, "num_experts": 8, "num_active": 4, "expert_ratio": 0.5}
+
+
+def test_every_pair_of_options_has_a_row() -> None:
+    """Whoever adds an option or a value adds rows until nothing is missing."""
+    found = {pair for row in ROWS for pair in itertools.combinations(enumerate(map(int, row)), 2)}
+    counts = [range(len(values)) for values in OPTIONS]
+    pairs = itertools.combinations(range(len(OPTIONS)), 2)
+    missing = {((a, x), (b, y)) for a, b in pairs for x in counts[a] for y in counts[b]} - found
+    assert missing == set()
+    assert {(option, int(value)) for row in ROWS[:FAST] for option, value in enumerate(row)} == {
+        (option, value) for option, count in enumerate(counts) for value in count
+    }
+
+
+def trials_of(row: str, of_text: Setting) -> list[Trial]:
+    """Return the trials of a sweep of this row above the base: two LRs of two seeds."""
+    model: Keys = {"family": "gpt", "context": 16}
+    parts: dict[str, Keys] = {"base": dict(SWEPT), "hps": {"init_scale": 2.0}, "data": {"source": of_text.data_source}}
+    for option, value in zip(OPTIONS, row, strict=True):
+        keys = option[int(value)]
+        for name, part in parts.items():
+            part.update(keys.get(name, {}))
+        model.update({key: given for key, given in keys.items() if key not in parts and key != "table"})
+    sweep = {
+        "name": "pairs",
+        "model": {**model, "base": parts["base"]},
+        "data": parts["data"],
+        "training": {"batch_tokens": 32, "steps": 4, "betas": [0.9, 0.95], "validation_tokens": 32},
+        "parameterizations": [OPTIONS[-1][int(row[-1])]["table"]],
+        "axes": {"width": [16, 32]},
+        "hps": parts["hps"],
+        "grid": {"lr": [0.01, 0.03]},
+        "seeds": 2,
+    }
+    of_data = DataRef(digest=of_text.data_digest, tokenizer=of_text.tokenizer, vocab_size=of_text.vocab_size)
+    expansion = Expansion(parse_sweep(write_yaml(sweep)), of_data)
+    return [trial for trial in expansion.trials() if trial.shape.width == 32]
+
+
+@pytest.mark.parametrize("row", [*ROWS[:FAST], *(pytest.param(row, marks=pytest.mark.slow) for row in ROWS[FAST:])])
+def test_options_train_in_a_stack_as_alone(row: str, setting: Setting) -> None:
+    stack = trials_of(row, setting)
+    assert len(stack) == 4
+    together = trained(*stack)
+    assert [result.status for result in together] == ["finished"] * 4
+    for slot in (0, 2):
+        (alone,) = trained(stack[slot])
+        assert numbers(alone) == numbers(together[slot]), f"slot {slot}"

@@ -1,4 +1,4 @@
-"""Divergence is a result: how it is detected, what is recorded, and when a stack stops."""
+"""Divergence is a result: how the monitor detects it, what is recorded, and when a stack stops."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tiny_trials import JOINT, numbers, trained, trial
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_trials import JOINT, SETTING, numbers, trained, trial
+from torch import Tensor
 
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.train import monitor, trainer
 from hpxfer.train.compaction import fits_memory, saves_time
 from hpxfer.train.device import CPU
-from hpxfer.train.monitor import BLOW_UP
+from hpxfer.train.monitor import BLOW_UP, DivergenceMonitor, mean_losses
+from hpxfer.train.schedules import lr_factor
 from hpxfer.train.step import TrainStep
 from hpxfer.trial import Setting
 from hpxfer.trial.result import TrialResult
@@ -55,20 +60,15 @@ def compacting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "saves_time", lambda *_: True)
 
 
-def test_nan_from_the_first_step(setting: Setting, steps_taken: list[tuple[int, int]]) -> None:
-    (result,) = trained(trial(setting, init_scale=1e30))
-    assert_diverged(result, 0)
-    assert result.curves == ()
-    assert steps_taken == [(0, 1)]
-    assert result.tokens_per_s is not None
-    assert result.tokens_per_s > 0
-
-
-def test_an_infinite_first_loss(setting: Setting) -> None:
-    # Finite logits and losses whose mean is beyond float32.
-    hps = {"multipliers": (("readout.init_mult", 5e37),)}
+# The second has finite logits and losses whose mean is beyond float32.
+@pytest.mark.parametrize("hps", [{"init_scale": 1e30}, {"multipliers": (("readout.init_mult", 5e37),)}], ids=str)
+def test_nan_or_an_infinite_loss_from_the_first_step(
+    setting: Setting, hps: dict[str, Any], steps_taken: list[tuple[int, int]]
+) -> None:
     (result,) = trained(trial(setting, **hps))
     assert_diverged(result, 0)
+    assert (result.curves, steps_taken) == ((), [(0, 1)])
+    assert (result.tokens_per_s or 0) > 0
 
 
 def test_a_blow_up_later(setting: Setting) -> None:
@@ -108,24 +108,16 @@ def test_a_large_first_loss_is_its_own_measure(setting: Setting) -> None:
     assert train_losses(result)[0] > BLOW_UP * math.log(setting.vocab_size)
 
 
-@pytest.mark.usefixtures("compacting")
-def test_diverged_trials_leave_and_the_stack_goes_on_while_one_lives(
-    setting: Setting, steps_taken: list[tuple[int, int]]
+@pytest.mark.parametrize("leave", [True, False])
+def test_diverged_trials_leave_if_that_saves_time_and_the_stack_goes_on_while_one_lives(
+    setting: Setting, steps_taken: list[tuple[int, int]], leave: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(trainer, "saves_time", lambda *_: leave)
     results = trained(trial(setting, init_scale=1e30), trial(setting), trial(setting, lr=1e6))
     assert [result.status for result in results] == ["diverged", "finished", "diverged"]
-    later = results[2].diverged_step
-    assert later is not None
-    sizes = [3] + [2] * later + [1] * (setting.steps - 1 - later)
+    later = results[2].diverged_step or 0
+    sizes = [3] + [2] * later + [1] * (setting.steps - 1 - later) if leave else [3] * setting.steps
     assert steps_taken == list(enumerate(sizes))
-
-
-def test_a_stack_that_would_not_gain_keeps_its_size(
-    setting: Setting, steps_taken: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainer, "saves_time", lambda *_: False)
-    trained(trial(setting, init_scale=1e30), trial(setting), trial(setting, lr=1e6))
-    assert steps_taken == [(step, 3) for step in range(setting.steps)]
 
 
 LONGER = {"steps": 24, "final_window_steps": 4}
@@ -135,8 +127,7 @@ RATES = (2.0**-6, 1e6, 2.0**-7, 40.0, 2.0**-5, 4.0)
 
 @pytest.mark.first
 @pytest.mark.usefixtures("compacting")
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("schedule", [None, 1.0])
+@pytest.mark.parametrize(("optimizer", "schedule"), [("adamw", 1.0), ("sgd", None)])
 def test_who_leaves_changes_no_bit_of_who_stays(setting: Setting, optimizer: str, schedule: float | None) -> None:
     """Compares each trial of a stack with diverging trials to the trial alone. Router noise and seeds differ."""
     longer = replace(setting, optimizer=optimizer, **LONGER)
@@ -145,15 +136,13 @@ def test_who_leaves_changes_no_bit_of_who_stays(setting: Setting, optimizer: str
     stack.insert(2, replace(trial(longer, JOINT, seed=5, init_scale=1e30), parameterization=table))
     together = trained(*stack)
     ends = {item.diverged_step for item in together}
-    assert None in ends
-    assert 0 in ends
-    assert len(ends) > 2
+    assert ends > {None, 0}
     for item, result in zip(stack, together, strict=True):
         assert numbers(trained(item)[0]) == numbers(result)
 
 
 @pytest.mark.usefixtures("compacting")
-@pytest.mark.parametrize("looks", [1, 2, 5, 100])
+@pytest.mark.parametrize("looks", [2, 5, 100])
 def test_how_often_the_host_looks_changes_no_number(
     setting: Setting, looks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,13 +163,80 @@ def test_a_smaller_stack_must_save_more_than_it_costs() -> None:
 
 def test_the_stack_stops_when_the_last_trial_dies(setting: Setting, steps_taken: list[tuple[int, int]]) -> None:
     later, at_once = trained(trial(setting, lr=1e6), trial(setting, init_scale=1e30))
-    assert at_once.diverged_step == 0
-    assert later.diverged_step is not None
-    assert later.diverged_step > 0
-    assert [step for step, _ in steps_taken] == list(range(later.diverged_step + 1))
+    assert at_once.diverged_step == 0 < (later.diverged_step or 0)
+    assert [step for step, _ in steps_taken] == list(range((later.diverged_step or 0) + 1))
 
 
-def test_divergence_is_the_same_in_every_stack(setting: Setting) -> None:
-    tested = trial(setting, JOINT, "completep-moe", lr=1e6)
-    (alone,) = trained(tested)
-    assert numbers(trained(trial(setting, JOINT), tested)[1]) == numbers(alone)
+WATCHED_STEPS, TRIALS = 7, 3
+WATCHED = replace(SETTING, steps=WATCHED_STEPS, decay="linear")
+LOSSES = st.floats(0, 1e3, width=32) | st.sampled_from((math.nan, math.inf, -math.inf, 1e38))
+
+
+def ended(losses: list[float]) -> int:
+    """Return the first bad step, or WATCHED_STEPS."""
+    limit = BLOW_UP * max(losses[0], math.log(WATCHED.vocab_size))
+    return next((at for at, loss in enumerate(losses) if not (math.isfinite(loss) and loss <= limit)), WATCHED_STEPS)
+
+
+def watched(rows: list[list[float]], monitor: DivergenceMonitor | None = None) -> DivergenceMonitor:
+    """Return a monitor that has recorded one row of losses per step, each of two tokens."""
+    monitor = monitor or DivergenceMonitor(WATCHED, torch.ones(len(rows[0]), dtype=torch.bool))
+    for row in rows:
+        monitor.record(torch.tensor(row).unsqueeze(1).expand(-1, 2))
+        monitor.advance()
+    return monitor
+
+
+@given(st.lists(st.lists(LOSSES, min_size=TRIALS, max_size=TRIALS), min_size=WATCHED_STEPS, max_size=WATCHED_STEPS))
+def test_a_trial_ends_at_its_first_bad_loss(rows: list[list[float]]) -> None:
+    for num_steps in (1, 3, WATCHED_STEPS):
+        monitor = watched(rows[:num_steps])
+        means = [watched(rows).losses[:, k].tolist() for k in range(TRIALS)]
+        ends = [ended(mean[:num_steps] + [0.0] * (WATCHED_STEPS - num_steps)) for mean in means]
+        assert monitor.ended.tolist() == ends
+        assert monitor.alive.tolist() == [end == WATCHED_STEPS for end in ends]
+        assert monitor.losses[num_steps:].isnan().all()
+
+
+def test_a_trial_that_ended_stays_so() -> None:
+    monitor = watched([[1.0, 1.0], [math.nan, 1.0], [1.0, 1.0], [math.inf, 1.0]])
+    assert monitor.ended.tolist() == [1, WATCHED_STEPS]
+    assert monitor.alive.tolist() == [False, True]
+
+
+def test_the_factor_is_the_schedules() -> None:
+    monitor = DivergenceMonitor(WATCHED, torch.ones(1, dtype=torch.bool))
+    for step in range(WATCHED_STEPS):
+        assert monitor.factor().tolist() == [lr_factor(WATCHED, step)]
+        monitor.advance()
+    monitor.reset()
+    assert monitor.factor().tolist() == [lr_factor(WATCHED, 0)]
+
+
+def test_a_start_forgets_everything() -> None:
+    alive = torch.ones(2, dtype=torch.bool)
+    monitor = watched([[50.0, 1.0], [60.0, math.nan]], DivergenceMonitor(WATCHED, alive))
+    assert alive.tolist() == [True, False]
+    monitor.reset()
+    assert alive.tolist() == [True, True]
+    again = watched([[1.0, 1.0], [60.0, 1.0]], monitor)  # beside a first loss of 1 it is a blow-up
+    assert again.ended.tolist() == [1, WATCHED_STEPS]
+
+
+def test_who_is_kept_goes_on_with_its_own_limit() -> None:
+    rows = [[50.0, 1.0, 1.0], [60.0, math.nan, 2.0]]
+    before, smaller = watched(rows), DivergenceMonitor(WATCHED, torch.ones(2, dtype=torch.bool))
+    smaller.resume(before, [0, 2])
+    watched([[70.0, 60.0]], smaller)
+    assert smaller.ended.tolist() == [WATCHED_STEPS, 2]
+    assert smaller.losses[2].tolist() == [70.0, 60.0]
+    assert smaller.losses[:2].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_mean_is_each_trials_own(dtype: torch.dtype) -> None:
+    losses: Tensor = torch.rand(5, 96, generator=torch.Generator().manual_seed(0))
+    together = mean_losses(losses, dtype=dtype)
+    assert together.dtype == dtype
+    for k in range(5):
+        assert torch.equal(mean_losses(losses[k : k + 1].clone(), dtype=dtype), together[k : k + 1])

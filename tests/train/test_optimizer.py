@@ -1,22 +1,26 @@
-"""StackOptimizer against torch's optimizers, one trial at a time."""
+"""StackOptimizer against torch's optimizers, one trial at a time, and with Triton's kernels against torch's code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from tiny_trials import HPS, SETTING
 from tolerances import assert_near, is_near
 from torch import Tensor
+from trainings import Operations
 
+from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.model.flat import FlatLayout, Weights
 from hpxfer.model.parameters import ParameterSpec
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.hps import HPs
 from hpxfer.train import optimizer
 from hpxfer.train.optimizer import StackOptimizer, clip_gradients
+from hpxfer.train.optimizers import OPTIMIZERS
 from hpxfer.train.schedules import lr_factor
 
 # Two roles, layers and a vector; `wide` is cut in pieces when a block is small.
@@ -35,6 +39,10 @@ HP_SETS = (
 MOMENTUM = (0.9, 0.5, 0.0)
 BETAS = [(hps.beta1, hps.beta2) for hps in HP_SETS]
 ROLES = ("embedding", "router", "norm")
+RULES = ("adamw", "sgd", "momentum")
+TRITON = Backend(name="triton", reason="a test", strict=True)
+CPU, DEVICE = torch.device("cpu"), torch.device("cuda" if torch.cuda.is_available() else "cpu")
+Change = Callable[[int, Weights, StackOptimizer], None]
 
 
 def resolved(trial: int) -> dict[str, Multipliers]:
@@ -55,8 +63,8 @@ def layout(num_trials: int = 3) -> FlatLayout:
     return FlatLayout(parameters=NAMED, num_trials=num_trials)
 
 
-def normal(seed: int, num_trials: int = 3) -> Tensor:
-    return torch.randn(layout(num_trials).numel, generator=torch.Generator().manual_seed(seed))
+def normal(seed: int, num_trials: int = 3, device: torch.device = CPU) -> Tensor:
+    return torch.randn(layout(num_trials).numel, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
 def made(
@@ -65,30 +73,37 @@ def made(
     betas: Sequence[tuple[float, float]] = BETAS,
     hps: Sequence[Mapping[str, Multipliers]] | None = None,
     momentum: Sequence[float] = MOMENTUM,
+    backend: Backend = TORCH,
 ) -> StackOptimizer:
     """Return the optimizer of as many trials as there are betas, at its start. `momentum` is SGD with momentum."""
     has_momentum = name == "momentum"
-    out = StackOptimizer(layout(len(betas)), flat, "sgd" if has_momentum else name, has_momentum=has_momentum)
+    out = StackOptimizer(layout(len(betas)), flat, "sgd" if has_momentum else name, backend, has_momentum=has_momentum)
     out.set_hps(betas, [resolved(k) for k in range(3)] if hps is None else hps, momentum if has_momentum else ())
     return out
 
 
-def grads_at(step: int) -> Weights:
+def grads_at(step: int, device: torch.device = CPU) -> Weights:
     """Return the gradients of a step; sizes differ widely over steps."""
-    return layout().weights(normal(100 + step) * 10.0 ** (step - 2))
+    return layout().weights(normal(100 + step, device=device) * 10.0 ** (step - 2))
 
 
 def stacked(
-    name: str, *, clip: float | None = None, change: Callable[[int, Weights, StackOptimizer], None] | None = None
+    name: str,
+    *,
+    clip: float | None = None,
+    change: Change | None = None,
+    backend: Backend = TORCH,
+    device: torch.device = CPU,
+    times: float = 1.0,
 ) -> Weights:
-    """Return the parameters after STEPS steps; `change` may tamper with a step."""
-    flat = normal(0)
-    tested = made(flat, name)
+    """Return the parameters after STEPS steps; `change` may tamper with a step, and all LRs are multiplied."""
+    flat = normal(0, device=device)
+    tested = made(flat, name, backend=backend)
     for step, factor in enumerate(FACTORS):
-        grads = grads_at(step)
+        grads = grads_at(step, device)
         if change is not None:
             change(step, grads, tested)
-        tested.step(grads, factor, clip)
+        tested.step(grads, times * factor, clip)
     return layout().weights(flat)
 
 
@@ -103,23 +118,23 @@ def by_torch(trial: int, name: str, dtype: torch.dtype, clip: float | None = Non
             group |= {"eps": tested.eps, "betas": BETAS[trial]}
         groups.append(group)
     if name == "adamw":
-        made: torch.optim.Optimizer = torch.optim.AdamW(groups, foreach=False)
+        judge: torch.optim.Optimizer = torch.optim.AdamW(groups, foreach=False)
     else:
-        made = torch.optim.SGD(groups, momentum=MOMENTUM[trial] if name == "momentum" else 0.0, foreach=False)
-    peaks = [(group["lr"], group["weight_decay"]) for group in made.param_groups]
+        judge = torch.optim.SGD(groups, momentum=MOMENTUM[trial] if name == "momentum" else 0.0, foreach=False)
+    peaks = [(group["lr"], group["weight_decay"]) for group in judge.param_groups]
     flat_params = [copy for copies in params.values() for copy in copies]
     for step, factor in enumerate(FACTORS):
         for tested, grad in zip(flat_params, (c[trial] for cs in grads_at(step).values() for c in cs), strict=True):
             tested.grad = grad.to(dtype)
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(flat_params, clip, foreach=False)
-        for group, (lr, weight_decay) in zip(made.param_groups, peaks, strict=True):
+        for group, (lr, weight_decay) in zip(judge.param_groups, peaks, strict=True):
             group["lr"] = lr * factor
             if name != "adamw":  # torch couples the decay into the gradient; ours is decoupled
                 group["weight_decay"] = 0.0
                 for tested in group["params"]:
                     tested.mul_(1 - lr * factor * weight_decay)
-        made.step()
+        judge.step()
     return params
 
 
@@ -133,32 +148,30 @@ def compared(
             yield copy[trial], own[key][layer], exact[key][layer]
 
 
-@pytest.fixture(params=[8, 64, 2**15], ids="blocks of {}".format)
-def block_elements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizer, "BLOCK_ELEMENTS", request.param)
+def assert_same(mine: Weights, other: Weights, trials: Sequence[int]) -> None:
+    """Check that these trials have the same bits."""
+    for key, copies in mine.items():
+        for copy, its in zip(copies, other[key], strict=True):
+            assert torch.equal(copy[list(trials)], its[list(trials)]), key
 
 
-@pytest.mark.usefixtures("block_elements")
-@pytest.mark.parametrize("clip", [None, 2.0])
-@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
-@pytest.mark.parametrize("trial", [0, 1, 2])
-def test_every_trial_moves_as_under_torch(trial: int, name: str, clip: float | None) -> None:
-    for item in compared(stacked(name, clip=clip), trial, name, clip):
-        assert_near(*item)
-
-
-@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
-def test_another_trials_numbers_are_seen(name: str) -> None:
-    mine = stacked(name)
+@pytest.mark.parametrize("block", [8, 64, 2**15])
+@pytest.mark.parametrize("name", RULES)
+def test_every_trial_moves_as_under_torch(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizer, "BLOCK_ELEMENTS", block)
+    for clip in (None, 2.0):
+        mine = stacked(name, clip=clip)
+        for trial in range(3):
+            for item in compared(mine, trial, name, clip):
+                assert_near(*item)
     swapped = {key: tuple(copy.roll(1, 0) for copy in copies) for key, copies in mine.items()}
-    assert not any(is_near(*item) for item in compared(swapped, 0, name))
+    assert not any(is_near(*item) for item in compared(swapped, 0, name, clip)), "another trial's numbers are seen"
 
 
 @pytest.mark.parametrize("limit", [1e-2, 1e3, 1e9])
-def test_clipping_is_torchs_for_every_trial(limit: float) -> None:
+def test_clipping_is_torchs_for_every_trial_and_leaves_zeros(limit: float) -> None:
     # Large gradients: torch adds 1e-6 to the norm, which is lost in theirs.
-    start = layout().weights(normal(1) * 1e4)
-    mine = layout().weights(normal(1) * 1e4)
+    start, mine = (layout().weights(normal(1) * 1e4) for _ in "ab")
     clip_gradients(mine, limit)
     for trial in range(3):
         clipped = []
@@ -172,67 +185,58 @@ def test_clipping_is_torchs_for_every_trial(limit: float) -> None:
         assert_near(got, *clipped)
         if limit == 1e9:
             assert torch.equal(got, clipped[0])
-
-
-def test_a_zero_gradient_stays_zero_under_clipping() -> None:
     zero = layout().weights(torch.zeros(layout().numel))
-    clip_gradients(zero, 1.0)
+    clip_gradients(zero, limit)
     assert not any(copy.any() for copies in zero.values() for copy in copies)
 
 
+def freeze(step: int, grads: Weights, tested: StackOptimizer) -> None:
+    """Let trial 1 end after two steps, after which its gradients are NaN."""
+    if step == 2:
+        tested.alive[1] = False
+    if step == 3:
+        for copies in grads.values():
+            for copy in copies:
+                copy[1] = torch.nan
+
+
 @pytest.mark.parametrize("clip", [None, 2.0])
-@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
+@pytest.mark.parametrize("name", RULES)
 def test_a_frozen_trial_stays_as_it_is_while_its_neighbors_move_on(name: str, clip: float | None) -> None:
-    seen: list[Mapping[str, tuple[Tensor, ...]]] = []
-
-    def freeze(step: int, grads: Weights, tested: StackOptimizer) -> None:
-        if step == 2:
-            tested.alive[1] = False
-        if step == 3:
-            for copies in grads.values():
-                for copy in copies:
-                    copy[1] = torch.nan
-
-    free = stacked(name, clip=clip)
-    mine = stacked(name, clip=clip, change=freeze)
+    free, mine = stacked(name, clip=clip), stacked(name, clip=clip, change=freeze)
     flat = normal(0)
     stopped = made(flat, name)
     for step in (0, 1):
         stopped.step(grads_at(step), FACTORS[step], clip)
-    seen.append(layout().weights(flat))
-    for key, copies in mine.items():
-        for layer, copy in enumerate(copies):
-            assert torch.equal(copy[1], seen[0][key][layer][1]), key
-            assert torch.equal(copy[[0, 2]], free[key][layer][[0, 2]]), key
-            assert not torch.equal(copy[1], free[key][layer][1]), key
+    assert_same(mine, layout().weights(flat), [1])
+    assert_same(mine, free, [0, 2])
+    assert not torch.equal(mine["wide"][0][1], free["wide"][0][1])
 
 
 @pytest.mark.parametrize("clip", [None, 2.0])
-@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
-@pytest.mark.parametrize("poison", [torch.nan, torch.inf, 1e30])
-def test_a_broken_gradient_never_reaches_another_trial(name: str, clip: float | None, poison: float) -> None:
-    def break_one(step: int, grads: Weights, _: StackOptimizer) -> None:
-        if step == 1:
-            grads["block"][1][1, 2, 3] = poison
+@pytest.mark.parametrize("name", RULES)
+def test_a_broken_gradient_never_reaches_another_trial(name: str, clip: float | None) -> None:
+    free = stacked(name, clip=clip)
+    for poison in (torch.nan, torch.inf, 1e30):
 
-    free, mine = stacked(name, clip=clip), stacked(name, clip=clip, change=break_one)
-    assert not torch.equal(free["block"][1][1], mine["block"][1][1])
-    for key, copies in mine.items():
-        for layer, copy in enumerate(copies):
-            assert torch.equal(copy[[0, 2]], free[key][layer][[0, 2]]), key
+        def break_one(step: int, grads: Weights, _: StackOptimizer, value: float = poison) -> None:
+            if step == 1:
+                grads["block"][1][1, 2, 3] = value
+
+        mine = stacked(name, clip=clip, change=break_one)
+        assert not torch.equal(free["block"][1][1], mine["block"][1][1])
+        assert_same(mine, free, [0, 2])
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "momentum"])
+@pytest.mark.parametrize("name", RULES)
 def test_a_trial_has_the_same_bits_alone(name: str) -> None:
     together = stacked(name, clip=2.0)
     for trial in range(3):
         flat = torch.cat([c[trial].flatten() for copies in layout().weights(normal(0)).values() for c in copies])
         alone = made(flat, name, [BETAS[trial]], [resolved(trial)], MOMENTUM[trial : trial + 1])
         for step, factor in enumerate(FACTORS):
-            grads = {
-                key: tuple(copy[trial : trial + 1].clone() for copy in copies) for key, copies in grads_at(step).items()
-            }
-            alone.step(grads, factor, 2.0)
+            own = {key: tuple(copy[trial : trial + 1].clone() for copy in cs) for key, cs in grads_at(step).items()}
+            alone.step(own, factor, 2.0)
         for key, copies in layout(1).weights(flat).items():
             for layer, copy in enumerate(copies):
                 assert torch.equal(copy[0], together[key][layer][trial]), key
@@ -250,3 +254,85 @@ def test_every_hp_of_a_trial_is_read() -> None:
             tested.step(layout(1).weights(normal(seed, 1)), 1.0, None)
         found.add(flat.numpy().tobytes())
     assert len(found) == 1 + len(changed)
+
+
+def of_triton(weight_decay: float, flat: Tensor) -> StackOptimizer:
+    """Return AdamW with Triton's kernels, whose trials have the same HPs."""
+    entry = Multipliers(init_std=1.0, lr=0.1, eps=1e-3, weight_decay=weight_decay, forward=1.0)
+    return made(flat, "adamw", [(0.9, 0.95)] * 3, [dict.fromkeys(ROLES, entry)] * 3, backend=TRITON)
+
+
+def operations(weight_decay: float, dead: bool) -> list[str]:
+    """Return the operations of a step of AdamW with Triton kernels."""
+    tested = of_triton(weight_decay, normal(0, device=DEVICE))
+    tested.alive[1] = not dead
+    grads = grads_at(1, DEVICE)
+    with Operations() as seen:
+        tested.step(grads, 1.0, 2.0)
+    return seen.names
+
+
+@pytest.fixture(params=["with a kernel", "without a kernel"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the rules a kernel or none, as a plug-in does that has no Triton code."""
+    if request.param == "without a kernel":
+        rules: dict[str, Any] = {name: replace(OPTIMIZERS.get(name), kernel=None) for name in ("adamw", "sgd")}
+        monkeypatch.setattr(optimizer, "OPTIMIZERS", rules)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize(("name", "clip"), [("adamw", 2.0), ("sgd", None), ("momentum", 2.0)])
+def test_triton_moves_as_torch_does(name: str, clip: float | None) -> None:
+    mine, own, other = (
+        torch.cat([copy.flatten() for copies in found.values() for copy in copies])
+        for found in (
+            stacked(name, clip=clip, change=freeze, backend=TRITON, device=DEVICE),
+            *(stacked(name, clip=clip, change=freeze, device=DEVICE, times=times) for times in (1.0, 1.01)),
+        )
+    )
+    assert_near(mine, own, own)
+    assert not is_near(mine, other, other)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_captured_step_serves_every_stack() -> None:
+    """A CUDA graph replays the operations of the first stack. They may not depend on HPs or on who is alive."""
+    first = operations(0.0, dead=False)
+    assert first
+    assert operations(0.3, dead=False) == first
+    assert operations(0.0, dead=True) == first
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_block_of_triton_is_a_whole_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's blocks fit into a CPU's cache. On a GPU that would be many launches."""
+    monkeypatch.setattr(optimizer, "BLOCK_ELEMENTS", 8)
+    torchs, mine = (
+        len(made(normal(0, device=DEVICE), "adamw", backend=backend)._blocks) for backend in (TORCH, TRITON)
+    )
+    assert (torchs, mine) == (3 * 9 + 2 * 3 * 3 + 3, 4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.usefixtures("kernel")
+def test_a_replayed_step_has_the_bits_of_an_eager_one() -> None:
+    """The graph was captured without weight decay, and the next stack has it."""
+    flat, grads = normal(0, device=DEVICE), grads_at(1, DEVICE)
+    tested = of_triton(0.0, flat)
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        tested.step(grads, 1.0, None)  # compiles what a capture may not
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tested.step(grads, 1.0, None)
+    tested.reset()
+    entry = Multipliers(init_std=1.0, lr=0.1, eps=1e-3, weight_decay=0.3, forward=1.0)
+    tested.set_hps([(0.9, 0.95)] * 3, [dict.fromkeys(ROLES, entry)] * 3)
+    flat.copy_(normal(0))
+    graph.replay()
+    eager = normal(0, device=DEVICE)
+    of_triton(0.3, eager).step(grads, 1.0, None)
+    assert torch.equal(flat, eager)

@@ -1,11 +1,13 @@
-"""A step that is captured once and replayed for stack after stack gives the bits of one that is made anew.
+"""A step that is compiled or captured once and replayed gives the bits of one that is made anew; switches of a run.
 
 CUDA graphs need a GPU; here a stand-in runs the captured work again, into the tensors that it gave the first time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +15,18 @@ import pytest
 import torch
 from tiny_trials import JOINT, numbers, trained, trial
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._dynamo.utils import counters
+from trainings import Operations
 
+from hpxfer.errors import HpxferError
 from hpxfer.model.output import Output, router_entropies
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.spec.balance import Balance, LoadOf
+from hpxfer.train import device as device_module
 from hpxfer.train import step as step_module
 from hpxfer.train import trainer
-from hpxfer.train.device import CPU, Setup
+from hpxfer.train.device import CPU, Setup, one_thread, setup_for, switched
+from hpxfer.train.state import TrainState
 from hpxfer.train.step import StepCache, TrainStep
 from hpxfer.trial import Setting, Trial
 from hpxfer.trial.events import Ended
@@ -83,25 +89,28 @@ def scheduled(given: Trial, std: float = 1.0) -> Trial:
     return replace(given, parameterization=parameterization("mup-moe", {"router_bias_std": std}))
 
 
+def assert_shared(monkeypatch: pytest.MonkeyPatch, stacks: Sequence[tuple[Trial, ...]], steps: int) -> None:
+    """Check that captured stacks have the bits of those that are made anew, by so many captured steps."""
+    anew = [[numbers(member) for member in trained(*stack)] for stack in stacks]
+    assert [[numbers(member) for member in captured(monkeypatch, *stack)] for stack in stacks] == anew
+    assert Replayer.made == steps
+
+
 def test_stacks_of_one_shape_share_a_captured_step(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    setting = replace(setting, gradient_clip=0.5, steps=20, decay="cosine")
+    setting = replace(setting, gradient_clip=0.5, steps=8, decay="cosine")
     stacks = [
         (trial(setting, JOINT, "completep-moe"), trial(setting, JOINT, lr=2.0**-8, seed=3)),
         (trial(setting, JOINT, lr=1e6), trial(setting, JOINT, "mssp-iii", seed=1, beta1=0.5, weight_decay=0.3)),
         (trial(setting, JOINT, "mup", residual_scale=0.3, eps=1e-4), trial(setting, JOINT, router_bias_lr=0.1)),
     ]
     monkeypatch.setattr(trainer, "saves_time", lambda *_: False)
-    anew = [[numbers(member) for member in trained(*stack)] for stack in stacks]
-    assert [[numbers(member) for member in captured(monkeypatch, *stack)] for stack in stacks] == anew
-    assert Replayer.made == 1
+    assert_shared(monkeypatch, stacks, 1)
 
 
 def test_router_noise_is_written_into_a_captured_step(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = trial(setting, JOINT, "mup-moe")
     stacks = ((plain, scheduled(plain)), (scheduled(plain, 0.3), scheduled(plain, 2.0)))
-    anew = [[numbers(member) for member in trained(*stack)] for stack in stacks]
-    assert [[numbers(member) for member in captured(monkeypatch, *stack)] for stack in stacks] == anew
-    assert Replayer.made == 1
+    assert_shared(monkeypatch, stacks, 1)
     captured(monkeypatch, plain, replace(plain, seed=1))  # without noise it is another graph
     assert Replayer.made == 2
 
@@ -110,9 +119,7 @@ def test_ties_are_written_into_a_captured_step(setting: Setting, monkeypatch: py
     plain = trial(setting, replace(JOINT, depth=2), "mssp-i")
     random, fixed = (replace(plain, setting=replace(setting, ties=ties)) for ties in ("random", "fixed_bias"))
     stacks = ((plain, random), (replace(random, seed=1), plain), (fixed, random), (random, replace(fixed, seed=4)))
-    anew = [[numbers(member) for member in trained(*stack)] for stack in stacks]
-    assert [[numbers(member) for member in captured(monkeypatch, *stack)] for stack in stacks] == anew
-    assert Replayer.made == 2  # with a bias it is another graph
+    assert_shared(monkeypatch, stacks, 2)  # with a bias it is another graph
     captured(monkeypatch, plain, replace(plain, seed=1))  # without a random order, too
     assert Replayer.made == 3
 
@@ -130,7 +137,8 @@ def test_another_shape_setting_or_size_is_captured_anew(
     assert Replayer.made == 3
 
 
-@pytest.mark.parametrize("looks", [1, 4])
+@pytest.mark.first
+@pytest.mark.parametrize("looks", [4, 1])
 def test_a_captured_stack_compacts(setting: Setting, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
     longer = replace(setting, steps=12)
     stack = [scheduled(trial(longer, lr=rate, seed=k)) for k, rate in enumerate((1e6, 2.0**-6, 30.0, 2.0**-7))]
@@ -161,20 +169,6 @@ def test_an_error_lets_go_of_what_is_kept(setting: Setting, monkeypatch: pytest.
     assert trainer._steps._step is None
 
 
-class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Collects the names of torch's operations."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.names.add(str(func))
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("load", ["batch", "last_step"])
 def test_a_captured_micro_batch_gives_the_bits_of_one_piece_after_the_other(
     monkeypatch: pytest.MonkeyPatch, setting: Setting, load: LoadOf
@@ -201,3 +195,149 @@ def test_a_step_computes_no_entropies(setting: Setting) -> None:
     with Operations() as done:
         assert len(router_entropies(output)) == 2
     assert "aten.special_entr.default" in done.names
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Trace as for a GPU, but run the traced operations directly, without generated code."""
+    torch._dynamo.reset()
+    counters.clear()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    yield
+    torch._dynamo.reset()
+
+
+def losses(state: TrainState) -> Tensor:
+    out = []
+    for step in range(3):
+        output, grads = state.forward_backward(step)
+        out.append(output.losses_KT.detach())
+        state.update(output, grads)
+    return torch.stack(out)
+
+
+# The compiler reads tensors and functions, and warns about that itself.
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::DeprecationWarning")
+def test_stacks_of_one_shape_share_the_compiled_pass(setting: Setting) -> None:
+    setting = replace(setting, precision="bfloat16")  # grouped products of float32 are not traced
+    first = Stack(trials=(trial(setting, JOINT, "completep-moe"), trial(setting, JOINT, seed=1)))
+    second = Stack(
+        trials=(trial(setting, JOINT, "mup", lr=0.1, residual_scale=0.3), trial(setting, JOINT, "mssp-iii", seed=9))
+    )
+    state = TrainState(first, CPU.device, compiled=True)
+    with torch.no_grad():
+        state.forward(*state.batch(0), 0)  # what is made on first use, as before a capture
+    assert torch.equal(losses(state), losses(TrainState(first, CPU.device)))
+    made = dict(counters["stats"])
+    assert made["unique_graphs"] > 0
+    state.set_trials(second)
+    state.reset()
+    found = losses(state)
+    assert torch.equal(found, losses(TrainState(second, CPU.device)))
+    assert not torch.equal(found[:, 0], losses(TrainState(first, CPU.device))[:, 0])
+    assert dict(counters["stats"]) == made
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("traced")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore::DeprecationWarning")
+@torch._dynamo.config.patch(recompile_limit=1)  # monkeypatch would take the setting away when it ends
+def test_a_step_is_compiled_however_many_were_before(setting: Setting) -> None:
+    setting, graphs = replace(setting, precision="bfloat16"), []
+    for size in (1, 2):
+        counters.clear()
+        stack = Stack(trials=tuple(trial(setting, seed=k) for k in range(size)))
+        step = TrainStep(stack, replace(CPU, compiled=True))
+        with torch.no_grad():
+            step.state.forward(*step.state.batch(0), 0)
+        step.gradients(0)
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[1] > 0
+
+
+def test_on_a_cpu_strict_and_fast_are_the_same_code_and_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for determinism in (None, "strict", "fast"):
+        found = setup_for("cpu", determinism)
+        assert (found.determinism, found.backend.name, found.backend.strict) == (determinism or "strict", "torch", True)
+        assert (found.compiled, found.captured, found.steps_per_read) == (False, False, 1)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(HpxferError, match="triton"):
+        setup_for("cpu", kernels="triton")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Make this machine look like one with an H200 and triton."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    return monkeypatch
+
+
+def test_cuda_captures_and_compiles_its_steps_and_never_falls_back_to_torch(cuda: pytest.MonkeyPatch) -> None:
+    found = setup_for()
+    assert (found.backend.name, found.compiled, found.captured) == ("triton", True, True)
+    aid = setup_for(kernels="torch")
+    assert (aid.backend.name, aid.compiled, aid.captured) == ("torch", False, False)
+    cuda.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(HpxferError, match=r"triton is not installed; pip install 'hpxfer\[triton\]'"):
+        setup_for()
+
+
+def test_one_thread_and_exact_products_while_it_runs() -> None:
+    torch.set_num_threads(2)
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32, matmul.allow_bf16_reduced_precision_reduction
+
+    def run() -> None:
+        with switched(CPU):
+            assert torch.get_num_threads() == 1
+            assert not matmul.allow_tf32
+            assert not matmul.allow_bf16_reduced_precision_reduction
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert torch.get_num_threads() == 2
+    assert (matmul.allow_tf32, matmul.allow_bf16_reduced_precision_reduction) == before
+
+
+@pytest.mark.parametrize(("determinism", "strict"), [("strict", True), ("fast", False)])
+def test_strict_on_cuda_asks_for_deterministic_algorithms(determinism: str, strict: bool) -> None:
+    setup = Setup(device=torch.device("cuda"), determinism=determinism, backend=CPU.backend)  # type: ignore[arg-type]
+    assert not torch.are_deterministic_algorithms_enabled()
+    with switched(setup):
+        assert torch.are_deterministic_algorithms_enabled() is strict
+        assert torch.utils.deterministic.fill_uninitialized_memory is not strict  # type: ignore[attr-defined]
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+
+
+def test_cublas_gets_its_workspace_before_cuda_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    monkeypatch.setenv(name, "")  # so that it is put back
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    device_module.fix_workspace()
+    assert device_module.os.environ[name] == ":4096:8"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    device_module.fix_workspace()  # as it should be
+    monkeypatch.setenv(name, ":0:0")
+    with pytest.raises(HpxferError, match="before CUDA starts, got ':0:0'"):
+        device_module.fix_workspace()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_is_fast_by_default() -> None:
+    found = setup_for("cuda")
+    assert found.determinism == "fast"
+    assert not found.backend.strict
+    assert found.backend.is_triton
+    assert found.captured
