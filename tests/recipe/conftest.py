@@ -1,16 +1,5 @@
-"""One torch thread: the tensors are small, more threads only wait for each other."""
+"""One torch thread in every test of this folder."""
 
-from __future__ import annotations
+from tiny_trials import one_thread
 
-from collections.abc import Iterator
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_thread"]

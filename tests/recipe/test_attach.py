@@ -20,14 +20,8 @@ from hpxfer.recipe import ByHandWarning, Recipe, UnattachedWarning
 from hpxfer.recipe.forward_hooks import attach as attach_numbers
 from hpxfer.scaling.shape import Shape
 
-KINDS = {
-    "gpt2": "completep",
-    "llama": "completep",
-    "mixtral": "completep-moe",
-    "qwen3_moe": "sp",
-    "olmoe": "sp",
-    "gpt_oss": "sp",
-}
+KINDS = {"gpt2": "completep", "llama": "completep", "mixtral": "completep-moe"}
+KINDS |= dict.fromkeys(("qwen3_moe", "olmoe", "gpt_oss"), "sp")
 GATES = {"qwen3_moe": "softmax", "olmoe": "softmax"}
 ONES = {"attn_logits": 1 / 16, "attn_out": 1.0, "expert_out": 1.0, "shared_out": 1.0, "dense_out": 1.0, "readout": 1.0}
 # Of the own model, whose attention multiplies q.k itself. The branch's output is multiplied, not what is inside it.
@@ -84,9 +78,8 @@ def test_a_known_model_at_the_base_is_what_it_was(kind: str) -> None:
     assert keys == made.forward_multipliers(shape).keys()
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_a_known_model_beyond_the_base_is_multiplied_at_every_site(training: bool) -> None:
-    base, model = mixtral_of_width(32), mixtral_of_width(64, num_hidden_layers=4).train(training)
+def test_a_known_model_beyond_the_base_is_multiplied_at_every_site() -> None:
+    base, model = mixtral_of_width(32), mixtral_of_width(64, num_hidden_layers=4)
     shape = hpxfer.shape_of(model)
     tuned = {"embedding.forward_mult": 0.25, "router.forward_mult": 3.0, "readout.forward_mult": 2.0}
     made, plain = by_hand(hpxfer.shape_of(base), residual_scale=0.5, **tuned), logits(model)
@@ -127,10 +120,7 @@ def test_removing_twice_does_nothing_more_and_attention_gets_its_scale_back() ->
 @pytest.mark.parametrize(
     ("sites", "said"),
     [
-        (
-            (*SITES, ("blocks.*.atention", "attn_out")),
-            r"'blocks\.\*\.atention': must match a module, got none; did you",
-        ),
+        ((*SITES, ("blocks.*.atention", "attn_out")), r"'blocks\.\*\.atention': must match a module, got none; did"),
         ([*SITES, ("head",)], r"attach: sites: must be a mapping of name pattern to key of .* got \('head',\)"),
         ((*SITES, ("head", "readuot")), "unknown multiplier 'readuot'; did you mean 'readout'"),
         ((*SITES, ("blocks.0.attention", "attn_logits")), "blocks.0.attention: an attention module must have a number"),
@@ -172,11 +162,10 @@ def test_where_no_site_can_be_known_or_attention_scales_by_layer_it_is_refused()
         by_hand(shape, "completep").attach(model, shape)
 
 
-@pytest.mark.parametrize("gate", ["sigmoid", "softmax"])
-def test_a_model_with_gates_of_another_size_is_refused(gate: str) -> None:
+def test_a_model_with_gates_of_another_size_is_refused() -> None:
     model = make("mixtral")
-    shape, roles, made = hpxfer.shape_of(model), hpxfer.roles(model), by_hand(hpxfer.shape_of(model), gate=gate)
-    said = f"gate of the recipe's base model, {gate}, got normalized_softmax, which"
+    shape, roles = hpxfer.shape_of(model), hpxfer.roles(model)
+    made, said = by_hand(shape, gate="sigmoid"), "gate of the recipe's base model, sigmoid, got normalized_softmax, wh"
     calls = (lambda: made.attach(model, shape), lambda: made.param_groups(model, roles, shape))
     for call in (*calls, lambda: made.init_(model, roles, shape)):
         with pytest.raises(HpxferError, match=said) as error:
@@ -190,15 +179,8 @@ def test_a_model_with_gates_of_another_size_is_refused(gate: str) -> None:
 def test_what_no_hook_does_is_said() -> None:
     model = mixtral_of_width(32)
     shape = hpxfer.shape_of(model)
-    conventions = {"router_bias_std": 0.5}
-    made = Recipe.from_hps(
-        "mup-moe",
-        shape,
-        {"lr": 1e-3},
-        gate="normalized_softmax",
-        attention_scale="1/sqrt(d_head)",
-        conventions=conventions,
-    )
+    facts = {"gate": "normalized_softmax", "attention_scale": "1/sqrt(d_head)"}
+    made = Recipe.from_hps("mup-moe", shape, {"lr": 1e-3}, conventions={"router_bias_std": 0.5}, **facts)
     with pytest.warns(ByHandWarning, match=r"add b_t ~ N\(0, 0\.5\^2\) to the router's logits") as caught:
         made.attach(model, shape).remove()
     assert [warning.filename for warning in caught] == [__file__]
@@ -297,15 +279,9 @@ def test_two_sites_that_meet_are_refused_and_nothing_is_attached(sites: list[tup
     assert torch.equal(model(x), before)
 
 
-@pytest.mark.parametrize(
-    "sites",
-    [
-        [("*.experts", "expert_out"), ("*.experts", "route_scale"), ("*.shared", "shared_out")],
-        [("*.shared", "shared_out"), ("", "readout")],
-    ],
-)
-def test_sites_that_do_not_meet_are_taken(sites: list[tuple[str, str]]) -> None:
-    attached(sites).remove()
+def test_sites_that_do_not_meet_are_taken() -> None:
+    attached([("*.experts", "expert_out"), ("*.experts", "route_scale"), ("*.shared", "shared_out")]).remove()
+    attached([("*.shared", "shared_out"), ("", "readout")]).remove()
 
 
 @pytest.mark.parametrize(
@@ -327,9 +303,7 @@ def test_a_factor_on_a_layer_is_refused_where_the_model_multiplies_its_shared_ex
     numbers = {key: by for key, by in HALF.items() if key != "shared_out"}  # a target without shared experts
     used = {key for _, key in sites}
     attach_numbers(Blocks(), numbers, sites, numbers.keys() - used).remove()
-    attach_numbers(
-        Blocks(), {**HALF, "expert_out": 1.0}, sites, HALF.keys() - used
-    ).remove()  # the layer's factor is none
+    attach_numbers(Blocks(), {**HALF, "expert_out": 1.0}, sites, HALF.keys() - used).remove()  # the factor is none
     both = [("*.moe", "expert_out"), ("*.moe", "route_scale")]
     attach_numbers(Blocks(), {**HALF, "route_scale": 2.0}, both, set(ALL) - {"expert_out", "route_scale"}).remove()
 
@@ -350,11 +324,7 @@ def test_a_factor_on_a_layer_is_refused_where_the_model_multiplies_its_shared_ex
             "'layers.0*' (expert_out) names layers.0.moe, which is part ...`*` matches dots too, and [0-9] a digit",
         ),
         ([("head", "readout")], ALL, "by_hand: readout must have no site, got 'head', which would multiply again"),
-        (
-            [("head", "readout")],
-            "shared_out",
-            "attach: by_hand: must be a list of keys, got 'shared_out'; give ['shared_out']",
-        ),
+        ([("head", "readout")], "shared_out", "attach: by_hand: must be a list of keys, got 'shared_out'; give ['shar"),
     ],
 )
 def test_what_a_refusal_says(sites: Any, by_hand: Any, said: str) -> None:
@@ -365,17 +335,13 @@ def test_what_a_refusal_says(sites: Any, by_hand: Any, said: str) -> None:
         assert part in str(error.value)
 
 
-def test_shared_experts_get_their_factor_once() -> None:
+def test_shared_experts_and_a_module_with_two_names_are_multiplied_once() -> None:
     """The factor 0.5 of shared experts in a layer with the factor 0.5 was 0.25."""
     model, x = Blocks(), torch.ones(1, 4)
     moe: Any = model.layers[0]["moe"]
     before = moe(x)
     with attached([("*.experts", "expert_out"), ("*.shared", "shared_out")], model):
         torch.testing.assert_close(moe(x), before / 2)
-
-
-def test_a_module_with_two_names_is_multiplied_once() -> None:
-    model, x = Blocks(), torch.ones(1, 4)
     before = model.twin(x)
     with attached([("*shared", "shared_out")], model):
         torch.testing.assert_close(model.twin(x), before / 2)

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import torch
 from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
+from own_weights import own_weights
 from recipe_data import BASE, TARGET, data, multiplies, recipe
+from tiny_trials import trained
 
 from hpxfer.data import data_ref, open_data
 from hpxfer.model.draws import draw
@@ -26,10 +28,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.train.schedules import lr_factor
-from hpxfer.train.trainer import train
 from hpxfer.trial import Expansion, Trial
-from hpxfer.trial.events import Ended
-from hpxfer.trial.stack import Stack
 
 STEPS = 8
 # Relative, of a loss. A rounding to float32 is 6e-8; over these steps 1e-7 became of it, and 1e-6 with a seed whose
@@ -39,23 +38,6 @@ TOLERANCE = 1e-5
 MISS = 500 * TOLERANCE
 
 SHAPE = Shape(**TARGET)
-# Tensor of the stacked model -> its layer's tensor in the own model; matrices are [in, out] there, [out, in] here.
-INSIDE = {
-    "attn_norm": "norm1.weight",
-    "ffn_norm": "norm2.weight",
-    "attn_q": "attention.query.weight",
-    "attn_k": "attention.key.weight",
-    "attn_v": "attention.value.weight",
-    "attn_out": "attention.out.weight",
-    "router": "moe.router.weight",
-}
-OUTSIDE = {
-    "embedding": "token_embedding.weight",
-    "position": "position_embedding.weight",
-    "final_norm": "norm.weight",
-    "readout": "head.weight",
-}
-EXPERT = {"expert_in": "up.weight", "expert_out": "down.weight"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +57,13 @@ class Case:
 def make_case(folder: Path, *, biases: bool = False, tied: bool = False) -> Case:
     """Return the case; trial and recipe are spelled out from the same data."""
     made = recipe(model__biases=biases, model__tied_embeddings=tied, provenance__tokenizer="bytes")
-    source = _text(folder)
     values, training = data()["hps"], {"batch_tokens": 128, "steps": STEPS, "validation_tokens": 128}
     facts = {"biases": biases, "tied_embeddings": tied, "embedding_std": 0.5, "position_std": 0.25}
     training |= {**{key: values[key] for key in ("eps", "weight_decay")}, "schedule": {"decay": "linear", "warmup": 3}}
     sweep = {
         "name": "own",
         "model": {"family": "gpt", "base": BASE, "context": 32, **facts},
-        "data": {"source": f"text:{source}", "tokenizer": "ascii"},
+        "data": {"source": f"text:{_text(folder)}", "tokenizer": "ascii"},
         "training": training,
         "parameterizations": ["completep-moe"],
         "axes": {"joint": [{"width": 64, "depth": 3, "num_experts": 8, "expert_ratio": 2}]},
@@ -106,10 +87,7 @@ def _text(folder: Path) -> Path:
 
 def stacked_losses(trial: Trial) -> np.ndarray:
     """Return the training loss of every step, as the stacked trainer has it."""
-    (result,) = (
-        result for event in train(Stack(trials=(trial,)), "cpu") if isinstance(event, Ended) for result in event.results
-    )
-    (curve,) = (found for found in result.curves if found.metric == "train_loss_nats")
+    (curve,) = (found for found in trained(trial)[0].curves if found.metric == "train_loss_nats")
     assert curve.steps == tuple(range(STEPS))
     return np.array(curve.values)
 
@@ -119,20 +97,7 @@ def initial_weights(case: Case) -> dict[str, torch.Tensor]:
     trial = case.trial
     layout = FlatLayout(parameters=gpt_parameters(trial.shape, trial.setting), num_trials=1)
     stds = {role: numbers.init_std for role, numbers in trial.resolved().items()}
-    out = {}
-    for name, layers in layout.weights(draw(layout, [trial.seed], [stds])).items():
-        for layer, (tensor,) in enumerate(layers):
-            if name in OUTSIDE:
-                out[OUTSIDE[name]] = tensor.T if name == "readout" else tensor
-            elif name in INSIDE:
-                out[f"blocks.{layer}.{INSIDE[name]}"] = tensor.T if tensor.ndim == 2 else tensor
-            elif name in EXPERT:
-                for number, matrix in enumerate(tensor):
-                    out[f"blocks.{layer}.moe.experts.{number}.{EXPERT[name]}"] = matrix.T
-            else:
-                assert name.endswith("_bias"), name
-                assert not tensor.any(), name
-    return {name: tensor.clone() for name, tensor in out.items()}
+    return own_weights(trial.shape, trial.setting, layout, layout.weights(draw(layout, [trial.seed], [stds])))
 
 
 def own_losses(
@@ -144,7 +109,9 @@ def own_losses(
     model = OwnGPT(SHAPE, setting.vocab_size, setting.context, chosen, biases=case.biases, tied=case.tied).to(dtype)
     multiplies(model, made, TARGET)
     made.init_(model, case.roles, TARGET)
-    _load(model, initial_weights(case))
+    missing, unexpected = model.load_state_dict(initial_weights(case), strict=False)
+    assert not unexpected
+    assert all("router_bias" in name or name == "head.weight" for name in missing), missing
     optimizer = torch.optim.AdamW(made.param_groups(model, case.roles, TARGET))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_factor(setting, step))
     losses, batches = [], open_data(setting)
@@ -158,13 +125,6 @@ def own_losses(
         model.balance(made.router_bias_lr(TARGET))
         losses.append(loss.item())
     return np.array(losses)
-
-
-def _load(model: OwnGPT, weights: Mapping[str, torch.Tensor]) -> None:
-    """Load the weights; all that they leave out is a bias, which `init_` has set to zero."""
-    missing, unexpected = model.load_state_dict(dict(weights), strict=False)
-    assert not unexpected
-    assert all("bias" in name or name == "head.weight" for name in missing), missing
 
 
 def apart(losses: np.ndarray, others: np.ndarray) -> float:
@@ -181,15 +141,12 @@ def test_the_own_model_trains_as_the_stacked_one(tmp_path: Path, options: dict[s
     assert exact[-1] < 0.9 * exact[0], "the steps must have changed the model for them to be compared"
 
 
-@pytest.mark.parametrize("left_out", ["attn_logits", "attn_out", "expert_out", "readout"])
-def test_the_own_model_misses_without_a_forward_multiplier(tmp_path: Path, left_out: str) -> None:
+def test_the_own_model_misses_without_a_forward_multiplier_and_has_the_numbers_of_the_trial(tmp_path: Path) -> None:
     case = make_case(tmp_path)
-    wrong = own_losses(case, multipliers={**case.recipe.forward_multipliers(TARGET), left_out: 1.0})
-    assert apart(wrong, stacked_losses(case.trial)) > MISS
-
-
-def test_the_recipe_and_the_trial_give_every_role_the_same_numbers(tmp_path: Path) -> None:
-    case = make_case(tmp_path)
+    right = stacked_losses(case.trial)
+    for left_out in ("attn_logits", "attn_out", "expert_out", "readout"):
+        wrong = own_losses(case, multipliers={**case.recipe.forward_multipliers(TARGET), left_out: 1.0})
+        assert apart(wrong, right) > MISS, left_out
     values = case.recipe.multipliers(TARGET)
     assert {role: numbers for role, numbers in case.trial.resolved().items() if role in values} == values
     left_out = case.trial.resolved().keys() - values.keys()

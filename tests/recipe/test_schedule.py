@@ -61,9 +61,7 @@ def test_the_shipped_schedule_multiplies_every_peak_by_the_same_factor() -> None
 
 
 @pytest.mark.parametrize(("scaled_before", "factor"), [(2.0, 1.0), (1.0, 0.0)])
-def test_a_common_factor_before_the_schedule_and_its_end_at_zero_are_no_fault(
-    scaled_before: float, factor: float
-) -> None:
+def test_a_common_factor_before_and_the_end_at_zero_are_no_fault(scaled_before: float, factor: float) -> None:
     adam = optimizer()
     for group in adam.param_groups:
         group["lr"] *= scaled_before
@@ -91,24 +89,14 @@ def with_initial_lr(value: Any) -> torch.optim.Optimizer:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (
-            lambda: torch.optim.AdamW(torch.nn.Linear(2, 2).parameters(), lr=1e-3),
-            r"must have the groups of recipe\.param_groups, got others",
-        ),
-        (
-            lambda: torch.optim.SGD(own_groups(weight_decay=0.1)),
-            "must be that of the recipe, AdamW, .*, got SGD",
-        ),
-        (
-            lambda: torch.optim.Adam(own_groups(weight_decay=0.1)),
-            "must be that of the recipe, AdamW, .*, got Adam",
-        ),
+        (lambda: torch.optim.AdamW(torch.nn.Linear(2, 2).parameters()), "must have the groups of recipe.* got others"),
+        (lambda: torch.optim.SGD(own_groups(weight_decay=0.1)), "must be that of the recipe, AdamW, .*, got SGD"),
+        (lambda: torch.optim.Adam(own_groups(weight_decay=0.1)), "must be that of the recipe, AdamW, .*, got Adam"),
         (
             lambda: scheduler(optimizer(), lambda step: 1.0),
-            r"must be one of torch\.optim, .*, got LambdaLR, which has no param_groups",
+            "must be one of torch.*, got LambdaLR, which has no param_gr",
         ),
         (swapped, "in place of"),
-        (lambda: with_initial_lr(1e-3), "got for initial_lr"),
         (lambda: with_initial_lr(torch.tensor(1e-3)), "got for initial_lr"),
     ],
 )
@@ -150,9 +138,8 @@ def test_which_of_torchs_schedules_keep_them(make: Any, keeps: bool) -> None:
 @pytest.mark.parametrize(
     ("hps", "said"),
     [
-        ({"lr": 2.0**-6}, r"got peak_lr 0\.0\d+ in place of"),
-        *(({"weight_decay": 0.5}, "weight_decay 0.5 in"), ({"eps": 1e-8}, "eps 5e-09 in")),
-        ({"beta1": 0.8}, "beta1 0.8 in"),
+        *(({"lr": 2.0**-6}, r"got peak_lr 0\.0\d+ in place of"), ({"weight_decay": 0.5}, "weight_decay 0.5 in")),
+        *(({"eps": 1e-8}, "eps 5e-09 in"), ({"beta1": 0.8}, "beta1 0.8 in")),
     ],
     ids=str,
 )

@@ -77,6 +77,9 @@ WRAPPERS = {
 }
 
 
+SLOW = ("compiled blocks", "compiled parallel")  # the compiled model and the parallel one are of the fast tests
+
+
 def summary(module: nn.Module) -> list[tuple[Any, ...]]:
     """Return all numbers of every group, and the names in it."""
     with recipe().attach(module, hpxfer.shape_of(module)):
@@ -99,7 +102,9 @@ def draw(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.usefixtures("_group")
-@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.parametrize(
+    "wrap", [pytest.param(wrap, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, wrap in WRAPPERS.items()]
+)
 def test_a_wrapped_model_gets_the_numbers_of_the_bare_one(wrap: Any) -> None:
     bare, wrapped = model(), wrap(model())
     assert summary(wrapped) == summary(bare)
@@ -114,10 +119,8 @@ def test_a_wrapped_model_gets_the_numbers_of_the_bare_one(wrap: Any) -> None:
 
 
 @pytest.mark.usefixtures("_group")
-@pytest.mark.parametrize("wrap", [as_compiled, DistributedDataParallel, as_sharded, as_pickled])
-@pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
-)  # torch.compile's own
+@pytest.mark.parametrize("wrap", [pytest.param(as_compiled, marks=pytest.mark.slow), as_sharded, as_pickled])
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # torch.compile's
 def test_a_wrapped_model_trains_as_the_bare_one(wrap: Any) -> None:
     """With attached multipliers, two steps of AdamW."""
 
