@@ -43,7 +43,6 @@ HEAD = {"head_dim": 8}
 CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", GPT2),
     "llama": ("Llama", {**COMMON, **BIASES}),
-    "mistral": ("Mistral", COMMON),
     "granite": ("Granite", COMMON),
     "gemma": ("Gemma", {**COMMON, **HEAD}),
     "gemma3": ("Gemma3", {**COMMON, **HEAD, "query_pre_attn_scalar": 8}),

@@ -1,18 +1,17 @@
 """A Mixtral of transformers under a recipe: what training changes does not depend on the width; without, it does.
 
-RMS of the change of activations over STEPS steps on one small batch, at four widths; the slope of its log2 against
-log2(width). Router and readout start small, so that the change, and not the vanishing 1/sqrt(width) of a random start,
-is what is seen (with std width^-1 it falls by itself; the source of `mup-moe` recommends zeros). Measured 2026-11, mean
-of three seeds: at most 0.08 under either table, which differ by an abc symmetry on this path; over twelve seeds 0.01 or
-less, and -0.06 for the router logits, which few tokens decide: 0.19 from seed to seed. Under sp 0.65 (router logits),
-0.38 (MoE), 0.61 (logits); 0.7 to 2.4 as transformers initializes, with one LR. With a random start of router and
-readout the recipe's slopes are -0.5 (router logits), -0.3 (logits) and 0 elsewhere.
+RMS of the change of activations over STEPS steps on one small batch, at four widths (fast tests: three); the slope of
+its log2 against log2(width). Router and readout start small, so that the change, and not the vanishing 1/sqrt(width) of
+a random start, is what is seen (with std width^-1 it falls by itself; the source of `mup-moe` recommends zeros).
+Measured 2026-11, mean of three seeds: at most 0.08 under either table, which differ by an abc symmetry on this path;
+over twelve seeds 0.01 or less, and -0.06 for the router logits, which few tokens decide: 0.19 from seed to seed. Under
+sp 0.65 (router logits), 0.38 (MoE), 0.61 (logits); 0.7 to 2.4 as transformers initializes, with one LR. With a random
+start of router and readout the recipe's slopes are -0.5 (router logits), -0.3 (logits) and 0 elsewhere.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ import hpxfer
 from hpxfer.recipe import Recipe, module_outputs
 
 WIDTHS = (64, 128, 256, 512)
+FEW = WIDTHS[:3]
 STEPS = 4
 LR = 2.0**-8
 SEEDS = (0, 1, 2)
@@ -82,36 +82,43 @@ def _as_transformers_does(mixtral: nn.Module, seed: int) -> None:
             nn.init.normal_(tensor, std=mixtral.config.initializer_range, generator=generator)
 
 
-@cache
-def slopes(table: str | None, seeds: tuple[int, ...] = SEEDS[:1], **options: bool) -> dict[str, float]:
+def slopes(
+    table: str | None, widths: tuple[int, ...], seeds: tuple[int, ...] = SEEDS, **options: bool
+) -> dict[str, float]:
     """Return the slope of every watched output, of the geometric mean over the seeds."""
-    runs = [[change(width, table, seed, **options) for seed in seeds] for width in WIDTHS]
+    runs = [[change(width, table, seed, **options) for seed in seeds] for width in widths]
     logs = {key: [np.mean([math.log2(run[key]) for run in each]) for each in runs] for key in WATCHED}
-    return {key: float(np.polyfit(np.log2(WIDTHS), values, 1)[0]) for key, values in logs.items()}
+    return {key: float(np.polyfit(np.log2(widths), values, 1)[0]) for key, values in logs.items()}
 
 
-@pytest.mark.first
-@pytest.mark.parametrize("table", ["completep-moe", "mup-moe"])
-def test_coordinates_are_flat_with_the_recipe(table: str) -> None:
-    found = slopes(table, SEEDS)
-    assert all(abs(slope) < FLAT for slope in found.values()), found
+@pytest.mark.parametrize(
+    ("table", "widths", "keys"),
+    [
+        ("completep-moe", FEW, ("router logits", "MoE", "logits")),
+        pytest.param("completep-moe", WIDTHS, tuple(WATCHED), marks=pytest.mark.slow),
+        pytest.param("mup-moe", WIDTHS, tuple(WATCHED), marks=pytest.mark.slow),
+    ],
+)
+def test_coordinates_are_flat_with_the_recipe(table: str, widths: tuple[int, ...], keys: tuple[str, ...]) -> None:
+    found = slopes(table, widths)
+    assert all(abs(found[key]) < FLAT for key in keys), found
 
 
+@pytest.mark.slow
 def test_they_grow_under_sp() -> None:
-    found = slopes("sp", SEEDS)
+    found = slopes("sp", WIDTHS)
     assert all(found[key] > GROWS for key in ("router logits", "MoE", "logits")), found
 
 
-def test_they_grow_as_transformers_has_it() -> None:
-    found = slopes(None)
-    assert all(slope > GROWS for slope in found.values()), found
-
-
-def test_they_grow_with_the_recipes_init_and_one_lr_for_all() -> None:
-    found = slopes("completep-moe", one_lr=True)
-    assert all(found[key] > GROWS for key in ("attention", "router logits", "MoE")), found
-
-
-def test_the_logits_grow_without_the_readouts_multiplier() -> None:
-    found = slopes("completep-moe", attach=False)
-    assert found["logits"] > GROWS, found
+@pytest.mark.parametrize(
+    ("table", "options", "keys"),
+    [
+        ("sp", {}, ("router logits", "logits")),
+        (None, {}, tuple(WATCHED)),  # as transformers has it
+        ("completep-moe", {"one_lr": True}, ("attention", "router logits", "MoE")),
+        ("completep-moe", {"attach": False}, ("logits",)),  # without the readout's multiplier
+    ],
+)
+def test_they_grow_without_the_recipe(table: str | None, options: dict[str, bool], keys: tuple[str, ...]) -> None:
+    found = slopes(table, FEW, SEEDS[:1], **options)
+    assert all(found[key] > GROWS for key in keys), found

@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
-import torch
 from hf_models import by_hand, make, with_layout_of_4
 from hypothesis import given
 from hypothesis import strategies as st
@@ -233,15 +232,6 @@ def test_of_a_shared_tensor_the_first_name_must_have_a_role() -> None:
     roles = hpxfer.roles(model, extra={"*words.weight": "embedding"})
     assert roles.unmatched == ()
     by_hand(shape, "completep").param_groups(model, roles, shape)
-
-
-def test_a_balancing_buffer_is_a_router_bias() -> None:
-    model = make("mixtral")
-    for layer in model.model.layers:
-        layer.mlp.gate.register_buffer("e_score_correction_bias", torch.ones(4))
-    shape = hpxfer.shape_of(model)
-    by_hand(shape).init_(model, hpxfer.roles(model), shape)
-    assert not model.model.layers[1].mlp.gate.e_score_correction_bias.any()
 
 
 EXPERTS = {"num_experts": 4, "num_active": 2, "kv_heads": 2}

@@ -194,23 +194,20 @@ def test_a_part_of_which_nobody_is_left_in_the_checkpoint_starts_over(setting: S
 
 def test_it_is_due_after_some_time_and_not_before(setting: Setting, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    spec = always(folder)
-    stack = stack_of(setting, "clipped")[:1]
+    spec, stack = always(folder), [trial(setting)]
     for other in (None, replace(spec, every_s=1e6)):
-        run(stack, other, until=19)
+        run(stack, other, until=5)
         assert [path.name for path in folder.iterdir()] == ["driver"]
-    run(stack, spec, until=19)
+    run(stack, spec, until=5)
     (found,) = Checkpoints(folder).usable()
-    assert found.step == 19
-    assert found.trials == (stack[0].id,)
+    assert (found.step, found.trials) == (5, (stack[0].id,))
 
 
 @pytest.mark.parametrize("elsewhere", ["no marker", "another driver's", "no folder"])
 def test_a_folder_that_is_not_the_drivers_is_left_alone(setting: Setting, tmp_path: Path, elsewhere: str) -> None:
     folder = tmp_path / "checkpoints"
-    stack = stack_of(setting, "clipped")[:1]
-    spec = always(folder)
-    run(stack, spec, until=10)
+    spec, stack = always(folder), [trial(setting)]
+    run(stack, spec, until=4)
     before = {path.name: path.read_bytes() for path in folder.glob("*.safetensors")}
     assert before
     if elsewhere == "no marker":
@@ -220,7 +217,7 @@ def test_a_folder_that_is_not_the_drivers_is_left_alone(setting: Setting, tmp_pa
     else:
         spec = CheckpointSpec(folder=str(tmp_path / "none"), every_s=0.0, marker=spec.marker)
     steps, _, results = run(stack, spec)
-    assert steps == list(range(20))
+    assert steps == list(range(setting.steps))
     assert results[0].resumes == 0
     assert {path.name: path.read_bytes() for path in folder.glob("*.safetensors")} == before
     assert not (tmp_path / "none").exists()

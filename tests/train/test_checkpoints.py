@@ -191,9 +191,6 @@ def test_below_a_uri_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
     folder.files.put(name, lambda path: path.write_bytes(header(TRIALS[:2], 7)))
     folder.files.put("left.tmp", lambda path: path.write_bytes(b"half"))
     assert furthest(folder, ids(0)) == name
-    stacks, rest = folder.resumable(TRIALS[:3])
-    assert [[member.id for member in stack.trials] for stack in stacks] == [ids(0, 1)]
-    assert rest == TRIALS[2:3]
     folder.clear(ids(0))
     folder.end(ids(0))
     assert set(folder.files.stamps()) == {name}

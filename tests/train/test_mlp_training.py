@@ -110,10 +110,9 @@ def rms(x: Array) -> float:
     return float(np.sqrt(np.mean(np.square(x))))
 
 
-@pytest.mark.parametrize(("width", "seed"), [(16, 0), (24, 3)])
-def test_they_are_what_plain_numpy_sees_before_the_update(samples: Path, width: int, seed: int) -> None:
-    """Softmax over all of four experts, two active, with a learned bias. The samples are the same for both trials."""
-    trial = mlp_trial(samples, "top-2, learned bias", width=width, seed=seed)
+def test_they_are_what_plain_numpy_sees_before_the_update(samples: Path) -> None:
+    """Softmax over all of four experts, two active, with a learned bias. The samples are those of no seed."""
+    trial = mlp_trial(samples, "top-2, learned bias", width=24, seed=3)
     result, parameters, _ = after_each_step(trial)
     inputs = open_data(trial.setting).train_batch(2**62, 0)[0].astype(float)
     assert len(inputs) == 50, "a batch of fewer than 64"
@@ -129,16 +128,11 @@ def test_they_are_what_plain_numpy_sees_before_the_update(samples: Path, width: 
         np.put_along_axis(active, order[:, :2], True, axis=1)
         first = active if first is None else first
         weights = np.where(active, p, 0.0)
-        margin = np.sort(logits, 1)[:, 2] - np.sort(logits, 1)[:, 1]
         expected = {
             "router_entropy_of_all": -(p * np.log(p)).sum(1).mean() / math.log(4),
             "router_logit_rms": rms(logits),
-            "router_logit_mean_rms": rms(logits.mean(1)),
-            "router_logit_spread": rms(logits - logits.mean(1, keepdims=True)),
-            "router_margin_median": np.median(margin),
             "router_changed_share": (active != first).any(1).mean(),
             "router_gate_slack": (weights * (1 - weights)).mean(),
-            "router_concentration_high": 4 * (weights.max(1) / weights.sum(1)).mean(),
         }
         for metric, value in expected.items():
             found = curve(result, metric, layer=0)
@@ -233,10 +227,8 @@ def test_without_curves_nothing_is_measured_and_the_numbers_stay(samples: Path, 
     assert run([one], spec, until=9)[0][0] == 0
     steps, _, (result,) = run([one], spec, curves=False)
     assert (steps[0], result.curves) == (9, ())
-
-
-def test_curves_have_no_hole_where_a_run_without_them_was_in_between(samples: Path, tmp_path: Path) -> None:
-    one, spec = mlp_trial(samples, "top-2, learned bias"), always(tmp_path / "checkpoints")
+    # Nor have they a hole where a run without them was in between.
+    spec = always(tmp_path / "others")
     run([one], spec, until=4)
     run([one], spec, until=9, curves=False)
     steps, _, (result,) = run([one], spec)

@@ -281,7 +281,14 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize(("name", "clip"), [("adamw", 2.0), ("sgd", None), ("momentum", 2.0)])
+@pytest.mark.parametrize(
+    ("kernel", "name", "clip"),
+    [
+        *(("with a kernel", "adamw", 2.0), ("with a kernel", "sgd", None), ("with a kernel", "momentum", None)),
+        *(("without a kernel", "adamw", None), ("without a kernel", "momentum", 2.0)),
+    ],
+    indirect=["kernel"],
+)
 def test_triton_moves_as_torch_does(name: str, clip: float | None) -> None:
     mine, own, other = (
         torch.cat([copy.flatten() for copies in found.values() for copy in copies])

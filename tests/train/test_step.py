@@ -169,7 +169,8 @@ def test_an_error_lets_go_of_what_is_kept(setting: Setting, monkeypatch: pytest.
     assert trainer._steps._step is None
 
 
-@pytest.mark.parametrize("load", ["batch", "last_step"])
+@pytest.mark.first
+@pytest.mark.parametrize("load", ["last_step", "batch"])
 def test_a_captured_micro_batch_gives_the_bits_of_one_piece_after_the_other(
     monkeypatch: pytest.MonkeyPatch, setting: Setting, load: LoadOf
 ) -> None:
