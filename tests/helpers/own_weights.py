@@ -5,9 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from hpxfer.model.flat import FlatLayout, Weights
-from hpxfer.scaling.shape import Shape
-from hpxfer.spec.blocks import moe_blocks
-from hpxfer.trial import Setting
 
 # Tensor of the stacked model -> module of the own one.
 OUTSIDE = {"embedding": "token_embedding", "position": "position_embedding", "final_norm": "norm", "readout": "head"}
@@ -23,21 +20,16 @@ INSIDE = {
 PARTS = {"in": "up", "gate": "gate", "out": "down"}
 
 
-def own_weights(
-    shape: Shape, setting: Setting, layout: FlatLayout, weights: Weights, bias_LKE: Tensor | None = None, trial: int = 0
-) -> dict[str, Tensor]:
-    """Return one trial's tensors as a state dict of the own model."""
+def own_weights(layout: FlatLayout, weights: Weights) -> dict[str, Tensor]:
+    """Return the first trial's tensors as a state dict of the own model."""
     out = {}
     for tensor in layout.parameters:
         base = tensor.name.removesuffix("_bias")
         kind = "weight" if base == tensor.name else "bias"
         for copy, block in enumerate(tensor.blocks or (None,)):
-            for name, part in _places(base, block, weights[tensor.name][copy][trial].detach()):
+            for name, part in _places(base, block, weights[tensor.name][copy][0].detach()):
                 is_matrix = part.ndim == 2 and base not in ("embedding", "position")
                 out[f"{name}.{kind}"] = part.T if is_matrix else part
-    if bias_LKE is not None:
-        for layer, block in enumerate(moe_blocks(shape, setting)):
-            out[f"blocks.{block}.moe.router_bias"] = bias_LKE[layer, trial]
     return out
 
 

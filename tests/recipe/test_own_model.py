@@ -97,7 +97,7 @@ def initial_weights(case: Case) -> dict[str, torch.Tensor]:
     trial = case.trial
     layout = FlatLayout(parameters=gpt_parameters(trial.shape, trial.setting), num_trials=1)
     stds = {role: numbers.init_std for role, numbers in trial.resolved().items()}
-    return own_weights(trial.shape, trial.setting, layout, layout.weights(draw(layout, [trial.seed], [stds])))
+    return own_weights(layout, layout.weights(draw(layout, [trial.seed], [stds])))
 
 
 def own_losses(

@@ -47,10 +47,6 @@ def test_the_setting_says_how_the_initial_parameters_are_drawn(setting: Setting)
     first, second = state(trial(setting, JOINT)), state(trial(other, JOINT))
     assert not torch.equal(first.flat, second.flat)
     assert torch.equal(second.initial(), second.flat)
-    stacked = state(trial(other, JOINT, seed=3), trial(other, JOINT, "completep-moe"), trial(other, JOINT))
-    for name, copies in second.weights.items():
-        for copy, among in zip(copies, stacked.weights[name], strict=True):
-            assert torch.equal(copy[0], among[2]), name
 
 
 @pytest.mark.gpu
@@ -86,9 +82,9 @@ def test_the_initial_parameters_can_be_had_again_and_stand_in_for_one_pass(setti
     assert not torch.equal(made.forward(*batch, 0).losses_KT, start)
     made.router_bias.zero_()
     assert torch.equal(made.forward(*batch, 0, weights=made.layout.weights(made.initial())).losses_KT, start)
-    counts = [len(heard(made, 0)["router"]) for _ in "ab"]  # a tap listens for one pass
+    found = heard(made, 0)
     made.forward(*batch, 0)
-    assert counts == [JOINT.depth] * 2
+    assert len(found["router"]) == JOINT.depth, "a tap listens for one pass"
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -129,8 +125,7 @@ def test_without_a_rule_the_bias_stays_and_the_loads_of_the_step_before_are_thos
 
 
 def test_a_loss_of_balance_brings_the_experts_nearer_to_it(setting: Setting) -> None:
-    balance = Balance(bias="none", aux="switch")
-    wild = replace(setting, balance=balance, gate="normalized_softmax")
+    wild = replace(setting, balance=Balance(bias="none", aux="switch"), gate="normalized_softmax")
     # Of one seed the effect depends on how a processor rounds. The mean over four falls to a fifth.
     trials = [
         trial(wild, JOINT, aux_weight=weight, lr=2.0**-6, init_scale=4.0, seed=seed)

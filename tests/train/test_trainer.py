@@ -138,16 +138,10 @@ def test_curves_of_routing_are_named_after_their_block(setting: Setting) -> None
     assert {member.metric for member in result.curves} == {"train_loss_nats", "grad_rms", "update_rms"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "shape"),
-    [
-        ({"gate": "normalized_sigmoid", "ffn": "swiglu"}, replace(BASE, num_active=2, num_shared=1, shared_width=16)),
-        ({"ffn": "swiglu"}, Shape(width=16, depth=2, head_dim=8, dense_width=48)),
-    ],
-    ids=["normalized, shared, swiglu", "dense swiglu"],
-)
-def test_training_learns_with_every_ffn(setting: Setting, changes: dict[str, str], shape: Shape) -> None:
-    (result,) = trained(trial(replace(setting, steps=40, **changes), shape, "complete-mue"))
+def test_training_learns(setting: Setting) -> None:
+    setting = replace(setting, steps=40, gate="normalized_sigmoid", ffn="swiglu")
+    shape = replace(BASE, num_active=2, num_shared=1, shared_width=16)
+    (result,) = trained(trial(setting, shape, "complete-mue"))
     assert 0.0 < (result.validation_loss_nats or 0.0) < 0.8 * curve(result, "train_loss_nats")[0]
 
 
@@ -166,14 +160,6 @@ def test_clipping_does_not_change_the_recorded_gradient(setting: Setting) -> Non
     for role in ("readout", "router"):
         assert curve(plain, "grad_rms", role=role)[0] == curve(clipped, "grad_rms", role=role)[0]
     assert plain.validation_loss_nats != clipped.validation_loss_nats
-
-
-def test_the_balancing_rule_evens_the_load(setting: Setting) -> None:
-    longer = replace(setting, steps=60)
-    off, on = trained(*(trial(longer, router_bias_lr=rate, lr=1e-9) for rate in (0.0, 0.05)))
-    for layer in range(BASE.depth):
-        late = [np.mean(list(curve(member, "load_deviation", layer=layer).values())[-20:]) for member in (off, on)]
-        assert late[1] < 0.5 * late[0]
 
 
 def test_bfloat16_is_near_float32(setting: Setting) -> None:

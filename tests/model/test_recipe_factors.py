@@ -1,4 +1,8 @@
-"""A user's own module that multiplies by the numbers of a trial or of a recipe computes what the stacked GPT does."""
+"""What a recipe tells to multiply is what the trained model multiplies, for every number that could scale it.
+
+A sweep file is read, a trial of it is built, and its losses are compared with those of a user's own module that
+multiplies by the numbers of the recipe of the same sweep, at the base and at the target.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,11 @@ from typing import Any, get_type_hints
 
 import pytest
 import torch
-from gpt_cases import CASES, Case
-from own_model import OwnGPT, roles_of
+from own_model import OwnGPT
 from own_weights import own_weights
 from recipe_data import data
 from tiny_trials import random_like
 from tolerances import is_near
-from torch import Tensor
 
 from hpxfer.model.draws import draw
 from hpxfer.model.flat import FlatLayout
@@ -25,62 +27,6 @@ from hpxfer.spec.model_section import ModelSpec
 from hpxfer.spec.recipe_parts import model_facts
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.trial import DataRef, Expansion, Trial, base_hps
-
-OPTIONS = ("tied", "softmax", "shared", "dense", "mixed")
-
-
-def own(made: Case, trial: int, dtype: torch.dtype, *, left_out: str | None = None) -> OwnGPT:
-    """Return the user's model with the weights, biases and multipliers of one trial, except for one multiplier."""
-    setting, shape = made.setting, made.shape
-    scale = shape.head_dim if setting.attention_scale == "1/d_head" else shape.head_dim**0.5
-    multipliers = {role: float(c[trial]) for role, c in made.model.forward.items()}
-    multipliers |= {"attn_logits": 1 / scale}
-    if setting.gate != "sigmoid":
-        multipliers |= {"route_scale": float(made.model.route_scale[trial])}
-    model = OwnGPT(
-        shape,
-        setting.vocab_size,
-        setting.context,
-        multipliers | ({} if left_out is None else {left_out: 1.0}),
-        biases=setting.biases,
-        tied=setting.tied_embeddings,
-        gate=setting.gate,
-        swiglu=setting.ffn == "swiglu",
-        moe_every=setting.moe_every,
-    )
-    missing, unexpected = model.load_state_dict(
-        own_weights(shape, setting, made.layout, made.weights, made.bias_LKE, trial), strict=False
-    )
-    assert not unexpected
-    assert all("norm" in name or name == "head.weight" for name in missing), missing
-    return model.to(dtype)
-
-
-def losses_of(made: Case, dtype: torch.dtype, *, left_out: str | None = None) -> Tensor:
-    """Return losses_of [K, T] of the user's model."""
-    rows = []
-    for trial in (0, 1):
-        logits = own(made, trial, dtype, left_out=left_out)(made.inputs[trial]).flatten(0, 1)
-        rows.append(torch.nn.functional.cross_entropy(logits, made.targets[trial].flatten(), reduction="none"))
-    return torch.stack(rows).detach()
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_losses_are_those_of_the_stacked_model_and_every_parameter_has_one_role(name: str) -> None:
-    made = Case(*CASES[name])
-    assert is_near(made.losses(noise=False), losses_of(made, torch.float32), losses_of(made, torch.float64))
-    found = set(roles_of(own(made, 0, torch.float32)).values())
-    expected = {tensor.role for tensor in made.layout.parameters} | {"norm", "final_norm"}
-    expected |= {"router_bias"} if made.shape.num_experts else set()
-    assert found == expected | ({"readout"} if not made.setting.tied_embeddings else set())
-
-
-def test_a_multiplier_that_the_module_leaves_out_is_seen() -> None:
-    made = Case(*CASES["mixed"])
-    for left_out in ("router", "expert_out", "shared_out", "dense_out", "route_scale"):
-        wrong = [losses_of(made, dtype, left_out=left_out) for dtype in (torch.float32, torch.float64)]
-        assert not is_near(made.losses(noise=False), *wrong), left_out
-
 
 BASE = {"width": 16, "depth": 2, "num_experts": 4, "num_active": 2, "expert_ratio": 1.0, "head_dim": 8}
 SHARED = {"num_shared": 2, "shared_ratio": 0.5, "dense_ratio": 2.0}
@@ -143,7 +89,7 @@ def trained_and_told(
     if without is not None:
         numbers[without] = 1.0
     module = OwnGPT(shape, 40, setting.context, numbers, gate=setting.gate, moe_every=setting.moe_every)
-    module.load_state_dict(own_weights(shape, setting, layout, weights), strict=False)
+    module.load_state_dict(own_weights(layout, weights), strict=False)
     found = []
     for dtype in (torch.float32, torch.float64):
         logits = module.to(dtype)(inputs[0]).flatten(0, 1)
@@ -169,8 +115,10 @@ def test_the_trained_model_multiplies_by_the_numbers_of_its_recipe(
     assert len({trial.shape for trial in trials}) == 2
     for trial in trials:
         assert is_near(*trained_and_told(made, trial))
-    if "route_scale" in changes:
-        assert not is_near(*trained_and_told(made, trials[0], without="route_scale")), "the number must matter"
+    numbers = {key for key, number in made.forward_multipliers(trials[0].shape).items() if number != 1.0}
+    assert numbers >= {"attn_logits", "attn_out", "router", "expert_out", "shared_out", "dense_out", "readout"}
+    for number in numbers:
+        assert not is_near(*trained_and_told(made, trials[0], without=number)), f"{number} must matter"
 
 
 def test_each_number_of_the_section_model_is_a_factor_or_is_none() -> None:
