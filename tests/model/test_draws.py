@@ -180,11 +180,22 @@ def exact(words: np.ndarray) -> np.ndarray:
     return np.where(words < 0, -1, 1) * np.where(size < 2**30, center, tail)
 
 
-def test_words_are_those_of_splitmix64() -> None:
+def test_words_are_those_of_splitmix64_with_odd_irregular_gammas_and_counters_of_64_bits() -> None:
     """The first outputs for the seed 1234567 are widely published."""
     one = torch.tensor([[1234567]]), torch.tensor([[_signed(GOLDEN)]])
     expected = (6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431)
     assert [word % 2**64 for word in _mixed(1, 4, *one)[0].tolist()] == list(expected)
+    for key in range(2000):
+        start, gamma = stream(str(key))
+        assert gamma % 2 == 1
+        assert -(2**63) <= start < 2**63
+        assert bin((gamma % 2**64) ^ (gamma % 2**64 >> 1)).count("1") >= 24
+    # Counters beyond 2^32 wrap nowhere but at 2^64.
+    start, gamma = stream("0/wte/0")
+    far = 5 * 10**9 + 1
+    found = _mixed(far, 2, torch.tensor([[start]]), torch.tensor([[gamma]]))[0]
+    moved = _mixed(0, 2, torch.tensor([[_signed((start + far * gamma) % 2**64)]]), torch.tensor([[gamma]]))[0]
+    assert torch.equal(found, moved)
 
 
 @pytest.mark.parametrize("key", ["0/wte/0", "7/expert_in/3", f"{2**63 - 1}/attn_q/11"])
@@ -199,14 +210,6 @@ def test_bits_never_change() -> None:
         hashlib.sha256(part.tobytes()).hexdigest()[:16] for part in (_table(CPU).numpy(), drawn("0/wte/0", 4096))
     ]
     assert digests == ["ec83c7ed47a3f321", "d2eed8d25acb479d"]
-
-
-def test_gammas_are_odd_and_irregular() -> None:
-    for key in range(2000):
-        start, gamma = stream(str(key))
-        assert gamma % 2 == 1
-        assert -(2**63) <= start < 2**63
-        assert bin((gamma % 2**64) ^ (gamma % 2**64 >> 1)).count("1") >= 24
 
 
 def test_the_inverse_is_exact_to_float32_from_the_center_to_the_last_tail() -> None:
@@ -320,15 +323,6 @@ def test_chunks_and_lengths_change_no_number(num: int, chunk: int) -> None:
     together = torch.cat(parts, dim=1)
     assert together.shape == (2, num)
     assert torch.equal(together[1], torch.from_numpy(drawn("2/a/0", 5000)[:num]))
-
-
-def test_a_stream_ten_billion_numbers_on_has_words_of_64_bits() -> None:
-    """Counters beyond 2^32 wrap nowhere but at 2^64."""
-    start, gamma = stream("0/wte/0")
-    far = 5 * 10**9 + 1
-    found = _mixed(far, 2, torch.tensor([[start]]), torch.tensor([[gamma]]))[0]
-    moved = _mixed(0, 2, torch.tensor([[_signed((start + far * gamma) % 2**64)]]), torch.tensor([[gamma]]))[0]
-    assert torch.equal(found, moved)
 
 
 @pytest.mark.gpu

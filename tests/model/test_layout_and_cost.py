@@ -72,16 +72,13 @@ def test_moe_blocks(every: int, first: int, expected: tuple[int, ...]) -> None:
     assert {name for name, at in blocks.items() if not at} == {"embedding", "position", "final_norm", "final_norm_bias"}
 
 
-def test_options_add_and_take_tensors() -> None:
+def test_options_and_ffns_add_and_take_tensors() -> None:
     plain = names(SETTING)
     assert plain - names(replace(SETTING, tied_embeddings=True)) == {"readout"}
     assert names(replace(SETTING, norm_gains=True)) - plain == {"attn_norm", "ffn_norm", "final_norm"}
     biased = names(replace(SETTING, biases=True)) - plain
     linear = {f"{name}_bias" for name in ("attn_q", "attn_k", "attn_v", "attn_out", "expert_in", "expert_out")}
     assert biased == linear | {"attn_norm_bias", "ffn_norm_bias", "final_norm_bias"}
-
-
-def test_ffns_add_and_take_tensors() -> None:
     plain, biased = replace(SETTING, moe_every=2), replace(SETTING, moe_every=2, biases=True)
     routed, shared, dense = ({f"{kind}_in", f"{kind}_out"} for kind in ("expert", "shared", "dense"))
     assert names(plain, MIXED) - names(plain, DENSE) == {"router"} | routed | shared
@@ -158,26 +155,20 @@ def test_a_token_meets_the_ffn_of_its_blocks(ffn: str, matrices: int) -> None:
     assert count_params(MIXED, setting).total == count_params(MIXED, setting).active + idle
 
 
-def test_all_of_a_dense_model_is_active() -> None:
+def test_all_of_a_dense_model_is_active_and_flops_ignore_what_is_no_matrix_product() -> None:
     count = count_params(DENSE, SETTING)
     assert count.active == count.total == 32 * (2 * 128 + 16) + 3 * (4 * 32**2 + 2 * 32 * 48)
-
-
-def test_flops_of_the_papers_base() -> None:
-    """There are 38M active matmul parameters, of which the head has 26M, and attention."""
-    attention = 12 * 8 * 512 * 1024
-    matmul = (flops_per_token(PAPER_BASE, PAPER_SETTING) - attention) / 6
-    assert matmul == 8 * (4 * 512**2 + 2 * 512**2 + 512 * 4) + 512 * 50304
-    assert matmul == 38_354_944
-
-
-def test_flops_ignore_what_is_no_matrix_product() -> None:
     plain = flops_per_token(JOINT, SETTING)
     assert flops_per_token(JOINT, replace(SETTING, norm_gains=True, biases=True)) == plain
     assert flops_per_token(JOINT, replace(SETTING, tied_embeddings=True)) == plain
     more_experts = replace(JOINT, num_experts=2 * JOINT.num_experts)
     assert flops_per_token(more_experts, SETTING) - plain == 6 * JOINT.depth * JOINT.width * JOINT.num_experts  # router
     assert train_flops(BASE, SETTING) == flops_per_token(BASE, SETTING) * 6 * 64
+    # There are 38M active matmul parameters, of which the head has 26M, and attention.
+    attention = 12 * 8 * 512 * 1024
+    matmul = (flops_per_token(PAPER_BASE, PAPER_SETTING) - attention) / 6
+    assert matmul == 8 * (4 * 512**2 + 2 * 512**2 + 512 * 4) + 512 * 50304
+    assert matmul == 38_354_944
 
 
 @pytest.mark.parametrize(("moe_every", "dense_first"), [(1, 0), (1, 3), (2, 0), (3, 1)])

@@ -242,14 +242,11 @@ def test_measures_are_those_of_plain_loops_and_what_a_router_cannot_have_is_left
             assert measures[name][k].item() == pytest.approx(value, rel=1e-12, abs=1e-14), name
 
 
-def test_a_saturated_gate_keeps_its_small_entropy() -> None:
+def test_saturated_gates_weights_of_zero_and_logits_that_are_not_finite() -> None:
     """float32 rounds the largest score to 1. The entropy of what is left is 40 e^-40 and more, and not zero."""
     logits = torch.tensor([[[0.0, -40.0]]])
     got = router_measures(routed(logits, 2, "softmax"), None)["entropy_of_all"].item() * math.log(2)
     assert got == pytest.approx(41 * math.exp(-40), rel=1e-6)
-
-
-def test_weights_of_zero_are_left_out_of_means() -> None:
     logits = torch.zeros(2, 2, 3)
     logits[0, 1] = logits[1] = -200.0  # whose sigmoid is zero in float32
     got = router_measures(routed(logits, 3, "sigmoid"), None)
@@ -257,9 +254,6 @@ def test_weights_of_zero_are_left_out_of_means() -> None:
         assert got[name][0].item() == pytest.approx(1.0), name
         assert got[name][1].isnan(), name
     assert got["gate_slack"].tolist() == [0.125, 0.0]
-
-
-def test_logits_that_are_not_finite_give_no_number() -> None:
     now = routed(torch.full((1, 3, 4), torch.nan), 2, "softmax")
     got = router_measures(now, now)
     assert all(got[name].isnan() for name in ("entropy_of_all", "logit_rms", "logit_spread", "margin_median"))

@@ -12,6 +12,7 @@ import pytest
 import torch
 from own_model import ROLES, ROLES_WITH_BIASES, OwnGPT
 from recipe_data import BASE, TARGET, data, multiplies, recipe
+from refusals import refused
 from torch import nn
 
 from hpxfer.errors import HpxferError
@@ -50,9 +51,6 @@ def test_groups_hold_each_parameter_once_and_differ_in_numbers() -> None:
     by_name = dict(model.named_parameters())
     for group in groups:
         assert all(by_name[name] is tensor for name, tensor in zip(group["names"], group["params"], strict=True))
-
-
-def test_sp_under_sgd_is_two_groups_with_and_without_decay() -> None:
     groups = sgd().param_groups(own(sgd()), ROLES, TARGET)
     # The router's LR has a constant multiplier of its own.
     found = sorted((group["lr"], group["weight_decay"]) for group in groups)
@@ -100,8 +98,7 @@ def test_frozen_parameters_are_left_out_but_must_have_a_role() -> None:
     names = named_groups(recipe(), model)
     assert not [name for name in names if "router_bias" in name or name == "token_embedding.weight"]
     fewer = {name: role for name, role in ROLES.items() if role != "embedding"}
-    with pytest.raises(HpxferError, match=r"none for token_embedding\.weight;"):
-        recipe().param_groups(model, fewer, TARGET)
+    refused(r"none for token_embedding\.weight;", recipe().param_groups, model, fewer, TARGET)
     recipe().init_(model, ROLES, TARGET)
     assert not model.blocks[0].moe.router_bias.any()
     assert recipe(hps__multipliers={"router_bias.lr_mult": 3.0}).router_bias_lr(TARGET) == pytest.approx(0.03)
@@ -122,8 +119,7 @@ def test_a_router_bias_that_the_optimizer_would_lose_is_refused_by_name() -> Non
         block.moe.router_bias = nn.Parameter(torch.ones(8))
     said = r"blocks\.\*\.moe\.router_bias \(router_bias\): .*give it the role hidden_b.*\(3 tensors\)"
     for call in (recipe().param_groups, recipe().init_, recipe().explain):
-        with pytest.raises(HpxferError, match=said):
-            call(model, ROLES, TARGET)
+        refused(said, call, model, ROLES, TARGET)
     learned = named_groups(recipe(model__biases=True), model, {**ROLES, "*.moe.router_bias": "hidden_bias"})
     assert learned.keys() == {name for name, _ in model.named_parameters()}
 
@@ -151,15 +147,12 @@ def test_a_model_that_roles_do_not_fit_is_refused_untouched() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_roles_without_a_rule_and_without_a_dimension_are_told_apart() -> None:
+def test_what_does_not_fit_the_target_is_told_apart() -> None:
     with pytest.raises(HpxferError) as error:
         recipe().param_groups(own(), {**ROLES, "*.up.weight": "shared_in", "*.down.weight": "dense_out"}, TARGET)
     no_rule, no_dim = str(error.value).splitlines()
     assert "'*.up.weight': shared_in: completep-moe has no rule for it; it has: embedding, position" in no_rule
     assert "'*.down.weight': dense_out: the recipe's base_shape has no dense_width" in no_dim
-
-
-def test_the_wrong_target_shape_is_caught() -> None:
     with pytest.raises(HpxferError) as error:
         recipe().param_groups(own(), ROLES, {**TARGET, "width": 32, "expert_width": 64})
     lines = str(error.value).splitlines()
@@ -211,11 +204,10 @@ def test_a_gain_or_bias_is_a_vector_or_one_per_layer_head_or_expert(role: str, s
     ],
 )
 def test_a_target_that_is_no_shape_is_refused(target: Any, said: str) -> None:
-    with pytest.raises(HpxferError, match=said):
-        recipe().forward_multipliers(target)
+    refused(said, recipe().forward_multipliers, target)
 
 
-def test_every_tensor_starts_with_the_std_of_its_role() -> None:
+def test_every_tensor_starts_with_the_std_of_its_role_in_every_layout() -> None:
     made = recipe(hps__multipliers={"attn_q.init_mult": 2.0})
     model = made.init_(own(biases=True), ROLES_WITH_BIASES, TARGET, generator=torch.Generator().manual_seed(3))
     matrices = {
@@ -239,9 +231,6 @@ def test_every_tensor_starts_with_the_std_of_its_role() -> None:
     assert not zero.init_(own(zero), ROLES, TARGET).blocks[0].moe.router.weight.any()
     assert torch.equal(model.norm.weight, torch.ones(64))
     assert not any(tensor.any() for name, tensor in model.named_parameters() if name.endswith("bias"))
-
-
-def test_a_std_does_not_depend_on_the_layout_of_the_tensor() -> None:
     sizes = ((64, 128), (128, 64), (8, 64, 128), (8, 128, 64), (8 * 128, 64))
     std = recipe().multipliers(TARGET)["expert_out"].init_std
     for size in sizes:
@@ -251,7 +240,7 @@ def test_a_std_does_not_depend_on_the_layout_of_the_tensor() -> None:
         assert abs(tensor.std().item() / std - 1) < 4 / math.sqrt(2 * tensor.numel()), tensor.shape
 
 
-def test_forward_multipliers_are_absolute() -> None:
+def test_forward_multipliers_are_absolute_and_optional_layers_have_some_where_both_shapes_do() -> None:
     depth, width, active = 3 / 2, 64 / 32, 2 / 1
     assert recipe().forward_multipliers(TARGET) == pytest.approx(
         {"attn_logits": 1 / 16, "attn_out": 0.7 / depth, "expert_out": 0.7 / depth / active, "readout": 1 / width}
@@ -263,16 +252,12 @@ def test_forward_multipliers_are_absolute() -> None:
     assert sites.keys() == recipe().forward_multipliers(TARGET).keys()
     assert "gate = sigmoid(router logit)" in sites["expert_out"]
     assert "gate = route_scale * softmax" in recipe(model__gate="softmax").forward_sites()["expert_out"]
-
-
-def test_optional_layers_have_numbers_where_both_shapes_have_the_layer() -> None:
     ranges = data()["fitted"]["axes"]
     ranges["joint"]["dims"] |= {"dense_ratio": [2.0, 4.0]}
     made = recipe(base_shape__dense_width=64, fitted__axes=ranges)
     assert made.forward_multipliers({**TARGET, "dense_width": 128})["dense_out"] == pytest.approx(0.7 / 1.5)
     assert "dense_out" not in recipe().forward_multipliers(TARGET)
-    with pytest.raises(HpxferError, match="the base has dense FFNs and the target has none"):
-        made.forward_multipliers(TARGET)
+    refused("the base has dense FFNs and the target has none", made.forward_multipliers, TARGET)
 
 
 def test_a_description_has_the_numbers_and_the_places() -> None:

@@ -12,6 +12,7 @@ import torch
 from hf_models import by_hand, logits, make, mixtral_of_width
 from own_model import ROLES, OwnGPT
 from recipe_data import BASE, TARGET, recipe
+from refusals import refused
 from torch import nn
 
 import hpxfer
@@ -61,8 +62,7 @@ def test_one_multiplier_left_out_is_noticed() -> None:
     written, plain = twins()
     for key in ("attn_out", "expert_out", "readout"):
         rest = [site for site in SITES if site[1] != key]
-        with pytest.raises(HpxferError, match=rf"got none for {key} \(0\.\d+\); add it, or name it in by_hand"):
-            attach(plain, rest)
+        refused(rf"got none for {key} \(0\.\d+\); add it, or name it in by_hand", attach, plain, rest)
         with attach(plain, rest, by_hand=("attn_logits", key)):
             assert not torch.allclose(plain(IDS), written(IDS))
 
@@ -104,19 +104,6 @@ def _by_weights(model: Any, numbers: dict[str, float]) -> Any:
     return model
 
 
-def test_removing_twice_does_nothing_more_and_attention_gets_its_scale_back() -> None:
-    model = make("llama")
-    shape, before = hpxfer.shape_of(model), model.model.layers[0].self_attn.scaling
-    made = Recipe.from_hps("completep", shape, {"lr": 1e-3}, attention_scale="1/d_head")
-    handle = made.attach(model, shape)
-    assert model.model.layers[0].self_attn.scaling == 1 / 8
-    handle.remove()
-    model.model.layers[0].self_attn.scaling = 7.0
-    handle.remove()
-    assert model.model.layers[0].self_attn.scaling == 7.0
-    assert before == 8**-0.5
-
-
 @pytest.mark.parametrize(
     ("sites", "said"),
     [
@@ -129,37 +116,42 @@ def test_removing_twice_does_nothing_more_and_attention_gets_its_scale_back() ->
 def test_a_site_that_is_none_is_refused_and_nothing_attached(sites: Any, said: str) -> None:
     _, plain = twins()
     before = plain(IDS)
-    with pytest.raises(HpxferError, match=said):
-        attach(plain, sites)
+    refused(said, attach, plain, sites)
     assert torch.equal(plain(IDS), before)
     attach(plain).remove()
 
 
-def test_a_second_attachment_is_refused_until_the_first_is_removed() -> None:
+def test_a_second_attachment_waits_for_the_removal_of_the_first_and_attention_gets_its_scale_back() -> None:
     _, plain = twins()
     handle = attach(plain)
-    with pytest.raises(HpxferError, match=r"must have no multipliers yet, got some at .*blocks\.0\.attention.*remove"):
-        attach(plain)
+    refused(r"must have no multipliers yet, got some at .*blocks\.0\.attention.*remove", attach, plain)
     handle.remove()
     attach(plain).remove()
     model: Any = make("llama")  # whose scale of attention is set alone
     given: Any = ({"attn_logits": 0.25}, [("*.self_attn", "attn_logits")], ())
     handle = attach_numbers(model, *given)
-    with pytest.raises(HpxferError, match="must have no multipliers yet, got some at the model"):
-        attach_numbers(nn.DataParallel(model), *given)
+    refused("must have no multipliers yet, got some at the model", attach_numbers, nn.DataParallel(model), *given)
     handle.remove()
     assert model.model.layers[0].self_attn.scaling == 8**-0.5
+    model = make("llama")
+    shape, before = hpxfer.shape_of(model), model.model.layers[0].self_attn.scaling
+    made = Recipe.from_hps("completep", shape, {"lr": 1e-3}, attention_scale="1/d_head")
+    handle = made.attach(model, shape)
+    assert model.model.layers[0].self_attn.scaling == 1 / 8
+    handle.remove()
+    model.model.layers[0].self_attn.scaling = 7.0
+    handle.remove()
+    assert model.model.layers[0].self_attn.scaling == 7.0
+    assert before == 8**-0.5
 
 
 def test_where_no_site_can_be_known_or_attention_scales_by_layer_it_is_refused() -> None:
-    with pytest.raises(HpxferError, match=r"sites must be given for a model that is none of gpt2, .* got OwnGPT"):
-        recipe().attach(twins()[1], TARGET)
+    refused(r"sites must be given for a model that is none of gpt2, .* got OwnGPT", recipe().attach, twins()[1], TARGET)
     with pytest.raises(HpxferError, match="the sites must be given"):  # for what is not named by hand
         recipe().attach(twins()[1], TARGET, by_hand=["attn_logits", "attn_out"])
     model = make("gpt2", scale_attn_by_inverse_layer_idx=True)
     shape = hpxfer.shape_of(model)
-    with pytest.raises(HpxferError, match="attention must scale alike in all layers"):
-        by_hand(shape, "completep").attach(model, shape)
+    refused("attention must scale alike in all layers", by_hand(shape, "completep").attach, model, shape)
 
 
 def test_a_model_with_gates_of_another_size_is_refused() -> None:
@@ -216,8 +208,7 @@ def test_a_copy_keeps_its_multipliers_and_a_state_has_none() -> None:
     handle.remove()
     for copied in copies:
         torch.testing.assert_close(copied(IDS), written(IDS))
-        with pytest.raises(HpxferError, match="must have no multipliers yet"):
-            attach(copied)
+        refused("must have no multipliers yet", attach, copied)
 
 
 HALF = {"attn_out": 0.5, "expert_out": 0.5, "route_scale": 2.0, "shared_out": 0.5, "dense_out": 0.5, "readout": 0.5}
@@ -277,11 +268,6 @@ def test_two_sites_that_meet_are_refused_and_nothing_is_attached(sites: list[tup
         attached(sites, model)
     assert all(repr(pattern) in str(error.value) and key in str(error.value) for pattern, key in sites)
     assert torch.equal(model(x), before)
-
-
-def test_sites_that_do_not_meet_are_taken() -> None:
-    attached([("*.experts", "expert_out"), ("*.experts", "route_scale"), ("*.shared", "shared_out")]).remove()
-    attached([("*.shared", "shared_out"), ("", "readout")]).remove()
 
 
 @pytest.mark.parametrize(
@@ -348,6 +334,8 @@ def test_shared_experts_and_a_module_with_two_names_are_multiplied_once() -> Non
     model.also = model.twin
     with attached([("[at]*", "shared_out")], model):  # `also` and `twin`
         torch.testing.assert_close(model.twin(x), before / 2)
+    attached([("*.experts", "expert_out"), ("*.experts", "route_scale"), ("*.shared", "shared_out")]).remove()
+    attached([("*.shared", "shared_out"), ("", "readout")]).remove()
 
 
 def wide() -> tuple[Recipe, Any, Any]:
@@ -373,7 +361,7 @@ def test_a_forgotten_attachment_is_warned_of_once_per_model_at_the_line_of_the_u
         use(made, copy.deepcopy(model), shape)
 
 
-def test_attached_or_named_by_hand_there_is_no_warning_and_removed_there_is_again() -> None:
+def test_the_numbers_of_this_recipe_attached_or_by_hand_are_enough_and_nothing_else() -> None:
     for given in ({}, {"sites": (), "by_hand": True}):
         made, model, shape = wide()
         if given:
@@ -384,25 +372,16 @@ def test_attached_or_named_by_hand_there_is_no_warning_and_removed_there_is_agai
         handle.remove()
         with pytest.warns(UnattachedWarning):
             use(made, model, shape)
-
-
-def test_the_multipliers_of_another_recipe_are_not_these() -> None:
     made, model, shape = wide()
     by_hand(shape).attach(model, shape)
     with pytest.warns(UnattachedWarning, match=r"of another recipe or shape: readout 1 in place of 0\.5"):
         use(made, model, shape)
-
-
-def test_at_the_base_nothing_is_missing() -> None:
-    """1/num_active and the scale of gates that sum to one cancel, and attention scales as it did."""
+    # 1/num_active and the scale of gates that sum to one cancel, and attention scales as it did.
     _, model, shape = wide()
     use(by_hand(shape), model, shape)
     halved = Recipe.from_hps("completep-moe", shape, {"lr": 1e-3}, gate="normalized_softmax")  # attention 1/d_head
     with pytest.warns(UnattachedWarning, match=r"does not multiply by attn_logits \(0\.0625\), and"):
         use(halved, model, shape)
-
-
-def test_asking_for_numbers_is_no_evidence_that_a_model_of_ones_own_multiplies_by_them() -> None:
     base = {**BASE, "head_dim": 8}
     made = Recipe.from_hps("completep-moe", base, {"lr": 1e-3, "residual_scale": 0.3125}, attention_scale="1/d_head")
     model = nn.ModuleDict({"lm_head": nn.Linear(32, 48, bias=False)})

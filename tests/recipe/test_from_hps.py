@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from laws import examples
 from own_model import ROLES, OwnGPT
 from recipe_data import BASE, TARGET, data, multiplies, recipe
+from refusals import refused
 from torch.nn.functional import gelu
 
 from hpxfer.errors import HpxferError
@@ -88,13 +89,9 @@ def test_a_fault_is_named(changes: dict[str, Any], said: str) -> None:
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize("part", ["training", "fitted", "provenance__sweep", "provenance__seeds"])
-def test_a_sweeps_recipe_must_have_what_a_sweep_says(part: str) -> None:
-    with pytest.raises(HpxferError, match="must be given: a sweep made this recipe"):
-        recipe(**{part: None})
-
-
-def test_a_recipe_by_hand_must_not_claim_a_sweep() -> None:
+def test_a_sweeps_recipe_must_have_what_a_sweep_says_and_one_by_hand_must_not_claim_it() -> None:
+    for part in ("training", "fitted", "provenance__sweep", "provenance__seeds"):
+        refused("must be given: a sweep made this recipe", recipe, **{part: None})
     with pytest.raises(HpxferError) as error:
         recipe(provenance__made="by hand")
     assert [line.split(": ")[1] for line in str(error.value).splitlines()] == [
@@ -106,14 +103,6 @@ def test_a_recipe_by_hand_must_not_claim_a_sweep() -> None:
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "results" / "published" / "mlp-search" / "recipe.yaml"
 WIDER = Shape(width=256, depth=1, num_experts=16, num_active=16, expert_width=16)
-
-
-def test_the_description_has_the_roles_of_the_model_and_counts_samples() -> None:
-    text = Recipe.load(PUBLISHED).describe(WIDER)
-    for absent in ("attn", "norm_", "final_norm", "position", "dense", "tokens in", "ids"):
-        assert absent not in text.replace("batch_tokens", ""), absent
-    assert "batch 50 samples, samples 50000 in 1000 steps" in text
-    assert all(role in text for role in ("embedding", "router", "expert_in", "expert_out", "readout"))
 
 
 @pytest.mark.parametrize(
@@ -132,11 +121,16 @@ def test_roles_follow_the_options_of_the_family_mlp(options: dict[str, object], 
     assert "None" not in made.describe(WIDER)
 
 
-def test_a_recipe_of_the_family_mlp_records_the_options_that_it_reads_and_a_transformer_has_none() -> None:
+def test_a_recipe_of_the_family_mlp_has_its_own_options_and_roles_and_counts_samples() -> None:
     options = model_facts(load_sweep(ROOT / "sweeps" / "mlp" / "mlp_search.yaml"), None)["options"]
     assert "mlp.activation" in options
     assert not {"norm", "positions", "qkv_biases", "rope_theta", "qk_norm"} & set(options)
     assert own_roles(Recipe.load(ROOT / "results" / "published" / "quickstart" / "recipe.yaml").file) is None
+    text = Recipe.load(PUBLISHED).describe(WIDER)
+    for absent in ("attn", "norm_", "final_norm", "position", "dense", "tokens in", "ids"):
+        assert absent not in text.replace("batch_tokens", ""), absent
+    assert "batch 50 samples, samples 50000 in 1000 steps" in text
+    assert all(role in text for role in ("embedding", "router", "expert_in", "expert_out", "readout"))
 
 
 @pytest.mark.filterwarnings("ignore::hpxfer.recipe.fitted_range.OutOfRangeWarning")
@@ -233,8 +227,7 @@ def test_the_ranges_and_verdicts_of_all_axes_count() -> None:
         assert said(made, depth=4) == ""
     made = with_axes(active={"dims": {"num_active": [1.0, 2.0]}})
     assert "completep-moe holds kappa fixed" in said(made, num_active=2)
-    with pytest.raises(HpxferError, match="holds kappa fixed"):
-        made.forward_multipliers({**BASE, "num_active": 4})
+    refused("holds kappa fixed", made.forward_multipliers, {**BASE, "num_active": 4})
 
 
 def test_the_warning_points_at_the_line_of_the_user() -> None:
@@ -275,18 +268,14 @@ def test_a_target_that_the_table_does_not_lead_to_is_refused(name: str, changes:
             call({**BASE, **changes})
         assert "from the recipe's base w32" in str(said.value)
     bare = {name: value for name, value in TARGET.items() if name != "head_dim"}
-    with pytest.raises(HpxferError, match=r"^target_shape: must give head_dim, as the base does \(16\), got none"):
-        recipe().describe(bare)
+    refused(r"^target_shape: must give head_dim, as the base does \(16\), got none", recipe().describe, bare)
 
 
-def test_a_smaller_target_and_one_that_only_trains_longer_have_the_base_as_ancestor() -> None:
+def test_smaller_targets_and_those_that_train_longer_have_the_base_as_ancestor() -> None:
     made = Recipe.from_hps("completep-moe", {**TARGET, "batch_tokens": 64, "steps": 10}, {"lr": 0.1})
     assert made.forward_multipliers(BASE)["readout"] == 2.0
     with pytest.warns(OutOfRangeWarning, match="completep-moe does not cover duration"):
         made.multipliers({**BASE, "batch_tokens": 64, "steps": 20})
-
-
-def test_batch_and_duration_move_the_numbers_of_a_table_that_covers_them() -> None:
     base = {**BASE, "batch_tokens": 64, "steps": 10}
     made = Recipe.from_hps("complete-mue", base, {"lr": 0.1}, gate="normalized_sigmoid")
     model = OwnGPT(made.base_shape, 8, 8, {**made.forward_multipliers(BASE), "shared_out": 1.0, "dense_out": 1.0})

@@ -42,7 +42,7 @@ def said(model: nn.Module, made: Recipe, shape: Any) -> list[str]:
     return [line.strip() for one in seen for line in str(one.message).splitlines()[1:-1]]
 
 
-def test_each_constant_that_the_base_has_not_is_named() -> None:
+def test_each_constant_that_base_and_numbers_have_not_is_named() -> None:
     lines = said(granite(residual_multiplier=0.22, logits_scaling=6.0), by_hand(SHAPE), SHAPE)
     assert lines == [
         "logits_scaling: none at the base, 6 in the target, on readout",
@@ -52,18 +52,12 @@ def test_each_constant_that_the_base_has_not_is_named() -> None:
     made = by_hand(GLM_SHAPE, gate="normalized_sigmoid", options={"route_scale": 1.5})
     lines = said(make("glm4_moe", routed_scaling_factor=2.5), made, GLM_SHAPE)
     assert lines == ["routed_scaling_factor: 1.5 at the base, 2.5 in the target, on route_scale"]
-
-
-def test_a_constant_that_the_base_states_or_the_numbers_contain_is_none() -> None:
     stated = by_hand(SHAPE, options={"residual_multiplier": 0.22, "logits_scaling": 6.0})
     assert said(granite(residual_multiplier=0.22, logits_scaling=6.0), stated, SHAPE) == []
     assert "residual_multiplier: none" in said(granite(residual_multiplier=0.3, logits_scaling=6.0), stated, SHAPE)[0]
     hps = {"lr": 2.0**-8, "residual_scale": 0.22, "readout.forward_mult": 0.25}
     scaled = Recipe.from_hps("completep-moe", SHAPE, hps, gate="normalized_softmax", attention_scale=ATTENTION)
     assert said(granite(residual_multiplier=0.22, logits_scaling=4.0), scaled, SHAPE) == []
-
-
-def test_the_scale_of_attention_is_that_of_the_modules() -> None:
     made, wrong = by_hand(SHAPE), granite(attention_multiplier=1.0)
     assert said(wrong, made, SHAPE) == ["attention_multiplier: q.k times 0.353553 by the recipe, 1 in the target"]
     wrong = granite(attention_multiplier=1.0)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from own_model import ROLES_WITH_BIASES, OwnGPT
 from recipe_data import BASE
+from refusals import refused
 from torch import nn
 
 import hpxfer
@@ -28,15 +29,12 @@ def match(roles: Any, names: list[str] | None = None, optional: list[str] | None
     return match_roles(NAMES if names is None else names, optional or [], roles, {"shared_in": "no such layer"})
 
 
-def test_every_name_gets_its_role_and_the_first_match_wins() -> None:
+def test_every_name_gets_its_role_the_first_match_wins_and_some_names_need_none() -> None:
     expected = ["embedding", "expert_in", "hidden_bias", "expert_in", "hidden_bias"]
     for roles in (PATTERNS, list(PATTERNS.items()), [list(pair) for pair in PATTERNS.items()], iter(PATTERNS.items())):
         assert match(roles) == dict(zip(NAMES, expected, strict=True))
     first = match([("blocks.0.*", "dense_in"), *PATTERNS.items()])
     assert [first[name] for name in NAMES] == ["embedding", "dense_in", "dense_in", "expert_in", "hidden_bias"]
-
-
-def test_a_pattern_may_be_there_for_an_optional_name_only_and_these_need_none() -> None:
     found = match({**PATTERNS, "*.router_bias": "router_bias"}, optional=["moe.router_bias", "attn.mask"])
     assert found["moe.router_bias"] == "router_bias"
     assert "attn.mask" not in found
@@ -76,8 +74,7 @@ def test_every_fault_has_its_line(roles: Any, said: list[str]) -> None:
 
 @pytest.mark.parametrize("roles", [None, "norm", [3], [("a", "norm", "b")], [("a", 1)], {"a": None}])
 def test_what_are_no_pairs_is_refused(roles: Any) -> None:
-    with pytest.raises(HpxferError, match="must be a mapping of name pattern to role"):
-        match(roles)
+    refused("must be a mapping of name pattern to role", match, roles)
 
 
 @given(st.lists(st.tuples(st.sampled_from(("*", "emb*", "*up*", "*.bias")), st.sampled_from(list(ROLES)))))
@@ -161,7 +158,7 @@ def test_a_model_of_ones_own_is_read_by_its_names(swiglu: bool) -> None:
     assert ("blocks.*.moe.router_bias", "router_bias") in list(hpxfer.roles(model))
 
 
-def test_numbered_matrices_are_read_by_what_is_beside_them() -> None:
+def test_numbered_matrices_and_gates_are_read_by_what_is_beside_them() -> None:
     class Experts(nn.Module):
         def __init__(self, names: tuple[str, ...]) -> None:
             super().__init__()
@@ -174,8 +171,6 @@ def test_numbered_matrices_are_read_by_what_is_beside_them() -> None:
     assert [two[f"experts.0.w{n}.weight"] for n in (1, 2)] == ["expert_in", "expert_out"]
     assert [three[f"experts.1.w{n}.weight"] for n in (1, 2, 3)] == ["expert_gate", "expert_out", "expert_in"]
 
-
-def test_a_gate_is_a_router_beside_experts_only() -> None:
     class Block(nn.Module):
         def __init__(self, has_experts: bool) -> None:
             super().__init__()
@@ -193,22 +188,18 @@ def test_a_gate_is_a_router_beside_experts_only() -> None:
     assert hpxfer.roles(nn.ModuleDict({"mlp": Block(True)})).unmatched == ("mlp.gate.bias",)
 
 
-def test_what_has_no_role_is_said_and_refused_and_extra_patterns_give_one() -> None:
+def test_a_proposal_is_printed_and_what_has_no_role_is_said_refused_and_given_one() -> None:
     model = make("mixtral")
     model.add_module("score", nn.Linear(32, 3, bias=False))
     proposed, shape = hpxfer.roles(model), hpxfer.shape_of(model)
     assert proposed.unmatched == ("score.weight",)
     assert str(proposed).splitlines()[-1].strip() == "score.weight"
-    with pytest.raises(HpxferError, match=r"got none for score\.weight"):
-        by_hand(shape).param_groups(model, proposed, shape)
+    refused(r"got none for score\.weight", by_hand(shape).param_groups, model, proposed, shape)
     extra = hpxfer.roles(model, extra={"score.weight": "readout"})
     assert next(iter(extra)) == ("score.weight", "readout")
     assert extra.unmatched == ()
     assert list(extra) == list(extra)
     by_hand(shape).param_groups(model, extra, shape)
-
-
-def test_the_printed_proposal_shows_pattern_role_count_example_and_size() -> None:
     line = next(line for line in str(hpxfer.roles(make("mixtral"))).splitlines() if "gate_up_proj" in line)
     assert line.split() == [
         *("model.layers.*.mlp.experts.gate_up_proj", "expert_in+expert_gate", "2"),
@@ -254,12 +245,8 @@ def test_the_shape_of_a_known_model(kind: str, dims: dict[str, int]) -> None:
     assert hpxfer.shape_of(model, batch_tokens=64, steps=9).tokens == 576
 
 
-def test_a_qwen_without_dense_layers_has_no_dense_width_and_without_experts_no_experts() -> None:
+def test_the_shape_of_other_models() -> None:
     assert hpxfer.shape_of(make("qwen3_moe", mlp_only_layers=[])).dense_width == 0
     dense = hpxfer.shape_of(make("qwen3_moe", mlp_only_layers=[0, 1]))
     assert (dense.num_experts, dense.dense_width) == (0, 48)
-
-
-def test_the_shape_of_an_unknown_model_must_be_given() -> None:
-    with pytest.raises(HpxferError, match=r"shape_of: must be a model whose config says what it is, .*, got Linear"):
-        hpxfer.shape_of(nn.Linear(3, 3))
+    refused(r"shape_of: must be a model whose config says what it is, .*, got Linear", hpxfer.shape_of, nn.Linear(3, 3))

@@ -81,11 +81,16 @@ def whole(setting: Setting, case: str) -> tuple[TrialResult, ...]:
     return run(stack_of(setting, case), None)[2]
 
 
-@pytest.mark.parametrize("case", [*CASES, "diverged trials stay"])
+FAST = ("momentum", "router noise", "last loads")
+
+
+@pytest.mark.parametrize(
+    "case", [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in (*CASES, "stay") if case not in FAST)]
+)
 def test_cut_off_twice_it_has_the_bits_of_an_undisturbed_run(
     setting: Setting, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if case not in CASES:
+    if case == "stay":  # diverged trials stay in the stack
         monkeypatch.setattr(trainer, "saves_time", lambda *_: False)
         case = "router noise"
     stack, undisturbed, spec = stack_of(setting, case), whole(setting, case), always(tmp_path / "checkpoints")
@@ -131,7 +136,7 @@ def test_trials_without_momentum_go_on_from_a_stack_that_had_some(setting: Setti
     ]
 
 
-def test_so_it_has_from_storage(setting: Setting, tmp_path: Path) -> None:
+def test_so_it_has_from_storage(setting: Setting) -> None:
     """Checkpoints lie below a URI, as for workers that share no disk."""
     stack, spec = stack_of(setting, "momentum"), Checkpoints("memory://bucket/soak/checkpoints").start(0.0)
     assert spec is not None
@@ -142,8 +147,7 @@ def test_so_it_has_from_storage(setting: Setting, tmp_path: Path) -> None:
 
 
 def test_time_adds_up_and_a_part_has_its_share(setting: Setting, tmp_path: Path) -> None:
-    stack = stack_of(setting, "clipped")[:3:2]  # none diverges
-    spec = always(tmp_path / "checkpoints")
+    stack, spec = stack_of(setting, "momentum")[:3:2], always(tmp_path / "checkpoints")  # none diverges
     run(stack, spec, until=18)
     (found,) = Checkpoints(tmp_path / "checkpoints").usable()
     before = found.facts["wall_s"]
@@ -161,7 +165,7 @@ def test_time_adds_up_and_a_part_has_its_share(setting: Setting, tmp_path: Path)
 def test_halves_of_a_stack_without_memory_go_on_from_its_checkpoint(
     setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stack = stack_of(setting, "clipped")[:4]
+    stack = stack_of(setting, "momentum")[:4]
     spec = always(tmp_path / "checkpoints")
     taken: list[tuple[int, int]] = []
     plain = TrainStep.gradients
@@ -178,16 +182,16 @@ def test_halves_of_a_stack_without_memory_go_on_from_its_checkpoint(
         *_, ended = guarded(lambda part: train(part, "cpu", checkpoints=spec), Stack(trials=tuple(stack)))
         assert isinstance(ended, Ended)
         results = ended.results
-    assert facts(results) == facts(whole(setting, "clipped")[:4])
+    assert facts(results) == facts(whole(setting, "momentum")[:4])
     assert {(result.halvings, result.resumes) for result in results} == {(1, 1)}
     assert min(step for step, _ in taken[13:]) == 12
 
 
 def test_a_part_of_which_nobody_is_left_in_the_checkpoint_starts_over(setting: Setting, tmp_path: Path) -> None:
-    stack, spec = stack_of(setting, "clipped"), always(tmp_path / "checkpoints")
-    run(stack, spec, until=19)
+    stack, spec = stack_of(setting, "momentum"), always(tmp_path / "checkpoints")
+    run(stack, spec, until=2)
     steps, _, results = run(stack[5:], spec)
-    assert facts(results) == facts(whole(setting, "clipped")[5:])
+    assert facts(results) == facts(whole(setting, "momentum")[5:])
     assert steps == [0]
     assert results[0].resumes == 0
 
@@ -264,19 +268,16 @@ def test_it_stops_after_the_step_and_goes_on_with_the_same_bits(after: int, pair
     assert [result.resumes for result in results] == [1, 1]
 
 
-def test_a_training_that_has_taken_its_last_step_ends_with_its_results(pair: Stack, tmp_path: Path) -> None:
+def test_an_asked_training_ends_with_its_last_step_and_a_worker_sends_no_results(
+    pair: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = Checkpoints(tmp_path).start(3600.0)
     asked: list[None] = []
     *_, end = train(pair, "cpu", checkpoints=spec, stop=lambda: bool(asked.append(None)))
     assert isinstance(end, Ended)
     assert len(asked) == pair.setting.steps - 1
     assert list(train(pair, "cpu", stop=lambda: True)) == []  # without checkpoints it ends and keeps nothing
-
-
-def test_a_worker_that_is_asked_to_stop_sends_no_results(
-    pair: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither of a stack that was halved: its second half is not begun."""
+    # Neither of a stack that was halved: its second half is not begun.
     monkeypatch.setattr(worker, "STOP", stop := worker.StopRequest())
     stop.is_set = True
     how = TrainStack("cpu", checkpoints=Checkpoints(tmp_path).start(3600.0))

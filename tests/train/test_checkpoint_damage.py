@@ -247,12 +247,17 @@ def test_every_fact_may_be_odd_or_missing(sound: Sound, name: str) -> None:
     sound.read()
 
 
-def test_facts_that_are_none(sound: Sound) -> None:
+def test_facts_that_are_none_and_trials_of_several_shapes_make_no_stack(sound: Sound, setting: Setting) -> None:
     for none in (None, [], 1, "x", [["trials", []]], {}, {"format": 2}):
         with sound.whole():
             resealed(sound.path, [none])
             sound.passed_over()
             assert Checkpoints(sound.folder).usable() == []
+    others = [*sound.trials, replace(trial(setting, WIDE), id="wide")]
+    with sound.whole():
+        resealed(sound.path, trials=[member.id for member in others])
+        assert [len(stack.trials) for stack in Checkpoints(sound.folder).resumable(sound.trials)[0]] == [2]
+        assert Checkpoints(sound.folder).resumable(others) == ([], others)
 
 
 JSON = st.recursive(
@@ -308,11 +313,3 @@ def test_a_tensor_that_does_not_fit_its_facts(sound: Sound, name: str) -> None:
             resealed(sound.path, tensors={name: new})
             with pytest.raises(BadCheckpoint):
                 sound.read()
-
-
-def test_trials_of_several_shapes_share_no_stack(setting: Setting, sound: Sound) -> None:
-    others = [*sound.trials, replace(trial(setting, WIDE), id="wide")]
-    with sound.whole():
-        resealed(sound.path, trials=[member.id for member in others])
-        assert [len(stack.trials) for stack in Checkpoints(sound.folder).resumable(sound.trials)[0]] == [2]
-        assert Checkpoints(sound.folder).resumable(others) == ([], others)

@@ -69,9 +69,6 @@ def test_a_run_starts_with_a_marker_of_its_own_and_leaves_nothing(
     Checkpoints(folder).end(ids(0, 1))
     assert not folder.exists()
     Checkpoints(folder).end(ids(0, 1))
-
-
-def test_another_machines_folder_is_not_the_drivers(tmp_path: Path) -> None:
     assert not CheckpointSpec(str(tmp_path / "none"), 1.0, "drawn").is_here()
     for content in (b"", b"another", b"\xff\xfe"):
         (tmp_path / "driver").write_bytes(content)

@@ -71,7 +71,7 @@ def test_nan_or_an_infinite_loss_from_the_first_step(
     assert (result.tokens_per_s or 0) > 0
 
 
-def test_a_blow_up_later(setting: Setting) -> None:
+def test_a_blow_up_is_seen_in_training_or_by_validation(setting: Setting) -> None:
     tested = trial(setting, lr=1e6)
     (result,) = trained(tested)
     assert result.diverged_step is not None
@@ -79,9 +79,6 @@ def test_a_blow_up_later(setting: Setting) -> None:
     assert_diverged(result, result.diverged_step)
     bound = BLOW_UP * max(train_losses(result)[0], math.log(setting.vocab_size))
     assert all(loss <= bound for loss in train_losses(result))
-
-
-def test_a_blow_up_at_the_last_step_is_seen_by_validation(setting: Setting) -> None:
     one_step = replace(setting, steps=1, warmup_steps=0, final_window_steps=1)
     (result,) = trained(trial(one_step, lr=1e6))
     assert_diverged(result, 1)
@@ -145,7 +142,7 @@ def test_who_leaves_changes_no_bit_of_who_stays(setting: Setting, optimizer: str
 def test_how_often_the_host_looks_changes_no_number(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = [trial(replace(setting, **LONGER), lr=rate) for rate in RATES]
     each = list(map(numbers, trained(*stack)))
-    for looks in (2, 5, 100):
+    for looks in (3, 100):
         monkeypatch.setattr(trainer, "setup_for", lambda *_, looks=looks: replace(CPU, steps_per_read=looks))
         assert list(map(numbers, trained(*stack))) == each, looks
 
@@ -194,13 +191,10 @@ def test_a_trial_ends_at_its_first_bad_loss(rows: list[list[float]]) -> None:
         assert monitor.losses[num_steps:].isnan().all()
 
 
-def test_a_trial_that_ended_stays_so() -> None:
+def test_a_trial_that_ended_stays_so_and_the_factor_is_the_schedules() -> None:
     monitor = watched([[1.0, 1.0], [math.nan, 1.0], [1.0, 1.0], [math.inf, 1.0]])
     assert monitor.ended.tolist() == [1, WATCHED_STEPS]
     assert monitor.alive.tolist() == [False, True]
-
-
-def test_the_factor_is_the_schedules() -> None:
     monitor = DivergenceMonitor(WATCHED, torch.ones(1, dtype=torch.bool))
     for step in range(WATCHED_STEPS):
         assert monitor.factor().tolist() == [lr_factor(WATCHED, step)]
@@ -209,7 +203,7 @@ def test_the_factor_is_the_schedules() -> None:
     assert monitor.factor().tolist() == [lr_factor(WATCHED, 0)]
 
 
-def test_a_start_forgets_everything() -> None:
+def test_a_monitor_that_starts_again_forgets_everything_and_one_that_goes_on_keeps_its_limits() -> None:
     alive = torch.ones(2, dtype=torch.bool)
     monitor = watched([[50.0, 1.0], [60.0, math.nan]], DivergenceMonitor(WATCHED, alive))
     assert alive.tolist() == [True, False]
@@ -217,9 +211,6 @@ def test_a_start_forgets_everything() -> None:
     assert alive.tolist() == [True, True]
     again = watched([[1.0, 1.0], [60.0, 1.0]], monitor)  # beside a first loss of 1 it is a blow-up
     assert again.ended.tolist() == [1, WATCHED_STEPS]
-
-
-def test_who_is_kept_goes_on_with_its_own_limit() -> None:
     rows = [[50.0, 1.0, 1.0], [60.0, math.nan, 2.0]]
     before, smaller = watched(rows), DivergenceMonitor(WATCHED, torch.ones(2, dtype=torch.bool))
     smaller.resume(before, [0, 2])

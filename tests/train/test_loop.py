@@ -58,7 +58,9 @@ def test_every_trial_reads_its_own_seeds_batches(setting: Setting) -> None:
                 assert np.array_equal(mine.numpy(), own), (step, k)
 
 
-def test_a_seed_is_drawn_once_a_chunk(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_is_drawn_once_a_chunk_and_its_noise_not_without_a_schedule(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: list[tuple[int, int, int]] = []
     plain = TokenData.train_batches
 
@@ -72,6 +74,9 @@ def test_a_seed_is_drawn_once_a_chunk(setting: Setting, monkeypatch: pytest.Monk
         feed.batch(step)
     firsts = ((0, CHUNK_STEPS), (CHUNK_STEPS, CHUNK_STEPS), (2 * CHUNK_STEPS, 5))  # none beyond the run
     assert drawn == [(seed, *first) for first in firsts for seed in (0, 3, 7)]
+    feed, _ = fed([trial(setting)])
+    assert not feed.has_noise
+    assert feed.noise(0) is None
 
 
 def test_noise_is_the_seeds_draw_times_the_trials_std(setting: Setting) -> None:
@@ -89,12 +94,6 @@ def test_noise_is_the_seeds_draw_times_the_trials_std(setting: Setting) -> None:
         for k, (seed, std) in enumerate(zip(SEEDS, stds, strict=True)):
             own = router_noise([seed], (0, 2), JOINT.num_experts, step // NOISE_STEPS)[step % NOISE_STEPS, :, 0]
             assert torch.equal(found[:, k], std * own)
-
-
-def test_no_schedule_no_noise(setting: Setting) -> None:
-    feed, _ = fed([trial(setting)])
-    assert not feed.has_noise
-    assert feed.noise(0) is None
 
 
 def factors(decay: str, steps: int, *, warmup: int = 0, decay_steps: int = 0, final: float = 0.0) -> list[float]:
@@ -143,7 +142,7 @@ STEPS = st.integers(1, 100_000)
 
 
 @given(STEPS)
-def test_losses_of_the_beginning_are_all_kept_and_the_rest_is_thinned(steps: int) -> None:
+def test_losses_of_the_beginning_are_all_kept_the_rest_is_thinned_and_both_ends_are_measured(steps: int) -> None:
     found = loss_steps(steps)
     head = min(steps, LOSS_HEAD)
     assert found[:head] == tuple(range(head))
@@ -151,12 +150,9 @@ def test_losses_of_the_beginning_are_all_kept_and_the_rest_is_thinned(steps: int
     assert found == tuple(sorted(set(found)))
     assert found[-1] == steps - 1
 
-
-@given(STEPS)
-def test_balance_and_probe_steps_are_few_and_include_both_ends(steps: int) -> None:
-    for found, most in ((balance_steps(steps), BALANCE_POINTS), (probe_steps(steps), PROBE_POINTS + 1)):
-        assert len(found) <= most
-        assert {0, steps - 1} <= found <= set(range(steps))
+    for logged, most in ((balance_steps(steps), BALANCE_POINTS), (probe_steps(steps), PROBE_POINTS + 1)):
+        assert len(logged) <= most
+        assert {0, steps - 1} <= logged <= set(range(steps))
 
 
 def test_a_long_run_uses_all_points() -> None:
@@ -205,9 +201,6 @@ def test_recorder_gives_each_trial_its_own_finite_values() -> None:
     assert log.curves(1, None)[0] == Curve(**rms, steps=(0, 9), values=(0.5, 9.5))
     assert log.curves(2, None) == (Curve(**load, values=(3.0,)),)
     assert log.curves(0, 0) == ()
-
-
-def test_a_trial_that_left_the_stack_has_no_values_any_more() -> None:
     log = MetricLog(3)
     log.add(0, "grad_rms", torch.tensor([1.0, 2.0, 3.0]), (0, 1, 2))
     log.fetch()

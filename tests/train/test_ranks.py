@@ -71,7 +71,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def made(setting: Setting, name: str, lanes: int = 1) -> Trial:
     """Return a trial of a case."""
-    own = cut(setting, lanes=lanes, steps=3, **CASES[name])
+    own = cut(setting, lanes=lanes, steps=2, **CASES[name])
     shape = replace(JOINT, dense_width=64) if "moe_every" in CASES[name] else JOINT
     if name == "dense":
         shape = replace(JOINT, num_experts=0, num_active=0, expert_width=0, dense_width=64)
@@ -107,15 +107,12 @@ def test_ties_at_random_are_broken_alike_in_any_micro_batch(setting: Setting) ->
     assert numbers(train_pieces(by_index)[0]) != alone
 
 
-def test_ties_number_the_tokens_of_a_batch_on_and_on(setting: Setting) -> None:
+def test_pieces_and_lanes_number_the_tokens_on_and_are_part_of_the_numbers(setting: Setting) -> None:
     """With an equal load of all pieces, two pieces of a batch would choose alike if their tokens had equal numbers."""
     given = random_ties(trial(cut(setting, tokens=128), JOINT))
     cut_up, at_once = (TrainState(Stack(trials=(one,)), CPU).forward_backward(0)[0] for one in (given, whole(given)))
     assert torch.equal(cut_up.load_LKE, at_once.load_LKE)
-
-
-def test_the_number_of_lanes_and_of_pieces_is_part_of_the_numbers(setting: Setting) -> None:
-    """Sums in another order have other bits, which is why both are part of a trial's identity."""
+    # Sums in another order have other bits, which is why both are part of a trial's identity.
     grads = []
     for tokens, lanes in ((32, 1), (32, 2), (32, 4), (64, 1), (256, 1)):
         given = trial(cut(setting, tokens, lanes), JOINT)
@@ -262,7 +259,11 @@ def _least_largest(sizes: tuple[int, ...], world: int) -> int:
     return best[-1]
 
 
-def test_a_part_of_the_vector_has_the_copies_that_lie_in_it() -> None:
+def test_one_process_has_all_lanes_and_a_part_of_the_vector_its_copies() -> None:
+    assert list(ALONE.lanes(4)) == [0, 1, 2, 3]
+    assert [list(Ranks(rank, 2).lanes(4)) for rank in range(2)] == [[0, 1], [2, 3]]
+    assert ALONE.agree(True)
+    assert ALONE.is_first
     layout = FlatLayout(
         parameters=(
             ParameterSpec(name="a", role="readout", size=(2, 3)),
@@ -277,10 +278,3 @@ def test_a_part_of_the_vector_has_the_copies_that_lie_in_it() -> None:
     whole = layout.part(flat, 0)
     for name, copies in layout.weights(flat).items():
         assert all(torch.equal(mine, its) for mine, its in zip(whole[name], copies, strict=True))
-
-
-def test_one_process_has_all_lanes_and_waits_for_nobody() -> None:
-    assert list(ALONE.lanes(4)) == [0, 1, 2, 3]
-    assert [list(Ranks(rank, 2).lanes(4)) for rank in range(2)] == [[0, 1], [2, 3]]
-    assert ALONE.agree(True)
-    assert ALONE.is_first

@@ -42,13 +42,6 @@ def with_conventions(given: Trial, name: str, **conventions: float | str) -> Tri
     return replace(given, parameterization=parameterization(name, conventions))
 
 
-def test_the_setting_says_how_the_initial_parameters_are_drawn(setting: Setting) -> None:
-    other = replace(setting, init_draw="counter")
-    first, second = state(trial(setting, JOINT)), state(trial(other, JOINT))
-    assert not torch.equal(first.flat, second.flat)
-    assert torch.equal(second.initial(), second.flat)
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("init_draw", ["generator", "counter"])
@@ -60,7 +53,7 @@ def test_a_state_starts_from_the_same_bits_on_a_gpu(setting: Setting, init_draw:
     assert torch.equal(on_gpu.cpu(), TrainState(stack, CPU).flat)
 
 
-def test_moves_of_a_state_are_those_of_a_training(setting: Setting) -> None:
+def test_a_state_is_drawn_and_moves_as_the_setting_says(setting: Setting) -> None:
     tested = trial(replace(setting, gradient_clip=0.5), JOINT, "completep-moe")
     made = state(tested)
     losses = []
@@ -70,6 +63,10 @@ def test_moves_of_a_state_are_those_of_a_training(setting: Setting) -> None:
         made.update(output, grads, lr_factor(tested.setting, step))
     (curve,) = (found for found in trained(tested)[0].curves if found.metric == "train_loss_nats")
     assert list(curve.values) == losses
+    other = replace(setting, init_draw="counter")
+    first, second = state(trial(setting, JOINT)), state(trial(other, JOINT))
+    assert not torch.equal(first.flat, second.flat)
+    assert torch.equal(second.initial(), second.flat)
 
 
 def test_the_initial_parameters_can_be_had_again_and_stand_in_for_one_pass(setting: Setting) -> None:
@@ -244,14 +241,11 @@ def test_a_zero_router_shares_the_tokens_at_random_and_not_by_index(setting: Set
     assert not torch.equal(active[0, 2], active[1, 2])
 
 
-def test_the_choice_among_equals_is_the_same_at_every_width(setting: Setting) -> None:
+def test_the_choice_among_equals_is_that_of_seed_and_step_at_every_width(setting: Setting) -> None:
     wide = replace(E4A2, width=32, expert_width=32)
     for ties in ("random", "fixed_bias"):
         narrow, other = (routed(of(setting, ties, shape, seed=3)) for shape in (E4A2, wide))
         assert all(torch.equal(mine, its) for mine, its in zip(narrow, other, strict=True))
-
-
-def test_the_fixed_bias_is_added_to_the_logits_at_every_step(setting: Setting) -> None:
     deep, setting = replace(E4A2, depth=3, dense_width=16), replace(setting, moe_every=2)
     for step in (0, 4):
         logits, _, _ = routed(of(setting, "index", deep), of(setting, "fixed_bias", deep, seed=5), batch=step)
@@ -259,15 +253,12 @@ def test_the_fixed_bias_is_added_to_the_logits_at_every_step(setting: Setting) -
         assert torch.equal(logits[0, 1], fixed_bias([5], (1,), 4)[0, 0].expand_as(logits[0, 1]))
 
 
-def test_more_experts_have_the_same_first_biases() -> None:
+def test_fixed_biases_and_keys_depend_on_seed_and_layer() -> None:
     drawn = fixed_bias([7, 8], (1, 3), 300)
     assert drawn.shape == (2, 2, 300)
     assert abs(float(drawn.std()) / FIXED_BIAS_STD - 1) < 5 * (2 * drawn.numel()) ** -0.5
     assert torch.equal(fixed_bias([8], (3,), 40)[0, 0], drawn[1, 1, :40])
     assert len({draws.numpy().tobytes() for draws in drawn.flatten(0, 1)}) == 4
-
-
-def test_each_seed_and_layer_has_a_key() -> None:
     keys = tie_keys([1, 2, 2**62], (0, 2))
     assert (keys.dtype, keys.shape) == (torch.int32, (2, 3))
     assert keys.min() >= 0

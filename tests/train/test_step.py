@@ -148,15 +148,14 @@ def test_a_captured_stack_compacts(setting: Setting, monkeypatch: pytest.MonkeyP
     assert [numbers(result) for result in results] == [numbers(member) for member in trained(*stack)]
 
 
-def test_nothing_is_kept_that_is_not_captured(setting: Setting) -> None:
+def test_nothing_is_kept_that_is_not_captured_or_after_an_error(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, stack = StepCache(), Stack(trials=(trial(setting),))
     assert kept.step_for(stack, CPU) is not kept.step_for(stack, CPU)
     assert kept.step_for(stack, CAPTURED) is kept.step_for(stack, CAPTURED)
     kept.clear()
     assert kept._step is None
-
-
-def test_an_error_lets_go_of_what_is_kept(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     captured(monkeypatch, trial(setting))
 
     def broken(self: TrainStep, step: int) -> Any:

@@ -81,7 +81,7 @@ def test_losses_before_training_are_the_models(setting: Setting) -> None:
     assert result.validation_loss_nats == np.mean(tail)
 
 
-def test_the_gradient_is_that_of_the_mean_loss(setting: Setting) -> None:
+def test_the_gradient_is_that_of_the_mean_loss_before_clipping(setting: Setting) -> None:
     tested = trial(setting, JOINT, "completep-moe")
     (result,) = trained(tested)
     weights = drawn(tested)
@@ -90,6 +90,10 @@ def test_the_gradient_is_that_of_the_mean_loss(setting: Setting) -> None:
         grads = torch.autograd.grad(loss, weights[name], retain_graph=True)
         rms = float(torch.stack(grads).double().square().mean().sqrt())
         assert curve(result, "grad_rms", role=name)[0] == pytest.approx(rms)
+    plain, clipped = (trained(trial(replace(setting, gradient_clip=clip)))[0] for clip in (None, 1e-3))
+    for role in ("readout", "router"):
+        assert curve(plain, "grad_rms", role=role)[0] == curve(clipped, "grad_rms", role=role)[0]
+    assert plain.validation_loss_nats != clipped.validation_loss_nats
 
 
 def test_provenance(setting: Setting) -> None:
@@ -104,7 +108,7 @@ def test_provenance(setting: Setting) -> None:
     assert first.backend_reason
 
 
-def test_curves_of_gradients_updates_and_balance(setting: Setting) -> None:
+def test_curves_of_gradients_updates_and_balance_are_named_after_roles_and_blocks(setting: Setting) -> None:
     (result,) = trained(trial(replace(setting, norm_gains=True), weight_decay=0.0))
     last = setting.steps - 1
     roles = {tensor.role for tensor in gpt_parameters(BASE, replace(setting, norm_gains=True))}
@@ -123,9 +127,6 @@ def test_curves_of_gradients_updates_and_balance(setting: Setting) -> None:
         entropy = curve(result, "router_entropy_nats", layer=layer)
         assert all(0 < value <= math.log(BASE.num_experts) for value in entropy.values())
         assert len(entropy) == len(deviation) == setting.steps
-
-
-def test_curves_of_routing_are_named_after_their_block(setting: Setting) -> None:
     shape = replace(BASE, depth=5, dense_width=24)
     (result,) = trained(trial(replace(setting, moe_every=2), shape))
     for metric in ("load_deviation", "router_entropy_nats"):
@@ -153,13 +154,6 @@ def test_a_router_that_has_no_gradient_does_not_move(setting: Setting) -> None:
     assert set(curve(result, "update_rms", role="router").values()) == {0.0}
     (twin,) = trained(trial(replace(setting, gate="sigmoid"), weight_decay=0.0))
     assert min(curve(twin, "update_rms", role="router").values()) > 0
-
-
-def test_clipping_does_not_change_the_recorded_gradient(setting: Setting) -> None:
-    plain, clipped = (trained(trial(replace(setting, gradient_clip=clip)))[0] for clip in (None, 1e-3))
-    for role in ("readout", "router"):
-        assert curve(plain, "grad_rms", role=role)[0] == curve(clipped, "grad_rms", role=role)[0]
-    assert plain.validation_loss_nats != clipped.validation_loss_nats
 
 
 def test_bfloat16_is_near_float32(setting: Setting) -> None:

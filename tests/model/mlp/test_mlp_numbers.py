@@ -120,12 +120,9 @@ def test_saturated_gates_choose_the_largest_logits(kind: str, logits: list[float
     assert chosen(kind, logits, None) == largest
 
 
-def test_scores_that_are_rounded_alike_would_choose_by_index() -> None:
+def test_a_choice_is_by_scores_where_a_rule_balances() -> None:
     """What the choice by logits mends: with a bias of zero the rounded scores of a sigmoid are equal."""
     assert chosen("sigmoid", [20.0, 40.0, 60.0, 30.0], torch.zeros(1, 4)) == [0, 1]
-
-
-def test_a_balancing_rule_adds_its_bias_to_the_scores() -> None:
     bias = torch.tensor([[0.0, 0.0, 0.9, 0.9]])
     assert chosen("sigmoid", [0.5, 0.4, 0.0, -0.1], None) == [0, 1]
     assert chosen("sigmoid", [0.5, 0.4, 0.0, -0.1], bias) == [2, 3]
@@ -161,14 +158,11 @@ def test_outputs(loss: str, classes: int, targets: int, outputs: int) -> None:
     assert outputs_of(setting(loss=loss, classes=classes, targets=targets)) == outputs
 
 
-def test_a_model_without_knowledge_has_the_loss_of_a_guess() -> None:
+def test_guesses_and_errors_among_five() -> None:
     zeros, y = torch.zeros(1, 3, 7), torch.tensor([[0, 3, 6]])
     assert losses("cross_entropy", zeros, y)[0][0].tolist() == pytest.approx([guess_loss("cross_entropy", 7)] * 3)
     assert losses("squared_error", zeros, y)[0].tolist() == [[guess_loss("squared_error", 7)] * 3]
     assert (has_top5(5), has_top5(6)) == (False, True)
-
-
-def test_a_top5_error_lies_below_the_error() -> None:
     case = random_case(SHAPE, setting(classes=10), 2)
     found = case.output().ranks()
     assert found.shape == (2, 50)
@@ -176,16 +170,13 @@ def test_a_top5_error_lies_below_the_error() -> None:
     assert random_case(SHAPE, setting(loss="squared_error", targets=3), 2).output().ranks is None
 
 
-def test_equal_logits_choose_the_first_experts_and_stay_finite() -> None:
+def test_equal_logits_choose_the_first_experts_and_a_trial_of_nan_leaves_its_neighbors_alone() -> None:
     case = random_case(SHAPE, setting(gate="normalized_softmax"), 2)
     for copy in (*case.weights["router"], case.noise_LKE):
         copy.data.zero_()
     output = case.output()
     assert output.load_LKE.tolist() == [[[50, 50, 0, 0]] * 2] * 2
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(output.losses_KT.sum(), case.leaves))
-
-
-def test_a_trial_of_nan_leaves_its_neighbors_alone() -> None:
     case = random_case(SHAPE, setting(gate="softmax"), 3)
     alone = case.rows([0, 2]).output().losses_KT
     case.weights["router"][0].data[1] = math.nan
@@ -203,9 +194,6 @@ def test_sizes_and_costs() -> None:
     one = setting(classes=7, expert_matrices=1)
     assert "expert_in" not in {spec.name for spec in parameters(SHAPE, one)}
     assert set(roles(SHAPE, given)) - set(roles(SHAPE, one)) == {"expert_in"}
-
-
-def test_every_block_keeps_its_experts() -> None:
-    """A block keeps its experts' features before and after the activation, and times the gates: float32, [B, E*H]."""
+    # A block keeps its experts' features before and after the activation, and times the gates: float32, [B, E*H].
     shape = Shape(width=16, depth=3, num_experts=4, num_active=4, expert_width=8)
     assert memory(shape, setting(batch=50), False).parts["experts"] == 3 * 3 * 4 * 50 * 4 * 8
