@@ -36,39 +36,30 @@ class TestShippedGates(GateSuite):
 
 
 BROKEN = {
-    "no formula": (replace(SIGMOID, formula=""), "test_has_a_name_and_a_formula"),
-    "half precision": (replace(SIGMOID, scores=lambda x, _: x.bfloat16().sigmoid()), "test_shapes_and_dtypes"),
-    "overflow": (replace(SIGMOID, scores=lambda x, _: x.exp()), "test_extreme_logits_give_finite_numbers"),
-    "negative": (replace(SIGMOID, scores=lambda x, _: x.tanh()), "test_scores_and_weights_are_not_negative"),
-    "falling": (replace(SIGMOID, scores=lambda x, _: (-x).sigmoid()), "test_a_larger_logit_has_no_smaller_score"),
-    "claims a sum over the active": (
-        replace(SIGMOID, sums_to_one_over="active"),
-        "test_weights_sum_to_one_as_the_row_says",
-    ),
-    "hides its sum over all": (replace(SOFTMAX, sums_to_one_over=None), "test_weights_sum_to_one_as_the_row_says"),
+    "no formula": (replace(SIGMOID, formula=""), "has_a_name_and_a_formula"),
+    "half precision": (replace(SIGMOID, scores=lambda x, _: x.bfloat16().sigmoid()), "shapes_and_dtypes"),
+    "overflow": (replace(SIGMOID, scores=lambda x, _: x.exp()), "extreme_logits_give_finite_numbers"),
+    "negative": (replace(SIGMOID, scores=lambda x, _: x.tanh()), "scores_and_weights_are_not_negative"),
+    "falling": (replace(SIGMOID, scores=lambda x, _: (-x).sigmoid()), "a_larger_logit_has_no_smaller_score"),
+    "claims a sum over the active": (replace(SIGMOID, sums_to_one_over="active"), "weights_sum_to_one_as_the_row_says"),
+    "hides its sum over all": (replace(SOFTMAX, sums_to_one_over=None), "weights_sum_to_one_as_the_row_says"),
     "forgets the route scale": (
         replace(SOFTMAX, scores=lambda x, _: x.softmax(-1)),
-        "test_weights_sum_to_one_as_the_row_says",
+        "weights_sum_to_one_as_the_row_says",
     ),
     "reads other trials": (
         replace(SIGMOID, scores=lambda x, _: x.softmax(0)),
-        "test_a_trial_has_the_same_bits_in_any_stack",
+        "a_trial_has_the_same_bits_in_any_stack",
     ),
-    "reads other tokens": (
-        replace(SIGMOID, scores=lambda x, _: x.softmax(1)),
-        "test_a_token_does_not_depend_on_the_others",
-    ),
+    "reads other tokens": (replace(SIGMOID, scores=lambda x, _: x.softmax(1)), "a_token_does_not_depend_on_the_others"),
     "a gradient of its own": (
         replace(SIGMOID, scores=lambda x, _: x.sigmoid() + (x - x.detach()).abs() - x + x.detach()),
-        "test_gradients_are_those_of_the_weights",
+        "gradients_are_those_of_the_weights",
     ),
-    "another score in the kernel": (
-        replace(SOFTMAX, score_in_kernel="softmax"),
-        "test_the_kernel_chooses_by_the_scores",
-    ),
+    "another score in the kernel": (replace(SOFTMAX, score_in_kernel="softmax"), "the_kernel_chooses_by_the_scores"),
     "no gradient": (
         replace(SIGMOID, name="stuck", scores=lambda x, _: x.detach().sigmoid()),
-        "test_the_router_of_a_model_learns",
+        "the_router_of_a_model_learns",
     ),
 }
 
@@ -77,7 +68,7 @@ BROKEN = {
 def test_a_broken_gate_is_refused(gate: Gate, test: str) -> None:
     suite: Any = GateSuite()
     with pytest.raises((AssertionError, RuntimeError)):
-        getattr(suite, test)(gate)
+        getattr(suite, f"test_{test}")(gate)
 
 
 @pytest.mark.parametrize(

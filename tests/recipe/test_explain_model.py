@@ -106,20 +106,16 @@ def test_tensors_without_memory_are_refused() -> None:
     assert model.lm_head.weight.std() > 0
 
 
-@pytest.mark.parametrize(
-    ("table", "conventions", "tied", "said"),
-    [
-        ("mup-moe", {}, True, "this model's readout is tied"),
-        ("completep-moe", {"embeddings": "tied"}, False, "is for tied embeddings, and this model has a readout of its"),
-    ],
-)
-def test_conventions_that_do_not_go_with_the_models_readout_are_refused(
-    table: str, conventions: Any, tied: bool, said: str
-) -> None:
-    model = mixtral_of_width(32, tie_word_embeddings=tied)
-    shape = hpxfer.shape_of(model)
-    made = Recipe.from_hps(table, shape, {"lr": 1e-3}, conventions=conventions, gate="normalized_softmax")
-    refused(said, made.param_groups, model, hpxfer.roles(model), shape)
+def test_conventions_that_do_not_go_with_the_models_readout_are_refused() -> None:
+    own = "is for tied embeddings, and this model has a readout of its"
+    for tied, table, given, said in (
+        (True, "mup-moe", {}, "this model's readout is tied"),
+        (False, "completep-moe", {"embeddings": "tied"}, own),
+    ):
+        model = mixtral_of_width(32, tie_word_embeddings=tied)
+        shape = hpxfer.shape_of(model)
+        made = Recipe.from_hps(table, shape, {"lr": 1e-3}, conventions=given, gate="normalized_softmax")
+        refused(said, made.param_groups, model, hpxfer.roles(model), shape)
 
 
 def tying() -> Recipe:
