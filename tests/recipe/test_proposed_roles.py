@@ -72,9 +72,9 @@ def test_every_fault_has_its_line(roles: Any, said: list[str]) -> None:
     assert all(re.search(pattern, line) for pattern, line in zip(said, lines, strict=True))
 
 
-@pytest.mark.parametrize("roles", [None, "norm", [3], [("a", "norm", "b")], [("a", 1)], {"a": None}])
-def test_what_are_no_pairs_is_refused(roles: Any) -> None:
-    refused("must be a mapping of name pattern to role", match, roles)
+def test_what_are_no_pairs_is_refused() -> None:
+    for roles in (None, "norm", [3], [("a", "norm", "b")], [("a", 1)], {"a": None}):
+        refused("must be a mapping of name pattern to role", match, roles)
 
 
 @given(st.lists(st.tuples(st.sampled_from(("*", "emb*", "*up*", "*.bias")), st.sampled_from(list(ROLES)))))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,12 +100,14 @@ def test_heads_that_follow_from_the_width_may_be_given_and_replaced_ffns_too() -
         hf.by_hand(shape).param_groups(model, roles, {**shape.dims(), "depth": 4})
 
 
-@pytest.mark.parametrize("given", [None, {}, iter(())], ids=["None", "state", "parameters"])
-def test_what_is_no_model_is_refused(given: Any) -> None:
+def test_what_is_no_model_is_refused() -> None:
     made = anywhere(OWN)
-    calls: list[Any] = [partial(call, given, ROLES, OWN) for call in (made.param_groups, made.init_, made.explain)]
-    for call in (*calls, partial(hpxfer.roles, given), partial(made.attach, given, OWN)):
-        refused(f"model: must be a torch.nn.Module, got {type(given).__name__}", call)
+    for given in (None, {}, iter(())):
+        said = f"model: must be a torch.nn.Module, got {type(given).__name__}"
+        for call in (made.param_groups, made.init_, made.explain):
+            refused(said, call, given, ROLES, OWN)
+        refused(said, hpxfer.roles, given)
+        refused(said, made.attach, given, OWN)
 
 
 DEEP_ROLES = {pattern: role for pattern, role in ALL_ROLES.items() if not role.startswith(("dense", "hidden"))}
@@ -240,26 +241,22 @@ def test_the_depth_of_a_config_wins_over_a_count(depth: int) -> None:
         groups(model, Shape(**{**shape.dims(), "depth": depth}), roles)
 
 
-@pytest.mark.parametrize("name", ["num_active", "n_active", "n_activated_experts", "num_selected", "k"])
-def test_the_active_experts_have_several_names_beside_a_router(name: str) -> None:
-    model = deep()
-    for block in model.blocks:
-        del block.moe.num_active
-        setattr(block.moe, name, 2)
-    assert groups(model, DEEP)
-    refused(r"num_active must be 2, as blocks\.0\.moe says, got 1", groups, model, changed(num_active=1))
-
-
-@pytest.mark.parametrize("name", ["moe_router_topk", "n_activated_experts", "k", "top_k"])
-def test_what_a_config_says_of_sampling_is_no_number_of_active_experts(name: str) -> None:
-    model = deep()
-    for block in model.blocks:
-        del block.moe.num_active
-    model.config = SimpleNamespace(**{name: 3})
-    if name in ("k", "top_k"):
+def test_the_active_experts_have_several_names_and_what_a_config_says_of_sampling_is_none() -> None:
+    for name in ("num_active", "n_active", "n_activated_experts", "num_selected", "k"):
+        model = deep()
+        for block in model.blocks:
+            del block.moe.num_active
+            setattr(block.moe, name, 2)
         assert groups(model, DEEP)
-    else:
+        refused(r"num_active must be 2, as blocks\.0\.moe says, got 1", groups, model, changed(num_active=1))
+        for block in model.blocks:
+            delattr(block.moe, name)
+    for name in ("moe_router_topk", "n_activated_experts"):
+        model.config = SimpleNamespace(**{name: 3})
         refused("num_active must be 3, as its config says", groups, model, DEEP)
+    for name in ("k", "top_k"):
+        model.config = SimpleNamespace(**{name: 3})
+        assert groups(model, DEEP)
 
 
 @pytest.mark.parametrize("name", ["mtp", "nextn_layers", "blocks"])
