@@ -67,18 +67,16 @@ def start_rows(case: Case = CASE, rounds: int = 3) -> list[Row]:
         members = trials(case, TRIALS, Path(folder))
         runs = {"stacked": [list(pack(members, Device()))], "cold": [[Stack(trials=(trial,))] for trial in members]}
         ways = {name: [spent(stacks) for _ in range(rounds)] for name, stacks in runs.items()}
-
-    def at(name: str, steps: int) -> list[float]:
-        return [wall + trained * (steps / case.steps - 1) for wall, trained in ways[name]]
-
+    starts = {
+        f"{name}_start_s": statistics.median((wall - trained) / len(runs[name]) for wall, trained in found)
+        for name, found in ways.items()
+    }
     out = []
     for key, steps in (("sweep-cpu", case.steps), ("sweep-cpu-2000", LONG_STEPS)):
-        numbers = {f"{name}_s": statistics.median(at(name, steps)) for name in ways}
-        for name, found in ways.items():
-            starts = [(wall - trained) / len(runs[name]) for wall, trained in found]
-            numbers[f"{name}_start_s"] = statistics.median(starts)
-        pairs = zip(at("stacked", steps), at("cold", steps), strict=True)
-        out.append(measured(key, statistics.median(b / a for a, b in pairs), numbers=numbers))
+        more = steps / case.steps - 1
+        took = {name: [wall + trained * more for wall, trained in found] for name, found in ways.items()}
+        over = statistics.median(b / a for a, b in zip(took["stacked"], took["cold"], strict=True))
+        out.append(measured(key, over, numbers={f"{n}_s": statistics.median(s) for n, s in took.items()} | starts))
     return out
 
 
@@ -86,17 +84,22 @@ def spent(runs: Sequence[Sequence[Stack]]) -> tuple[float, float]:
     """Return the seconds of running each list of stacks in its own worker process, one after the other: all of them,
     and those inside the trials.
     """
-    trained: list[float] = []
-
-    def take(_: Stack, event: Event) -> None:
-        if isinstance(event, Ended):
-            assert event.results[0].status != "failed", event.results[0].error
-            trained.append(event.results[0].wall_s)
-
-    start = time.perf_counter()
+    start, take = time.perf_counter(), Results()
     for stacks in runs:
         LocalExecutor(workers=1).run(once(stacks), TrainStack("cpu"), take)
-    return time.perf_counter() - start, sum(trained)
+    return time.perf_counter() - start, sum(result.wall_s for result in take.found)
+
+
+class Results:
+    """Takes the events of an executor and keeps the results."""
+
+    def __init__(self) -> None:
+        self.found: list[TrialResult] = []
+
+    def __call__(self, _: Stack, event: Event) -> None:
+        if isinstance(event, Ended):
+            assert all(result.status != "failed" for result in event.results), event.results[0].error
+            self.found += event.results
 
 
 class Nothing:
@@ -140,13 +143,12 @@ def ray_ours(count: str) -> dict[str, float]:
 
     with TemporaryDirectory() as folder:
         members = trials(Case(**{**vars(CASE), "steps": 1}), int(count), Path(folder))
-    ended: list[TrialResult] = []
+    take = Results()
 
     def run() -> int:
         executor = RayExecutor(Placement(resources=ResourcesSpec(device="cpu")))
-        take = lambda _, event: ended.extend(event.results if isinstance(event, Ended) else ())  # noqa: E731
         executor.run(once([Stack(trials=(trial,)) for trial in members]), Nothing(), take)
-        return sum(result.status == "finished" for result in ended)
+        return sum(result.status == "finished" for result in take.found)
 
     return _with_ray(run, int(count))
 
@@ -199,11 +201,12 @@ def store_rows(stored: int = 667, planned: int = 3334, small: int = 4, rounds: i
         number = make_store(folder, stored)
         loads = [in_a_process("load", folder) for _ in range(rounds)]
         rerun = [_decided(folder, number) for _ in range(rounds)]
-        few, large = (
-            _peak(_sweep(path, seeds), rounds) for path, seeds in ((folder / "few", small), (folder, planned))
-        )
-    memory = {"stored": number, "planned": large["planned"], "peak_mb": large["peak_mb"]}
-    memory |= {"few_planned": few["planned"], "few_peak_mb": few["peak_mb"]}
+        peaks = []
+        for path, seeds in ((folder / "few", small), (folder, planned)):
+            drives = [in_a_process("drive", _sweep(path, seeds)) for _ in range(rounds)]
+            peaks.append(sorted(drives, key=lambda one: one["peak_mb"])[rounds // 2])  # allocators keep tens of MB
+    few, large = peaks
+    memory = {"stored": number, **large, "few_planned": few["planned"], "few_peak_mb": few["peak_mb"]}
     total = statistics.median(load["total_s"] for load in loads)
     return [
         measured("store-load", total, numbers={**loads[0], "trials": number}),
@@ -280,11 +283,6 @@ def drive(folder: str) -> dict[str, float]:
     # On Linux, `getrusage` includes the process that started this one.
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return {"planned": planned, "peak_mb": int(status.partition("VmHWM:")[2].split()[0]) / 1024}
-
-
-def _peak(folder: Path, rounds: int) -> dict[str, float]:
-    """Return the median peak. What allocators keep differs by tens of MB from run to run."""
-    return sorted((in_a_process("drive", folder) for _ in range(rounds)), key=lambda one: one["peak_mb"])[rounds // 2]
 
 
 def _decided(folder: Path, number: int) -> float:
