@@ -41,11 +41,8 @@ TRIALS, LONG_STEPS, POINTS = 8, 2000, 256
 
 def parts() -> dict[tuple[str, ...], Callable[[], Sequence[Row]]]:
     """Return what is measured together -> its rows."""
-    return {
-        ("sweep-cpu", "sweep-cpu-2000"): start_rows,
-        ("ray-trial", "ray-tune"): ray_rows,
-        ("store-load", "store-rerun", "store-memory"): store_rows,
-    }
+    store = ("store-load", "store-rerun", "store-memory")
+    return {("sweep-cpu", "sweep-cpu-2000"): start_rows, ("ray-trial", "ray-tune"): ray_rows, store: store_rows}
 
 
 def in_a_process(name: str, *arguments: object) -> dict[str, float]:
@@ -115,11 +112,8 @@ def ray_rows(num_ours: int = 2000, num_tune: int = 100) -> list[Row]:
     Each trial is a stack of its own, which is the worst case. Where the two are compared, Ray is running already.
     """
     ours, tune = in_a_process("ray_ours", num_ours), in_a_process("ray_tune", num_tune)
-    numbers = {
-        "ours_all_ms": 1000 * ours["all_s"] / num_ours,
-        "ours_ms": 1000 * ours["run_s"] / num_ours,
-        "tune_ms": 1000 * tune["run_s"] / num_tune,
-    }
+    numbers = {"ours_all_ms": 1000 * ours["all_s"] / num_ours, "ours_ms": 1000 * ours["run_s"] / num_ours}
+    numbers["tune_ms"] = 1000 * tune["run_s"] / num_tune
     values = {"ray-trial": numbers["ours_all_ms"], "ray-tune": numbers["tune_ms"] / numbers["ours_ms"]}
     return [measured(key, value, numbers=numbers) for key, value in values.items()]
 
@@ -222,10 +216,9 @@ def make_store(folder: Path, seeds: int) -> int:
     from hpxfer.store import Store
 
     spec = load_sweep(_sweep(folder, seeds) / "large.yaml")
-    data = data_ref(spec.data)
-    members = iter(Expansion(spec, data).trials())
-    store = Store.open(folder / spec.name, write=True)
-    while part := [(trial, planted_result(trial, PlantedStore(points=POINTS))) for trial in islice(members, 2000)]:
+    data, store = data_ref(spec.data), Store.open(folder / spec.name, write=True)
+    pairs = ((trial, planted_result(trial, PlantedStore(points=POINTS))) for trial in Expansion(spec, data).trials())
+    while part := list(islice(pairs, 2000)):
         store.append(part)
     store.compact()
     store.save_sweep(spec, data.digest)

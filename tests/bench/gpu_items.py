@@ -260,16 +260,10 @@ def speed(name: str, case: Case, num_trials: int = 1, determinism: str | None = 
     """Print the speed of one stack, and its peak memory."""
     began = time.perf_counter()
     found = rate(case, GPU, num_trials=num_trials, determinism=determinism)
-    say(
-        key=name,
-        tokens_per_s=found.tokens_per_s,
-        tflops=found.flop_per_s / 1e12,
-        params=found.params,
-        trials=num_trials,
-        step_tokens=num_trials * case.batch_tokens,
-        item_s=time.perf_counter() - began,
-        peak_gib=torch.cuda.max_memory_reserved() / 2**30,
-    )
+    speeds = {"tokens_per_s": found.tokens_per_s, "tflops": found.flop_per_s / 1e12, "params": found.params}
+    sizes = {"trials": num_trials, "step_tokens": num_trials * case.batch_tokens}
+    peak = torch.cuda.max_memory_reserved() / 2**30
+    say(key=name, **speeds, **sizes, item_s=time.perf_counter() - began, peak_gib=peak)
 
 
 def planned_stacks() -> None:
