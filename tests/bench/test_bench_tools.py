@@ -131,6 +131,10 @@ def test_the_last_numbers_stand_beside_their_goals() -> None:
         {"key": "layer-512", "value": 1.7, "unit": "x"},
     ]
     assert goal_values(numbers) == {"base-32k": 1.5, "twin-32k": pytest.approx(0.9375), "layer-512": 1.7}
+    every = (
+        {"key": item.name, "tokens_per_s": 1.0, "tflops": 1.0} for item in (*ITEMS, replace(ITEMS[0], name="peak"))
+    )
+    assert len(accept.gpu_rows(every)) == 1 + 7  # the heading, and each goal that is made of rates
     assert "| base trial, 64k tokens a step | unmeasured | 1.6 M tokens/s |" in bench_markdown(ROOT / "results/bench")
 
 
