@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from laws import examples
 from recorded import SkipUnchanged
-from s3_fixtures import s3, s3_names, s3_server  # noqa: F401 - fixtures of several rooms
+from s3_server import s3, s3_names, s3_server  # noqa: F401 - fixtures of several rooms
 
 from hpxfer.data import data_ref
 from hpxfer.spec import SweepSpec, load_sweep

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import datetime
 import json
 import os
@@ -38,7 +37,6 @@ PLANS = ("correct", "kernels", "profile", "trainer", "tune", "late")
 PASSED, FAILED, BAD, UNFINISHED = 0, 1, 2, 3
 _LIMIT = 2.5  # times the usual seconds
 _TAIL = 800
-_PR_SET_PDEATHSIG = 1
 ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "TRITON_INTERPRET": "0",
@@ -132,52 +130,36 @@ def run_items(
     `before` says how items ended in earlier runs. What passed is not repeated. An item whose need failed is skipped. So
     is an item whose need has never run, unless `untested` is true. `keep` stores one line.
     """
-    began, states = time.monotonic(), dict(before)
+    ends, states = time.monotonic() + budget_s, dict(before)
     for item in items:
-        left = budget_s - (time.monotonic() - began)
+        left = max(0.0, ends - time.monotonic())
+        unmet = [f"{need} failed" for need in item.needs if states.get(need) == "failed"]
+        if not untested:
+            never = [need for need in item.needs if states.get(need) not in ("passed", "failed")]
+            unmet += [f"{need} has not passed; run it first, or give --untested" for need in never]
+        if left < item.usual_s:
+            unmet.append(f"it usually takes {item.usual_s:.0f} s, and {left:.0f} s of the budget are left")
         if states.get(item.name) == "passed":
             yield item.name, "passed", 0.0, "passed before"
             continue
-        unmet = why_not(item, states, untested, left)
-        if unmet is None:
-            state, seconds, reason = run_item(item, min(item.limit_s, left), keep)
+        if unmet:
+            state, seconds, reason = "skipped", 0.0, unmet[0]
+            keep({"item": item.name, "ok": False, "skipped": reason})
         else:
-            state, seconds, reason = "skipped", 0.0, unmet
-            keep({"item": item.name, "ok": False, "skipped": unmet})
+            state, seconds, reason = run_item(item, min(item.limit_s, left), keep)
         states[item.name] = state
         yield item.name, state, seconds, reason
 
 
-def why_not(item: Item, states: Mapping[str, str], untested: bool, left_s: float) -> str | None:
-    """Return why an item does not run, or None."""
-    for need in item.needs:
-        if states.get(need) == "failed":
-            return f"{need} failed"
-        if states.get(need) != "passed" and not untested:
-            return f"{need} has not passed; run it first, or give --untested"
-    if left_s < item.usual_s:
-        return f"it usually takes {item.usual_s:.0f} s, and {max(0.0, left_s):.0f} s of the budget are left"
-    return None
-
-
 def run_item(item: Item, limit_s: float, keep: Keep) -> tuple[str, float, str]:
     """Run one item in a process group and a temporary folder of its own. Return its state, seconds, and why."""
-    began = time.monotonic()
+    began, faults = time.monotonic(), list[str]()
     command = item.command or (sys.executable, str(Path(__file__).with_name("gpu_items.py")), item.name)
-    faults: list[str] = []
     with tempfile.TemporaryDirectory(prefix=f"hpxfer-{item.name}-", ignore_cleanup_errors=True) as folder:
-        errors = Path(folder, "stderr")
-        with errors.open("wb") as stderr:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env={**os.environ, **ENVIRONMENT, "TMPDIR": folder},
-                cwd=ROOT,
-                start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),
-            )
+        errors, environment = Path(folder, "stderr"), {**os.environ, **ENVIRONMENT, "TMPDIR": folder}
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors.open("wb")}
+        with pipes["stderr"]:
+            child = subprocess.Popen(command, **pipes, env=environment, cwd=ROOT, start_new_session=True)
             reader = threading.Thread(target=_read, args=(child, item.name, began, keep, faults), daemon=True)
             reader.start()
             in_time = True
@@ -199,12 +181,12 @@ def run_item(item: Item, limit_s: float, keep: Keep) -> tuple[str, float, str]:
         reason = f"killed at its limit of {limit_s:g} s"
     else:
         reason = "; ".join([*([f"exit code {child.returncode}"] if child.returncode else []), *faults])
-    line: dict[str, Any] = {"item": item.name, "ok": not reason, "rc": child.returncode}
-    line["s"] = round(time.monotonic() - began, 1)
+    took = round(time.monotonic() - began, 1)
+    line: dict[str, Any] = {"item": item.name, "ok": not reason, "rc": child.returncode, "s": took}
     if reason:
         line |= {"skipped" if cut_short else "reason": reason, "tail": tail}
     keep(line)
-    return "passed" if not reason else "skipped" if cut_short else "failed", line["s"], reason
+    return "passed" if not reason else "skipped" if cut_short else "failed", took, reason
 
 
 def _read(child: subprocess.Popen[bytes], name: str, began: float, keep: Keep, faults: list[str]) -> None:
@@ -226,20 +208,6 @@ def _read(child: subprocess.Popen[bytes], name: str, began: float, keep: Keep, f
         keep({**data, "of": name, "s": round(time.monotonic() - began, 1)})
     if not count:
         faults.append("it measured nothing")
-
-
-def _die_with(parent: int) -> Callable[[], None] | None:
-    """Return what a child does first so that it is killed when its parent ends. None where the system cannot do it."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def die_with() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return die_with
 
 
 def states_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -284,10 +252,7 @@ def accept(items: Sequence[Item], *, budget_s: float, done: Sequence[Path], outp
 def dry_text(items: Sequence[Item]) -> str:
     """Return the items as a table: what each would need."""
     heads = ("item", "plan", "seconds", "GPU GiB", "depends on", "what")
-    rows = [
-        (one.name, one.plan, f"{one.usual_s:.0f}", f"{one.gib:g}", ", ".join(one.needs) or "-", one.what)
-        for one in items
-    ]
+    rows = [(i.name, i.plan, f"{i.usual_s:.0f}", f"{i.gib:g}", ", ".join(i.needs) or "-", i.what) for i in items]
     head = f"{len(items)} items, {sum(one.usual_s for one in items):.0f} s in all; predicted from an NVIDIA H200"
     return "\n".join([head, *aligned([heads, *rows])])
 

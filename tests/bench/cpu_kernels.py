@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from cpu_steps import MOST, Parts, peak_row, peak_size
-from goals import MOE_SIZES, measured
+from goals import MOE_SIZES, measured, ms_of
 from products import CPU, both_ways, dense, looped, normal, own, random_layer, stock
 
 from hpxfer.bench.clock import Job, interleaved, median, ratio
@@ -35,21 +35,21 @@ def kernel_parts() -> Parts:
 def experts_row(width: int, rounds: int = KERNEL_ROUNDS, num_trials: int = MOST) -> Row:
     """Return the speed of the op over a loop over experts, with the times of the other ways."""
     layer, peak = random_layer(num_trials, 512, width, 4), matmul_peak(CPU, peak_size())
-    jobs = {
-        "own": Job(run=both_ways(lambda: own(layer, TORCH), layer.leaves)),
-        "loop": Job(run=both_ways(lambda: looped(layer), layer.leaves)),
-        "grouped_mm": Job(run=both_ways(stock(layer), layer.leaves)),
-        "dense": Job(run=dense(layer)),
+    runs = {
+        "own": both_ways(lambda: own(layer, TORCH), layer.leaves),
+        "loop": both_ways(lambda: looped(layer), layer.leaves),
+        "grouped_mm": both_ways(stock(layer), layer.leaves),
+        "dense": dense(layer),
     }
-    times = interleaved(jobs, rounds=rounds, device=CPU)
-    seconds = median(times, "own")
+    times = interleaved({name: Job(run=run) for name, run in runs.items()}, rounds=rounds, device=CPU)
+    of_peak = layer.flops / median(times, "own") / peak
     return measured(
         f"experts-{width}",
         ratio(times, "loop", "own"),
-        note=f"{1000 * seconds:.2f} ms, {layer.flops / seconds / peak:.2f} of the matmul peak, "
+        note=f"{1000 * median(times, 'own'):.2f} ms, {of_peak:.2f} of the matmul peak, "
         f"{ratio(times, 'grouped_mm', 'own'):.2f} times an F.grouped_mm layer, "
         f"{ratio(times, 'dense', 'own'):.2f} of a dense FFN of equal FLOPs",
-        numbers={f"{name}_ms": 1000 * median(times, name) for name in jobs} | {"of_peak": layer.flops / seconds / peak},
+        numbers=ms_of(times) | {"of_peak": of_peak},
     )
 
 
@@ -64,13 +64,8 @@ def cross_entropy_row(rounds: int = KERNEL_ROUNDS) -> Row:
         "stock": Job(run=losses),
     }
     times = interleaved(jobs, rounds=rounds, device=CPU)
-    return Row(
-        key="cross-entropy-cpu",
-        what=f"cross entropy and its gradient over F.cross_entropy, {len(logits)} x 128",
-        value=ratio(times, "stock", "own"),
-        unit="x",
-        numbers={f"{name}_ms": 1000 * median(times, name) for name in jobs},
-    )
+    what = f"cross entropy and its gradient over F.cross_entropy, {len(logits)} x 128"
+    return Row(key="cross-entropy-cpu", what=what, value=ratio(times, "stock", "own"), unit="x", numbers=ms_of(times))
 
 
 def moe_parts() -> Parts:
@@ -85,8 +80,7 @@ def moe_row(key: str, rounds: int = MOE_ROUNDS, tokens: int = 1024, width: int =
     Both are the FFNs that the trainer runs, from the residual stream to what the branch adds to it.
     """
     _, count, active = MOE_SIZES[key]
-    times = interleaved(moe_jobs(tokens, width, count, active), rounds=rounds, device=CPU)
-    numbers = {}
+    times, numbers = interleaved(moe_jobs(tokens, width, count, active), rounds=rounds, device=CPU), {}
     for name, found in times.items():
         parts = {"": median(times, name), "low_": min(found), "high_": max(found)}
         numbers |= {f"{name}_{part}ms": 1000 * value for part, value in parts.items()}
@@ -105,36 +99,27 @@ def moe_jobs(tokens: int, width: int, count: int, active: int) -> dict[str, Job]
     hidden, one = 4 * width // active, torch.ones(1)
     maps = Maps(forward=dict.fromkeys(("router", "expert_out", "dense_out"), one), norm_kind="rmsnorm", backend=TORCH)
     dims = {"width": width, "depth": 1, "head_dim": width}
-    shapes = (
-        Shape(**dims, num_experts=count, num_active=active, expert_width=hidden),
-        Shape(**dims, dense_width=active * hidden),
-    )
+    sparse = Shape(**dims, num_experts=count, num_active=active, expert_width=hidden)
     moe, dense_ffn = (
-        FFN(shape=shape, gate=GATES.get("normalized_sigmoid"), maps=maps, route_scale=one * active) for shape in shapes
+        FFN(shape=shape, gate=GATES.get("normalized_sigmoid"), maps=maps, route_scale=one * active)
+        for shape in (sparse, Shape(**dims, dense_width=active * hidden))
     )
-    stream, branch, balance_KE = (
-        normal(1, tokens, width, grad=True),
-        normal(1, tokens, width, std=0.5),
-        torch.zeros(1, count),
-    )
+    stream, branch = normal(1, tokens, width, grad=True), normal(1, tokens, width, std=0.5)
 
     def matrices(kind: str, groups: tuple[int, ...], outer: int) -> dict[str, torch.Tensor]:
-        sizes = {"in": (width, outer), "gate": (width, outer), "out": (outer, width)}
-        return {
-            f"{kind}_{name}": normal(1, *groups, *size, grad=True, std=size[0] ** -0.5) for name, size in sizes.items()
-        }
+        sizes = {f"{kind}_in": (width, outer), f"{kind}_gate": (width, outer), f"{kind}_out": (outer, width)}
+        return {name: normal(1, *groups, *size, grad=True, std=size[0] ** -0.5) for name, size in sizes.items()}
 
     weights = {"router": normal(1, width, count, grad=True, std=width**-0.5), **matrices("expert", (count,), hidden)}
-    dense_weights = matrices("dense", (), active * hidden)
-    norm = {"ffn_norm": torch.ones(1, width)}
-    own_weights, dense_all = weights | norm, dense_weights | norm
+    dense_weights, norm = matrices("dense", (), active * hidden), {"ffn_norm": torch.ones(1, width)}
+    balance_KE = torch.zeros(1, count)
 
     def run_moe() -> torch.Tensor:
-        return moe.moe(own_weights, 0, stream, branch, balance_KE, noise_KE=None, ties_K=None)[1]
+        return moe.moe(weights | norm, 0, stream, branch, balance_KE, noise_KE=None, ties_K=None)[1]
 
     def run_dense() -> torch.Tensor:
-        _, h_KTD = maps.added_norm(dense_all, "ffn_norm", stream, branch)
-        return dense_ffn.dense(dense_all, 0, h_KTD)
+        _, h_KTD = maps.added_norm(dense_weights | norm, "ffn_norm", stream, branch)
+        return dense_ffn.dense(dense_weights | norm, 0, h_KTD)
 
     return {
         "moe_forward": Job(run=torch.no_grad()(run_moe)),

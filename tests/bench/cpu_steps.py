@@ -1,9 +1,8 @@
-"""CPU benchmarks of steps: stacks against the plain ways.
+"""CPU benchmarks of steps: stacks against the plain ways, in steady state, on one thread, in turns in one run.
 
-Whole steps are timed in steady state, on one thread, in turns in one run: batch, forward, backward, update, balancing
-rule, and reading the losses. The rows of the whole machine are wall times of processes that take turns: one worker with
-a stack per core against the plain way with one thread or with as many as there are cores, of which the faster counts.
-Nothing else should run meanwhile.
+A step is batch, forward, backward, update, balancing rule, and reading the losses. The rows of the whole machine are
+wall times of processes that take turns: one worker with a stack per core against the plain way with one thread or with
+as many as there are cores, of which the faster counts. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ import functools
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
-from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from goals import measured
+from goals import measured, ms_of
 from products import CPU, cpu_peak_size, products_and_attention
 from shares import shares_text, step_shares
 from yardsticks import PlainMLPRun, PlainRun
@@ -48,6 +47,7 @@ Parts = dict[tuple[str, ...], Callable[[], Sequence[Row]]]
 SIZES, MOST = (1, 8, 16), 16
 STEPS_ROUNDS, SAMPLE_ROUNDS = 7, 15
 _REPEATS = {32: 4, 64: 2}  # of the work of a round: short steps need more for a steady clock
+peak_size = functools.cache(cpu_peak_size)
 
 
 def repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
@@ -56,11 +56,6 @@ def repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
             run()
 
     return job
-
-
-@functools.cache
-def peak_size() -> int:
-    return cpu_peak_size()
 
 
 def peak_row() -> list[Row]:
@@ -83,21 +78,20 @@ def trainer_parts() -> Parts:
     }
 
 
+def ms_text(numbers: Mapping[str, float], digits: int = 2) -> str:
+    parts = (f"{name.removesuffix('_ms').replace('_', ' ')} {value:.{digits}f}" for name, value in numbers.items())
+    return "ms a trial-step: " + ", ".join(parts)
+
+
 def step_rows(width: int, rounds: int = STEPS_ROUNDS, case: Case | None = None) -> list[Row]:
     """Return the two rows of a width: trials/s over the plain way, and FLOP/s over the peak of the same rounds."""
     with TemporaryDirectory() as folder:
         times, flops, shares = measure(case or cpu_case(width), Path(folder), rounds, _REPEATS.get(width, 1))
-    ms = {name: 1000 * median(times, name) for name in times}
     peak = 2 * peak_size() ** 3 / median(times, "peak")
-    steps = {name: value for name, value in ms.items() if name not in ("products_and_attention", "peak")}
-    limit, reached = (flops / (peak * ms[name] / 1000) for name in ("products_and_attention", f"stacked_{MOST}"))
-    over_plain = measured(
-        f"ratio-{width}",
-        ratio(times, "plain", f"stacked_{MOST}"),
-        note="ms a trial-step: " + ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in steps.items()),
-        numbers={f"{name}_ms": value for name, value in steps.items()}
-        | {f"ratio_at_{size}": ratio(times, "plain", f"stacked_{size}") for size in SIZES},
-    )
+    limit, reached = (flops / peak / median(times, name) for name in ("products_and_attention", f"stacked_{MOST}"))
+    ms = ms_of(times, "plain", *(f"stacked_{size}" for size in SIZES))
+    numbers = ms | {f"ratio_at_{size}": ratio(times, "plain", f"stacked_{size}") for size in SIZES}
+    over_plain = measured(f"ratio-{width}", numbers[f"ratio_at_{MOST}"], note=ms_text(ms), numbers=numbers)
     note = f"products and attention alone, stock operators, reach {limit:.2f}; {shares_text(shares)}"
     numbers = {"products_and_attention_alone": limit, "peak_gflop_per_s": peak / 1e9, **shares}
     return [over_plain, measured(f"share-{width}", reached, note=note, numbers=numbers)]
@@ -110,24 +104,19 @@ def measure(case: Case, folder: Path, rounds: int, repeats: int) -> tuple[Times,
     """
     members, work = trials(case, MOST, folder), MOST * repeats
     shape, setting = members[0].shape, members[0].setting
-    jobs = {"plain": Job(run=repeated(plain_steps(members), repeats), count=work)}
     steps = {size: TrainStep(Stack(trials=members[:size]), setup_for("cpu")) for size in SIZES}
-    for size, step in steps.items():
-        jobs[f"stacked_{size}"] = Job(run=repeated(stacked_step(step), work // size), count=work)
-    alone = repeated(products_and_attention(shape, setting, MOST), repeats)
-    jobs |= {"products_and_attention": Job(run=alone, count=work), "peak": matmul(peak_size(), CPU)}
+    runs = {"plain": repeated(plain_steps(members), repeats)}
+    runs |= {f"stacked_{size}": repeated(stacked_step(step), work // size) for size, step in steps.items()}
+    runs["products_and_attention"] = repeated(products_and_attention(shape, setting, MOST), repeats)
+    jobs = {name: Job(run=run, count=work) for name, run in runs.items()} | {"peak": matmul(peak_size(), CPU)}
     times = interleaved(jobs, rounds=rounds, device=CPU)
-    return times, flops_per_token(shape, setting) * setting.batch_tokens, profiled(steps[MOST])
-
-
-def profiled(step: TrainStep) -> dict[str, float]:
-    """Return the shares of the time of a stack's steps. They start from the stack's present state."""
-    numbers, last = count(), list[Any]()
+    numbers, last, step = count(), list[Any](), steps[MOST]
 
     def forward_backward() -> None:
         last[:] = step.gradients(next(numbers))
 
-    return step_shares(forward_backward, lambda: step.update(*last), steps=3)
+    shares = step_shares(forward_backward, lambda: step.update(*last), steps=3)
+    return times, flops_per_token(shape, setting) * setting.batch_tokens, shares
 
 
 def mixtral_case(width: int) -> Case:
@@ -141,29 +130,17 @@ def mixtral_case(width: int) -> Case:
 
 def mixtral_row(width: int) -> Row:
     """Return the row of the small Mixtral of a width: trials/s over its plain way, beside the nanoGPT in turns."""
-    cases = {"nanogpt": cpu_case(width), "mixtral": mixtral_case(width)}
+    jobs, repeats = {}, _REPEATS.get(width, 1)
     with TemporaryDirectory() as folder:
-        times = beside(cases, Path(folder), STEPS_ROUNDS, _REPEATS.get(width, 1))
-    ms = {name: 1000 * median(times, name) for name in times}
-    ratios = {name: ratio(times, f"{name}_plain", f"{name}_stacked") for name in cases}
-    return measured(
-        f"mixtral-{width}",
-        ratios["mixtral"],
-        note=f"the nanoGPT in the same rounds {ratios['nanogpt']:.2f}; ms a trial-step: "
-        + ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in ms.items()),
-        numbers={f"{name}_ms": value for name, value in ms.items()} | {"nanogpt_ratio": ratios["nanogpt"]},
-    )
-
-
-def beside(cases: Mapping[str, Case], folder: Path, rounds: int, repeats: int = 1) -> Times:
-    """Return the times of each case, in the plain way and in a stack of MOST trials, in turns."""
-    jobs = {}
-    for name, case in cases.items():
-        members = trials(case, MOST, folder)
-        stack = stacked_step(TrainStep(Stack(trials=members), setup_for("cpu")))
-        for way, run in (("plain", plain_steps(members)), ("stacked", stack)):
-            jobs[f"{name}_{way}"] = Job(run=repeated(run, repeats), count=MOST * repeats)
-    return interleaved(jobs, rounds=rounds, device=CPU)
+        for name, case in (("nanogpt", cpu_case(width)), ("mixtral", mixtral_case(width))):
+            members = trials(case, MOST, Path(folder))
+            stack = stacked_step(TrainStep(Stack(trials=members), setup_for("cpu")))
+            for way, run in (("plain", plain_steps(members)), ("stacked", stack)):
+                jobs[f"{name}_{way}"] = Job(run=repeated(run, repeats), count=MOST * repeats)
+        times = interleaved(jobs, rounds=STEPS_ROUNDS, device=CPU)
+    own, other = (ratio(times, f"{name}_plain", f"{name}_stacked") for name in ("mixtral", "nanogpt"))
+    note, ms = f"the nanoGPT in the same rounds {other:.2f}", ms_of(times)
+    return measured(f"mixtral-{width}", own, note=f"{note}; {ms_text(ms)}", numbers=ms | {"nanogpt_ratio": other})
 
 
 def plain_steps(members: tuple[Trial, ...]) -> Callable[[], None]:
@@ -175,14 +152,19 @@ def plain_steps(members: tuple[Trial, ...]) -> Callable[[], None]:
 
 def machine_row(width: int, rounds: int = 5) -> Row:
     """Return trials/s of the whole machine over the plain way. Its workers are started for it."""
-    cores = num_cpus()
-    with TemporaryDirectory() as folder, _workers([*[0] * cores, 1, cores], width, Path(folder)) as pipes:
-        stacked, plain, repeats = pipes[:cores], pipes[cores:], {32: 16, 64: 8, 128: 4}.get(width, 2)
-        fewer = max(1, repeats // 4)  # the plain way takes longer, and its threads much longer on a busy machine
-        times = []
+    cores, times = num_cpus(), []
+    repeats = {32: 16, 64: 8, 128: 4}.get(width, 2)
+    fewer = max(1, repeats // 4)  # the plain way takes longer, and its threads much longer on a busy machine
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        spawn = {"max_workers": 1, "mp_context": multiprocessing.get_context("spawn"), "initializer": _make}
+        workers = [
+            stack.enter_context(ProcessPoolExecutor(**spawn, initargs=(threads, width, Path(folder, str(number)))))
+            for number, threads in enumerate([*[0] * cores, 1, cores])
+        ]
+        _seconds(workers, 1)  # they are ready and warm
         for _ in range(rounds):
-            ours = _seconds(stacked, repeats) / (MOST * repeats * cores)
-            times.append([ours, *(_seconds([pipe], fewer) / (MOST * fewer) for pipe in plain)])
+            ours = _seconds(workers[:cores], repeats) / (MOST * repeats * cores)
+            times.append([ours, *(_seconds([plain], fewer) / (MOST * fewer) for plain in workers[cores:])])
     ms = [1000 * statistics.median(column) for column in zip(*times, strict=True)]
     return measured(
         f"machine-{width}",
@@ -193,59 +175,29 @@ def machine_row(width: int, rounds: int = 5) -> Row:
     )
 
 
-def _seconds(pipes: list[Connection], repeats: int) -> float:
+def _seconds(workers: Sequence[ProcessPoolExecutor], repeats: int) -> float:
     """Return the wall time until all of these workers have done their round."""
     began = time.perf_counter()
-    for pipe in pipes:
-        pipe.send(repeats)
-    for pipe in pipes:
-        pipe.recv()
+    for ended in [worker.submit(_work, repeats) for worker in workers]:
+        ended.result()
     return time.perf_counter() - began
 
 
-@contextmanager
-def _workers(threads: Sequence[int], width: int, folder: Path) -> Iterator[list[Connection]]:
-    """Start one process per number of threads of the plain way; 0 is a stack. Their pipes close at the end, so that
-    they exit.
-    """
-    spawn = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
-    for number, way in enumerate(threads):
-        own_end, worker_end = spawn.Pipe()
-        process = spawn.Process(target=_serve, args=(worker_end, way, width, folder / str(number)), daemon=True)
-        process.start()
-        worker_end.close()
-        pipes.append(own_end)
-        processes.append(process)
-    try:
-        for pipe in pipes:
-            pipe.recv()  # the worker is ready and warm
-        yield pipes
-    finally:
-        for pipe in pipes:
-            pipe.close()
-        for process in processes:
-            process.join()
-
-
-def _serve(pipe: Connection, threads: int, width: int, folder: Path) -> None:
-    """Make the job of a width and run it as often as asked, until the pipe closes."""
+def _make(threads: int, width: int, folder: Path) -> None:
+    """Make the job of a width in a worker: so many threads of the plain way; 0 is a stack."""
+    global _job
     torch.set_num_threads(threads or 1)
     folder.mkdir()
     members = trials(cpu_case(width), MOST, folder)
     if threads:
-        job = plain_steps(members)
+        _job = plain_steps(members)
     else:
         keep_memory()  # as workers do
-        job = stacked_step(TrainStep(Stack(trials=members), setup_for("cpu")))
-    job()
-    pipe.send(None)
-    try:
-        while True:
-            repeated(job, pipe.recv())()
-            pipe.send(None)
-    except EOFError:
-        return
+        _job = stacked_step(TrainStep(Stack(trials=members), setup_for("cpu")))
+
+
+def _work(repeats: int) -> None:
+    repeated(_job, repeats)()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,17 +229,16 @@ def sample_rows(width: int, rounds: int = SAMPLE_ROUNDS) -> list[Row]:
     keep_memory()  # as workers do
     case = SAMPLES[width]
     times = measure_samples(case, rounds)
-    ms = {name: 1000 * median(times, name) for name in ("stacked", "batched", "listed")}
-    note = "ms a trial-step: " + ", ".join(f"{name} {value:.3f}" for name, value in ms.items())
-    numbers = {f"{name}_ms": value for name, value in ms.items()}
-    out = [measured(f"samples-{width}", ratio(times, "batched", "stacked"), note=note, numbers=numbers)]
+    numbers = ms_of(times, "stacked", "batched", "listed")
+    given = {"note": ms_text(numbers, 3), "numbers": numbers}
+    out = [measured(f"samples-{width}", ratio(times, "batched", "stacked"), **given)]
     if width != 128:
         return out
     peak = 2 * peak_size() ** 3 / median(times, "peak")
     share = case.flops / peak * ratio(times, "peak", "stacked") / median(times, "peak")
     return [
         *out,
-        measured(f"samples-list-{width}", ratio(times, "listed", "stacked"), note=note, numbers=numbers),
+        measured(f"samples-list-{width}", ratio(times, "listed", "stacked"), **given),
         measured(f"samples-share-{width}", share, numbers={"peak_gflop_per_s": peak / 1e9, **numbers}),
     ]
 
@@ -300,9 +251,14 @@ def measure_samples(case: SampleCase, rounds: int) -> Times:
     assert isinstance(data, SampleData)
     jobs = {"stacked": Job(run=repeated(stacked_step(step), case.repeats), count=work)}
     jobs["peak"] = matmul(peak_size(), CPU)
+
+    def plain(run: PlainMLPRun, firsts: count[int]) -> None:
+        for batch in zip(*map(torch.from_numpy, data.train_batches(0, next(firsts), work)), strict=True):
+            run.step(*batch)
+
     for name in ("batched", "listed"):
         run = PlainMLPRun(step.state.stack.trials[0], step.state, listed=name == "listed")
-        jobs[name] = Job(run=_sample_steps(run, data, work), count=work)
+        jobs[name] = Job(run=functools.partial(plain, run, count(step=work)), count=work)
     return interleaved(jobs, rounds=rounds, device=CPU)
 
 
@@ -325,20 +281,8 @@ def sample_trials(case: SampleCase, num_trials: int, folder: Path, steps: int = 
     }
     spec = parse_sweep(write_yaml(sweep), "bench")
     shape = {"shape": spec.base_shape, "base": spec.base_shape, "parameterization": None}
-    setting = setting_of(spec, data_ref(spec.data))
-    return tuple(
-        Trial(id=f"bench-{k}", setting=setting, hps=HPs(lr=0.01 * (1 + k / num_trials)), seed=0, **shape)
-        for k in range(num_trials)
+    setting, hps = (
+        setting_of(spec, data_ref(spec.data)),
+        [HPs(lr=0.01 * (1 + k / num_trials)) for k in range(num_trials)],
     )
-
-
-def _sample_steps(run: PlainMLPRun, data: SampleData, steps: int) -> Callable[[], None]:
-    """Return a job: some steps of one trial in a plain way."""
-    firsts = count(step=steps)
-
-    def job() -> None:
-        batches = data.train_batches(0, next(firsts), steps)
-        for inputs, targets in zip(*map(torch.from_numpy, batches), strict=True):
-            run.step(inputs, targets)
-
-    return job
+    return tuple(Trial(id=f"bench-{k}", setting=setting, hps=one, seed=0, **shape) for k, one in enumerate(hps))

@@ -41,11 +41,8 @@ TRIALS, LONG_STEPS, POINTS = 8, 2000, 256
 
 def parts() -> dict[tuple[str, ...], Callable[[], Sequence[Row]]]:
     """Return what is measured together -> its rows."""
-    return {
-        ("sweep-cpu", "sweep-cpu-2000"): start_rows,
-        ("ray-trial", "ray-tune"): ray_rows,
-        ("store-load", "store-rerun", "store-memory"): store_rows,
-    }
+    store = ("store-load", "store-rerun", "store-memory")
+    return {("sweep-cpu", "sweep-cpu-2000"): start_rows, ("ray-trial", "ray-tune"): ray_rows, store: store_rows}
 
 
 def in_a_process(name: str, *arguments: object) -> dict[str, float]:
@@ -67,18 +64,16 @@ def start_rows(case: Case = CASE, rounds: int = 3) -> list[Row]:
         members = trials(case, TRIALS, Path(folder))
         runs = {"stacked": [list(pack(members, Device()))], "cold": [[Stack(trials=(trial,))] for trial in members]}
         ways = {name: [spent(stacks) for _ in range(rounds)] for name, stacks in runs.items()}
-
-    def at(name: str, steps: int) -> list[float]:
-        return [wall + trained * (steps / case.steps - 1) for wall, trained in ways[name]]
-
+    starts = {
+        f"{name}_start_s": statistics.median((wall - trained) / len(runs[name]) for wall, trained in found)
+        for name, found in ways.items()
+    }
     out = []
     for key, steps in (("sweep-cpu", case.steps), ("sweep-cpu-2000", LONG_STEPS)):
-        numbers = {f"{name}_s": statistics.median(at(name, steps)) for name in ways}
-        for name, found in ways.items():
-            starts = [(wall - trained) / len(runs[name]) for wall, trained in found]
-            numbers[f"{name}_start_s"] = statistics.median(starts)
-        pairs = zip(at("stacked", steps), at("cold", steps), strict=True)
-        out.append(measured(key, statistics.median(b / a for a, b in pairs), numbers=numbers))
+        more = steps / case.steps - 1
+        took = {name: [wall + trained * more for wall, trained in found] for name, found in ways.items()}
+        over = statistics.median(b / a for a, b in zip(took["stacked"], took["cold"], strict=True))
+        out.append(measured(key, over, numbers={f"{n}_s": statistics.median(s) for n, s in took.items()} | starts))
     return out
 
 
@@ -86,17 +81,22 @@ def spent(runs: Sequence[Sequence[Stack]]) -> tuple[float, float]:
     """Return the seconds of running each list of stacks in its own worker process, one after the other: all of them,
     and those inside the trials.
     """
-    trained: list[float] = []
-
-    def take(_: Stack, event: Event) -> None:
-        if isinstance(event, Ended):
-            assert event.results[0].status != "failed", event.results[0].error
-            trained.append(event.results[0].wall_s)
-
-    start = time.perf_counter()
+    start, take = time.perf_counter(), Results()
     for stacks in runs:
         LocalExecutor(workers=1).run(once(stacks), TrainStack("cpu"), take)
-    return time.perf_counter() - start, sum(trained)
+    return time.perf_counter() - start, sum(result.wall_s for result in take.found)
+
+
+class Results:
+    """Takes the events of an executor and keeps the results."""
+
+    def __init__(self) -> None:
+        self.found: list[TrialResult] = []
+
+    def __call__(self, _: Stack, event: Event) -> None:
+        if isinstance(event, Ended):
+            assert all(result.status != "failed" for result in event.results), event.results[0].error
+            self.found += event.results
 
 
 class Nothing:
@@ -112,11 +112,8 @@ def ray_rows(num_ours: int = 2000, num_tune: int = 100) -> list[Row]:
     Each trial is a stack of its own, which is the worst case. Where the two are compared, Ray is running already.
     """
     ours, tune = in_a_process("ray_ours", num_ours), in_a_process("ray_tune", num_tune)
-    numbers = {
-        "ours_all_ms": 1000 * ours["all_s"] / num_ours,
-        "ours_ms": 1000 * ours["run_s"] / num_ours,
-        "tune_ms": 1000 * tune["run_s"] / num_tune,
-    }
+    numbers = {"ours_all_ms": 1000 * ours["all_s"] / num_ours, "ours_ms": 1000 * ours["run_s"] / num_ours}
+    numbers["tune_ms"] = 1000 * tune["run_s"] / num_tune
     values = {"ray-trial": numbers["ours_all_ms"], "ray-tune": numbers["tune_ms"] / numbers["ours_ms"]}
     return [measured(key, value, numbers=numbers) for key, value in values.items()]
 
@@ -140,13 +137,12 @@ def ray_ours(count: str) -> dict[str, float]:
 
     with TemporaryDirectory() as folder:
         members = trials(Case(**{**vars(CASE), "steps": 1}), int(count), Path(folder))
-    ended: list[TrialResult] = []
+    take = Results()
 
     def run() -> int:
         executor = RayExecutor(Placement(resources=ResourcesSpec(device="cpu")))
-        take = lambda _, event: ended.extend(event.results if isinstance(event, Ended) else ())  # noqa: E731
         executor.run(once([Stack(trials=(trial,)) for trial in members]), Nothing(), take)
-        return sum(result.status == "finished" for result in ended)
+        return sum(result.status == "finished" for result in take.found)
 
     return _with_ray(run, int(count))
 
@@ -199,11 +195,12 @@ def store_rows(stored: int = 667, planned: int = 3334, small: int = 4, rounds: i
         number = make_store(folder, stored)
         loads = [in_a_process("load", folder) for _ in range(rounds)]
         rerun = [_decided(folder, number) for _ in range(rounds)]
-        few, large = (
-            _peak(_sweep(path, seeds), rounds) for path, seeds in ((folder / "few", small), (folder, planned))
-        )
-    memory = {"stored": number, "planned": large["planned"], "peak_mb": large["peak_mb"]}
-    memory |= {"few_planned": few["planned"], "few_peak_mb": few["peak_mb"]}
+        peaks = []
+        for path, seeds in ((folder / "few", small), (folder, planned)):
+            drives = [in_a_process("drive", _sweep(path, seeds)) for _ in range(rounds)]
+            peaks.append(sorted(drives, key=lambda one: one["peak_mb"])[rounds // 2])  # allocators keep tens of MB
+    few, large = peaks
+    memory = {"stored": number, **large, "few_planned": few["planned"], "few_peak_mb": few["peak_mb"]}
     total = statistics.median(load["total_s"] for load in loads)
     return [
         measured("store-load", total, numbers={**loads[0], "trials": number}),
@@ -219,10 +216,9 @@ def make_store(folder: Path, seeds: int) -> int:
     from hpxfer.store import Store
 
     spec = load_sweep(_sweep(folder, seeds) / "large.yaml")
-    data = data_ref(spec.data)
-    members = iter(Expansion(spec, data).trials())
-    store = Store.open(folder / spec.name, write=True)
-    while part := [(trial, planted_result(trial, PlantedStore(points=POINTS))) for trial in islice(members, 2000)]:
+    data, store = data_ref(spec.data), Store.open(folder / spec.name, write=True)
+    pairs = ((trial, planted_result(trial, PlantedStore(points=POINTS))) for trial in Expansion(spec, data).trials())
+    while part := list(islice(pairs, 2000)):
         store.append(part)
     store.compact()
     store.save_sweep(spec, data.digest)
@@ -280,11 +276,6 @@ def drive(folder: str) -> dict[str, float]:
     # On Linux, `getrusage` includes the process that started this one.
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return {"planned": planned, "peak_mb": int(status.partition("VmHWM:")[2].split()[0]) / 1024}
-
-
-def _peak(folder: Path, rounds: int) -> dict[str, float]:
-    """Return the median peak. What allocators keep differs by tens of MB from run to run."""
-    return sorted((in_a_process("drive", folder) for _ in range(rounds)), key=lambda one: one["peak_mb"])[rounds // 2]
 
 
 def _decided(folder: Path, number: int) -> float:

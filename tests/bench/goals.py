@@ -1,4 +1,4 @@
-"""Goals: the rows of each table with what they should reach and what other codes reach, in the order of the tables."""
+"""Goals: the rows of each table with what they should reach and what other codes reach, from goals.yaml."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from hpxfer.bench.clock import Times, median
 from hpxfer.bench.rates import CPU_WIDTHS
 from hpxfer.host.output import aligned
 from hpxfer.plan.speeds import Record, Row, latest
@@ -29,104 +32,36 @@ class Goal:
     at_most: bool = False  # the goal is an upper bound
 
 
-_RATIOS = dict(zip(CPU_WIDTHS, (4.0, 3.0, 2.0, 1.5), strict=True))
-_SHARES = {32: (0.41, "0.28: a plain prototype"), 128: (0.63, "0.53: a plain prototype")}
-_SAMPLES = "its stack of 16 over a plain way with batched experts"
-_TWIN = "over its dense twin of equal active FLOPs"
-_MOE = "MoE layer forward and backward over F.grouped_mm"
-_STACK = "64 trials of d 128, 4 layers, 8k tokens a step: stacked over one at a time"
-
-
-def _widths(key: str, what: str, goals: Mapping[int, tuple[Any, ...]], unit: str = "x") -> list[Goal]:
-    return [Goal(f"{key}-{w}", f"width {w}: {what}", unit, *goals.get(w, ())) for w in CPU_WIDTHS]
-
-
 # A token's active width stays 8 x 128 = 1024 at width 256. Along capacity the experts become more. Along granularity
 # they become more and smaller, and a token uses more of them: key -> (axis, experts, active).
 MOE_SIZES = {f"cpu-capacity-{count}": ("capacity", count, 8) for count in (8, 16, 32, 64, 128)} | {
     f"cpu-granularity-{active}": ("granularity", 8 * active, active) for active in (2, 4, 8, 16, 32)
 }
 _MOE_WHAT = "{}: E{}A{} h{} over a dense SwiGLU FFN of width 1024, forward and backward"
-TABLES = {
-    "trainer": (
-        "The trainer on a CPU",
-        (
-            *_widths(
-                *("machine", "trials/s of all cores, stacks of 16 over the plain way"),
-                {width: (goal,) for width, goal in _RATIOS.items()},
-            ),
-            *_widths("ratio", "the same of one core, one thread each", {w: (goal,) for w, goal in _RATIOS.items()}),
-            *_widths("share", "model FLOP/s over the float32 matmul peak", _SHARES, "of peak"),
-            *_widths("mixtral", "a small Mixtral, its stack of 16 over its plain way", {}),
-            Goal("samples-32", f"MLP mixture, width 32: {_SAMPLES}", "x", 4.5),
-            Goal("samples-128", f"MLP mixture, width 128: {_SAMPLES}", "x", 2.2),
-            Goal("samples-list-128", "the same over a loop over the experts", "x", 5.0),
-            Goal("samples-share-128", "the same: model FLOP/s over the float32 matmul peak", "of peak", 0.5),
-        ),
-    ),
-    "kernels": (
-        "Kernels on a CPU",
-        tuple(_widths("experts", "experts forward and backward over a loop over experts, K = 16", {})),
-    ),
-    "moe": (
-        "A MoE layer on a CPU",
-        tuple(
-            Goal(key, _MOE_WHAT.format(axis, count, active, 1024 // active), "x")
-            for key, (axis, count, active) in MOE_SIZES.items()
-        ),
-    ),
-    "sweep": (
-        "A sweep on a CPU",
-        (
-            Goal(
-                "sweep-cpu",
-                "8 trials of width 32 and 200 steps: one persistent worker with stacks over cold processes one by one",
-                "x",
-            ),
-            Goal("sweep-cpu-2000", "the same, extrapolated to 2,000 steps", "x"),
-            Goal(
-                "ray-trial",
-                "one of 2,000 trials that do nothing, a stack each, through our Ray executor, Ray's own start included",
-                *("ms", 10.0, "", True),
-            ),
-            Goal(
-                "ray-tune",
-                "one of 100 trials that do nothing through plain Ray Tune (reuse_actors) over the same, Ray being "
-                "there",
-                *("x", 20.0),
-            ),
-            Goal("store-load", "loading 20,010 trials and their curves of 256 points and more", "s", 2.0, at_most=True),
-            Goal("store-rerun", "`hpxfer plan` of those 20,010, all done, start-up included", *("s", 3.0, "", True)),
-            Goal(
-                "store-memory",
-                "the driver's peak, 100,020 trials planned and 20,010 stored, over 120 planned",
-                *("MB", 200.0, "", True),
-            ),
-        ),
-    ),
+
+
+def _goals(key: str, what: str, unit: str, *of: Any) -> list[Goal]:
+    """Return the goals of a row of goals.yaml."""
+    if "{w}" not in key:
+        return [Goal(key, what, unit, *of)]
+    every = [[column[place] for column in of] for place in range(len(CPU_WIDTHS))]
+    return [Goal(key.format(w=w), what.format(w=w), unit, *own) for w, own in zip(CPU_WIDTHS, every, strict=True)]
+
+
+TABLES: dict[str, tuple[str, list[Goal]]] = {
+    name: (table["title"], [goal for row in table["rows"] for goal in _goals(*row)])
+    for name, table in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")).items()
 }
-GPU = (
-    Goal(
-        "base-32k",
-        "base trial (d 512, 8 layers, E4A1, vocabulary 50304, context 1024), 32k tokens a step",
-        *("M tokens/s", 1.6),
-        "1.67: dense 50M, vocabulary 8192, H100; 0.46: GPT-2 124M; predicted: 1.46, tied 1.53",
-    ),
-    Goal("base-64k", "base trial, 64k tokens a step", "M tokens/s", 1.6, "as above"),
-    Goal("twin-32k", f"base {_TWIN}, 32k", "of tokens/s", 0.95, "0.76: nanochat; predicted: 0.94"),
-    Goal("large-mfu", "d 2048, 16 layers, E4A1, 2.1B in all, 64k tokens a step", "MFU", 0.45),
-    Goal("large-twin", f"the same {_TWIN}", "of tokens/s", 0.85),
-    Goal("stack-64", _STACK, "x trials/hour", 4.5, "predicted: 3 to 4.5"),
-    Goal("strict", "base trial, 32k: strict over fast", "of the speed", 0.9, "predicted: 0.6 to 0.7"),
-    Goal("layer-512", f"{_MOE}, d = h = 512, 64k tokens", "x", 1.5, "predicted: 1.6 to 2.0"),
-    Goal("layer-1024", f"{_MOE}, d = h = 1024, 64k tokens", "x", 1.2),
-    Goal("layer-2048", f"{_MOE}, d = h = 2048, 64k tokens", "x", 1.2, "predicted: 1.05 to 1.2"),
-    Goal("rate-2048", "the same at 2048", "TFLOP/s", 500.0, "413: pure Triton, H100; predicted: 450 to 500"),
-    Goal("cross-entropy", "cross entropy and its gradient in place, 16k x 50304, bf16", "of copy bandwidth"),
-    Goal("adamw", "AdamW of 64 trials, 28 bytes a parameter", "of copy bandwidth"),
-    Goal("routing", "routing of 64k tokens to 4 experts", "us"),
+TABLES["moe"][1].extend(
+    Goal(key, _MOE_WHAT.format(axis, n, a, 1024 // a), "x") for key, (axis, n, a) in MOE_SIZES.items()
 )
-_GOALS = {goal.key: goal for goal in (*(goal for _, rows in TABLES.values() for goal in rows), *GPU)}
+_, GPU = TABLES.pop("gpu")
+_GOALS = {goal.key: goal for goals in (*(rows for _, rows in TABLES.values()), GPU) for goal in goals}
+
+
+def ms_of(times: Times, *names: str) -> dict[str, float]:
+    """Return NAME_ms -> the median milliseconds of these jobs, or of all."""
+    return {f"{name}_ms": 1000 * median(times, name) for name in names or times}
 
 
 def measured(key: str, value: float, *, note: str = "", numbers: Mapping[str, float] | None = None) -> Row:
@@ -188,9 +123,9 @@ def finite(value: object) -> bool:
 
 def gpu_rows(numbers: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the lines of the table of the goals that the numbers of an acceptance reach to."""
-    rows = [measured(key, value) for key, value in goal_values(numbers).items()]
-    known = {row.key for row in rows}
-    return list(aligned([HEADINGS, *_cells([goal for goal in GPU if goal.key in known], rows)]))
+    found = goal_values(numbers)
+    rows = [measured(key, value) for key, value in found.items()]
+    return list(aligned([HEADINGS, *_cells([goal for goal in GPU if goal.key in found], rows)]))
 
 
 def _markdown(title: str, cells: Iterable[Sequence[str]]) -> str:

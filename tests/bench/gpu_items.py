@@ -6,9 +6,11 @@ names the error.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +25,7 @@ from xml.etree import ElementTree
 
 import torch
 from accept import ITEMS, ROOT
-from goals import measured
+from goals import measured, ms_of
 from products import Layer, both_ways, copy_peak, normal, own, random_layer, stock
 
 from hpxfer.bench.cases import Case, trials
@@ -36,6 +38,7 @@ from hpxfer.train.step import TrainStep
 from hpxfer.trial.stack import Stack
 
 ROUNDS, TOKENS, EXPERTS = 15, 65536, 4
+_PR_SET_PDEATHSIG = 1
 GPU = torch.device("cuda")
 RATES: dict[str, tuple[Any, ...]] = {  # item -> case, trials at once, determinism
     "r-base-32k": (base_case(32768),),
@@ -109,6 +112,12 @@ def seconds(jobs: dict[str, Callable[[], object]]) -> dict[str, tuple[float, ...
     return interleaved({name: Job(run=graphed(run)) for name, run in jobs.items()}, rounds=ROUNDS, device=GPU)
 
 
+def us_of(jobs: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Return NAME_us -> the median microseconds of the replays of each job."""
+    times = seconds(jobs)
+    return {f"{name}_us": 1e6 * median(times, name) for name in times}
+
+
 def environment() -> None:
     """Print the GPU, the versions and the peaks."""
     import triton
@@ -129,12 +138,10 @@ def layer(width: int) -> None:
         if (chosen := own_by(made, products)) is not None:
             jobs[f"by_{products}"] = chosen
     times = seconds(jobs)
-    rates = {name: made.flops / median(times, name) / 1e12 for name in jobs}
-    numbers = {f"{name}_ms": 1000 * median(times, name) for name in jobs}
-    numbers |= {f"{name}_tflop_per_s": value for name, value in rates.items()}
-    say(**asdict(measured(f"layer-{width}", ratio(times, "grouped_mm", "own"), numbers=numbers)))
+    rates = {f"{name}_tflop_per_s": made.flops / median(times, name) / 1e12 for name in jobs}
+    say(**asdict(measured(f"layer-{width}", ratio(times, "grouped_mm", "own"), numbers=ms_of(times) | rates)))
     if width == 2048:
-        say(**asdict(measured("rate-2048", rates["own"])))
+        say(**asdict(measured("rate-2048", rates["own_tflop_per_s"])))
     say(key=f"parts-{width}", us=launches(run))
 
 
@@ -202,7 +209,7 @@ def row_kernels() -> None:
         say(**asdict(measured(key, num_bytes / took / copy, numbers=found)))
     gates, bias = torch.sigmoid(normal(1, TOKENS, EXPERTS, device=GPU)), torch.zeros(1, EXPERTS, device=GPU)
     route = lambda: group_rows(choose_experts(gates, bias, 1, 1, **given), EXPERTS, **given)  # noqa: E731
-    say(**asdict(measured("routing", 1e6 * median(seconds({"routing": route}), "routing"))))
+    say(**asdict(measured("routing", us_of({"routing": route})["routing_us"])))
 
 
 def router() -> None:
@@ -219,8 +226,8 @@ def router() -> None:
         routed = route(x, y, w, **given)
         return routed.stream + routed.h + routed.logits.sum(-1, keepdim=True).to(routed.h.dtype)
 
-    times = seconds({"forward": lambda: route(x, y, w, **given), "forward_backward": both_ways(joined, (x, y, w))})
-    say(key="router", **{f"{name}_us": 1e6 * median(times, name) for name in times}, tokens=tokens, width=width)
+    jobs = {"forward": lambda: route(x, y, w, **given), "forward_backward": both_ways(joined, (x, y, w))}
+    say(key="router", **us_of(jobs), tokens=tokens, width=width)
 
 
 def heads() -> None:
@@ -246,24 +253,17 @@ def heads() -> None:
     for name, call, leaves in (("norm", norms, (x, y, gain)), ("heads", placed, (x, head_gain))):
         for kernels, run in (("triton", lambda c=call: c(triton)), ("torch", torch.compile(lambda c=call: c(TORCH)))):
             jobs[f"{name}_{kernels}"] = both_ways(run, leaves)
-    times = seconds(jobs)
-    say(key="heads", **{f"{name}_us": 1e6 * median(times, name) for name in times}, tokens=tokens, width=width)
+    say(key="heads", **us_of(jobs), tokens=tokens, width=width)
 
 
 def speed(name: str, case: Case, num_trials: int = 1, determinism: str | None = None) -> None:
     """Print the speed of one stack, and its peak memory."""
     began = time.perf_counter()
     found = rate(case, GPU, num_trials=num_trials, determinism=determinism)
-    say(
-        key=name,
-        tokens_per_s=found.tokens_per_s,
-        tflops=found.flop_per_s / 1e12,
-        params=found.params,
-        trials=num_trials,
-        step_tokens=num_trials * case.batch_tokens,
-        item_s=time.perf_counter() - began,
-        peak_gib=torch.cuda.max_memory_reserved() / 2**30,
-    )
+    speeds = {"tokens_per_s": found.tokens_per_s, "tflops": found.flop_per_s / 1e12, "params": found.params}
+    sizes = {"trials": num_trials, "step_tokens": num_trials * case.batch_tokens}
+    peak = torch.cuda.max_memory_reserved() / 2**30
+    say(key=name, **speeds, **sizes, item_s=time.perf_counter() - began, peak_gib=peak)
 
 
 def planned_stacks() -> None:
@@ -301,12 +301,8 @@ def memory(name: str, case: Case, num_trials: int) -> None:
     """Print the peak memory of a few steps, as allocated and as reserved, beside that of the plan's model."""
     stack, _ = steps(case, num_trials)
     planned, reserved = stack_bytes(*_sizes(stack), cuda=True), torch.cuda.max_memory_reserved()
-    more = {
-        "reserved_gib": reserved / 2**30,
-        "planned_gib": planned / 2**30,
-        "reserved_over_planned": reserved / planned,
-    }
-    say(key=name, **_beside_model(stack, ONE), **more)
+    more = {"reserved_gib": reserved / 2**30, "planned_gib": planned / 2**30}
+    say(key=name, **_beside_model(stack, ONE), **more, reserved_over_planned=reserved / planned)
 
 
 def _sizes(stack: Stack) -> tuple[Any, Any, int]:
@@ -350,15 +346,14 @@ def measure(name: str) -> None:
 
     whole = {"env": environment, "k-rows": row_kernels, "k-router": router, "k-heads": heads}
     whole |= {"r-stack-planned": planned_stacks, "r-pieces": pieces, "p-base-32k": base_profile}
-    number = int(name.rpartition("-")[2]) if name.startswith(("k-layer-", "tune-")) else 0
     if name in RATES:
         speed(name, *RATES[name])
     elif name in MEMORIES:
         memory(name, *MEMORIES[name])
-    elif number:
-        (tune if name.startswith("tune") else layer)(number)
-    else:
+    elif name in whole:
         whole[name]()
+    else:
+        (tune if name.startswith("tune") else layer)(int(name.rpartition("-")[2]))
 
 
 def main(name: str) -> int:
@@ -376,6 +371,8 @@ def main(name: str) -> int:
 
 
 if __name__ == "__main__":
+    if sys.platform == "linux":  # it is killed when its parent ends
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     code = main(sys.argv[1])
     with suppress(OSError):
         sys.stdout.flush()

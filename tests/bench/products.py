@@ -5,6 +5,7 @@ Letters: K trials, T tokens per trial, M = K*T, D width, E experts, H hidden fea
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,25 +67,21 @@ def products_and_attention(shape: Shape, setting: Setting, num_trials: int) -> C
     groups, rows = num_trials * shape.num_experts, num_trials * tokens * shape.num_active
     ends = torch.arange(1, groups + 1, dtype=torch.int32) * (rows // groups)
 
+    def op(run: Callable[..., Tensor], *sizes: tuple[int, ...]) -> Callable[[], object]:
+        inputs = [normal(*size, grad=True) for size in sizes]
+        return both_ways(lambda: run(*inputs), inputs)
+
     def product(inner: int, outer: int) -> Callable[[], object]:
-        x, w = normal(num_trials, tokens, inner, grad=True), normal(num_trials, inner, outer, grad=True)
-        return both_ways(lambda: torch.bmm(x, w), (x, w))
+        return op(torch.bmm, (num_trials, tokens, inner), (num_trials, inner, outer))
 
     def grouped(inner: int, outer: int) -> Callable[[], object]:
-        x, w = normal(rows, inner, grad=True), normal(groups, inner, outer, grad=True)
-        return both_ways(lambda: F.grouped_mm(x, w, offs=ends), (x, w))
+        return op(functools.partial(F.grouped_mm, offs=ends), (rows, inner), (groups, inner, outer))
 
     heads = (num_trials * tokens // setting.context, shape.query_heads, setting.context, shape.head_dim)
-    q, k, v = (normal(*heads, grad=True) for _ in range(3))
-    attention = both_ways(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), (q, k, v))
+    attention = op(functools.partial(F.scaled_dot_product_attention, is_causal=True), heads, heads, heads)
     block = [*[product(dim, dim)] * 4, attention, product(dim, shape.num_experts), grouped(dim, hidden)]
     jobs = [*[*block, grouped(hidden, dim)] * shape.depth, product(dim, setting.vocab_size)]
-
-    def run() -> None:
-        for job in jobs:
-            job()
-
-    return run
+    return lambda: [job() for job in jobs]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +154,7 @@ def looped(layer: Layer) -> Tensor:
     for k, (x, gate) in enumerate(zip(layer.x_MD.chunk(num_trials), layer.gate_M.chunk(num_trials), strict=True)):
         out = torch.zeros_like(x)
         for expert in range(num_experts):
-            token = (layer.chosen_KT[k] == expert).nonzero().squeeze(1)
-            group = k * num_experts + expert
+            token, group = (layer.chosen_KT[k] == expert).nonzero().squeeze(1), k * num_experts + expert
             h = F.gelu(x[token] @ layer.w_in_GDH[group]) @ layer.w_out_GHD[group]
             out.index_add_(0, token, gate[token].unsqueeze(1) * h)
         parts.append(out)
@@ -169,10 +165,8 @@ def dense(layer: Layer) -> Callable[[], object]:
     """Return a job: a dense FFN of equal FLOPs, forward and backward: each trial's tokens through its first expert."""
     num_trials = len(layer.chosen_KT)
     x = layer.x_MD.detach().view(num_trials, -1, layer.x_MD.shape[1]).requires_grad_()
-    w_in, w_out = (
-        weight.detach()[:: len(weight) // num_trials].contiguous().requires_grad_()
-        for weight in (layer.w_in_GDH, layer.w_out_GHD)
-    )
+    firsts = (weight.detach()[:: len(weight) // num_trials] for weight in (layer.w_in_GDH, layer.w_out_GHD))
+    w_in, w_out = (weight.contiguous().requires_grad_() for weight in firsts)
     return both_ways(lambda: torch.bmm(F.gelu(torch.bmm(x, w_in)), w_out), (x, w_in, w_out))
 
 

@@ -58,9 +58,7 @@ GROUPS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The rates that a step is predicted from: by default those of an NVIDIA H200, a product of 8192^3 bfloat16
-    numbers, and a copy with reads and writes counted.
-    """
+    """The rates that a step is predicted from: of an H200, a product of 8192^3 bfloat16 numbers and a copy."""
 
     flop_per_s: float = 790e12
     byte_per_s: float = 4.3e12
@@ -88,13 +86,9 @@ class Part:
             "gaps": self.launches * GAP_S,
         }
 
-    def bound(self, machine: Machine) -> str:
-        times = self.times(machine)
-        return max(times, key=lambda bound: times[bound])
-
     def seconds(self, machine: Machine) -> float:
-        times = self.times(machine)
-        return max(times["products"], times["memory"]) + times["gaps"]
+        products, memory, gaps = self.times(machine).values()
+        return max(products, memory) + gaps
 
 
 def parts_of(shape: Shape, setting: Setting) -> tuple[Part, ...]:
@@ -170,14 +164,11 @@ def rows_of(name: str, machine: Machine, measured_us: Mapping[str, float]) -> li
     parts = parts_of(trial.shape, trial.setting)
     left, rows = dict(measured_us), []
     for part in sorted(parts, key=lambda part: -part.seconds(machine)):
-        if not measured_us:
-            cell = UNMEASURED
-        elif part.group in left:
+        cell = f"see {part.group}" if part.group in measured_us else "not found" if measured_us else UNMEASURED
+        if part.group in left:
             cell = _ms(left.pop(part.group) / 1e6)
-        else:
-            cell = f"see {part.group}" if part.group in measured_us else "not found"
-        counted = part.name, f"{part.flops / 1e9:.0f}", f"{part.num_bytes / 1e9:.2f}"
-        rows.append((*counted, part.bound(machine), _ms(part.seconds(machine)), cell))
+        counted, times = (f"{part.flops / 1e9:.0f}", f"{part.num_bytes / 1e9:.2f}"), part.times(machine)
+        rows.append((part.name, *counted, max(times, key=times.__getitem__), _ms(part.seconds(machine)), cell))
     rows += [(group, "", "", "", "", _ms(us / 1e6)) for group, us in left.items()]
     seconds = sum(part.seconds(machine) for part in parts)
     total = _ms(sum(measured_us.values()) / 1e6) if measured_us else UNMEASURED
@@ -196,12 +187,9 @@ def measured_groups(name: str, folder: Path) -> dict[str, float]:
 def groups_of(kernels: Sequence[Sequence[Any]]) -> dict[str, float]:
     """Return group -> microseconds of a profile: rows (microseconds, launches, name) of the kernels of one step."""
     out: dict[str, float] = {}
+    words = [(group, word) for group, words in GROUPS.items() for word in words.split()]
     for us, _, name in kernels:
-        fits = (
-            group
-            for group, words in GROUPS.items()
-            if any(f"={name}" == word if word.startswith("=") else word in name for word in words.split())
-        )
+        fits = (group for group, word in words if (f"={name}" == word if word[0] == "=" else word in name))
         group = next(fits, "others")
         out[group] = out.get(group, 0.0) + float(us)
     return out

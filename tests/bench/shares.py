@@ -14,18 +14,16 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 PARTS = ("products", "attention", "elementwise", "routing", "loss", "optimizer", "rest")
 _OPTIMIZER, _STEP = "hpxfer.bench: update", "hpxfer.bench: step"
-# Substrings of the names of operators and of their callers, in lower case.
+# Substrings of the names of operators and of their callers, in lower case, and whole names of those that compute none.
 _ATTENTION = ("scaled_dot_product", "attention", "_flash_")
 _PRODUCTS = ("mm", "matmul", "linear", "einsum", "mkldnn")
 _LOSS = ("cross_entropy", "nll_loss", "log_softmax", "logsumexp", "_head")
 _ROUTING = ("index", "gather", "scatter", "sort", "bincount", "cumsum", "embedding", "nonzero")
-# Whole names of operators that compute nothing.
-_VIEW_NAMES = (
+_VIEWS = (
     "select slice narrow view reshape flatten _unsafe_view _reshape_alias as_strided expand t transpose permute unbind "
     "split split_with_sizes chunk unsqueeze squeeze alias item _local_scalar_dense detach lift_fresh empty empty_like "
     "empty_strided resize_"
 )
-_VIEWS = frozenset(_VIEW_NAMES.split())
 
 
 def step_shares(forward_backward: Callable[[], object], update: Callable[[], object], steps: int) -> dict[str, float]:
@@ -38,28 +36,31 @@ def step_shares(forward_backward: Callable[[], object], update: Callable[[], obj
                 with record_function(_OPTIMIZER):
                     update()
     events = profiled.events()
-    total = sum(event.cpu_time_total for event in events if event.name == _STEP)
     spent = dict.fromkeys(PARTS, 0.0)
     for event in events:
-        spent[part_of(_chain(event))] += event.self_cpu_time_total
+        spent[part_of(event)] += event.self_cpu_time_total
     # The profiler's own cost between operators is in no event. It counts as rest, like the time of Python there.
+    total = sum(event.cpu_time_total for event in events if event.name == _STEP)
     spent["rest"] += max(0.0, total - sum(spent.values()))
     return {part: seconds / sum(spent.values()) for part, seconds in spent.items()}
 
 
-def part_of(chain: tuple[str, ...]) -> str:
+def part_of(event: Any) -> str:
     """Return the part of a step that an operator belongs to, by its name and then by the names of its callers."""
-    name, callers = chain[0].lower(), [event_name.lower() for event_name in chain]
-    own = name.rpartition("::")[2]
-    if _OPTIMIZER.lower() in callers:
+    callers = [event.name.lower()]
+    while (event := event.cpu_parent) is not None:
+        callers.append(event.name.lower())
+    own = callers[0].rpartition("::")[2]
+    torch_own = callers[0].startswith("aten::")
+    if _OPTIMIZER in callers:
         return "optimizer"
     if any(mark in caller for caller in callers for mark in _ATTENTION):
         return "attention"
-    if name.startswith("aten::") and any(mark in own for mark in _PRODUCTS):
+    if torch_own and any(mark in own for mark in _PRODUCTS):
         return "products"
     if any(mark in caller for caller in callers for mark in _LOSS):
         return "loss"
-    if not name.startswith("aten::") or own in _VIEWS:
+    if not torch_own or own in _VIEWS.split():
         return "rest"
     return "routing" if any(mark in own for mark in _ROUTING) else "elementwise"
 
@@ -68,11 +69,3 @@ def shares_text(shares: dict[str, float]) -> str:
     """Return the shares as a sentence, the largest first."""
     parts = sorted(shares.items(), key=lambda part: -part[1])
     return "profile: " + ", ".join(f"{part} {share:.0%}" for part, share in parts)
-
-
-def _chain(event: Any) -> tuple[str, ...]:
-    names = []
-    while event is not None:
-        names.append(str(event.name))
-        event = event.cpu_parent
-    return tuple(names)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from command_line import hpxfer
+from fixture_types import Capsys, Patch
+from there import there
+from tiny_trials import one_thread
 
-from hpxfer.bench import clock, command, rates
+from hpxfer.bench import command, rates
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import Job, interleaved, median, ratio
 from hpxfer.bench.machine import bench_device
 from hpxfer.bench.rates import BASE, LARGE, SMALL, Rate, cpu_case, cpu_row, progress, rate, steady
-from hpxfer.cli import main
 from hpxfer.data import open_data
 from hpxfer.errors import HpxferError
 from hpxfer.model.cost import count_params, flops_per_token
@@ -26,13 +29,14 @@ from hpxfer.plan.speeds import SPEEDS, Row, append, latest
 from hpxfer.train import trainer
 from hpxfer.trial.stack import Stack
 
+__all__ = ["one_thread"]  # as benchmarks run
 CPU = torch.device("cpu")
 ROW = Row(key="width-32", what="width 32", value=4.5, unit="M tokens/s", numbers={"us_per_token": 5.0})
 TINY = Case(width=16, depth=2, head_dim=8, vocab_size=48, context=16, batch_tokens=64, steps=6)
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+def made(monkeypatch: Patch) -> dict[str, object]:
     """Made-up rows: key -> what comes back from its measurement, or is raised by it."""
     found: dict[str, object] = {"width-32": ROW}
 
@@ -45,25 +49,23 @@ def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return found
 
 
-def bench(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Return exit code, stdout and stderr of `hpxfer bench`."""
-    sys.argv = ["hpxfer", "bench", *map(str, arguments)]
-    with pytest.raises(SystemExit) as end:
-        main()
-    out = capsys.readouterr()
-    return int(end.value.code or 0), out.out, out.err
-
-
-def test_it_prints_a_table_and_appends(
-    made: dict[str, object], capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_it_prints_a_table_and_appends_and_a_single_row_leaves_the_others(
+    made: dict[str, object], capsys: Capsys, tmp_path: Path
 ) -> None:
-    code, out, _ = bench(capsys, "--device", "cpu", "--output", tmp_path)
+    other = made["width-64"] = replace(ROW, key="width-64")
+    given = ("bench", "--device", "cpu", "--output", tmp_path)
+    code, out, _ = hpxfer(capsys, *given)
     assert code == 0
     assert "4.5 M tokens/s" in out
     assert f"written:\n  {tmp_path / 'speeds.jsonl'}" in out
-    found = latest(tmp_path, SPEEDS, "cpu")
-    assert found is not None
-    assert (found.rows, found.command) == ((ROW,), "hpxfer bench --device cpu")
+    later = made["width-32"] = replace(ROW, value=5.5)
+    made["width-64"] = RuntimeError("not asked for")
+    made["large"] = None  # a case that does not fit
+    code, out, _ = hpxfer(capsys, *given, "--row", "width-32", "--row", "large", "--json")
+    assert code == 0
+    assert [row["value"] for row in json.loads(out)["rows"]] == [5.5, 4.5]
+    found = there(latest(tmp_path, SPEEDS, "cpu"))
+    assert (found.rows, found.command) == ((later, other), "hpxfer bench --device cpu")
     assert set(found.machine) == {"cpu", "cores", "threads"}
     assert set(found.versions) == {"hpxfer", "torch", "python"}
 
@@ -73,27 +75,7 @@ def test_each_row_is_on_the_disk_before_the_next_begins(made: dict[str, object],
     made["b"] = RuntimeError("out of memory")
     with pytest.raises(RuntimeError, match="out of memory"):
         command.run_bench("cpu", tmp_path)
-    found = latest(tmp_path, SPEEDS, "cpu")
-    assert found is not None
-    assert found.rows == (ROW,)
-
-
-def test_a_single_row_is_measured_and_the_others_stay(
-    made: dict[str, object], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    other = made["width-64"] = replace(ROW, key="width-64")
-    assert bench(capsys, "--device", "cpu", "--output", tmp_path)[0] == 0
-    later = made["width-32"] = replace(ROW, value=5.5)
-    made["width-64"] = RuntimeError("not asked for")
-    made["large"] = None  # a case that does not fit
-    code, out, _ = bench(
-        capsys, "--row", "width-32", "--row", "large", "--device", "cpu", "--output", tmp_path, "--json"
-    )
-    assert code == 0
-    assert [row["value"] for row in json.loads(out)["rows"]] == [5.5, 4.5]
-    found = latest(tmp_path, SPEEDS, "cpu")
-    assert found is not None
-    assert (found.rows, found.command) == ((later, other), "hpxfer bench --device cpu")
+    assert there(latest(tmp_path, SPEEDS, "cpu")).rows == (ROW,)
 
 
 @pytest.mark.parametrize(
@@ -105,29 +87,24 @@ def test_a_single_row_is_measured_and_the_others_stay(
     ],
 )
 def test_bad_input_is_refused_before_anything_is_measured(
-    made: dict[str, object],
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    made: dict[str, object], arguments: list[str], message: str, capsys: Capsys, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     made["width-32"] = RuntimeError("measured")
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    code, out, err = bench(capsys, *arguments)
+    code, out, err = hpxfer(capsys, "bench", *arguments)
     assert (code, out) == (2, "")
     assert message in err
 
 
-def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_is_refused_where_there_is_none(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert bench_device("auto").type == bench_device("cpu").type == "cpu"
     with pytest.raises(HpxferError, match="--device cuda needs a CUDA device that torch sees, got none"):
         bench_device("cuda")
 
 
-def test_a_plan_counts_with_what_was_measured_on_this_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_counts_with_what_was_measured_on_this_cpu(tmp_path: Path, monkeypatch: Patch) -> None:
     """The rows are those of a core that takes 2 us per token and makes 10 GFLOP/s."""
     monkeypatch.setattr(rates, "cpu_case", lambda width: replace(TINY, steps=40))
     row = cpu_row(32, rounds=1)
@@ -142,7 +119,11 @@ def test_a_plan_counts_with_what_was_measured_on_this_cpu(tmp_path: Path, monkey
     assert rate_of(CPU_CORE, "float32", tmp_path).source == "measured 2026-11 on one core of a two-core AMD EPYC"
 
 
-def test_the_rows_of_a_gpu_are_what_a_plan_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rows_of_a_gpu_are_what_a_plan_reads_and_a_case_that_does_not_fit_is_left_out(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=2**30))
+    assert rates.alone_row("large", LARGE, torch.device("cuda"), 1.0) is None
     found = Rate(tokens_per_s=2e6, flop_per_s=4e14, params=10**9)
     monkeypatch.setattr(rates, "rate_if_it_fits", lambda case, device, num_trials=1: found)
     monkeypatch.setattr(rates, "matmul_peak", lambda device: 8e14)
@@ -154,15 +135,7 @@ def test_the_rows_of_a_gpu_are_what_a_plan_reads(tmp_path: Path, monkeypatch: py
     assert [row.numbers["step_tokens"] for row in rows if row and row.key.startswith("stack")] == [8192, 65536, 524288]
 
 
-def test_a_case_that_does_not_fit_a_gpu_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Small:
-        total_memory = 2**30
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Small)
-    assert rates.alone_row("large", LARGE, torch.device("cuda"), 1.0) is None
-
-
-def test_the_rate_of_a_tiny_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_of_a_tiny_case(monkeypatch: Patch) -> None:
     monkeypatch.setattr(trainer, "PROGRESS_S", 0.01)
     found = rate(replace(TINY, steps=100), CPU, num_trials=2, determinism="strict")
     assert found.tokens_per_s > 0
@@ -170,12 +143,11 @@ def test_the_rate_of_a_tiny_case(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.params > 0
 
 
-def test_a_rate_leaves_out_the_start_and_the_remainder() -> None:
+def test_a_rate_leaves_out_the_start_and_the_remainder_and_a_run_too_short_or_diverging_has_none(
+    tmp_path: Path,
+) -> None:
     marks = [(100.0, 5), (101.0, 40), (102.0, 20), (104.0, 60), (104.5, 10**9)]
     assert steady(marks) == 30.0
-
-
-def test_a_run_too_short_or_diverging_has_no_rate(tmp_path: Path) -> None:
     with pytest.raises(HpxferError, match="needs 3 intervals between reports of progress, got 0; give more steps"):
         rate(TINY, CPU)
     (member,) = trials(replace(TINY, steps=40), 1, tmp_path)
@@ -186,7 +158,7 @@ def test_a_run_too_short_or_diverging_has_no_rate(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_rate_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_on_cuda(monkeypatch: Patch) -> None:
     monkeypatch.setattr(trainer, "PROGRESS_S", 0.01)
     assert rate(replace(TINY, steps=400), torch.device("cuda")).tokens_per_s > 0
 
@@ -210,33 +182,25 @@ def test_a_dense_twin_has_equal_active_flops(case: Case, tmp_path: Path) -> None
     assert case != LARGE or 2.0e9 < count_params(moe.shape, moe.setting).total < 2.2e9
 
 
-def test_every_round_runs_every_job_once_and_the_order_alternates() -> None:
+def test_every_round_runs_every_job_once_in_turn_and_a_ratio_is_taken_within_rounds() -> None:
     calls: list[str] = []
     jobs = {name: Job(run=lambda name=name: calls.append(name)) for name in "abc"}  # type: ignore[misc]
     times = interleaved(jobs, rounds=3, device=CPU)
     assert "".join(calls) == "cba" + "abc" + "cba" + "abc"
     assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3, "c": 3}
+    times = {"a": (8.0, 50.0, 9.0), "b": (1.0, 10.0, 3.0)}
+    assert ratio(times, "a", "b") == 5.0
+    assert median(times, "a") == 9.0
 
 
-def test_the_first_round_and_the_preparation_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    at = [0.0]
-    monkeypatch.setattr(clock, "now", lambda device: at[0])
-    took = iter([100.0, 6.0, 8.0])
+def test_the_first_round_the_preparation_and_waiting_are_not_counted(monkeypatch: Patch) -> None:
+    """The clock of a CPU is that of this process's work: time that passes without any is not seen."""
+    at, took = [0.0], iter([100.0, 6.0, 8.0])
 
-    def wait(seconds: float) -> None:
+    def work(seconds: float) -> None:
         at[0] += seconds
 
-    job = Job(prepare=lambda: wait(1000.0), run=lambda: wait(next(took)), count=2)
+    monkeypatch.setattr(time, "process_time", lambda: at[0])
+    job = Job(prepare=lambda: work(1000.0), run=lambda: work(next(took)), count=2)
     assert interleaved({"a": job}, rounds=2, device=CPU) == {"a": (3.0, 4.0)}
-
-
-def test_on_a_cpu_waiting_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock is that of this process's work: time that passes without any is not seen."""
-    monkeypatch.setattr(time, "process_time", lambda: 7.0)
     assert interleaved({"wait": Job(run=lambda: time.sleep(0.001))}, rounds=2, device=CPU) == {"wait": (0.0, 0.0)}
-
-
-def test_a_ratio_is_taken_within_rounds() -> None:
-    times = {"a": (2.0, 40.0, 9.0), "b": (1.0, 10.0, 3.0)}
-    assert ratio(times, "a", "b") == 3.0
-    assert median(times, "a") == 9.0

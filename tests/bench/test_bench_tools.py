@@ -24,8 +24,11 @@ import torch
 import tune_blocks
 from accept import ITEMS, PLANS, Item, run_items, states_of
 from cpu_steps import SAMPLES, SampleCase, sample_trials
+from fixture_types import Capsys, Patch
 from goals import TABLES, bench_markdown, goal_values
 from roofline import CASES, Machine, parts_of, trial_of
+from there import there
+from tiny_trials import one_thread
 from tolerances import same_run
 from yardsticks import PlainMLPRun, PlainRun
 
@@ -39,6 +42,7 @@ from hpxfer.train.state import TrainState
 from hpxfer.train.step import TrainStep
 from hpxfer.trial.stack import Stack
 
+__all__ = ["one_thread"]  # as benchmarks run
 ROOT = Path(__file__).parents[2]
 TINY = Case(width=16, depth=2, head_dim=8, vocab_size=48, context=16, batch_tokens=64, steps=6)
 MIXTRAL = replace(TINY, like="mixtral", num_experts=8, num_active=2, kv_heads=1)
@@ -97,7 +101,7 @@ def test_every_row_of_a_table_is_measured_by_a_part() -> None:
 
 
 @pytest.mark.slow
-def test_steps_and_layers_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_steps_and_layers_are_measured(monkeypatch: Patch, tmp_path: Path) -> None:
     for module in (cpu_steps, cpu_kernels):
         monkeypatch.setattr(module, "peak_size", lambda: 64)
     rows = [*cpu_steps.step_rows(128, 1, replace(TINY, steps=100)), cpu_kernels.experts_row(32, 1, 2)]
@@ -107,8 +111,7 @@ def test_steps_and_layers_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert [job.run() for job in jobs.values()]
     monkeypatch.setitem(run_bench.BENCHES, "kernels", lambda: {("experts-32",): lambda: [rows[2]]})
     assert run_bench.main(["kernels", "--output", str(tmp_path)]) == 0
-    found = latest(tmp_path, "kernels", "cpu")
-    assert found is not None
+    found = there(latest(tmp_path, "kernels", "cpu"))
     assert (found.rows, found.command) == ((rows[2],), "python tests/bench/run_bench.py kernels")
 
 
@@ -128,6 +131,10 @@ def test_the_last_numbers_stand_beside_their_goals() -> None:
         {"key": "layer-512", "value": 1.7, "unit": "x"},
     ]
     assert goal_values(numbers) == {"base-32k": 1.5, "twin-32k": pytest.approx(0.9375), "layer-512": 1.7}
+    every = (
+        {"key": item.name, "tokens_per_s": 1.0, "tflops": 1.0} for item in (*ITEMS, replace(ITEMS[0], name="peak"))
+    )
+    assert len(accept.gpu_rows(every)) == 1 + 7  # the heading, and each goal that is made of rates
     assert "| base trial, 64k tokens a step | unmeasured | 1.6 M tokens/s |" in bench_markdown(ROOT / "results/bench")
 
 
@@ -184,13 +191,9 @@ def test_an_acceptance_keeps_each_number_and_says_why_an_item_did_not_pass() -> 
     )
     states = {name: state for name, (state, _) in ended.items()}
     assert states == {
-        "good": "passed",
-        "bad": "failed",
-        "after": "skipped",
-        "untested": "skipped",
-        "infinite": "failed",
-        "long": "skipped",
-        "before": "passed",
+        **dict.fromkeys(("good", "before"), "passed"),
+        **dict.fromkeys(("bad", "infinite"), "failed"),
+        **dict.fromkeys(("after", "untested", "long"), "skipped"),
     }
     assert ended["after"][1] == "bad failed"
     assert ended["bad"][1] == "exit code 1; MemoryError: 3 GiB"
@@ -231,7 +234,7 @@ def test_the_items_are_there_once_after_what_they_need_and_their_tests_exist() -
 
 
 @pytest.mark.parametrize("name", [one.name for one in ITEMS if not one.tests])
-def test_every_item_has_its_measurement(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_item_has_its_measurement(name: str, monkeypatch: Patch) -> None:
     """The measurements themselves need a GPU; which one an item calls, and with what, does not."""
     called: list[str] = []
     names = ("environment", "layer", "row_kernels", "router", "heads", "speed", "planned_stacks", "memory", "pieces")
@@ -243,9 +246,7 @@ def test_every_item_has_its_measurement(name: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_an_item_of_tests_counts_them_and_an_error_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_item_of_tests_counts_them_and_an_error_is_named(capsys: Capsys, tmp_path: Path, monkeypatch: Patch) -> None:
     good, bad = "def test_a(): pass\n", "def test_b(): raise AssertionError\n"
     for number, (text, code) in enumerate(((good, 0), (good + bad, 1), ("", 5))):
         (tmp_path / f"test_{number}.py").write_text(text)
@@ -258,16 +259,14 @@ def test_an_item_of_tests_counts_them_and_an_error_is_named(
     assert json.loads(capsys.readouterr().out) == {"error": "ZeroDivisionError: division by zero"}
 
 
-def test_without_a_gpu_every_item_is_listed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gpu_every_item_is_listed(capsys: Capsys, monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert accept.main(["--dry"]) == 0
     assert accept.main(["--plan", "tune"]) == accept.UNFINISHED
     assert capsys.readouterr().out.splitlines()[-1].split()[0] == "tune-512"
 
 
-def test_the_fastest_candidate_that_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_candidate_that_runs_is_found(monkeypatch: Patch) -> None:
     entry = next(one for one in table()["sm90"] if one.dtype_bytes == 2)
     drawn = tune_blocks.Sample(x=None, dy=None, weights=None, gate=None, rows=None)
     monkeypatch.setattr(tune_blocks, "sample", lambda *given, **more: drawn)
@@ -279,8 +278,6 @@ def test_the_fastest_candidate_that_runs_is_found(monkeypatch: pytest.MonkeyPatc
             raise RuntimeError("too many registers")
         return 1.0 if config.m == 64 else 2.0
 
-    found = tune_blocks.best(
-        replace(entry, m=32), torch.device("cpu"), clock=clock, tell=lambda **line: told.append(line)
-    )
-    assert found == replace(entry, m=64)
+    given = {"clock": clock, "tell": lambda **line: told.append(line)}
+    assert tune_blocks.best(replace(entry, m=32), torch.device("cpu"), **given) == replace(entry, m=64)
     assert told[2]["skipped"] == "RuntimeError: too many registers"

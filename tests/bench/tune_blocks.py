@@ -42,29 +42,22 @@ class Sample:
 def sample(config: Config, *, gated: bool, device: torch.device) -> Sample:
     """Return a layer of the largest shape that `config` covers."""
     size, num_rows = config.max_features or _WIDEST, (config.max_rows or _MOST_ROWS) * _GROUPS
-    dtype = torch.bfloat16 if config.dtype_bytes == 2 else torch.float32
-
-    def normal(*sizes: int) -> Tensor:
-        return torch.randn(sizes, device=device, dtype=dtype)
-
-    w_gate = normal(_GROUPS, size, size) if gated else None
+    given: Any = {"device": device, "dtype": torch.bfloat16 if config.dtype_bytes == 2 else torch.float32}
+    w_in, w_gate, w_out = (torch.randn(_GROUPS, size, size, **given) for _ in range(3))
     order = torch.randperm(num_rows, device=device).to(torch.int32)
     ends = torch.arange(1, _GROUPS + 1, device=device, dtype=torch.int32) * (num_rows // _GROUPS)
-    weights = Weights(normal(_GROUPS, size, size), w_gate, normal(_GROUPS, size, size), None, None, None)
-    given = {"gate": torch.rand(num_rows, 1, device=device), "rows": Rows(order, order, ends)}
-    return Sample(x=normal(num_rows, size), dy=normal(num_rows, size), weights=weights, **given)
+    x, dy = (torch.randn(num_rows, size, **given) for _ in range(2))
+    weights = Weights(w_in, w_gate if gated else None, w_out, None, None, None)
+    rows, gate = Rows(order, order, ends), torch.rand(num_rows, 1, device=device)
+    return Sample(x=x, dy=dy, weights=weights, gate=gate, rows=rows)
 
 
 def step(config: Config, drawn: Sample) -> Callable[[], object]:
     """Return a function that runs the layer forward and backward, with the products that the config names."""
-    layer = Layer(
-        rows=drawn.rows,
-        num_active=1,
-        groups_at_once=_GROUPS,
-        activation="gelu" if drawn.weights.w_gate is None else "swiglu",
-        config=config,
-        tiles=grouped_launch.tiles_of(drawn.rows.ends, drawn.x.shape[0], config.m),
-    )
+    activation = "gelu" if drawn.weights.w_gate is None else "swiglu"
+    tiles = grouped_launch.tiles_of(drawn.rows.ends, drawn.x.shape[0], config.m)
+    given: Any = {"num_active": 1, "groups_at_once": _GROUPS, "activation": activation, "config": config}
+    layer = Layer(rows=drawn.rows, tiles=tiles, **given)
 
     def run() -> object:
         _, u, v = experts.forward(layer, drawn.x, drawn.weights, drawn.gate)
@@ -75,28 +68,25 @@ def step(config: Config, drawn: Sample) -> Callable[[], object]:
 
 def candidates(config: Config, field: str) -> Iterator[Config]:
     """Yield `config` with other values of one of its fields, of the sizes that fit its class."""
-    wide = config.dtype_bytes == 2 and (config.max_features or _WIDEST) > 128
-    k = 64 if config.dtype_bytes == 2 else 32
+    is_bf16 = config.dtype_bytes == 2
+    wide = is_bf16 and (config.max_features or _WIDEST) > 128
+    simple = {"m": (32, 64, 128), "programs": _PROGRAMS}
+    simple["products"] = ("triton", "library") if is_bf16 else ()  # F.grouped_mm takes bf16 alone
     values: Sequence[Any]
-    match field:
-        case "m":
-            values = (32, 64, 128)
-        case "programs":
-            values = _PROGRAMS
-        case "products":
-            values = ("triton", "library") if config.dtype_bytes == 2 else ()  # F.grouped_mm takes bf16 alone
-        case "gradient":
-            sides = ((128, 128), (128, 256)) if wide else ((64, 64), (64, 128))
-            choices = itertools.product(sides, (32, 64), (4, 8), (3, 4))
-            values = [Gradient(i=i, o=o, n=n, warps=warps, stages=stages) for (i, o), n, warps, stages in choices]
-        case _:
-            columns = [n // 2 if field == "gated" else n for n in ((128, 256) if wide else (64, 128))]
-            choices = itertools.product(columns, ((4, None), (8, None), (8, 128)), (3, 4))
-            values = [Product(n=n, k=k, warps=w, stages=stages, registers=r) for n, (w, r), stages in choices]
+    if field in simple:
+        values = simple[field]
+    elif field == "gradient":
+        sides = ((128, 128), (128, 256)) if wide else ((64, 64), (64, 128))
+        choices = itertools.product(sides, (32, 64), (4, 8), (3, 4))
+        values = [Gradient(i=i, o=o, n=n, warps=warps, stages=stages) for (i, o), n, warps, stages in choices]
+    else:
+        columns = [n // 2 if field == "gated" else n for n in ((128, 256) if wide else (64, 128))]
+        choices = itertools.product(columns, ((4, None), (8, None), (8, 128)), (3, 4))
+        k = 64 if is_bf16 else 32
+        values = [Product(n=n, k=k, warps=w, stages=stages, registers=r) for n, (w, r), stages in choices]
     for value in values:
         if value != getattr(config, field):
-            blocks: dict[str, Any] = {field: value}
-            yield replace(config, **blocks)
+            yield replace(config, **{field: value})
 
 
 def best(

@@ -16,11 +16,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +32,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import Job, interleaved, median
-from hpxfer.bench.rates import LARGE, base_case, small_case
+from hpxfer.bench.rates import BASE, LARGE, base_case, small_case
 from hpxfer.kernels import adamw
 from hpxfer.kernels.backend import TORCH
 from hpxfer.model.gpt import ffn, forward, linear
@@ -45,100 +46,64 @@ _MOST_STEPS = 1024  # the trainer has room for the losses of so many steps
 BF16 = torch.bfloat16
 
 
-def moe_rows(x_MD: Tensor, up_EDH: Tensor, down_EHD: Tensor, gate_M1: Tensor, chosen_M: Tensor) -> Tensor:
-    """Return a top-1 MoE layer by F.grouped_mm."""
-    order_M = torch.argsort(chosen_M, stable=True)
-    back_M = torch.argsort(order_M)
-    load_E = (chosen_M.unsqueeze(1) == torch.arange(len(up_EDH), device=x_MD.device)).sum(0)
-    ends_E = load_E.cumsum(0).to(torch.int32)
-    return grouped_rows(x_MD, up_EDH, down_EHD, gate_M1, order_M, back_M, ends_E)
-
-
-def grouped_rows(
+def moe_rows(
     x_MD: Tensor, up_EDH: Tensor, down_EHD: Tensor, gate_M1: Tensor, order_M: Tensor, back_M: Tensor, ends_E: Tensor
 ) -> Tensor:
+    """Return a top-1 MoE layer by F.grouped_mm."""
     rows = F.grouped_mm(permuted(x_MD, order_M, back_M), up_EDH.to(BF16), offs=ends_E)
     down = F.grouped_mm(F.gelu(rows), down_EHD.to(BF16), offs=ends_E)
     return permuted(down, back_M, order_M) * gate_M1.to(BF16)
 
 
-def cross_entropy(h_TD: Tensor, readout_VD: Tensor, targets_T: Tensor) -> Tensor:
-    """Return the loss of every token."""
-    logits = h_TD @ readout_VD.to(BF16).T
-    return F.cross_entropy(logits.float(), targets_T, reduction="none")
+class Plain(nn.Module):
+    """The base model with float32 weights, computed in bfloat16. Its weights are copies of a stack's first trial."""
 
-
-class Experts(nn.Module):
-    """The weights of all experts of a layer."""
-
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: Trial, weights: Any) -> None:
         super().__init__()
         shape = trial.shape
-        self.up = nn.Parameter(torch.empty(shape.num_experts, shape.width, shape.expert_width))
-        self.down = nn.Parameter(torch.empty(shape.num_experts, shape.expert_width, shape.width))
-
-
-class Plain(nn.Module):
-    """The base model with float32 weights, computed in bfloat16."""
-
-    def __init__(self, trial: Trial) -> None:
-        super().__init__()
-        shape, setting = trial.shape, trial.setting
-        self.heads, self.head_dim, self.width = shape.query_heads, shape.head_dim, shape.width
-        self.embedding = nn.Embedding(setting.vocab_size, shape.width)
-        self.position = nn.Parameter(torch.empty(setting.context, shape.width))
-        square = lambda outer: nn.ParameterList(  # noqa: E731
-            nn.Parameter(torch.empty(shape.width, outer)) for _ in range(shape.depth)
-        )
-        self.qkv, self.out, self.router = square(3 * shape.width), square(shape.width), square(shape.num_experts)
-        self.experts = nn.ModuleList(Experts(trial) for _ in range(shape.depth))
-        self.readout = nn.Parameter(torch.empty(setting.vocab_size, shape.width))
+        self.heads, self.head_dim, self.depth = shape.query_heads, shape.head_dim, shape.depth
+        own = {name: [copy[0] for copy in copies] for name, copies in weights.items()}
+        own["qkv"] = [torch.cat(parts, 1) for parts in zip(*(own.pop(f"attn_{part}") for part in "qkv"), strict=True)]
+        own["readout"] = [own["readout"][0].T]
+        for name, copies in own.items():
+            setattr(self, name, nn.ParameterList(nn.Parameter(copy.detach().contiguous().clone()) for copy in copies))
         self.register_buffer("bias", torch.zeros(shape.depth, shape.num_experts))
         self.register_buffer("load", torch.zeros(shape.depth, shape.num_experts))
 
     def block(self, index: int, x_BSD: Tensor) -> Tensor:
-        size = x_BSD.shape
-        h = F.layer_norm(x_BSD, size[-1:])
-        q, k, v = (
-            part.view(*size[:2], self.heads, self.head_dim).transpose(1, 2)
-            for part in (h @ self.qkv[index].to(BF16)).chunk(3, -1)
-        )
+        size, qkv = x_BSD.shape, F.layer_norm(x_BSD, x_BSD.shape[-1:]) @ self.qkv[index].to(BF16)
+        q, k, v = (part.view(*size[:2], self.heads, self.head_dim).transpose(1, 2) for part in qkv.chunk(3, -1))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1 / self.head_dim)
-        x_BSD = x_BSD + y.transpose(1, 2).reshape(size) @ self.out[index].to(BF16)
+        x_BSD = x_BSD + y.transpose(1, 2).reshape(size) @ self.attn_out[index].to(BF16)
         h_MD = F.layer_norm(x_BSD, size[-1:]).flatten(0, 1)
         gates = torch.sigmoid(h_MD.float() @ self.router[index])
-        chosen_M = (gates.detach() + self.bias[index]).argmax(-1)
-        experts = self.experts[index]
-        y_MD = moe_rows(h_MD, experts.up, experts.down, gates.gather(1, chosen_M.unsqueeze(1)), chosen_M)
+        chosen_M1 = (gates.detach() + self.bias[index]).argmax(-1, keepdim=True)
+        order_M = torch.argsort(chosen_M1.flatten(), stable=True)
+        load_E = (chosen_M1 == torch.arange(gates.shape[1], device=x_BSD.device)).sum(0)
+        given = order_M, torch.argsort(order_M), load_E.cumsum(0).to(torch.int32)
+        y_MD = moe_rows(h_MD, self.expert_in[index], self.expert_out[index], gates.gather(1, chosen_M1), *given)
         with torch.no_grad():
-            shares = (chosen_M.unsqueeze(1) == torch.arange(gates.shape[1], device=h.device)).float().mean(0)
-            self.load[index] = shares
+            self.load[index] = load_E / len(h_MD)
         return x_BSD + y_MD.view(size)
 
     def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
-        x = (self.embedding(inputs_BS) + self.position).to(BF16)
-        for index in range(len(self.experts)):
+        x = (F.embedding(inputs_BS, self.embedding[0]) + self.position[0]).to(BF16)
+        for index in range(self.depth):
             x = self.block(index, x)
-        h_TD, targets_T = F.layer_norm(x, x.shape[-1:]).flatten(0, 1), targets_BS.flatten()
+        h_TD, readout_VD = F.layer_norm(x, x.shape[-1:]).flatten(0, 1), self.readout[0].to(BF16)
         if hasattr(F, "linear_cross_entropy"):
-            loss: Tensor = F.linear_cross_entropy(h_TD, self.readout.to(BF16), targets_T)
-            return loss
-        return cross_entropy(h_TD, self.readout, targets_T).mean()
+            return F.linear_cross_entropy(h_TD, readout_VD, targets_BS.flatten())
+        return F.cross_entropy((h_TD @ readout_VD.T).float(), targets_BS.flatten())
 
 
 class PlainStep:
     """A captured step of the plain way, on one batch."""
 
     def __init__(self, trial: Trial, weights: Any, inputs: Tensor, targets: Tensor) -> None:
-        self.model = Plain(trial).cuda()
-        with torch.no_grad():
-            fill(self.model, weights)
-        hps = trial.hps
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=hps.lr, betas=(hps.beta1, hps.beta2), eps=hps.eps, fused=True, capturable=True
-        )
+        self.model, hps, self.given = Plain(trial, weights).to(inputs.device), trial.hps, (inputs, targets)
+        given = {"lr": hps.lr, "betas": (hps.beta1, hps.beta2), "eps": hps.eps}
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), **given, fused=True, capturable=inputs.is_cuda)
         self.compiled = torch.compile(self.model)
-        self.given = inputs, targets
         self.rate, self.kappa = hps.router_bias_lr, trial.shape.kappa
 
     def __call__(self) -> Tensor:
@@ -152,24 +117,10 @@ class PlainStep:
         return loss.detach()
 
 
-def fill(model: Plain, weights: Any) -> None:
-    """Copy the weights of a stack of one trial."""
-    one = {name: [copy[0] for copy in copies] for name, copies in weights.items()}
-    model.embedding.weight.copy_(one["embedding"][0])
-    model.position.copy_(one["position"][0])
-    model.readout.copy_(one["readout"][0].T)
-    for index in range(len(model.experts)):
-        model.qkv[index].copy_(torch.cat([one[name][index] for name in ("attn_q", "attn_k", "attn_v")], 1))
-        model.out[index].copy_(one["attn_out"][index])
-        model.router[index].copy_(one["router"][index])
-        model.experts[index].up.copy_(one["expert_in"][index])
-        model.experts[index].down.copy_(one["expert_out"][index])
-
-
 def torch_experts(x_MD, w_in, w_gate, w_out, gate_MA, groups, num_active, *, backend, **_):  # type: ignore[no-untyped-def]
     assert num_active == 1
     assert w_gate is None
-    return grouped_rows(x_MD, w_in, w_out, gate_MA, groups.slot.long(), groups.row.long(), groups.ends)
+    return moe_rows(x_MD, w_in, w_out, gate_MA, groups.slot.long(), groups.row.long(), groups.ends)
 
 
 def torch_head(h_KTD: Tensor, readout_KDV: Tensor, targets_KT: Tensor, *, backend: Any) -> Tensor:
@@ -181,11 +132,9 @@ def by_torch(function: Callable[..., Any], position: int | None = None) -> Calla
     """Return the function with torch's backend, which it takes by position or as a keyword."""
 
     def called(*args: Any, **options: Any) -> Any:
-        if position is not None:
-            args = (*args[:position], TORCH, *args[position + 1 :])
-        else:
-            options["backend"] = TORCH
-        return function(*args, **options)
+        if position is None:
+            return function(*args, **{**options, "backend": TORCH})
+        return function(*args[:position], TORCH, *args[position + 1 :], **options)
 
     return called
 
@@ -196,84 +145,46 @@ def torch_embed(weight_KVD: Tensor, ids_KT: Tensor, backend: Any) -> Tensor:
 
 
 @torch.compile(dynamic=True)
-def torch_adamw(
-    p: Tensor,
-    g: Tensor,
-    m: Tensor,
-    v: Tensor,
-    *,
-    lr_K: Tensor,
-    keep_K: Tensor,
-    eps_K: Tensor,
-    beta1_K: Tensor,
-    beta2_K: Tensor,
-    scale_K: Tensor,
-    alive_K: Tensor,
-) -> None:
+def torch_adamw(p: Tensor, g: Tensor, m: Tensor, v: Tensor, **given_K: Tensor) -> None:
     """Take the step of AdamW in place, as `hpxfer.kernels.adamw` does."""
-    lr, keep, eps, beta1, beta2, scale, alive = (
-        one.unsqueeze(1) for one in (lr_K, keep_K, eps_K, beta1_K, beta2_K, scale_K, alive_K)
-    )
+    names = ("lr_K", "keep_K", "eps_K", "beta1_K", "beta2_K", "scale_K", "alive_K")
+    lr, keep, eps, beta1, beta2, scale, alive = (given_K[name].unsqueeze(1) for name in names)
     m.mul_(beta1).add_(g)
     v.mul_(beta2).add_(g * g)
     p.mul_(keep).sub_(torch.where(alive, lr * m / (v.sqrt() * scale + eps), 0.0))
 
 
-SWAPS: dict[str, list[tuple[Any, str, Callable[..., Any]]]] = {
-    "experts": [(ffn, "experts", torch_experts)],
-    "head": [(forward, "head_losses", torch_head)],
-    "router": [(ffn, "router", by_torch(ffn.router))],
-    "embedding": [(forward, "embed", torch_embed)],
-    "norm": [(linear, "added_norm", by_torch(linear.added_norm, 4))],
-    "heads": [(forward, "place_heads", by_torch(forward.place_heads))],
-    "adamw": [(adamw, "adamw_", torch_adamw)],
+SWAPS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "experts": (ffn, "experts", torch_experts),
+    "head": (forward, "head_losses", torch_head),
+    "router": (ffn, "router", by_torch(ffn.router)),
+    "embedding": (forward, "embed", torch_embed),
+    "norm": (linear, "added_norm", by_torch(linear.added_norm, 4)),
+    "heads": (forward, "place_heads", by_torch(forward.place_heads)),
+    "adamw": (adamw, "adamw_", torch_adamw),
 }
 # What a model runs: the nanoGPT has layer norms without gains and no rotations, which have no kernels.
-BASE, MIXTRAL = ("experts", "head", "router", "embedding", "adamw"), ("experts", "router", "norm", "heads")
-PRESET = Case(
-    width=1024,
-    depth=8,
-    num_experts=8,
-    num_active=1,
-    expert_ratio=1,
-    head_dim=128,
-    vocab_size=50304,
-    context=1024,
-    batch_tokens=32768,
-    steps=512,
-    precision="bfloat16",
-    like="mixtral",
-)
+NANOGPT, MIXTRAL = ("experts", "head", "router", "embedding", "adamw"), ("experts", "router", "norm", "heads")
+PRESET = replace(BASE, width=1024, num_experts=8, head_dim=128, like="mixtral")
 # Case, trials at once, the kernels that are left out in turn, and whether the plain way is timed.
 CASES: dict[str, tuple[Case, int, tuple[str, ...], bool]] = {
-    "base": (base_case(32768), 1, BASE, True),
+    "base": (base_case(32768), 1, NANOGPT, True),
     "large": (replace(LARGE, batch_tokens=32768), 1, ("experts", "head"), True),
-    "stack": (small_case(8192, 64), 64, BASE, True),
+    "stack": (small_case(8192, 64), 64, NANOGPT, True),
     "mixtral": (PRESET, 1, MIXTRAL, False),
 }
-
-
-@contextmanager
-def swapped(*names: str) -> Iterator[None]:
-    """Let torch's code stand for these kernels."""
-    rows = [row for name in names for row in SWAPS[name]]
-    before = [(module, name, getattr(module, name)) for module, name, _ in rows]
-    for module, name, other in rows:
-        setattr(module, name, other)
-    try:
-        yield
-    finally:
-        for module, name, function in before:
-            setattr(module, name, function)
 
 
 class Trained:
     """Captured steps of hpxfer's trainer, with torch's code for some kernels."""
 
-    def __init__(self, members: tuple[Trial, ...], *without: str) -> None:
-        with swapped(*without), switched(setup_for("cuda")):
-            self.step = TrainStep(Stack(trials=members), setup_for("cuda"))
-        self.number = 0
+    def __init__(self, members: tuple[Trial, ...], *without: str, device: str = "cuda") -> None:
+        setup, self.number = setup_for(device), 0
+        with ExitStack() as stack:
+            for name in without:
+                stack.enter_context(mock.patch.object(*SWAPS[name]))
+            stack.enter_context(switched(setup))
+            self.step = TrainStep(Stack(trials=members), setup)
 
     def __call__(self) -> Tensor:
         output, grads = self.step.gradients(self.number % 32)
@@ -288,29 +199,24 @@ def compare(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         members = trials(replace(case, precision="bfloat16", steps=_MOST_STEPS), count, Path(folder))
         own = Trained(members)
-        inputs, targets = (ids[0].clone() for ids in own.step.state.batch(0))
+        batch = [ids[0].clone() for ids in own.step.state.batch(0)]
         weights = {key: [copy.clone() for copy in copies] for key, copies in own.step.state.weights.items()}
         say(case=name, way="kernels", loss=float(own()), gpu=torch.cuda.get_device_name(), torch=torch.__version__)
         for way in (*(["plain"] if with_plain else []), *without):
             try:
-                if way == "plain":
-                    other: Any = PlainStep(members[0], weights, inputs, targets)
-                    loss = float(other())
-                    run: Callable[[], object] = graphed(other)
-                else:
-                    other = Trained(members, way)
-                    loss, run = float(other()), other
+                other: Any = PlainStep(members[0], weights, *batch) if way == "plain" else Trained(members, way)
+                loss = float(other())
+                run = graphed(other) if way == "plain" else other
                 jobs = {key: Job(run=repeated(call), count=STEPS) for key, call in (("own", own), ("other", run))}
                 times = interleaved(jobs, rounds=ROUNDS, device=torch.device("cuda"))
-                ms = {key: 1e3 * median(times, key) for key in jobs}
                 ratios = sorted(b / a for a, b in zip(times["own"], times["other"], strict=True))
                 say(
                     case=name,
                     trials=count,
                     way=way if way == "plain" else f"-{way}",
                     loss=loss,
-                    own_ms=ms["own"],
-                    ms=ms["other"],
+                    own_ms=1e3 * median(times, "own"),
+                    ms=1e3 * median(times, "other"),
                     kernels_over_it=ratios[len(ratios) // 2],
                     least=ratios[0],
                     most=ratios[-1],

@@ -152,10 +152,10 @@ class PlainRun:
         copy_weights(self.model, state, member)
         self.bias_rate = 0.0 if is_mixtral(trial.setting) else hps.router_bias_lr
         self.kappa = trial.shape.kappa
-        position = None if self.model.position is None else self.model.position.weight
-        decayed = [weight for weight in self.model.parameters() if weight.ndim == 2 and weight is not position]
-        others = [weight for weight in self.model.parameters() if weight.ndim == 1 or weight is position]
-        groups = [{"params": decayed, "weight_decay": hps.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        decays: dict[float, list[Tensor]] = {hps.weight_decay: [], 0.0: []}
+        for name, weight in self.model.named_parameters():
+            decays[0.0 if weight.ndim == 1 or name == "position.weight" else hps.weight_decay].append(weight)
+        groups = [{"params": weights, "weight_decay": decay} for decay, weights in decays.items()]
         self.optimizer = torch.optim.AdamW(groups, lr=hps.lr, betas=(hps.beta1, hps.beta2), eps=hps.eps, fused=True)
 
     def step(self, batch: Batch) -> float:

@@ -5,6 +5,7 @@ Each class is wired by the recipe unless a test says otherwise. Batches are smal
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -30,10 +31,8 @@ class Block(nn.Module):
         self.head_dim = head_dim
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attn = nn.ModuleDict({name: nn.Linear(width, width) for name in ("q", "k", "v", "out")})
-        self.mlp = nn.Sequential()
-        self.mlp.add_module("fc_in", nn.Linear(width, hidden))
-        self.mlp.add_module("act", nn.GELU())
-        self.mlp.add_module("fc_out", nn.Linear(hidden, width))
+        layers = {"fc_in": nn.Linear(width, hidden), "act": nn.GELU(), "fc_out": nn.Linear(hidden, width)}
+        self.mlp = nn.Sequential(OrderedDict(layers))
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.ln_1(x)
@@ -74,21 +73,15 @@ class MLP(nn.Module):
 
 
 GPT_SITES = {"blocks.*.attn.out": "attn_out", "blocks.*.mlp": "dense_out", "lm_head": "readout"}
-MLP_ROLES = {
-    "first.weight": "embedding",
-    "middle.weight": "dense_in",
-    "last.weight": "readout",
-    "*.bias": "hidden_bias",
-}
+MLP_ROLES = {"first.weight": "embedding", "middle.weight": "dense_in", "last.weight": "readout"}
+MLP_ROLES["*.bias"] = "hidden_bias"
 
 
 def gpt(shape: Any) -> GPT:
-    """Return the GPT of a Shape."""
     return GPT(shape.width, shape.depth, shape.dense_width, shape.head_dim)
 
 
 def mlp(shape: Any) -> MLP:
-    """Return the MLP of a Shape."""
     return MLP(shape.width)
 
 
@@ -105,28 +98,23 @@ def lm_loss(model: nn.Module, ids: Tensor) -> Tensor:
 
 
 def samples(shape: Any) -> tuple[Tensor, Tensor]:
-    """Return 12 samples and their classes."""
     return torch.randn(12, 12), torch.randint(0, 5, (12,))
 
 
 def class_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the cross entropy of the classes in nats."""
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
 def gpt_recipe(table: str = "completep", **hps: float) -> Recipe:
     """Return a recipe for the GPT, from HPs of no sweep."""
     values = {"lr": 2.0**-8, "eps": 1e-12, **SMALL_READOUT, **hps}
-    return Recipe.from_hps(
-        table, GPT_BASE, values, attention_scale="1/sqrt(d_head)", init=hpxfer_init(), tied_embeddings=False
-    )
+    given = {"attention_scale": "1/sqrt(d_head)", "init": hpxfer_init(), "tied_embeddings": False}
+    return Recipe.from_hps(table, GPT_BASE, values, **given)
 
 
 def mlp_recipe(table: str = "mup", **hps: float) -> Recipe:
-    """Return a recipe for the MLP."""
-    return Recipe.from_hps(
-        table, MLP_BASE, {"lr": 2.0**-6, "eps": 1e-12, **SMALL_READOUT, **hps}, attention_scale="1/sqrt(d_head)"
-    )
+    values = {"lr": 2.0**-6, "eps": 1e-12, **SMALL_READOUT, **hps}
+    return Recipe.from_hps(table, MLP_BASE, values, attention_scale="1/sqrt(d_head)")
 
 
 def hpxfer_init() -> Any:
@@ -137,5 +125,4 @@ def hpxfer_init() -> Any:
 
 
 def proposed(model: nn.Module) -> Any:
-    """Return the roles that names give."""
     return hpxfer.roles(model)

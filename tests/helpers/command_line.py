@@ -52,15 +52,11 @@ class Fails:
         self.num_given += sum(len(stack.trials) for stack in stacks)
         by_lr = sorted((trial for stack in stacks for trial in stack.trials), key=lambda trial: trial.hps.lr)
         failed = {trial.id for trial in by_lr[: self.number]}
+        bug = {"status": "failed", "error": "Traceback: a bug", "error_kind": self.kind}
         for stack in stacks:
-            on_event(
-                stack,
-                Ended(
-                    results=tuple(
-                        TrialResult(trial_id=trial.id, status="failed", error="Traceback: a bug", error_kind=self.kind)
-                        if trial.id in failed
-                        else TrialResult(trial_id=trial.id, status="finished", validation_loss_nats=2.0)
-                        for trial in stack.trials
-                    )
-                ),
-            )
+            ends = [
+                bug if trial.id in failed else {"status": "finished", "validation_loss_nats": 2.0}
+                for trial in stack.trials
+            ]
+            results = (TrialResult(trial_id=trial.id, **end) for trial, end in zip(stack.trials, ends, strict=True))
+            on_event(stack, Ended(results=tuple(results)))

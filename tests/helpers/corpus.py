@@ -9,32 +9,18 @@ from typing import Any
 import pytest
 
 WORDS = (
-    *(
-        "attention",
-        "balance",
-        "capacity",
-        "depth",
-        "expert",
-        "forward",
-        "gradient",
-        "head",
-        "init",
-        "jitter",
-        "kernel",
-        "layer",
-    ),
-    *("moment", "norm", "optimum", "peak", "query", "router", "scale", "token", "update", "value", "width", "zero"),
+    "attention balance capacity depth expert forward gradient head init jitter kernel layer "
+    "moment norm optimum peak query router scale token update value width zero"
 )
 
 
 def documents(number: int, *, words: int = 60) -> list[str]:
     """Return texts of different lengths, each a fixed function of its number."""
-    out = []
+    out, names = [], WORDS.split()
     for index in range(number):
         picks = [(index * 7919 + place * place * 104_729 + place) % 1009 for place in range(words + index % 37)]
-        out.append(
-            " ".join(WORDS[pick % len(WORDS)] + str(pick % 11) for pick in picks) + f"\nend of {index}, naïve ✓."
-        )
+        text = " ".join(names[pick % len(names)] + str(pick % 11) for pick in picks)
+        out.append(f"{text}\nend of {index}, naïve ✓.")
     return out
 
 
@@ -58,13 +44,8 @@ def jsonl(path: Path, texts: list[str], **more: Any) -> Path:
     import pyarrow as pa
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = "".join(
-        json.dumps({"text": text, "id": index, **more}) + "\n" for index, text in enumerate(texts)
-    ).encode()
     codec = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
-    if codec is None:
-        path.write_bytes(content)
-        return path
     with pa.output_stream(str(path), compression=codec) as stream:
-        stream.write(content)
+        for index, text in enumerate(texts):
+            stream.write(json.dumps({"text": text, "id": index, **more}).encode() + b"\n")
     return path

@@ -46,7 +46,7 @@ def step_law_like(seed: int = 3) -> pd.DataFrame:
     """
     rng = random.Random(seed)
     lrs = [2.0 ** (-half / 2) for half in range(12, 26)]
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     for hidden, layers in ((512, 4), (1024, 8)):
         for tokens in (2e9, 4e9, 8e9):
             for batch in (64, 128, 256):
@@ -58,16 +58,6 @@ def step_law_like(seed: int = 3) -> pd.DataFrame:
                     loss = foreign_loss(math.log2(lr), best, 3.0 - 0.08 * doublings, rng, 0.003)
                     if lr > 2.0**-6.2 and rng.random() < 0.3:
                         loss = 7.0 + rng.random()
-                    rows.append(
-                        {
-                            "h": hidden,
-                            "numl": layers,
-                            "lr": spelled,
-                            "bs": batch,
-                            "D": f"{tokens:.0f}",
-                            "ti": steps,
-                            "loss": f"{loss:.4f}",
-                            "smooth loss": f"{loss + rng.gauss(0, 0.03):.4f}",
-                        }
-                    )
-    return pd.DataFrame(rows)
+                    texts = spelled, batch, f"{tokens:.0f}", steps, f"{loss:.4f}", f"{loss + rng.gauss(0, 0.03):.4f}"
+                    rows.append((hidden, layers, *texts))
+    return pd.DataFrame(rows, columns=["h", "numl", "lr", "bs", "D", "ti", "loss", "smooth loss"])

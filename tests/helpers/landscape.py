@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from sweep_text import SWEEP
+from sweep_text import edited
 
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
@@ -46,11 +46,7 @@ class Landscape:
 
 def expansion_of(*edits: tuple[str, str], search: str = "grid", more: str = "") -> Expansion:
     """Return the expansion of the small sweep with edits, a search in YAML's flow style, and more keys."""
-    text = SWEEP
-    for old, new in edits:
-        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
-        text = text.replace(old, new)
-    return Expansion(parse_sweep(f"{text}search: {search}\n{more}"), DATA)
+    return Expansion(parse_sweep(f"{edited(*edits)}search: {search}\n{more}"), DATA)
 
 
 def search_of(expansion: Expansion) -> Search:

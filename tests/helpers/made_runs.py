@@ -54,52 +54,19 @@ def stack_of(shape: Shape, size: int, lr: float = 0.01) -> Stack:
     return Stack(trials=tuple(trial(SETTING, shape, seed=seed, lr=lr) for seed in range(size)))
 
 
+NONE = dict.fromkeys(("num_stored", "finished", "diverged", "stopped", "failed", "running"), 0)
+STACK = {"num_trials": 8, "host": "node-1", "pid": 123, "step": 30, "steps": 100, "running_s": 12.0}
+STATUS = {"sweep": "made", "at_most": False, "elapsed_s": 60.0, "num_left": 10, "finished": 1, "diverged": 1}
+STATUS |= {"stopped": 0, "failed": 1, "tokens": 6000, "tokens_per_s": 100.0, "eta_s": 8.0, "running": ()}
+
+
 def shape_progress(label: str = "w16 d1", **changed: object) -> ShapeProgress:
-    data: dict[str, object] = {
-        "label": label,
-        "num_trials": 10,
-        "num_stored": 0,
-        "finished": 0,
-        "diverged": 0,
-        "stopped": 0,
-        "failed": 0,
-        "running": 0,
-        "best_loss": None,
-        "best": "",
-    }
-    return ShapeProgress(**{**data, **changed})  # type: ignore[arg-type]
+    return ShapeProgress(**{"label": label, "num_trials": 10, **NONE, "best_loss": None, "best": "", **changed})
 
 
 def running_stack(label: str = "w16 d1", **changed: object) -> RunningStack:
-    data: dict[str, object] = {
-        "id": label,
-        "label": label,
-        "num_trials": 8,
-        "host": "node-1",
-        "pid": 123,
-        "step": 30,
-        "steps": 100,
-        "running_s": 12.0,
-        "alive": 8,
-        "loss_nats": 2.5,
-    }
-    return RunningStack(**{**data, **changed})  # type: ignore[arg-type]
+    return RunningStack(**{"id": label, "label": label, **STACK, "alive": 8, "loss_nats": 2.5, **changed})
 
 
 def run_status(**changed: object) -> RunStatus:
-    data: dict[str, object] = {
-        "sweep": "made",
-        "at_most": False,
-        "elapsed_s": 60.0,
-        "num_left": 10,
-        "finished": 1,
-        "diverged": 1,
-        "stopped": 0,
-        "failed": 1,
-        "tokens": 6000,
-        "tokens_per_s": 100.0,
-        "eta_s": 8.0,
-        "running": (),
-        "shapes": (shape_progress(),),
-    }
-    return RunStatus(**{**data, **changed})  # type: ignore[arg-type]
+    return RunStatus(**{**STATUS, "shapes": (shape_progress(),), **changed})

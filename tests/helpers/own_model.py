@@ -4,28 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatch
-from typing import Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-
-class Dims(Protocol):
-    """The dimensions that the model reads; an hpxfer Shape has them."""
-
-    width: int
-    depth: int
-    num_experts: int
-    num_active: int
-    expert_width: int
-    head_dim: int
-    num_shared: int
-    shared_width: int
-    num_groups: int
-    dense_width: int
-
-
+Dims = Any  # what has the dimensions that the model reads, such as an hpxfer Shape
 # Name pattern -> role, for `OwnGPT(...)` with and without tied embeddings.
 ROLES = {
     "token_embedding.weight": "embedding",
@@ -45,14 +30,10 @@ ROLES = {
 # The same for `OwnGPT(..., biases=True)`.
 ROLES_WITH_BIASES = {**ROLES, "*.bias": "hidden_bias"}
 # The same for every option at once; `roles_of` leaves out what a model does not have.
-ALL_ROLES = {
-    **{pattern: role for pattern, role in ROLES.items() if not role.startswith("expert_")},
-    **{
-        f"*.{place}{layer}.weight": f"{kind}_{part}"
-        for kind, place in (("expert", "experts.*."), ("shared", "shared.*."), ("dense", "dense."))
-        for layer, part in (("up", "in"), ("gate", "gate"), ("down", "out"))
-    },
-    "*.bias": "hidden_bias",
+ALL_ROLES = {pattern: role for pattern, role in ROLES_WITH_BIASES.items() if not role.startswith("expert_")} | {
+    f"*.{place}{layer}.weight": f"{kind}_{part}"
+    for kind, place in (("expert", "experts.*."), ("shared", "shared.*."), ("dense", "dense."))
+    for layer, part in (("up", "in"), ("gate", "gate"), ("down", "out"))
 }
 
 
@@ -60,10 +41,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, head_dim: int, scale: float, biases: bool) -> None:
         super().__init__()
         self.head_dim, self.scale = head_dim, scale
-        self.query = nn.Linear(width, width, bias=biases)
-        self.key = nn.Linear(width, width, bias=biases)
-        self.value = nn.Linear(width, width, bias=biases)
-        self.out = nn.Linear(width, width, bias=biases)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=biases) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         def heads(y: torch.Tensor) -> torch.Tensor:
@@ -183,17 +161,9 @@ class OwnGPT(nn.Module):
         self.readout_multiplier = multipliers["readout"]
         self.token_embedding = nn.Embedding(vocab_size, shape.width)
         self.position_embedding = nn.Embedding(context, shape.width)
-        self.blocks = nn.ModuleList(
-            Block(
-                shape,
-                multipliers,
-                gate,
-                moe=shape.num_experts > 0 and block % moe_every == moe_every - 1,
-                swiglu=swiglu,
-                biases=biases,
-            )
-            for block in range(shape.depth)
-        )
+        moes = [shape.num_experts > 0 and block % moe_every == moe_every - 1 for block in range(shape.depth)]
+        given = {"swiglu": swiglu, "biases": biases}
+        self.blocks = nn.ModuleList(Block(shape, multipliers, gate, moe=moe, **given) for moe in moes)
         self.norm = nn.LayerNorm(shape.width, bias=biases)
         self.head = nn.Linear(shape.width, vocab_size, bias=False)
         if tied:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -37,25 +38,13 @@ def line(
         rng = np.random.default_rng(luck)
         for scale in scales:
             doublings = math.log2(scale / scales[0])
-            for exponent in grid:
-                for seed in range(seeds):
-                    off = exponent - log2_optimum(doublings)
-                    loss = 3.0 - 0.1 * doublings + curvature * off**2 + noise * rng.standard_normal()
-                    diverged = off > diverges_above
-                    rows.append(
-                        {
-                            "axis": axis,
-                            "scale_name": axis,
-                            "scale": scale,
-                            "shape": f"w{scale:g}",
-                            "is_base": scale == scales[0],
-                            "parameterization": label,
-                            "value": 2.0**exponent,
-                            "seed": seed,
-                            "loss": math.nan if diverged else loss,
-                            "status": "diverged" if diverged else "finished",
-                        }
-                    )
+            where = {"axis": axis, "scale_name": axis, "scale": scale, "shape": f"w{scale:g}"}
+            where |= {"is_base": scale == scales[0], "parameterization": label}
+            for exponent, seed in product(grid, range(seeds)):
+                off = exponent - log2_optimum(doublings)
+                loss = 3.0 - 0.1 * doublings + curvature * off**2 + noise * rng.standard_normal()
+                end = (math.nan, "diverged") if off > diverges_above else (loss, "finished")
+                rows.append({**where, "value": 2.0**exponent, "seed": seed, "loss": end[0], "status": end[1]})
     return pd.DataFrame(rows)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import yaml
 from hypothesis import strategies as st
 from strategies import BETA, DOTTED, POSITIVE, TEXT
 from torch import nn
@@ -21,89 +22,39 @@ BASE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_widt
 TARGET = {"width": 64, "depth": 3, "num_experts": 8, "num_active": 2, "expert_width": 128, "head_dim": 16}
 
 
+RECIPE = """
+hpxfer_recipe: 2
+family: gpt
+parameterization: {name: completep-moe, conventions: {depth_alpha: 1.0, router_init_exponent: 1.0}}
+optimizer: adamw
+hps:
+  {lr: 0.015625, init_scale: 1.5, residual_scale: 0.7, weight_decay: 0.1, eps: 1.0e-12, beta1: 0.9, beta2: 0.95,
+   router_bias_lr: 0.01, multipliers: {router.lr_mult: 0.25}}
+init: {matrices: fan_in, matrix_std: 0.02, embedding_std: 0.5, position_std: 0.25}
+model:
+  {context: 64, gate: sigmoid, ffn: gelu, moe_every: 1, dense_first: 0, attention_scale: 1/d_head,
+   tied_embeddings: false, norm_gains: true, biases: false, norm: layernorm, positions: learned, qk_norm: false,
+   attention_ratio: 1.0, embedding_scale: 1.0, bias_rule: proportional, balance_loss: none}
+training:
+  steps: 200
+  batch_tokens: 512
+  schedule: {decay: constant, warmup: 20, decay_length: null, final_fraction: 0.0}
+  gradient_clip: null
+  precision: float32
+fitted:
+  {hp: lr, value: 0.015625, optimum: 0.0161, optimum_of_seeds: [0.0158, 0.0165], open_because: null,
+   loss: validation, loss_nats: 2.91, axes: {joint: {scale_name: hidden weights, range: [24576.0, 1000000.0],
+   dims: {width: [32.0, 128.0], depth: [2.0, 4.0], num_experts: [4.0, 16.0], num_active: [1.0, 4.0],
+   expert_ratio: [1.0, 2.0]}, verdict: transfers, largest_regret_nats: 0.01, noise_nats: 0.004}}}
+provenance:
+  {made: by a sweep, sweep: small, data_digest: "12e5", tokenizer: ascii, vocab_size: 128, num_trials: 60,
+   seeds: [0, 1], measured: "2026-11-21", hpxfer: 0.1.0, versions: {hpxfer: [0.1.0], torch: [2.13.0]}}
+"""
+
+
 def data(**changes: Any) -> Data:
     """Return a recipe's data; `section__key=value` changes one value, `section=value` a whole section."""
-    out: Data = {
-        "hpxfer_recipe": 2,
-        "family": "gpt",
-        "parameterization": {"name": "completep-moe", "conventions": {"depth_alpha": 1.0, "router_init_exponent": 1.0}},
-        "optimizer": "adamw",
-        "base_shape": {**BASE, "batch_tokens": 512, "steps": 200},
-        "hps": {
-            "lr": 2.0**-6,
-            "init_scale": 1.5,
-            "residual_scale": 0.7,
-            "weight_decay": 0.1,
-            "eps": 1e-12,
-            "beta1": 0.9,
-            "beta2": 0.95,
-            "router_bias_lr": 0.01,
-            "multipliers": {"router.lr_mult": 0.25},
-        },
-        "init": {"matrices": "fan_in", "matrix_std": 0.02, "embedding_std": 0.5, "position_std": 0.25},
-        "model": {
-            "context": 64,
-            "gate": "sigmoid",
-            "ffn": "gelu",
-            "moe_every": 1,
-            "dense_first": 0,
-            "attention_scale": "1/d_head",
-            "tied_embeddings": False,
-            "norm_gains": True,
-            "biases": False,
-            "norm": "layernorm",
-            "positions": "learned",
-            "qk_norm": False,
-            "attention_ratio": 1.0,
-            "embedding_scale": 1.0,
-            "bias_rule": "proportional",
-            "balance_loss": "none",
-        },
-        "training": {
-            "steps": 200,
-            "batch_tokens": 512,
-            "schedule": {"decay": "constant", "warmup": 20, "decay_length": None, "final_fraction": 0.0},
-            "gradient_clip": None,
-            "precision": "float32",
-        },
-        "fitted": {
-            "hp": "lr",
-            "value": 2.0**-6,
-            "optimum": 0.0161,
-            "optimum_of_seeds": [0.0158, 0.0165],
-            "open_because": None,
-            "loss": "validation",
-            "loss_nats": 2.91,
-            "axes": {
-                "joint": {
-                    "scale_name": "hidden weights",
-                    "range": [24576.0, 1e6],
-                    "dims": {
-                        "width": [32.0, 128.0],
-                        "depth": [2.0, 4.0],
-                        "num_experts": [4.0, 16.0],
-                        "num_active": [1.0, 4.0],
-                        "expert_ratio": [1.0, 2.0],
-                    },
-                    "verdict": "transfers",
-                    "largest_regret_nats": 0.01,
-                    "noise_nats": 0.004,
-                }
-            },
-        },
-        "provenance": {
-            "made": "by a sweep",
-            "sweep": "small",
-            "data_digest": "12e5",
-            "tokenizer": "ascii",
-            "vocab_size": 128,
-            "num_trials": 60,
-            "seeds": [0, 1],
-            "measured": "2026-11-21",
-            "hpxfer": "0.1.0",
-            "versions": {"hpxfer": ["0.1.0"], "torch": ["2.13.0"]},
-        },
-    }
+    out: Data = yaml.safe_load(RECIPE) | {"base_shape": {**BASE, "batch_tokens": 512, "steps": 200}}
     for name, value in changes.items():
         section, _, key = name.partition("__")
         if key:
@@ -140,15 +91,9 @@ def _sized(draw: st.DrawFn) -> Data:
 @st.composite
 def recipes(draw: st.DrawFn) -> Recipe:
     """Return a random legal recipe."""
-    name, optimizer, conventions = draw(
-        st.sampled_from(
-            (
-                ("sp", "sgd", {}),
-                ("completep", "adamw", {"depth_alpha": 0.5}),
-                ("completep-moe", "adamw", {"router_init_exponent": "inf"}),
-            )
-        )
-    )
+    tables = ("sp", "sgd", {}), ("completep", "adamw", {"depth_alpha": 0.5})
+    moe = ("completep-moe", "adamw", {"router_init_exponent": "inf"})
+    name, optimizer, conventions = draw(st.sampled_from((*tables, moe)))
     ends = st.tuples(POSITIVE, POSITIVE).map(lambda pair: sorted(pair))
     number = st.none() | POSITIVE
     axis = {

@@ -66,7 +66,11 @@ def sweeps(draw: st.DrawFn) -> SweepSpec:
         hps["lr"] = draw(POSITIVE)
     return SweepSpec.model_validate(
         {
-            "name": draw(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True).filter(_is_free)),
+            "name": draw(
+                st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True).filter(
+                    lambda name: name not in RESERVED_NAMES
+                )
+            ),
             "model": {
                 "family": "gpt",
                 "base": base,
@@ -95,10 +99,6 @@ def sweeps(draw: st.DrawFn) -> SweepSpec:
     )
 
 
-def _is_free(name: str) -> bool:
-    return name not in RESERVED_NAMES
-
-
 def _dotted(has_experts: bool) -> st.SearchStrategy[str]:
     """Return constant multipliers of roles that the model has, whatever its options, and that start at random."""
     roles = ("embedding", "attn_q", *(("router", "expert_out") if has_experts else ("dense_out",)))
@@ -111,10 +111,6 @@ def _options() -> st.SearchStrategy[Data]:
     ffn = {"ffn": st.sampled_from(("gelu", "swiglu"))}
     blocks = {"moe_every": st.integers(1, 2), "dense_first": st.integers(0, 1)}
     return st.fixed_dictionaries(ffn) | st.fixed_dictionaries(ffn | blocks)
-
-
-def _has_dense(options: Data) -> bool:
-    return options.get("moe_every", 1) > 1 or options.get("dense_first", 0) > 0
 
 
 def _least_depth(options: Data) -> int:
@@ -140,7 +136,7 @@ def _bases(draw: st.DrawFn, options: Data) -> Data:
     base["depth"] = _least_depth(options) + draw(st.integers(0, 3))
     base["num_shared"] = draw(st.integers(0, 2))
     shared = size("shared") if base["num_shared"] else {}
-    return base | size("expert") | shared | (size("dense") if _has_dense(options) else {})
+    return base | size("expert") | shared | (size("dense") if _least_depth(options) > 1 else {})
 
 
 def _tables(base: Data, optimizer: str) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sweep_text import edited
+
 TINY = """\
 name: tiny
 model:
@@ -24,10 +26,6 @@ resources: {executor: local, workers: 2}
 
 def write_tiny(folder: Path, *edits: tuple[str, str]) -> Path:
     """Write TINY with every (old, new) applied to `folder`/tiny.yaml and return the path."""
-    text = TINY
-    for old, new in edits:
-        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
-        text = text.replace(old, new)
     path = folder / "tiny.yaml"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(edited(*edits, text=TINY), encoding="utf-8")
     return path

@@ -34,7 +34,7 @@ _KEYS = (None, True, 0, -1.5, "", "x" * 50_000, "\x1b[31m", "<<", "a: b", 10**30
 # How often a mutation of values changes a number to another one that may be legal, so that it comes far.
 _NUMBERS = 0.5
 _MOST_PARSED = 100_000
-# What PyYAML raises for text that is no YAML, and for values that do not suit their tags.
+# What PyYAML raises for text that is no YAML, for values that do not suit their tags, and e.g. for numbers too long.
 _UNREADABLE = (yaml.YAMLError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 SIZES = (100, 5_000, 50_000, 1_000_000)
 
@@ -111,12 +111,9 @@ def _yaml_values(data: bytes, random: Random) -> bytes:
     if b"*" in data or len(data) > _MOST_PARSED:  # aliases may unfold to very many nodes
         return of_text(data, random)
     try:
-        tree = yaml.safe_load(data)
+        tree = _changed(yaml.safe_load(data), random)
+        return yaml.safe_dump(tree, sort_keys=False, allow_unicode=random.random() < 0.5).encode()
     except _UNREADABLE:
-        return of_text(data, random)
-    try:
-        return yaml.safe_dump(_changed(tree, random), sort_keys=False, allow_unicode=random.random() < 0.5).encode()
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError):  # e.g. a number that Python does not spell
         return of_text(data, random)
 
 
@@ -140,19 +137,23 @@ def _changed(tree: Any, random: Random) -> Any:
         holder[key] = _near(holder[key], random)
         return tree
     holder, key = random.choice(places)
-    ways: tuple[Callable[[], object], ...] = (
-        lambda: holder.__setitem__(key, odd(random)),
-        lambda: holder.__setitem__(key, odd(random)),
-        lambda: holder.__setitem__(key, odd(random)),
-        lambda: holder.__setitem__(key, _scaled(holder[key], random)),
-        lambda: holder.__setitem__(key, [holder[key]]),
-        lambda: holder.__setitem__(key, {"values": holder[key]}),
-        lambda: holder.__setitem__(key, str(holder[key])),
-        lambda: holder.__delitem__(key),
-        lambda: _renamed(holder, key, random),
-        lambda: _moved(holder, key, places, random),
-    )
-    random.choice(ways)()
+    value = holder[key]
+    match random.randrange(10):
+        case 0 | 1 | 2:
+            holder[key] = odd(random)
+        case 3:
+            holder[key] = _scaled(value, random)
+        case 4:
+            holder[key] = random.choice(([value], {"values": value}))
+        case 5:
+            holder[key] = str(value)
+        case 6:
+            del holder[key]
+        case 7 | 8:
+            _renamed(holder, key, random)
+        case _:  # the value of another node
+            other, name = random.choice(places)
+            holder[key] = json.loads(json.dumps(other[name], default=str))
     return tree
 
 
@@ -186,12 +187,6 @@ def _renamed(holder: Any, key: Any, random: Random) -> None:
         holder[random.choice((name.upper(), name[:-1], name + "s", name + " ", *_KEYS))] = holder.pop(key)
     else:
         holder.insert(key, holder[key])
-
-
-def _moved(holder: Any, key: Any, places: list[tuple[Any, Any]], random: Random) -> None:
-    """Put the value of another node here."""
-    other, name = random.choice(places)
-    holder[key] = json.loads(json.dumps(other[name], default=str))
 
 
 def _deep(depth: int) -> Any:

@@ -3,13 +3,11 @@
     python tests/tools/soak.py --kills 30 --seed 0 --executor local
     python tests/tools/soak.py --kills 30 --seed 0 --executor ray
     python tests/tools/soak.py --kills 30 --seed 0 --ranks 2
-    python tests/tools/soak.py --kills 12 --seed 0 --sweep mlp-search
     python tests/tools/soak.py --kills 30 --seed 0 --sweep any-trainer-command
 
-With `--sweep` another model trains: the MLP mixture, a staged-grid search over its HPs, or a user's own trainer of two
-ranks, whose supervisors, trainers and ranks are killed too, and workers together with their supervisors. With `--ranks`
-a batch has pieces in lanes, and each start of the driver draws how many ranks share a stack, and how many pieces are
-computed at once. Bits must not depend on either.
+With `--sweep any-trainer-command` a user's own trainer of two ranks trains, whose supervisors, trainers and ranks are
+killed too, and workers together with their supervisors. With `--ranks` a batch has pieces in lanes, and each start of
+the driver draws how many ranks share a stack, and how many pieces are computed at once. Bits must not depend on either.
 
 Real processes and kill -9: of workers and of the driver, which also dies within appends to the store and within its
 compaction; with ray of a whole node and of the head too. Now and then SIGTERM interrupts the driver instead. Whoever
@@ -28,7 +26,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -37,10 +34,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from soak_checks import RESUMED, Check, History, checks, history_of
-from soak_cluster import Cluster
+from soak_cluster import ROLE, TOKEN, Cluster, Process, kill, processes, supervisors, wait_until
 from soak_driver import APPEND, COMPACTION, MOMENTS
-from soak_processes import ROLE, TOKEN, Process, kill, processes, supervisors, wait_until
-from soak_sweeps import ANY_TRAINER, SWEEPS, sweep_text, write_data
+from soak_sweeps import ANY_TRAINER, SWEEPS, TRAINER, sweep_text
 
 # Of a soak with ranks: 8 pieces in 4 lanes.
 PIECES = ", accumulation_tokens: 32, accumulation_lanes: 4"
@@ -77,7 +73,6 @@ class Report:
     kills: Counter[str]
     starts: int  # of drivers
     rounds: int  # how often the sweep was begun from nothing
-    seconds: Counter[str]
     checks: tuple[Check, ...]
 
     @property
@@ -86,8 +81,7 @@ class Report:
 
     def __str__(self) -> str:
         killed = ", ".join(f"{count} {what}" for what, count in sorted(self.kills.items()))
-        took = ", ".join(f"{name} {seconds} s" for name, seconds in self.seconds.items())
-        lines = [f"killed: {killed}; rounds: {self.rounds}; the driver was started {self.starts} times; {took}"]
+        lines = [f"killed: {killed}; rounds: {self.rounds}; the driver was started {self.starts} times"]
         width = max(len(check.name) for check in self.checks)
         lines += [f"{'ok  ' if check.ok else 'FAIL'}  {check.name:<{width}}  {check.found}" for check in self.checks]
         return "\n".join(lines)
@@ -107,7 +101,6 @@ class _Soak:
     patience_s: float = 0.0  # of drivers whose cluster's head is lost; 0: as users have it
     cluster: Cluster | None = None
     kills: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
     starts: int = 0
     rounds: int = 0
     history: History = field(default_factory=History)
@@ -118,11 +111,9 @@ class _Soak:
 
     def environment(self, role: str) -> dict[str, str]:
         """Return the environment of a process, by which it and all its children are known."""
-        scratch = self.folder / "tmp"
-        scratch.mkdir(exist_ok=True)
-        own = {TOKEN: self.token, ROLE: role, "TMPDIR": str(scratch), "PYTHONWARNINGS": "ignore"}
-        own |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token * 2}
-        return {**os.environ, **own}
+        (self.folder / "tmp").mkdir(exist_ok=True)
+        own = {TOKEN: self.token, ROLE: role, "TMPDIR": str(self.folder / "tmp"), "PYTHONWARNINGS": "ignore"}
+        return {**os.environ, **own, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token * 2}
 
     def log(self) -> str:
         """Return the end of what the drivers said."""
@@ -131,19 +122,14 @@ class _Soak:
     def round(self, kills: int) -> tuple[Check, ...]:
         """Run the sweep from nothing to its end, killing what is left of so many; return what held."""
         self.rounds, self.history = self.rounds + 1, History()
-        began = time.monotonic()
         driver = self._started()
         while driver.returncode is None and self.kills.total() < kills:
             driver = self._killed_one(driver)
         kill([driver.pid])
         self._ended(driver)
-        self._took("kills", began)
-        for name in ("last run", "nothing to do"):
-            before, began = history_of(self.results), time.monotonic()
-            driver = self._started()
-            driver.wait(LIMIT_S)
-            self._ended(driver)
-            self._took(name, began)
+        for _ in ("last run", "nothing to do"):
+            before = history_of(self.results)
+            self._ended(self._started())
         wait_until(lambda: not self._left(), WAIT_S)
         held = checks(self.undisturbed, self.results, self.history, before, has_changed=self.changes)
         return (*held, *self._leftovers())
@@ -163,48 +149,39 @@ class _Soak:
                 return driver
             kill(found)
         elif kind == "node":
-            assert self.cluster is not None
             self.cluster.pull_node()
             self.cluster.start_node()
         elif kind == "head":
-            assert self.cluster is not None
             self.cluster.pull_head()
             driver.wait(LIMIT_S)
             self._ended(driver, BAD_INPUT)
             if not any(words in self.log().rpartition("--- start")[2] for words in HEAD_GONE):
                 raise AssertionError(f"the driver does not say that the head is gone:\n{self.log()}")
             self.cluster.restart()
-            driver = self._started()
         elif kind in MOMENTS:
             if not self._killed_itself(driver, kind):
                 return self._started() if driver.returncode == TRIALS_FAILED else driver
-            driver = self._started()
         elif kind == "interrupt":
             driver.terminate()
             self._ended(driver, *INTERRUPTED)
-            driver = self._started()
         else:
             kill([driver.pid])
             self._ended(driver)
-            driver = self._started()
         self.kills[kind] += 1
-        return driver
+        return driver if driver.returncode is None else self._started()
 
     def _found(self, kind: str) -> list[int]:
         """Return the processes that a kill takes. There may be none at the moment."""
         there = processes(self.token)
         if kind == AIMED:
-            return [process.pid for process in there if process.trains]
+            return [process.pid for process in there if process.kind == "worker"]
         above = supervisors(self.folder)
-        own = [process for process in there if process.is_trainer]
         choice: dict[str, list[tuple[int, ...]]] = {
-            "worker": [(process.pid,) for process in there if process.trains],
             "supervisor": [(pid,) for pid in above],
             "worker and supervisor": [(parent, pid) for pid, parent in above.items() if parent > 1],
-            "trainer": [(process.pid,) for process in own if not process.is_rank],
-            "rank": [(process.pid,) for process in own if process.is_rank],
         }
-        return list(self.rng.choice(choice[kind])) if choice[kind] else []
+        found = choice.get(kind) or [(process.pid,) for process in there if process.kind == kind]
+        return list(self.rng.choice(found)) if found else []
 
     def _killed_itself(self, driver: subprocess.Popen[bytes], kind: str) -> bool:
         """Let the driver die within its next write of a kind. Return False if it ended before."""
@@ -222,13 +199,11 @@ class _Soak:
         command = [*DRIVER, str(self.folder / "moment"), str(self.patience_s), "run", "soak.yaml"]
         command += ["--results", str(self.results.parent)]
         command += ["--address", self.cluster.address] if self.cluster else []
+        given = {"env": self.environment("driver"), "start_new_session": True, "cwd": self.folder}
         with open(self.folder / "log.txt", "ab") as log:
             log.write(f"\n--- start {self.starts}\n".encode())
             log.flush()
-            environment = self.environment("driver")
-            return subprocess.Popen(
-                command, stdout=log, stderr=log, env=environment, start_new_session=True, cwd=self.folder
-            )
+            return subprocess.Popen(command, stdout=log, stderr=log, **given)
 
     def _ended(self, driver: subprocess.Popen[bytes], *codes: int) -> None:
         """Look at what is stored, while nobody writes. Raises AssertionError if a driver ended as none may.
@@ -240,9 +215,6 @@ class _Soak:
             raise AssertionError(f"the driver ended with exit code {code}:\n{self.log()}")
         self.history.add(self.results)
 
-    def _took(self, what: str, began: float) -> None:
-        self.seconds[what] += round(time.monotonic() - began)
-
     def _written(self) -> set[tuple[str, int]]:
         """Return the checkpoints that are there, and when they were written."""
         out = set()
@@ -252,14 +224,12 @@ class _Soak:
         return out
 
     def _left(self) -> list[Process]:
-        """Return the drivers and workers that are there."""
-        there = processes(self.token)
-        return [one for one in there if one.role == "driver" or one.trains or one.is_trainer] + [
-            Process(pid=pid, command="a supervisor", role="") for pid in supervisors(self.folder)
-        ]
+        """Return the drivers, workers and supervisors that are there."""
+        there = [one for one in processes(self.token) if one.kind not in ("head", "node")]
+        return there + [Process(pid=pid, command="a supervisor", role="") for pid in supervisors(self.folder)]
 
     def _leftovers(self) -> tuple[Check, ...]:
-        left = ", ".join(f"{left_over.pid} {left_over.command[:60]}" for left_over in self._left())
+        left = ", ".join(f"{one.pid} {one.command[:60]}" for one in self._left())
         temporary = ", ".join(sorted(path.name for path in (self.folder / "tmp").iterdir()))
         return (
             Check("no process is left", not left, left or "none"),
@@ -288,10 +258,9 @@ def soak(
     batch has pieces.
     """
     folder.mkdir(parents=True)
-    began = time.monotonic()
     pieces = PIECES if ranks > 1 else ""
     undisturbed = undisturbed or run_undisturbed(folder, steps, pieces, sweep)
-    write_data(folder)
+    shutil.copy(TRAINER, folder)
     rng = random.Random(seed)
 
     def text() -> str:
@@ -300,7 +269,7 @@ def soak(
             drawn = rng.choice([number for number in (1, 2, 4) if number <= ranks]), rng.choice([32, 64])
             way = f", device: cpu, cpus_per_stack: 0.4, gpus_per_stack: {drawn[0]}, micro_batch_tokens: {drawn[1]}"
         how = {"executor": executor, "checkpoint_s": checkpoint_s, "pieces": pieces, "way": way}
-        return sweep_text(sweep, steps=steps, folder=folder, **how)
+        return sweep_text(sweep, steps=steps, **how)
 
     left_out = (*(() if executor == "ray" else OF_RAY), *(() if sweep == ANY_TRAINER else OF_OWN))
     kinds = kinds or [kind for kind in WEIGHTS if kind not in left_out]
@@ -314,15 +283,19 @@ def soak(
         changes=ranks > 1,
         patience_s=patience_s,
     )
-    soak._took("undisturbed", began)
     with ExitStack() as stack:
         stack.callback(lambda: kill([process.pid for process in processes(soak.token)]))
         if executor == "ray":
             soak.cluster = stack.enter_context(Cluster.started(soak.environment, soak.token))
         held: list[Check] = []
         while soak.kills.total() < kills:
-            held = _joined(held, soak.round(kills))
-    return Report(kills=soak.kills, starts=soak.starts, rounds=soak.rounds, seconds=soak.seconds, checks=tuple(held))
+            new = soak.round(kills)
+            # Of the rounds one is enough in which some trial went on; all else must hold in each.
+            held = [
+                Check(old.name, (any if old.name == RESUMED else all)((old.ok, one.ok)), f"{old.found}; {one.found}")
+                for old, one in zip(held or new, new, strict=True)
+            ]
+    return Report(kills=soak.kills, starts=soak.starts, rounds=soak.rounds, checks=tuple(held))
 
 
 def _targets(kills: int, kinds: Sequence[str], rng: random.Random) -> tuple[str, ...]:
@@ -340,24 +313,13 @@ def _targets(kills: int, kinds: Sequence[str], rng: random.Random) -> tuple[str,
 def run_undisturbed(folder: Path, steps: int, pieces: str = "", sweep: str = "gpt") -> Path:
     """Return the results folder of the same sweep where nothing is killed, and nothing kept but results."""
     how = {"executor": "local", "checkpoint_s": 0, "pieces": pieces, "way": ""}
-    write_data(folder)
-    text = sweep_text(sweep, steps=steps, folder=folder, **how)
-    (folder / "undisturbed.yaml").write_text(text)
+    shutil.copy(TRAINER, folder)
+    (folder / "undisturbed.yaml").write_text(sweep_text(sweep, steps=steps, **how))
     command = [*HPXFER_RUN, "undisturbed.yaml", "--results", "undisturbed"]
     end = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
     if end.returncode != 0:
         raise AssertionError(f"the undisturbed run ended with exit code {end.returncode}:\n{end.stderr[-4000:]}")
     return folder / "undisturbed" / "soak"
-
-
-def _joined(held: Sequence[Check], new: Sequence[Check]) -> list[Check]:
-    """Return the checks of all rounds so far, one of each name: that some trial went on is enough in one round."""
-    if not held:
-        return list(new)
-    return [
-        Check(old.name, (any if old.name == RESUMED else all)((old.ok, fresh.ok)), f"{old.found}; {fresh.found}")
-        for old, fresh in zip(held, new, strict=True)
-    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

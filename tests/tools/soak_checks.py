@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 
 from hpxfer.store import Store
 
+Seen = dict[str, set[tuple[str, str]]]  # trial id -> when each was finished, and where
 DONE = ("finished", "diverged")
 # What of a row the trial's spec determines.
 NUMBERS = (
@@ -20,7 +20,7 @@ NUMBERS = (
 )
 FILES = {
     *("sweep.yaml", "trials.parquet", "curves.parquet", "progress.json", "report.html", "figures", "recipe.yaml"),
-    *("transfer.png", "transfer.svg", "optuna.db"),
+    *("transfer.png", "transfer.svg"),
 }
 RUNS = "runs"  # of a user's own trainer
 # Of the rounds of a soak one is enough: the last may have no kill left that is aimed at a checkpoint.
@@ -38,9 +38,9 @@ class Check:
 
 @dataclass
 class History:
-    """All that was ever seen of the trials that are done: trial id -> when each was finished, and where."""
+    """All that was ever seen of the trials that are done."""
 
-    seen: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
+    seen: Seen = field(default_factory=dict)
     looks: int = 0
     lost: set[str] = field(default_factory=set)  # done at one look, gone at the next
 
@@ -58,9 +58,9 @@ class History:
         return sorted(trial_id for trial_id, rows in self.seen.items() if len(rows) > 1)
 
 
-def history_of(folder: Path) -> dict[str, set[tuple[str, str]]]:
-    """Return trial id -> (finished at, host) of every done row of every file, merged or not."""
-    out: dict[str, set[tuple[str, str]]] = {}
+def history_of(folder: Path) -> Seen:
+    """Return the times and places of every done row of every file, merged or not."""
+    out: Seen = {}
     for path in sorted(folder.glob("trials*.parquet")):
         table = pq.read_table(path, columns=["trial_id", "status", "finished_at", "host"])
         for row in table.to_pylist():
@@ -70,12 +70,7 @@ def history_of(folder: Path) -> dict[str, set[tuple[str, str]]]:
 
 
 def checks(
-    undisturbed: Path,
-    folder: Path,
-    history: History,
-    finished: dict[str, set[tuple[str, str]]],
-    *,
-    has_changed: bool = False,
+    undisturbed: Path, folder: Path, history: History, finished: Seen, *, has_changed: bool = False
 ) -> tuple[Check, ...]:
     """Return what holds of a folder; `finished` is its history before a run that had nothing to do.
 
@@ -84,8 +79,8 @@ def checks(
     mine, its = (_rows(Store.open(path, write=False)) for path in (folder, undisturbed))
     my_curves, its_curves = (_curves(Store.open(path, write=False)) for path in (folder, undisturbed))
     twice = len(pq.read_table(folder / "trials.parquet", columns=["trial_id"])) - len(mine)
-    other = [key for key in its if _numbers(mine.get(key, {})) != _numbers(its[key])]
-    how = [f"{_numbers(mine.get(key, {}))} for {_numbers(its[key])}: {mine.get(key, {}).get('error')}" for key in other]
+    pairs = {key: (_numbers(mine.get(key, {})), _numbers(its[key])) for key in its}
+    other = [f"{a} for {b}: {mine.get(key, {}).get('error')}" for key, (a, b) in pairs.items() if a != b]
     differing = [key for key in its if my_curves.get(key) != its_curves.get(key)]
     earlier = {path.name for path in folder.glob("sweep-????????.yaml")} if has_changed else set()
     extra = sorted({path.name for path in folder.iterdir()} - FILES - earlier - {RUNS})
@@ -97,7 +92,7 @@ def checks(
         Check("no done trial was lost", not history.lost, f"{len(history.lost)} in {history.looks} looks"),
         Check("no done trial was trained again", not history.again, f"{len(history.again)}"),
         Check("a further run had nothing to do", settled, "the same rows" if settled else "other rows"),
-        Check("numbers are those of an undisturbed run", not other, "; ".join([f"{len(other)} differ", *how])),
+        Check("numbers are those of an undisturbed run", not other, "; ".join([f"{len(other)} differ", *other])),
         Check("curves are those of an undisturbed run", not differing, f"{len(differing)} differ"),
         Check(RESUMED, any(resumes), f"{sum(map(bool, resumes))} trials, {sum(resumes)} times"),
         Check("nothing else is left in the results", not extra, ", ".join(extra) or "nothing"),
@@ -134,9 +129,6 @@ def _curves(store: Store) -> dict[str, set[tuple[Any, ...]]]:
     out: dict[str, set[tuple[Any, ...]]] = {}
     for row in store.read_curves().to_pylist():
         trial_id = row.pop("trial_id")
-        out.setdefault(trial_id, set()).add(tuple(_hashable(row.values())))
+        curve = tuple(tuple(part) if isinstance(part, list) else part for part in row.values())
+        out.setdefault(trial_id, set()).add(curve)
     return out
-
-
-def _hashable(values: Iterable[Any]) -> Iterable[Any]:
-    return (tuple(part) if isinstance(part, list) else part for part in values)

@@ -1,21 +1,93 @@
-"""A Ray cluster of two nodes on loopback, of which the second is pulled out and put in again."""
+"""Processes of a soak, found through /proc by their environment and killed by number, and a Ray cluster of two nodes on
+loopback, of which the second is pulled out and put in again.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ports import free_ports
-from soak_processes import Process, kill, processes, wait_until
 
 START_S = 120.0
+# Variables in the environment of a soak's processes: of which soak, and in which role the first of them was started.
+TOKEN, ROLE = "HPXFER_SOAK", "HPXFER_SOAK_ROLE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A process that is there."""
+
+    pid: int
+    command: str
+    role: str  # driver, head or node
+
+    @property
+    def kind(self) -> str:
+        """A worker, local or Ray's; a user's own trainer, or a rank beside its first; else the role."""
+        if "soak_trainer.py" in self.command:
+            return "rank" if "--rank" in self.command else "trainer"
+        ours = self.command.startswith("ray::") and not self.command.startswith(_RAYS_OWN)
+        return "worker" if "hpxfer.executors.local" in self.command or ours else self.role
+
+
+_RAYS_OWN = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
+
+
+def processes(token: str) -> list[Process]:
+    """Return the processes of a soak."""
+    out = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and int(path.name) != os.getpid():
+            # It may end while it is looked at; one that has ended and waits for its parent has no environment.
+            with suppress(OSError):
+                block = (path / "environ").read_bytes().decode(errors="replace")
+                environment = dict(pair.split("=", 1) for pair in block.split("\0") if "=" in pair)
+                if environment.get(TOKEN) == token:
+                    command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                    out.append(Process(pid=int(path.name), command=command, role=environment.get(ROLE, "")))
+    return out
+
+
+def supervisors(folder: Path) -> dict[int, int]:
+    """Return pid -> pid of the parent, of the supervisors of trials below a folder. They have no variables of ours."""
+    out = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                if b"/trainer/supervisor.py" in (path / "cmdline").read_bytes():
+                    log = Path(os.readlink(path / "fd" / "2"))
+                    parent = (path / "stat").read_bytes().rpartition(b")")[2].split()[1]
+                    if log.is_relative_to(folder):
+                        out[int(path.name)] = int(parent)
+    return out
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes, as a power cut would; who has gone already has."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
+    """Return whether a condition came true in time."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 @dataclass
@@ -32,7 +104,6 @@ class Cluster:
     @classmethod
     @contextmanager
     def started(cls, environment: Callable[[str], dict[str, str]], token: str) -> Iterator[Cluster]:
-        """Have a cluster while entered."""
         cluster = cls(environment, token)
         try:
             cluster._start()
@@ -53,7 +124,7 @@ class Cluster:
 
     def _end(self) -> None:
         """Kill both nodes."""
-        kill(process.pid for process in self.processes())
+        self._kill("head", "node")
         for process in (self.head, self.node):
             if process is not None:
                 process.wait()
@@ -67,7 +138,7 @@ class Cluster:
 
     def pull_head(self) -> None:
         """Kill the head with all that runs on it: the cluster's own store, its scheduler and its workers."""
-        kill(process.pid for process in self.processes() if process.role == "head")
+        self._kill("head")
 
     def start_node(self) -> None:
         """Add the second node; it joins in its own time."""
@@ -75,13 +146,12 @@ class Cluster:
 
     def pull_node(self) -> None:
         """Kill the second node with all that runs on it, as if its cable were cut."""
-        kill(process.pid for process in self.processes() if process.role == "node")
+        self._kill("node")
         if self.node is not None:
             self.node.wait()
 
-    def processes(self) -> list[Process]:
-        """Return the processes of both nodes."""
-        return [process for process in processes(self.token) if process.role in ("head", "node")]
+    def _kill(self, *roles: str) -> None:
+        kill(process.pid for process in processes(self.token) if process.role in roles)
 
 
 def _ray_start(options: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:

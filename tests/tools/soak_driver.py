@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,7 @@ class _Writes:
     """Counts the steps of the write that is under way, and ends the process after the one that the file names."""
 
     def __init__(self, moment: Path) -> None:
-        self._moment = moment
-        self._kind: str | None = None
-        self._step = 0
+        self._moment, self._kind, self._step = moment, "", 0
 
     def counted(self, kind: str, write: Callable[..., Any]) -> Callable[..., Any]:
         """Return a write of the store whose steps are counted."""
@@ -57,7 +56,7 @@ class _Writes:
             try:
                 return write(*args, **options)
             finally:
-                self._kind = None
+                self._kind = ""
 
         return act
 
@@ -67,15 +66,12 @@ class _Writes:
         def act(*args: Any, **options: Any) -> Any:
             out = step(*args, **options)
             # progress.json and the lease are written by other threads meanwhile
-            if self._kind is not None and not any("json" in str(part) for part in args):
+            if self._kind and not any("json" in str(part) for part in args):
                 self._step += 1
-                try:
-                    named = self._moment.read_text(encoding="utf-8")
-                except FileNotFoundError:
-                    return out
-                if named == f"{self._kind} {self._step}":
-                    os.remove(self._moment)
-                    os.kill(os.getpid(), signal.SIGKILL)
+                with suppress(FileNotFoundError):
+                    if self._moment.read_text(encoding="utf-8") == f"{self._kind} {self._step}":
+                        os.remove(self._moment)
+                        os.kill(os.getpid(), signal.SIGKILL)
             return out
 
         return act

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz_cases import KINDS, case
-from fuzz_materials import TINY, Materials
+from fuzz_cases import KINDS, TINY, Materials, case
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="processes are seen through /proc")]
 
@@ -40,7 +39,7 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv.pop())
 from fuzz_cases import Case
-from fuzz_run import Limits, run_all
+from fuzz import Limits, run_all
 planted, root = Path(sys.argv[1]), Path(sys.argv[2])
 names = ("boom", "sleep", "spin", "eat", "chat", "odd", "fine")
 limits = Limits(cpu_s=3.0, peak_bytes=600 * 2**20)
