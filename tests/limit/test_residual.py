@@ -32,12 +32,8 @@ def network(**changed: Any) -> Network:
     return Network(**(known | changed))
 
 
-def rates(of_experts: float, router: float | None = None) -> dict[str, float]:
-    return {
-        "expert_in": of_experts,
-        "expert_out": of_experts,
-        "router": of_experts if router is None else router,
-    }
+def rates(experts: float, router: float | None = None) -> dict[str, float]:
+    return {"expert_in": experts, "expert_out": experts, "router": experts if router is None else router}
 
 
 def batches(steps: int, *, same: bool = True, classes: bool = False) -> Given:
@@ -293,7 +289,7 @@ def test_sizes_past_memory_are_refused(monkeypatch: Patch) -> None:
 
 def test_the_default_sites_are_enough_for_the_directions() -> None:
     x, y = np.split(np.random.default_rng(0).standard_normal((9, 10)), [9], axis=1)
-    few, training = network(active_share=0.25, depth=1), given(1, x, y, lr=0.01)
+    few, training = network(active_share=0.25, depth=1), given(0, x, y)
     assert solve(few, training, seeds=1).num_sites == 65536
     with pytest.raises(HpxferError, match=r"sites: must be at least 65536, .* the 10 directions .*, got 32768"):
         solve(few, training, seeds=1, sites=32768)

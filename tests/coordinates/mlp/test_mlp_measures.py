@@ -1,22 +1,28 @@
-"""Measures of the family mlp in a check, against numbers that are computed in another way."""
+"""Measures of the family mlp in a check, against numbers computed in another way; and its figures, as data."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixture_types import Patch
 from mlp_runs import ZERO_READOUT
 from numpy.typing import NDArray
 
 from hpxfer.coordinates.checking import check
 from hpxfer.coordinates.mlp import Options
+from hpxfer.coordinates.mlp.layers_figure import draw_layers, layers_info, shown_steps
 from hpxfer.coordinates.mlp.observe import of_trials
 from hpxfer.coordinates.mlp.own import OwnData, default_training, own_trials
-from hpxfer.coordinates.report import AxisReport
+from hpxfer.coordinates.mlp.papers_figure import Panel, papers_info
+from hpxfer.coordinates.report import AxisReport, CheckReport
+from hpxfer.coordinates.write import write_check
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.monomial import width
 from hpxfer.scaling.shape import Shape
@@ -26,7 +32,7 @@ from hpxfer.spec.mlp import RouterBias
 from hpxfer.train.state import TrainState
 from hpxfer.trial.stack import Stack
 
-pytestmark = pytest.mark.usefixtures("few_seeds")  # no test here asks about a limit
+pytestmark = pytest.mark.usefixtures("few_seeds")  # no test here asks about a limit, but that it is shown
 POINTS, STEPS = (16, 32, 64, 128), 3
 
 
@@ -48,8 +54,7 @@ def test_a_router_that_starts_at_zero_is_undecided_and_its_update_has_no_ratio_t
     assert by_step(found, "concentration_high")[0] == pytest.approx([1.0] * 4)
     assert by_step(found, "logit_rms")[0] == (0.0, 0.0, 0.0, 0.0)
     assert 1 not in by_step(found, "update / now")  # nothing but the readout has moved, and zero over zero is no ratio
-    first = found.measures
-    assert not [each for each in first if each.measure.startswith("margin")]  # all experts are active
+    assert not [each for each in found.measures if each.measure.startswith("margin")]  # all experts are active
 
 
 def watched(
@@ -163,7 +168,7 @@ def test_updates_over_the_start_fall_with_the_nominal_std() -> None:
         assert ratio == pytest.approx(norms, rel=1e-5)
 
 
-def test_an_eps_that_does_not_follow_the_gradients_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_eps_that_does_not_follow_the_gradients_misses(monkeypatch: Patch) -> None:
     def misses() -> set[tuple[str, str]]:
         found = axis_of("mup-i", Options(), optimizer="adam", points=(32, 64, 128, 256), seeds=8, steps=3)
         return {(line.role, line.quantity) for line in found.fits if line.verdict == "miss"}
@@ -177,3 +182,73 @@ def test_an_eps_that_does_not_follow_the_gradients_misses(monkeypatch: pytest.Mo
 
     monkeypatch.setitem(PARAMETERIZATIONS._rows, "mup-i", replace(table, rows={**table.rows, "adam": wrong}))
     assert ("expert_in", "gradient / eps") in misses()
+
+
+# Figures.
+
+
+@cache
+def mssp() -> CheckReport:
+    choice = parameterization("mssp-ii", ZERO_READOUT)
+    return check(choice, architecture="mlp", optimizer="sgd", points=POINTS, seeds=3, steps=3)
+
+
+@cache
+def one_matrix() -> CheckReport:
+    options = Options(expert_matrices=1, gate="softmax", num_active=2)
+    return check("mup-moe", architecture="mlp", optimizer="sgd", points=POINTS, seeds=3, steps=5, options=options)
+
+
+def panels(report: CheckReport) -> dict[str, Panel]:
+    return {panel.title: panel for row in papers_info(report, report.axes[0]).rows for panel in row}
+
+
+def test_the_papers_layout_has_its_panels() -> None:
+    info = papers_info(mssp(), mssp().axes[0])
+    assert [len(row) for row in info.rows] == [4, 4, 3]
+    assert tuple(info.scales) == ("16", "32", "64", "128")
+    loss = panels(mssp())["training loss (probe)"]
+    assert [line.label for line in loss.lines] == ["16", "32", "64", "128"]
+    assert loss.lines[0].steps == (0, 1, 2, 3)
+    sent = panels(mssp())["exponent: propagating update"]
+    assert [line.label for line in sent.lines] == ["router", "expert in", "expert out"]
+    assert (0.5, 2, 3) in sent.predicted  # single experts of mssp-ii grow (MSSP Q.4)
+
+
+def test_a_line_is_missing_where_a_quantity_is_zero() -> None:
+    """Behind a zero readout nothing but the readout moves in the first update."""
+    by_label = {line.label: line for line in panels(mssp())["exponent: effective update"].lines}
+    assert by_label["readout"].steps == (1, 2, 3)
+    assert by_label["expert in"].steps == (2, 3)
+
+
+def test_a_single_matrix_leaves_out_what_it_lacks() -> None:
+    found = panels(one_matrix())
+    assert "exponent: backward: pieces of df/dh1" not in found
+    assert "expert in" not in {line.label for line in found["exponent: gradient"].lines}
+
+
+def test_layers_have_slopes_at_the_last_step_and_guides_where_something_is_predicted() -> None:
+    info = layers_info(mssp(), mssp().axes[0])
+    assert shown_steps(20) == (1, 2, 4, 8, 16, 20)
+    assert [name for name, _ in info.rows] == ["RMS of the change", "RMS"]
+    names = [panel.title for panel in info.rows[0][1]]
+    assert names == ["input features h1", "router logits", "gates", "single experts", "experts' sum h3", "output f"]
+    features = info.rows[0][1][0]
+    assert features.guide is not None
+    assert 1 not in features.lines  # exact zeros have no place on a log axis
+    draw_layers(info).draw_without_rendering()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [mssp, one_matrix])
+def test_all_figures_are_written_and_equal_reports_give_equal_bytes(made: object, tmp_path: Path) -> None:
+    assert callable(made)
+    report = made()
+    axis = report.axes[0].axis
+    limit = ("-limit",) if report.axes[0].limit.compared else ()  # a router that chooses without a bias has none
+    which = ("", "-papers", "-layers", *limit)
+    names = [f"check-{axis}{each}.{kind}" for each in which for kind in ("png", "svg")]
+    first, again = (write_check(report, tmp_path / folder) for folder in ("a", "b"))
+    assert [path.name for path in first] == ["check.txt", "check.json", *names]
+    assert [path.read_bytes() for path in first[2:]] == [path.read_bytes() for path in again[2:]]
