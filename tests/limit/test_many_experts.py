@@ -30,55 +30,36 @@ LR = 0.12
 Plant = Callable[[Patch, Any], None]
 
 
-def constants(stds: str, rates: str) -> dict[str, Any]:
-    """Return init_mult and lr_mult of embedding, router, expert_in, expert_out and readout."""
+def tuned(network: Network, lr: float, stds: str, rates: str) -> tuple[Network, Given]:
+    """Return a network with init_mult and lr_mult of embedding, router, expert_in, expert_out and readout."""
     roles = ("embedding", "router", "expert_in", "expert_out", "readout")
-    init, lr = (dict(zip(roles, map(float, text.split()), strict=True)) for text in (stds, rates))
-    return {"init_mult": init, "lr_mult": lr}
+    init, lrs = (dict(zip(roles, map(float, text.split()), strict=True)) for text in (stds, rates))
+    return replace(network, init_mult=init, lr_mult=lrs), full_batch(lr)  # type: ignore[arg-type]
 
 
+TANH: dict[str, Any] = {"activation": "tanh"}
+SMALL = three("mssp", 0.25, 0.25)
 REFERENCES: dict[str, tuple[Network, Given]] = {
     "II": (two("mssp", 0.5, 2), full_batch(LR)),
     "II muP": (two("mup", 0.5, 2), full_batch(LR)),
-    "II, large down projection": (
-        two("mssp", 1, 2, activation="tanh", **constants("0.46 0.61 0.88 3.4 0.11", "1.37 1.76 1.57 0.43 0.99")),
-        full_batch(0.21),
+    "II, large down projection": tuned(
+        two("mssp", 1, 2, **TANH), 0.21, "0.46 0.61 0.88 3.4 0.11", "1.37 1.76 1.57 0.43 0.99"
     ),
-    "II, fast router": (
-        two("mssp", 0.25, 2, activation="tanh", **constants("0.45 0.89 0.84 0.85 0.33", "2.51 33.83 2.89 0.11 3.1")),
-        full_batch(0.28),
+    "II, fast router": tuned(
+        two("mssp", 0.25, 2, **TANH), 0.28, "0.45 0.89 0.84 0.85 0.33", "2.51 33.83 2.89 0.11 3.1"
     ),
-    "II, fast experts": (
-        two("mssp", 1, 1, **constants("0.73 1.7 0.47 1.91 0.53", "0.63 34.75 3.55 0.37 1.38")),
-        full_batch(0.12),
-    ),
-    "II, fast readout": (
-        two("mssp", 1, 2, activation="tanh", **constants("0.37 2.72 1.08 0.35 1.73", "0.39 1.26 1.33 0.82 3.77")),
-        full_batch(0.28),
-    ),
-    "II, large router": (
-        two("mssp", 1, 2, **constants("0.51 2.65 0.7 0.5 0.98", "0.62 1.05 0.7 0.31 0.68")),
-        full_batch(0.27),
-    ),
-    "III": (three("mssp", 0.25, 0.25), full_batch(LR)),
-    "III, no readout at first": (three("mssp", 0.25, 0.25, **ZERO_READOUT), full_batch(LR)),
-    "III, large readout": (
-        three("mssp", 0.25, 0.25, **constants("0.37 1.38 1.78 0.31 1.9", "0.27 3.97 2.26 0.16 0.63")),
-        full_batch(0.27),
-    ),
-    "III, fast router": (
-        three("mssp", 0.25, 0.25, **constants("0.51 0.77 1.87 1.7 0.49", "0.31 15.49 0.56 0.29 1.04")),
-        full_batch(0.09),
-    ),
-    "III, fast experts": (
-        three("mssp", 0.25, 0.25, **constants("0.32 0.66 0.32 2.83 0.31", "0.89 9.29 5.99 0.04 1.65")),
-        full_batch(0.08),
-    ),
-    "III muP, large readout": (
-        three("mup", 0.25, 0.25, **constants("1.43 1.25 1.81 0.34 2.26", "0.9 8.08 0.54 1.4 0.31")),
-        full_batch(0.05),
-    ),
+    "II, fast experts": tuned(two("mssp", 1, 1), 0.12, "0.73 1.7 0.47 1.91 0.53", "0.63 34.75 3.55 0.37 1.38"),
+    "II, fast readout": tuned(two("mssp", 1, 2, **TANH), 0.28, "0.37 2.72 1.08 0.35 1.73", "0.39 1.26 1.33 0.82 3.77"),
+    "II, large router": tuned(two("mssp", 1, 2), 0.27, "0.51 2.65 0.7 0.5 0.98", "0.62 1.05 0.7 0.31 0.68"),
+    "III": (SMALL, full_batch(LR)),
+    "III, no readout at first": (replace(SMALL, **ZERO_READOUT), full_batch(LR)),
+    "III, large readout": tuned(SMALL, 0.27, "0.37 1.38 1.78 0.31 1.9", "0.27 3.97 2.26 0.16 0.63"),
+    "III, fast router": tuned(SMALL, 0.09, "0.51 0.77 1.87 1.7 0.49", "0.31 15.49 0.56 0.29 1.04"),
+    "III, fast experts": tuned(SMALL, 0.08, "0.32 0.66 0.32 2.83 0.31", "0.89 9.29 5.99 0.04 1.65"),
     "III muP": (three("mup", 0.25, 0.25), full_batch(LR)),
+    "III muP, large readout": tuned(
+        three("mup", 0.25, 0.25), 0.05, "1.43 1.25 1.81 0.34 2.26", "0.9 8.08 0.54 1.4 0.31"
+    ),
 }
 QUARTER: dict[str, Any] = {"active_share": 0.25, "aggregation": "1/K"}
 # Networks in which no error is planted: activations, top-K, new batches, other losses.

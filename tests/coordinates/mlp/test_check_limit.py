@@ -156,7 +156,7 @@ def test_networks_that_diverge_miss_their_limit(register: Register, few_seeds: N
         ("mup-i", Options(num_active=2), "regime-i", "without a bias the router's first choice is a draw"),
         ("mssp-ii", Options(router_bias="fixed"), "regime-ii", "a bias of the router is solved in regime I"),
         ("mssp-i", Options(router_bias="fixed", activation="gelu"), "regime-i", "its 192 limits take about "),
-        ("mup-i", Options(samples=700), "regime-i", "experts times updates times samples must be at most"),
+        ("mup-i", Options(samples=170), "regime-i", "experts times updates times samples must be at most"),
     ],
 )
 def test_a_limit_that_is_not_there_is_said_in_one_line(name: str, options: Options, axis: str, why: str) -> None:
@@ -171,7 +171,7 @@ def test_adam_sweeps_and_gpts_have_no_such_answer() -> None:
     adam = approach(parameterization("mssp-ii"), "adam", "regime-ii", Options())
     assert "not solved for adam, whose update divides entry by entry" in adam.sentence
     sweep = load_sweep(ROOT / "sweeps" / "mlp" / "first.yaml")
-    axis = check("mup-i", sweep=sweep, points=(32, 64, 128, 256), axes=["width"], seeds=2, steps=1).axes[0]
+    axis = check("mup-i", sweep=sweep, points=(32, 64, 96, 128), axes=["width"], seeds=2, steps=1).axes[0]
     assert axis.limit is not None
     assert axis.limit.sentence == f"limit: {OF_SWEEPS}"
     gpt = check("mup", axes=["depth"], points=(1, 2, 3, 4), seeds=1, steps=1).axes[0]

@@ -16,7 +16,7 @@ from mlp_runs import ZERO_READOUT
 from numpy.typing import NDArray
 
 from hpxfer.coordinates.checking import check
-from hpxfer.coordinates.mlp import Options
+from hpxfer.coordinates.mlp import Options, against_limit
 from hpxfer.coordinates.mlp.layers_figure import draw_layers, layers_info, shown_steps
 from hpxfer.coordinates.mlp.observe import of_trials
 from hpxfer.coordinates.mlp.own import OwnData, default_training, own_trials
@@ -32,16 +32,19 @@ from hpxfer.spec.mlp import RouterBias
 from hpxfer.train.state import TrainState
 from hpxfer.trial.stack import Stack
 
-pytestmark = pytest.mark.usefixtures("few_seeds")  # no test here asks about a limit, but that it is shown
 POINTS, STEPS = (16, 32, 64, 128), 3
 
 
-def axis_of(name: str, options: Options, **more: Any) -> AxisReport:
-    given = {"seeds": 3, "steps": STEPS, "points": POINTS, "optimizer": "sgd", **more}
-    (axis,) = check(
-        parameterization(name, given.pop("conventions", None)), architecture="mlp", options=options, **given
-    ).axes
-    return axis
+@pytest.fixture(autouse=True)
+def hardly_any_seeds(monkeypatch: Patch) -> None:
+    """No test here asks about a limit, but that it is shown."""
+    monkeypatch.setattr(against_limit, "SEEDS", dict.fromkeys(against_limit.SEEDS, 4))
+    monkeypatch.setattr(against_limit, "SITES", 256)
+
+
+def report_of(name: str, options: Options, conventions: Any = None, **more: Any) -> CheckReport:
+    given = {"seeds": 3, "steps": STEPS, "points": POINTS, "optimizer": "sgd", "architecture": "mlp", **more}
+    return check(parameterization(name, conventions), options=options, **given)
 
 
 def by_step(axis: AxisReport, measure: str, role: str = "router") -> dict[int, tuple[float, ...]]:
@@ -49,7 +52,7 @@ def by_step(axis: AxisReport, measure: str, role: str = "router") -> dict[int, t
 
 
 def test_a_router_that_starts_at_zero_is_undecided_and_its_update_has_no_ratio_to_nothing() -> None:
-    found = axis_of("mssp-i", Options(), conventions=ZERO_READOUT)
+    found = report_of("mssp-i", Options(), ZERO_READOUT).axes[0]
     assert by_step(found, "entropy_of_all")[0] == pytest.approx([1.0] * 4)
     assert by_step(found, "concentration_high")[0] == pytest.approx([1.0] * 4)
     assert by_step(found, "logit_rms")[0] == (0.0, 0.0, 0.0, 0.0)
@@ -149,7 +152,7 @@ def test_a_learned_bias_with_top_k_is_the_only_mover_of_the_choice(bias: RouterB
 
 
 def test_top_k_adds_margins_ties_and_changed_experts() -> None:
-    found = axis_of("mup-moe", Options(expert_matrices=1, gate="softmax", num_active=2))
+    found = one_matrix().axes[0]
     assert by_step(found, "tied_share")[0] == (0.0, 0.0, 0.0, 0.0)
     assert set(by_step(found, "changed_share")) == {1, 2, 3}
     assert all(value > 0 for value in by_step(found, "margin_median")[0])
@@ -159,7 +162,7 @@ def test_top_k_adds_margins_ties_and_changed_experts() -> None:
 
 def test_updates_over_the_start_fall_with_the_nominal_std() -> None:
     """A zero start has no norm of its own: the one that the table would draw takes its place."""
-    found = axis_of("mup-moe", Options(expert_matrices=1, gate="softmax"), conventions={"router_init": "zero"})
+    found = report_of("mup-moe", Options(expert_matrices=1, gate="softmax"), {"router_init": "zero"}).axes[0]
     update, over = by_step(found, "update"), by_step(found, "update / start")
     experts = 4
     for step in (2, 3):
@@ -170,7 +173,7 @@ def test_updates_over_the_start_fall_with_the_nominal_std() -> None:
 
 def test_an_eps_that_does_not_follow_the_gradients_misses(monkeypatch: Patch) -> None:
     def misses() -> set[tuple[str, str]]:
-        found = axis_of("mup-i", Options(), optimizer="adam", points=(32, 64, 128, 256), seeds=8, steps=3)
+        found = report_of("mup-i", Options(), optimizer="adam", seeds=8).axes[0]
         return {(line.role, line.quantity) for line in found.fits if line.verdict == "miss"}
 
     assert not {quantity for _, quantity in misses() if quantity == "gradient / eps"}
@@ -189,14 +192,12 @@ def test_an_eps_that_does_not_follow_the_gradients_misses(monkeypatch: Patch) ->
 
 @cache
 def mssp() -> CheckReport:
-    choice = parameterization("mssp-ii", ZERO_READOUT)
-    return check(choice, architecture="mlp", optimizer="sgd", points=POINTS, seeds=3, steps=3)
+    return report_of("mssp-ii", Options(), ZERO_READOUT)
 
 
 @cache
 def one_matrix() -> CheckReport:
-    options = Options(expert_matrices=1, gate="softmax", num_active=2)
-    return check("mup-moe", architecture="mlp", optimizer="sgd", points=POINTS, seeds=3, steps=5, options=options)
+    return report_of("mup-moe", Options(expert_matrices=1, gate="softmax", num_active=2))
 
 
 def panels(report: CheckReport) -> dict[str, Panel]:
@@ -213,17 +214,11 @@ def test_the_papers_layout_has_its_panels() -> None:
     sent = panels(mssp())["exponent: propagating update"]
     assert [line.label for line in sent.lines] == ["router", "expert in", "expert out"]
     assert (0.5, 2, 3) in sent.predicted  # single experts of mssp-ii grow (MSSP Q.4)
-
-
-def test_a_line_is_missing_where_a_quantity_is_zero() -> None:
-    """Behind a zero readout nothing but the readout moves in the first update."""
+    # Behind a zero readout nothing but the readout moves in the first update, and a line is missing there.
     by_label = {line.label: line for line in panels(mssp())["exponent: effective update"].lines}
     assert by_label["readout"].steps == (1, 2, 3)
     assert by_label["expert in"].steps == (2, 3)
-
-
-def test_a_single_matrix_leaves_out_what_it_lacks() -> None:
-    found = panels(one_matrix())
+    found = panels(one_matrix())  # a single matrix leaves out what it lacks
     assert "exponent: backward: pieces of df/dh1" not in found
     assert "expert in" not in {line.label for line in found["exponent: gradient"].lines}
 

@@ -63,7 +63,7 @@ class TestGPT:
         return hpxfer.check_module(parts.pop("build"), tokens, lm_loss, self.recipe, **parts)
 
     def test_the_right_wiring_passes(self) -> None:
-        report = self.check()
+        report = self.check(steps=2)
         assert misses(report) == set()
         assert report.passed
         found = verdicts(report)
@@ -83,7 +83,7 @@ class TestGPT:
         def all_alike(model: nn.Module, shape: Shape) -> torch.optim.Optimizer:
             return torch.optim.AdamW(model.parameters(), lr=self.recipe.hps.lr, eps=1e-12)
 
-        found = misses(self.check(build=gpt, optimizer=all_alike))
+        found = misses(self.check(build=gpt, optimizer=all_alike, steps=2))
         assert {("embedding", "first step"), ("readout", "weight")} & found
         assert {("attn_q", "first step"), ("dense_in", "first step"), ("dense_out", "effective")} <= found
 
@@ -163,9 +163,9 @@ def test_one_wrong_number_is_found(wiring: Wiring) -> None:
 
 
 def test_a_hidden_lr_that_is_not_scaled_is_named_and_no_other() -> None:
-    found = missed(Wiring(role="dense_out").report(steps=2, seeds=2))
-    assert "dense_out" in found
-    assert "embedding" not in found
+    found = misses(Wiring(role="dense_out").report(steps=2, seeds=2))
+    assert ("dense_out", "first step") in found
+    assert ("embedding", "first step") not in found
 
 
 @pytest.mark.slow
@@ -279,6 +279,7 @@ def test_a_gpt2_of_transformers_passes_with_q_k_and_v_in_one_tensor() -> None:
         assert found[role, "first step"] == found[role, "weight"] == found[role, "activation"] == "ok"
 
 
+@pytest.mark.slow
 def test_a_mixtral_passes_and_features_of_experts_in_one_tensor_are_said_to_be_not_possible() -> None:
     report = hpxfer.check_module(mixtral, mixtral_text, lm_loss, mixtral_recipe(), steps=3)
     assert misses(report) == set()
