@@ -60,7 +60,7 @@ def finite(
 def records(new: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the record, after adding to it. Processes of tests may do so at once."""
     with RECORD.open("a+" if RECORDING else "r") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX if RECORDING else fcntl.LOCK_SH)
         file.seek(0)
         known: dict[str, Any] = json.loads(file.read() or "{}")
         if new:

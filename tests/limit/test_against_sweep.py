@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {
     "hps": HPS,
     "lr": 0.1,
     "steps": 5,
-    "seeds": 20,
+    "seeds": 40,
     "axis": "{values: [64, 128, 256]}",
     "base": "{width: 16, depth: 1, num_experts: 2, num_active: 2, expert_ratio: 1}",
 }
@@ -64,7 +64,7 @@ def found(results: Results) -> Comparisons:
 def test_the_sweep_agrees_with_its_limit(found: Comparisons) -> None:
     (arm,) = found.arms
     assert arm.p > 0.05
-    assert (arm.is_exact, arm.num_limits, arm.updates, arm.held_out) == (True, 20, 5, True)
+    assert (arm.is_exact, arm.num_limits, arm.updates, arm.held_out) == (True, 40, 5, True)
     assert arm.loss.passes == (0, 1, 2, 3, 4, 5)
     assert [each.size for each in arm.distances] == [16, 64, 128, 256]
     assert arm.network_slope is not None
@@ -111,11 +111,11 @@ def test_seeds_that_lack_a_width_are_left_out_and_said(results: Results) -> None
     trials = results.trials[results.trials["trial_id"] != lost].copy()
     trials.loc[trials["trial_id"] == diverged, "status"] = "diverged"
     (arm,) = against(replace(results, trials=trials)).arms
-    assert len(arm.seeds) == 18
+    assert len(arm.seeds) == 38
     assert set(arm.left_out) == {"1 missing at width 256", "1 diverged at width 256"}
     assert "left out: 1 missing at width 256" in arm.table()
     first = results.trials["seed"] == 0
-    with pytest.raises(HpxferError, match="at least 2 seeds must have finished at every width, got 1; 19 missing at"):
+    with pytest.raises(HpxferError, match="at least 2 seeds must have finished at every width, got 1; 39 missing at"):
         against(replace(results, trials=results.trials[first]))
 
 
