@@ -1,19 +1,25 @@
-"""The shapes of a check: every table's own axes, a user's sweep, and what is refused."""
+"""What a check is asked: the shapes along every table's axes, a user's sweep, how large it may be, and refusals."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from fixture_types import Patch
+from sweep_text import edited
 
+from hpxfer.coordinates import gpt, limits
 from hpxfer.coordinates.cases import mlp_path, own_axes, own_case, sweep_axes, sweep_case
+from hpxfer.coordinates.checking import check
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import parameterization, ratios
 from hpxfer.scaling.regimes import follows
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
-from hpxfer.spec import SweepSpec
+from hpxfer.spec import SweepSpec, parse_sweep
+from hpxfer.trial import Trial
 
 CASES: list[tuple[str, Column, str]] = [
     (table.name, optimizer, axis)
@@ -55,42 +61,36 @@ def test_axes_are_those_of_the_model_s_shape() -> None:
     assert own_axes(parameterization("mup-iii"), "sgd", "mlp") == ("regime-iii",)
 
 
-def test_the_model_is_the_one_that_the_table_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_is_the_one_that_the_table_is_for() -> None:
     """By what the table says, not by its name."""
-    monkeypatch.setitem(
-        PARAMETERIZATIONS._rows, "my-own", replace(PARAMETERIZATIONS.get("complete-mue"), name="my-own")
-    )
-    own, sigmoid, tied = (
-        own_case(choice, "adam", "width", None, dense=False).spec.model
-        for choice in (
-            parameterization("my-own"),
-            parameterization("mup"),
-            parameterization("mup", {"embeddings": "tied", "readout": "forward"}),
-        )
-    )
+    with PARAMETERIZATIONS.registered(replace(PARAMETERIZATIONS.get("complete-mue"), name="my-own")):
+        tied_to = {"embeddings": "tied", "readout": "forward"}
+        choices = (parameterization("my-own"), parameterization("mup"), parameterization("mup", tied_to))
+        own, sigmoid, tied = (own_case(each, "adam", "width", None, dense=False).spec.model for each in choices)
     assert (own.gate, sigmoid.gate) == ("normalized_sigmoid", "sigmoid")
     assert (own.tied_embeddings, tied.tied_embeddings) == (False, True)
 
 
-def test_kappa_stays_along_experts() -> None:
-    assert {shape.kappa for shape in shapes("completep-moe", "experts")} == {1.0}
-    assert [shape.num_experts for shape in shapes("completep-moe", "experts")] == [4, 8, 16, 32]
-
-
 def test_points_replace_the_default_and_the_base_is_among_them() -> None:
+    experts = shapes("completep-moe", "experts")
+    assert [(shape.num_experts, shape.kappa) for shape in experts] == [(4 * 2**k, 1.0) for k in range(4)]
     assert [shape.width for shape in shapes("completep-moe", "width", (64.0, 96.0, 128.0))] == [32, 64, 96, 128]
     third = shapes("mup-iii", "regime-iii", (32.0, 64.0, 96.0, 128.0))
     assert [(shape.width, shape.expert_width, shape.num_experts, shape.num_active) for shape in third] == [
         (32 * k, 32 * k, 4 * k, 4 * k) for k in (1, 2, 3, 4)
     ]
     assert [shape.dense_ratio for shape in shapes("mup", "dense_ratio", (0.5, 1.0, 2.0, 4.0))] == [0.5, 1, 2, 4]
+    case = own_case(parameterization("complete-mue"), "adam", "shared", None, dense=False)
+    assert case.axis.scale_name == "num_shared"
+    assert [point.scale for point in case.axis.points] == [1, 2, 4, 8]
+    assert case.axis.points[0].shape == case.spec.base_shape
+    assert replace(case.axis.points[-1].shape, num_shared=1) == case.spec.base_shape
 
 
 @pytest.mark.parametrize(
     ("name", "axis", "points", "says"),
     [
         ("completep-moe", "batch", None, "no slope along it"),
-        ("completep-moe", "duration", None, "no slope along it"),
         ("completep-moe", "widht", None, "did you mean 'width'?"),
         ("completep", "experts", None, "dense models; legal: width"),
         ("completep-moe", "width", (32.0, 64.0), "at least 4 shapes"),
@@ -132,9 +132,63 @@ def test_mlp_has_paths_of_its_own() -> None:
         mlp_path("regime-i", (64.5, 65.0, 66.0, 67.0))
 
 
-def test_every_base_is_where_its_path_starts() -> None:
-    case = own_case(parameterization("complete-mue"), "adam", "shared", None, dense=False)
-    assert case.axis.scale_name == "num_shared"
-    assert [point.scale for point in case.axis.points] == [1, 2, 4, 8]
-    assert case.axis.points[0].shape == case.spec.base_shape
-    assert replace(case.axis.points[-1].shape, num_shared=1) == case.spec.base_shape
+MLP = {"parameterization": "mssp-i", "architecture": "mlp"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"seeds": 10**9, "axes": ["width"]}, "--seeds: must be from 1 to 1000, got 1000000000"),
+        ({"seeds": 0}, "--seeds: must be from 1 to 1000, got 0"),
+        ({"steps": 10**9, "axes": ["width"]}, "--steps: must be from 1 to 1000000, got 1000000000"),
+        ({"steps": -1}, "--steps: must be from 1 to 1000000, got -1"),
+        ({"steps": 100, "axes": ["width"]}, "must be below the 100 steps"),
+        ({"points": range(1, 3000), "axes": ["width"]}, "--points: must be at most 100 values, got 2999"),
+        ({"points": (32, 64, 128, 10**6), "axes": ["width"]}, "--points: w1000000 d2 E4A4 h1000000 with 6 s"),
+        ({"points": (32, 64, 128, 256), "seeds": 1000, "axes": ["width"]}, "w128 d2 E4A4 h128 with 1000 "),
+        ({**MLP, "points": (32, 64, 128, 10**6), "axes": ["regime-i"]}, "GiB, got 16 GiB"),
+        ({"points": (32.0, 64.0)}, "must be values of one axis, got width, depth, experts, expert_ratio"),
+        ({"architecture": "block"}, "unknown architecture 'block'"),
+        ({"optimizer": "sgd"}, "has no sgd column"),
+        ({"axes": ["width"], "architecture": "mlp"}, "along a regime"),
+        ({"parameterization": "mupp"}, "unknown parameterization 'mupp'"),
+    ],
+)  # fmt: skip
+def test_bad_questions_are_refused_before_anything_trains(asked: dict[str, Any], says: str, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(limits, "host_bytes", lambda: 16 * 2**30)
+    with pytest.raises(HpxferError) as caught:
+        check(**{"parameterization": "completep-moe", **asked})
+    assert says in str(caught.value)
+
+
+def test_what_a_sweep_excludes_is_refused(smoke: SweepSpec) -> None:
+    with pytest.raises(HpxferError, match="the sweep trains with adamw"):
+        check("mup-moe", sweep=smoke, optimizer="sgd")
+    with pytest.raises(HpxferError, match="the model of the sweep is of the family gpt"):
+        check("mup-i", sweep=smoke, architecture="mlp")
+
+
+class Seen(Exception):
+    """Ends a check before anything is trained."""
+
+
+@pytest.mark.parametrize(
+    ("table", "ties", "expected"),
+    [("mssp-i", None, "random"), ("mup-i", None, "index"), ("mssp-i", "index", "index")],
+)
+def test_a_zero_router_chooses_among_equal_experts_as_a_sweep_does(
+    monkeypatch: Patch, table: str, ties: str | None, expected: str
+) -> None:
+    found: list[Trial] = []
+
+    def observe(trials: list[Trial], **_: Any) -> None:
+        found.extend(trials)
+        raise Seen
+
+    monkeypatch.setattr(gpt, "observe", observe)
+    monkeypatch.setattr(limits, "host_bytes", lambda: None)  # where the memory is unknown nothing is refused for it
+    given = [] if ties is None else [("context: 64", f"context: 64\n  ties: {ties}")]
+    sweep = parse_sweep(edited(("[32, 64]", "[32, 64, 128, 256]"), *given))
+    with pytest.raises(Seen):
+        check(table, sweep=sweep)
+    assert {trial.setting.ties for trial in found} == {expected}

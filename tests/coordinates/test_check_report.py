@@ -1,57 +1,86 @@
-"""What a report says of made-up fits."""
+"""What a report says of made-up fits, and its figure: tested as data, and the drawing for being whole and equal."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
-from made_fits import FIT, report
+import pytest
+
+from hpxfer.coordinates.figure import COLORS, check_info, draw_check
+from hpxfer.coordinates.measure import Fit
+from hpxfer.coordinates.report import AxisReport, CheckReport
+from hpxfer.coordinates.write import write_check
+from hpxfer.errors import HpxferError
+
+FIT = Fit(
+    quantity="change",
+    role="router",
+    layer=None,
+    step=1,
+    slope=0.01,
+    low=-0.02,
+    high=0.04,
+    predicted=0.0,
+    verdict="ok",
+    scales=(32.0, 64.0),
+    magnitudes=(0.5, 0.51),
+    source="a paper",
+)
+MISS, UNCLEAR = replace(FIT, verdict="miss"), replace(FIT, verdict="unclear")
+NOTHING = replace(FIT, verdict="no prediction", predicted=None)
+ZERO = replace(FIT, slope=None, low=None, high=None, predicted=None, verdict="zero", magnitudes=(0.0, 0.0))
+PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "check"
 
 
-def test_a_quantity_is_as_bad_as_its_worst_step() -> None:
-    (judged,) = report(FIT, replace(FIT, step=2, verdict="miss"), replace(FIT, step=3)).axes[0].judged
-    assert (judged.verdict, judged.step, judged.shown.step) == ("miss", 2, 3)
-    (judged,) = report(FIT, replace(FIT, step=2, verdict="unclear")).axes[0].judged
-    assert judged.verdict == "unclear"
+def report(*fits: Fit) -> CheckReport:
+    scales = {"axis": "width", "scale_name": "width", "scales": (32.0, 64.0), "shapes": ("w32", "w64")}
+    axis = AxisReport(**scales, warnings=("careful",), fits=fits)  # type: ignore[arg-type]
+    asked = {"parameterization": "mup", "source": "a paper", "optimizer": "adam", "architecture": "gpt"}
+    return CheckReport(**asked, steps=2, seeds=3, tolerance=0.15, axes=(axis,))  # type: ignore[arg-type]
 
 
-def test_what_is_shown_is_the_last_step_with_a_prediction() -> None:
-    early = replace(FIT, step=0, slope=-0.5, predicted=-0.5)
-    (judged,) = report(early, replace(FIT, predicted=None, verdict="no prediction")).axes[0].judged
-    assert (judged.verdict, judged.shown.step) == ("ok", 0)
+@pytest.mark.parametrize(
+    ("fits", "verdict", "step", "shown"),
+    [
+        # As bad as its worst step; what is shown is the last step with a prediction; single layers are not judged.
+        ((FIT, replace(MISS, step=2), replace(FIT, step=3)), "miss", 2, 3),
+        ((FIT, replace(UNCLEAR, step=2)), "unclear", 2, 2),
+        ((replace(FIT, step=0), NOTHING), "ok", 0, 0),
+        ((FIT, replace(MISS, layer=1)), "ok", 1, 1),
+    ],
+)
+def test_how_a_quantity_is_judged(fits: tuple[Fit, ...], verdict: str, step: int, shown: int) -> None:
+    (judged,) = report(*fits).axes[0].judged
+    assert (judged.verdict, judged.step, judged.shown.step) == (verdict, step, shown)
 
 
-def test_single_layers_are_not_judged() -> None:
-    axis = report(FIT, replace(FIT, layer=1, verdict="miss")).axes[0]
-    assert [judged.verdict for judged in axis.judged] == ["ok"]
-
-
-def test_passing_needs_something_that_is_ok() -> None:
-    nothing = replace(FIT, verdict="no prediction", predicted=None)
-    assert report(FIT).passed
-    assert report(FIT, replace(FIT, role="moe", verdict="unclear")).passed
-    assert not report(nothing).passed
-    assert not report(replace(FIT, verdict="unclear")).passed
-    assert not report(FIT, replace(FIT, role="moe", verdict="miss")).passed
-
-
-def test_only_what_missed_has_failed() -> None:
-    nothing = replace(FIT, verdict="no prediction", predicted=None)
-    unclear = replace(FIT, verdict="unclear")
-    assert "nothing is predicted, so nothing was checked" in report(nothing).table()
-    assert "not shown" in report(nothing, unclear).table()
-    assert "FAILED" not in report(nothing).table() + report(unclear).table()
-    assert "FAILED" in report(nothing, replace(FIT, verdict="miss")).table()
+@pytest.mark.parametrize(
+    ("fits", "passed", "says"),
+    [
+        ((FIT,), True, "width: passed"),
+        ((FIT, replace(UNCLEAR, role="moe")), True, "width: passed"),
+        ((NOTHING,), False, "nothing is predicted, so nothing was checked"),
+        ((UNCLEAR,), False, "not shown"),
+        ((NOTHING, replace(UNCLEAR, role="moe")), False, "not shown"),
+        ((FIT, replace(MISS, role="moe")), False, "FAILED"),
+    ],
+)
+def test_passing_needs_something_that_is_ok_and_only_what_missed_has_failed(
+    fits: tuple[Fit, ...], passed: bool, says: str
+) -> None:
+    made = report(*fits)
+    assert made.passed == passed
+    assert says in made.table()
+    assert ("FAILED" in made.table()) == any(fit.verdict == "miss" for fit in fits)
 
 
 def test_the_table_says_it_all() -> None:
-    missed = replace(FIT, role="expert_in", slope=0.5, low=0.4, high=0.6, verdict="miss")
-    zero = replace(
-        FIT, role="expert_out", slope=None, low=None, high=None, predicted=None, verdict="zero", magnitudes=(0.0, 0.0)
-    )
-    wild = replace(FIT, role="moe", slope=None, low=None, high=None, verdict="miss", magnitudes=(1.0, float("nan")))
-    unknown = replace(FIT, role="stream", predicted=None, verdict="no prediction", source="two parts")
-    text = report(FIT, missed, zero, wild, unknown).table()
+    missed = replace(MISS, role="expert_in", slope=0.5, low=0.4, high=0.6)
+    wild = replace(MISS, role="moe", slope=None, low=None, high=None, magnitudes=(1.0, float("nan")))
+    unknown = replace(NOTHING, role="stream", source="two parts")
+    text = report(FIT, missed, replace(ZERO, role="expert_out"), wild, unknown).table()
     rows = {line.split("  ")[0]: " ".join(line.split()) for line in text.splitlines()}
     assert rows["router"] == "router change 1 +0.01 -0.02 .. +0.04 +0.00 ok 0.5 0.51"
     assert rows["expert_in"] == "expert_in change 1 +0.50 +0.40 .. +0.60 +0.00 miss 0.5 0.51"
@@ -63,9 +92,57 @@ def test_the_table_says_it_all() -> None:
 
 
 def test_the_data_is_json_and_numbers_that_are_none_are_null() -> None:
-    data = report(FIT, replace(FIT, layer=0, magnitudes=(1.0, float("inf")))).to_dict()
-    parsed = json.loads(json.dumps(data, allow_nan=False))
+    made = report(FIT, replace(FIT, layer=0, magnitudes=(1.0, float("inf"))))
+    parsed = json.loads(json.dumps(made.to_dict(), allow_nan=False))
     assert parsed["axes"][0]["lines"][1]["magnitudes"] == [1.0, None]
     assert parsed["passed"] is True
-    assert "lines" not in report(FIT).to_dict(lines=False)["axes"][0]
     assert parsed["axes"][0]["judged"][0]["shown"]["slope"] == 0.01
+    assert "lines" not in made.to_dict(lines=False)["axes"][0]
+
+
+MADE = report(
+    replace(FIT, quantity="activation", step=0, slope=-0.5, predicted=-0.5),
+    replace(NOTHING, quantity="activation", slope=-0.4),
+    FIT,
+    replace(MISS, step=2, slope=0.9, low=0.8, high=1.0),
+    replace(ZERO, role="moe"),
+    replace(FIT, layer=0, slope=5.0),
+)
+
+
+def test_the_figure_has_a_panel_a_role_and_a_series_a_quantity() -> None:
+    info = check_info(MADE, MADE.axes[0])
+    (panel,) = info.panels
+    assert (panel.role, [series.quantity for series in panel.series]) == ("router", ["activation", "change"])
+    start, change = panel.series
+    assert (change.steps, change.slopes, change.predicted, change.missed) == ((1, 2), (0.01, 0.9), (0.0, 0.0), (2,))
+    assert start.predicted == (-0.5, None)
+    assert info.title == "mup along width, adam: FAILED (1 ok, 1 missed, 0 unclear)"
+    assert info.y_label == "exponent of width"
+    # The limits hold slopes and predictions, and no single layer.
+    assert info.y_low < -0.5
+    assert 0.9 < info.y_high < 2
+    calm = check_info(report(FIT), report(FIT).axes[0])
+    assert calm.y_high - calm.y_low > 1
+
+
+def test_the_legend_names_what_is_there() -> None:
+    def texts(made: CheckReport) -> set[str]:
+        figure = draw_check(check_info(made, made.axes[0]))
+        figure.draw_without_rendering()
+        return {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+
+    assert texts(MADE) == {"activation", "change", "predicted", "no prediction (thin)", "miss"}
+    assert "other" in texts(report(replace(FIT, quantity="df/dphi")))
+    assert texts(report(ZERO)) == set()
+    axes = [axis for file in PUBLISHED.glob("*/check.json") for axis in json.loads(file.read_text())["axes"]]
+    assert axes
+    assert {fit["quantity"] for axis in axes for fit in axis["judged"]} <= set(COLORS)
+
+
+def test_equal_reports_give_equal_files_and_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    first, second = (write_check(MADE, tmp_path / name) for name in ("a", "b"))
+    assert [path.name for path in first] == ["check.txt", "check.json", "check-width.png", "check-width.svg"]
+    assert [path.read_bytes() for path in first[2:]] == [path.read_bytes() for path in second[2:]]
+    with pytest.raises(HpxferError, match=r"the check cannot be written: .*; choose another folder with --output"):
+        write_check(MADE, tmp_path / "a" / "check.txt")

@@ -1,8 +1,10 @@
-"""What rows imply along a path: in step with what the papers claim, and without an exponent where none follows."""
+"""Exponents along a path: what rows imply, in step with what the papers claim, and what a good table does."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,10 +25,16 @@ from hpxfer.coordinates.derive import (
 from hpxfer.coordinates.measure import Observation, Prediction
 from hpxfer.coordinates.path_facts import PathFacts, path_facts
 from hpxfer.coordinates.predict import predict
+from hpxfer.coordinates.sizes import NO_INVERSE, Size, grows, largest, led_by, power_of, product, sum_of
+from hpxfer.coordinates.sizes import ZERO as NULL
+from hpxfer.coordinates.stability import SHARES, stability
+from hpxfer.scaling.claims import Claim
 from hpxfer.scaling.conventions import EMBEDDINGS
 from hpxfer.scaling.evaluate import Parameterization, parameterization, ratios
-from hpxfer.scaling.monomial import ONE, ZERO, Monomial, width
-from hpxfer.scaling.table import Column, Row, Table
+from hpxfer.scaling.monomial import ONE, SYMBOLS, ZERO, Monomial, active, depth, experts, width
+from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.shape import Shape
+from hpxfer.scaling.table import Column, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 COLUMNS: list[tuple[str, Column]] = [
@@ -61,15 +69,12 @@ def derived(table: Table, axis: str = "width", **facts: object) -> dict[tuple[st
     return {(each.role, each.quantity): each for each in found}
 
 
-def changed(role: str, **fields: Monomial) -> Table:
-    """Return sp with other factors in one row."""
-
-    def rows(conventions: object) -> tuple[Row, ...]:
-        return tuple(
-            replace(row, **fields) if row.role == role else row for row in SP.rows["adam"]({"lr_exponent": 0.0})
-        )
-
-    return replace(SP, rows={"adam": rows})
+def changed(*roles: str, **fields: Monomial) -> Table:
+    """Return sp with other factors in some rows, or without these rows."""
+    rows = SP.rows["adam"]({"lr_exponent": 0.0})
+    new = (replace(row, **fields) if row.role in roles else row for row in rows if fields or row.role not in roles)
+    made = tuple(new)
+    return replace(SP, rows={"adam": lambda conventions: made})
 
 
 @pytest.mark.parametrize(("name", "optimizer"), COLUMNS)
@@ -86,11 +91,7 @@ def test_rows_imply_what_the_source_claims(name: str, optimizer: Column) -> None
                 quantity=own.quantity, role=own.role, layer=None, step=own.first, scale=1.0, values=(1.0,)
             )
             theirs = next((each for each in claimed if each.is_about(seen)), None)
-            if (
-                theirs is None
-                or (theirs.exponent is None and not theirs.zero)
-                or (own.exponent is None and not own.zero)
-            ):
+            if theirs is None or any(each.exponent is None and not each.zero for each in (theirs, own)):
                 continue
             where = f"{axis}: {own.role} {own.quantity}"
             assert own.zero == theirs.zero, where
@@ -99,24 +100,11 @@ def test_rows_imply_what_the_source_claims(name: str, optimizer: Column) -> None
     assert compared >= 20
 
 
-def test_the_rows_of_sp_imply_how_it_blows_up() -> None:
-    found = derived(SP)
-    assert found["attn_q", "activation"].exponent == 0
-    assert found["attn_q", "weight change"].exponent == 0
-    assert found["attn_q", "gradient"].exponent == -0.5
-    assert found["expert_out", "weight change"].exponent == 0
-    for role in ("attn_q", "expert_in", "readout"):
-        assert (found[role, "effective"].exponent, found[role, "effective"].source) == (None, INPUT_MOVES)
-
-
 def test_a_row_moves_what_it_is_about_and_nothing_else() -> None:
     plain = derived(SP)
     steeper = derived(changed("attn_v", init_std=width**-1))
-    assert {key for key in plain if plain[key] != steeper[key]} >= {
-        ("attn_v", "activation"),
-        ("attn_out", "activation"),
-        ("attn_out", "gradient"),
-    }
+    moved = {key for key in plain if plain[key] != steeper[key]}
+    assert moved >= {("attn_v", "activation"), ("attn_out", "activation"), ("attn_out", "gradient")}
     assert steeper["attn_v", "activation"].exponent == -0.5
     assert steeper["expert_in", "activation"] == plain["expert_in", "activation"]
     learns = derived(changed("router", lr=width**-1))
@@ -124,59 +112,53 @@ def test_a_row_moves_what_it_is_about_and_nothing_else() -> None:
     assert learns["router", "weight change"].exponent == -1
 
 
+SILENT = changed("readout", init_std=ZERO)
+TIED_SP = replace(SP, conventions={**SP.conventions, "embeddings": EMBEDDINGS})
+NO_STREAM = changed("embedding", "position", init_std=ZERO)
+
+
 @pytest.mark.parametrize(
-    ("table", "axis", "role", "quantity", "why"),
+    ("table", "facts", "role", "quantity", "expected"),
     [
-        (changed("attn_q", init_std=ONE), "width", "attn_out", "activation", SATURATED),
-        (changed("router", init_std=ONE), "width", "gates", "activation", LOGITS),
-        (changed("readout", init_std=ONE), "width", "attn_q", "gradient", LOGITS),
-        (changed("position", init_std=width**-0.5), "width", "stream", "activation", TWO_STARTS),
-        (SP, "active", "expert_in", "gradient", SPARSE),
-        (SP, "active", "expert_in", "effective", SPARSE),
+        # sp blows up.
+        (SP, {}, "attn_q", "activation", 0),
+        (SP, {}, "attn_q", "weight change", 0),
+        (SP, {}, "attn_q", "gradient", -0.5),
+        (SP, {}, "expert_out", "weight change", 0),
+        (SP, {}, "attn_q", "effective", INPUT_MOVES),
+        (SP, {}, "expert_in", "effective", INPUT_MOVES),
+        (SP, {}, "readout", "effective", INPUT_MOVES),
+        # Where no power law follows the reason is given.
+        (changed("attn_q", init_std=ONE), {}, "attn_out", "activation", SATURATED),
+        (changed("router", init_std=ONE), {}, "gates", "activation", LOGITS),
+        (changed("readout", init_std=ONE), {}, "attn_q", "gradient", LOGITS),
+        (changed("position", init_std=width**-0.5), {}, "stream", "activation", TWO_STARTS),
+        (SP, {"axis": "active"}, "expert_in", "gradient", SPARSE),
+        (SP, {"axis": "active"}, "expert_in", "effective", SPARSE),
+        (SP, {"gate_sums_over": "unknown"}, "gates", "activation", GATE),
+        (TIED_SP, {"tied_embeddings": True}, "embedding", "gradient", TIED),
+        (changed("attn_k"), {}, "attn_k", "activation", "the table has no row for attn_k"),
+        (changed("attn_k"), {}, "attn_out", "activation", "the table has no row for attn_k"),
+        # Zeros are exact. A stream that starts at zero has no inverse.
+        (changed("attn_q", lr=ZERO), {}, "attn_q", "weight change", ZERO),
+        (SILENT, {}, "readout", "activation", ZERO),
+        (SILENT, {}, "attn_q", "gradient", ZERO),
+        (SILENT, {}, "attn_q", "weight change", ZERO),
+        (SILENT, {}, "readout", "weight change", 0),
+        (SILENT, {"decays": True}, "attn_q", "weight change", DECAYS),
+        (NO_STREAM, {}, "embedding", "activation", ZERO),
+        (NO_STREAM, {}, "attn_q", "gradient", None),
+        (NO_STREAM, {}, "attn_q", "weight change", 0),
     ],
 )
-def test_where_no_power_law_follows_the_reason_is_given(
-    table: Table, axis: str, role: str, quantity: str, why: str
-) -> None:
-    found = derived(table, axis)[role, quantity]
-    assert (found.exponent, found.zero, found.source) == (None, False, why)
-
-
-def test_an_unknown_gate_and_tied_embeddings_have_reasons() -> None:
-    assert derived(SP, gate_sums_over="unknown")["gates", "activation"].source == GATE
-    tied = derived(replace(SP, conventions={**SP.conventions, "embeddings": EMBEDDINGS}), tied_embeddings=True)
-    assert tied["embedding", "gradient"].source == TIED
-    assert ("readout", "gradient") not in tied
-
-
-def test_zeros_are_exact() -> None:
-    frozen = derived(changed("attn_q", lr=ZERO))
-    assert frozen["attn_q", "weight change"].zero
-    silent = changed("readout", init_std=ZERO)
-    found = derived(silent)
-    assert found["readout", "activation"].zero
-    assert found["attn_q", "gradient"].zero
-    assert found["attn_q", "weight change"].zero
-    assert found["readout", "weight change"].exponent == 0
-    assert derived(silent, decays=True)["attn_q", "weight change"].source == DECAYS
-
-
-def test_a_stream_that_starts_at_zero_has_no_inverse() -> None:
-    rows = tuple(
-        replace(row, init_std=ZERO) if row.role in ("embedding", "position") else row
-        for row in SP.rows["adam"]({"lr_exponent": 0.0})
-    )
-    found = derived(replace(SP, rows={"adam": lambda conventions: rows}))
-    assert found["embedding", "activation"].zero
-    assert found["attn_q", "gradient"].exponent is None
-    assert found["attn_q", "weight change"].exponent == 0
-
-
-def test_a_row_that_is_absent_is_named() -> None:
-    rows = tuple(row for row in SP.rows["adam"]({"lr_exponent": 0.0}) if row.role != "attn_k")
-    found = derived(replace(SP, rows={"adam": lambda conventions: rows}))
-    assert found["attn_k", "activation"].source == "the table has no row for attn_k"
-    assert found["attn_out", "activation"].source == "the table has no row for attn_k"
+def test_what_follows_from_rows(table: Table, facts: Any, role: str, quantity: str, expected: Any) -> None:
+    found = derived(table, **facts)[role, quantity]
+    assert found.zero == (expected is ZERO)
+    if expected is None or isinstance(expected, str):
+        assert found.exponent is None
+        assert found.source == expected or expected is None
+    elif expected is not ZERO:
+        assert found.exponent == expected
 
 
 def test_everything_else_has_a_reason_too() -> None:
@@ -184,3 +166,128 @@ def test_everything_else_has_a_reason_too() -> None:
     assert quantities >= derived(SP).keys()
     assert {("attn_q", "propagating"), ("stream", "change")} <= quantities
     assert {each.source for each in NOT_DERIVED} == {FOLLOWS}
+    assert ("readout", "gradient") not in derived(TIED_SP, tied_embeddings=True)
+
+
+# Exponents combine as sizes do; a reason goes through, and an exact zero stays one.
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        *((product(1.0, -0.5), 0.5), (product(), 0.0), (product(1.0, NULL), NULL)),
+        *((product(1.0, "why", "other"), "why"), (product(NULL, "why"), "why")),
+        # A sum needs parts that scale alike.
+        *((sum_of("unlike", 0.5, 0.5), 0.5), (sum_of("unlike", 0.5, NULL), 0.5), (sum_of("unlike", NULL, NULL), NULL)),
+        *((sum_of("unlike", 0.5, 0.0), "unlike"), (sum_of("unlike", 0.5, "why"), "why")),
+        # A leader outgrows the rest or there is none.
+        *((led_by(0.0, -0.5, NULL, why="led"), 0.0), (led_by(0.0, 0.0, why="led"), 0.0)),
+        *((led_by(0.0, 0.5, why="led"), "led"), (led_by(0.0, "why", why="led"), "why")),
+        *((led_by("why", 0.5, why="led"), "why"), (power_of(0.5, -1), -0.5), (power_of(NULL, -1), NO_INVERSE)),
+        *((power_of("why", 2), "why"), (largest(-1.0, 0.5, NULL), 0.5), (largest(-1.0, "why"), "why")),
+    ],
+)
+def test_sizes_combine(found: Size, expected: Size) -> None:
+    assert found == expected
+
+
+def test_what_grows() -> None:
+    assert [grows(size) for size in (0.5, 0.0, -0.5, NULL, "why")] == [True, False, False, False, False]
+
+
+# From monomials to exponents.
+
+BASE = Shape(width=32, depth=2, num_experts=4, num_active=2, expert_width=32, head_dim=8)
+
+
+def along(size: Monomial | None, *changes: dict[str, int], **claim: object) -> Prediction:
+    shapes = [BASE, *(replace(BASE, **change) for change in changes)]
+    whole = Claim(quantity="activation", role="moe", size=size, source="a paper", **claim)  # type: ignore[arg-type]
+    scales = [float(shape.width * shape.num_experts) for shape in shapes]
+    return predict([whole], scales, [ratios(BASE, shape) for shape in shapes])[0]
+
+
+WIDTHS = ({"width": 64}, {"width": 128})
+JOINT = ({"width": 64, "num_experts": 8, "num_active": 4}, {"width": 128, "num_experts": 16, "num_active": 8})
+
+
+def test_exponents_follow_the_path() -> None:
+    assert along(width**-0.5, *WIDTHS).exponent == -0.5
+    assert along(depth**-1, *WIDTHS).exponent == 0
+    assert along(width * experts**-1, *JOINT).exponent == 0
+    assert along(width * active, *JOINT).exponent == pytest.approx(1.0)  # the scale moves as width * experts
+    assert along(experts**0.5, *JOINT).exponent == pytest.approx(0.25)
+
+
+def test_a_monomial_that_is_no_power_of_the_scale_gets_the_slope_that_would_be_measured() -> None:
+    found = along(experts, {"width": 64}, {"width": 64, "num_experts": 16, "num_active": 8})
+    assert found.exponent is not None
+    assert 0 < found.exponent < 1
+
+
+def test_zero_is_a_claim_and_none_is_not_and_steps_are_kept() -> None:
+    assert (along(ZERO, *WIDTHS).zero, along(ZERO, *WIDTHS).exponent) == (True, None)
+    assert (along(None, *WIDTHS).zero, along(None, *WIDTHS).exponent) == (False, None)
+    found = along(ONE, *WIDTHS, first=2, last=5)
+    assert (found.first, found.last, found.source) == (2, 5, "a paper")
+
+
+def test_a_claim_is_not_made_where_what_it_holds_still_moves() -> None:
+    held = along(ONE, *WIDTHS, still=("width",), otherwise="two parts")
+    assert (held.exponent, held.source) == (None, "two parts")
+    assert along(ONE, *WIDTHS, still=("experts",), otherwise="two parts").exponent == 0
+    sparser = along(ONE, {"num_experts": 8}, {"num_experts": 16}, still=("kappa",), otherwise="sparse")
+    assert (sparser.exponent, sparser.source) == (None, "sparse")
+    assert along(ONE, *JOINT, still=("kappa",), otherwise="sparse").exponent == 0
+
+
+# What a good table does along an axis: it depends on the axis alone, and on no row.
+
+Found = Mapping[tuple[str, str], Prediction]
+
+
+def good(
+    optimizer: Column = "adam", *, zero_readout: bool = False, kappa_moves: bool = False, **exponents: float
+) -> Found:
+    symbols = {**dict.fromkeys((*SYMBOLS, "shared"), 0.0), **exponents}
+    model = {"moe": True, "dense": False, "shared": True, "gated": False, "tied_embeddings": False, "decays": False}
+    facts = PathFacts(symbols=symbols, kappa_moves=kappa_moves, gate_sums_over=None, **model)
+    return {(each.role, each.quantity): each for each in stability(facts, optimizer, zero_readout=zero_readout)}
+
+
+def test_along_width_all_is_flat_and_outputs_may_vanish() -> None:
+    found = good(width=1.0)
+    assert {each.exponent for each in found.values()} == {0.0}
+    parts = {"stream", "gates", "moe", "dense", "attn_gate", "shared_router", "router_logit_bias"}
+    assert {role for role, _ in found} <= {*ROLES, *parts}
+
+
+@pytest.mark.parametrize(
+    ("asked", "role", "quantity", "expected"),
+    [
+        ({"width": 1.0}, "attn_q", "effective", {"bound": "equal"}),
+        ({"width": 1.0}, "router", "effective", {"bound": "equal"}),
+        ({"width": 1.0}, "router", "activation", {"bound": "at most"}),
+        # Along depth the sum over blocks is flat.
+        ({"depth": 1.0}, "attn_out", "effective", {"exponent": -1}),
+        ({"depth": 1.0}, "expert_out", "aggregate effective", {"exponent": -1}),
+        ({"depth": 1.0}, "moe", "activation", {"exponent": -0.5}),
+        ({"depth": 1.0}, "attn_q", "effective", {"exponent": 0}),
+        ({"depth": 1.0}, "stream", "change", {"exponent": 0}),
+        # What experts learn is left open where they see another share of the tokens.
+        ({"kappa_moves": True}, "router", "effective", {"exponent": None, "source": SPARSE}),
+        ({"kappa_moves": True}, "expert_in", "effective", {"exponent": None, "source": SPARSE}),
+        ({"kappa_moves": True}, "expert_out", "aggregate effective", {"exponent": None, "source": SPARSE}),
+        ({"shared": 1.0}, "shared_out", "effective", {"source": SHARES}),
+        # With SGD experts and routers may start slowly.
+        ({"optimizer": "sgd"}, "expert_in", "effective", {"bound": "at most"}),
+        ({"optimizer": "sgd"}, "attn_q", "effective", {"bound": "equal"}),
+        # Behind a zero readout changes count from the second update.
+        ({"zero_readout": True}, "attn_q", "effective", {"first": 2}),
+        ({"zero_readout": True}, "stream", "change", {"first": 2}),
+        ({"zero_readout": True}, "readout", "effective", {"first": 1}),
+    ],
+)
+def test_what_a_good_table_does(asked: Any, role: str, quantity: str, expected: dict[str, Any]) -> None:
+    found = good(**asked)[role, quantity]
+    assert {name: getattr(found, name) for name in expected} == expected

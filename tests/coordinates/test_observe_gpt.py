@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_trials import BASE, HPS, JOINT, one_thread, text_setting, trial
 
 from hpxfer.coordinates.gpt import EXPERTS, LINEAR, SHARED, observe
-from hpxfer.coordinates.measure import Observation
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
@@ -27,12 +25,11 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     return text_setting(tmp_path_factory.mktemp("data"))
 
 
-def measured(setting: Setting, shape: Shape = BASE, *, steps: int = 2, seeds: int = 2, **hps: Any) -> Sizes:
-    trials = [trial(setting, shape, "sp", seed=seed, **hps) for seed in range(seeds)]
-    return by_place(list(observe(trials, scale=1.0, steps=steps)))
-
-
-def by_place(observations: Sequence[Observation]) -> Sizes:
+def measured(
+    setting: Setting, shape: Shape = BASE, table: str = "sp", *, steps: int = 1, seeds: Sequence[int] = (0,), **hps: Any
+) -> Sizes:
+    trials = [trial(setting, shape, table, seed=seed, **hps) for seed in seeds]
+    observations = list(observe(trials, scale=1.0, steps=steps))
     out = {(seen.role, seen.quantity, seen.layer, seen.step): seen.values for seen in observations}
     assert len(out) == len(observations), "a quantity stands twice"
     return out
@@ -49,7 +46,7 @@ def only(*roles: str) -> HPs:
 def test_every_map_is_measured_in_every_block(setting: Setting) -> None:
     gates = {"attention_gate": True, "shared_expert_gate": True}
     full = replace(setting, ffn="swiglu", norm_gains=True, biases=True, dense_first=1, **gates)
-    found = measured(full, MIXED, steps=1, seeds=1)
+    found = measured(full, MIXED)
     for role in (*LINEAR, *SHARED, *EXPERTS, "expert_out"):
         blocks = {layer for name, quantity, layer, _ in found if name == role and quantity == "activation"}
         dense = role.startswith("dense")
@@ -64,22 +61,18 @@ def test_every_map_is_measured_in_every_block(setting: Setting) -> None:
     }
 
 
-def test_nothing_has_changed_before_the_first_update(setting: Setting) -> None:
-    found = measured(setting, steps=1)
-    assert {quantity for _, quantity, _, step in found if step == 0} == {"activation", "aggregate init", "gradient"}
+def test_nothing_has_changed_before_the_first_update_or_where_nothing_learns(setting: Setting) -> None:
+    found = measured(setting)
+    sizes = {"activation", "aggregate init", "gradient"}
+    assert {quantity for _, quantity, _, step in found if step == 0} == sizes
     assert all(value > 0 for values in found.values() for value in values)
-
-
-def test_changes_are_exactly_zero_where_nothing_learns(setting: Setting) -> None:
-    trials = [trial(setting, hps=only())]
-    moved = [seen for seen in observe(trials, scale=1.0, steps=1) if seen.step == 1 and seen.quantity != "gradient"]
-    still = [seen for seen in moved if seen.quantity not in ("activation", "aggregate init")]
-    assert still
-    assert {value for seen in still for value in seen.values} == {0.0}
+    frozen = measured(setting, hps=only())
+    still = [values for (_, quantity, _, step), values in frozen.items() if step == 1 and quantity not in sizes]
+    assert set(still) == {(0.0,)}
 
 
 def test_what_is_learned_in_one_map_is_its_effective_part(setting: Setting) -> None:
-    found = by_place(list(observe([trial(setting, hps=only("attn_v"))], scale=1.0, steps=1)))
+    found = measured(setting, hps=only("attn_v"))
     assert found["attn_v", "effective", 0, 1] == pytest.approx(found["attn_v", "change", 0, 1])
     assert found["attn_v", "propagating", 0, 1] == (0.0,)
     assert found["attn_out", "effective", 0, 1] == (0.0,)
@@ -88,17 +81,17 @@ def test_what_is_learned_in_one_map_is_its_effective_part(setting: Setting) -> N
 
 
 def test_the_parts_of_the_experts_sum(setting: Setting) -> None:
-    found = by_place(list(observe([trial(setting, hps=only("expert_out"))], scale=1.0, steps=1)))
+    found = measured(setting, hps=only("expert_out"))
     assert found["expert_out", "aggregate propagating", 0, 1] == (0.0,)
     assert found["expert_out", "aggregate effective", 0, 1] == pytest.approx(found["moe", "change", 0, 1], rel=1e-3)
-    inner = by_place(list(observe([trial(setting, hps=only("expert_in"))], scale=1.0, steps=1)))
+    inner = measured(setting, hps=only("expert_in"))
     assert inner["expert_out", "aggregate effective", 0, 1] == (0.0,)
     assert inner["expert_out", "aggregate propagating", 0, 1] == pytest.approx(inner["moe", "change", 0, 1], rel=1e-3)
 
 
 def test_the_sum_before_training_is_what_the_block_adds(setting: Setting) -> None:
     """Without shared experts and biases; gates, multiplier and the table's factors in it."""
-    found = by_place(list(observe([trial(setting, JOINT, "completep-moe")], scale=1.0, steps=0)))
+    found = measured(setting, JOINT, "completep-moe", steps=0)
     for block in range(JOINT.depth):
         branch = found["moe", "activation", block, 0]
         assert found["expert_out", "aggregate init", block, 0] == pytest.approx(branch, rel=1e-4)
@@ -106,36 +99,31 @@ def test_the_sum_before_training_is_what_the_block_adds(setting: Setting) -> Non
 
 def test_experts_are_measured_whether_or_not_a_token_chose_them(setting: Setting) -> None:
     """An expert's output goes by its own weights: how many are active changes nothing in it."""
-    few, all_active = (
-        by_place(list(observe([trial(setting, replace(BASE, num_active=count))], scale=1.0, steps=0)))
-        for count in (1, 4)
-    )
+    few, all_active = (measured(setting, replace(BASE, num_active=count), steps=0) for count in (1, 4))
     for role in ("expert_in", "expert_out"):
         assert few[role, "activation", 0, 0] == pytest.approx(all_active[role, "activation", 0, 0])
     assert few["moe", "activation", 0, 0] != pytest.approx(all_active["moe", "activation", 0, 0])
 
 
 def test_a_stack_measures_as_its_trials_alone(setting: Setting) -> None:
-    together = measured(setting, steps=1, seeds=3)
-    alone = by_place(list(observe([trial(setting, seed=1)], scale=1.0, steps=1)))
+    together, alone = measured(setting, seeds=(0, 1, 2)), measured(setting, seeds=(1,))
     for place, values in alone.items():
         assert values[0] == pytest.approx(together[place][1], rel=1e-5), place
 
 
 def test_gates_are_measured_over_the_active_ones(setting: Setting) -> None:
     normalized = replace(setting, gate="normalized_sigmoid")
-    found = measured(normalized, replace(BASE, num_active=2), steps=0, seeds=1)
+    found = measured(normalized, replace(BASE, num_active=2), steps=0)
     # They sum to the base's num_active, 1, over two active experts.
     assert 0.5 <= found["gates", "activation", 0, 0][0] <= 0.75
 
 
 def test_divergence_is_measured_and_no_error(setting: Setting) -> None:
-    wild = replace(HPS, lr=1e25)
-    found = list(observe([trial(setting, hps=wild)], scale=1.0, steps=3))
-    assert any(value != value for seen in found for value in seen.values)
+    found = measured(setting, steps=3, hps=replace(HPS, lr=1e25))
+    assert any(value != value for values in found.values() for value in values)
 
 
-def test_tied_embeddings_are_read_out_of_the_table(setting: Setting, tmp_path: Path) -> None:
-    found = measured(replace(setting, tied_embeddings=True), steps=1, seeds=1)
+def test_tied_embeddings_are_read_out_of_the_table(setting: Setting) -> None:
+    found = measured(replace(setting, tied_embeddings=True))
     assert found["readout", "effective", None, 1][0] > 0
     assert ("readout", "gradient", None, 0) not in found

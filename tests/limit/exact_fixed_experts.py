@@ -13,7 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
+from finite_net import batch_loss, gate
 from numpy.typing import NDArray
+from torch.autograd.functional import jacobian
 
 from hpxfer.limit import Given, Network
 
@@ -45,9 +48,6 @@ class Basis:
         """Set the covariance of the Gaussian at `place` with those at `past`."""
         self.covariance[place, past] = self.covariance[past, place] = values
 
-    def padded(self, vector: Array) -> Array:
-        return np.concatenate([vector, np.zeros(len(self.covariance) - len(vector))])
-
     def mean(self, a: Array, b: Array) -> float:
         """E[a b]."""
         return float(a @ self.covariance[: len(a), : len(b)] @ b)
@@ -71,26 +71,19 @@ def coefficient(vector: Array, place: int) -> float:
 
 def gates(network: Network, logits: Array, used: NDArray[np.bool_]) -> tuple[Array, Array]:
     """Return the weights [m] and their Jacobian J[j, k] = d weight_j / d logit_k, without inverse temperature."""
-    if network.gate == "sigmoid":
-        g = 1 / (1 + np.exp(-logits))
-        return g * used, np.diag(g * (1 - g) * used)
-    inside = used if network.gate == "normalized_softmax" else np.ones_like(used)
-    e = np.where(inside, np.exp(logits - logits[inside].max()), 0.0)
-    g = e / e.sum()
-    jacobian = np.diag(g) - np.outer(g, g)
-    return g * used, jacobian * used[:, None]
+
+    def of(each: torch.Tensor) -> torch.Tensor:
+        return gate(network.gate, each, torch.from_numpy(used))
+
+    x = torch.from_numpy(logits)
+    return of(x).numpy(), jacobian(of, x).numpy()
 
 
 def gradient(given: Given, f: Array, targets: Array) -> tuple[float, Array]:
     """Return the batch's mean loss and chi = d loss / d f, [P, C]."""
-    if given.loss == "squared_error":
-        return float(((f - targets) ** 2).sum(1).mean()), 2 * (f - targets) / len(f)
-    shifted = f - f.max(1, keepdims=True)
-    p = np.exp(shifted) / np.exp(shifted).sum(1, keepdims=True)
-    at = (np.arange(len(f)), targets.astype(int))
-    chi = p.copy()
-    chi[at] -= 1
-    return float(-np.log(p[at]).mean()), chi / len(f)
+    outputs = torch.tensor(f, requires_grad=True)
+    loss = batch_loss(given, outputs[None], targets).sum()
+    return loss.item(), torch.autograd.grad(loss, outputs)[0].numpy()
 
 
 @dataclass
@@ -161,7 +154,8 @@ def solve_exactly(network: Network, given: Given, outputs: int, printed: frozens
         psi = np.array([[first.mean(w2[k], h1[a]) for k in range(m)] for a in samples])
         if bias is not None:
             psi = psi + bias
-        used = used_experts(given, t, psi, active)
+        used = np.argsort(np.argsort(-psi, axis=1, kind="stable"), axis=1) < active
+        used = used if given.active is None else given.active[t]
         pairs = [gates(network, temperature * psi[a], used[a]) for a in samples]
         weights, jacobians = np.array([g for g, _ in pairs]), [j for _, j in pairs]
         g = share * weights
@@ -185,7 +179,7 @@ def solve_exactly(network: Network, given: Given, outputs: int, printed: frozens
             h3k.append(row)
         h3 = [third.sum([(g[a, k], h3k[k][a]) for k in range(m)]) for a in samples]
         f = np.array([[third.mean(w4[beta], h3[a]) for beta in range(outputs)] for a in samples])
-        loss, chi = gradient(given, f, np.asarray(batch.targets, dtype=float))
+        loss, chi = gradient(given, f, batch.targets)
         past_g.append(g)
         past_chi.append(chi)
         out.loss.append(loss)
@@ -249,12 +243,3 @@ def solve_exactly(network: Network, given: Given, outputs: int, printed: frozens
             assert bias is not None
             bias = bias - lr * rate("router_bias") * moved.sum(0)
     return out
-
-
-def used_experts(given: Given, t: int, psi: Array, active: int) -> NDArray[np.bool_]:
-    """Return the imposed experts of a pass, or those with the largest logits, [P, m]."""
-    if given.active is not None:
-        return np.broadcast_to(given.active[t], psi.shape)
-    used = np.zeros(psi.shape, dtype=bool)
-    np.put_along_axis(used, np.argsort(-psi, axis=1, kind="stable")[:, :active], True, axis=1)
-    return used

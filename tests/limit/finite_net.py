@@ -2,7 +2,10 @@
 
 It is written from the papers alone, and takes no more than the words of the room: `Network` and `Given`. The
 architecture is MSSP 1.2 (with one matrix, Def. 1 of Why Routers Freeze), and the table is B.1 under SGD (with one
-matrix, Table 1). All draws are float64, and an axis of seeds leads every tensor.
+matrix, Table 1). All draws are float64, and an axis of seeds leads every tensor. The residual network stands alone, at
+the end of this file.
+
+What it says is recorded (agreement.py), and any edit here lets all of it be trained again.
 
 Letters of shapes: R seeds, N width, M experts, N_e hidden features, D inputs, C outputs, P samples.
 """
@@ -10,7 +13,7 @@ Letters of shapes: R seeds, N width, M experts, N_e hidden features, D inputs, C
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpxfer.limit import Given, Network
+from hpxfer.limit.network import Role
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: x,
@@ -64,14 +68,12 @@ class Run:
     """What the seeds of one width gave, per pass."""
 
     numbers: dict[str, np.ndarray]  # [R, T + 1]
-    outputs: tuple[np.ndarray, ...]  # [R, P, C]
     used: tuple[np.ndarray, ...]  # [R, P, M]
 
     @classmethod
     def joined(cls, runs: list[Run]) -> Run:
         return cls(
             {name: np.concatenate([run.numbers[name] for run in runs]) for name in runs[0].numbers},
-            tuple(np.concatenate(parts) for parts in zip(*(run.outputs for run in runs), strict=True)),
             tuple(np.concatenate(parts) for parts in zip(*(run.used for run in runs), strict=True)),
         )
 
@@ -151,6 +153,17 @@ def gate(name: str, logits: Tensor, used: Tensor) -> Tensor:
     return torch.softmax(logits.masked_fill(~used, -math.inf), -1)
 
 
+SERIES = ("loss", "gate_mean", "gate_variance", "logit_mean", "logit_variance", "h1_rms", "h3_rms")
+
+
+def numbers(loss: Tensor, phi: Tensor, psi: Tensor, h1: Tensor, h3: Tensor) -> tuple[Tensor, ...]:
+    """The series of the room, by their definitions. The first axis of all stays: it is one of seeds, or of one."""
+    rest = tuple(range(1, phi.ndim))
+    phi_variance, psi_variance = (each.var(-1, correction=0).mean(rest[:-1]) for each in (phi, psi))
+    sizes = (each.square().mean(rest).sqrt() for each in (h1, h3))
+    return (loss, phi.mean(rest), phi_variance, psi.mean(rest), psi_variance, *sizes)
+
+
 @dataclass(frozen=True)
 class Forward:
     outputs: Tensor  # [R, P, C]
@@ -194,20 +207,6 @@ def batch_loss(given: Given, outputs: Tensor, targets: np.ndarray) -> Tensor:
     return (outputs - torch.from_numpy(targets)).square().sum(-1).mean(-1)
 
 
-def measured(now: Forward, loss: Tensor) -> dict[str, np.ndarray]:
-    """The series of the room, by their definitions."""
-    out = {
-        "loss": loss,
-        "gate_mean": now.phi.mean((1, 2)),
-        "gate_variance": now.phi.var(-1, correction=0).mean(-1),
-        "logit_mean": now.psi.mean((1, 2)),
-        "logit_variance": now.psi.var(-1, correction=0).mean(-1),
-        "h1_rms": now.h1.square().mean((1, 2)).sqrt(),
-        "h3_rms": now.h3.square().mean((1, 2)).sqrt(),
-    }
-    return {name: value.detach().numpy() for name, value in out.items()}
-
-
 def train(
     network: Network,
     given: Given,
@@ -242,7 +241,7 @@ def trained(network: Network, given: Given, size: Size, draws: Weights, frozen: 
     weights = started(network, size, draws)
     learned = network.router_bias == "learned"
     bias = None if given.router_bias is None else torch.from_numpy(given.router_bias[0]).repeat(seeds, 1)
-    records, outputs, used = [], [], []
+    records, used = [], []
     for t, batch in enumerate(given.batches):
         if given.router_bias is not None and not learned:
             bias = torch.from_numpy(given.router_bias[t]).repeat(seeds, 1)
@@ -254,8 +253,7 @@ def trained(network: Network, given: Given, size: Size, draws: Weights, frozen: 
             bias.requires_grad_(True)
         now = forward(network, size, weights, torch.from_numpy(batch.inputs), bias, imposed)
         loss = batch_loss(given, now.outputs, batch.targets)
-        records.append(measured(now, loss))
-        outputs.append(now.outputs.detach().numpy())
+        records.append([each.detach().numpy() for each in numbers(loss, now.phi, now.psi, now.h1, now.h3)])
         used.append(now.used.numpy())
         if t == given.num_updates:
             break
@@ -266,5 +264,101 @@ def trained(network: Network, given: Given, size: Size, draws: Weights, frozen: 
             for (role, parameter), gradient in zip(leaves.items(), gradients, strict=True):
                 if role not in frozen:
                     parameter.sub_(gradient, alpha=given.lrs[t] * rates[role])
-    series = {name: np.stack([record[name] for record in records], 1) for name in records[0]}
-    return Run(series, tuple(outputs), tuple(used))
+    series = (np.stack(each, 1) for each in zip(*records, strict=True))
+    return Run(dict(zip(SERIES, series, strict=True)), tuple(used))
+
+
+def train_residual(network: Network, given: Given, width: int, seed: int) -> list[list[float]]:
+    """Train one residual network, and return SERIES of every pass.
+
+        h <- h + 1/(L K) sum_i phi_i W3_i act(W2_i h)        f = W4 h        b_i is drawn, and trained if it is learned
+
+    Its numbers are those of the family `mlp` under `mup-iii` with bases of 1: W1 D^-1/2 and LR N, W2 N^-1/2 and LR M,
+    W3 N_e^-1/2 and LR M, W4 1/N and LR 1/N, and a router that starts at zero with LR 1. Of fixed N_e there are 2 N^2
+    experts, with W3 N^1/2 larger and the LRs of regime II.
+    """
+    n, fixed = width, network.expert_width
+    m = 2 * n**2 if fixed else whole(network.experts_per_width * n)
+    h, k, blocks = fixed or whole(network.expert_ratio * n), int(network.active_share * m), network.depth
+    num_inputs, outputs = given.batches[0].inputs.shape[1], given.num_outputs
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(role: Role, *shape: int, std: float) -> Tensor:
+        draw = torch.randn(*shape, generator=generator, dtype=torch.float64)
+        return draw.mul_(std * network.std(role)).requires_grad_()
+
+    w: dict[Role, Tensor] = {
+        "embedding": normal("embedding", n, num_inputs, std=num_inputs**-0.5),
+        "router": normal("router", blocks, m, n, std=0.0),
+        "router_bias": normal("router_bias", blocks, m, std=network.router_bias_std * (network.router_bias != "none")),
+        "expert_in": normal("expert_in", blocks, m, h, n, std=n**-0.5),
+        "expert_out": normal("expert_out", blocks, m, h, n, std=h**-0.5 * (n**0.5 if fixed else 1)),
+        "readout": normal("readout", outputs, n, std=1 / n),
+    }
+    rates = {"embedding": n, "readout": 1 / n, "router_bias": float(network.router_bias == "learned")}
+    many = {"router": m / n, "expert_in": m / n, "expert_out": m * n} if fixed else {"expert_in": m, "expert_out": m}
+    rates |= {"router": 1} | many
+    share = {"1/K": 1 / k, "1/M": 1 / m}[network.aggregation]
+    out = []
+    for t, batch in enumerate(given.batches):
+        stream, seen = torch.from_numpy(batch.inputs) @ w["embedding"].mT, []
+        for block in range(blocks):
+            psi = stream @ w["router"][block].mT + w["router_bias"][block]
+            phi = torch.sigmoid(network.inverse_temperature * psi)
+            if k < m:
+                phi = phi * torch.zeros_like(phi).scatter(1, psi.topk(k, dim=1).indices, 1.0)
+            hidden = ACTIVATIONS[network.activation](torch.einsum("pn,ihn->pih", stream, w["expert_in"][block]))
+            branch = share * torch.einsum("pih,ihn->pn", phi[..., None] * hidden, w["expert_out"][block])
+            seen.append((phi, psi, stream, branch))
+            stream = stream + branch / blocks
+        loss = batch_loss(given, (stream @ w["readout"].mT)[None], batch.targets)
+        in_blocks = (torch.stack(each)[None] for each in zip(*seen, strict=True))
+        out.append([each.item() for each in numbers(loss, *in_blocks)])
+        if t < given.num_updates:
+            gradients = torch.autograd.grad(loss.sum(), list(w.values()))
+            with torch.no_grad():
+                for (role, tensor), gradient in zip(w.items(), gradients, strict=True):
+                    tensor.sub_(gradient, alpha=given.lrs[t] * rates[role] * network.rate(role))
+    return out
+
+
+@dataclass(frozen=True)
+class Estimate:
+    mean: np.ndarray  # [T + 1]
+    error: np.ndarray  # [T + 1], the standard error
+
+
+def estimates(values: dict[str, np.ndarray]) -> dict[str, Estimate]:
+    """Return the mean of every series over the first axis. Of an RMS it is the mean of its square.
+
+    The square is what has a series in 1/n. Where the limit is zero, as of h3 under muP at first, the RMS has n^-1/2.
+    """
+    out = {}
+    for name, value in values.items():
+        each = value**2 if name.endswith("_rms") else value
+        error = each.std(0, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.zeros(each.shape[1:])
+        out[name] = Estimate(each.mean(0), error)
+    return out
+
+
+def extrapolated(
+    network: Network, given: Given, widths: Sequence[int], seeds: int, frozen: tuple[str, ...] = ()
+) -> dict[str, Estimate]:
+    """Return the series at infinite width, from networks of two widths of which one is twice the other.
+
+    The mean of a number over networks of width n is limit + c / n + d / n^2 + ... Twice the mean at 2n less the mean
+    at n holds no c. What is left of d is half of its effect at n, with the sign turned. Nothing is fitted.
+    """
+    small, large = (estimates(_series(network, given, width, seeds, frozen)) for width in widths)
+    return {
+        name: Estimate(2 * large[name].mean - few.mean, np.hypot(2 * large[name].error, few.error))
+        for name, few in small.items()
+    }
+
+
+def _series(network: Network, given: Given, width: int, seeds: int, frozen: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Return every series of networks of a width, [R, T + 1]."""
+    if network.regime != "residual":
+        return train(network, given, width, seeds=seeds, seed=width, frozen=frozen, chunk=50).numbers
+    runs = np.array([train_residual(network, given, width, seed) for seed in range(seeds)])
+    return dict(zip(SERIES, np.moveaxis(runs, 2, 0), strict=True))

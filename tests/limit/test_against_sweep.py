@@ -9,16 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from limit_sweeps import REGIME_I, text_of
+import torch
+from fixture_types import Folders, Patch
+from limit_sweeps import REGIME_I, along, text_of
 
 import hpxfer
+from hpxfer.data.samples import open_samples
+from hpxfer.data.samples.batches import open_sample_data
 from hpxfer.errors import HpxferError
 from hpxfer.limit.against import Comparisons, against, compare, network_of
+from hpxfer.limit.against.batches import given_of, seen_by
 from hpxfer.limit.against.figure import against_figures, against_info
 from hpxfer.limit.against.measured import LOSS_CURVE
-from hpxfer.limit.network import Network
 from hpxfer.limit.save import save
+from hpxfer.model.draws import draw, untrained_bias
+from hpxfer.model.flat import FlatLayout
+from hpxfer.model.mlp.layout import parameters
 from hpxfer.results import Results
+from hpxfer.spec import parse_sweep
+from hpxfer.trial import DataRef, Expansion, Trial
 
 # The numbers of the paper's table at width 16, which are absolute; regime I is exact, so that nothing is sampled.
 HPS = (
@@ -39,7 +48,7 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory: Folders) -> Results:
     folder = tmp_path_factory.mktemp("limit")
     path = folder / "sweep.yaml"
     path.write_text(text_of(REGIME_I, **SMALL), encoding="utf-8")
@@ -55,31 +64,22 @@ def found(results: Results) -> Comparisons:
 def test_the_sweep_agrees_with_its_limit(found: Comparisons) -> None:
     (arm,) = found.arms
     assert arm.p > 0.05
-    assert arm.is_exact
-    assert arm.num_limits == 40
-    assert arm.updates == 5
+    assert (arm.is_exact, arm.num_limits, arm.updates, arm.held_out) == (True, 40, 5, True)
     assert arm.loss.passes == (0, 1, 2, 3, 4, 5)
-    assert arm.held_out
     assert [each.size for each in arm.distances] == [16, 64, 128, 256]
     assert arm.network_slope is not None
     assert arm.network_slope.low < -0.4
     assert arm.network_slope.high > -0.9
-
-
-def test_the_constants_are_those_of_the_paper(found: Comparisons) -> None:
-    network = found.arms[0].network
-    assert network.regime == "I"
-    assert all(value == pytest.approx(1.0) for value in (*network.init_mult.values(), *network.lr_mult.values()))
-
-
-def planted(monkeypatch: pytest.MonkeyPatch, results: Results, **changed: Any) -> Comparisons:
-    """Return the comparison with another network than the one that the trials approach."""
-
-    def wrong(*args: Any) -> Network:
-        return replace(network_of(*args), **changed)
-
-    monkeypatch.setattr(compare, "network_of", wrong)
-    return against(results)
+    text = found.table()
+    assert text.startswith("mup-i along width: ")
+    assert "From its data the sweep's report says: nothing, as the sweep scans one value of lr" in text
+    assert "one network: N^-0." in text
+    (read,) = json.loads(json.dumps(found.to_dict(), allow_nan=False))["arms"]
+    assert read["network"]["regime"] == "I"
+    assert len(read["quantities"]["loss"]["finite"]) == 4
+    # The constants are those of the paper.
+    constants = (*arm.network.init_mult.values(), *arm.network.lr_mult.values())
+    assert all(value == pytest.approx(1.0) for value in constants)
 
 
 @pytest.mark.parametrize(
@@ -90,25 +90,14 @@ def planted(monkeypatch: pytest.MonkeyPatch, results: Results, **changed: Any) -
         {"init_mult": {"expert_out": 2.0}},
     ],
 )
-def test_another_network_is_accused(monkeypatch: pytest.MonkeyPatch, results: Results, changed: dict[str, Any]) -> None:
-    (arm,) = planted(monkeypatch, results, **changed).arms
+def test_another_network_than_trials_approach_is_accused(
+    monkeypatch: Patch, results: Results, changed: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(compare, "network_of", lambda *given: replace(network_of(*given), **changed))
+    (arm,) = against(results).arms
     assert arm.verdict == "disagrees"
     assert "do NOT approach" in arm.sentence()
     assert max(abs(arm.loss.means.z[-1])) > 8
-
-
-def test_the_text_says_first_what_follows(found: Comparisons) -> None:
-    text = found.table()
-    assert text.startswith("mup-i along width: ")
-    assert "From its data the sweep's report says: nothing, as the sweep scans one value of lr" in text
-    assert "one network: N^-0." in text
-
-
-def test_the_json_is_strict(found: Comparisons) -> None:
-    read = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    (arm,) = read["arms"]
-    assert arm["network"]["regime"] == "I"
-    assert len(arm["quantities"]["loss"]["finite"]) == 4
 
 
 def test_the_first_updates_alone_can_be_compared(results: Results) -> None:
@@ -118,20 +107,19 @@ def test_the_first_updates_alone_can_be_compared(results: Results) -> None:
 
 
 def test_seeds_that_lack_a_width_are_left_out_and_said(results: Results) -> None:
-    last = results.trials[results.trials["width"] == 256]
-    lost = last["trial_id"].iloc[0]
-    diverged = last["trial_id"].iloc[1]
+    lost, diverged, *_ = results.trials[results.trials["width"] == 256]["trial_id"]
     trials = results.trials[results.trials["trial_id"] != lost].copy()
     trials.loc[trials["trial_id"] == diverged, "status"] = "diverged"
     (arm,) = against(replace(results, trials=trials)).arms
     assert len(arm.seeds) == 38
     assert set(arm.left_out) == {"1 missing at width 256", "1 diverged at width 256"}
     assert "left out: 1 missing at width 256" in arm.table()
+    first = results.trials["seed"] == 0
+    with pytest.raises(HpxferError, match="at least 2 seeds must have finished at every width, got 1; 39 missing at"):
+        against(replace(results, trials=results.trials[first]))
 
 
-def test_updates_that_not_all_trials_have_are_left_out_and_said(
-    results: Results, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_updates_that_not_all_trials_have_are_left_out_and_said(results: Results, monkeypatch: Patch) -> None:
     curves = results.curves.copy()
     own = curves["metric"] == LOSS_CURVE
     trial = curves["trial_id"].iloc[0]
@@ -150,10 +138,8 @@ def test_updates_that_not_all_trials_have_are_left_out_and_said(
         ({"axis": "depth"}, "axis: the sweep has no 'depth'"),
         ({"arm": "mup"}, "parameterization: the sweep has no 'mup'; did you mean 'mup-i'?"),
         ({"value": 0.3}, "lr: must be a value that the sweep scans, got 0.3; legal: 0.1"),
-        ({"steps": 0}, "steps must be from 1 to the 5 of the sweep, got 0"),
         ({"steps": 6}, "steps must be from 1 to the 5 of the sweep, got 6"),
         ({"seeds": 1}, "seeds: must be at least 2"),
-        ({"tolerance": 0.0}, "tolerance: must be a share between 0 and 1, got 0"),
         ({"tolerance": float("nan")}, "tolerance: must be a share between 0 and 1, got nan"),
         ({"sites": 100}, "sites: must be a power of two"),
     ],
@@ -164,16 +150,10 @@ def test_bad_input_is_named(results: Results, how: dict[str, Any], says: str) ->
     assert says in str(caught.value)
 
 
-def test_a_sweep_that_costs_too_much_says_what_fits(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_that_costs_too_much_says_what_fits(results: Results, monkeypatch: Patch) -> None:
     monkeypatch.setattr(compare, "MOST_EXPERT_SAMPLES", 30)
     with pytest.raises(HpxferError, match=r"5 updates of 4 samples.*compare the first 3 of them \(--steps 3\)"):
         against(results)
-
-
-def test_one_seed_is_too_few(results: Results) -> None:
-    first = results.trials["seed"] == 0
-    with pytest.raises(HpxferError, match="at least 2 seeds must have finished at every width, got 1; 39 missing at"):
-        against(replace(results, trials=results.trials[first]))
 
 
 def test_the_figure_shows_what_was_found(found: Comparisons, tmp_path: Path) -> None:
@@ -184,10 +164,112 @@ def test_the_figure_shows_what_was_found(found: Comparisons, tmp_path: Path) -> 
     assert info.means.heights == tuple(each.mean for each in arm.distances)
     assert np.allclose(info.limit.mean, arm.loss.limit[:-1])
     files = save(tmp_path, found.table(), found.to_dict(), against_figures(found.arms))
-    assert {file.name for file in files} == {
-        "limit.txt",
-        "limit.json",
-        "against-width-mup-i.png",
-        "against-width-mup-i.svg",
-    }
+    figures = {"against-width-mup-i.png", "against-width-mup-i.svg"}
+    assert {file.name for file in files} == {"limit.txt", "limit.json", *figures}
     assert all(file.stat().st_size for file in files)
+
+
+# What seeds saw is what their trials are trained on: batches, LRs, targets and the biases of routers.
+
+
+def trials_of(text: str, source: str, seeds: int = 2) -> list[Trial]:
+    samples = open_samples(source)
+    assert samples is not None
+    facts = samples.facts
+    sizes = {"vocab_size": facts.num_classes, "num_inputs": facts.num_inputs, "num_targets": facts.num_targets}
+    data = DataRef(digest=samples.digest(), tokenizer="none", **sizes)
+    expansion = Expansion(parse_sweep(text), data)
+    return [along(expansion, expansion.choices[0], seed)[0] for seed in range(seeds)]
+
+
+def of_few(seeds: int = 2, **changed: object) -> list[Trial]:
+    return trials_of(text_of(REGIME_I, **changed), "builtin:teacher/few", seeds)
+
+
+def test_full_batches_are_one_training_for_all_seeds_and_the_held_out_samples_come_last() -> None:
+    schedule = ", schedule: {decay: linear, warmup: 2}"
+    trials = of_few(3, training=schedule)
+    (seen,) = seen_by(trials, 4, has_bias=True)
+    *training, held_out = seen.given.batches
+    assert seen.seeds == (0, 1, 2)
+    assert len(training) == 4
+    assert all(batch is training[0] for batch in training)
+    assert seen.given.lrs == pytest.approx([0.005, 0.01, 0.005, 0.0])
+    assert seen.given.router_bias is None
+    (own,) = open_sample_data(trials[0].setting).validation_batches()
+    assert sorted(held_out.targets[:, 0].tolist()) == sorted(own[1][:, 0].astype(float).tolist())
+    (cut,) = seen_by(trials, 3, has_bias=True)  # before the last update no held-out samples are read
+    assert all(np.array_equal(batch.inputs, training[0].inputs) for batch in cut.given.batches)
+
+
+def test_a_stream_is_a_training_for_each_seed() -> None:
+    text = text_of(REGIME_I, source="builtin:teacher/polynomial")
+    trials = trials_of(text, "builtin:teacher/polynomial")
+    found = seen_by(trials, 3, has_bias=True)
+    assert [seen.seeds for seen in found] == [(0,), (1,)]
+    data = open_sample_data(trials[0].setting)
+    for seed, seen in enumerate(found):
+        for step in range(4):
+            inputs, targets = data.train_batch(seed, step)
+            batch = seen.given.batches[step]
+            read = {(*x.tolist(), *y.tolist()) for x, y in zip(inputs, targets, strict=True)}
+            assert {(*x, *y) for x, y in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True)} == read
+
+
+@pytest.mark.parametrize(("only", "outputs"), [("[3, 5]", 1), ("[3, 5, 8]", 3)])
+def test_classes_are_the_numbers_that_outputs_should_be(only: str, outputs: int) -> None:
+    """Of two classes 1 and -1, of more a one in the place of the class, as the trainer has them."""
+    text = text_of(REGIME_I, source="builtin:shapes").replace('shapes"}', f'shapes", only: {only}}}')
+    trial = trials_of(text, "builtin:shapes", 1)[0]
+    trial = replace(trial, setting=replace(trial.setting, vocab_size=outputs if outputs > 1 else 2))
+    (seen,) = seen_by([trial], 3, has_bias=True)
+    targets = np.concatenate([batch.targets for batch in seen.given.batches])
+    assert targets.shape[1] == outputs
+    if outputs == 1:
+        assert set(targets[:, 0]) <= {1.0, -1.0}
+    else:
+        assert np.array_equal(targets.sum(axis=1), np.ones(len(targets)))
+
+
+@pytest.mark.parametrize("bias", ["fixed", "schedule"])
+def test_a_bias_of_the_router_is_the_draw_of_each_trial(bias: str) -> None:
+    trial = of_few(1, options=f", router_bias: {bias}")[0]
+    data = open_sample_data(trial.setting)
+    found = given_of(trial, data, 3, has_bias=True).router_bias
+    assert found is not None
+    assert found.shape == (4, 2)
+    for step, row in enumerate(found):
+        drawn = untrained_bias(trial, [0], step)
+        assert drawn is not None
+        assert np.array_equal(row, drawn[0].double().numpy())
+    assert np.array_equal(found[0], found[1]) == (bias == "fixed")
+    trials = of_few(3, options=f", router_bias: {bias}")
+    assert [seen.seeds for seen in seen_by(trials, 3, has_bias=True)] == [(0,), (1,), (2,)]
+    (joint,) = seen_by(trials, 3, has_bias=False)
+    assert (joint.seeds, joint.given.router_bias) == ((0, 1, 2), None)
+
+
+@pytest.mark.parametrize("method", ["generator", "counter"])
+def test_a_learned_bias_starts_where_the_trainer_starts_it(method: str) -> None:
+    trial = of_few(1, options=", router_bias: learned")[0]
+    trial = replace(trial, setting=replace(trial.setting, init_draw=method))
+    layout = FlatLayout(parameters=parameters(trial.shape, trial.setting), num_trials=1)
+    stds = [{role: numbers.init_std for role, numbers in trial.resolved().items()}]
+    whole: torch.Tensor = draw(layout, [trial.seed], stds, method=method)
+    expected = layout.weights(whole)["router_logit_bias"][0][0]
+    found = given_of(trial, open_sample_data(trial.setting), 3, has_bias=True).router_bias
+    assert found is not None
+    assert np.array_equal(found, np.tile(expected.double().numpy(), (4, 1)))
+
+
+def test_samples_that_are_no_longer_here_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    rng = np.random.default_rng(0)
+    sizes: dict[str, Any] = {"x_train": (8, 4), "y_train": 8, "x_test": (4, 4), "y_test": 4}
+    np.savez(path, **{name: rng.standard_normal(size) for name, size in sizes.items()})
+    text = text_of(REGIME_I, source=f"npz:{path}").replace("data: {source", "data: {epochs: 9, source")
+    trials = trials_of(text, f"npz:{path}")
+    assert len(seen_by(trials, 3, has_bias=True)) == 2  # halves of the samples, in another order for each seed
+    path.unlink()
+    with pytest.raises(HpxferError, match="is not on this machine"):
+        seen_by(trials, 3, has_bias=True)

@@ -1,4 +1,4 @@
-"""What is refused before anything is solved, each message with the rule, what was got, and a fix."""
+"""What is refused before anything is solved, with the rule, what was got, and a fix; and about how long it takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import given as random_examples
 from hypothesis import strategies as st
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit import Batch, Given, Limit, Network, refused_trainings, solve
+from hpxfer.limit import Batch, Given, Network, refused_trainings, solve
+from hpxfer.limit.cost import seconds
 
 X = np.random.default_rng(0).standard_normal((3, 4))
 Y = X[:, :1]
@@ -20,6 +21,7 @@ FIXED = Network(regime="I", parameterization="mup", num_experts=4, expert_matric
 MANY = Network(regime="II", parameterization="mssp", expert_width=2)
 ALL = Network(regime="III", parameterization="mssp")
 RESIDUAL = Network(regime="residual", parameterization="mup", depth=2, init_mult={"router": 0.0})
+LOUD = replace(RESIDUAL, router_bias="fixed", router_bias_std=8.1)
 WITH_NAN = np.where(np.arange(12).reshape(3, 4) == 5, np.nan, X)
 
 
@@ -45,29 +47,25 @@ def refused(network: Network, given: Given = TRAINING, **options: Any) -> str:
         (replace(MANY, experts_per_width=float("nan")), "experts_per_width: must be a number above 0, got nan"),
         (replace(ALL, expert_ratio=-1.0), "expert_ratio: must be a number above 0, got -1.0"),
         (replace(MANY, init_mult={"router": float("inf")}), "router.init_mult: must be a finite number"),
-        (replace(MANY, lr_mult={"attn_q": 1.0}), "attn_q.lr_mult: unknown role; legal: embedding"),  # type: ignore[dict-item]
-        (replace(FIXED, regime="IV"), "regime: must be I or II or III or residual, got 'IV'"),  # type: ignore[arg-type]
-        (replace(FIXED, activation="silu"), "activation: must be linear or relu or"),  # type: ignore[arg-type]
-        (replace(FIXED, aggregation="1/N"), "aggregation: must be 1/K or 1/M or none"),  # type: ignore[arg-type]
-        (replace(FIXED, parameterization="sp"), "parameterization: must be mup or mssp"),  # type: ignore[arg-type]
-        (replace(FIXED, expert_matrices=3), "expert_matrices: must be 1 or 2, got 3"),  # type: ignore[arg-type]
-        (replace(FIXED, num_experts=2.5), "num_experts: must be a whole number, got 2.5"),  # type: ignore[arg-type]
+        (replace(MANY, lr_mult={"attn_q": 1.0}), "attn_q.lr_mult: unknown role; legal: embedding"),
+        (replace(FIXED, regime="IV"), "regime: must be I or II or III or residual, got 'IV'"),
+        (replace(FIXED, activation="silu"), "activation: must be linear or relu or"),
+        (replace(FIXED, expert_matrices=3), "expert_matrices: must be 1 or 2, got 3"),
+        (replace(FIXED, num_experts=2.5), "num_experts: must be a whole number, got 2.5"),
         (replace(FIXED, router_bias_std=-1.0), "router_bias_std: must be a finite number of at least 0, got -1.0"),
         (replace(FIXED, router_bias="fixed"), "router_bias: must be an array of numbers [3 passes, 4 exp"),
         (replace(FIXED, active_share=0.5), "active_share: read in regime II or III or residual, got 0.5 in regime I"),
         (replace(MANY, num_active=2), "num_active: read in regime I, got 2 in regime II; leave it out"),
         (replace(MANY, depth=3), "depth: read in regime residual, got 3 in regime II; leave it out"),
         (replace(ALL, expert_width=2), "expert_width: read in regime II or residual, got 2 in regime III"),
-        (replace(RESIDUAL, num_experts=4), "num_experts: read in regime I, got 4 in regime residual"),
-        (replace(MANY, init_mult=None), "init_mult: must map roles to numbers, got None"),  # type: ignore[arg-type]
+        (replace(MANY, init_mult=None), "init_mult: must map roles to numbers, got None"),
         (
-            replace(RESIDUAL, router_bias="fixed", router_bias_std=8.1, inverse_temperature=2.0),
-            "router_bias_std: times inverse_temperature it must be at most 16 in the residual network, got 16.2",
+            replace(LOUD, inverse_temperature=2.0),
+            "router_bias_std: times inverse_temperature it must be at most 16 in the",
         ),
         (replace(FIXED, num_experts=None), "num_experts: regime I needs the number of its experts, got None"),
         (replace(FIXED, num_active=5), "num_active: must be from 1 to the 4 experts, got 5"),
         (replace(FIXED, num_active=2, init_mult={"router": 0.0}), "num_active: must be the 4 experts where the router"),
-        (replace(FIXED, num_active=2, parameterization="mssp"), "num_active: must be the 4 experts where the router"),
     ],
 )
 def test_networks_without_a_derived_limit(network: Network, message: str) -> None:
@@ -75,10 +73,7 @@ def test_networks_without_a_derived_limit(network: Network, message: str) -> Non
 
 
 def batches(*given: tuple[Any, Any]) -> Given:
-    return Given(
-        batches=tuple(Batch(inputs=x, targets=y) for x, y in given),
-        lrs=(0.1,) * (len(given) - 1),
-    )
+    return Given(batches=tuple(Batch(inputs=x, targets=y) for x, y in given), lrs=(0.1,) * (len(given) - 1))
 
 
 @pytest.mark.parametrize(
@@ -93,10 +88,9 @@ def batches(*given: tuple[Any, Any]) -> Given:
         (batches((X, Y[:, 0])), "samples: targets of a squared error must be real numbers"),
         (batches(), "batches: there must be at least one, got none"),
         (replace(TRAINING, lrs=(0.1,)), "lrs: must be one fewer than the 3 passes"),
-        (replace(TRAINING, lrs=(0.1, float("nan"))), "lr: must be a finite number of at least 0, got nan"),
         (replace(TRAINING, lrs=(0.1, -1.0)), "lr: must be a finite number of at least 0, got -1.0"),
-        (replace(TRAINING, lrs=0.1), "lrs: must be a sequence of numbers, one per update, got 0.1"),  # type: ignore[arg-type]
-        (replace(TRAINING, batches=(X, X, X)), "batches: must be a sequence of Batch, got "),  # type: ignore[arg-type]
+        (replace(TRAINING, lrs=0.1), "lrs: must be a sequence of numbers, one per update, got 0.1"),
+        (replace(TRAINING, batches=(X, X, X)), "batches: must be a sequence of Batch, got "),
         (replace(TRAINING, loss="cross_entropy"), "num_classes: must be at least 2 under cross entropy, got 0"),
         (replace(TRAINING, loss="cross_entropy", num_classes=3), "samples: targets of a cross entropy must be classes"),
         (
@@ -118,7 +112,6 @@ BIAS = np.tile([0.5, -1.0, 0.2, 1.0], (3, 1))
     ("bias", "message"),
     [
         (BIAS[:, :3], "router_bias: must be numbers [3 passes, 4 experts], got shape [3, 3]"),
-        (BIAS[:2], "router_bias: must be numbers [3 passes, 4 experts], got shape [2, 4]"),
         (np.where(BIAS == 0.2, np.nan, BIAS), "router_bias: must be finite, got nan at [0, 2]"),
         (BIAS * [[1], [2], [3]], "router_bias: fixed ones must be the same at every pass, got rows that differ"),
         (BIAS.tolist(), "router_bias: must be an array of numbers [3 passes, 4 experts]"),
@@ -133,27 +126,30 @@ def test_router_biases_that_do_not_say_which_experts_are_active(bias: Any, messa
         solve(replace(network, router_bias="schedule"), replace(TRAINING, router_bias=bias))
 
 
-def test_many_experts_have_no_array_of_biases() -> None:
-    assert refused(MANY, replace(TRAINING, router_bias=BIAS)).startswith("router_bias: must be left out in regime II")
-
-
 def test_a_few_sites_stand_for_active_experts() -> None:
     few = replace(MANY, active_share=0.001, aggregation="1/M")
     assert refused(few, sites=2048).startswith("sites: at least 4 must stand for active experts, which are 0.001 of")
     assert solve(replace(few, regime="III", expert_width=None), TRAINING, seeds=1).num_sites == 4096
 
 
-@pytest.mark.parametrize("sites", [0, 15, 1000, 2**25, "256"])
-def test_sites_are_a_power_of_two(sites: int) -> None:
-    assert refused(MANY, sites=sites).startswith("sites: must be a power of two from 16 to 16777216")
+def of(steps: int, lr: float = 0.1) -> Given:
+    return Given.full_batch(Batch(inputs=X, targets=Y), steps=steps, lr=lr)
 
 
-def test_seeds_are_some() -> None:
+def test_sites_are_a_power_of_two_and_seeds_are_some() -> None:
+    for sites in (0, 15, 1000, 2**25, "256"):
+        assert refused(MANY, sites=sites).startswith("sites: must be a power of two from 16 to 16777216")
     assert refused(MANY, seeds=0) == "seeds: must be from 1 to 1000, got 0"
+    assert refused(MANY, replace(TRAINING, router_bias=BIAS)).startswith("router_bias: must be left out in regime II")
+
+
+def test_more_sites_are_asked_for_than_gaussians() -> None:
+    assert "a site must need at most 21201 Gaussians" in refused(replace(MANY, expert_width=4000), sites=16)
+    assert "sites: must be more than the 33 Gaussians that each site needs, got 16" in refused(MANY, sites=16)
 
 
 def test_long_trainings_are_refused_with_their_cost() -> None:
-    long = Given.full_batch(Batch(inputs=X, targets=Y), steps=334, lr=0.1)
+    long = of(334)
     message = refused(MANY, long, sites=32768)
     assert message.startswith("T P: updates times samples must be at most 1000, got 1002, which takes about 5 min")
     assert "grows as the square" in message
@@ -163,14 +159,9 @@ def test_long_trainings_are_refused_with_their_cost() -> None:
 
 def test_sizes_past_memory_are_refused_before_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refused_trainings, "host_bytes", lambda: 2**30)
-    long = Given.full_batch(Batch(inputs=X, targets=Y), steps=300, lr=0.1)
+    long = of(300)
     for network in (MANY, ALL, replace(FIXED, num_experts=4, activation="relu", num_active=None)):
         assert "GiB, got 1 GiB of memory; take fewer sites" in refused(network, long, sites=2**22)
-
-
-def test_fewer_sites_than_gaussians_are_refused() -> None:
-    long = Given.full_batch(Batch(inputs=X, targets=Y), steps=20, lr=0.1)
-    assert refused(MANY, long, sites=64).startswith("sites: must be more than the ")
 
 
 def test_targets_that_grow_are_no_growing_loss() -> None:
@@ -183,26 +174,25 @@ def test_targets_that_grow_are_no_growing_loss() -> None:
 
 
 def test_an_lr_beyond_the_edge_of_stability_is_refused() -> None:
-    fast = Given.full_batch(Batch(inputs=X, targets=Y), steps=6, lr=8.0)
+    fast = of(6, 8.0)
     for network in (FIXED, MANY, ALL):
         assert "beyond the edge of stability" in refused(network, fast, sites=256)
-    slow = Given.full_batch(Batch(inputs=X, targets=Y), steps=6, lr=0.1)
+    slow = of(6)
     assert solve(FIXED, slow).series["loss"].mean[-1] < 0.9 * solve(FIXED, slow).series["loss"].mean[0]
 
 
 @pytest.mark.parametrize("network", [FIXED, replace(FIXED, expert_matrices=2), MANY, ALL, RESIDUAL])
 def test_numbers_that_overflow_are_refused(network: Network) -> None:
-    for lr in (1e40, 1e100, 1e300):
-        training = Given.full_batch(Batch(inputs=X, targets=Y), steps=3, lr=lr)
-        assert refused(network, training, sites=512).startswith("lr: ")
+    for lr in (1e40, 1e300):
+        assert refused(network, of(3, lr), sites=512).startswith("lr: ")
     for inputs, targets in ((1e160 * X, Y), (X, 1e200 * Y)):  # an LR of 0 is not at fault
         training = Given.full_batch(Batch(inputs=inputs, targets=targets), steps=1, lr=0.0)
         assert "smaller samples" in (found := refused(network, training, sites=512)) or found.startswith("samples: ")
 
 
 def test_a_loss_that_rises_on_the_way_is_a_caution() -> None:
-    near = Given.full_batch(Batch(inputs=X, targets=Y), steps=6, lr=1.0)
-    found: Limit = solve(replace(ALL, experts_per_width=0.5, expert_ratio=0.25), near, sites=256, seeds=2)
+    near = of(6, 1.0)
+    found = solve(replace(ALL, experts_per_width=0.5, expert_ratio=0.25), near, sites=256, seeds=2)
     rises = np.diff(found.series["loss"].mean) > 0
     assert rises.any()
     assert found.cautions[0].startswith(f"the loss rises at update {int(np.argmax(rises)) + 1}: near the edge")
@@ -250,7 +240,7 @@ NUMBERS = st.one_of(st.floats(), st.integers(-3, 5).map(float))
     NUMBERS,
 )
 def test_whatever_is_given_is_solved_or_refused(network: Network, lr: float) -> None:
-    training = Given.full_batch(Batch(inputs=X, targets=Y), steps=2, lr=lr)
+    training = of(2, lr)
     try:
         found = solve(network, training, sites=64, seeds=2)
     except HpxferError:
@@ -258,6 +248,44 @@ def test_whatever_is_given_is_solved_or_refused(network: Network, lr: float) -> 
     assert np.isfinite(found.series["loss"].mean).all()
 
 
-def test_a_sequence_has_too_few_dimensions_or_points() -> None:
-    assert "a site must need at most 21201 Gaussians" in refused(replace(MANY, expert_width=4000), sites=16)
-    assert "sites: must be more than the 33 Gaussians that each site needs, got 16" in refused(MANY, sites=16)
+POWERS = {"I": (FIXED, 4), "II": (MANY, 4), "III": (ALL, 8), "residual": (RESIDUAL, 2)}
+
+
+def training(samples: int, steps: int = 100) -> Given:
+    x = np.random.default_rng(0).standard_normal((samples, 3))
+    return Given.full_batch(Batch(inputs=x, targets=x[:, :1]), steps=steps, lr=0.01)
+
+
+@pytest.mark.parametrize("regime", POWERS)
+def test_twice_the_samples_take_the_power_of_the_regime(regime: str) -> None:
+    network, factor = POWERS[regime]
+    assert seconds(network, training(8), 1024, 0) == pytest.approx(factor * seconds(network, training(4), 1024, 0))
+
+
+def test_more_sites_blocks_and_features_take_longer() -> None:
+    of = training(4)
+    assert seconds(MANY, of, 2048, 0) == 2 * seconds(MANY, of, 1024, 0)
+    assert seconds(replace(MANY, expert_width=5), of, 64, 0) == 2 * seconds(MANY, of, 64, 0)
+    assert seconds(replace(RESIDUAL, depth=6), of, 64, 0) == pytest.approx(3 * seconds(RESIDUAL, of, 64, 0))
+    assert seconds(FIXED, of, 2048, 0) == seconds(FIXED, of, 64, 0), "nothing is sampled"
+
+
+def test_the_time_of_all_seeds_is_said_once_before_they_are_solved() -> None:
+    few, said = training(2, steps=1), list[float]()
+    solve(MANY, few, sites=64, seeds=3, on_start=said.append)
+    gaussians = 3 * 4 + 2 * 2  # psi and h2 of every sample, and u of every pass
+    assert said == [3 * seconds(MANY, few, 64, gaussians)]
+    solve(FIXED, few, seeds=3, on_start=said.append)
+    assert said[1:] == [seconds(FIXED, few, 0, 0)], "an exact limit has one seed"
+    with pytest.raises(HpxferError, match="sites: must be a power of two"):
+        solve(MANY, few, sites=63, on_start=said.append)
+    assert len(said) == 2, "nothing is said of what is refused"
+
+
+def test_many_classes_take_longer_though_samples_are_few() -> None:
+    said = list[float]()
+    for classes in (3, 300):
+        batch = Batch(inputs=X, targets=np.arange(3))
+        of = Given.full_batch(batch, steps=1, lr=0.01, loss="cross_entropy", num_classes=classes)
+        solve(MANY, of, sites=2048, seeds=1, on_start=said.append)
+    assert said[1] > 10 * said[0]

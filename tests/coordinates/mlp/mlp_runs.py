@@ -9,7 +9,7 @@ from typing import Any
 from hpxfer.coordinates.cases import mlp_path
 from hpxfer.coordinates.measure import Fit, fit
 from hpxfer.coordinates.mlp import Options, observe, predictions
-from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
 
 ZERO_READOUT = {"readout_init": "zero"}
@@ -17,26 +17,28 @@ ZERO_READOUT = {"readout_init": "zero"}
 NARROW = (32, 64, 128, 256)
 
 
-def path_of(choice: Parameterization | str, widths: Sequence[int] = (), num_active: int = 0) -> tuple[Shape, ...]:
+def path_of(name: str, widths: Sequence[int] = (), num_active: int = 0) -> tuple[Shape, ...]:
     """Return the path of the table's own regime, as the command takes it; of regime I where it has none."""
-    choice = parameterization(choice) if isinstance(choice, str) else choice
-    path = mlp_path(f"regime-{(choice.table.regime or 'I').lower()}", widths or None)
+    regime = parameterization(name).table.regime or "I"
+    path = mlp_path(f"regime-{regime.lower()}", widths or None)
     return tuple(replace(shape, num_active=num_active or shape.num_active) for shape in path)
 
 
 def lines_of(
-    choice: Parameterization | str,
+    name: str,
     optimizer: Any,
-    path: Sequence[Shape] = (),
+    conventions: Any = None,
     *,
+    along: str = "",
+    widths: Sequence[int] = NARROW,
+    num_active: int = 0,
     options: Options | None = None,
     num_seeds: int = 12,
     steps: int = 2,
     **more: Any,
 ) -> tuple[Fit, ...]:
-    """Return the lines of a run along `path`, by default that of the table's own regime."""
-    choice = parameterization(choice) if isinstance(choice, str) else choice
-    path = path or path_of(choice)
+    """Return the lines of a run along the path of the table's own regime, or of that of the table `along`."""
+    choice, path = parameterization(name, conventions), path_of(along or name, widths, num_active)
     options = options or Options()
     found = observe(choice, optimizer, path, seeds=range(num_seeds), steps=steps, options=options, **more)
     return fit(found, predictions(choice, optimizer, path, options.block))

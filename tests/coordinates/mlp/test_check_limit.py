@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fixture_types import Patch
 
 from hpxfer.coordinates.checking import OF_SWEEPS, check
 from hpxfer.coordinates.limit_answer import LimitAnswer, compared
@@ -31,23 +31,12 @@ ROOT = Path(__file__).resolve().parents[3]
 Register = Callable[[Table], None]
 
 
-@pytest.fixture
-def register() -> Iterator[Register]:
-    """Yield a function that registers a table for the length of a test."""
-    with ExitStack() as stack:
-
-        def registered(table: Table) -> None:
-            stack.callback(PARAMETERIZATIONS.remove, register_parameterization(table).name)
-
-        yield registered
-
-
 SOLVED: dict[bytes, Any] = {}
 solve = against_limit.solve
 
 
 @pytest.fixture(autouse=True)
-def solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def solved_once(monkeypatch: Patch) -> None:
     """Solve each limit once: many tables here claim the same one, and equal questions have equal answers."""
 
     def solved(*asked: Any, **numbers: Any) -> Any:
@@ -83,9 +72,23 @@ def with_row(table: str, role: str, **factors: Monomial) -> Table:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_seeds")
-@pytest.mark.parametrize("name", ["mup-i", "mup-ii", "mup-iii", "mssp-i", "mssp-ii", "mssp-iii", "mup", "mup-moe"])
-def test_a_right_table_agrees(name: str) -> None:
-    found = answer(name)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *(
+            (name, Options())
+            for name in ("mup-i", "mup-ii", "mup-iii", "mssp-i", "mssp-ii", "mssp-iii", "mup", "mup-moe")
+        ),
+        ("mup-moe", Options(expert_matrices=1, gate="softmax", activation="relu")),
+        ("mssp-i", Options(router_bias="fixed", num_active=2)),
+        ("mup-i", Options(router_bias="learned")),
+        ("mssp-ii", Options(activation="gelu", input_activation="tanh")),
+        ("mssp-iii", Options(input_activation="relu")),
+    ],
+)
+def test_a_right_table_agrees(name: str, options: Options) -> None:
+    """A bias differs from seed to seed, and each seed is compared with the limit for its own."""
+    found = answer(name, options)
     assert found.verdict == "ok", found.sentence
     assert found.differences == ()
     assert f"limit of {PARAMETERIZATIONS.get(name).limit}" in found.sentence
@@ -94,38 +97,17 @@ def test_a_right_table_agrees(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_seeds")
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("claim", "rows", "zero", "cause"),
     [
-        ("mup-moe", Options(expert_matrices=1, gate="softmax", activation="relu")),
-        ("mssp-i", Options(router_bias="fixed", num_active=2)),
-        ("mup-i", Options(router_bias="learned")),
-        ("mssp-ii", Options(activation="gelu", input_activation="tanh")),
-        ("mssp-iii", Options(input_activation="relu")),
+        ("mssp-ii", "mup-ii", True, "expert_out init std 0.25 at width 32 and 0.08839 at width 256, over mssp-ii"),
+        ("mup-ii", "mssp-ii", False, "expert_out init std 4 at width 32 and 11.31 at width 256, over mup-ii"),
+        ("mssp-iii", "mup-iii", False, "experts start from draws of their own, and under mssp-iii from one draw"),
+        ("mup-iii", "mssp-iii", True, "experts start from one draw, and under mup-iii from draws of their own"),
     ],
 )
-def test_options_have_limits_of_their_own(name: str, options: Options) -> None:
-    """A bias differs from seed to seed, and each seed is compared with the limit for its own."""
-    found = answer(name, options)
-    assert found.verdict == "ok", found.sentence
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_seeds")
-@pytest.mark.parametrize("conventions", [{}, {"readout_init": "zero"}])
-@pytest.mark.parametrize(
-    ("claim", "rows", "cause"),
-    [
-        ("mssp-ii", "mup-ii", "expert_out init std 0.25 at width 32 and 0.08839 at width 256, over mssp-ii"),
-        ("mup-ii", "mssp-ii", "expert_out init std 4 at width 32 and 11.31 at width 256, over mup-ii"),
-        ("mssp-iii", "mup-iii", "experts start from draws of their own, and under mssp-iii from one draw"),
-        ("mup-iii", "mssp-iii", "experts start from one draw, and under mup-iii from draws of their own"),
-    ],
-)
-def test_a_swapped_initialization_is_found(
-    register: Register, claim: str, rows: str, cause: str, conventions: dict[str, str]
-) -> None:
+def test_a_swapped_initialization_is_found(register: Register, claim: str, rows: str, zero: bool, cause: str) -> None:
     register(swapped(claim, rows))
-    found = answer("mine", **conventions)
+    found = answer("mine", **({"readout_init": "zero"} if zero else {}))
     assert found.missed
     assert found.compared is not None
     assert abs(found.compared.z) > 10
@@ -133,21 +115,9 @@ def test_a_swapped_initialization_is_found(
     assert cause in found.sentence
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("claim", "rows"), [("mssp-ii", "mup-ii"), ("mup-iii", "mssp-iii")])
-def test_with_the_seeds_of_a_check_it_is_found_with_z_above_30(register: Register, claim: str, rows: str) -> None:
-    register(swapped(claim, rows))
-    found = answer("mine").compared
-    assert found is not None
-    assert abs(found.z) > 30
-
-
 @pytest.mark.first
 @pytest.mark.usefixtures("few_seeds")
-@pytest.mark.parametrize(
-    ("row", "lr"),
-    [("expert_out", ONE), ("embedding", ONE), ("expert_in", width**-1)],
-)
+@pytest.mark.parametrize(("row", "lr"), [("expert_out", ONE), ("embedding", ONE), ("expert_in", width**-1)])
 def test_an_lr_of_another_power_is_found(register: Register, row: str, lr: Monomial) -> None:
     register(with_row("mssp-ii", row, lr=lr))
     found = answer("mine")
@@ -156,7 +126,7 @@ def test_an_lr_of_another_power_is_found(register: Register, row: str, lr: Monom
 
 
 @pytest.mark.usefixtures("few_seeds")
-def test_a_trainer_that_ignores_ties_is_found_though_all_numbers_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_that_ignores_ties_is_found_though_all_numbers_are_right(monkeypatch: Patch) -> None:
     def untied(layout: Any, seeds: Any, stds: Any, tied: Sequence[bool] = (), **given: Any) -> Any:
         return draw(layout, seeds, stds, [False] * len(tied), **given)
 
@@ -186,7 +156,7 @@ def test_networks_that_diverge_miss_their_limit(register: Register, few_seeds: N
         ("mup-i", Options(num_active=2), "regime-i", "without a bias the router's first choice is a draw"),
         ("mssp-ii", Options(router_bias="fixed"), "regime-ii", "a bias of the router is solved in regime I"),
         ("mssp-i", Options(router_bias="fixed", activation="gelu"), "regime-i", "its 192 limits take about "),
-        ("mup-i", Options(samples=700), "regime-i", "experts times updates times samples must be at most"),
+        ("mup-i", Options(samples=170), "regime-i", "experts times updates times samples must be at most"),
     ],
 )
 def test_a_limit_that_is_not_there_is_said_in_one_line(name: str, options: Options, axis: str, why: str) -> None:
@@ -197,13 +167,16 @@ def test_a_limit_that_is_not_there_is_said_in_one_line(name: str, options: Optio
     assert "\n" not in found.sentence
 
 
-def test_adam_and_sweeps_have_their_line() -> None:
+def test_adam_sweeps_and_gpts_have_no_such_answer() -> None:
     adam = approach(parameterization("mssp-ii"), "adam", "regime-ii", Options())
     assert "not solved for adam, whose update divides entry by entry" in adam.sentence
     sweep = load_sweep(ROOT / "sweeps" / "mlp" / "first.yaml")
-    axis = check("mup-i", sweep=sweep, points=(32, 64, 128, 256), axes=["width"], seeds=2, steps=1).axes[0]
+    axis = check("mup-i", sweep=sweep, points=(32, 64, 96, 128), axes=["width"], seeds=2, steps=1).axes[0]
     assert axis.limit is not None
     assert axis.limit.sentence == f"limit: {OF_SWEEPS}"
+    gpt = check("mup", axes=["depth"], points=(1, 2, 3, 4), seeds=1, steps=1).axes[0]
+    assert gpt.limit is None
+    assert gpt.to_dict(lines=False)["limit"] is None
 
 
 @pytest.mark.slow
@@ -229,12 +202,6 @@ def test_a_check_fails_by_its_limit_alone_and_shows_it(register: Register, tmp_p
     assert stored["limit"]["compared"]["widths"] == [32.0, 64.0, 128.0, 256.0]
 
 
-def test_a_gpt_has_no_such_answer() -> None:
-    axis = check("mup", axes=["width"], points=(16, 32, 48, 64), seeds=2, steps=1).axes[0]
-    assert axis.limit is None
-    assert axis.to_dict(lines=False)["limit"] is None
-
-
 def planted(seed: int, offset: float = 0.0, *, seeds: int = 192, noise: float = 0.3) -> tuple[Any, ...]:
     """Return made-up losses that go to a limit plus `offset`, with a bias 1/N and common noise N^-1/2."""
     rng = np.random.default_rng(seed)
@@ -246,18 +213,12 @@ def planted(seed: int, offset: float = 0.0, *, seeds: int = 192, noise: float = 
     return widths, losses, np.tile(limit, (seeds, 1)), np.full(4, 1e-4), 8
 
 
-def test_biases_of_finite_networks_raise_no_alarm() -> None:
+def test_biases_of_finite_networks_raise_no_alarm_and_an_offset_of_some_percent_is_found() -> None:
     """The level is 1 of 1000, and a bias of 1/N and 1/N^2 is allowed."""
     assert [compared(*planted(seed)).verdict for seed in range(200)] == ["ok"] * 200
-
-
-def test_an_offset_of_some_percent_is_found_and_a_smaller_one_is_none() -> None:
     found = [compared(*planted(seed, offset=0.1)) for seed in range(20)]
     assert all(each.verdict == "miss" and each.z > 0 for each in found)
     assert compared(*planted(0, offset=0.004, noise=0.001)).verdict == "ok"  # below 1% of the fall, however sure
-
-
-def test_few_seeds_leave_it_open() -> None:
     assert compared(*planted(0, seeds=3)).verdict == "unclear"
 
 

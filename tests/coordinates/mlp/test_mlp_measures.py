@@ -1,22 +1,28 @@
-"""Measures of the family mlp in a check, against numbers that are computed in another way."""
+"""Measures of the family mlp in a check, against numbers computed in another way; and its figures, as data."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixture_types import Patch
 from mlp_runs import ZERO_READOUT
 from numpy.typing import NDArray
 
 from hpxfer.coordinates.checking import check
-from hpxfer.coordinates.mlp import Options
+from hpxfer.coordinates.mlp import Options, against_limit
+from hpxfer.coordinates.mlp.layers_figure import draw_layers, layers_info, shown_steps
 from hpxfer.coordinates.mlp.observe import of_trials
 from hpxfer.coordinates.mlp.own import OwnData, default_training, own_trials
-from hpxfer.coordinates.report import AxisReport
+from hpxfer.coordinates.mlp.papers_figure import Panel, papers_info
+from hpxfer.coordinates.report import AxisReport, CheckReport
+from hpxfer.coordinates.write import write_check
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.monomial import width
 from hpxfer.scaling.shape import Shape
@@ -26,16 +32,19 @@ from hpxfer.spec.mlp import RouterBias
 from hpxfer.train.state import TrainState
 from hpxfer.trial.stack import Stack
 
-pytestmark = pytest.mark.usefixtures("few_seeds")  # no test here asks about a limit
 POINTS, STEPS = (16, 32, 64, 128), 3
 
 
-def axis_of(name: str, options: Options, **more: Any) -> AxisReport:
-    given = {"seeds": 3, "steps": STEPS, "points": POINTS, "optimizer": "sgd", **more}
-    (axis,) = check(
-        parameterization(name, given.pop("conventions", None)), architecture="mlp", options=options, **given
-    ).axes
-    return axis
+@pytest.fixture(autouse=True)
+def hardly_any_seeds(monkeypatch: Patch) -> None:
+    """No test here asks about a limit, but that it is shown."""
+    monkeypatch.setattr(against_limit, "SEEDS", dict.fromkeys(against_limit.SEEDS, 4))
+    monkeypatch.setattr(against_limit, "SITES", 256)
+
+
+def report_of(name: str, options: Options, conventions: Any = None, **more: Any) -> CheckReport:
+    given = {"seeds": 3, "steps": STEPS, "points": POINTS, "optimizer": "sgd", "architecture": "mlp", **more}
+    return check(parameterization(name, conventions), options=options, **given)
 
 
 def by_step(axis: AxisReport, measure: str, role: str = "router") -> dict[int, tuple[float, ...]]:
@@ -43,13 +52,12 @@ def by_step(axis: AxisReport, measure: str, role: str = "router") -> dict[int, t
 
 
 def test_a_router_that_starts_at_zero_is_undecided_and_its_update_has_no_ratio_to_nothing() -> None:
-    found = axis_of("mssp-i", Options(), conventions=ZERO_READOUT)
+    found = report_of("mssp-i", Options(), ZERO_READOUT).axes[0]
     assert by_step(found, "entropy_of_all")[0] == pytest.approx([1.0] * 4)
     assert by_step(found, "concentration_high")[0] == pytest.approx([1.0] * 4)
     assert by_step(found, "logit_rms")[0] == (0.0, 0.0, 0.0, 0.0)
     assert 1 not in by_step(found, "update / now")  # nothing but the readout has moved, and zero over zero is no ratio
-    first = found.measures
-    assert not [each for each in first if each.measure.startswith("margin")]  # all experts are active
+    assert not [each for each in found.measures if each.measure.startswith("margin")]  # all experts are active
 
 
 def watched(
@@ -144,7 +152,7 @@ def test_a_learned_bias_with_top_k_is_the_only_mover_of_the_choice(bias: RouterB
 
 
 def test_top_k_adds_margins_ties_and_changed_experts() -> None:
-    found = axis_of("mup-moe", Options(expert_matrices=1, gate="softmax", num_active=2))
+    found = one_matrix().axes[0]
     assert by_step(found, "tied_share")[0] == (0.0, 0.0, 0.0, 0.0)
     assert set(by_step(found, "changed_share")) == {1, 2, 3}
     assert all(value > 0 for value in by_step(found, "margin_median")[0])
@@ -154,7 +162,7 @@ def test_top_k_adds_margins_ties_and_changed_experts() -> None:
 
 def test_updates_over_the_start_fall_with_the_nominal_std() -> None:
     """A zero start has no norm of its own: the one that the table would draw takes its place."""
-    found = axis_of("mup-moe", Options(expert_matrices=1, gate="softmax"), conventions={"router_init": "zero"})
+    found = report_of("mup-moe", Options(expert_matrices=1, gate="softmax"), {"router_init": "zero"}).axes[0]
     update, over = by_step(found, "update"), by_step(found, "update / start")
     experts = 4
     for step in (2, 3):
@@ -163,9 +171,9 @@ def test_updates_over_the_start_fall_with_the_nominal_std() -> None:
         assert ratio == pytest.approx(norms, rel=1e-5)
 
 
-def test_an_eps_that_does_not_follow_the_gradients_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_eps_that_does_not_follow_the_gradients_misses(monkeypatch: Patch) -> None:
     def misses() -> set[tuple[str, str]]:
-        found = axis_of("mup-i", Options(), optimizer="adam", points=(32, 64, 128, 256), seeds=8, steps=3)
+        found = report_of("mup-i", Options(), optimizer="adam", seeds=8).axes[0]
         return {(line.role, line.quantity) for line in found.fits if line.verdict == "miss"}
 
     assert not {quantity for _, quantity in misses() if quantity == "gradient / eps"}
@@ -177,3 +185,65 @@ def test_an_eps_that_does_not_follow_the_gradients_misses(monkeypatch: pytest.Mo
 
     monkeypatch.setitem(PARAMETERIZATIONS._rows, "mup-i", replace(table, rows={**table.rows, "adam": wrong}))
     assert ("expert_in", "gradient / eps") in misses()
+
+
+# Figures.
+
+
+@cache
+def mssp() -> CheckReport:
+    return report_of("mssp-ii", Options(), ZERO_READOUT)
+
+
+@cache
+def one_matrix() -> CheckReport:
+    return report_of("mup-moe", Options(expert_matrices=1, gate="softmax", num_active=2))
+
+
+def panels(report: CheckReport) -> dict[str, Panel]:
+    return {panel.title: panel for row in papers_info(report, report.axes[0]).rows for panel in row}
+
+
+def test_the_papers_layout_has_its_panels() -> None:
+    info = papers_info(mssp(), mssp().axes[0])
+    assert [len(row) for row in info.rows] == [4, 4, 3]
+    assert tuple(info.scales) == ("16", "32", "64", "128")
+    loss = panels(mssp())["training loss (probe)"]
+    assert [line.label for line in loss.lines] == ["16", "32", "64", "128"]
+    assert loss.lines[0].steps == (0, 1, 2, 3)
+    sent = panels(mssp())["exponent: propagating update"]
+    assert [line.label for line in sent.lines] == ["router", "expert in", "expert out"]
+    assert (0.5, 2, 3) in sent.predicted  # single experts of mssp-ii grow (MSSP Q.4)
+    # Behind a zero readout nothing but the readout moves in the first update, and a line is missing there.
+    by_label = {line.label: line for line in panels(mssp())["exponent: effective update"].lines}
+    assert by_label["readout"].steps == (1, 2, 3)
+    assert by_label["expert in"].steps == (2, 3)
+    found = panels(one_matrix())  # a single matrix leaves out what it lacks
+    assert "exponent: backward: pieces of df/dh1" not in found
+    assert "expert in" not in {line.label for line in found["exponent: gradient"].lines}
+
+
+def test_layers_have_slopes_at_the_last_step_and_guides_where_something_is_predicted() -> None:
+    info = layers_info(mssp(), mssp().axes[0])
+    assert shown_steps(20) == (1, 2, 4, 8, 16, 20)
+    assert [name for name, _ in info.rows] == ["RMS of the change", "RMS"]
+    names = [panel.title for panel in info.rows[0][1]]
+    assert names == ["input features h1", "router logits", "gates", "single experts", "experts' sum h3", "output f"]
+    features = info.rows[0][1][0]
+    assert features.guide is not None
+    assert 1 not in features.lines  # exact zeros have no place on a log axis
+    draw_layers(info).draw_without_rendering()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [mssp, one_matrix])
+def test_all_figures_are_written_and_equal_reports_give_equal_bytes(made: object, tmp_path: Path) -> None:
+    assert callable(made)
+    report = made()
+    axis = report.axes[0].axis
+    limit = ("-limit",) if report.axes[0].limit.compared else ()  # a router that chooses without a bias has none
+    which = ("", "-papers", "-layers", *limit)
+    names = [f"check-{axis}{each}.{kind}" for each in which for kind in ("png", "svg")]
+    first, again = (write_check(report, tmp_path / folder) for folder in ("a", "b"))
+    assert [path.name for path in first] == ["check.txt", "check.json", *names]
+    assert [path.read_bytes() for path in first[2:]] == [path.read_bytes() for path in again[2:]]

@@ -31,64 +31,45 @@ def raising(*given: Any) -> Any:
     raise KeyError("lost")
 
 
-def no_number(model: nn.Module, batch: Any) -> torch.Tensor:
-    return class_loss(model, batch) * float("nan")
-
-
-def many_numbers(model: nn.Module, batch: Any) -> torch.Tensor:
-    out: torch.Tensor = model(batch[0])
-    return out
-
-
-def detached(model: nn.Module, batch: Any) -> torch.Tensor:
-    return class_loss(model, batch).detach()
-
-
-def elsewhere(shape: Any) -> Any:
-    return tuple(each.to("meta") for each in samples(shape))
-
-
-def frozen(shape: Any) -> nn.Module:
-    return mlp(shape).requires_grad_(False)
-
-
-def on_meta(shape: Any) -> nn.Module:
-    with torch.device("meta"):
-        return mlp(shape)
-
-
-def of_a_copy(model: nn.Module, shape: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(mlp(shape).parameters())
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        (
-            {"build": raising},
-            r"build at w32 .*seed 0: .*got KeyError: .lost. .*own_faults.py:\d+\); mend",
-        ),
+        ({"build": raising}, r"build at w32 .*seed 0: .*got KeyError: .lost. .*own_faults.py:\d+\); mend"),
         ({"build": lambda shape: "model"}, r"build at .*must return a torch.nn.Module, got str; return"),
-        ({"build": frozen}, r"build at .*parameters to train, got none; unfreeze"),
-        ({"build": on_meta}, r"build at .*must have memory, got meta ones: first.weight"),
-        ({"batch": raising}, r"batch at .*KeyError"),
-        ({"batch": elsewhere}, r"loss_fn at .*must not raise, got .*; (the batch must lie on the model's device|mend)"),
-        ({"loss_fn": raising}, r"loss_fn at .*KeyError"),
-        ({"loss_fn": no_number}, r"loss_fn at .*must be a finite number before training, got nan; look at the batch"),
-        ({"loss_fn": many_numbers}, r"must return one number, got a tensor of size \(12, 5\); take its mean"),
+        (
+            {"build": lambda shape: mlp(shape).requires_grad_(False)},
+            r"build at .*parameters to train, got none; unfreeze",
+        ),
+        ({"build": lambda shape: mlp(shape).to("meta")}, r"build at .*must have memory, got meta ones: first.weight"),
+        (
+            {"batch": lambda shape: tuple(each.to("meta") for each in samples(shape))},
+            r"got .*; (the batch must lie on the model's device|mend)",
+        ),
+        (
+            {"loss_fn": lambda model, batch: class_loss(model, batch) * float("nan")},
+            r"finite number before training, got nan",
+        ),
+        (
+            {"loss_fn": lambda model, batch: model(batch[0])},
+            r"must return one number, got a tensor of size \(12, 5\); take its mean",
+        ),
         ({"loss_fn": lambda model, batch: 1.0}, r"must return a scalar tensor, got float"),
-        ({"loss_fn": detached}, r"got a loss without a gradient; do not detach it"),
+        (
+            {"loss_fn": lambda model, batch: class_loss(model, batch).detach()},
+            r"got a loss without a gradient; do not detach it",
+        ),
         ({"optimizer": raising}, r"optimizer at .*KeyError"),
         ({"optimizer": lambda model, shape: None}, r"must return a torch.optim.Optimizer, got NoneType"),
-        ({"optimizer": of_a_copy}, r"must hold parameters of the model that it is given, got only others"),
+        (
+            {"optimizer": lambda model, shape: torch.optim.AdamW(mlp(shape).parameters())},
+            r"must hold parameters of the model",
+        ),
         ({"batch": 3}, r"batch: must be a function batch\(shape\), got 3; define it"),
         ({"rolls": {}}, r"check_module: unexpected keyword argument 'rolls'"),
         ({"by_hand": "readout"}, r"by_hand: must be a list"),
-        ({"roles": {"first.weight": "embedding"}}, r"every parameter must match a pattern"),
         ({"roles": {**MLP_ROLES, "middle.weight": "dense_inn"}}, r"did you mean 'dense_in'"),
         ({"axis": "widht"}, r"--axis: must be width or depth, got 'widht'; did you mean 'width'"),
         ({"points": (32, 64)}, r"at least 4 values, got 2"),
-        ({"seeds": 0}, r"--seeds: must be from 1"),
         ({"shapes": "32"}, r"shapes: must be a list of shapes"),
         ({"shapes": [{"width": 32, "depth": 1}]}, r"shapes\[0\]: must have experts .* or a dense FFN"),
     ],
@@ -101,10 +82,7 @@ def test_a_mistake_is_one_message(changes: dict[str, Any], says: str) -> None:
 def test_a_blow_up_after_the_first_update_is_a_finding() -> None:
     """The wide models diverge under this LR. That is what the check is for, and no mistake of the user."""
 
-    def optimizer(model: nn.Module, shape: Any) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=1e38)
-
-    report = check(optimizer=optimizer, steps=2)
+    report = check(optimizer=lambda model, shape: torch.optim.SGD(model.parameters(), lr=1e38), steps=2)
     assert not report.passed
     assert "diverged" in report.table()
 
@@ -144,11 +122,8 @@ def test_the_functions_and_the_recipe_of_a_module_are_found(package: Path) -> No
     ("name", "source", "says"),
     [
         ("shop.model", GOOD, "--module: must name a Python module and a function in it, e.g."),
-        ("shop.model:bild:x", GOOD, "must name"),
         ("../shop/model:build", GOOD, "must name"),
-        ("shop.model:", GOOD, "must name"),
         ("shop.modle:build", GOOD, "no Python module is called shop.modle in"),
-        ("nowhere.model:build", GOOD, "no Python module is called nowhere.model in"),
         ("shop.model:biuld", GOOD, "got no biuld; did you mean 'build'"),
         ("shop.model:build", "def build(shape): ...\n", r"must define batch\(shape\), got no batch"),
         ("shop.model:build", f"{GOOD}import not_there\n", "must be importable, got ModuleNotFoundError"),
