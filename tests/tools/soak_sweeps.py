@@ -40,8 +40,29 @@ grid:
 seeds: 1
 resources: {{executor: {executor}, workers: 2}}
 """
+_SEARCH = """\
+name: soak
+model:
+  family: mlp
+  base: {{width: 16, depth: 1, num_experts: 4, num_active: 4, expert_width: 8}}
+data: {{source: "builtin:shapes"}}
+training: {{batch_samples: 50, steps: {steps}, validation_samples: 500, optimizer: sgd}}
+parameterizations: [mssp-ii]
+axes:
+  width: [16]
+grid:
+  lr: {{log2: [-3, 3], step: 2}}
+search:
+  kind: staged-grid
+  multipliers: [init_scale, router.lr_mult, readout.lr_mult]
+  broad: {{points: 3, ratio: 16}}
+  fine: {{points: 3, ratio: 4}}
+  recenters: 1
+seeds: 1
+resources: {{executor: {executor}, workers: 2, stack_size: 4, curves: none, checkpoint_s: {checkpoint_s}{way}}}
+"""
 # Name -> the sweep file, and the factor by which its trials have more steps than those of gpt: they are faster.
-SWEEPS: dict[str, tuple[str, int]] = {"gpt": (_GPT, 1), ANY_TRAINER: (_ANY, 2)}
+SWEEPS: dict[str, tuple[str, int]] = {"gpt": (_GPT, 1), ANY_TRAINER: (_ANY, 2), "mlp-search": (_SEARCH, 1)}
 TRAINER = Path(__file__).with_name("soak_trainer.py")
 
 
