@@ -148,6 +148,13 @@ def test_the_sweep_says_which_regret_counts_as_none(
     assert [shape.limit_nats for shape in finding.shapes] == pytest.approx([share(shape) for shape in finding.shapes])
 
 
+@pytest.mark.parametrize(
+    ("scale", "text"), [(32.0, "32"), (2359296.0, "2359296"), (0.25, "0.25"), (1 / 3, "0.333333"), (3e12, "3e+12")]
+)
+def test_counts_are_written_in_full(scale: float, text: str) -> None:
+    assert scale_text(scale) == text
+
+
 def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
     code = (
         "import sys, hpxfer.analysis;"
@@ -155,10 +162,3 @@ def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
         "sys.exit(', '.join(bad) or 0)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True).stderr == ""
-
-
-@pytest.mark.parametrize(
-    ("scale", "text"), [(32.0, "32"), (2359296.0, "2359296"), (0.25, "0.25"), (1 / 3, "0.333333"), (3e12, "3e+12")]
-)
-def test_counts_are_written_in_full(scale: float, text: str) -> None:
-    assert scale_text(scale) == text

@@ -87,7 +87,6 @@ def test_held_out_data_of_its_own_leaves_all_other_tokens_to_training() -> None:
     assert np.array_equal(targets, np.arange(501, 533))
 
 
-@settings(deadline=None, max_examples=examples(40))
 @given(data=token_data(), seed=st.integers(0, 2**32))
 def test_a_batch_is_contiguous_text(data: TokenData, seed: int) -> None:
     for inputs, targets in [data.train_batch(seed, 0), *data.validation_batches()]:
@@ -99,7 +98,6 @@ def test_a_batch_is_contiguous_text(data: TokenData, seed: int) -> None:
         assert (np.diff(inputs, axis=1) == 1).all()
 
 
-@settings(deadline=None, max_examples=examples(40))
 @given(data=token_data())
 def test_validation_covers_the_tail_in_order(data: TokenData) -> None:
     batches = list(data.validation_batches())

@@ -189,9 +189,6 @@ def test_what_no_path_can_be(path: str) -> None:
         matching_files(path)
 
 
-Write = Callable[..., Path]
-
-
 class TestText(DataSourceSuite):
     @pytest.fixture
     def source(self, tmp_path: Path) -> str:
@@ -202,7 +199,7 @@ class TestText(DataSourceSuite):
 
 class TestTokens(DataSourceSuite):
     @pytest.fixture
-    def source(self, tmp_path: Path, write_shard: Write) -> str:
+    def source(self, tmp_path: Path, write_shard: Callable[..., Path]) -> str:
         write_shard(tmp_path / "a.bin", np.arange(0, 50_000, 200))
         write_shard(tmp_path / "b.bin", [])
         write_shard(tmp_path / "c.bin", [7, 8, 9])

@@ -92,6 +92,8 @@ def test_saved_data_sets(folder: Path) -> None:
     ("name", "message"), [("none", "got nothing of that name"), ("empty", "got a folder without any")]
 )
 def test_nothing_is_named(folder: Path, name: str, message: str) -> None:
+    (folder / "none.txt").touch()
+    assert info(str(folder / "none.txt")).use == {}
     with pytest.raises(HpxferError, match=message):
         info(str(folder / name))
 
@@ -169,11 +171,6 @@ def test_folders_of_text_are_listed_as_prepare_does(folder: Path) -> None:
     (corpus / "z.txt").write_text("text")
     with pytest.raises(HpxferError, match=r"z\.txt: all files must be of one kind, got text after jsonl"):
         info(str(corpus))
-
-
-def test_an_empty_file_is_of_no_use(folder: Path) -> None:
-    (folder / "none.txt").touch()
-    assert info(str(folder / "none.txt")).use == {}
 
 
 def test_a_source_is_read_as_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,10 +182,9 @@ def test_a_stack_that_was_asked_for_is_cut_to_what_fits(stack: Stack, asked: int
 
 def test_the_planner_fills_the_share_that_was_asked_for() -> None:
     few = replace(SETTING, batch_tokens=64)
+    device = Device(cuda=True, memory_bytes=2**37)
     for share in SHARES:
-        assert (
-            stack_size(BASE, few, Device(cuda=True, memory_bytes=2**37), share=share) == share * GPU_STEP_TOKENS // 64
-        )
+        assert stack_size(BASE, few, device, share=share) == share * GPU_STEP_TOKENS // 64
 
 
 # Distances from the base; a farther shape is deeper, and so costs more.
@@ -268,10 +267,8 @@ def test_what_the_sweep_asks_for_is_done() -> None:
     assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(micro_batch_tokens=2**15)) == Way(pieces=2)
     assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(micro_batch_tokens=2**14)) == ONE
     # At most so many tokens: a lane of 4 pieces is never cut into 3 and 1.
-    assert (
-        way_on(PAPER_BASE, replace(PAPER, accumulation_lanes=8), 1, GPU_80, How(micro_batch_tokens=3 * 2**14)).pieces
-        == 2
-    )
+    lanes = replace(PAPER, accumulation_lanes=8)
+    assert way_on(PAPER_BASE, lanes, 1, GPU_80, How(micro_batch_tokens=3 * 2**14)).pieces == 2
     assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(recompute="blocks")) == Way(pieces=4, recompute=True)
     small = with_memory(need(Way(recompute=True)))
     assert not way_on(PAPER_BASE, PAPER, 1, small, How(recompute="none")).recompute

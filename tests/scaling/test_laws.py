@@ -30,7 +30,6 @@ from hpxfer.trial import DataRef, Expansion
 FIELDS = tuple(field.name for field in dataclasses.fields(Multipliers))
 GLOBALS = tuple(field.name for field in dataclasses.fields(Globals))
 HPS = HPs(lr=0.5, init_scale=2.0, residual_scale=3.0, weight_decay=0.25, eps=1e-8, router_bias_lr=0.125)
-DENSE = {"dense_in", "dense_gate", "dense_out"}
 # There are many columns, and each draws its own shapes.
 few = settings(max_examples=examples(10))
 every_column = pytest.mark.parametrize(("name", "optimizer"), COLUMNS)

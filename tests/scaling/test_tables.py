@@ -142,6 +142,27 @@ def test_known_values_are_of_that_convention_and_that_table() -> None:
     assert nano("sp")["dense_in"] == factors(0.01, 1, 1e-8, 0.1, 1)  # the twin: sp keeps LR, eps and decay
 
 
+@pytest.mark.parametrize("name", ["mup", "completep"])
+def test_megatron_s_rule_with_its_conventions(name: str) -> None:
+    """NVIDIA/Megatron-LM at 0044db1, megatron/core/optimizer/__init__.py, `get_mup_config_overrides`, at width x4.
+
+    LR and eps of hidden matrices are divided by the width, those of vectors and embeddings stay. By the unit tests of
+    its muP an output layer keeps both, and the std of hidden matrices is divided by the root; its output is / 4.
+    """
+    rule = {"eps": "hidden", "weight_decay": "independent", "readout": "forward"}
+    base = dataclasses.replace(NANO_BASE, expert_width=64)
+    got, twin = (
+        evaluate(parameterization(name, {**rule, **more}), base, dataclasses.replace(NANO, depth=2))
+        for more in ({}, {"eps": "per_role"})
+    )
+    for role in ("attn_q", "attn_k", "attn_v", "attn_out", "dense_in", "dense_gate", "dense_out"):
+        assert got[role] == factors(1 / 2, 1 / 4, 1 / 4, 1, 1), role
+    others = ("position", "norm", "final_norm", "hidden_bias", "embedding", "readout")
+    assert {(got[role].lr, got[role].eps) for role in others} == {(1, 1)}
+    assert {twin[role].eps for role in others} == {1 / 4}  # the eps of these needs the convention
+    assert (got["embedding"].init_std, got["readout"].init_std, got["readout"].forward) == (1, 1, 1 / 4)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("trained_bias", [False, True])
 def test_the_global_exponent_of_sp_multiplies_every_lr_and_nothing_else(optimizer: Column, trained_bias: bool) -> None:

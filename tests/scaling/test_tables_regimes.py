@@ -34,7 +34,6 @@ INIT = {
     "mssp-iii": (N**-0.5, N**-0.5, NE**-0.5),  # and all experts start alike
 }
 DENSE = ("attn_q", "attn_k", "attn_v", "dense_in", "dense_gate")
-MOE = ("router", "expert_in", "expert_out")
 
 
 def expected(name: str, optimizer: Column) -> dict[str, tuple[float, ...]]:

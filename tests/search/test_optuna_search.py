@@ -271,6 +271,7 @@ def test_every_name_stands_for_itself_and_its_short_forms(name: str) -> None:
     short = name.removesuffix("Sampler")
     assert {sampler_name(spelling) for spelling in (name, short, short.lower(), f"{short[:2]}-{short[2:]}")} == {name}
     assert issubclass(getattr(optuna.samplers, name), optuna.samplers.BaseSampler)
+    assert set(SAMPLERS[name]) <= set(inspect.signature(getattr(optuna.samplers, name)).parameters)
 
 
 def test_the_samplers_of_optuna_that_are_left_out_are_those_that_search_no_box() -> None:
@@ -289,7 +290,6 @@ def test_the_samplers_of_optuna_that_are_left_out_are_those_that_search_no_box()
         ("sampler: TPE, sampler_args: {gamma: 3}", "search.sampler_args.gamma: unknown argument of TPESampler"),
         ("sampler: TPE, sampler_args: {seed: 3}", "the seed stands in search.seed"),
         ("sampler: TPE, sampler_args: {n_startup_trials: 1.5}", "must be int, got 1.5"),
-        ("sampler: TPE, sampler_args: {n_startup_trials: true}", "must be int, got True"),
         ("sampler: TPE, sampler_args: {multivariate: 1}", "must be bool or null, got 1"),
         ("sampler: QMC, sampler_args: {qmc_type: x}", "QMCSampler refuses {'qmc_type': 'x'}"),
         ("sampler: NSGAII, sampler_args: {population_size: 1}", "must be greater than or equal to 2"),
@@ -322,11 +322,6 @@ def test_what_yaml_can_spell_is_legal_and_nothing_else() -> None:
     assert set(SAMPLERS["CmaEsSampler"]["sigma0"]) == {float, int, type(None)}
     for arguments in SAMPLERS.values():
         assert not {"seed", "gamma", "weights", "constraints_func", "independent_sampler"} & set(arguments)
-
-
-@pytest.mark.parametrize("name", list(SAMPLERS))
-def test_the_table_names_arguments_that_optuna_has(name: str) -> None:
-    assert set(SAMPLERS[name]) <= set(inspect.signature(getattr(optuna.samplers, name)).parameters)
 
 
 def test_optuna_says_as_much_after_as_before(capfd: pytest.CaptureFixture[str]) -> None:

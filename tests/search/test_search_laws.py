@@ -118,13 +118,19 @@ def test_results_from_elsewhere_are_used_and_others_change_nothing(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_arm_exceeds_its_budget_nor_a_shape_its_bound(name: str) -> None:
+def test_a_search_ends_within_its_bounds_and_has_had_all_that_it_asked_for(name: str) -> None:
+    """Tables that agree at the base are one arm there."""
     ran, budget = run(SWEEPS[name], LANDSCAPE), arm_budget(SWEEPS[name].spec)
     arms = ran.arms()
     assert max(arms.values()) <= budget
     for shape, most in bound_of(SWEEPS[name]).items():
         assert sum(num for (_, width), num in arms.items() if width == shape.width) <= most
         assert most <= budget * sum(arm.shape.width == shape.width for arm in arms_of(SWEEPS[name]))
+    assert [label for label, width in arms if width == 32] == [None]
+    assert ran.search.ask(ran.outcomes, ()) == ()
+    found = ran.search.progress().values()
+    assert sum(shape.num_done for shape in found) == len(ran.trials)
+    assert sum(shape.most_left for shape in found) == 0
 
 
 @settings(max_examples=examples(20))
@@ -142,21 +148,6 @@ def test_what_is_left_is_counted_by_the_searchs_own_trials(
     assert sum(shape.most_left for shape in found) >= len(complete[name][0]) - len(known)
     bound, now = bound_of(SWEEPS[name]), ran.search.progress()
     assert all(progress.num_done + progress.most_left <= bound[shape] for shape, progress in now.items())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_search_that_has_ended_has_had_all_that_it_asked_for(name: str) -> None:
-    ran = run(SWEEPS[name], LANDSCAPE)
-    assert ran.search.ask(ran.outcomes, ()) == ()
-    found = ran.search.progress().values()
-    assert sum(shape.num_done for shape in found) == len(ran.trials)
-    assert sum(shape.most_left for shape in found) == 0
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_tables_that_agree_at_the_base_are_one_arm_there(name: str) -> None:
-    arms = run(SWEEPS[name], LANDSCAPE).arms()
-    assert [label for label, width in arms if width == 32] == [None]
 
 
 def test_other_outcomes_in_the_same_mapping_object_or_another_are_seen() -> None:

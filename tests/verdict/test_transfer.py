@@ -9,9 +9,8 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from laws import examples
 from planted_lines import STAYS, grid_of, line, with_status
 from there import there
 
@@ -54,7 +53,6 @@ def mean_at(found: LossGrid, i: int, value: float | None) -> float:
     noise=st.sampled_from((0.0, 0.004, 0.05)),
     luck=st.integers(0, 100),
 )
-@settings(deadline=None, max_examples=examples(30))
 def test_regrets_compare_measured_means_and_are_never_negative(optima: list[float], noise: float, luck: int) -> None:
     losses = grid(optima, noise=noise, luck=luck)
     found = only(losses)
