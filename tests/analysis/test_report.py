@@ -138,9 +138,7 @@ def test_transfer_report_judges_what_the_sweep_says_unless_told() -> None:
     ("limit", "share"),
     [({"loss": 0.01}, lambda shape: 0.01 * shape.best_loss), ({"octaves": 1.0}, lambda shape: shape.octave_nats)],
 )
-def test_the_sweep_says_which_regret_counts_as_none(
-    limit: dict[str, float], share: Callable[[ShapeFinding], float]
-) -> None:
+def test_a_sweep_says_which_regret_is_none(limit: dict[str, float], share: Callable[[ShapeFinding], float]) -> None:
     """The default is 1% of the loss, so the second case shows that the key reaches the verdict."""
     spec = load_sweep(QUICKSTART)
     judge = spec.judge.model_copy(update={"regret_limit": RegretLimit(**limit)})

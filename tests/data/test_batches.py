@@ -172,9 +172,7 @@ def test_data_shorter_than_the_run_is_refused(tmp_path: Path, make_sweep: Make) 
     open_data(replace(asked, steps=2))
 
 
-def test_id_that_the_digest_did_not_see_is_caught_in_its_batch(
-    tmp_path: Path, make_sweep: Make, write_shard: Write
-) -> None:
+def test_id_that_the_digest_missed_is_caught(tmp_path: Path, make_sweep: Make, write_shard: Write) -> None:
     ids = np.zeros(3_000_000, np.uint16)
     ids[40_000] = 9  # between the first two blocks of the digest
     write_shard(tmp_path / "a.bin", ids)

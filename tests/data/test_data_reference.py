@@ -111,9 +111,7 @@ def test_length_of_missing_data_is_not_checked(make_sweep: Make) -> None:
 
 @settings(deadline=None, max_examples=examples(50))
 @given(*(st.integers(1, most) for most in (2000, 50, 20, 4, 3, 3)))
-def test_the_steps_that_are_said_to_fit_do(
-    num_tokens: int, steps: int, context: int, rows: int, tail: int, epochs: int
-) -> None:
+def test_steps_said_to_fit_do_fit(num_tokens: int, steps: int, context: int, rows: int, tail: int, epochs: int) -> None:
     def fits(steps: int) -> str | None:
         try:
             sizes = {"batch_tokens": context * rows, "validation_tokens": tail * context * rows, "context": context}
@@ -254,9 +252,7 @@ def test_data_that_is_too_short_or_not_there(tmp_path: Path) -> None:
         ("{width: 64, steps: 40000}", 7, "data.source", "or lower axes.long[0].steps (at most 249 fit), or training"),
     ],
 )
-def test_errors_name_the_keys_of_the_point(
-    tmp_path: Path, form: str, long: str, line: int, key: str, rule: str
-) -> None:
+def test_errors_name_keys_of_the_point(tmp_path: Path, form: str, long: str, line: int, key: str, rule: str) -> None:
     """The key is spelled as the file has it."""
     swept(tmp_path, ("long: {shapes: [LONG]}", form.format(long)), long="LONG")
     with pytest.raises(HpxferError) as error:

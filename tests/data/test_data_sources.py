@@ -153,9 +153,7 @@ def test_a_relative_glob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert matching_files(pattern) == sorted(path for path in found if not os.path.isdir(path))
 
 
-def test_a_glob_ends_at_too_many_names_whether_they_match_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_glob_ends_at_too_many_names_if_they_match_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, *TREE)
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     monkeypatch.setattr(files, "MAX_NAMES", 50)

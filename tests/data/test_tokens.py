@@ -117,9 +117,7 @@ def test_order_and_cuts_change_the_digest(tmp_path: Path) -> None:
 
 
 @given(text=st.binary(min_size=1, max_size=300), data=st.data())
-def test_any_changed_byte_of_small_data_changes_the_digest(
-    tmp_path_factory: pytest.TempPathFactory, text: bytes, data: st.DataObject
-) -> None:
+def test_any_changed_byte_is_seen(tmp_path_factory: pytest.TempPathFactory, text: bytes, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("text") / "a"
     path.write_bytes(text)
     before = of(f"text:{path}")

@@ -216,9 +216,7 @@ def named(*lines: str) -> list[Named]:
         ("torch", MOE, [Named(name="q.weight", size=(64,), role="attn_q")], "must be a matrix, got size (64,)"),
     ],
 )
-def test_bad_input_is_refused(
-    recipe: MakeRecipe, to: str, shape: dict[str, int], names: list[Named] | None, why: str
-) -> None:
+def test_refused_input(recipe: MakeRecipe, to: str, shape: dict[str, int], names: list[Named] | None, why: str) -> None:
     with pytest.raises(HpxferError, match=re.escape(why)):
         export(recipe(), to, shape, names, partial=True)
 

@@ -55,9 +55,7 @@ TRIALS = st.lists(
 
 
 @given(TRIALS, st.booleans(), st.none() | st.integers(1, 9), st.integers(1, 5))
-def test_packing_is_a_partition_into_even_stacks(
-    trials: list[Trial], cuda: bool, asked: int | None, workers: int
-) -> None:
+def test_packing_makes_even_stacks(trials: list[Trial], cuda: bool, asked: int | None, workers: int) -> None:
     device = Device(cuda=cuda)
     stacks = list(pack(trials, device, asked=asked, workers=workers))
     assert Counter(trial for stack in stacks for trial in stack.trials) == Counter(trials)
@@ -294,9 +292,7 @@ def test_blocks_are_computed_again_where_a_larger_stack_then_fits() -> None:
     st.sampled_from(["auto", "none", "blocks"]),
     st.booleans(),
 )
-def test_the_ways_are_legal_and_each_stands_once(
-    pieces: int, lanes: int, fill: float, recompute: str, cuda: bool
-) -> None:
+def test_ways_are_legal_and_stand_once(pieces: int, lanes: int, fill: float, recompute: str, cuda: bool) -> None:
     setting = replace(
         SETTING, batch_tokens=32 * 2**pieces, accumulation_tokens=32, accumulation_lanes=2 ** min(lanes, pieces)
     )

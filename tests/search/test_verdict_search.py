@@ -148,9 +148,7 @@ def test_a_drift_is_said_when_two_looks_in_a_row_find_it() -> None:
 
 
 @pytest.mark.parametrize(("error", "num_seeds"), [(0.001, 2), (0.5, 3)])
-def test_a_loss_given_up_that_is_not_known_to_the_limit_gets_seeds_where_it_is_measured(
-    error: float, num_seeds: int
-) -> None:
+def test_a_loss_not_known_to_the_limit_gets_seeds_there(error: float, num_seeds: int) -> None:
     expansion = verdict_expansion()
     line = next(line for line in lines_of_grid(expansion) if not line.is_control)
     purse = Purse(budget=18)
@@ -178,9 +176,7 @@ def test_a_loss_given_up_that_is_not_known_to_the_limit_gets_seeds_where_it_is_m
     drift=st.sampled_from((0.0, -0.5, -1.5)),
     budget=st.integers(10, 18),
 )
-def test_rounds_and_looks_are_few_and_every_line_gets_a_verdict_or_a_reason(
-    optimum: float, noise: float, drift: float, budget: int
-) -> None:
+def test_rounds_and_looks_are_few(optimum: float, noise: float, drift: float, budget: int) -> None:
     expansion = verdict_expansion(f"{{kind: verdict, budget: {budget}}}")
     ran = run(expansion, Landscape(optima={"lr": optimum}, noise=noise, drift=drift))
     assert isinstance(ran.search, VerdictSearch)

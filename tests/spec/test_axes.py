@@ -195,9 +195,7 @@ def test_experts_at_a_held_number_of_active_ones() -> None:
         ("width: 64, expert_width: 64, depth: 3", 1, "hidden weights", [4 * 32 * 32, 3 * 4 * 64 * 64]),
     ],
 )
-def test_a_regime_of_the_mlp_mixture_is_measured_by_its_width(
-    shape: str, matrices: int, scale_name: str, scales: list[float]
-) -> None:
+def test_a_regime_of_mlps_goes_by_its_width(shape: str, matrices: int, scale_name: str, scales: list[float]) -> None:
     """And a path on which the depth moves too by the weights of the experts, as there is no attention."""
     edits = [("width: 64, expert_width: 32", shape), ("[mup-i, sp]", "[sp]")]
     if matrices == 1:  # such an expert is as wide as the model

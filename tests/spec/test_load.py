@@ -216,9 +216,7 @@ def test_several_are_made_in_order(sweep: Path) -> None:
     assert spec.steps == 150
 
 
-def test_a_relative_path_starts_at_the_current_folder(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_starts_at_the_folder(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here[0]").mkdir()
     monkeypatch.chdir(tmp_path / "here[0]")
     spec = load_sweep(sweep, overrides=["data.source=tokens:a/*.bin"])

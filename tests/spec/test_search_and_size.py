@@ -105,7 +105,7 @@ LIST = "[{}]".format(", ".join(f"{{width: {16 * (at % 50 + 1)}, depth: {at // 50
     ],
     ids=lambda edits: str(edits[0][1])[-50:],
 )
-def test_what_is_within_all_limits_is_planned(
+def test_what_is_within_limits(
     edits: list[tuple[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_tiny(tmp_path, *edits)

@@ -95,9 +95,7 @@ def test_a_name_that_no_stored_plugin_registered_is_refused_without_code_too(swe
         parse_sweep(gate, trusted=False)
 
 
-def test_a_module_may_be_named_and_one_more_from_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_may_be_named_and_one_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a_plugin_module.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     text = SWEEP.replace(LISTED, "parameterizations: [my_table, sp]")

@@ -80,9 +80,7 @@ def test_the_interval_of_known_errors() -> None:
     octaves=st.floats(-5, 5),
     num=st.integers(2, 5),
 )
-def test_a_shift_of_all_optima_changes_no_drift_and_no_move(
-    slope: float, start: float, octaves: float, num: int
-) -> None:
+def test_a_shift_of_optima_changes_no_drift_and_no_move(slope: float, start: float, octaves: float, num: int) -> None:
     found = drawn(*(start + slope * i for i in range(num)), num=500)
     shifted = DrawnOptima(
         optimum_BI=found.optimum_BI + octaves, first_I=found.first_I + octaves, last_I=found.last_I + octaves

@@ -96,9 +96,7 @@ SHAPE_MEANS = st.lists(st.floats(2.0, 6.0), min_size=5, max_size=5)
     noise=st.sampled_from((0.0, 0.001, 0.02, 0.3)),
     seeds=st.integers(2, 3),
 )
-def test_no_reported_loss_is_far_above_the_lowest_one_measured(
-    means: list[list[float]], noise: float, seeds: int
-) -> None:
+def test_no_reported_loss_is_far_above_the_lowest(means: list[list[float]], noise: float, seeds: int) -> None:
     rng = np.random.default_rng(0)
     loss = np.array(means)[:, :, None] + noise * rng.standard_normal((len(means), 5, seeds))
     grid = grid_of(*loss.tolist())
@@ -384,9 +382,7 @@ def test_a_drift_that_all_runs_show_stays_said() -> None:
         ({(1, 3): 1, (2, 3): 1}, "drifts"),  # so does the HP at another shape
     ],
 )
-def test_divergence_of_the_only_run_of_a_cell_needs_a_neighbor(
-    diverged: dict[tuple[int, int], int], verdict: str
-) -> None:
+def test_divergence_of_the_only_run_needs_a_neighbor(diverged: dict[tuple[int, int], int], verdict: str) -> None:
     loss = losses((-6.2, -6.2, -6.2), seeds=1)
     for i, k in diverged:
         loss[i, k] = math.inf

@@ -156,9 +156,7 @@ def test_regret_in_units_of_the_seed_noise() -> None:
         (0.65, "drifts", "differ by 1 octave or more"),
     ],
 )
-def test_one_octave_over_the_measured_scales_is_the_limit_of_a_move(
-    per_doubling: float, verdict: str, why: str
-) -> None:
+def test_one_octave_over_the_scales_is_the_limit_of_a_move(per_doubling: float, verdict: str, why: str) -> None:
     """The basin is so flat that no regret tells."""
     optima: Optima = {"completep-moe": lambda doublings: -6.0 - per_doubling * doublings}
     ours = finding(line(optima, curvature=0.004, noise=2e-4, seeds=3))
@@ -200,9 +198,7 @@ def believed(
         (believed(0.0, moved=0.5, over=0.5), 0.02, "undecided", "perhaps over the limit"),
     ],
 )
-def test_a_verdict_is_said_once_the_chance_of_being_wrong_is_small(
-    found: Finding, error: float, verdict: str, why: str
-) -> None:
+def test_a_verdict_is_said_once_it_is_hardly_wrong(found: Finding, error: float, verdict: str, why: str) -> None:
     """Two likely statements are no sure one. A regret within two errors was not measured, whatever the draws say."""
     said, reasons = judge(replace(found, error=error))
     assert said == verdict

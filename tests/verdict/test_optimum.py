@@ -64,9 +64,7 @@ def test_a_parabola_gives_back_its_vertex(planted: float) -> None:
 
 @given(rises=st.tuples(st.floats(0.01, 5), st.floats(0.0, 5)), gaps=st.tuples(st.floats(0.1, 3), st.floats(0.1, 3)))
 @settings(deadline=None, max_examples=examples(60))
-def test_a_vertex_lies_between_the_middles_of_its_neighbors(
-    rises: tuple[float, float], gaps: tuple[float, float]
-) -> None:
+def test_a_vertex_lies_between_middles_of_neighbors(rises: tuple[float, float], gaps: tuple[float, float]) -> None:
     at = vertex([-gaps[0], 0.0, gaps[1]], [rises[0], 0.0, rises[1]])
     assert -gaps[0] / 2 - 1e-9 <= at <= gaps[1] / 2 + 1e-9
 

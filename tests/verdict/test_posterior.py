@@ -158,9 +158,7 @@ def test_more_noise_means_wider_intervals_and_more_seeds_narrower_ones() -> None
 
 
 @given(constant=st.floats(-3, 3), octaves=st.integers(-8, 8), power=st.integers(-3, 3), luck=st.integers(0, 20))
-def test_units_and_levels_of_losses_and_of_hps_change_nothing_else(
-    constant: float, octaves: int, power: int, luck: int
-) -> None:
+def test_units_and_levels_change_nothing_else(constant: float, octaves: int, power: int, luck: int) -> None:
     """The noise scales too. Factors are powers of two, as they are exact."""
     loss = basins(luck=luck)
     plain, other = drawn(loss), drawn(loss * 2.0**power + constant, X + octaves)

@@ -30,9 +30,7 @@ def logs(*values: float) -> list[float]:
 
 
 @given(start=st.integers(-20, 4), step=st.sampled_from([0.5, 1.0, 1.5, 2.0]), num=st.integers(2, 8))
-def test_a_grid_of_powers_of_two_gets_whole_steps_beyond_it_and_halves_between(
-    start: int, step: float, num: int
-) -> None:
+def test_a_grid_of_powers_gets_whole_steps_beyond_it_and_halves_between(start: int, step: float, num: int) -> None:
     row = [start + step * k for k in range(num)]
     assert logs(*beyond(row, 2, upper=True)) == pytest.approx([row[-1] + step, row[-1] + 2 * step])
     assert logs(*beyond(row, 2, upper=False)) == pytest.approx([row[0] - 2 * step, row[0] - step])

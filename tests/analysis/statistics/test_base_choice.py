@@ -35,9 +35,7 @@ def test_sp_alone_scales_nothing() -> None:
     assert unscaled == {"sp"}
 
 
-def test_every_scanned_hp_axis_and_parameterization_has_its_reading(
-    results: Results, readings: dict[tuple[str, str, str], BaseReading]
-) -> None:
+def test_every_hp_axis_and_arm_is_read(results: Results, readings: dict[tuple[str, str, str], BaseReading]) -> None:
     labels = [choice.label() for choice in results.expansion.choices]
     assert set(readings) == {
         (hp, axis, label) for hp in results.spec.grid for axis in results.spec.axes for label in labels
@@ -51,9 +49,7 @@ def test_sp_has_no_base(readings: dict[tuple[str, str, str], BaseReading]) -> No
         assert bool(found.bases) is (label != "sp")
 
 
-def test_the_cost_is_that_of_all_trials_of_the_line(
-    results: Results, readings: dict[tuple[str, str, str], BaseReading]
-) -> None:
+def test_the_cost_is_of_all_trials(results: Results, readings: dict[tuple[str, str, str], BaseReading]) -> None:
     line = results.line("lr")
     here = line[(line["axis"] == "width") & (line["parameterization"] == "completep-moe")]
     shapes = {axis.label(point.shape): point.shape for axis in results.expansion.axes for point in axis.points}
@@ -65,9 +61,7 @@ def test_the_cost_is_that_of_all_trials_of_the_line(
     assert costs == sorted(costs)
 
 
-def test_a_row_says_what_the_report_from_that_base_says(
-    results: Results, readings: dict[tuple[str, str, str], BaseReading]
-) -> None:
+def test_a_row_says_what_its_report_says(results: Results, readings: dict[tuple[str, str, str], BaseReading]) -> None:
     for base in ("width 64", "width 128"):
         report = transfer_report(results.from_base(base), "init_scale")
         (finding,) = (finding for finding in report.findings if finding.key == ("width", "completep-moe"))

@@ -102,9 +102,7 @@ def test_without_a_dense_shape_the_control_is_the_reference_and_its_own_is_the_b
         ("completep-moe w64 d2 E4A1 h64", {"sp": {("w32", "completep-moe w64"), ("w64", "completep-moe w64")}}),
     ],
 )
-def test_the_user_may_name_the_reference(
-    spelled: str, expected: Mapping[str, set[tuple[str, str]]], tmp_path: Path
-) -> None:
+def test_a_user_names_the_reference(spelled: str, expected: Mapping[str, set[tuple[str, str]]], tmp_path: Path) -> None:
     found = analyze(planted(tmp_path), references=References(arm=spelled))
     rows = {answer.parameterization: answer.rows for answer in found.found("steps_to_loss")}
     for label, wanted in expected.items():
