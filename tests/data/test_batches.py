@@ -126,13 +126,6 @@ def test_steps_do_not_change_the_order(tmp_path: Path, make_sweep: Make) -> None
         assert (short.train_batch(5, step)[0] == long.train_batch(5, step)[0]).all()
 
 
-def test_builtin_batches_are_python(make_sweep: Make) -> None:
-    spec = make_sweep("builtin:stdlib", batch_tokens=4096, context=1024, validation_tokens=4096)
-    inputs, _ = open_data(setting(spec)).train_batch(0, 0)
-    assert inputs.max() < 128
-    assert b"\n    " in inputs.astype(np.uint8).tobytes()  # another Python draws other modules, all of them indented
-
-
 def test_opening_twice_reads_once(tmp_path: Path, make_sweep: Make) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"x" * 500)

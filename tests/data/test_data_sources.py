@@ -279,10 +279,7 @@ BROKEN = {
         numbers(load=lambda dataset, _: (np.random.default_rng().integers(0, 240, 240, dtype=np.uint8),)),
         "test_loading_twice_gives_the_same_ids",
     ),
-    "changes ids": (
-        numbers(load=lambda dataset, _: (np.zeros(240, np.uint8),)),
-        "test_ids_are_those_of_the_parts",
-    ),
+    "changes ids": (numbers(load=lambda dataset, _: (np.zeros(240, np.uint8),)), "test_ids_are_those_of_the_parts"),
 }
 
 

@@ -51,9 +51,7 @@ def test_shards_are_mapped_not_read(tmp_path: Path, write_shard: Write) -> None:
 
 
 @given(
-    counts=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
-    length=st.integers(1, 12),
-    data=st.data(),
+    counts=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any), length=st.integers(1, 12), data=st.data()
 )
 def test_rows_cross_shards(counts: list[int], length: int, data: st.DataObject) -> None:
     whole = np.arange(sum(counts), dtype=np.uint16) + 7

@@ -6,14 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpxfer.scaling.coverage import (
-    MOVES,
-    ModelFacts,
-    control_notes,
-    coverage_notes,
-    coverage_warnings,
-    gate_warnings,
-)
+from hpxfer.scaling.coverage import MOVES, ModelFacts, control_notes, coverage_notes, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.resolve import BaseInit, resolve

@@ -82,35 +82,6 @@ def test_completep_moe_where_no_factor_stands_in_for_another(alpha: float, gamma
     assert evaluate_globals(choice, BASE, APART).route_scale == M_ACT
 
 
-def test_sp_dense_out_is_fan_in_where_there_is_a_dense_layer() -> None:
-    base, target = (dataclasses.replace(shape, dense_width=4 * shape.width) for shape in (BASE, JOINT))
-    assert evaluate(parameterization("sp"), base, target)["dense_out"].init_std == 0.5
-
-
-def test_the_experts_output_may_start_by_fan_in() -> None:
-    wide = dataclasses.replace(BASE, expert_width=4 * BASE.expert_width)
-    plain, fan_in = (
-        evaluate(parameterization("completep-moe", conventions), BASE, wide, "adam")
-        for conventions in ({}, {"expert_out_init": "fan_in"})
-    )
-    assert {role for role in plain if plain[role] != fan_in[role]} == {"expert_out"}
-    assert (plain["expert_out"].init_std, fan_in["expert_out"].init_std) == (1 / 4, 1 / 2)
-
-
-@pytest.mark.parametrize("name", ["completep", "completep-moe"])
-def test_depth_may_touch_matrices_alone(name: str) -> None:
-    deeper = dataclasses.replace(BASE, depth=8)
-    block, matrices = (
-        evaluate(parameterization(name, {"depth_alpha": 0.5, "depth_lr": where}), BASE, deeper)
-        for where in ("block", "matrices")
-    )
-    assert {role: numbers.lr for role, numbers in matrices.items() if numbers != block[role]} == {
-        "norm": 1,
-        "hidden_bias": 1,
-    }
-    assert (block["norm"].lr, matrices["attn_q"].lr) == (0.5, 0.5)
-
-
 # nanoGPT-mup, branch completep: width x4, depth x2 from LR 1, decay 0.1, eps 1e-8, std 0.02; one eps for all groups.
 NANO_BASE = Shape(width=64, depth=2, num_experts=1, num_active=1, expert_width=64, head_dim=64, dense_width=256)
 NANO = dataclasses.replace(NANO_BASE, width=256, depth=4, expert_width=256, dense_width=1024)

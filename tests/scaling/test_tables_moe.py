@@ -89,14 +89,6 @@ def test_complete_mue() -> None:
     assert (at.route_scale, at.one_minus_beta) == pytest.approx((K, B / TOKENS), rel=1e-12)
 
 
-def test_complete_mue_with_one_eps() -> None:
-    choice = parameterization("complete-mue", {"eps": "global"})
-    single = 1 / (N * L * (B / TOKENS) ** 0.5)  # that of the hidden matrices
-    assert {role: at.eps for role, at in evaluate(choice, BASE, JOINT).items()} == pytest.approx(
-        dict.fromkeys(evaluate(choice, BASE, BASE), single), rel=1e-12
-    )
-
-
 def hidden_by_shape(numbers: object) -> Rows:
     """Return role -> numbers(fan-in, fan-out) of every hidden matrix."""
     assert callable(numbers)

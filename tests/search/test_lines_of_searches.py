@@ -39,11 +39,7 @@ def best(ran: Ran, width: int = 32) -> float:
     return math.log2(min(of, key=lambda trial: ran.outcomes[trial.id].value).hps.lr)
 
 
-@given(
-    optimum=st.floats(-12, -1),
-    until=st.sampled_from((0.1, 0.25, 0.5, 1.0)),
-    noise=st.sampled_from((0.0, 1e-5)),
-)
+@given(optimum=st.floats(-12, -1), until=st.sampled_from((0.1, 0.25, 0.5, 1.0)), noise=st.sampled_from((0.0, 1e-5)))
 def test_a_planted_optimum_lies_in_the_interval_that_it_ends_with(optimum: float, until: float, noise: float) -> None:
     ran = refined(Landscape(optima={"lr": optimum}, noise=noise), f", until_octaves: {until}")
     said = last_line(ran)
@@ -323,11 +319,7 @@ def test_its_steps_tell_what_was_kept_and_why() -> None:
     ran = tuned(Landscape(optima=PLANTED, noise=0.003))
     search = coordinate_search(ran.search.expansion, no_trials)  # type: ignore[attr-defined]
     steps = list(decisions_of(search.play(ran.outcomes)[0], search.expansion.spec))
-    assert [step.entry for step in steps] == [
-        "attn_q.lr_mult + attn_k.lr_mult",
-        "router.lr_mult",
-        "attn_v.init_mult",
-    ]
+    assert [step.entry for step in steps] == ["attn_q.lr_mult + attn_k.lr_mult", "router.lr_mult", "attn_v.init_mult"]
     assert [step.kept is not None for step in steps] == [True, True, False]
     assert steps[1].gains[steps[1].best or 0].mean == pytest.approx(0.2, abs=0.01), "4 x 0.05 of the parabola"
     assert all(gain.error > 0 for step in steps for gain in step.gains)

@@ -74,12 +74,7 @@ def test_the_interval_of_known_errors() -> None:
     assert (wide[1] - wide[0]) / (there(drift.high) - there(drift.low)) == pytest.approx(2.326 / 1.96, rel=0.01)
 
 
-@given(
-    slope=st.floats(-1, 1),
-    start=st.floats(-9, -3),
-    octaves=st.floats(-5, 5),
-    num=st.integers(2, 5),
-)
+@given(slope=st.floats(-1, 1), start=st.floats(-9, -3), octaves=st.floats(-5, 5), num=st.integers(2, 5))
 def test_a_shift_of_optima_changes_no_drift_and_no_move(slope: float, start: float, octaves: float, num: int) -> None:
     found = drawn(*(start + slope * i for i in range(num)), num=500)
     shifted = DrawnOptima(

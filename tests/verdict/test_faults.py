@@ -16,6 +16,7 @@ from foreign_worlds import Noise, World, values
 from hypothesis import given
 from hypothesis import strategies as st
 from planted_lines import grid_of, line
+from planted_parabolas import grid_at, parabolas
 from there import there
 from verdict_counts import VerdictCounts, measure
 from world_list import WORLDS
@@ -330,15 +331,11 @@ X = np.arange(-9.0, -3.0)
 
 
 def losses(optima: tuple[float, ...], seeds: int = 3, noise: float = 0.004, luck: int = 0) -> Floats:
-    """Return losses (I, K, S) of parabolas."""
-    rng = np.random.default_rng(luck)
-    mean_IK = 3 + 0.03 * (X - np.array(optima)[:, None]) ** 2
-    return np.asarray(mean_IK[:, :, None] + noise * rng.standard_normal((len(optima), X.size, seeds)))
+    return parabolas(optima, noise, curvature=0.03, seeds=seeds, luck=luck, x=X)
 
 
 def only_of(loss_IKS: Floats) -> Finding:
-    (finding,) = find([grid_of(*loss_IKS.tolist(), log2_values=X.tolist())])
-    return finding
+    return only(grid_at(loss_IKS, X))
 
 
 @pytest.mark.first

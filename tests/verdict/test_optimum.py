@@ -284,11 +284,7 @@ def test_a_cell_that_measured_lower_by_far_is_the_best_whatever_the_basin_says()
 
 
 def test_widths_and_edges() -> None:
-    report = report_line(
-        line({**STAYS, **MOVES}, noise=1e-4, curvature=0.0075, diverges_above=1.9),
-        sweep="x",
-        hp="lr",
-    )
+    report = report_line(line({**STAYS, **MOVES}, noise=1e-4, curvature=0.0075, diverges_above=1.9), sweep="x", hp="lr")
     shape = report.findings[0].shapes[0]
     assert shape.width_quarter_octaves == pytest.approx(2 * math.sqrt(0.0025 * 3.0 / 0.0075), rel=0.05)
     assert shape.width_one_octaves is None  # four octaves: more than lie on both sides

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
-from planted_lines import grid_of
+from planted_parabolas import X, grid_at, parabolas
 
 from hpxfer.verdict.basins import (
     COHERENCE,
@@ -28,7 +28,7 @@ from hpxfer.verdict.basins import (
 )
 from hpxfer.verdict.chances import Chances, chances
 from hpxfer.verdict.estimate import Estimates, estimate_all
-from hpxfer.verdict.loss_grid import Floats, LossGrid
+from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.noise import SeedNoise, seed_noise
 from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.posterior import Posterior, posterior
@@ -112,24 +112,16 @@ def test_beyond_the_table_a_rise_is_that_of_its_end() -> None:
     assert far[:, 1] == pytest.approx(TABLE_TU[:, -1], rel=0.05)
 
 
-X = np.arange(-9.0, -2.0)
 OPTIMA = (-6.2, -5.8, -5.9)
 NOMINAL = SeedNoise(variance=1e-6, slope_variance=0.0, freedom=20.0, trial_freedom=20.0)
 
 
 def basins(noise: float = 0.005, optima: Sequence[float] = OPTIMA, seeds: int = 3, luck: int = 0) -> Floats:
-    """Return losses (I, K, S) of parabolas."""
-    rng = np.random.default_rng(luck)
-    mean_IK = 3 + 0.02 * (X - np.array(optima)[:, None]) ** 2 - 0.1 * np.arange(len(optima))[:, None]
-    return np.asarray(mean_IK[:, :, None] + noise * rng.standard_normal((len(optima), X.size, seeds)))
-
-
-def grid(loss_IKS: Floats, x: Floats = X) -> LossGrid:
-    return grid_of(*loss_IKS.tolist(), log2_values=x.tolist())
+    return parabolas(optima, noise, curvature=0.02, fall=0.1, seeds=seeds, luck=luck)
 
 
 def drawn(loss_IKS: Floats, x: Floats = X) -> Posterior:
-    rows = measure(grid(loss_IKS, x).rows)
+    rows = measure(grid_at(loss_IKS, x).rows)
     return posterior(rows, seed_noise(rows, {})[0] or NOMINAL)
 
 
@@ -215,7 +207,7 @@ def test_a_shape_with_fewer_than_two_stable_cells_has_no_draws_and_the_others_do
 def test_without_a_finite_loss_there_are_no_draws(value: float) -> None:
     found = drawn(np.full((2, 7, 3), value))
     assert not any(found.known(i) for i in range(2))
-    (finding,) = find([grid(np.full((2, 7, 3), value))])
+    (finding,) = find([grid_at(np.full((2, 7, 3), value))])
     assert finding.verdict in ("undecided", "drifts")
 
 
@@ -281,20 +273,14 @@ def test_no_losses_break_it(losses: list[list[list[float]]]) -> None:
             assert (found.optimum_BI[:, i] <= measured.high).all()
             assert (found.curvature_BI[:, i] >= 0).all()
             assert np.isfinite(found.level_BI[:, i]).all()
-    find([grid(np.array(losses), np.arange(4.0))])
-
-
-XS = np.arange(-9.0, -2.0)
+    find([grid_at(np.array(losses), np.arange(4.0))])
 
 
 def estimates_of(
     optima: Sequence[float], *, noise: float = 0.004, curvature: float = 0.03, seeds: int = 3, luck: int = 0
 ) -> Estimates:
     """Return the estimates of parabolas at shapes a doubling apart."""
-    rng = np.random.default_rng(luck)
-    mean_IK = 3 + curvature * (XS - np.array(optima)[:, None]) ** 2
-    loss = mean_IK[:, :, None] + noise * rng.standard_normal((len(optima), XS.size, seeds))
-    return estimate_all([grid_of(*loss.tolist(), log2_values=XS.tolist())])[0]
+    return estimate_all([grid_at(parabolas(optima, noise, curvature=curvature, seeds=seeds, luck=luck))])[0]
 
 
 def of(found: Estimates, cell: int, limit: float = 0.03) -> Chances:

@@ -18,7 +18,7 @@ from planted_sweeps import cell_of
 from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2
 from hpxfer.verdict.drift import Move
 from hpxfer.verdict.findings import Addition, Finding
-from hpxfer.verdict.lattice import MIN_GAP, between, beyond, step_at, value_text
+from hpxfer.verdict.lattice import MIN_GAP, between, beyond, step_at
 from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses, loss_grids
 from hpxfer.verdict.row_needs import MAX_STEPS
 from hpxfer.verdict.transfer import find
@@ -58,13 +58,6 @@ def test_a_value_between_two_is_well_within_them(low: float, factor: float) -> N
     value = between(*logs(low, factor * low), logs(low, factor * low))
     assert value is not None
     assert 0.35 < math.log2(value / low) / math.log2(factor) < 0.65
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(2.0**-6, "2^-6"), (2.0**-6.5, "2^-6.5"), (0.003, "0.003"), (1.0, "2^0"), (0.1, "0.1")]
-)
-def test_values_are_written_as_the_grid_means_them(value: float, text: str) -> None:
-    assert value_text(value) == text
 
 
 @pytest.mark.parametrize("row", [(LEAST_LOG2, MOST_LOG2), (LEAST_LOG2, -3.32), (-3.32, MOST_LOG2)])

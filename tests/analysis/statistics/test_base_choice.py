@@ -71,9 +71,7 @@ def test_a_row_says_what_its_report_says(results: Results, readings: dict[tuple[
         assert row.loss_given_up_nats == finding.shapes[-1].regret_nats
 
 
-def test_init_scale_is_no_hp_to_tune_at_the_smallest_width(
-    readings: dict[tuple[str, str, str], BaseReading],
-) -> None:
+def test_init_scale_is_no_hp_to_tune_at_the_smallest_width(readings: dict[tuple[str, str, str], BaseReading]) -> None:
     """Its optimum rises from width to width: the HP of width 32 gives up too much, that of width 64 does not."""
     found = readings["init_scale", "width", "completep-moe"]
     smallest, second, *_ = found.bases
