@@ -39,14 +39,14 @@ def messy() -> pd.DataFrame:
 
 
 @given(seed=st.integers(0, 2**31))
-@settings(deadline=None, max_examples=examples(10))
+@settings(deadline=None, max_examples=examples(5))
 def test_the_order_of_rows_plays_no_part(seed: int) -> None:
     frame = messy()
     assert report(frame.sample(frac=1.0, random_state=seed)) == report(frame)
 
 
 @given(shift=st.floats(0.0, 4.0))  # a rise that is a larger share of the loss may be one of a training that died
-@settings(deadline=None, max_examples=examples(10))
+@settings(deadline=None, max_examples=examples(5))
 def test_a_constant_on_all_losses_moves_no_optimum_and_no_regret(shift: float) -> None:
     frame = messy()
     for finding, other in zip(
@@ -59,7 +59,7 @@ def test_a_constant_on_all_losses_moves_no_optimum_and_no_regret(shift: float) -
 
 
 @given(octaves=st.integers(-8, 8))
-@settings(deadline=None, max_examples=examples(10))
+@settings(deadline=None, max_examples=examples(5))
 def test_scaling_the_hp_changes_no_verdict(octaves: int) -> None:
     frame = messy()
     moved = report(frame.assign(value=frame["value"] * 2.0**octaves))

@@ -153,7 +153,8 @@ trainer.train = train
 """
 
 
-@pytest.mark.parametrize("lanes", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [2, 4])
 def test_the_model_is_within_a_tenth_of_what_a_rank_allocates(lanes: int, setting: Setting, tmp_path: Path) -> None:
     pieces = {"accumulation_tokens": 128, "accumulation_lanes": lanes}
     shape = replace(SMALL, width=256, expert_width=256)

@@ -117,6 +117,7 @@ def test_a_sampler_that_learns_beats_chance_and_keeps_away_from_the_wall(tmp_pat
     assert walled(0, "TPESampler") < 0.5 * walled(0, "RandomSampler")
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("sampler", list(SAMPLERS))
 def test_a_killed_search_goes_on_as_if_nothing_had_happened(sampler: str, tmp_path: Path) -> None:
     sweep = expansion(sampler, budget=12, more=", batch: 2")

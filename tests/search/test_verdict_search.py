@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -41,6 +42,16 @@ class Drifting(Landscape):
         return super().__call__(replace(trial, hps=trial.hps.with_value("lr", trial.hps.lr * moved)))
 
 
+@cache
+def stayed() -> Ran:
+    return run(verdict_expansion(), STAYS)
+
+
+@cache
+def drifted() -> Ran:
+    return run(verdict_expansion(), Drifting(optima={"lr": -6.3}, noise=0.002, curvature=0.05))
+
+
 def verdicts(ran: Ran) -> dict[str, str]:
     """Return parameterization -> what the search says of it at its end."""
     search = ran.search
@@ -68,7 +79,7 @@ def test_it_says_what_the_grid_says_for_less(salt: int) -> None:
 
 
 def test_the_control_is_trained_only_where_another_parameterization_transfers() -> None:
-    ran = run(verdict_expansion(), Drifting(optima={"lr": -6.3}, noise=0.002, curvature=0.05))
+    ran = drifted()
     assert verdicts(ran) == {"completep-moe": "drifts"}
     assert {label for label, _ in ran.arms()} == {None, "completep-moe"}
     assert "sp: not needed, as nothing else transfers along width" in ran.search.why()
@@ -121,7 +132,7 @@ def test_worker_hours_end_it() -> None:
 
 
 def test_an_early_look_must_be_surer_than_a_late_one() -> None:
-    search = run(verdict_expansion(), STAYS).search
+    search = stayed().search
     assert isinstance(search, VerdictSearch)
     (doubt, *_) = [one.doubt for one in search.looks[-1].lines]
     unsure = Doubt(finding=replace(doubt.finding, transfer_chance=0.99))
@@ -141,7 +152,7 @@ def test_one_seed_at_a_shape_decides_nothing() -> None:
 
 
 def test_a_drift_is_said_when_two_looks_in_a_row_find_it() -> None:
-    ran = run(verdict_expansion(), Drifting(optima={"lr": -6.3}, noise=0.002, curvature=0.05))
+    ran = drifted()
     assert isinstance(ran.search, VerdictSearch)
     found = [(one.doubt.verdict, one.decided) for look in ran.search.looks for one in look.lines]
     assert found == [("drifts", False), ("drifts", True)]
@@ -194,7 +205,7 @@ def test_rounds_and_looks_are_few(optimum: float, noise: float, drift: float, bu
 
 
 def test_small_shapes_get_more_trials_than_large_ones() -> None:
-    arms = run(verdict_expansion(), STAYS).arms()
+    arms = stayed().arms()
     assert arms["completep-moe", 64] > arms["completep-moe", 128] >= 4
 
 

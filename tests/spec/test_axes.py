@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from strategies import sweeps
 from sweep_text import SAMPLES, edited
 
@@ -206,6 +207,7 @@ def test_a_regime_of_mlps_goes_by_its_width(shape: str, matrices: int, scale_nam
 
 
 @given(sweeps())
+@settings(max_examples=examples(15))
 def test_every_path_is_legal_ascending_and_holds_the_base(spec: SweepSpec) -> None:
     for path in axes_of(spec):
         shapes = [point.shape for point in path.points]

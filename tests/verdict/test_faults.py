@@ -32,7 +32,7 @@ from hpxfer.verdict.transfer import find
 ROOT = Path(__file__).parents[2]
 BY_NAME = {world.name: world for world in WORLDS}
 LUCK = range(3)
-NUM_SWEEPS = 25
+NUM_SWEEPS, FEW = 25, 12
 TINY = 1e-9
 
 
@@ -123,7 +123,7 @@ def test_the_rule_is_seen_where_it_is_broken() -> None:
 def test_a_first_step_and_then_none_is_never_said_to_transfer(first: str) -> None:
     world = BY_NAME[f"first step moves, then stays: 2^{first}, 2^-5.1, 2^-5.1"]
     lines = unseen = 0
-    for seed in range(NUM_SWEEPS):
+    for seed in range(FEW):
         found = only(world.draw(seed).grid())
         assert found.verdict != "transfers"
         assert found.move is not None
@@ -135,7 +135,7 @@ def test_a_first_step_and_then_none_is_never_said_to_transfer(first: str) -> Non
             assert found.move.low is None or found.move.octaves > 0
             assert found.move.high is None or found.move.high >= there(largest.low_log2) - base.high_log2
         lines += found.move.is_line
-    assert lines <= NUM_SWEEPS // 2
+    assert lines <= FEW // 2
     assert unseen <= 1
 
 
@@ -184,8 +184,7 @@ def test_an_optimum_near_the_edge_before_a_saturating_wall_is_covered() -> None:
 @pytest.mark.first
 @pytest.mark.parametrize("drift", ["0.25", "0.35", "0.5"])
 def test_noise_makes_no_sweep_transfer(drift: str) -> None:
-    world = BY_NAME[f"curvature 0.08, noise 0.035, 2 seeds, drift {drift}"]
-    counts = measure(world, range(NUM_SWEEPS))
+    counts = measure(BY_NAME[f"curvature 0.08, noise 0.035, 2 seeds, drift {drift}"], range(FEW))
     assert (counts.false_transfers, counts.false_drifts) == (0, 0)
 
 

@@ -144,6 +144,7 @@ PARTS = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", PARTS)
 def test_partial_stores_say_what_is_missing(name: str, tmp_path: Path) -> None:
     def kept(trial: Trial) -> bool:
