@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from landscape import LR, Landscape, Ran, expansion_of, run
 from laws import examples
 
-from hpxfer.errors import HpxferError
 from hpxfer.search import Outcome
 from hpxfer.search.verdict import VerdictSearch
 from hpxfer.search.verdict_doubts import Doubt, doubts
@@ -207,27 +206,6 @@ def test_rounds_and_looks_are_few(optimum: float, noise: float, drift: float, bu
 def test_small_shapes_get_more_trials_than_large_ones() -> None:
     arms = stayed().arms()
     assert arms["completep-moe", 64] > arms["completep-moe", 128] >= 4
-
-
-@pytest.mark.parametrize(
-    ("search", "edits", "message"),
-    [
-        ("{kind: verdict}", (), "search: must have budget (trials per arm, seeds counted) or hours (of workers)"),
-        ("{kind: verdict, budget: 18, hours: 1}", (), "search.hours: must have budget"),
-        ("{kind: verdict, budget: 18, error: 0.5}", (), "search.error: must be less than 0.5, got 0.5"),
-        ("{kind: verdict, budget: 18, error: 0}", (), "search.error: must be greater than 0, got 0"),
-        ("{kind: verdict, hours: 0}", (), "search.hours: must be greater than 0, got 0"),
-        ("{kind: verdict, budget: 18, at: base}", (), "search.at: must be all"),
-        ("{kind: verdict, budget: 9}", (), "at least 10 trials per arm, got 9"),
-        ("{kind: verdict, budget: 18}", (("seeds: 3", "seeds: 1"),), "seeds: must be at least 2 for a verdict, got 1"),
-        ("{kind: verdict, budget: 18, until_octaves: 1}", (), "search.until_octaves: unknown key; legal: at, budget"),
-        ("{kind: refine, error: 0.1}", (), "search.error: unknown key; legal: at, budget"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(search: str, edits: tuple[tuple[str, str], ...], message: str) -> None:
-    with pytest.raises(HpxferError) as caught:
-        verdict_expansion(search, *edits)
-    assert message in str(caught.value)
 
 
 def test_the_report_judges_with_the_error_of_the_search() -> None:
