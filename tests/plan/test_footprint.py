@@ -225,6 +225,7 @@ GPU_CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", GPU_CASES)
 def test_what_the_triton_path_keeps_at_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors without data run the model of a GPU: its operations say what they would return and keep."""

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from tiny import write_tiny
 from tiny_trials import BASE, JOINT, SETTING, trial
 
@@ -134,6 +135,7 @@ STACKS = st.builds(
 )
 
 
+@settings(max_examples=examples(15))
 @given(st.lists(STACKS, min_size=1, max_size=12), GPUS)
 def test_stacks_whose_shares_make_a_gpu_fit_on_it(stacks: list[Stack], device: Device) -> None:
     """Whatever the planner makes of trials: on a GPU together, none finds less memory than the model says it needs."""
@@ -331,6 +333,7 @@ def test_the_plan_says_how_a_batch_is_computed(tmp_path: Path) -> None:
     assert [loss.is_of_batch for loss in losses] == [True, False, False]  # it costs a forward pass
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ["h100", "h200"])
 def test_the_papers_sweeps_are_planned_without_a_caution(name: str, tmp_path: Path) -> None:
     files = sorted((Path(__file__).parents[2] / "sweeps" / "full").glob("*.yaml"))

@@ -345,7 +345,7 @@ def written(folder: Path) -> dict[str, str]:
 
 def test_spoiled_bytes_give_samples_or_a_named_error(tmp_path: Path) -> None:
     """Truncations, random bytes and changed bytes at random places, of files of every format."""
-    chance, refused, rounds = random.Random(0), 0, 60
+    chance, refused, rounds = random.Random(0), 0, 30
     sources = written(tmp_path)
     for source, name in sources.items():
         path = tmp_path / name
