@@ -71,13 +71,14 @@ def test_arms_of_a_name_have_their_own_control_or_else_the_plain_one() -> None:
     """With the tuned constants nothing moves. The control under the default constants is not beside them."""
     stays, moves = STAYS["completep-moe"], MOVES["sp"]
     frame = line({"completep-moe": stays, "sp": moves, "completep-moe (tuned)": stays, "sp (tuned)": stays})
-    plain, tuned = finding(frame), finding(frame, "completep-moe (tuned)")
+    report = report_line(frame, sweep="planted", hp="lr")
+    found = {finding.parameterization: finding for finding in report.findings}
+    plain, tuned = found["completep-moe"], found["completep-moe (tuned)"]
     assert (there(plain.control).parameterization, there(plain.control).verdict) == ("sp", "drifts")
     assert (there(tuned.control).parameterization, there(tuned.control).verdict) == ("sp (tuned)", "transfers")
     assert "this axis does not tell them apart" in reasons(tuned)
     assert "this axis does not tell them apart" not in reasons(plain)
-    assert [finding(frame, name).is_control for name in ("sp", "sp (tuned)")] == [True, True]
-    report = report_line(frame, sweep="planted", hp="lr")
+    assert [found[name].is_control for name in ("sp", "sp (tuned)")] == [True, True]
     assert "With sp you would lose" in report.headline
     assert "With sp (tuned) it transfers too" in report.headline
     alone = there(finding(line({"completep-moe (tuned)": stays, "sp": moves}), "completep-moe (tuned)").control)
