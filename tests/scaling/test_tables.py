@@ -134,6 +134,17 @@ def test_megatron_s_rule_with_its_conventions(name: str) -> None:
     assert (got["embedding"].init_std, got["readout"].init_std, got["readout"].forward) == (1, 1, 1 / 4)
 
 
+def test_the_rule_of_transformers_pull_request_45848() -> None:
+    """AdamW by `mup.MuAdam`: decay of matrices times the width, one eps, Linear weights divided by its root."""
+    target = dataclasses.replace(NANO, depth=2)
+    got = evaluate(parameterization("mup", {"eps": "global"}), NANO_BASE, target)
+    for role in ("attn_q", "attn_k", "attn_v", "attn_out", "dense_in", "dense_gate", "dense_out"):
+        assert got[role] == factors(1 / 2, 1 / 4, 1, 4, 1), role
+    for role in ("position", "norm", "final_norm", "hidden_bias", "embedding", "readout"):
+        assert (got[role].lr, got[role].eps) == (1, 1), role
+    assert got["readout"].forward == 1 / 4
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("trained_bias", [False, True])
 def test_the_global_exponent_of_sp_multiplies_every_lr_and_nothing_else(optimizer: Column, trained_bias: bool) -> None:
