@@ -251,9 +251,7 @@ def test_any_exception_of_a_users_statistic_is_a_note_with_its_line(results: Res
         ([Bag(why_not=["no"])], "why_not must be a string or None, got ['no']"),
     ],
 )
-def test_a_users_statistic_that_returns_what_no_report_can_show_is_a_note(
-    found: object, why: str, results: Results
-) -> None:
+def test_a_statistic_that_no_report_can_show_is_a_note(found: object, why: str, results: Results) -> None:
     def returns(inputs: Inputs) -> Sequence[Bag]:
         return found  # type: ignore[return-value]
 

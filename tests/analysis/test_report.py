@@ -39,14 +39,14 @@ def messy() -> pd.DataFrame:
 
 
 @given(seed=st.integers(0, 2**31))
-@settings(deadline=None, max_examples=examples(10))
+@settings(deadline=None, max_examples=examples(5))
 def test_the_order_of_rows_plays_no_part(seed: int) -> None:
     frame = messy()
     assert report(frame.sample(frac=1.0, random_state=seed)) == report(frame)
 
 
 @given(shift=st.floats(0.0, 4.0))  # a rise that is a larger share of the loss may be one of a training that died
-@settings(deadline=None, max_examples=examples(10))
+@settings(deadline=None, max_examples=examples(5))
 def test_a_constant_on_all_losses_moves_no_optimum_and_no_regret(shift: float) -> None:
     frame = messy()
     for finding, other in zip(
@@ -59,7 +59,7 @@ def test_a_constant_on_all_losses_moves_no_optimum_and_no_regret(shift: float) -
 
 
 @given(octaves=st.integers(-8, 8))
-@settings(deadline=None, max_examples=examples(10))
+@settings(deadline=None, max_examples=examples(5))
 def test_scaling_the_hp_changes_no_verdict(octaves: int) -> None:
     frame = messy()
     moved = report(frame.assign(value=frame["value"] * 2.0**octaves))
@@ -138,14 +138,19 @@ def test_transfer_report_judges_what_the_sweep_says_unless_told() -> None:
     ("limit", "share"),
     [({"loss": 0.01}, lambda shape: 0.01 * shape.best_loss), ({"octaves": 1.0}, lambda shape: shape.octave_nats)],
 )
-def test_the_sweep_says_which_regret_counts_as_none(
-    limit: dict[str, float], share: Callable[[ShapeFinding], float]
-) -> None:
+def test_a_sweep_says_which_regret_is_none(limit: dict[str, float], share: Callable[[ShapeFinding], float]) -> None:
     """The default is 1% of the loss, so the second case shows that the key reaches the verdict."""
     spec = load_sweep(QUICKSTART)
     judge = spec.judge.model_copy(update={"regret_limit": RegretLimit(**limit)})
     (finding,) = transfer_report(Stored(spec.model_copy(update={"judge": judge}), [])).findings
     assert [shape.limit_nats for shape in finding.shapes] == pytest.approx([share(shape) for shape in finding.shapes])
+
+
+@pytest.mark.parametrize(
+    ("scale", "text"), [(32.0, "32"), (2359296.0, "2359296"), (0.25, "0.25"), (1 / 3, "0.333333"), (3e12, "3e+12")]
+)
+def test_counts_are_written_in_full(scale: float, text: str) -> None:
+    assert scale_text(scale) == text
 
 
 def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
@@ -155,10 +160,3 @@ def test_analysis_imports_neither_torch_nor_ray_nor_matplotlib() -> None:
         "sys.exit(', '.join(bad) or 0)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True).stderr == ""
-
-
-@pytest.mark.parametrize(
-    ("scale", "text"), [(32.0, "32"), (2359296.0, "2359296"), (0.25, "0.25"), (1 / 3, "0.333333"), (3e12, "3e+12")]
-)
-def test_counts_are_written_in_full(scale: float, text: str) -> None:
-    assert scale_text(scale) == text

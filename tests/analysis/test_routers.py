@@ -36,8 +36,8 @@ Lines = dict[tuple[str, str, str], RouterLine]
 def of_seeds(results: Results, num: int) -> Results:
     """Return the results with the first seeds only, along width and at LR 2^-6 and its neighbors."""
     spec = results.spec
-    axes = {"width": spec.axes["width"]}
-    return replace(results, spec=spec.model_copy(update={"seeds": tuple(range(num)), "axes": axes}))
+    only = {"axes": {"width": spec.axes["width"]}, "grid": {"lr": spec.grid["lr"]}}
+    return replace(results, spec=spec.model_copy(update={"seeds": tuple(range(num)), **only}))
 
 
 def lines_of(results: Results) -> Lines:

@@ -87,7 +87,6 @@ def test_held_out_data_of_its_own_leaves_all_other_tokens_to_training() -> None:
     assert np.array_equal(targets, np.arange(501, 533))
 
 
-@settings(deadline=None, max_examples=examples(40))
 @given(data=token_data(), seed=st.integers(0, 2**32))
 def test_a_batch_is_contiguous_text(data: TokenData, seed: int) -> None:
     for inputs, targets in [data.train_batch(seed, 0), *data.validation_batches()]:
@@ -99,7 +98,6 @@ def test_a_batch_is_contiguous_text(data: TokenData, seed: int) -> None:
         assert (np.diff(inputs, axis=1) == 1).all()
 
 
-@settings(deadline=None, max_examples=examples(40))
 @given(data=token_data())
 def test_validation_covers_the_tail_in_order(data: TokenData) -> None:
     batches = list(data.validation_batches())
@@ -126,13 +124,6 @@ def test_steps_do_not_change_the_order(tmp_path: Path, make_sweep: Make) -> None
     short, long = (open_data(setting(make_sweep(f"text:{tmp_path}/a.txt", steps=steps))) for steps in (2, 20))
     for step in range(2):
         assert (short.train_batch(5, step)[0] == long.train_batch(5, step)[0]).all()
-
-
-def test_builtin_batches_are_python(make_sweep: Make) -> None:
-    spec = make_sweep("builtin:stdlib", batch_tokens=4096, context=1024, validation_tokens=4096)
-    inputs, _ = open_data(setting(spec)).train_batch(0, 0)
-    assert inputs.max() < 128
-    assert b"\n    " in inputs.astype(np.uint8).tobytes()  # another Python draws other modules, all of them indented
 
 
 def test_opening_twice_reads_once(tmp_path: Path, make_sweep: Make) -> None:
@@ -174,9 +165,7 @@ def test_data_shorter_than_the_run_is_refused(tmp_path: Path, make_sweep: Make) 
     open_data(replace(asked, steps=2))
 
 
-def test_id_that_the_digest_did_not_see_is_caught_in_its_batch(
-    tmp_path: Path, make_sweep: Make, write_shard: Write
-) -> None:
+def test_id_that_the_digest_missed_is_caught(tmp_path: Path, make_sweep: Make, write_shard: Write) -> None:
     ids = np.zeros(3_000_000, np.uint16)
     ids[40_000] = 9  # between the first two blocks of the digest
     write_shard(tmp_path / "a.bin", ids)

@@ -64,12 +64,9 @@ def test_a_large_data_set_is_sampled(tmp_path: Path, write_shard: Write, monkeyp
     assert "is 7 (64 of its 1000 tokens were read, spread evenly)" in line
 
 
-def test_text_has_the_vocabulary_of_its_tokenizer(tmp_path: Path) -> None:
+def test_text_has_the_vocabulary_of_its_tokenizer_and_nothing_is_known_of_data_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a" * 100)
     assert said(f"text:{tmp_path}/a.txt") == said("builtin:stdlib") == ()
-
-
-def test_nothing_is_known_of_data_elsewhere() -> None:
     assert said("tokens:/nowhere/*.bin", digest="abc") == ()
 
 
@@ -101,9 +98,6 @@ def test_the_commands_warn_and_refuse(
     code, _, err = hpxfer(capsys, command, write_tiny(tmp_path, given), *within)
     assert (code, err.count("\n")) == (2, 1)
     assert "token 60000: the id must be below the vocabulary of 500, got 600" in err
-
-
-Write = Callable[..., Path]
 
 
 def made(root: Path, name: str, vocab_size: int = 400) -> Path:
@@ -145,9 +139,7 @@ def test_changed_tokens_are_refused(name: str, folder: Path) -> None:
     content = bytearray((folder / "train-00000.bin").read_bytes())
     content[-2] ^= 1
     (folder / "train-00000.bin").write_bytes(content)
-    with pytest.raises(
-        HpxferError, match=r"data\.source: the shards in .* must be as they were prepared, with the dig"
-    ):
+    with pytest.raises(HpxferError, match=r"data\.source: the shards in .* must be as they were prepared, with the"):
         data_ref(spec(f"{folder}{name}"))
     both = "/*.bin"  # no split of the manifest, so nothing is known of it
     assert data_ref(spec(f"{folder}{both}")).digest

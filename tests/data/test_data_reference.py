@@ -32,11 +32,7 @@ Make = Callable[..., SweepSpec]
 
 @pytest.mark.parametrize(
     ("kind", "tokenizer", "vocabulary"),
-    [
-        ("text", None, ("bytes", 256)),
-        ("text", "ascii", ("ascii", 128)),
-        ("tokens", None, ("gpt2", 50304)),
-    ],
+    [("text", None, ("bytes", 256)), ("text", "ascii", ("ascii", 128)), ("tokens", None, ("gpt2", 50304))],
 )
 def test_vocabulary_of_a_tokenizer(
     tmp_path: Path, write_shard: Write, kind: str, tokenizer: str | None, vocabulary: tuple[str, int]
@@ -105,9 +101,7 @@ def test_the_longest_run_of_an_axis_must_fit_too(tmp_path: Path, make_sweep: Mak
     path.write_bytes(b"x" * (5 * 32 + 1 + 64 + 1))
     check_length(sweep)
     path.write_bytes(b"x" * (5 * 32 + 1 + 64))
-    with pytest.raises(
-        HpxferError, match=r"^data\.source: at axes\.duration\[1\]: must hold at least 226 tokens for 5 "
-    ):
+    with pytest.raises(HpxferError, match=r"^data\.source: at axes\.duration\[1\]: must hold at least 226 tokens for"):
         check_length(sweep)
 
 
@@ -117,9 +111,7 @@ def test_length_of_missing_data_is_not_checked(make_sweep: Make) -> None:
 
 @settings(deadline=None, max_examples=examples(50))
 @given(*(st.integers(1, most) for most in (2000, 50, 20, 4, 3, 3)))
-def test_the_steps_that_are_said_to_fit_do(
-    num_tokens: int, steps: int, context: int, rows: int, tail: int, epochs: int
-) -> None:
+def test_steps_said_to_fit_do_fit(num_tokens: int, steps: int, context: int, rows: int, tail: int, epochs: int) -> None:
     def fits(steps: int) -> str | None:
         try:
             sizes = {"batch_tokens": context * rows, "validation_tokens": tail * context * rows, "context": context}
@@ -141,9 +133,7 @@ def test_epochs_lift_the_limit_and_held_out_data_has_its_own(tmp_path: Path, mak
     path.write_bytes(b"x" * 100)
     held_out.write_bytes(b"y" * 65)
     given = f"text:{path}", f"text:{held_out}"
-    with pytest.raises(
-        HpxferError, match=r"set data\.epochs: 2 to read it so often, or lower training\.steps \(at most"
-    ):
+    with pytest.raises(HpxferError, match=r"set data\.epochs: 2 to read it so often, or lower training\.steps \(at"):
         check_length(make_sweep(given[0], validation=given[1], steps=4))
     check_length(make_sweep(given[0], validation=given[1], steps=4, epochs=2))
     check_length(make_sweep(given[0], validation=given[1], steps=3))
@@ -228,11 +218,7 @@ def test_a_stored_sweep_knows_all_digests(tmp_path: Path) -> None:
     [
         ((("\n  validation: text:held.txt", ""),), LONG, r"axes\.long\.shapes\[0\]\.data: needs data\.validation, so"),
         ((), "{width: 64, steps: 400, data: x}", r"axes\.long\.shapes\[0\]\.data\.source: must be builtin:stdlib"),
-        (
-            (),
-            "{width: 64, data: text:more.txt}",
-            r"axes\.long\.shapes\[0\]: must have the data of axes\.width\.values\[1\], which",
-        ),
+        ((), "{width: 64, data: text:more.txt}", r"axes\.long\.shapes\[0\]: must have the data of"),
         (
             (("text:held.txt", "text:held.txt\n  digest: ab\n  validation_digest: ab"),),
             LONG,
@@ -266,9 +252,7 @@ def test_data_that_is_too_short_or_not_there(tmp_path: Path) -> None:
         ("{width: 64, steps: 40000}", 7, "data.source", "or lower axes.long[0].steps (at most 249 fit), or training"),
     ],
 )
-def test_errors_name_the_keys_of_the_point(
-    tmp_path: Path, form: str, long: str, line: int, key: str, rule: str
-) -> None:
+def test_errors_name_keys_of_the_point(tmp_path: Path, form: str, long: str, line: int, key: str, rule: str) -> None:
     """The key is spelled as the file has it."""
     swept(tmp_path, ("long: {shapes: [LONG]}", form.format(long)), long="LONG")
     with pytest.raises(HpxferError) as error:

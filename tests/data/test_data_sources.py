@@ -153,9 +153,7 @@ def test_a_relative_glob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert matching_files(pattern) == sorted(path for path in found if not os.path.isdir(path))
 
 
-def test_a_glob_ends_at_too_many_names_whether_they_match_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_glob_ends_at_too_many_names_if_they_match_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, *TREE)
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     monkeypatch.setattr(files, "MAX_NAMES", 50)
@@ -189,9 +187,6 @@ def test_what_no_path_can_be(path: str) -> None:
         matching_files(path)
 
 
-Write = Callable[..., Path]
-
-
 class TestText(DataSourceSuite):
     @pytest.fixture
     def source(self, tmp_path: Path) -> str:
@@ -202,7 +197,7 @@ class TestText(DataSourceSuite):
 
 class TestTokens(DataSourceSuite):
     @pytest.fixture
-    def source(self, tmp_path: Path, write_shard: Write) -> str:
+    def source(self, tmp_path: Path, write_shard: Callable[..., Path]) -> str:
         write_shard(tmp_path / "a.bin", np.arange(0, 50_000, 200))
         write_shard(tmp_path / "b.bin", [])
         write_shard(tmp_path / "c.bin", [7, 8, 9])
@@ -284,10 +279,7 @@ BROKEN = {
         numbers(load=lambda dataset, _: (np.random.default_rng().integers(0, 240, 240, dtype=np.uint8),)),
         "test_loading_twice_gives_the_same_ids",
     ),
-    "changes ids": (
-        numbers(load=lambda dataset, _: (np.zeros(240, np.uint8),)),
-        "test_ids_are_those_of_the_parts",
-    ),
+    "changes ids": (numbers(load=lambda dataset, _: (np.zeros(240, np.uint8),)), "test_ids_are_those_of_the_parts"),
 }
 
 

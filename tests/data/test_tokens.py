@@ -50,11 +50,8 @@ def test_shards_are_mapped_not_read(tmp_path: Path, write_shard: Write) -> None:
     assert all(isinstance(part, np.memmap) for part in corpus.parts if len(part))
 
 
-@settings(deadline=None, max_examples=examples(40))
 @given(
-    counts=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
-    length=st.integers(1, 12),
-    data=st.data(),
+    counts=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any), length=st.integers(1, 12), data=st.data()
 )
 def test_rows_cross_shards(counts: list[int], length: int, data: st.DataObject) -> None:
     whole = np.arange(sum(counts), dtype=np.uint16) + 7
@@ -75,7 +72,6 @@ def test_id_beyond_the_vocabulary_is_placed_in_its_file() -> None:
         corpus.rows(np.array([0, 2]), 4)
 
 
-Write = Callable[..., Path]
 READ_BYTES = NUM_BLOCKS * BLOCK_BYTES
 
 
@@ -94,6 +90,7 @@ def test_text_by_hand(tmp_path: Path) -> None:
 
 def test_tokens_by_hand(tmp_path: Path, write_shard: Write) -> None:
     first = write_shard(tmp_path / "a.bin", [1, 2, 3]).read_bytes()
+    assert of(f"tokens:{tmp_path}/a.bin") != of(f"text:{tmp_path}/a.bin")
     second = write_shard(tmp_path / "b.bin", [4]).read_bytes()
     told = b"tokens 2\n3\n" + first[:1024] + b"1\n" + second[:1024] + first[1024:] + second[1024:]
     assert of(f"tokens:{tmp_path}/*.bin") == hashlib.blake2b(told, digest_size=16).hexdigest()
@@ -117,16 +114,8 @@ def test_order_and_cuts_change_the_digest(tmp_path: Path) -> None:
     assert len(digests) == 4
 
 
-def test_kind_changes_the_digest(tmp_path: Path, write_shard: Write) -> None:
-    shard = write_shard(tmp_path / "a.bin", [1, 2, 3])
-    assert of(f"tokens:{shard}") != of(f"text:{shard}")
-
-
-@settings(deadline=None, max_examples=examples(25))
 @given(text=st.binary(min_size=1, max_size=300), data=st.data())
-def test_any_changed_byte_of_small_data_changes_the_digest(
-    tmp_path_factory: pytest.TempPathFactory, text: bytes, data: st.DataObject
-) -> None:
+def test_any_changed_byte_is_seen(tmp_path_factory: pytest.TempPathFactory, text: bytes, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("text") / "a"
     path.write_bytes(text)
     before = of(f"text:{path}")
@@ -191,16 +180,12 @@ PINNED_BILLION = [947089523, 75351466, 50682439, 487068384]
 @settings(deadline=None, max_examples=examples(60))
 @given(size=st.integers(1, 3000), seed=st.integers(0, 2**63))
 @example(size=1, seed=0)
-@example(size=2, seed=0)
 @example(size=4, seed=0)
-@example(size=5, seed=0)
-@example(size=1024, seed=0)
 @example(size=1025, seed=0)
 def test_every_size_and_seed_gives_a_permutation(size: int, seed: int) -> None:
     assert np.sort(shuffled(np.arange(size), size, seed)).tolist() == list(range(size))
 
 
-@settings(deadline=None, max_examples=examples(25))
 @given(size=st.integers(1, 10**12), seed=st.integers(0, 1000), data=st.data())
 def test_an_index_alone_goes_where_it_goes_in_company(size: int, seed: int, data: st.DataObject) -> None:
     index = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20)))
@@ -223,13 +208,3 @@ def test_seeds_give_unrelated_orders() -> None:
     # Two random permutations agree in one place on average, Poisson: 12 or more places have a chance below 1e-8.
     assert max(fixed) < 12
     assert 0.5 < np.mean(fixed) < 1.5
-
-
-def test_order_has_no_trend() -> None:
-    size = 5000
-    index = np.arange(size)
-    for seed in range(5):
-        order = shuffled(index, size, seed)
-        for item, other in ((index, order), (order[:-1], order[1:]), (index % 64, order % 64)):
-            # The correlation of independent values has standard deviation 1/sqrt(size).
-            assert abs(np.corrcoef(item, other)[0, 1]) < 5 / np.sqrt(size)

@@ -14,11 +14,15 @@ from typing import Any
 
 import pytest
 from recipe_data import MakeRecipe
-from torchtitan_config import Attention, Block, Decoder, Module, Separate
 from trainer_stand_ins import (
     MEGATRON,
     TITAN,
+    Attention,
+    Block,
+    Decoder,
+    Module,
     ParamKey,
+    Separate,
     executed,
     megatron_groups,
     megatron_lr,

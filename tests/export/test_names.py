@@ -216,9 +216,7 @@ def named(*lines: str) -> list[Named]:
         ("torch", MOE, [Named(name="q.weight", size=(64,), role="attn_q")], "must be a matrix, got size (64,)"),
     ],
 )
-def test_bad_input_is_refused(
-    recipe: MakeRecipe, to: str, shape: dict[str, int], names: list[Named] | None, why: str
-) -> None:
+def test_refused_input(recipe: MakeRecipe, to: str, shape: dict[str, int], names: list[Named] | None, why: str) -> None:
     with pytest.raises(HpxferError, match=re.escape(why)):
         export(recipe(), to, shape, names, partial=True)
 
@@ -292,7 +290,5 @@ def test_text_in_a_recipe_cannot_leave_its_place(recipe: MakeRecipe) -> None:
 
 def test_a_recipe_of_another_family_is_refused(recipe: MakeRecipe) -> None:
     other = Recipe(recipe().file.model_copy(update={"family": "mlp"}))
-    with pytest.raises(
-        HpxferError, match=r"recipe: must be of the family gpt or user for an export, got mlp; use recipe\.param"
-    ):
+    with pytest.raises(HpxferError, match=r"recipe: must be of the family gpt or user for an export, got mlp; use"):
         export(other, "json", MOE)

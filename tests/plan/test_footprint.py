@@ -51,9 +51,7 @@ MODERN = {"norm": "rmsnorm", "positions": "rope", "ffn": "swiglu", "norm_gains":
 # Trials, tokens per step, changes of the setting, and dimensions.
 CASES: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
     "base": (2, 512, {}, {}),
-    "eight trials": (8, 512, {}, {}),
     "few tokens": (2, 64, {}, {}),
-    "narrow": (2, 512, {}, {"width": 32, "expert_width": 32}),
     "wide and deep": (1, 512, {}, {"width": 256, "expert_width": 128, "depth": 4}),
     "one block, many tokens": (1, 2048, {}, {"depth": 1}),
     "four of sixteen experts": (2, 512, {}, {"num_experts": 16, "num_active": 4}),
@@ -61,17 +59,14 @@ CASES: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
     "swiglu": (2, 512, {"ffn": "swiglu"}, {"num_active": 2, "expert_width": 128}),
     "shared": (2, 512, {"ffn": "swiglu"}, {"num_shared": 2, "shared_width": 64}),
     "dense": (2, 512, {"ffn": "swiglu"}, {**DENSE, "dense_width": 192}),
-    "dense, gelu": (2, 512, {}, {**DENSE, "dense_width": 256}),
     "some dense blocks": (2, 512, {"moe_every": 2}, {"depth": 3, "dense_width": 128}),
     "gains, biases, clip": (2, 512, {"norm_gains": True, "biases": True, "gradient_clip": 0.5}, {}),
     "tied, sgd": (2, 512, {"tied_embeddings": True, "optimizer": "sgd"}, {}),
     "softmax, bfloat16": (2, 256, {"gate": "softmax", "precision": "bfloat16"}, {}),
     "half precision, many logits": (2, 256, {"precision": "bfloat16", "vocab_size": 2048}, {"num_active": 2}),
     "one wide block": (5, 128, {"ffn": "swiglu", "norm_gains": True}, {"width": 32, "depth": 1, "expert_width": 256}),
-    "large vocabulary": (2, 256, {"vocab_size": 4096}, {}),
     "mixtral": (2, 512, {**MODERN, "gate": "normalized_softmax"}, {"num_active": 2, "head_dim": 8, "kv_heads": 2}),
     "qwen3": (2, 512, {**MODERN, "qk_norm": "head"}, {"num_active": 2, "num_heads": 4, "kv_heads": 2}),
-    "olmoe": (2, 512, {**MODERN, "qk_norm": "all"}, {"num_active": 2}),
     "layer norms of queries": (2, 512, {"qk_norm": "head", "qk_norm_kind": "layernorm", "norm_gains": True}, {}),
     "gated": (2, 512, {"attention_gate": True, "shared_expert_gate": True}, {"num_shared": 2, "shared_width": 64}),
     "rms norm without gains, relu": (2, 512, {"norm": "rmsnorm", "norm_gains": False, "ffn": "relu"}, {}),
@@ -158,7 +153,8 @@ trainer.train = train
 """
 
 
-@pytest.mark.parametrize("lanes", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [2, 4])
 def test_the_model_is_within_a_tenth_of_what_a_rank_allocates(lanes: int, setting: Setting, tmp_path: Path) -> None:
     pieces = {"accumulation_tokens": 128, "accumulation_lanes": lanes}
     shape = replace(SMALL, width=256, expert_width=256)
@@ -229,6 +225,7 @@ GPU_CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", GPU_CASES)
 def test_what_the_triton_path_keeps_at_real_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors without data run the model of a GPU: its operations say what they would return and keep."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_record import RECORD
 from tiny_trials import BASE, SETTING, trial
 
 from hpxfer.errors import HpxferError
@@ -33,6 +32,15 @@ from hpxfer.plan.packing import GPU_STEP_TOKENS, Device, gpu_share, stack_size
 from hpxfer.plan.speeds import Record, Row, append, latest
 from hpxfer.trial.stack import Stack
 
+RECORD = Record(
+    name="speeds",
+    device="cpu",
+    date="2026-11-21",
+    command="hpxfer bench --device cpu",
+    machine={"cpu": "Chip", "cores": 2, "threads": 1},
+    versions={"torch": "2.13.0"},
+    rows=(Row(key="a", what="an a", value=1.5, unit="x", note="why", numbers={"b_ms": 2.0}),),
+)
 H200 = hardware_named("h200")
 
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws import examples
 from tiny import write_tiny
 from tiny_trials import BASE, JOINT, SETTING, trial
 
@@ -55,9 +56,7 @@ TRIALS = st.lists(
 
 
 @given(TRIALS, st.booleans(), st.none() | st.integers(1, 9), st.integers(1, 5))
-def test_packing_is_a_partition_into_even_stacks(
-    trials: list[Trial], cuda: bool, asked: int | None, workers: int
-) -> None:
+def test_packing_makes_even_stacks(trials: list[Trial], cuda: bool, asked: int | None, workers: int) -> None:
     device = Device(cuda=cuda)
     stacks = list(pack(trials, device, asked=asked, workers=workers))
     assert Counter(trial for stack in stacks for trial in stack.trials) == Counter(trials)
@@ -136,6 +135,7 @@ STACKS = st.builds(
 )
 
 
+@settings(max_examples=examples(15))
 @given(st.lists(STACKS, min_size=1, max_size=12), GPUS)
 def test_stacks_whose_shares_make_a_gpu_fit_on_it(stacks: list[Stack], device: Device) -> None:
     """Whatever the planner makes of trials: on a GPU together, none finds less memory than the model says it needs."""
@@ -182,10 +182,9 @@ def test_a_stack_that_was_asked_for_is_cut_to_what_fits(stack: Stack, asked: int
 
 def test_the_planner_fills_the_share_that_was_asked_for() -> None:
     few = replace(SETTING, batch_tokens=64)
+    device = Device(cuda=True, memory_bytes=2**37)
     for share in SHARES:
-        assert (
-            stack_size(BASE, few, Device(cuda=True, memory_bytes=2**37), share=share) == share * GPU_STEP_TOKENS // 64
-        )
+        assert stack_size(BASE, few, device, share=share) == share * GPU_STEP_TOKENS // 64
 
 
 # Distances from the base; a farther shape is deeper, and so costs more.
@@ -268,10 +267,8 @@ def test_what_the_sweep_asks_for_is_done() -> None:
     assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(micro_batch_tokens=2**15)) == Way(pieces=2)
     assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(micro_batch_tokens=2**14)) == ONE
     # At most so many tokens: a lane of 4 pieces is never cut into 3 and 1.
-    assert (
-        way_on(PAPER_BASE, replace(PAPER, accumulation_lanes=8), 1, GPU_80, How(micro_batch_tokens=3 * 2**14)).pieces
-        == 2
-    )
+    lanes = replace(PAPER, accumulation_lanes=8)
+    assert way_on(PAPER_BASE, lanes, 1, GPU_80, How(micro_batch_tokens=3 * 2**14)).pieces == 2
     assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(recompute="blocks")) == Way(pieces=4, recompute=True)
     small = with_memory(need(Way(recompute=True)))
     assert not way_on(PAPER_BASE, PAPER, 1, small, How(recompute="none")).recompute
@@ -297,9 +294,7 @@ def test_blocks_are_computed_again_where_a_larger_stack_then_fits() -> None:
     st.sampled_from(["auto", "none", "blocks"]),
     st.booleans(),
 )
-def test_the_ways_are_legal_and_each_stands_once(
-    pieces: int, lanes: int, fill: float, recompute: str, cuda: bool
-) -> None:
+def test_ways_are_legal_and_stand_once(pieces: int, lanes: int, fill: float, recompute: str, cuda: bool) -> None:
     setting = replace(
         SETTING, batch_tokens=32 * 2**pieces, accumulation_tokens=32, accumulation_lanes=2 ** min(lanes, pieces)
     )
@@ -338,6 +333,7 @@ def test_the_plan_says_how_a_batch_is_computed(tmp_path: Path) -> None:
     assert [loss.is_of_batch for loss in losses] == [True, False, False]  # it costs a forward pass
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", ["h100", "h200"])
 def test_the_papers_sweeps_are_planned_without_a_caution(name: str, tmp_path: Path) -> None:
     files = sorted((Path(__file__).parents[2] / "sweeps" / "full").glob("*.yaml"))

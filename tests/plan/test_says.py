@@ -51,12 +51,8 @@ def test_one_line_for_a_table_and_an_axis() -> None:
     assert first.startswith("completep-moe along long: completep-moe does not cover duration: ")
     assert "completep-moe does not cover groups: it goes from 1 to 2" in first
     assert second.startswith("completep-moe along duration: ")
-
-
-def test_kappa_that_was_allowed_to_move_is_still_said() -> None:
     (line,) = said((AXIS, "  capacity: {values: [8], allow_kappa_change: true}"))
-    assert line.startswith("completep-moe along capacity: ")
-    assert "completep-moe holds kappa fixed: it goes from 0.25 to 0.125" in line
+    assert line.startswith("completep-moe along capacity: completep-moe holds kappa fixed: it goes from 0.25 to 0.125")
 
 
 @pytest.mark.parametrize(
@@ -93,19 +89,6 @@ def test_what_the_control_holds_along_experts() -> None:
     )
     wider = (AXIS, "  experts: [8, 32]")
     assert said(wider, TWO, (TABLES, "[complete-mue, sp]"), NORMALIZED) == ()
-
-
-def test_a_source_with_another_gate() -> None:
-    (line,) = said(TWO, (TABLES, "[complete-mue, sp]"))
-    assert line == (
-        "complete-mue's gate sums to one over the active experts, and sigmoid does not, so the route scale has nothing "
-        "to act on; take the gate normalized_sigmoid"
-    )
-    (line,) = said(TWO, SOFTMAX, (TABLES, "[complete-mue, sp]"))
-    assert "softmax does over all" in line
-    assert said(ALL_ACTIVE, SOFTMAX, (TABLES, "[complete-mue, sp]")) == ()
-    dense = ("num_experts: 4, num_active: 1, expert_ratio: 1", "dense_ratio: 1")
-    assert said(dense, (TABLES, "[complete-mue, sp]")) == ()
 
 
 def test_what_is_wrong_at_the_base_is_said_once_and_of_no_axis() -> None:
@@ -233,9 +216,6 @@ def test_moe_shapes_are_given_relative_to_the_nearest_dense_one() -> None:
     assert plan.active == (small, large)
     assert small in plan_text(plan)
     assert plan.to_dict()["active"] == [small, large]
-
-
-def test_without_a_dense_shape_nothing_is_said() -> None:
     assert active_lines(Expansion(parse_sweep(edited()), DATA)) == ()
 
 
@@ -361,5 +341,5 @@ def test_so_many_seeds_decide_and_a_third_of_them_rarely_does() -> None:
 
     share = PUBLISHED_NOISE[0]
     needed = (expected().seeds_needed or (0, 0))[0]
-    assert sum(decided(needed, draw) for draw in range(8)) >= 4
-    assert sum(decided(max(needed // 3, 2), draw) for draw in range(8)) <= 2
+    assert sum(decided(needed, draw) for draw in range(4)) >= 2
+    assert sum(decided(max(needed // 3, 2), draw) for draw in range(4)) <= 1

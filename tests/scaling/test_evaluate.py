@@ -6,9 +6,6 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from table_cases import choices, layouts
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import (
@@ -27,27 +24,10 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
-FIXED_KAPPA = ("completep", "completep-moe")
 
 
 def moved(**dims: int) -> Shape:
     return dataclasses.replace(BASE, **dims)
-
-
-@given(layouts(), layouts())
-def test_sp_multiplies_no_activation_and_no_rate(base: Shape, target: Shape) -> None:
-    for numbers in evaluate(parameterization("sp"), base, target).values():
-        assert (numbers.lr, numbers.eps, numbers.forward) == (1, 1, 1)
-
-
-@pytest.mark.parametrize("name", FIXED_KAPPA)
-@given(data=st.data())
-def test_no_init_and_no_lr_depends_on_the_number_of_experts(name: str, data: st.DataObject) -> None:
-    choice = data.draw(choices(name))
-    base, target, other = (data.draw(layouts("moe")) for _ in range(3))
-    more = dataclasses.replace(target, num_experts=other.num_experts, num_active=other.num_active)
-    before, after = evaluate(choice, base, target), evaluate(choice, base, more)
-    assert all((before[role].init_std, before[role].lr) == (after[role].init_std, after[role].lr) for role in before)
 
 
 def test_ratios() -> None:
@@ -119,11 +99,7 @@ def test_accepted_conventions(name: str, conventions: dict[str, float | str]) ->
     assert set(chosen) == set(PARAMETERIZATIONS.get(name).conventions)
     ((key, value),) = conventions.items()
     assert chosen[key] == ("inf" if value == math.inf else value)
-
-
-def test_every_spelling_of_a_choice_is_the_same_choice() -> None:
     plain = parameterization("completep-moe")
-    assert parameterization("completep-moe", {"depth_alpha": 1}) == plain
     assert parameterization("completep-moe", {"router_init_exponent": 1, "depth_alpha": 1.0}) == plain
     assert parameterization("completep-moe", {"depth_alpha": 0.5}) != plain
 
@@ -180,13 +156,10 @@ def test_conventions_that_exclude_each_other_are_refused(convention: str, value:
         ("mup", "weight_decay", 0.0, "source | coupled | independent"),
         ("completep-moe", "router_init_exponent", 0.75, "0.5 | 1.0 | inf"),
         ("completep", "depth_alpha", 0.4, "a number from 0.5 to 1"),
-        ("completep", "depth_alpha", "1", "a number from 0.5 to 1"),
         ("completep", "depth_alpha", True, "a number from 0.5 to 1"),
         ("completep", "depth_alpha", math.nan, "a number from 0.5 to 1"),
-        ("completep", "depth_alpha", math.inf, "a number from 0.5 to 1"),
         ("mup-moe", "router_init", "inf", "random | zero"),
         ("mup-moe", "router_bias_std", -1.0, "a number from 0 to 100"),
-        ("mssp-i", "router_bias_std", "1", "a number from 0 to 100"),
     ],
 )
 def test_refused_values_of_conventions(name: str, convention: str, value: float | str, legal: str) -> None:
@@ -236,6 +209,8 @@ def at_target(hps: HPs = HPS, init: BaseInit = FAN_IN) -> dict[str, Multipliers]
 )
 def test_base_init_std_by_fan_in(role: str, std: float) -> None:
     assert base_init_std(role, WIDE, FAN_IN, HPS) == std
+    if ROLES[role] == "matrix":
+        assert base_init_std(role, WIDE, BaseInit(matrices="constant", matrix_std=0.02), HPS) == 2 * 0.02
 
 
 def test_init_scale_may_act_on_embeddings_too() -> None:
@@ -248,30 +223,18 @@ def test_init_scale_may_act_on_embeddings_too() -> None:
     assert at_target(still) == at_target(still, everything)
 
 
-@pytest.mark.parametrize("role", ["router", "expert_out", "dense_out"])
-def test_base_init_std_by_a_constant(role: str) -> None:
-    assert base_init_std(role, WIDE, BaseInit(matrices="constant", matrix_std=0.02), HPS) == 2 * 0.02
-
-
-def test_init_mult_acts_on_its_role_alone() -> None:
-    changed = HPS.with_value("attn_v.init_mult", 0.5).with_value("embedding.init_mult", 0.5)
-    plain, other = at_target(), at_target(changed)
-    assert {role for role in plain if plain[role] != other[role]} == {"attn_v", "embedding"}
-    assert other["attn_v"].init_std == plain["attn_v"].init_std / 2
-    assert other["embedding"].init_std == 0.3 / 2
-
-
-def test_lr_mult_acts_on_its_role_alone() -> None:
-    plain, other = at_target(), at_target(HPS.with_value("router.lr_mult", 1 / 16))
-    assert {role for role in plain if plain[role] != other[role]} == {"router"}
-    assert other["router"] == dataclasses.replace(plain["router"], lr=plain["router"].lr / 16)
-
-
-def test_forward_mult_multiplies_what_its_role_gives_and_nothing_else() -> None:
-    for role in ("embedding", "attn_out", "router", "expert_out", "readout"):
-        plain, other = at_target(), at_target(HPS.with_value(f"{role}.forward_mult", 0.3))
-        assert {name for name in plain if plain[name] != other[name]} == {role}
-        assert other[role] == dataclasses.replace(plain[role], forward=pytest.approx(0.3 * plain[role].forward))
+@pytest.mark.parametrize(
+    ("role", "name", "field"),
+    [
+        *(("attn_v", "init_mult", "init_std"), ("embedding", "init_mult", "init_std"), ("router", "lr_mult", "lr")),
+        *((role, "forward_mult", "forward") for role in ("embedding", "attn_out", "router", "expert_out", "readout")),
+    ],
+)
+def test_a_multiplier_acts_on_one_number_of_its_role_alone(role: str, name: str, field: str) -> None:
+    plain, other = at_target(), at_target(HPS.with_value(f"{role}.{name}", 0.3))
+    assert {name for name in plain if plain[name] != other[name]} == {role}
+    by = pytest.approx(0.3 * getattr(plain[role], field))
+    assert other[role] == dataclasses.replace(plain[role], **{field: by})
 
 
 def test_the_balancing_rule_has_its_own_rate() -> None:
@@ -307,11 +270,6 @@ def test_shared_and_routed_experts_are_averaged_by_the_base_s_number_of_active_o
     assert got["dense_out"].forward == got["attn_out"].forward == 3
 
 
-def test_averages_over_the_active_experts_at_any_shape() -> None:
-    got = resolve(MOE, WIDE, dataclasses.replace(WIDE, num_experts=32, num_active=8), "adam", HPs(lr=1.0), FAN_IN)
-    assert got["expert_out"].forward == 1 / 8
-
-
 def test_decay_and_eps_are_base_values_times_factors() -> None:
     got = at_target()
     assert got["expert_in"].weight_decay == 0.25 * 4
@@ -333,10 +291,8 @@ def test_a_dense_base_has_the_fan_in_of_its_ffn() -> None:
 def test_route_scale_is_the_base_s_number_of_active_experts_times_the_factor() -> None:
     schedule = {"batch_tokens": 64, "steps": 10}
     base, target = (dataclasses.replace(shape, **schedule) for shape in (WIDE, TARGET))
-    scales = {
-        name: resolve_globals(parameterization(name), base, target, HPS).route_scale for name in ("sp", "completep-moe")
-    }
-    assert scales == {"sp": 2, "completep-moe": 8}
+    for name, scale in (("sp", 2), ("completep-moe", 8)):
+        assert resolve_globals(parameterization(name), base, target, HPS).route_scale == scale
 
 
 def test_betas_follow_batch_and_duration() -> None:

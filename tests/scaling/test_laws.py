@@ -5,32 +5,84 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
 from sweep_text import SWEEP
-from table_cases import COLUMNS, NO_DECAY, ZERO_INIT, choices, conventions, layouts, zeroed
 
 from hpxfer.recipe import Recipe
-from hpxfer.scaling.evaluate import Globals, Multipliers, evaluate, evaluate_globals, parameterization, ratios
-from hpxfer.scaling.hps import HPs
+from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, parameterization, ratios
 from hpxfer.scaling.monomial import WIDTHS, ZERO
-from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
-from hpxfer.scaling.roles import ROLES
-from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Column
+from hpxfer.scaling.shape import Shape, check_shape
+from hpxfer.scaling.table import Column, Convention
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import dump_sweep, parse_sweep
 from hpxfer.spec.recipe_file import TablePart
 from hpxfer.spec.yaml_file import parse_yaml, write_yaml
 from hpxfer.trial import DataRef, Expansion
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Multipliers))
-GLOBALS = tuple(field.name for field in dataclasses.fields(Globals))
-HPS = HPs(lr=0.5, init_scale=2.0, residual_scale=3.0, weight_decay=0.25, eps=1e-8, router_bias_lr=0.125)
-DENSE = {"dense_in", "dense_gate", "dense_out"}
+COLUMNS: list[tuple[str, Column]] = [
+    (table.name, optimizer) for table in PARAMETERIZATIONS.rows() for optimizer in table.rows
+]
+LAYOUTS = ("dense", "moe", "shared", "groups", "hybrid")
+# Roles that start at exact zeros, and those that no weight decay touches.
+ZERO_INIT = {"hidden_bias", "router_bias"}
+NO_DECAY = {"position", "norm", "final_norm", "hidden_bias", "router_bias"}
+WIDTH = st.integers(1, 16).map(lambda n: 8 * n)
+
+
+@st.composite
+def layouts(draw: st.DrawFn, layout: str | None = None) -> Shape:
+    """Return a random legal shape with its schedule; a dense or a hybrid one has a dense FFN."""
+    layout = layout or draw(st.sampled_from(LAYOUTS))
+    dims: dict[str, Any] = {
+        "width": draw(WIDTH),
+        "depth": draw(st.integers(1, 64)),
+        "head_dim": 8,
+        "batch_tokens": 32 * draw(st.integers(1, 64)),
+        "steps": draw(st.integers(1, 10_000)),
+    }
+    if layout != "dense":
+        groups = draw(st.integers(2, 4)) if layout == "groups" else 1
+        active = groups * draw(st.integers(1, 4))
+        experts = active * draw(st.integers(1, 8))
+        dims |= {"num_experts": experts, "num_active": active, "expert_width": draw(WIDTH), "num_groups": groups}
+    if layout in ("shared", "hybrid"):
+        dims |= {"num_shared": draw(st.integers(1, 3)), "shared_width": draw(WIDTH)}
+    if layout in ("dense", "hybrid"):
+        dims |= {"dense_width": draw(WIDTH)}
+    shape = Shape(**dims)
+    assert check_shape(shape) is None
+    return shape
+
+
+@st.composite
+def choices(draw: st.DrawFn, name: str) -> Parameterization:
+    """Return the named table with random legal conventions."""
+    return parameterization(name, draw(conventions(name)))
+
+
+@st.composite
+def conventions(draw: st.DrawFn, name: str) -> dict[str, float | str]:
+    """Return a random legal value of every convention of a table; tied embeddings leave some no choice."""
+    out = {key: draw(_values(convention)) for key, convention in PARAMETERIZATIONS.get(name).conventions.items()}
+    if out.get("embeddings") == "tied":
+        out["readout"] = "forward"
+        if "readout_init" in out:
+            out["readout_init"] = "random"
+    return out
+
+
+def _values(convention: Convention) -> st.SearchStrategy[float | str]:
+    if convention.legal[0] == "between":
+        _, low, high = convention.legal
+        return st.floats(float(low), float(high))
+    return st.sampled_from(convention.legal)
+
+
 # There are many columns, and each draws its own shapes.
 few = settings(max_examples=examples(10))
 every_column = pytest.mark.parametrize(("name", "optimizer"), COLUMNS)
@@ -55,67 +107,7 @@ def test_only_mssp_three_ties_experts_and_only_mssp_one_is_zero_by_itself() -> N
 @every_column
 @few
 @given(data=st.data())
-def test_two_steps_are_one(name: str, optimizer: Column, data: st.DataObject) -> None:
-    """Along any way of layouts: dense, MoE, shared, hybrid."""
-    choice = data.draw(choices(name))
-    base, middle, target = (data.draw(layouts()) for _ in range(3))
-    first, second = evaluate(choice, base, middle, optimizer), evaluate(choice, middle, target, optimizer)
-    for role, whole in evaluate(choice, base, target, optimizer).items():
-        for field in FIELDS:
-            numbers, two, both = (getattr(part, field) for part in (first[role], second[role], whole))
-            assert close(numbers * two, both), (role, field)
-    parts = evaluate_globals(choice, base, middle), evaluate_globals(choice, middle, target)
-    for field in GLOBALS:
-        numbers, two = (getattr(part, field) for part in parts)
-        assert close(numbers * two, getattr(evaluate_globals(choice, base, target), field)), field
-
-
-@every_column
-@few
-@given(data=st.data())
-def test_every_factor_is_finite_and_only_the_named_ones_are_zero(
-    name: str, optimizer: Column, data: st.DataObject
-) -> None:
-    choice, base, target = data.draw(choices(name)), data.draw(layouts()), data.draw(layouts())
-    zeros = ZERO_INIT | zeroed(choice)
-    for role, numbers in evaluate(choice, base, target, optimizer).items():
-        assert role in ROLES
-        assert all(math.isfinite(getattr(numbers, field)) and getattr(numbers, field) >= 0 for field in FIELDS), role
-        assert min(numbers.lr, numbers.eps, numbers.forward) > 0, role
-        assert (numbers.init_std == 0) == (role in zeros), role
-        assert (numbers.weight_decay == 0) == (role in NO_DECAY), role
-    assert min(dataclasses.astuple(evaluate_globals(choice, base, target))) > 0
-
-
-@every_column
-@few
-@given(data=st.data())
-def test_all_tables_agree_at_the_base(name: str, optimizer: Column, data: st.DataObject) -> None:
-    """On every absolute number, but for what starts at zero by name."""
-    choice, shape = data.draw(choices(name)), data.draw(layouts())
-    init, plain = BaseInit(embedding_std=0.3, position_std=0.4), parameterization("sp")
-    mine, its = (resolve(table, shape, shape, optimizer, HPS, init) for table in (choice, plain))
-    for role in mine:
-        zero = {"init_std": 0.0} if role in zeroed(choice) else {}
-        assert mine[role] == dataclasses.replace(its[role], **zero), role
-    assert resolve_globals(choice, shape, shape, HPS) == resolve_globals(plain, shape, shape, HPS)
-
-
-@every_column
-def test_they_do_not_elsewhere(name: str, optimizer: Column) -> None:
-    """The twin: at four times the width every other table differs from sp."""
-    base = Shape(width=16, depth=2, num_experts=4, num_active=1, expert_width=16, head_dim=8)
-    target = dataclasses.replace(base, width=64, expert_width=64)
-    mine, its = (resolve(parameterization(table), base, target, optimizer, HPS, BaseInit()) for table in (name, "sp"))
-    assert (mine == {role: its[role] for role in mine}) == (name == "sp")
-
-
-@every_column
-@few
-@given(data=st.data())
-def test_coupled_decay_keeps_the_part_of_the_lr_that_is_not_width(
-    name: str, optimizer: Column, data: st.DataObject
-) -> None:
+def test_coupled_decay_keeps_what_is_not_width(name: str, optimizer: Column, data: st.DataObject) -> None:
     if "weight_decay" not in PARAMETERIZATIONS.get(name).conventions:
         return
     chosen = data.draw(choices(name))
@@ -143,17 +135,6 @@ def test_independent_decay_and_global_eps_are_one_number(name: str, optimizer: C
         assert len({numbers.eps for numbers in got.values()}) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in PARAMETERIZATIONS if name != "sp"])
-def test_neither_is_the_default(name: str) -> None:
-    """The twin: by default both differ between roles, but for what a source does not say."""
-    base = Shape(width=16, depth=2, num_experts=4, num_active=1, expert_width=16, head_dim=8)
-    target = dataclasses.replace(base, width=64, depth=4, expert_width=64)
-    got = evaluate(parameterization(name), base, target, next(iter(PARAMETERIZATIONS.get(name).rows)))
-    decays = {numbers.weight_decay for role, numbers in got.items() if role not in NO_DECAY}
-    assert (len(decays) == 1) == (name in ("complete-mue", "mup-moe"))
-    assert (len({numbers.eps for numbers in got.values()}) == 1) == (name == "ntp")
-
-
 @every_column
 @few
 @given(data=st.data())
@@ -166,10 +147,7 @@ def test_the_forms_of_the_readout_are_one_map(name: str, optimizer: Column, data
     base, target = data.draw(layouts()), data.draw(layouts())
     forward, init_lr = (
         evaluate(
-            parameterization(name, {**drawn, **plain, "embeddings": "untied", "readout": form}),
-            base,
-            target,
-            optimizer,
+            parameterization(name, {**drawn, **plain, "embeddings": "untied", "readout": form}), base, target, optimizer
         )
         for form in ("forward", "init_lr")
     )
@@ -190,9 +168,7 @@ def _invariants(numbers: Multipliers, optimizer: Column) -> tuple[float, ...]:
 @every_column
 @few
 @given(data=st.data())
-def test_a_tied_readout_is_the_embedding_but_for_its_multiplier(
-    name: str, optimizer: Column, data: st.DataObject
-) -> None:
+def test_a_tied_readout_is_the_embedding_but_for_a_factor(name: str, optimizer: Column, data: st.DataObject) -> None:
     if "embeddings" not in PARAMETERIZATIONS.get(name).conventions:
         return
     drawn = dict(data.draw(choices(name)).conventions)

@@ -10,16 +10,93 @@ import mup
 import pytest
 import torch
 import torch.nn.functional as F
-from mup_models import MLP, Transformer, role_of
 from torch import nn
 
 from hpxfer.recipe import Recipe
-from hpxfer.recipe.match import match_roles
 from hpxfer.scaling.evaluate import Multipliers, evaluate, parameterization
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.spec.recipe_file import TablePart
+
+EXPERTS, CONTEXT, VOCAB, FEATURES, CLASSES = 4, 8, 24, 12, 6
+
+
+class MLP(nn.Module):
+    """Input layer, one residual FFN with the biases of its output, readout."""
+
+    roles = (
+        ("first.weight", "embedding"),
+        ("up.weight", "dense_in"),
+        ("down.weight", "dense_out"),
+        ("down.bias", "hidden_bias"),
+        ("readout.weight", "readout"),
+    )
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, shape.width, bias=False)
+        self.up = nn.Linear(shape.width, shape.dense_width, bias=False)
+        self.down = nn.Linear(shape.dense_width, shape.width)
+        self.readout = mup.MuReadout(shape.width, CLASSES, bias=False)
+
+
+class Expert(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate = nn.Linear(shape.width, shape.expert_width, bias=False)
+        self.up = nn.Linear(shape.width, shape.expert_width, bias=False)
+        self.down = nn.Linear(shape.expert_width, shape.width, bias=False)
+
+
+class Block(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(shape.width)
+        self.query = nn.Linear(shape.width, shape.width, bias=False)
+        self.key = nn.Linear(shape.width, shape.width, bias=False)
+        self.value = nn.Linear(shape.width, shape.width, bias=False)
+        self.out = nn.Linear(shape.width, shape.width)
+        self.router = mup.MuReadout(shape.width, EXPERTS, bias=False)
+        self.experts = nn.ModuleList(Expert(shape) for _ in range(EXPERTS))
+
+
+class Transformer(nn.Module):
+    """A transformer of MoE blocks, as far as its parameters go: the oracle reads these and calls single layers."""
+
+    roles = (
+        ("token.weight", "embedding"),
+        ("position.weight", "position"),
+        ("query.weight", "attn_q"),
+        ("key.weight", "attn_k"),
+        ("value.weight", "attn_v"),
+        (".out.weight", "attn_out"),
+        (".out.bias", "hidden_bias"),
+        (".norm.weight", "norm"),
+        (".norm.bias", "hidden_bias"),
+        ("final.weight", "final_norm"),
+        ("final.bias", "hidden_bias"),
+        ("router.weight", "router"),
+        ("gate.weight", "expert_gate"),
+        ("up.weight", "expert_in"),
+        ("down.weight", "expert_out"),
+        ("readout.weight", "readout"),
+    )
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.token = nn.Embedding(VOCAB, shape.width)
+        self.position = nn.Embedding(CONTEXT, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
+        self.final = nn.LayerNorm(shape.width)
+        self.readout = mup.MuReadout(shape.width, VOCAB, bias=False)
+
+
+def role_of(model: MLP | Transformer, name: str) -> str:
+    """Return the role of a parameter by the end of its name."""
+    (role,) = [role for end, role in model.roles if f".{name}".endswith(end)]
+    return role
+
 
 LR, DECAY, STD, REL = 0.1, 0.01, 0.02, 1e-6
 BASE = Shape(width=16, depth=2, head_dim=8, num_experts=4, num_active=1, expert_width=24, dense_width=40)
@@ -100,11 +177,6 @@ def test_other_tables_do_not_agree(optimizer: Column, name: str) -> None:
     assert not agree(ours(model, evaluate(parameterization(name), BASE, shape, optimizer)), theirs(model, optimizer))
 
 
-def test_eps_is_one_number_as_in_the_package() -> None:
-    assert {row.eps for row in table("adam", at(8)).values()} == {1.0}
-    assert {row.eps for row in table("adam", at(8), eps="per_role").values()} != {1.0}
-
-
 @MODELS
 @SCALES
 def test_std_of_the_package_s_own_draws(make: Make, times: int, hidden: float) -> None:
@@ -122,22 +194,6 @@ def test_std_of_the_package_s_own_draws(make: Make, times: int, hidden: float) -
         assert torch.allclose(drawn, got[role].init_std * tensor, rtol=REL, atol=0), name
 
 
-@MODELS
-@SCALES
-def test_std_of_torch_s_draws_as_the_package_rescales_them(make: Make, times: int, hidden: float) -> None:
-    """torch's own std goes as fan-in^-1/2 (1 for an embedding); what the package multiplies it by is read off."""
-    shape = at(times, hidden)
-    plain, scaled = dict(seeded(make, shape).named_parameters()), with_base_shapes(make, shape)
-    base = dict(make(BASE).named_parameters())
-    for name, tensor in scaled.named_parameters():
-        role = role_of(scaled, name)
-        if ROLES[role] in ("ones", "zeros"):
-            continue  # the package rescales torch's random biases; here they start at zero
-        fan_in = 1.0 if name.startswith(("token", "position")) else tensor.shape[1] / base[name].shape[1]
-        factor = table("adam", shape)[role].init_std / fan_in**-0.5
-        assert torch.allclose(tensor, factor * plain[name], rtol=REL, atol=0), name
-
-
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("times", [1, 2, 4, 8])
 def test_forward_multiplier_in_training_and_in_evaluation(times: int, training: bool) -> None:
@@ -152,7 +208,6 @@ def test_forward_multiplier_in_training_and_in_evaluation(times: int, training: 
 
 # What the package `mup` does to names, groups and tensors that are not its own, and that nothing here does.
 PUBLISHED = Path(__file__).parents[2] / "results" / "published" / "quickstart" / "recipe.yaml"
-NAMES = ["embed.weight", "mlp.module", "model.decoder.weight", "layers.0.mul"]
 
 
 @pytest.fixture
@@ -160,14 +215,6 @@ def recipe() -> Recipe:
     """The published recipe, as one for the table `mup`."""
     file = Recipe.load(PUBLISHED).file
     return Recipe(file.model_copy(update={"parameterization": TablePart(name="mup")}))
-
-
-@pytest.mark.parametrize("prefix", ["", "module."])
-def test_patterns_see_whole_names(prefix: str) -> None:
-    names = [prefix + name for name in NAMES]
-    got = match_roles(names, [], [("*embed.weight", "embedding"), (f"{prefix}m*", "norm"), ("*", "hidden_bias")], {})
-    assert list(got) == names
-    assert list(got.values()) == ["embedding", "norm", "norm", "hidden_bias"]
 
 
 @pytest.mark.filterwarnings("ignore::hpxfer.recipe.OtherModelWarning")  # the recipe was tuned on another model

@@ -73,9 +73,7 @@ def test_a_registered_table_is_one_like_the_others(mine: str) -> None:
 
 
 def test_a_sweep_names_it(mine: str) -> None:
-    text = edited(
-        ("[completep-moe, sp]", "[{table: mine, conventions: {shy: 1.0}}, sp]"),
-    )
+    text = edited(("[completep-moe, sp]", "[{table: mine, conventions: {shy: 1.0}}, sp]"))
     spec = parse_sweep(text)
     assert parse_sweep(dump_sweep(spec)) == spec
     trials = list(Expansion(spec, DataRef(digest="d", tokenizer="ascii", vocab_size=128)).trials())

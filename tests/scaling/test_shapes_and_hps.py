@@ -15,7 +15,7 @@ from strategies import DOTTED, POSITIVE
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import SCALARS, HPs, check_hp_name, check_hp_value
-from hpxfer.scaling.monomial import ONE, ZERO, Monomial, depth, width
+from hpxfer.scaling.monomial import ZERO, Monomial, depth, width
 from hpxfer.scaling.shape import Shape, check_shape, check_trainable, load_shape, shape_from_mapping
 
 LEGAL: dict[str, Any] = {
@@ -61,22 +61,11 @@ def test_check_shape(dims: dict[str, int], problem: str | None) -> None:
     assert check_trainable(shape) == problem
 
 
-@pytest.mark.parametrize(
-    ("dims", "problem"),
-    [
-        (
-            {"width": 132, "head_dim": 33},
-            "width must be a multiple of 8 (rows of whole 16-byte units), got 132",
-        ),
-        ({"expert_width": 2730}, "expert_width must be a multiple of 8 (rows of whole 16-byte units), got 2730"),
-    ],
-)
-def test_the_trainer_wants_whole_units_and_a_users_own_model_need_not_have_them(
-    dims: dict[str, int], problem: str
-) -> None:
-    shape = dataclasses.replace(SHAPE, **dims)
-    assert check_shape(shape) is None
-    assert check_trainable(shape) == problem
+def test_the_trainer_wants_whole_units_and_a_users_own_model_need_not_have_them() -> None:
+    for dims, name in (({"width": 132, "head_dim": 33}, "width"), ({"expert_width": 2730}, "expert_width")):
+        shape, rule = dataclasses.replace(SHAPE, **dims), "must be a multiple of 8 (rows of whole 16-byte units)"
+        assert check_shape(shape) is None
+        assert check_trainable(shape) == f"{name} {rule}, got {dims[name]}"
 
 
 @pytest.mark.parametrize(
@@ -91,10 +80,6 @@ def test_the_trainer_wants_whole_units_and_a_users_own_model_need_not_have_them(
             "here: head_dim must be given with num_heads and kv_heads, got none; give it, or take these out",
         ),
         ({**LEGAL, "depth": 0}, "here: depth must be at least 1, got 0"),
-        (
-            {**LEGAL, "steps": 9},
-            "here: batch_tokens and steps belong together, got batch_tokens 0 and steps 9; give both or none",
-        ),
         (
             {**LEGAL, "batch_tokens": 64},
             "here: batch_tokens and steps belong together, got batch_tokens 64 and steps 0; give both or none",
@@ -128,13 +113,9 @@ def test_load_shape_refuses(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(HpxferError) as caught:
         load_shape(path)
     assert str(caught.value) == f"{path}: {problem}"
-
-
-def test_load_shape_names_a_file_that_is_not_there(tmp_path: Path) -> None:
-    path = tmp_path / "none.json"
-    with pytest.raises(HpxferError) as caught:
+    path.unlink()
+    with pytest.raises(HpxferError, match=r"shape\.json: cannot be read: No such file or directory"):
         load_shape(path)
-    assert str(caught.value) == f"{path}: cannot be read: No such file or directory"
 
 
 def test_numbers_of_any_length_are_refused_with_a_line(tmp_path: Path) -> None:
@@ -246,10 +227,6 @@ def test_zero_is_exact(a: Monomial, at: dict[str, float]) -> None:
     assert (ZERO * a)(at) == 0.0
 
 
-def test_powers_that_cancel_leave_one() -> None:
-    assert width * width**-1 == ONE == width**0
-
-
 def test_division_by_an_exact_zero_is_a_mistake_in_a_table() -> None:
     with pytest.raises(AssertionError, match="division by an exact zero"):
         ZERO**-1
@@ -258,7 +235,7 @@ def test_division_by_an_exact_zero_is_a_mistake_in_a_table() -> None:
 @pytest.mark.parametrize(
     ("monomial", "text"),
     [
-        (ONE, "1"),
+        (width * width**-1, "1"),
         (ZERO, "0"),
         (width, "width"),
         (width**-0.5, "width^-0.5"),

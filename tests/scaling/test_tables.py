@@ -82,35 +82,6 @@ def test_completep_moe_where_no_factor_stands_in_for_another(alpha: float, gamma
     assert evaluate_globals(choice, BASE, APART).route_scale == M_ACT
 
 
-def test_sp_dense_out_is_fan_in_where_there_is_a_dense_layer() -> None:
-    base, target = (dataclasses.replace(shape, dense_width=4 * shape.width) for shape in (BASE, JOINT))
-    assert evaluate(parameterization("sp"), base, target)["dense_out"].init_std == 0.5
-
-
-def test_the_experts_output_may_start_by_fan_in() -> None:
-    wide = dataclasses.replace(BASE, expert_width=4 * BASE.expert_width)
-    plain, fan_in = (
-        evaluate(parameterization("completep-moe", conventions), BASE, wide, "adam")
-        for conventions in ({}, {"expert_out_init": "fan_in"})
-    )
-    assert {role for role in plain if plain[role] != fan_in[role]} == {"expert_out"}
-    assert (plain["expert_out"].init_std, fan_in["expert_out"].init_std) == (1 / 4, 1 / 2)
-
-
-@pytest.mark.parametrize("name", ["completep", "completep-moe"])
-def test_depth_may_touch_matrices_alone(name: str) -> None:
-    deeper = dataclasses.replace(BASE, depth=8)
-    block, matrices = (
-        evaluate(parameterization(name, {"depth_alpha": 0.5, "depth_lr": where}), BASE, deeper)
-        for where in ("block", "matrices")
-    )
-    assert {role: numbers.lr for role, numbers in matrices.items() if numbers != block[role]} == {
-        "norm": 1,
-        "hidden_bias": 1,
-    }
-    assert (block["norm"].lr, matrices["attn_q"].lr) == (0.5, 0.5)
-
-
 # nanoGPT-mup, branch completep: width x4, depth x2 from LR 1, decay 0.1, eps 1e-8, std 0.02; one eps for all groups.
 NANO_BASE = Shape(width=64, depth=2, num_experts=1, num_active=1, expert_width=64, head_dim=64, dense_width=256)
 NANO = dataclasses.replace(NANO_BASE, width=256, depth=4, expert_width=256, dense_width=1024)
@@ -140,6 +111,38 @@ def test_known_values_are_of_that_convention_and_that_table() -> None:
     assert got["dense_in"] == factors(0.01, 0.25, 1.25e-9, 0.4, 1)
     assert got["embedding"] == factors(0.02, 1, 2.5e-9, 0.1, 1)
     assert nano("sp")["dense_in"] == factors(0.01, 1, 1e-8, 0.1, 1)  # the twin: sp keeps LR, eps and decay
+
+
+@pytest.mark.parametrize("name", ["mup", "completep"])
+def test_megatron_s_rule_with_its_conventions(name: str) -> None:
+    """NVIDIA/Megatron-LM at 0044db1, megatron/core/optimizer/__init__.py, `get_mup_config_overrides`, at width x4.
+
+    LR and eps of hidden matrices are divided by the width, those of vectors and embeddings stay. By the unit tests of
+    its muP an output layer keeps both, and the std of hidden matrices is divided by the root; its output is / 4.
+    """
+    rule = {"eps": "hidden", "weight_decay": "independent", "readout": "forward"}
+    base = dataclasses.replace(NANO_BASE, expert_width=64)
+    got, twin = (
+        evaluate(parameterization(name, {**rule, **more}), base, dataclasses.replace(NANO, depth=2))
+        for more in ({}, {"eps": "per_role"})
+    )
+    for role in ("attn_q", "attn_k", "attn_v", "attn_out", "dense_in", "dense_gate", "dense_out"):
+        assert got[role] == factors(1 / 2, 1 / 4, 1 / 4, 1, 1), role
+    others = ("position", "norm", "final_norm", "hidden_bias", "embedding", "readout")
+    assert {(got[role].lr, got[role].eps) for role in others} == {(1, 1)}
+    assert {twin[role].eps for role in others} == {1 / 4}  # the eps of these needs the convention
+    assert (got["embedding"].init_std, got["readout"].init_std, got["readout"].forward) == (1, 1, 1 / 4)
+
+
+def test_the_rule_of_transformers_pull_request_45848() -> None:
+    """AdamW by `mup.MuAdam`: decay of matrices times the width, one eps, Linear weights divided by its root."""
+    target = dataclasses.replace(NANO, depth=2)
+    got = evaluate(parameterization("mup", {"eps": "global"}), NANO_BASE, target)
+    for role in ("attn_q", "attn_k", "attn_v", "attn_out", "dense_in", "dense_gate", "dense_out"):
+        assert got[role] == factors(1 / 2, 1 / 4, 1, 4, 1), role
+    for role in ("position", "norm", "final_norm", "hidden_bias", "embedding", "readout"):
+        assert (got[role].lr, got[role].eps) == (1, 1), role
+    assert got["readout"].forward == 1 / 4
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -89,14 +89,6 @@ def test_complete_mue() -> None:
     assert (at.route_scale, at.one_minus_beta) == pytest.approx((K, B / TOKENS), rel=1e-12)
 
 
-def test_complete_mue_with_one_eps() -> None:
-    choice = parameterization("complete-mue", {"eps": "global"})
-    single = 1 / (N * L * (B / TOKENS) ** 0.5)  # that of the hidden matrices
-    assert {role: at.eps for role, at in evaluate(choice, BASE, JOINT).items()} == pytest.approx(
-        dict.fromkeys(evaluate(choice, BASE, BASE), single), rel=1e-12
-    )
-
-
 def hidden_by_shape(numbers: object) -> Rows:
     """Return role -> numbers(fan-in, fan-out) of every hidden matrix."""
     assert callable(numbers)
@@ -108,44 +100,6 @@ def hidden_by_shape(numbers: object) -> Rows:
 
 
 KINDS = (("expert", NE), ("shared", S), ("dense", D))
-
-
-@pytest.mark.parametrize("form", ["forward", "init_lr"])
-def test_mup_adam(form: str) -> None:
-    """2203.03466 Table 3; decay as the package `mup`; eps as the gradient: 1 over the fan-out, 1 at an output."""
-    output = (1, 1, 1 / N, 1, 1 / N) if form == "forward" else (1 / N, 1 / N, 1, N, 1)
-    check(
-        "mup",
-        ADAM,
-        {
-            "embedding": (1, 1, 1 / N, 1, 1),
-            **dict.fromkeys(("position", "norm", "final_norm"), (1, 1, 1 / N, 0, 1)),
-            "hidden_bias": (0, 1, 1 / N, 0, 1),
-            **hidden_by_shape(lambda fan_in, fan_out: (fan_in**-0.5, 1 / fan_in, 1 / fan_out, fan_in, 1)),
-            **dict.fromkeys(("router", "readout"), output),
-            "router_bias": BALANCING,
-        },
-        readout=form,
-    )
-
-
-@pytest.mark.parametrize("form", ["forward", "init_lr"])
-def test_mup_sgd(form: str) -> None:
-    """2203.03466 Table 3: LR fan-out for inputs, fan-out/fan-in for hidden, 1/fan-in for outputs."""
-    output = (1, N, 1, 1 / N, 1 / N) if form == "forward" else (1 / N, 1 / N, 1, N, 1)
-    check(
-        "mup",
-        SGD,
-        {
-            "embedding": (1, N, 1, 1 / N, 1),
-            **dict.fromkeys(("position", "norm", "final_norm"), (1, N, 1, 0, 1)),
-            "hidden_bias": (0, N, 1, 0, 1),
-            **hidden_by_shape(lambda fan_in, fan_out: (fan_in**-0.5, fan_out / fan_in, 1, fan_in / fan_out, 1)),
-            **dict.fromkeys(("router", "readout"), output),
-            "router_bias": BALANCING,
-        },
-        readout=form,
-    )
 
 
 @pytest.mark.parametrize("form", ["forward", "init_lr"])

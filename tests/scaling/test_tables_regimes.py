@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpxfer.scaling.evaluate import evaluate, evaluate_globals, parameterization
+from hpxfer.scaling.evaluate import evaluate, parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 
@@ -34,7 +34,6 @@ INIT = {
     "mssp-iii": (N**-0.5, N**-0.5, NE**-0.5),  # and all experts start alike
 }
 DENSE = ("attn_q", "attn_k", "attn_v", "dense_in", "dense_gate")
-MOE = ("router", "expert_in", "expert_out")
 
 
 def expected(name: str, optimizer: Column) -> dict[str, tuple[float, ...]]:
@@ -76,24 +75,3 @@ def test_every_row(family: str, regime: str, optimizer: Column) -> None:
         assert (numbers.init_std, numbers.lr, eps, numbers.weight_decay, numbers.forward) == pytest.approx(
             rows[role], rel=1e-12
         ), role
-
-
-@FAMILIES
-@REGIMES
-def test_a_zero_readout_is_a_convention_of_both(family: str, regime: str) -> None:
-    name = f"{family}-{regime}"
-    plain, zero = (
-        evaluate(parameterization(name, {"readout_init": init}), BASE, TARGET)["readout"] for init in ("random", "zero")
-    )
-    assert (plain.init_std, zero.init_std) == (1 / N, 0)
-    assert (plain.lr, plain.eps, plain.weight_decay) == (zero.lr, zero.eps, zero.weight_decay)
-
-
-@FAMILIES
-@REGIMES
-def test_softmax_gates_have_no_factor_beyond_the_average(family: str, regime: str) -> None:
-    """K^-1 for sigmoid gates, none for gates that sum to one: the route scale takes the average back."""
-    choice = parameterization(f"{family}-{regime}")
-    at = evaluate_globals(choice, BASE, TARGET)
-    assert at.route_scale * evaluate(choice, BASE, TARGET)["expert_out"].forward == pytest.approx(1 / L)
-    assert at.one_minus_beta == 1

@@ -114,8 +114,8 @@ def losses(trials: tuple[Trial, ...]) -> Mapping[str, Outcome]:
 @pytest.mark.parametrize(
     ("search", "seeds"),
     [
-        ("{kind: verdict, budget: 60}", 4),
-        ("{kind: verdict, hours: 0.01}", 4),
+        ("{kind: verdict, budget: 30}", 2),
+        pytest.param("{kind: verdict, hours: 0.01}", 4, marks=pytest.mark.slow),
         ("{kind: refine}", 2),
         ("{kind: coordinate}", 2),
         ("{kind: random, budget: 5}", 1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from pathlib import Path
 
@@ -23,30 +22,10 @@ from hpxfer.spec.schema import sweep_schema
 from hpxfer.spec.yaml_file import parse_yaml
 from hpxfer.verdict.thresholds import REGRET_SHARE
 
-SWEEPS = Path(__file__).parents[2] / "sweeps"
-
 
 @given(sweeps())
 def test_what_is_dumped_loads_to_an_equal_sweep(spec: SweepSpec) -> None:
     assert parse_sweep(dump_sweep(spec)) == spec
-
-
-@pytest.mark.parametrize("text", ["1e5", "12E-3", "yes", "null", "2020-01-01"])
-def test_a_string_that_looks_like_something_else_stays_a_string(text: str) -> None:
-    spec = parse_sweep(edited(("name: small", f"name: '{text}'")))
-    assert spec.name == text
-    assert parse_sweep(dump_sweep(spec)) == spec
-
-
-@pytest.mark.parametrize("path", sorted(SWEEPS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_shipped_sweep_loads(path: Path) -> None:
-    assert load_sweep(path).name == path.stem
-
-
-@pytest.mark.parametrize("number", ["1e-12", "1E-12", "1.0e-12", "{log2: -40}"])
-def test_a_float_may_be_written_in_any_way(number: str) -> None:
-    spec = parse_sweep(edited(("router_bias_lr: 0.01", f"router_bias_lr: {number}")))
-    assert spec.hps.router_bias_lr == (2.0**-40 if "log2" in number else 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +40,6 @@ def test_a_float_may_be_written_in_any_way(number: str) -> None:
 )
 def test_short_forms(short: str, long: str) -> None:
     assert parse_sweep(SWEEP) == parse_sweep(edited((short, long)))
-
-
-def test_an_axis_of_shapes_may_be_a_bare_list() -> None:
-    bare, whole = (edited(("width: [32, 64]", f"a: {entry}")) for entry in ("[{depth: 4}]", "{shapes: [{depth: 4}]}"))
-    assert parse_sweep(bare) == parse_sweep(whole)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +162,6 @@ def with_grid(grid: str, hps: str = "") -> str:
             "{router.lr_mult: {log2: [-1, 1]}}",
             "  lr: 1\n  multipliers: {router.lr_mult: 0.5}\n",
         ),
-        ("{expert_out.init_mult: {around: [0, 2]}}", "{expert_out.init_mult: {log2: [0, 2]}}", "  lr: 1\n"),
     ],
 )
 def test_exponents_are_counted_from_the_base_value(around: str, written: str, hps: str) -> None:
@@ -200,10 +173,7 @@ def test_exponents_are_counted_from_the_base_value(around: str, written: str, hp
 
 def test_values_that_are_no_power_of_two_are_kept() -> None:
     numbers = parse_sweep(with_grid("{lr: {around: [-1, 1]}}", "  lr: 0.003\n")).grid["lr"].numbers()
-    assert all(
-        math.isclose(number, wanted, rel_tol=1e-12)
-        for number, wanted in zip(numbers, (0.0015, 0.003, 0.006), strict=True)
-    )
+    assert numbers == pytest.approx((0.0015, 0.003, 0.006), rel=1e-12)
 
 
 @pytest.fixture
@@ -246,9 +216,7 @@ def test_several_are_made_in_order(sweep: Path) -> None:
     assert spec.steps == 150
 
 
-def test_a_relative_path_starts_at_the_current_folder(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_starts_at_the_folder(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here[0]").mkdir()
     monkeypatch.chdir(tmp_path / "here[0]")
     spec = load_sweep(sweep, overrides=["data.source=tokens:a/*.bin"])
@@ -308,32 +276,17 @@ def test_files_inside_a_larger_value_start_there_too(
     ("override", "message"),
     [
         ("training.steps", "--set: must be KEY=VALUE, got 'training.steps'"),
-        ("=3", "--set: must be KEY=VALUE, got '=3'"),
         ("training..steps=3", "--set: must name a key such as training.steps or seeds[0], got 'training..steps'"),
-        ("training.steps.=3", "must name a key such as"),
         ("training.steps=abc", "--set: training.steps: must be a valid integer, got 'abc'"),
         ("training.stepz=3", "--set: training.stepz: unknown key; did you mean 'steps'?"),
-        ("training.steps=0", "--set: training.steps: must be greater than or equal to 1, got 0"),
         ("training.steps.x=1", "--set training.steps.x: must be a key of a mapping, got 200 in the file"),
         ("axes.width[2]=1", "--set axes.width[2]: must be an entry of a list that the file has, got a list of 2"),
         ("name[0]=1", "--set name[0]: must be an entry of a list that the file has, got 'small'"),
         ("name=null", "--set: name: must be given"),
-        ("grid.lr=[1, 1]", "--set: grid.lr: a value stands twice in [1.0, 1.0]"),
-        ("TRAINING.STEPS=5", "--set: TRAINING: unknown key"),
-        (
-            "training.steps=null",
-            "s.yaml:8: training (with --set training.steps): must give exactly one of",
-        ),
-        (
-            "axes.widht=null",
-            "--set axes.widht: must be a key that the file has, because null takes it out; did",
-        ),
-        ("nothere=null", "--set nothere: must be a key that the file has"),
+        ("training.steps=null", "s.yaml:8: training (with --set training.steps): must give exactly one of"),
+        ("axes.widht=null", "--set axes.widht: must be a key that the file has, because null takes it out; did"),
         ("nothere.x=null", "--set nothere.x: must be a key that the file has, because null takes it out; nothing"),
-        (
-            "hps.multipliers.router.lr_mult=null",
-            "--set hps.multipliers.router.lr_mult: must be a key that",
-        ),
+        ("hps.multipliers.router.lr_mult=null", "--set hps.multipliers.router.lr_mult: must be a key that"),
         ("seeds=[", "--set seeds:1: not valid YAML"),
     ],
 )

@@ -55,12 +55,7 @@ def test_a_whole_number_for_a_float_is_the_float() -> None:
 
 @pytest.mark.parametrize(
     ("own", "change"),
-    [
-        ({"a": 1}, {"a": "x"}),
-        ({"a": "x"}, {"a": 1}),
-        ({"a": True}, {"a": 1.0}),
-        ({"a": 1}, {"a": True}),
-    ],
+    [({"a": 1}, {"a": "x"}), ({"a": "x"}, {"a": 1}), ({"a": True}, {"a": 1.0}), ({"a": 1}, {"a": True})],
 )
 def test_a_change_of_kind_is_refused(own: dict[str, Any], change: dict[str, Any]) -> None:
     with pytest.raises(HpxferError, match="a must be of the kind that it has at the base"):
@@ -100,15 +95,9 @@ def test_dims_are_the_numbers_that_they_name(wanted: dict[str, int]) -> None:
     assert all(getattr(named, name) == 0 for name in unnamed)
 
 
-@pytest.mark.parametrize("value", [-1, 10**9 + 1])
-def test_a_dimension_beyond_what_is_stored_is_refused(value: int) -> None:
+@pytest.mark.parametrize("value", [-1, 10**9 + 1, True, 1.5, "x"])
+def test_a_dimension_is_a_whole_number_that_can_be_stored(value: Any) -> None:
     with pytest.raises(HpxferError, match=r"dims\.width: must be a whole number from 0 to 1000000000, got"):
-        shape_of({"width": "a"}, a=value)
-
-
-@pytest.mark.parametrize("value", [True, 1.5, "x"])
-def test_a_dimension_is_a_whole_number(value: Any) -> None:
-    with pytest.raises(HpxferError, match=r"dims\.width: must be a whole number"):
         shape_of({"width": "a"}, a=value)
 
 

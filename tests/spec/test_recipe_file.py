@@ -53,10 +53,7 @@ def test_a_recipe_gives_what_its_file_says() -> None:
     ("changes", "said"),
     [
         ({"hpxfer_recipe": 3}, "<recipe>:1: hpxfer_recipe: must be 2, got 3; write the recipe again with `hpxfer"),
-        (
-            {"family": "mamba"},
-            "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, mlp, user, got 'mamba'",
-        ),
+        ({"family": "mamba"}, "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, mlp, user, got"),
         ({"model__gate": "softmx"}, "model.gate: unknown gate 'softmx'; did you mean 'softmax'?"),
         ({"optimizer": "adamx"}, "optimizer: unknown optimizer 'adamx'; did you mean 'adamw'?"),
         ({"parameterization": {"name": "completep_moe"}}, "unknown parameterization 'completep_moe'; did you mean"),
@@ -69,7 +66,6 @@ def test_a_recipe_gives_what_its_file_says() -> None:
         ({"base_shape": {name: BASE[name] for name in BASE if name != "head_dim"}}, "the base: must give head_dim"),
         ({"base_shape__wdith": 3}, "base_shape: the base: wdith: unknown key; did you mean 'width'?"),
         ({"base_shape__width": 32.5}, "base_shape.width: must be a valid integer, got 32.5"),
-        ({"hps__lr": -1.0}, "hps.lr: lr must be > 0, got -1"),
         ({"hps__lr": "fast"}, "hps.lr: must be a valid number, got 'fast'"),
         ({"hps__multipliers": {"ruoter.lr_mult": 1.0}}, "unknown role 'ruoter'; did you mean 'router'?"),
         ({"hps__multipliers": {"lr": 1.0}}, "hps.multipliers.lr: must be a dotted name"),
@@ -77,22 +73,14 @@ def test_a_recipe_gives_what_its_file_says() -> None:
         ({"fitted__axes": {"width": {"verdict": "yes"}}}, "fitted.axes.width.verdict: must be 'transfers', 'stays'"),
         ({"fitted__axes": {"width": {}}}, "fitted.axes.width.range: must be given"),
         ({"colour": 1}, "colour: unknown key; legal: base_shape, family"),
-        ({"training__steps": 10**9 + 1}, "training.steps: must be less than or equal to 1000000000"),
-        ({"provenance__num_trials": 0}, "provenance.num_trials: must be greater than or equal to 1, got 0"),
         ({"provenance__seeds": []}, "provenance.seeds: "),
-        ({"init__matrix_std": 0.0}, "init.matrix_std: must be greater than 0, got 0.0"),
-        ({"fitted__value": -1.0}, "fitted.value: lr must be > 0, got -1"),
         ({"fitted__hp": "warmth"}, "fitted.value: unknown HP; "),
-        ({"fitted__optimum": 0.0}, "fitted.optimum: lr must be > 0, got 0"),
         ({"fitted__optimum_of_seeds": [0.0, 0.1]}, "fitted.optimum_of_seeds[0]: lr must be > 0, got 0"),
         (
             {"fitted__optimum_of_seeds": [0.2, 0.1]},
             "fitted.optimum_of_seeds: must be [lowest, highest], got [0.2, 0.1]",
         ),
-        (
-            {"training__schedule": {"decay": "constant", "warmup": 201}},
-            "training.schedule.warmup: the warm-up must not be longer than the run of 200 steps, got 201",
-        ),
+        ({"training__schedule": {"decay": "constant", "warmup": 201}}, "training.schedule.warmup: the warm-up must"),
         (
             {"training__schedule": {"decay": "wsd", "warmup": 100, "decay_length": 101}},
             "training.schedule.decay_length: warm-up and decay must fit in the run of 200 steps, got 100 + 101",
@@ -184,9 +172,7 @@ def test_a_written_recipe_loads_and_gives_way_to_a_newer_one(tmp_path: Path) -> 
 def test_another_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(text)
-    with pytest.raises(
-        HpxferError, match=r"must be a new file or an older recipe, got another file, or a damaged one; .* or remove it"
-    ):
+    with pytest.raises(HpxferError, match=r"must be a new file or an older recipe, got another file, or a damaged"):
         write_recipe(recipe(), path)
     assert path.read_text() == text
 
@@ -198,6 +184,18 @@ def test_places_that_hold_no_recipe_and_take_none(tmp_path: Path) -> None:
         write_recipe(recipe(), tmp_path)
     with pytest.raises(HpxferError, match="cannot be written: No such file or directory"):
         write_recipe(recipe(), tmp_path / "gone" / "recipe.yaml")
+
+
+def test_a_recipe_names_the_plug_ins_of_its_sweep() -> None:
+    """What a plug-in registers is not known without it; the recipe never imports the plug-in."""
+    made = recipe(provenance__plugins=["mine.gates"])
+    assert made.file.provenance.plugins == ("mine.gates",)
+    assert Recipe.parse(made.dump()) == made
+    assert "plugins" not in recipe().dump()
+    with pytest.raises(HpxferError) as error:
+        recipe(model__gate="mine", provenance__plugins=["mine.gates"])
+    message = str(error.value)
+    assert message.count("import the plug-in of the sweep first: mine.gates") == 1
 
 
 def test_loading_and_writing_load_no_torch_and_nothing_of_training(tmp_path: Path) -> None:
@@ -214,15 +212,3 @@ print(sorted(name for name in sys.modules if name.split(".")[0] in ("torch", "ra
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_a_recipe_names_the_plug_ins_of_its_sweep() -> None:
-    """What a plug-in registers is not known without it; the recipe never imports the plug-in."""
-    made = recipe(provenance__plugins=["mine.gates"])
-    assert made.file.provenance.plugins == ("mine.gates",)
-    assert Recipe.parse(made.dump()) == made
-    assert "plugins" not in recipe().dump()
-    with pytest.raises(HpxferError) as error:
-        recipe(model__gate="mine", provenance__plugins=["mine.gates"])
-    message = str(error.value)
-    assert message.count("import the plug-in of the sweep first: mine.gates") == 1

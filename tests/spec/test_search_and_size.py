@@ -96,16 +96,18 @@ LIST = "[{}]".format(", ".join(f"{{width: {16 * (at % 50 + 1)}, depth: {at // 50
         [("steps: 6, validation_tokens: 128", f"steps: 1000000000, validation_tokens: {2**53}"), DATA],
         [*((f"{key}: {value}", f"{key}: 999999968") for key, value in LONG.items()), DATA],
         [('data: {source: "builtin:stdlib"}', "data: {source: 'tokens:none.bin', digest: abc, vocab_size: 65536}")],
-        [("width: [16, 32]", f"a: {LIST[: LIST.index('{width: 16, depth: 5}') - 2]}]")],
-        [("seeds: 2", "seeds: 5000"), ("log2: [-8, -4]", "log2: [-12, -3]")],
+        pytest.param(
+            [("width: [16, 32]", f"a: {LIST[: LIST.index('{width: 16, depth: 5}') - 2]}]")], marks=pytest.mark.slow
+        ),
+        pytest.param([("seeds: 2", "seeds: 5000"), ("log2: [-8, -4]", "log2: [-12, -3]")], marks=pytest.mark.slow),
         [("workers: 2", "workers: 1000000000, stack_size: 1000000000")],
         [("seeds: 2", "seeds: 2\nsearch: {kind: coordinate, passes: 1000000000}")],
         [("seeds: 2", "seeds: 2\nsearch: {kind: optuna, budget: 1000, batch: 500}")],
-        [("seeds: 2", "seeds: 100\nsearch: {kind: random, points: 240}")],
+        pytest.param([("seeds: 2", "seeds: 100\nsearch: {kind: random, points: 240}")], marks=pytest.mark.slow),
     ],
     ids=lambda edits: str(edits[0][1])[-50:],
 )
-def test_what_is_within_all_limits_is_planned(
+def test_what_is_within_limits(
     edits: list[tuple[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_tiny(tmp_path, *edits)

@@ -16,7 +16,6 @@ from hpxfer.spec import yaml_file
 from hpxfer.spec.yaml_file import KeyPath, key_path, parse_yaml, read_yaml, spell, write_yaml
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
-DATA = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3))
 
 TEXT_FILE = """\
 name: a   # a comment
@@ -44,11 +43,6 @@ def test_no_text_reads_back_as_something_else(data: object) -> None:
 
 def test_what_is_written_is_quoted_for_a_reader_of_yaml_1_1_too() -> None:
     assert write_yaml(["1:20:30", "yes", "08", "1e3"]) == "- '1:20:30'\n- 'yes'\n- '08'\n- '1e3'\n"
-
-
-@given(DATA)
-def test_what_is_written_reads_back(data: object) -> None:
-    assert parse_yaml(write_yaml(data), "file").data == data
 
 
 # What is not listed as a number, a truth value or nothing is text, in YAML 1.2 as here.
@@ -115,10 +109,7 @@ def test_an_empty_file_has_no_lines() -> None:
         ("a: 1\nb: 2\na: 3\n", "file:3: a: the key stands twice, first on line 1; keep one"),
         ("a:\n  b: 1\n  b: 2\n", "file:3: a.b: the key stands twice, first on line 2; keep one"),
         ("- {x: 1}\n- {x: 1, x: 2}\n", "file:2: [1].x: the key stands twice, first on line 2; keep one"),
-        (
-            "a: [1\nb: 2\n",
-            "file:2: not valid YAML: expected ',' or ']', but got ':', got 'b: 2'; while parsing a flow ",
-        ),
+        ("a: [1\nb: 2\n", "file:2: not valid YAML: expected ',' or ']', but got ':', got 'b: 2'; while parsing a flow"),
         ("a: 1\nb: [\n", "file:3: not valid YAML: expected the node content, but found '<stream end>', got the end of"),
         ("a:\n\tb: 1\n", "file:2: not valid YAML: found character '\\t' that cannot start any token, got '\\tb: 1'"),
         ("a: *x\n", "file:1: not valid YAML: found undefined alias 'x', got 'a: *x'"),
@@ -132,9 +123,6 @@ def test_an_empty_file_has_no_lines() -> None:
         ("a: !!float x\n", "file:1: a: must be a number after !!float, got 'x'; take the tag out"),
         ("a: !!null x\n", "file:1: a: must be null after !!null, got 'x'; take the tag out"),
         ("a: !!timestamp x\n", "file:1: a: unknown tag !!timestamp; take it out, or quote the value"),
-        ("a: !!binary aGk=\n", "file:1: a: unknown tag !!binary"),
-        ("a: !!set {b}\n", "file:1: a: unknown tag !!set"),
-        ("a: !!omap [b: 1]\n", "file:1: a: unknown tag !!omap"),
         ("a: !mine {b: 1}\n", "file:1: a: unknown tag !mine"),
         ("!!timestamp a: 1\n", "file:1: unknown tag !!timestamp"),
         ('a: 1\nb: "\\UFFFFFFFF"\n', "file:2: not valid YAML: a number or an escape is too large"),
@@ -144,7 +132,6 @@ def test_an_empty_file_has_no_lines() -> None:
         ("a: <<\n", "file:1: a: unknown tag !!merge; take it out, or quote the value"),
         (f"a: 1\nb: {'7' * 5000}\n", f"file:2: b: must have at most 250 digits, got {'7' * 77}..."),
         (f"a: 0x{'f' * 5000}\n", f"file:1: a: must have at most 250 digits, got 0x{'f' * 75}..."),
-        (f"a: 0o{'7' * 5000}\n", "file:1: a: must have at most 250 digits"),
         (f"? {'7' * 5000}\n: 1\n", "file:1: must have at most 250 digits"),
         (f"? {'k' * 50_000}\n: !!bool x\n", f"file:2: {'k' * 157}...: must be true or false"),
     ],

@@ -205,11 +205,9 @@ def test_findings_without_the_new_numbers_have_a_headline() -> None:
 )
 def test_a_regret_is_a_loss_given_up_and_never_negative(found: ShapeFinding, nats: str, words: str) -> None:
     assert (regret_number_text(found), regret_text(found, NATS)) == (nats, words)
-
-
-def test_a_regret_is_compared_with_what_one_octave_costs() -> None:
-    assert "20% of what one octave costs" in regret_text(shape(128.0, 0.01, regret_octave_share=0.2), NATS)
-    assert "3.4 times what one octave costs" in regret_text(shape(128.0, 0.1, regret_octave_share=3.43), NATS)
+    of_octave = {0.2: "20% of what one octave costs", 3.43: "3.4 times what one octave costs"}
+    for share, said in of_octave.items():
+        assert said in regret_text(shape(128.0, 0.01, regret_octave_share=share), NATS)
 
 
 def test_a_move_names_its_ends_octaves_and_confidence() -> None:
@@ -218,10 +216,8 @@ def test_a_move_names_its_ends_octaves_and_confidence() -> None:
     assert "by +1.20 octaves or more (95%)" in str(move_text(beyond))
     below = replace(MINE, move=Move(octaves=-2.0, low=None, high=-1.2, scales=(32.0, 128.0), is_line=True))
     assert "by -1.20 octaves or less (95%)" in str(move_text(below))
-    assert (
-        move_text(replace(MINE, move=Move(octaves=0.0, low=None, high=None, scales=(32.0, 128.0), is_line=True)))
-        is None
-    )
+    unknown = Move(octaves=0.0, low=None, high=None, scales=(32.0, 128.0), is_line=True)
+    assert move_text(replace(MINE, move=unknown)) is None
 
 
 @pytest.mark.parametrize(
@@ -358,12 +354,9 @@ def test_a_frame_has_one_row_per_axis_parameterization_and_shape() -> None:
 SQUARED = JudgedLoss(unit="squared error")
 
 
-def test_a_loss_is_written_in_its_unit() -> None:
+def test_losses_and_columns_of_data_name_the_unit() -> None:
     assert (NATS.level(3.14159), NATS.amount(0.0171)) == ("3.1416 nats", "0.017 nats")
     assert (SQUARED.level(0.5), SQUARED.amount(0.0171)) == ("0.5000 squared error", "0.017 squared error")
-
-
-def test_columns_of_data_name_the_unit() -> None:
     assert (NATS.column("mean_nats"), SQUARED.column("mean_nats")) == ("mean_nats", "mean_squared_error")
     assert SQUARED.column("log2_lr") == "log2_lr"
 

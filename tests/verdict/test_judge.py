@@ -33,6 +33,10 @@ def test_a_transferring_sweep_transfers_and_its_drifting_control_drifts() -> Non
     assert ours.verdict == "transfers"
     assert control.verdict == "drifts"
     assert "control sp drifts (worst shape width 128: loss given up 0.1" in reasons(ours)
+    assert verdict_line(ours).startswith("completep-moe: transfers (")
+    assert (there(ours.control).verdict, there(ours.control).worst_shape) == ("drifts", "w128")
+    assert there(ours.control).worst_regret_nats == control.shapes[-1].regret_nats
+    assert (ours.to_add, control.control, control.lacks_control) == ((), None, False)
     assert "control" not in reasons(control)
     assert "width 128: loss given up" in reasons(control)
     assert there(ours.drift).octaves_per_doubling == pytest.approx(0.0, abs=0.05)
@@ -45,18 +49,6 @@ def test_no_control_is_said_first() -> None:
     assert verdict_line(found).startswith("completep-moe: transfers, no control (")
     assert "no control (sp) in this sweep" in reasons(found)
     assert [more.parameterization for more in found.to_add] == ["sp"]
-
-
-def test_a_control_is_in_the_verdict_and_not_in_its_own() -> None:
-    frame = line({**STAYS, **MOVES})
-    ours, control = finding(frame), finding(frame, "sp")
-    assert verdict_line(ours).startswith("completep-moe: transfers (")
-    assert ours.to_add == ()
-    assert ours.control is not None
-    assert (ours.control.verdict, ours.control.worst_shape) == ("drifts", "w128")
-    assert ours.control.worst_regret_nats == control.shapes[-1].regret_nats
-    assert control.control is None
-    assert not control.lacks_control
 
 
 def test_a_control_that_was_not_run_is_said_first() -> None:
@@ -79,13 +71,14 @@ def test_arms_of_a_name_have_their_own_control_or_else_the_plain_one() -> None:
     """With the tuned constants nothing moves. The control under the default constants is not beside them."""
     stays, moves = STAYS["completep-moe"], MOVES["sp"]
     frame = line({"completep-moe": stays, "sp": moves, "completep-moe (tuned)": stays, "sp (tuned)": stays})
-    plain, tuned = finding(frame), finding(frame, "completep-moe (tuned)")
+    report = report_line(frame, sweep="planted", hp="lr")
+    found = {finding.parameterization: finding for finding in report.findings}
+    plain, tuned = found["completep-moe"], found["completep-moe (tuned)"]
     assert (there(plain.control).parameterization, there(plain.control).verdict) == ("sp", "drifts")
     assert (there(tuned.control).parameterization, there(tuned.control).verdict) == ("sp (tuned)", "transfers")
     assert "this axis does not tell them apart" in reasons(tuned)
     assert "this axis does not tell them apart" not in reasons(plain)
-    assert [finding(frame, name).is_control for name in ("sp", "sp (tuned)")] == [True, True]
-    report = report_line(frame, sweep="planted", hp="lr")
+    assert [found[name].is_control for name in ("sp", "sp (tuned)")] == [True, True]
     assert "With sp you would lose" in report.headline
     assert "With sp (tuned) it transfers too" in report.headline
     alone = there(finding(line({"completep-moe (tuned)": stays, "sp": moves}), "completep-moe (tuned)").control)
@@ -150,9 +143,8 @@ def test_regret_in_units_of_the_seed_noise() -> None:
     control = finding(line(MOVES, noise=0.002, seeds=4), "sp")
     assert control.noise_nats == pytest.approx(0.002, rel=0.3)
     top = control.shapes[-1]
-    assert top.regret_noise_units == pytest.approx(
-        there(top.regret_nats) / control.noise_nats, rel=0.3
-    )  # of its own noise
+    of_its_own_noise = there(top.regret_nats) / control.noise_nats
+    assert top.regret_noise_units == pytest.approx(of_its_own_noise, rel=0.3)
     assert top.regret_se_nats == pytest.approx(0.002 * math.sqrt(math.pi / 2 * (1 / 4 + 1 / 4)), rel=0.4)
 
 
@@ -165,9 +157,7 @@ def test_regret_in_units_of_the_seed_noise() -> None:
         (0.65, "drifts", "differ by 1 octave or more"),
     ],
 )
-def test_one_octave_over_the_measured_scales_is_the_limit_of_a_move(
-    per_doubling: float, verdict: str, why: str
-) -> None:
+def test_one_octave_over_the_scales_is_the_limit_of_a_move(per_doubling: float, verdict: str, why: str) -> None:
     """The basin is so flat that no regret tells."""
     optima: Optima = {"completep-moe": lambda doublings: -6.0 - per_doubling * doublings}
     ours = finding(line(optima, curvature=0.004, noise=2e-4, seeds=3))
@@ -209,9 +199,7 @@ def believed(
         (believed(0.0, moved=0.5, over=0.5), 0.02, "undecided", "perhaps over the limit"),
     ],
 )
-def test_a_verdict_is_said_once_the_chance_of_being_wrong_is_small(
-    found: Finding, error: float, verdict: str, why: str
-) -> None:
+def test_a_verdict_is_said_once_it_is_hardly_wrong(found: Finding, error: float, verdict: str, why: str) -> None:
     """Two likely statements are no sure one. A regret within two errors was not measured, whatever the draws say."""
     said, reasons = judge(replace(found, error=error))
     assert said == verdict
@@ -355,6 +343,7 @@ def test_no_result_at_the_transferred_hp_cannot_transfer(status: str) -> None:
 
 
 def test_a_shape_without_results_cannot_transfer_and_the_rest_is_still_said() -> None:
+    assert finding(with_status(line(MOVES), "missing", scale=64.0), "sp").verdict == "drifts"
     ours = finding(with_status(line(STAYS), "missing", scale=128.0))
     assert ours.verdict == "undecided"
     assert "width 128: no results" in ours.reasons
@@ -366,10 +355,6 @@ def test_one_missing_seed_far_from_the_optimum_is_a_note() -> None:
     ours = finding(with_status(line(STAYS), "failed", scale=64.0, value=2.0**-9, seed=1))
     assert ours.verdict == "transfers"
     assert "1 of 36 trials have no result" in ours.reasons
-
-
-def test_a_drift_shows_through_missing_shapes() -> None:
-    assert finding(with_status(line(MOVES), "missing", scale=64.0), "sp").verdict == "drifts"
 
 
 def test_a_sweep_without_base_or_without_other_shapes_is_undecided() -> None:

@@ -66,17 +66,13 @@ def test_failed_and_missing_are_no_data_and_diverged_is_data() -> None:
     assert (found.num_missing, found.num_diverged, found.num_trials) == (3, 2, 12)
 
 
-def test_a_diverged_row_is_censored_even_if_it_carries_a_loss() -> None:
+def test_a_diverged_row_is_censored_even_with_a_loss_and_a_finished_one_without_it_is_no_data() -> None:
     frame = line(STAYS, scales=(32.0,), seeds=1)
     frame.loc[0, "status"] = "diverged"
+    frame.loc[1, "loss"] = math.nan
     assert math.isfinite(frame.loc[0, "loss"])
-    assert rows_of(frame)[0].cells[0].censored
-
-
-def test_a_finished_row_without_the_judged_loss_is_no_data() -> None:
-    frame = line(STAYS, scales=(32.0,), seeds=1)
-    frame.loc[0, "loss"] = math.nan
-    assert rows_of(frame)[0].cells[0].median is None
+    first, second, *_ = rows_of(frame)[0].cells
+    assert (first.censored, second.median) == (True, None)
 
 
 def test_a_frame_that_is_no_line_is_refused() -> None:
@@ -120,7 +116,6 @@ def shape(*cells: list[float], x: Floats | None = None) -> Measured:
     levels=st.lists(st.floats(-2, 2), min_size=3, max_size=3),
     holes=st.sets(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=3),
 )
-@settings(deadline=None, max_examples=examples(30))
 def test_the_level_of_a_seed_changes_no_difference_of_means(levels: list[float], holes: set[tuple[int, int]]) -> None:
     """A cell that lacks a seed is not shifted by what the seed adds to the other cells."""
     loss = parabola(noise=0.0, shapes=1)
@@ -131,15 +126,6 @@ def test_the_level_of_a_seed_changes_no_difference_of_means(levels: list[float],
         return
     assert plain.mean_K - plain.mean_K[0] == pytest.approx(3 + 0.02 * (X + 6.2) ** 2 - 3 - 0.02 * 2.8**2, abs=1e-9)
     assert leveled.mean_K - leveled.mean_K[0] == pytest.approx(plain.mean_K - plain.mean_K[0], abs=1e-4)
-
-
-def test_a_missing_lucky_seed_does_not_move_the_mean_of_its_cell() -> None:
-    mean = np.array([4.0, 1.0, 0.0, 1.0, 4.0])
-    whole = mean[:, None] + np.array([-0.5, 0.2, 0.3])
-    hole = whole.copy()
-    hole[1, 0] = NAN
-    assert shape(*hole.tolist()).mean_K == pytest.approx(mean, abs=1e-3)
-    assert float(np.nanmean(hole[1])) == pytest.approx(1.25)  # what the mean of the cell alone would say
 
 
 def test_a_seed_that_diverged_makes_its_cell_unstable_and_half_of_them_diverged() -> None:
@@ -173,14 +159,6 @@ def test_the_fitted_cells_are_those_near_the_lowest_one() -> None:
     assert coarse[found.cells_N].tolist() == [2.0, 4.0, 6.0, 8.0, 10.0]
 
 
-def test_nothing_stable_leaves_no_cells() -> None:
-    for cells in ([[INF]] * 3, [[NAN]] * 3):
-        found = shape(*cells)
-        assert (found.lowest, found.cells_N.size) == (None, 0)
-    one = shape([INF], [2.0], [NAN])
-    assert (one.lowest, one.cells_N.tolist()) == (1, [1])
-
-
 def test_a_cell_that_blew_up_is_a_wall_and_a_steep_side_is_none() -> None:
     u = np.arange(7.0) - 3.1
     assert shape(*(3 + 0.02 * u**2)[:, None].tolist()).wall is None
@@ -199,10 +177,6 @@ def test_a_cell_that_blew_up_is_a_wall_and_a_steep_side_is_none() -> None:
 def test_noise_alone_rarely_makes_a_wall() -> None:
     walls = [found.wall is not None for luck in range(100) for found in all_of(parabola(noise=0.002, luck=luck))]
     assert np.mean(walls) < 0.05
-
-
-def test_of_equal_means_the_smallest_hp_is_the_lowest() -> None:
-    assert shape([3.0], [2.0], [2.0], [3.0]).lowest == 1
 
 
 @given(
@@ -242,9 +216,7 @@ def doubtful(loss_IKS: Floats) -> list[tuple[int, int]]:
     return [(i, k) for i, found in enumerate(all_of(loss_IKS)) for k in np.flatnonzero(found.doubt_K).tolist()]
 
 
-@pytest.mark.parametrize("nats", [-2.0, -0.3, 0.3, 2.0, 1e9])
-@pytest.mark.parametrize("k", [0, 3, 6])
-@pytest.mark.parametrize("seeds", [3, 4, 6])
+@pytest.mark.parametrize(("nats", "k", "seeds"), [(-2.0, 0, 3), (-0.3, 3, 4), (0.3, 6, 6), (2.0, 0, 4), (1e9, 3, 3)])
 def test_the_majority_of_seeds_wins_in_either_direction(nats: float, k: int, seeds: int) -> None:
     loss = parabola(seeds=seeds)
     loss[1, k, 2] += nats
@@ -314,7 +286,6 @@ def test_seeds_far_up_a_wall_differ_and_are_in_doubt() -> None:
 
 
 @given(levels=st.lists(st.floats(-2, 2), min_size=3, max_size=3), luck=st.integers(0, 50))
-@settings(deadline=None, max_examples=examples(30))
 def test_the_level_of_a_seed_makes_no_run_odd(levels: list[float], luck: int) -> None:
     loss = parabola(luck=luck)
     loss[0, 2, 1] -= 0.4

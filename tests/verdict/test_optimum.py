@@ -58,18 +58,13 @@ def test_a_parabola_gives_back_its_vertex(planted: float) -> None:
     found = of_one_seed([3 + 0.1 * (e - planted) ** 2 for e in GRID], GRID)
     assert (found.kind, found.bracketed) == ("interior", True)
     assert abs((found.log2_value or 0.0) - planted) <= 0.5 + 1e-9
-
-
-def test_a_parabola_on_an_uneven_grid_gives_back_its_vertex() -> None:
-    x = [-7.0, -6.5, -4.0]
-    assert vertex(x, [(e + 6.4) ** 2 for e in x]) == pytest.approx(-6.4, abs=1e-9)
+    uneven = [at - 1.0, at - 0.5, at + 2.0]
+    assert vertex(uneven, [(e - at + 0.4) ** 2 for e in uneven]) == pytest.approx(at - 0.4, abs=1e-9)
 
 
 @given(rises=st.tuples(st.floats(0.01, 5), st.floats(0.0, 5)), gaps=st.tuples(st.floats(0.1, 3), st.floats(0.1, 3)))
 @settings(deadline=None, max_examples=examples(60))
-def test_a_vertex_lies_between_the_middles_of_its_neighbors(
-    rises: tuple[float, float], gaps: tuple[float, float]
-) -> None:
+def test_a_vertex_lies_between_middles_of_neighbors(rises: tuple[float, float], gaps: tuple[float, float]) -> None:
     at = vertex([-gaps[0], 0.0, gaps[1]], [rises[0], 0.0, rises[1]])
     assert -gaps[0] / 2 - 1e-9 <= at <= gaps[1] / 2 + 1e-9
 
@@ -87,6 +82,7 @@ def test_a_vertex_lies_between_the_middles_of_its_neighbors(
         ([None] * 5, "none", None, False),
         ([4.0, 3.0, 3.0, 4.0, 5.0], "interior", -3.0, True),
         ([4.0, 3.0, None, 4.0, 5.0], "interior", -3.0, False),
+        ([None, 4.0, 3.0, 4.0, 5.0], "interior", -2.0, True),
         ([None, 3.0, 4.0, 5.0, 6.0], "lower_edge", -3.0, False),
         ([4.0, 3.0, 2.0, 3.0, None], "interior", -2.0, True),
         ([5.0, 4.0, 3.0, 2.0, None], "upper_edge", -1.0, False),
@@ -97,23 +93,16 @@ def test_kinds(losses: list[float | None], kind: str, log2_value: float | None, 
     assert (found.kind, found.log2_value, found.bracketed) == (kind, log2_value, bracketed)
 
 
-def test_interior_needs_a_rise_on_both_sides_of_the_lowest_cell() -> None:
-    """Losses that rise from an edge have their optimum at that edge, however steep or bent they are."""
-    for losses in ([3.00, 3.07, 3.60, 5.0, 5.4, 5.5], [3.00, 3.02, 3.10, 3.5, 5.0, 5.5]):
-        assert of_one_seed(losses, GRID).kind == "lower_edge"
-        assert of_one_seed(losses[::-1], GRID).kind == "upper_edge"
-    assert of_one_seed([3.02, 3.00, 3.03, 3.19, 3.82, 5.0], GRID).kind == "interior"
-
-
-def test_too_few_points_say_so() -> None:
-    found = of_one_seed([3.0, 2.0, INF, None, INF])
-    assert found.open_because == "2 HP values have a finite loss, 3 are needed"
-    assert of_one_seed([3.0, None, INF, None, INF]).open_because == "1 HP value has a finite loss, 3 are needed"
-
-
-def test_a_neighbor_without_a_result_leaves_the_optimum_open() -> None:
-    assert of_one_seed([4.0, 3.0, None, 4.0, 5.0]).open_because == "HP 0.25 next to the best one has no result"
-    assert of_one_seed([None, 4.0, 3.0, 4.0, 5.0]).bracketed
+@pytest.mark.parametrize(
+    ("losses", "why"),
+    [
+        ([3.0, 2.0, INF, None, INF], "2 HP values have a finite loss, 3 are needed"),
+        ([3.0, None, INF, None, INF], "1 HP value has a finite loss, 3 are needed"),
+        ([4.0, 3.0, None, 4.0, 5.0], "HP 0.25 next to the best one has no result"),
+    ],
+)
+def test_why_an_optimum_is_open(losses: list[float | None], why: str) -> None:
+    assert of_one_seed(losses).open_because == why
 
 
 @given(losses=st.lists(st.one_of(st.floats(1.0, 10.0), st.just(INF), st.none()), min_size=5, max_size=5))
@@ -137,10 +126,6 @@ def test_the_spread_is_over_the_optima_of_single_seeds() -> None:
     found = of_frame(frame)
     assert (found.log2_value, found.grid_value) == (-6.0, 2.0**-6)
     assert (found.seed_low_log2, found.seed_high_log2) == (pytest.approx(-6.4), pytest.approx(-6.1))
-
-
-def test_one_seed_has_no_spread() -> None:
-    assert of_frame(line(STAYS, scales=(32.0,), seeds=1)).seed_low_log2 is None
 
 
 def test_the_range_is_that_of_cells_with_a_result() -> None:
@@ -239,6 +224,7 @@ def test_intervals_cover_where_a_seed_s_luck_is_smooth() -> None:
 
 
 def test_one_seed_has_an_optimum_and_no_interval() -> None:
+    assert of_frame(line(STAYS, scales=(32.0,), seeds=1)).seed_low_log2 is None
     for optimum in optima(STAYS, seeds=1):
         assert optimum.log2_value == pytest.approx(-6.2, abs=0.2)
         assert (optimum.se_log2, optimum.low_log2, optimum.high_log2) == (None, None, None)
@@ -298,11 +284,7 @@ def test_a_cell_that_measured_lower_by_far_is_the_best_whatever_the_basin_says()
 
 
 def test_widths_and_edges() -> None:
-    report = report_line(
-        line({**STAYS, **MOVES}, noise=1e-4, curvature=0.0075, diverges_above=1.9),
-        sweep="x",
-        hp="lr",
-    )
+    report = report_line(line({**STAYS, **MOVES}, noise=1e-4, curvature=0.0075, diverges_above=1.9), sweep="x", hp="lr")
     shape = report.findings[0].shapes[0]
     assert shape.width_quarter_octaves == pytest.approx(2 * math.sqrt(0.0025 * 3.0 / 0.0075), rel=0.05)
     assert shape.width_one_octaves is None  # four octaves: more than lie on both sides

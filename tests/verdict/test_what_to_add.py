@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from planted_sweeps import cell_of
 from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2
 from hpxfer.verdict.drift import Move
 from hpxfer.verdict.findings import Addition, Finding
-from hpxfer.verdict.lattice import MIN_GAP, between, beyond, step_at, value_text
+from hpxfer.verdict.lattice import MIN_GAP, between, beyond, step_at
 from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses, loss_grids
 from hpxfer.verdict.row_needs import MAX_STEPS
 from hpxfer.verdict.transfer import find
@@ -29,9 +30,7 @@ def logs(*values: float) -> list[float]:
 
 
 @given(start=st.integers(-20, 4), step=st.sampled_from([0.5, 1.0, 1.5, 2.0]), num=st.integers(2, 8))
-def test_a_grid_of_powers_of_two_gets_whole_steps_beyond_it_and_halves_between(
-    start: int, step: float, num: int
-) -> None:
+def test_a_grid_of_powers_gets_whole_steps_beyond_it_and_halves_between(start: int, step: float, num: int) -> None:
     row = [start + step * k for k in range(num)]
     assert logs(*beyond(row, 2, upper=True)) == pytest.approx([row[-1] + step, row[-1] + 2 * step])
     assert logs(*beyond(row, 2, upper=False)) == pytest.approx([row[0] - 2 * step, row[0] - step])
@@ -61,13 +60,6 @@ def test_a_value_between_two_is_well_within_them(low: float, factor: float) -> N
     assert 0.35 < math.log2(value / low) / math.log2(factor) < 0.65
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(2.0**-6, "2^-6"), (2.0**-6.5, "2^-6.5"), (0.003, "0.003"), (1.0, "2^0"), (0.1, "0.1")]
-)
-def test_values_are_written_as_the_grid_means_them(value: float, text: str) -> None:
-    assert value_text(value) == text
-
-
 @pytest.mark.parametrize("row", [(LEAST_LOG2, MOST_LOG2), (LEAST_LOG2, -3.32), (-3.32, MOST_LOG2)])
 def test_the_widest_row_of_legal_values_has_finite_values_beyond_it(row: tuple[float, ...]) -> None:
     values = [value for upper in (False, True) for value in beyond(row, MAX_STEPS, upper=upper)]
@@ -91,12 +83,6 @@ def test_a_base_on_the_edge_asks_for_values_beyond_it() -> None:
     assert wider.verdict == "transfers"
 
 
-def test_a_missing_cell_is_named() -> None:
-    found = finding(with_status(line(STAYS), "missing", scale=64.0, value=2.0**-6))
-    text = "the trials without a result of HP value 2^-6 at width 64"
-    assert found.to_add == (Addition(text=text, values=(2.0**-6,), scales=(64.0,)),)
-
-
 def test_a_transferred_hp_that_was_never_run_elsewhere_is_the_first_thing_to_add() -> None:
     """Each shape has a grid of its own. No number of seeds measures what the base's best HP costs there."""
     frame = line(STAYS, seeds=3)
@@ -115,8 +101,8 @@ def test_a_wide_grid_with_one_seed_asks_for_seeds_as_nothing_is_known_of_noise()
 
 
 def test_seeds_that_will_probably_not_decide_are_called_so() -> None:
-    (grid,) = loss_grids(line(STAYS, grid=FINE, seeds=3, noise=0.005))
-    (more,) = what_to_add(replace(find([grid])[0], transfer_chance=0.6), grid)
+    grid, found = fine()
+    (more,) = what_to_add(replace(found, transfer_chance=0.6), grid)
     assert more.text == "12 seeds instead of 3 at every shape, which will probably not decide"
 
 
@@ -155,6 +141,12 @@ def test_too_few_points_for_a_parabola_ask_for_more(frame: pd.DataFrame, values:
 FINE = tuple(float(x) for x in np.arange(-9.0, -3.5, 0.5))  # no gap of it is halved again
 
 
+@cache
+def fine(seeds: int = 3) -> tuple[LossGrid, Finding]:
+    (grid,) = loss_grids(line(STAYS, grid=FINE, seeds=seeds, noise=0.005))
+    return grid, find([grid])[0]
+
+
 @pytest.mark.parametrize(
     ("chance", "seeds", "more"),
     [
@@ -166,15 +158,13 @@ FINE = tuple(float(x) for x in np.arange(-9.0, -3.5, 0.5))  # no gap of it is ha
     ],
 )
 def test_seeds_follow_from_how_sure_the_verdict_is(chance: float, seeds: int, more: int) -> None:
-    (grid,) = loss_grids(line(STAYS, grid=FINE, seeds=seeds, noise=0.005))
-    found = replace(find([grid])[0], transfer_chance=chance)
-    assert [addition.seeds for addition in what_to_add(found, grid)] == [more]
+    grid, found = fine(seeds)
+    assert [addition.seeds for addition in what_to_add(replace(found, transfer_chance=chance), grid)] == [more]
 
 
 def test_seeds_follow_from_how_far_a_regret_is_from_its_limit() -> None:
     """The middle of the interval is half a limit away, and its half is as much as the limit: four times the seeds."""
-    (grid,) = loss_grids(line(STAYS, grid=FINE, seeds=3, noise=0.005))
-    found = find([grid])[0]
+    grid, found = fine()
     limit = found.shapes[2].limit_nats or 0.0
     doubtful = replace(found.shapes[2], regret_low_nats=-0.5 * limit, regret_high_nats=1.5 * limit, over_chance=0.2)
     found = replace(found, shapes=(*found.shapes[:2], doubtful), transfer_chance=0.8)
@@ -184,15 +174,13 @@ def test_seeds_follow_from_how_far_a_regret_is_from_its_limit() -> None:
 @pytest.mark.parametrize(("share", "seeds"), [(1.2, 7), (1.5, 11), (2.0, 12)])
 def test_an_error_above_the_limit_asks_for_the_seeds_that_lower_it(share: float, seeds: int) -> None:
     """`share` is 2 standard errors over the limit. 12 of 3 is the most that a follow-up asks for."""
-    (grid,) = loss_grids(line(STAYS, grid=FINE, seeds=3, noise=0.005))
-    found = find([grid])[0]
+    grid, found = fine()
     shapes = tuple(replace(shape, regret_se_nats=(shape.limit_nats or 0.0) * share / 2) for shape in found.shapes)
     assert [more.seeds for more in what_to_add(replace(found, shapes=shapes), grid)] == [seeds]
 
 
 def test_an_error_far_above_the_limit_asks_for_no_seeds() -> None:
-    (grid,) = loss_grids(line(STAYS, grid=FINE, seeds=3, noise=0.005))
-    found = find([grid])[0]
+    grid, found = fine()
     shapes = tuple(replace(shape, regret_se_nats=3 * (shape.limit_nats or 0.0)) for shape in found.shapes)
     (none,) = what_to_add(replace(found, shapes=shapes), grid)
     assert none == Addition(text=none.text)
@@ -243,10 +231,11 @@ def test_equal_losses_at_the_lower_end_ask_for_lower_values_only() -> None:
 def test_an_unfinished_sweep_is_finished_before_anything_else_is_added() -> None:
     frame = with_status(line(STAYS, noise=0.08), "missing", scale=32.0, value=2.0**-7)
     found = finding(with_status(frame, "missing", scale=64.0, value=2.0**-6))
-    assert [addition.text for addition in found.to_add] == [
-        "the trials without a result of HP value 2^-7 at width 32",
-        "the trials without a result of HP value 2^-6 at width 64",
-    ]
+    text = "the trials without a result of HP value 2^-{} at width {}"
+    assert found.to_add == tuple(
+        Addition(text=text.format(power, width), values=(2.0**-power,), scales=(float(width),))
+        for power, width in ((7, 32), (6, 64))
+    )
 
 
 Truth = Callable[[float, float], float]  # (doublings of the scale, log2 HP) -> loss without noise, +inf if it diverges

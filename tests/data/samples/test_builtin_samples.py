@@ -49,39 +49,15 @@ def test_a_sample_is_a_function_of_its_number(name: str) -> None:
             assert np.array_equal(one[begin:end], other)
 
 
-def test_images_are_normalized_to_about_mean_zero_and_variance_one() -> None:
-    x, y = shapes.draw("train 0", 0, 20_000, EVERY)
-    assert abs(x.mean() - shapes.MEAN) < 1
-    assert abs(x.std() - shapes.STD) < 1
-    counts = np.bincount(y, minlength=100)
-    assert counts.min() > 200 - 6 * 200**0.5  # six standard deviations of a class
-    assert counts.max() < 200 + 6 * 200**0.5
-
-
-def test_a_class_looks_like_itself() -> None:
-    """The mean images of two halves of a class are closer than those of two classes."""
-    x, y = shapes.draw("train 0", 0, 20_000, EVERY)
-    means = np.array([[x[y == c][half::2].mean(axis=0) for half in (0, 1)] for c in EVERY])
-    distance = ((means[:, None, 0] - means[None, :, 1]) ** 2).sum(axis=-1)
-    assert (distance.argmin(axis=1) == np.arange(100)).sum() >= 95  # a few classes are alike
-
-
 def test_chosen_classes_keep_their_look() -> None:
     x, y = shapes.draw("train 0", 0, 4000, (7, 3))
     every_x, every_y = shapes.draw("train 0", 0, 20_000, EVERY)
+    assert abs(every_x.mean() - shapes.MEAN) < 1
+    assert abs(every_x.std() - shapes.STD) < 1
     for place, label in enumerate((7, 3)):
         near = ((x[y == place].mean(axis=0) - every_x[every_y == label].mean(axis=0)) ** 2).mean()
         far = ((x[y == place].mean(axis=0) - every_x[every_y == 50].mean(axis=0)) ** 2).mean()
         assert near < far / 4
-
-
-def test_inputs_of_teachers_are_gaussian() -> None:
-    x, _ = teacher.polynomial("train 0", 0, 20_000, ())
-    assert np.allclose(x.mean(axis=0), 0, atol=0.05)
-    assert np.allclose(np.cov(x.T), np.eye(20), atol=0.06)
-    kurtosis = (x.astype(np.float64) ** 4).mean()
-    assert kurtosis == pytest.approx(2.9, abs=0.05)  # of twelve uniform numbers; 3 of a Gaussian one
-    assert abs(x).max() < 6
 
 
 def test_the_polynomial_is_that_of_its_page() -> None:

@@ -49,9 +49,7 @@ def raw(data: SampleData, batch: np.ndarray) -> np.ndarray:
     test=st.sampled_from([0, 50]),
     seed=st.integers(0, 2**32),
 )
-def test_an_epoch_visits_every_sample_once_and_no_held_out_one(
-    batch: int, validation: int, train: int, test: int, seed: int
-) -> None:
+def test_an_epoch_visits_each_sample_once(batch: int, validation: int, train: int, test: int, seed: int) -> None:
     num_held = batch * validation
     if not test:
         train += num_held
@@ -212,9 +210,7 @@ def test_what_a_setting_cannot_open(
         open_data(replace(setting, **changed))
 
 
-def test_without_a_test_split_the_held_out_samples_are_not_trained_on(
-    tmp_path: Path, make_setting: Callable[..., Setting]
-) -> None:
+def test_without_a_test_split_held_out_ones_are_kept(tmp_path: Path, make_setting: Callable[..., Setting]) -> None:
     setting = make_setting(mnist(tmp_path, test=0), steps=8)
     open_data(setting)
     with pytest.raises(HpxferError, match="at least 44 training samples for 9 steps of 4 and 8 for validation, got 40"):
