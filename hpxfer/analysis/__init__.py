@@ -6,9 +6,8 @@ followup    the sweep that would decide an undecided verdict
 analyze     all of it
 """
 
-from hpxfer.analysis.analyze import Analysis, analyze, analyze_lines
+from hpxfer.analysis.analyze import Analysis, analyze, analyze_lines, transfer_report
 from hpxfer.analysis.followup import FollowUp, followup_sweep
-from hpxfer.analysis.report import transfer_report
 from hpxfer.analysis.statistics import Inputs, Statistic, register_statistic
 from hpxfer.verdict.drift import Drift
 from hpxfer.verdict.findings import Finding, ShapeFinding

@@ -2,29 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.analysis.diverged import all_diverged
+import pandas as pd
+
 from hpxfer.analysis.followup import FollowUp, followup_sweep
 from hpxfer.analysis.references import References
-from hpxfer.analysis.report import judged_line
 from hpxfer.analysis.statistics import STATISTICS, Inputs
 from hpxfer.analysis.statistics.answers import answers_of
 from hpxfer.analysis.statistics.reference_arm import chosen_arm
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host.output import json_ready
 from hpxfer.search.verdict_rules import judged_by
+from hpxfer.spec.blocks import model_roles
+from hpxfer.spec.load import used_rows
 from hpxfer.spec.yaml_file import YamlFile, read_yaml
 from hpxfer.store import SWEEP_FILE
-from hpxfer.verdict.loss import NATS, JudgedLoss
-from hpxfer.verdict.report import JudgedLine, TransferReport
+from hpxfer.trial import Trial, base_hps
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
+from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line
 from hpxfer.verdict.rules import Rules
 from hpxfer.verdict.thresholds import CONTROL
 
 if TYPE_CHECKING:
     from hpxfer.results import Results
+
+
+def transfer_report(results: Results, hp: str | None = None, loss: str | None = None) -> TransferReport:
+    """Return the report on one HP of a sweep. By default the sweep names the HP, and the loss it is judged by."""
+    spec = results.spec
+    hp, judged = hp or spec.judged_hp, judged_by(spec, loss)
+    return judged_line(results, results.line(hp, judged.name), hp, judged).report
+
+
+def judged_line(results: Results, line: pd.DataFrame, hp: str, loss: JudgedLoss) -> JudgedLine:
+    """Return the report on a line of a sweep, with its estimates."""
+    differ = partial(difference_at_base, results)
+    return judge_line(line, sweep=results.name, hp=hp, loss=loss, rules=results.rules, differ=differ)
+
+
+MOST = 2  # differences that a sentence lists
+NUMBERS = ("init_std", "lr", "forward", "weight_decay", "eps")  # of a role, in the order in which they are listed
+
+
+def difference_at_base(results: Results, one: str, other: str) -> str | None:
+    """Return in words what differs between the base models of two arms, e.g. `router init_std 0 against 0.02`.
+
+    None if no number that a table resolves differs, and if the table of a plug-in is not registered here.
+    """
+    if results.spec.trainer is not None:
+        return "your trainer scales them in its own ways"
+    try:
+        found = list(_differences(results, *(_at_base(results, label) for label in (one, other))))
+    except HpxferError:
+        return None
+    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
+    return ", ".join(found[:MOST]) + more if found else None
+
+
+def _at_base(results: Results, label: str) -> Trial:
+    """Return a trial of an arm at the base, which may be another shape than the sweep's."""
+    part, choice = results.expansion.arms[label]
+    shape = part.spec.base_shape
+    if results.base is not None:
+        axis = next(axis for axis in part.axes if axis.name == results.base.axis)
+        shape = next(point.shape for point in axis.points if axis.label(point.shape) == results.base.shape)
+    return part.trial(choice, shape, base_hps(part.spec), part.spec.seeds[0])
+
+
+def _differences(results: Results, one: Trial, other: Trial) -> Iterator[str]:
+    yield from _unequal("", asdict(one.structure()), asdict(other.structure()))
+    yield from _unequal("", {"ties": one.setting.ties}, {"ties": other.setting.ties})
+    sides = one.resolved(), other.resolved()
+    for name in NUMBERS:
+        for role in model_roles(one.shape, results.spec.model):
+            numbers = ({name: getattr(side[role], name)} for side in sides if role in side)
+            yield from _unequal(f"{role} ", *numbers)
+    yield from _unequal("", asdict(one.globals()), asdict(other.globals()))
+
+
+def _unequal(of: str, here: Mapping[str, Any], there: Mapping[str, Any] | None = None) -> Iterator[str]:
+    for name, value in here.items():
+        if there is not None and value != there[name]:
+            sides = (f"{side:.3g}" if isinstance(side, float) else str(side) for side in (value, there[name]))
+            yield f"{of}{name} {' against '.join(sides)}"
+
 
 NO_RESULT = {
     "missing": "have not been run",
@@ -197,3 +262,28 @@ def _no_result(results: Results) -> list[str]:
         for status, words in NO_RESULT.items()
         if (number := int(counts.get(status, 0)))
     ]
+
+
+def all_diverged(results: Results) -> str | None:
+    """Return that every trial of the sweep diverged, and what to look at. Return None if one did not.
+
+    For example: `all 12 trials diverged: look at the LRs, 0.004 to 0.06, as even the smallest may be too large`.
+    """
+    trials = results.cells.drop_duplicates("trial_id")
+    if trials.empty or not (trials["status"] == "diverged").all():
+        return None
+    return f"all {len(trials)} trials diverged: look at {', and at '.join(_causes(results))}"
+
+
+def _causes(results: Results) -> Iterator[str]:
+    """Yield what may make every trial diverge: the LRs, and the rows of plug-ins that the trials use."""
+    spec = results.spec
+    lrs = results.trials.loc[results.trials["trial_id"].isin(results.cells["trial_id"]), "lr"]
+    if lrs.nunique() > 1:
+        yield f"the LRs, {lrs.min():.4g} to {lrs.max():.4g}, as even the smallest may be too large"
+    else:
+        yield f"the LR, {lrs.min():.4g}, as it may be too large"
+    used = set(used_rows(spec))
+    for plugin in spec.plugins or ():
+        for kind, names in (plugin.registers or {}).items():
+            yield from (f"{kind} {name!r} of the plug-in {plugin.name}" for name in names if (kind, name) in used)

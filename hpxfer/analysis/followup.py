@@ -14,17 +14,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.search.arms import arms_of
 from hpxfer.search.kinds import kind_of
+from hpxfer.search.protocol import arms_of
 from hpxfer.spec.axes import axes_of
 from hpxfer.spec.budget import arm_budget
-from hpxfer.spec.load import check_edit, dump_sweep
-from hpxfer.spec.plugins import stored_names
+from hpxfer.spec.load import check_edit, dump_sweep, stored_names
 from hpxfer.spec.yaml_file import YamlFile
 from hpxfer.trial import DataRef, Expansion
 from hpxfer.verdict.findings import Addition, Finding
-from hpxfer.verdict.lattice import value_text
 from hpxfer.verdict.report import TransferReport
+from hpxfer.verdict.row_needs import value_text
 from hpxfer.verdict.what_to_add import asks_nothing
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors.worker import keep_memory
 from hpxfer.model.cost import count_params, flops_per_token
 from hpxfer.plan.footprint import stack_bytes
+from hpxfer.plan.hardware import Row
 from hpxfer.plan.packing import GPU_SHARE
-from hpxfer.plan.speeds import Row
 from hpxfer.train.device import one_thread, setup_for
 from hpxfer.train.step import TrainStep
 from hpxfer.train.trainer import train

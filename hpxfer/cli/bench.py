@@ -34,7 +34,7 @@ def bench(
       hpxfer bench --row width-32 --device cpu
     """
     from hpxfer.bench.command import run_bench, table_text
-    from hpxfer.plan.speeds import SPEEDS, file_of
+    from hpxfer.plan.hardware import SPEEDS, file_of
 
     found = run_bench(device, output, rows or ())
     say(json.dumps(found.to_dict()) if as_json else f"{table_text(found)}\n\n{written([file_of(SPEEDS, output)])}")

@@ -15,7 +15,7 @@ from hpxfer.coordinates.own.load import load_own
 from hpxfer.coordinates.report import CheckReport
 from hpxfer.coordinates.write import WHAT, write_check
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.output_folder import make_folder
+from hpxfer.host.files import make_folder
 from hpxfer.recipe import Recipe
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import load_shape

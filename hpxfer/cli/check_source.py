@@ -15,11 +15,11 @@ from hpxfer.coordinates.mlp.own import Gate
 from hpxfer.coordinates.report import CheckReport
 from hpxfer.coordinates.write import WHAT, write_check
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.host.output_folder import make_folder
+from hpxfer.host.files import make_folder
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.table import Column, Conventions
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.mlp import Activation, RouterBias
+from hpxfer.spec.model_section import Activation, RouterBias
 from hpxfer.store.sweep_file import load_given
 
 

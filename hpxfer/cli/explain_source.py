@@ -152,7 +152,7 @@ def from_recipe(
     """Return the source that a recipe gives. By default the target is its own base shape."""
     from hpxfer.recipe import Recipe
     from hpxfer.recipe.resolved import Base
-    from hpxfer.spec.recipe_parts import own_roles
+    from hpxfer.spec.recipe_file import own_roles
 
     _refuse_base(base, "--recipe")
     _refuse_facts(facts, "--recipe")
@@ -176,7 +176,7 @@ def from_recipe(
 
 def _tuned_on(recipe: Recipe) -> str:
     """Return what a recipe was tuned on, which no shape says of the target."""
-    from hpxfer.recipe.tuned_on import stated
+    from hpxfer.recipe.fitted_range import stated
 
     facts = ", ".join(f"{name} {value}" for name, value in stated(recipe.file).items())
     return (

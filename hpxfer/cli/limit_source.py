@@ -12,11 +12,10 @@ from rich.status import Status
 from hpxfer.cli.limit_batch import given_of
 from hpxfer.cli.limit_network import network_of
 from hpxfer.cli.output import say
+from hpxfer.host.files import make_folder
 from hpxfer.host.output import spell_time
-from hpxfer.host.output_folder import make_folder
-from hpxfer.limit.save import WHAT, save
 from hpxfer.limit.solve import SEEDS, solve
-from hpxfer.limit.text import Solved
+from hpxfer.limit.text import WHAT, Solved, save
 
 if TYPE_CHECKING:
     from hpxfer.limit.against.report import Comparisons

@@ -117,7 +117,7 @@ Plugins = Annotated[
 
 def load_plugins(names: list[str] | None) -> None:
     """Import the plug-ins that `--plugin` names; a relative file starts at the current folder."""
-    from hpxfer.spec.plugins import import_plugin
+    from hpxfer.spec.load import import_plugin
 
     for name in names or ():
         import_plugin(name, Path())

@@ -56,7 +56,7 @@ def plan(
     from hpxfer.driver import prepare
     from hpxfer.driver.own_code import require_same_code
     from hpxfer.driver.trial_list import trials_of, trials_text
-    from hpxfer.plan.memory import require_fit
+    from hpxfer.plan.cautions import require_fit
     from hpxfer.plan.text import plan_text
     from hpxfer.store import Store
 

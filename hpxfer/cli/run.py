@@ -30,7 +30,7 @@ from hpxfer.errors import HpxferError
 if TYPE_CHECKING:
     from hpxfer.analysis import TransferReport
     from hpxfer.driver import PreparedSweep
-    from hpxfer.progress.counts import RunCounts
+    from hpxfer.progress.file import RunCounts
     from hpxfer.results import Results
     from hpxfer.trial.events import Event
     from hpxfer.trial.stack import Stack
@@ -73,7 +73,7 @@ def run(
     from hpxfer.driver.own_code import require_same_code
     from hpxfer.driver.prepared import located
     from hpxfer.loggers.kinds import logger_kinds
-    from hpxfer.plan.memory import require_fit
+    from hpxfer.plan.cautions import require_fit
     from hpxfer.plan.text import plan_text
     from hpxfer.store import Store
 
@@ -201,7 +201,7 @@ def _write_recipe(outcome: Results, report: TransferReport) -> tuple[list[Path],
 
 def _tables(outcome: Results) -> list[Path]:
     """Return the Parquet files that hold the results, without those in the folder that were passed over."""
-    from hpxfer.store.parts import list_parts
+    from hpxfer.store.parquet import list_parts
 
     files = [file for part in list_parts(outcome.folder).parts for file in (part.trials, part.curves)]
     return [file for file in files if file and not any(text.startswith(f"{file}: ") for text in outcome.problems)]

@@ -44,8 +44,7 @@ def watch(
     from rich.console import Console
     from rich.text import Text
 
-    from hpxfer.progress.live import LiveDisplay
-    from hpxfer.progress.table import progress_table
+    from hpxfer.progress.live import LiveDisplay, progress_table
     from hpxfer.progress.watch import view_now, views
     from hpxfer.store.location import location_at
 

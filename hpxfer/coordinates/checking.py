@@ -12,18 +12,34 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from hpxfer.coordinates import gpt, mlp
-from hpxfer.coordinates.by_scale import by_scale, over_blocks
-from hpxfer.coordinates.cases import Case, mlp_path, own_axes, own_case, sweep_axes, sweep_case
+from hpxfer.coordinates.cases import (
+    Case,
+    mlp_path,
+    own_axes,
+    own_case,
+    require_memory,
+    require_mlp_memory,
+    require_size,
+    sweep_axes,
+    sweep_case,
+)
 from hpxfer.coordinates.expected import Expected
 from hpxfer.coordinates.limit_answer import not_compared
-from hpxfer.coordinates.limits import require_memory, require_mlp_memory, require_size
-from hpxfer.coordinates.measure import TOLERANCE, Observation, Prediction, everywhere, fit, over_layers
+from hpxfer.coordinates.measure import (
+    TOLERANCE,
+    Observation,
+    Prediction,
+    by_scale,
+    everywhere,
+    fit,
+    over_blocks,
+    over_layers,
+)
 from hpxfer.coordinates.mlp.axes import MLPAxis, own_axis, sweep_axis
-from hpxfer.coordinates.not_tested import MLP, not_tested
 from hpxfer.coordinates.optimizer import decays, gradients_over_eps
 from hpxfer.coordinates.optimizer_rules import decay_rule
 from hpxfer.coordinates.path_facts import PathFacts, path_facts
-from hpxfer.coordinates.report import AxisReport, CheckReport
+from hpxfer.coordinates.report import MLP, AxisReport, CheckReport, not_tested
 from hpxfer.coordinates.stability import VECTORS
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError, nearest

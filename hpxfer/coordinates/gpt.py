@@ -23,7 +23,7 @@ from hpxfer.coordinates.measure import Observation
 from hpxfer.model.flat import Weights
 from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.scaling.claims.gpt import OF_A_CHANGE
-from hpxfer.train.measures import PROBE_SEED
+from hpxfer.train.log import PROBE_SEED
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpxfer.data.corpus import Corpus, load_corpus
-from hpxfer.data.digest import digest
-from hpxfer.data.reference import require_length, windows_of
+from hpxfer.data.reference import digest, require_length, windows_of
 from hpxfer.data.samples.batches import SampleData, open_sample_data
 from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.data.windows import shuffled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from hpxfer.data.largest_id import pieces, vocabulary_cautions
+from hpxfer.data.info import pieces, vocabulary_cautions
 from hpxfer.data.samples import open_samples
 from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.data.sources.dataset import Dataset, spans

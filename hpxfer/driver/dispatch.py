@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
-from hpxfer.driver.kept import kept_text, steps_kept
 from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Reached
-from hpxfer.plan.order import nearest_first
-from hpxfer.plan.packing import pack, with_way
-from hpxfer.plan.ways import How
-from hpxfer.progress.counts import RunCounts
+from hpxfer.plan.make import nearest_first
+from hpxfer.plan.packing import How, pack, with_way
+from hpxfer.progress.file import RunCounts
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome
 from hpxfer.search.export import StudyExport
@@ -22,7 +20,7 @@ from hpxfer.spec.axes import Axis
 from hpxfer.storage.lease import Lease
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
-from hpxfer.train.checkpoints import Checkpoints
+from hpxfer.train.checkpoints import Checkpoints, FoundCheckpoint
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.result import TrialResult
@@ -224,3 +222,35 @@ def _distances(axes: Iterable[Axis], base: Shape) -> dict[Shape, int]:
         for index, shape in enumerate(shapes):
             out[shape] = min(out.get(shape, len(shapes)), abs(index - at_base))
     return out
+
+
+def steps_kept(checkpoints: Iterable[FoundCheckpoint]) -> dict[str, int]:
+    """Return trial id -> the steps that usable checkpoints hold. The furthest checkpoint comes first."""
+    steps: dict[str, int] = {}
+    for found in checkpoints:
+        for trial_id in found.trials:
+            steps.setdefault(trial_id, found.step)
+    return steps
+
+
+def kept_text(running: Collection[Trial], steps: Mapping[str, int]) -> str | None:
+    """Return e.g. `4 trials stopped at step 12 to 40 of 300`. Return None if no trial was running.
+
+    `steps` is trial id -> the steps that a checkpoint holds.
+    """
+    kept: dict[int, list[int]] = {}  # steps of the whole training -> steps done, of each trial
+    for trial in running:
+        if trial.id in steps:
+            kept.setdefault(trial.setting.steps, []).append(steps[trial.id])
+    parts = [f"{_trials(len(done))} stopped at step {_span(done)} of {of}" for of, done in sorted(kept.items())]
+    if lost := len(running) - sum(map(len, kept.values())):
+        parts.append(f"{_trials(lost)} without a checkpoint start{'s' if lost == 1 else ''} over")
+    return ", ".join(parts) or None
+
+
+def _trials(number: int) -> str:
+    return "1 trial" if number == 1 else f"{number} trials"
+
+
+def _span(steps: Collection[int]) -> str:
+    return str(min(steps)) if len(set(steps)) == 1 else f"{min(steps)} to {max(steps)}"

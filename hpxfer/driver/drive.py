@@ -14,31 +14,27 @@ from hpxfer.driver.kernels import require_kernels
 from hpxfer.driver.own_code import require_same_code
 from hpxfer.driver.own_trainer import train_user
 from hpxfer.driver.plugins import require_plugins
-from hpxfer.driver.precision import require_same
-from hpxfer.driver.prepared import RESULTS, PreparedSweep, located, prepare, refreshed
+from hpxfer.driver.prepared import RESULTS, PreparedSweep, located, prepare, refreshed, require_same
 from hpxfer.driver.trial_list import known_trials
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import Executor, Train
+from hpxfer.executors.executor import Executor, Placement, Stopping, Train
 from hpxfer.executors.kinds import make_executor
-from hpxfer.executors.placement import Placement
-from hpxfer.executors.stopping import Stopping
 from hpxfer.executors.train_user import TrainUser
 from hpxfer.executors.worker import TrainStack
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
+from hpxfer.loggers.feed import streaming
 from hpxfer.loggers.kinds import LoggerKind, logger_kinds
 from hpxfer.loggers.logger import LoggedTrial, Place
 from hpxfer.loggers.names import Names
-from hpxfer.loggers.stream import streaming
-from hpxfer.plan.memory import require_fit
-from hpxfer.progress.counts import RunCounts, run_counts
-from hpxfer.progress.file import writing
+from hpxfer.plan.cautions import require_fit
+from hpxfer.progress.file import RunCounts, run_counts, writing
 from hpxfer.registry import PluginFile
 from hpxfer.results import Results, load_results
 from hpxfer.search.rounds import RoundSearch
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.plugins import plugin_files
+from hpxfer.spec.load import plugin_files
 from hpxfer.storage.lease import Lease, leased
 from hpxfer.storage.uri import Uri, parse_root
 from hpxfer.store import Store

@@ -18,7 +18,7 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import read_bytes
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.trainer_section import TrainerSpec
+from hpxfer.spec.own import TrainerSpec
 from hpxfer.store import Store
 from hpxfer.store.sweep_file import stored_sweep
 

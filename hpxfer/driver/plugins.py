@@ -12,7 +12,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.registry import PluginFile
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.plugins import plugin_files, rows_without_plugin, stored_names
+from hpxfer.spec.load import plugin_files, rows_without_plugin, stored_names
 from hpxfer.spec.sweep import PluginSpec
 from hpxfer.store.sweep_file import stored_sweep
 

@@ -17,7 +17,6 @@ from hpxfer.data import check_length, data_cautions, data_ref, point_keys
 from hpxfer.driver.kernels import kernels_caution
 from hpxfer.driver.own_code import code_cautions
 from hpxfer.driver.plugins import stored_plugins, without_defaults
-from hpxfer.driver.precision import precision_of
 from hpxfer.driver.reuse import Reuse, open_reuse, require_reusable, stored_outcomes
 from hpxfer.driver.user_command import require_command
 from hpxfer.errors import HpxferError, shown
@@ -26,27 +25,77 @@ from hpxfer.plan.hardware import Hardware, hardware_named, this_machine
 from hpxfer.plan.make import Counts, grid_counts, make_plan, search_counts
 from hpxfer.plan.outlook import outlook
 from hpxfer.plan.packing import Device, Measured
-from hpxfer.plan.plan import Plan
-from hpxfer.plan.precision import Precision
+from hpxfer.plan.plan import Plan, Precision
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.data import with_point_data
-from hpxfer.spec.overrides import with_overrides
-from hpxfer.spec.precision import with_precision
+from hpxfer.spec.fields import in_file
+from hpxfer.spec.load import with_overrides
+from hpxfer.spec.precision import AUTO, precision_on, with_precision
 from hpxfer.spec.resources_section import ResourcesSpec
-from hpxfer.spec.sections import in_file
 from hpxfer.spec.ties import resolved
 from hpxfer.spec.trainer_files import digested
 from hpxfer.spec.yaml_file import key_path, read_yaml
 from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, open_location
 from hpxfer.store.schema import shape_of_row
-from hpxfer.store.sweep_file import damage, load_given
+from hpxfer.store.sweep_file import damage, load_given, stored_sweep
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# Which precision the trials of a sweep have: what its results folder began with, else what the device chooses.
+#
+# `prepare` asks here before it makes any trial. Nothing after it sees `auto`: neither ids, workers nor the stored
+# sweep.
+
+
+def precision_of(spec: SweepSpec, device: Device, location: ResultsLocation, address: str | None) -> Precision:
+    """Return the precision of a sweep's trials, which the device at `address` will train into `location`."""
+    chosen = precision_on(cuda=device.cuda)
+    began = begun_with(location.folder) if spec.precision == AUTO else None
+    return Precision(
+        asked=spec.precision,
+        value=(began or chosen) if spec.precision == AUTO else spec.precision,
+        on_device=chosen,
+        device=_spelled(device, address),
+        began=began,
+        folder=location.where,
+    )
+
+
+def begun_with(folder: Path) -> str | None:
+    """Return the precision that a results folder began with, or None if nothing has begun there.
+
+    Its sweep.yaml says it, which a run writes before it trains. If that file is damaged, the stored trials say it.
+    """
+    stored = stored_sweep(folder)
+    if stored is not None and stored.precision != AUTO:
+        return stored.precision
+    rows = Store.open(folder, write=False).read_trials(["precision"])
+    counts = Counter(value for value in rows["precision"].to_pylist() if value is not None)
+    return max(counts, key=lambda value: counts[value], default=None)
+
+
+def require_same(precision: Precision, folder: Path) -> None:
+    """Raise HpxferError if another run has begun in the folder with another precision since this one was prepared."""
+    began = begun_with(folder) if precision.is_auto else None
+    if began not in (None, precision.value):
+        raise HpxferError(
+            f"precision: {precision.folder} has begun with {began} in the meantime, and this run was planned in "
+            f"{precision.value}; give the same command again to go on with {began}"
+        )
+
+
+def _spelled(device: Device, address: str | None) -> str:
+    what = (device.name or "CUDA") if device.cuda else "CPU"
+    if address is None:
+        return what
+    return f"{what} of the Ray cluster" + ("" if address == "auto" else f" at {address}")
+
 
 RESULTS = "results"
 

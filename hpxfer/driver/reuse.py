@@ -11,7 +11,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.search import Outcome, Search
 from hpxfer.search.stored import known_outcomes
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.trainer_section import DEV
+from hpxfer.spec.own import DEV
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.losses import LOSS_COLUMNS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpxfer.scaling.hps import SCALARS
 from hpxfer.spec import SweepSpec
-from hpxfer.trainer.placeholders import check
+from hpxfer.trainer.job import check
 
 
 def scanned_multipliers(spec: SweepSpec) -> tuple[str, ...]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpxfer.executors.executor import Executor
-from hpxfer.executors.placement import Placement
+from hpxfer.executors.executor import Executor, Placement
 from hpxfer.registry import Rows
 
 

@@ -18,13 +18,11 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from hpxfer.errors import HpxferError, RankLost
-from hpxfer.executors.executor import More, OnEvent, Reached, Train, lost
-from hpxfer.executors.queue import Queue
+from hpxfer.executors.executor import More, OnEvent, Queue, Reached, Train, lost
 from hpxfer.executors.worker import MEMBER, STOP, STOP_S, guarded, keep_memory
 from hpxfer.host.machine import num_cpus
 from hpxfer.trial.events import Ended, Event
-from hpxfer.trial.stack import Stack
-from hpxfer.trial.team import Team
+from hpxfer.trial.stack import Stack, Team
 
 _SOFT_STOP_S = 5.0
 _TEAM = "team"  # the argument of a process that is one of several ranks

@@ -17,9 +17,7 @@ from itertools import islice
 from typing import Any
 
 from hpxfer.errors import HpxferError, RankLost, first_line, last_line
-from hpxfer.executors.executor import More, OnEvent, Train, failed, lost
-from hpxfer.executors.placement import Placement
-from hpxfer.executors.queue import Queue
+from hpxfer.executors.executor import More, OnEvent, Placement, Queue, Train, failed, lost
 from hpxfer.executors.ray_cluster import (
     Bundles,
     beside_driver,

@@ -15,7 +15,7 @@ from hpxfer.executors.ray_session import ray_errors, session  # before ray itsel
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hpxfer.executors.placement import Placement
+from hpxfer.executors.executor import Placement
 from hpxfer.host.machine import gpu_bytes
 from hpxfer.plan.hardware import filled
 from hpxfer.plan.packing import Device

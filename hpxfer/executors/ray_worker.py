@@ -13,8 +13,7 @@ from hpxfer.executors.executor import Train
 from hpxfer.executors.worker import MEMBER, STOP, guarded, keep_memory
 from hpxfer.plan.packing import memory_fraction
 from hpxfer.trial.events import Ended, Event, Started
-from hpxfer.trial.stack import Stack
-from hpxfer.trial.team import Team
+from hpxfer.trial.stack import Stack, Team
 
 # How long the results of a stack wait for its last event to reach the mailbox. Without it, a display may miss that
 # event.

@@ -28,20 +28,28 @@ from hpxfer.executors.worker import MEMBER, STOP
 from hpxfer.host.files import remove_half_written, write_files
 from hpxfer.host.machine import cpu_name
 from hpxfer.spec.check_trainer import LEAST_IN_WINDOW
-from hpxfer.spec.trainer_section import TrainerSpec
-from hpxfer.trainer.config import config_of, placeholders
+from hpxfer.spec.own import TrainerSpec
 from hpxfer.trainer.ending import Ending
 from hpxfer.trainer.files import require_files
 from hpxfer.trainer.follow import Seen, follow
 from hpxfer.trainer.history import reached
-from hpxfer.trainer.job import CONFIG, ENDED, Job, Timeouts, attempt_folder, attempt_numbers, next_attempt
+from hpxfer.trainer.job import (
+    CONFIG,
+    ENDED,
+    Job,
+    Timeouts,
+    attempt_folder,
+    attempt_numbers,
+    config_of,
+    fill,
+    next_attempt,
+    placeholders,
+)
 from hpxfer.trainer.lines import Point
-from hpxfer.trainer.placeholders import fill
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended, Event, Points, Progress
 from hpxfer.trial.result import Curve, TrialResult
-from hpxfer.trial.stack import Stack
-from hpxfer.trial.team import Team
+from hpxfer.trial.stack import Stack, Team
 
 # A trial may end in these ways once, and is then tried elsewhere. `lost` is counted by the executor.
 _ONCE_MORE = ("memory", "timeout")

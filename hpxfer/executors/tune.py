@@ -21,9 +21,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import More, OnEvent, Train, lost
-from hpxfer.executors.placement import Placement
-from hpxfer.executors.queue import Queue
+from hpxfer.executors.executor import More, OnEvent, Placement, Queue, Train, lost
 from hpxfer.executors.ray_cluster import Bundles, bundles_of, cluster_device, joined, most_workers, require_place
 from hpxfer.executors.tune_side import (
     LOSS,

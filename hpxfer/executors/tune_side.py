@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpxfer.errors import HpxferError, first_line
-from hpxfer.executors.stopping import Stopping
+from hpxfer.executors.executor import Stopping
 from hpxfer.executors.worker import STOP, guarded, keep_memory
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.stack import Stack

@@ -13,14 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError, RankLost, first_line
-from hpxfer.executors.executor import Train, failed
-from hpxfer.executors.stopping import Stopping
+from hpxfer.executors.executor import Stopping, Train, failed
 from hpxfer.registry import PluginFile, load_plugin
 from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.trial.events import Ended, Event, Started
 from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import Stack
-from hpxfer.trial.team import Team
+from hpxfer.trial.stack import Stack, Team
 from hpxfer.weights.kept import KeepSpec
 
 # How long a driver that was interrupted waits for that. A training step that takes longer is abandoned.

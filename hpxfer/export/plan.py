@@ -3,24 +3,94 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from hpxfer.errors import HpxferError, cut
-from hpxfer.export.names import Named
-from hpxfer.export.schedule import Phases, phases
-from hpxfer.export.stand_in import stand_in
+from hpxfer.export.names import Named, stand_in
 from hpxfer.recipe import OtherModelWarning, OutOfRangeWarning, Recipe
 from hpxfer.recipe.explain import TensorRow
 from hpxfer.recipe.fitted_range import check_covered, out_of_range
-from hpxfer.recipe.match import AT, Roles, match_roles
-from hpxfer.recipe.patterns import pairs_of_roles, spelled
+from hpxfer.recipe.forward_hooks import EXPERTS
+from hpxfer.recipe.match import AT, Roles, match_roles, pairs_of_roles, spelled
 from hpxfer.recipe.propose_roles import roles_of_names
 from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.roles_by_place import Proposal
+from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec.recipe_file import RecipeFile
+from hpxfer.spec.schedule import Planned, Run, whole_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases:
+    """Linear warm-up, then the decay. `decay` is the name of a schedule of hpxfer, e.g. `cosine`."""
+
+    decay: str
+    steps: int
+    batch_tokens: int
+    warmup_steps: int
+    decay_steps: int  # the last steps, in which a `wsd` decays; 0 for others
+    final_fraction: float  # of the peak LR, at the last step
+
+
+def phases(recipe: RecipeFile, target: Shape) -> Phases | None:
+    """Return the schedule at the target, or None if the recipe was made by hand and has none.
+
+    A target without batch_tokens and steps is trained as the base was.
+    """
+    if (training := recipe.training) is None:
+        return None
+    run: Run = target if target.steps else training
+    planned = Planned(schedule=training.schedule, steps=training.steps)
+    decay_steps = whole_steps(planned.exact("decay_length", run))
+    warmup_steps = min(whole_steps(planned.exact("warmup", run)), run.steps - min(decay_steps, 1))
+    return Phases(
+        decay=training.schedule.decay,
+        steps=run.steps,
+        batch_tokens=run.batch_tokens,
+        warmup_steps=warmup_steps,
+        decay_steps=min(decay_steps, run.steps - warmup_steps),
+        final_fraction=training.schedule.final_fraction,
+    )
+
+
+def gated(recipe: Recipe) -> bool:
+    """Return whether the FFNs have a gate matrix. One that is not known is taken to be a SwiGLU."""
+    return recipe.file.model.ffn in ("swiglu", None)
+
+
+def gated_roles(kind: str, *, has_gate: bool) -> str:
+    """Return the role of a tensor that holds the input matrices of an FFN, e.g. `dense_in+dense_gate`."""
+    return f"{kind}_in+{kind}_gate" if has_gate else f"{kind}_in"
+
+
+def is_dense(shape: Shape, layer: int) -> bool:
+    """Return whether a layer has a dense FFN. Of a shape with dense FFNs and experts, the first layer has one."""
+    return not shape.num_experts or (bool(shape.dense_width) and layer == 0)
+
+
+def feed_forwards(
+    shape: Shape, layer: int, dense: Iterable[str], experts: Iterable[str], shared: Iterable[str]
+) -> list[str]:
+    """Return the names of the FFNs of a layer, of those for each kind of layer."""
+    if is_dense(shape, layer):
+        return list(dense)
+    return [*experts, *(shared if shape.num_shared else ())]
+
+
+def in_layers(shape: Shape, of_layer: dict[int, list[str]], spelled: str) -> list[str]:
+    """Return the names of all layers, each behind its layer, e.g. `layers.{}.` with the number of the layer."""
+    return [spelled.format(layer) + name for layer in range(shape.depth) for name in of_layer[layer]]
+
+
+def named(names: Iterable[str]) -> list[Named]:
+    """Return parameters whose roles follow from their names and whose sizes follow from their roles."""
+    return [Named(name=name) for name in names]
+
 
 Pairs = tuple[tuple[str, str], ...]
 MOST_NAMES = 600  # characters of the names in one message
@@ -148,3 +218,87 @@ def _role_of(parameters: Sequence[Named], extra: Roles, known: Pairs, where: str
             "a pattern, e.g. '*.wq.weight attn_q'"
         )
     return {one.name: by_name[one.name] for one in parameters}
+
+
+SAME = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lack:
+    """One thing that a target cannot hold."""
+
+    what: str  # e.g. `forward multiplier readout 0.25`
+    call: str  # what does it, as code or in words
+
+
+def forward_lacks(
+    plan: Plan, sites: Mapping[str, str], held: Collection[str] = (), by_model: Mapping[str, str] | None = None
+) -> list[Lack]:
+    """Return the forward multipliers other than 1 that the target does not hold.
+
+    `sites` maps a key to the pattern of the module that a hook multiplies, `held` are the keys that the target's own
+    settings hold, and `by_model` maps a key that no hook can multiply there to what the user does.
+    """
+    numbers = {key: number for key, number in plan.forward.items() if key not in held}
+    ones = [key for key, number in numbers.items() if math.isclose(number, 1.0, rel_tol=SAME)]
+    experts = math.prod(numbers.get(key, 1.0) for key in EXPERTS)
+    if math.isclose(experts, 1.0, rel_tol=SAME):
+        ones += [key for key in EXPERTS if key in numbers and key not in ones]
+    open_keys = [key for key in numbers if key not in ones]
+    by_model = {key: call for key, call in (by_model or {}).items() if key in open_keys}
+    hooked = [key for key in open_keys if key not in by_model]
+    pairs = ", ".join(f"({sites[key]!r}, {key!r})" for key in hooked if key in sites)
+    by_hand = [key for key in plan.forward if key not in hooked or key not in sites]
+    by_call: dict[str, list[str]] = {}
+    for key in open_keys:
+        if key in by_model:
+            call = by_model[key]
+        elif key in sites:
+            call = f"recipe.attach(model, shape, sites=[{pairs}], by_hand={by_hand!r})"
+        else:
+            call = f"multiply in the model: {plan.resolved.base.sites()[key]}"
+        by_call.setdefault(call, []).append(f"{key} {numbers[key]:.6g}")
+    return [
+        Lack(what=f"forward {'multiplier' if len(keys) == 1 else 'multipliers'} {', '.join(keys)}", call=call)
+        for call, keys in by_call.items()
+    ]
+
+
+def init_lacks(plan: Plan, native: Mapping[str, float | None]) -> list[Lack]:
+    """Return a lack if the target's own initialization gives a parameter another std than the recipe.
+
+    `native` maps each name to the std that the target gives it, or None if it has no setting for it. Gains that start
+    at one and biases that start at zero do so everywhere.
+    """
+    wrong = [
+        row
+        for row in plan.rows
+        if ROLES[row.role.split("+")[0]] not in ("ones", "zeros")
+        and not _same_std(native.get(row.name), 0.0 if isinstance(row.init, str) else row.init)
+    ]
+    lacks = []
+    if wrong:
+        roles = list(dict.fromkeys(role for row in wrong for role in row.role.split("+")))
+        lacks.append(
+            Lack(
+                what=f"the init std of {', '.join(roles)}",
+                call="recipe.init_(model, hpxfer.export.read_roles('hpxfer.json'), shape), on the whole model",
+            )
+        )
+    if plan.recipe.parameterization.structure().tied_experts:
+        lacks.append(
+            Lack(
+                what="the same draw for all experts of a layer at the start",
+                call="recipe.init_(model, hpxfer.export.read_roles('hpxfer.json'), shape)",
+            )
+        )
+    return lacks
+
+
+def other_lacks(plan: Plan) -> list[Lack]:
+    """Return what neither a target nor hpxfer can do: rules of a table that the model itself must follow."""
+    return [Lack(what="a rule of the table", call=sentence) for sentence in plan.resolved.by_hand]
+
+
+def _same_std(native: float | None, wanted: float) -> bool:
+    return native is not None and math.isclose(native, wanted, rel_tol=1e-6, abs_tol=1e-15)

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.export.lacks import Lack
-from hpxfer.export.plan import Plan
-from hpxfer.export.schedule import Phases
+from hpxfer.export.plan import Lack, Phases, Plan
 
 WIDTH = 118
 # The schedules whose form a text can hold. A registered one is known to hpxfer alone.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hpxfer.export.lacks import Lack
 from hpxfer.export.names import Named
-from hpxfer.export.plan import Pairs, Plan
+from hpxfer.export.plan import Lack, Pairs, Plan
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.shape import Shape
 

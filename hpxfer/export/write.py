@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.export.lacks import Lack
 from hpxfer.export.names import Named, checked, read_names
-from hpxfer.export.plan import Plan, make_plan
+from hpxfer.export.plan import Lack, Plan, make_plan
 from hpxfer.export.targets import EXPORT_TARGETS
 from hpxfer.host.files import read_text, write_files
 from hpxfer.recipe import Recipe

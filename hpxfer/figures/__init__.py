@@ -5,8 +5,7 @@
 
 from hpxfer.figures.every_figure import DrawnFigure, all_figures, line_figures
 from hpxfer.figures.kinds import Info
-from hpxfer.figures.transfer import Panel, TransferInfo, transfer_info
-from hpxfer.figures.transfer_draw import draw_transfer, save_transfer
+from hpxfer.figures.transfer import Panel, TransferInfo, draw_transfer, save_transfer, transfer_info
 
 __all__ = [
     "DrawnFigure",

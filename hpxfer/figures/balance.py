@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hpxfer.analysis.statistics.load_balance import BalanceLine, LoadBalance
+from hpxfer.analysis.statistics.routers import BalanceLine, LoadBalance
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, octaves_of, shape_name, why_none
-from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.shape_names import scale_text
 from hpxfer.verdict.thresholds import CONTROL
 
 X_MARGIN = 0.4  # octaves

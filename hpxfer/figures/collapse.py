@@ -22,8 +22,8 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, shape_name, why_none
-from hpxfer.verdict.labels import scale_text
-from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
+from hpxfer.verdict.shape_names import scale_text
 from hpxfer.verdict.text import hp_text
 from hpxfer.verdict.thresholds import COLLAPSE_SHARE, CONTROL
 

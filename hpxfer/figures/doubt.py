@@ -20,8 +20,7 @@ from hpxfer.model.cost import relative_cost
 from hpxfer.results import Results
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.kinds import kind_of
-from hpxfer.search.verdict_doubts import Doubt, doubts
-from hpxfer.search.verdict_lines import all_flops, lines_of_grid
+from hpxfer.search.verdict_lines import Doubt, all_flops, doubts, lines_of_grid
 from hpxfer.store.schema import shape_of_row
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss_grid import loss_grids

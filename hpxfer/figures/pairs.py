@@ -12,9 +12,9 @@ from hpxfer.analysis.statistics.surface import Surface
 from hpxfer.figures import style
 from hpxfer.figures.heatmap import cell_handles, top_rise
 from hpxfer.figures.kinds import SweepFigure
-from hpxfer.figures.surface import NOTHING, cell_rises, draw_surface_cells
+from hpxfer.figures.stability import NOTHING, cell_rises, draw_surface_cells
 from hpxfer.figures.text import control_last, octaves_of, why_none
-from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.thresholds import CONTROL
 
 MOST_CELLS_WITH_NUMBERS = 10  # per side: in more cells the numbers do not fit

@@ -30,7 +30,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, why_none, with_interval
-from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.shape_names import scale_text
 from hpxfer.verdict.thresholds import CONTROL
 
 NOTHING = "no trial has a curve of its router"

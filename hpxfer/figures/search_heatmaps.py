@@ -19,11 +19,10 @@ from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.text import octaves_of
 from hpxfer.results import Results
-from hpxfer.search.heatmaps import Heatmap, heatmaps
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.replay import replayed
-from hpxfer.search.staged_grid import STAGES
-from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.search.staged_grid import STAGES, Heatmap, heatmaps
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 
 # White within black, so that the square shows on cells of any color and around a star.
 _SQUARES = (("#000000", 3.2), ("#ffffff", 1.6))

@@ -17,12 +17,12 @@ from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed, octaves_of
 from hpxfer.results import Results
-from hpxfer.search.bracket import Bracket, MeasuredLine, bracket_of
 from hpxfer.search.kinds import kind_of
+from hpxfer.search.refine import Bracket, MeasuredLine, bracket_of
 from hpxfer.search.replay import replayed
 from hpxfer.search.rounds import ArmHistory, mean
 from hpxfer.search.values import exponent_of
-from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 
 MOST_PANELS = 6
 SHOWN_RISE = 4.0  # times the rise of the highest point after round 1: the first line may reach far up

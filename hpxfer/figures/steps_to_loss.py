@@ -22,7 +22,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import INK, SMALL
 from hpxfer.figures.text import along, listed, why_none
-from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.thresholds import CONTROL
 
 NOTHING = "no two arms to compare"

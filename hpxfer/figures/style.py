@@ -22,7 +22,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from hpxfer.verdict.labels import is_control, scale_text
+from hpxfer.verdict.shape_names import is_control, scale_text
 from hpxfer.verdict.thresholds import CONTROL
 
 INK = "#123456"

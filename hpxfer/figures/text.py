@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from hpxfer.verdict.findings import Finding
-from hpxfer.verdict.labels import is_control, scale_text
+from hpxfer.verdict.shape_names import is_control, scale_text
 from hpxfer.verdict.text import misfit_text
 from hpxfer.verdict.thresholds import CONTROL
 

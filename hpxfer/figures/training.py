@@ -14,14 +14,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from hpxfer.analysis import Finding, TransferReport
-from hpxfer.analysis.statistics.curves import Curve, curves_by_trial
+from hpxfer.analysis.statistics.transferred import Curve, curves_by_trial
 from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.text import along, listed, shape_name
 from hpxfer.results import Results
 from hpxfer.spec.data import own_data
-from hpxfer.verdict.labels import scale_text
-from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
+from hpxfer.verdict.shape_names import scale_text
 
 METRIC = "train_loss_nats"
 TAIL = 0.02  # fraction of the run: curves are shown as means over windows of so many steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import re
 import stat
@@ -14,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.process import machine_id, process_is_gone
+from hpxfer.host.machine import machine_id, process_is_gone
 
 # Merging the files of a very large sweep may take minutes. Anything else takes less than a second.
 LOCK_WAIT_S = 300.0
@@ -247,3 +248,92 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def make_folder(folder: Path, what: str, option: str = "--output") -> None:
+    """Make the folder of a thing, such as "check". Raise HpxferError as `write_folder` does if it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_written(folder, what, option, error) from None
+
+
+def write_folder(
+    writers: Mapping[Path, Callable[[IO[bytes]], object]], folder: Path, what: str, option: str = "--output"
+) -> list[Path]:
+    """Write the files of a thing below its folder, and return their paths. Raise HpxferError if one cannot be written.
+
+    The message names the thing and the option by which the user chooses the folder.
+    """
+    try:
+        for parent in {path.parent for path in writers}:
+            parent.mkdir(parents=True, exist_ok=True)
+        write_files(writers)
+    except OSError as error:
+        raise _not_written(folder, what, option, error) from None
+    return list(writers)
+
+
+def text_writer(text: str) -> Callable[[IO[bytes]], object]:
+    """Return what writes a text and a line end."""
+    return lambda file: file.write(f"{text}\n".encode())
+
+
+def _not_written(folder: Path, what: str, option: str, error: OSError) -> HpxferError:
+    where = error.filename or folder
+    return HpxferError(f"{where}: the {what} cannot be written: {reason(error)}; choose another folder with {option}")
+
+
+# What a benchmark writes in a year is far below this.
+MAX_FILE_BYTES = 2**28
+
+
+def append_line(path: Path, data: Mapping[str, Any]) -> None:
+    """Append `data` as one JSON line, and wait until it is on the disk.
+
+    If the file ends in the middle of a line, because the writer before was killed, the new line starts below it. Raises
+    HpxferError if the file cannot be written, and ValueError for a number that is not finite.
+    """
+    _append(path, json.dumps(data, allow_nan=False) + "\n")
+
+
+def require_appendable(path: Path) -> None:
+    """Raise HpxferError if nothing could be appended to the file. Call it before minutes of measuring."""
+    _append(path, "")
+
+
+def json_lines(path: Path, what: str = "a JSON line") -> Iterator[tuple[int, Any]]:
+    """Yield (number, data) of every line of a file. Raise HpxferError for a line that is no JSON.
+
+    A last line without an end is left out if it is no JSON: its writer was killed.
+    """
+    try:
+        text = read_text(path, MAX_FILE_BYTES)
+    except OSError as error:
+        raise HpxferError(f"{path}: cannot be read: {reason(error)}; name a file of JSON lines") from None
+    except UnicodeDecodeError as error:
+        raise HpxferError(f"{path}: must be text in UTF-8, got {error.reason}; name a file of JSON lines") from None
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield number, json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                return
+            raise HpxferError(f"{path}:{number}: must be {what}, got {error}; remove the line") from None
+
+
+def _append(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+") as file:
+            if text and file.tell():
+                file.seek(-1, os.SEEK_END)
+                text = text if file.read(1) == b"\n" else "\n" + text
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise HpxferError(f"{path.parent}: cannot be written: {reason(error)}; choose another --output") from None

@@ -27,7 +27,7 @@ from hpxfer.jobs.request import Request, where
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.data import points_with_data
 from hpxfer.spec.data_section import DataSpec, PointData
-from hpxfer.spec.plugins import plugin_files
+from hpxfer.spec.load import plugin_files
 from hpxfer.storage.uri import parse_root
 from hpxfer.trial import TRAINER_VERSION
 
@@ -55,7 +55,7 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
     from hpxfer.driver.kernels import require_kernels
     from hpxfer.driver.own_code import require_same_code
     from hpxfer.loggers.kinds import logger_kinds
-    from hpxfer.plan.memory import require_fit
+    from hpxfer.plan.cautions import require_fit
     from hpxfer.plan.text import plan_text
     from hpxfer.store import Store
 

@@ -9,7 +9,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.host.files import cache_folder, write_files
 from hpxfer.registry import read_plugin
 from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
-from hpxfer.spec.plugins import plugin_files
+from hpxfer.spec.load import plugin_files
 from hpxfer.spec.sweep import PluginSpec
 
 

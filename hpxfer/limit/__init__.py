@@ -6,7 +6,7 @@ are, and how they are solved.
 
 from hpxfer.limit.given import Batch, Given
 from hpxfer.limit.network import Network
-from hpxfer.limit.outcome import Limit, Series
 from hpxfer.limit.solve import solve
+from hpxfer.limit.text import Limit, Series
 
 __all__ = ["Batch", "Given", "Limit", "Network", "Series", "solve"]

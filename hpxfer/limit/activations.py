@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
+from numpy.typing import NDArray
+from scipy.special import expit, ndtr, softmax
 
-from hpxfer.limit.given import Floats
-from hpxfer.limit.network import Activation
+from hpxfer.limit.given import Floats, Given
+from hpxfer.limit.matrix import Rows, Space, paired
+from hpxfer.limit.network import Activation, Gate, Network
 
 
 def activate(kind: Activation, x: Floats) -> Floats:
@@ -35,3 +38,150 @@ def slope(kind: Activation, x: Floats) -> Floats:
             return 1.0 - np.tanh(x) ** 2
         case _:
             return np.ones_like(x)
+
+
+# The layers that all regimes share: the input layer, and the readout with its loss.
+#
+# Letters: P samples of a pass, C outputs, D inputs, N the width.
+
+# Directions of the inputs with a smaller share of the largest are rounding.
+_RANK = 1e-12
+
+
+class InputLayer:
+    """h1 = act1(W1 x), where W1 starts with std init_mult / sqrt(D) and has the LR of the table, lr N."""
+
+    def __init__(self, network: Network, given: Given, space: Space) -> None:
+        self._network = network
+        self._inputs = [batch.inputs for batch in given.batches]
+        self._by_pass = coordinates(given)
+        self._start = network.std("embedding") / math.sqrt(self._inputs[0].shape[1]) * space.fresh(rank(given))
+        self._z = Rows(space.size)
+        self._seen: list[Floats] = []
+
+    def features(self, at: int) -> tuple[Floats, Floats]:
+        """Return h1 of the samples of a pass, [P, N], and act1' at each."""
+        x = self._by_pass[at] @ self._start
+        if self._seen:
+            kernel = self._inputs[at] @ np.concatenate(self._seen).T  # K = x . x'
+            x = x - self._network.rate("embedding") * (kernel @ self._z.all)
+        kind = self._network.input_activation
+        return activate(kind, x), slope(kind, x)
+
+    def update(self, at: int, z: Floats, lr: float) -> None:
+        """Add the update by z [P, N], which is N dL/d(W1 x)."""
+        self._seen.append(self._inputs[at])
+        self._z.add(lr * z)
+
+
+class Readout:
+    """f = W4 h3 with W4 = w / N, where w starts with std init_mult and W4 has the LR of the table, lr / N."""
+
+    def __init__(self, network: Network, num_outputs: int, space: Space) -> None:
+        self._space, self._rate = space, network.rate("readout")
+        self.w = network.std("readout") * space.fresh(num_outputs)
+
+    def outputs(self, h3: Floats) -> Floats:
+        """Return f [P, C]."""
+        return self._space.inner(h3, self.w)
+
+    def update(self, chi: Floats, h3: Floats, lr: float) -> None:
+        """Add the update by chi [P, C] = dL/df."""
+        self.w = self.w - lr * self._rate * (chi.T @ h3)
+
+
+def coordinates(given: Given) -> list[Floats]:
+    """Return the inputs of every pass in an orthonormal basis of the span of all, [P, rank] each."""
+    distinct = {id(batch): batch.inputs for batch in given.batches}  # one batch may serve many passes
+    every = np.concatenate(list(distinct.values()))
+    _, sizes, basis = np.linalg.svd(np.unique(every, axis=0), full_matrices=False)
+    basis = basis[sizes > _RANK * max(sizes[0], np.finfo(np.float64).tiny)]
+    found = {name: inputs @ basis.T for name, inputs in distinct.items()}
+    return [found[id(batch)] for batch in given.batches]
+
+
+def rank(given: Given) -> int:
+    """Return the dimension of the span of all inputs."""
+    return int(coordinates(given)[0].shape[1])
+
+
+def rms(space: Space, rows: Floats) -> float:
+    """Return the root mean square over coordinates and samples."""
+    return math.sqrt(max(float(np.mean(paired(space, rows, rows))), 0.0))
+
+
+# The gates: the weights of the experts, and the gradient by the logits.
+#
+# Logits and weights are [P, M], for the M experts of regime I or for the sites of infinitely many. The active experts
+# are
+# constants in the backward pass (Why Routers Freeze, eqs. 376, 377 and 385).
+
+Mask = NDArray[np.bool_]
+_ROUNDING = 1e-9  # of a number of sites
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gated:
+    """What a gate gives for the logits of a pass."""
+
+    phi: Floats  # [P, M], 0 where an expert is not active
+    scores: Floats  # [P, M], of all experts
+    kind: Gate
+    inverse_temperature: float
+
+    def by_logits(self, by_phi: Floats) -> Floats:
+        """Return the gradient by the logits, given the one by the weights."""
+        if self.kind == "sigmoid":
+            by_logits: Floats = by_phi * self.phi * (1 - self.scores)
+        else:
+            over = self.scores if self.kind == "softmax" else self.phi
+            by_logits = by_phi * self.phi - over * np.sum(by_phi * self.phi, axis=1, keepdims=True)
+        return self.inverse_temperature * by_logits
+
+
+def gate(network: Network, logits: Floats, active: Mask | Floats | None) -> Gated:
+    """Return the weights of the experts. The softmax of the papers' top-K is `normalized_softmax`.
+
+    `active` says which are active, or which part of each site (`top_share`). None stands for all.
+    """
+    scaled = network.inverse_temperature * logits
+    scores = expit(scaled) if network.gate == "sigmoid" else softmax(scaled, axis=1)
+    if active is None:
+        phi = scores
+    elif network.gate == "normalized_softmax":
+        phi = softmax(np.where(active, scaled, -np.inf), axis=1)
+    else:
+        phi = active * scores
+    return Gated(phi=phi, scores=scores, kind=network.gate, inverse_temperature=network.inverse_temperature)
+
+
+def largest(logits: Floats, count: int) -> Mask:
+    """Return which `count` logits of each sample are the largest, [P, M]. Of equal ones the first are taken."""
+    chosen = np.argsort(-logits, axis=1, kind="stable")[:, :count]
+    out = np.zeros(logits.shape, bool)
+    np.put_along_axis(out, chosen, True, axis=1)
+    return out
+
+
+def top_share(logits: Floats, share: float) -> Floats | None:
+    """Return which part of each site is active, [P, sites], or None if all are.
+
+    Sites stand for infinitely many experts, of which the `share` with the largest logits is active. That is hardly ever
+    a whole number of sites, so one site is active in part.
+    """
+    if share == 1.0:
+        return None
+    count = share * logits.shape[1]
+    whole = math.floor(count + _ROUNDING)
+    order = np.argsort(-logits, axis=1, kind="stable")[:, : whole + 1]
+    out = np.zeros(logits.shape)
+    np.put_along_axis(out, order, 1.0, axis=1)
+    np.put_along_axis(out, order[:, whole:], max(0.0, count - whole), axis=1)
+    return out
+
+
+def margin(logits: Floats, active: Mask) -> float:
+    """Return the least gap, over samples, from the last chosen logit to the next. It is negative under another mask."""
+    last = np.where(active, logits, np.inf).min(axis=1)
+    following = np.where(active, -np.inf, logits).max(axis=1)
+    return float(np.min(last - following))

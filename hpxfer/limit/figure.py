@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpxfer.limit.outcome import Limit
-from hpxfer.limit.text import Solved
+from hpxfer.limit.text import Limit, Solved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,16 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpxfer.limit.activations import activate, slope
-from hpxfer.limit.gates import Mask, gate, largest, margin
+from hpxfer.limit.activations import InputLayer, Mask, Readout, activate, gate, largest, margin, rank, rms, slope
 from hpxfer.limit.given import Floats, Given
-from hpxfer.limit.layers import InputLayer, Readout, rank, rms
 from hpxfer.limit.losses import by_outputs
-from hpxfer.limit.matrix import Lazy, Trained
+from hpxfer.limit.matrix import Coefficients, Lazy, Noise, Sites, Space, Trained, paired
 from hpxfer.limit.measure import measured
 from hpxfer.limit.network import Network
-from hpxfer.limit.outcome import Pass
-from hpxfer.limit.spaces import Coefficients, Noise, Sites, Space, paired
+from hpxfer.limit.text import Pass
 
 
 def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:

@@ -18,16 +18,13 @@ import math
 
 import numpy as np
 
-from hpxfer.limit.activations import activate, slope
-from hpxfer.limit.gates import gate, top_share
+from hpxfer.limit.activations import InputLayer, Readout, activate, gate, rank, rms, slope, top_share
 from hpxfer.limit.given import Given
-from hpxfer.limit.layers import InputLayer, Readout, rank, rms
 from hpxfer.limit.losses import by_outputs
-from hpxfer.limit.matrix import Lazy, Trained
+from hpxfer.limit.matrix import Coefficients, Lazy, Noise, Sites, Space, Trained
 from hpxfer.limit.measure import measured
 from hpxfer.limit.network import Network
-from hpxfer.limit.outcome import Pass
-from hpxfer.limit.spaces import Coefficients, Noise, Sites, Space
+from hpxfer.limit.text import Pass
 
 
 def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpxfer.limit.gates import Gated
+from hpxfer.limit.activations import Gated
 from hpxfer.limit.given import Batch, Floats, Given
 from hpxfer.limit.losses import loss
-from hpxfer.limit.outcome import Pass
+from hpxfer.limit.text import Pass
 
 
 def measured(

@@ -28,17 +28,20 @@ A router bias that is trained stays as it is: its LR is constant, and its gradie
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
+from hpxfer.errors import HpxferError
+from hpxfer.limit.activations import Gated, activate, coordinates, gate, rank, slope, top_share
 from hpxfer.limit.given import Batch, Floats, Given
-from hpxfer.limit.layers import coordinates, rank
 from hpxfer.limit.losses import by_outputs, loss
+from hpxfer.limit.matrix import MOST_DIMENSIONS, sobol_gaussians
 from hpxfer.limit.network import Network
-from hpxfer.limit.outcome import Pass
-from hpxfer.limit.residual_block import Block, Constants, Routed
-from hpxfer.limit.residual_draws import draw, least_sites, sizes
+from hpxfer.limit.refused_networks import LEAST_ACTIVE
+from hpxfer.limit.text import Pass
 
 
 def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:
@@ -152,3 +155,246 @@ def _moments(share: Floats, numbers: Floats) -> tuple[float, float]:
 def _rms(rows: Sequence[Floats]) -> float:
     """Return the root of the mean square over the infinitely many coordinates, samples and blocks."""
     return math.sqrt(float(np.mean([np.sum(each**2, axis=1) for each in rows])))
+
+
+# The experts of a block of the residual limit at the start: nodes for their biases, and samples of their neurons.
+#
+# A neuron j of expert i has two Gaussian vectors: how it reads the residual stream (W2) and how it writes to it (W3).
+# The
+# samples are scrambled Sobol points with all four combinations of signs. They are whitened, so that means and
+# covariances
+# are exact. The limit of linear experts then needs no sampling, apart from that of biases.
+#
+# Letters: E nodes of experts, J neurons of each, r directions of the residual stream.
+
+SIGNS = ((1.0, 1.0), (-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0))
+# Sobol points per direction, at least: whitening then changes them little.
+_LEAST_POINTS = 2
+# Nodes of a quadrature over biases where beta times their std is 1. The error of 16 is below 1e-8. Of more than 256
+# nodes, which are those of `MOST_SHARPNESS`, the weights overflow.
+_QUADRATURE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How the sites of a block are split."""
+
+    experts: int  # E
+    neurons: int  # J
+    points: int  # of the Sobol sequence
+    dimensions: int  # of a point
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Experts:
+    """The experts of a block at the start."""
+
+    share: Floats  # [E], of all experts; sums to one
+    bias: Floats  # [E]
+    reads: Floats  # [E, J, r], standard normal
+    writes: Floats  # [E, J, r], standard normal
+
+
+def sizes(network: Network, directions: int, sites: int) -> Sizes:
+    """Return how `sites` is split. Raise HpxferError if there are too few, or too many random numbers per expert.
+
+    Experts with infinitely many neurons differ in their bias alone. Some nodes stand for the biases, and the remaining
+    factor of the sites is the neurons of each. Experts of N_e neurons are sampled as wholes.
+    """
+    split = _split(network, directions, sites)
+    if split.dimensions > MOST_DIMENSIONS:
+        raise HpxferError(
+            f"expert_width: an expert must have at most {MOST_DIMENSIONS} random numbers, got {split.dimensions}: "
+            f"{directions} directions for each of {network.expert_width} neurons to read and to write; take a smaller "
+            "expert_width, or leave it out for infinitely many neurons"
+        )
+    if not _is_enough(network, split, directions):
+        least = least_sites(network, directions, 2 * sites)
+        raise HpxferError(
+            f"sites: must be at least {least}, so that {_LEAST_POINTS} points stand for each of the {directions} "
+            f"directions of the residual stream and {LEAST_ACTIVE} for active experts, got {sites}"
+        )
+    return split
+
+
+def least_sites(network: Network, directions: int, start: int) -> int:
+    """Return the least of `start` times a power of two that is enough for so many directions of the stream."""
+    powers = (start << shift for shift in range(64))
+    enough = (more for more in powers if _is_enough(network, _split(network, directions, more), directions))
+    return next(enough, start << 64)
+
+
+def _split(network: Network, directions: int, sites: int) -> Sizes:
+    if (width := network.expert_width) is None:
+        experts = num_nodes(network, sites)
+        points = _power(sites // (experts * len(SIGNS)))
+        return Sizes(experts=experts, neurons=len(SIGNS) * points, points=points, dimensions=2 * directions)
+    points = _power(sites // (width * len(SIGNS)))
+    return Sizes(experts=len(SIGNS) * points, neurons=width, points=points, dimensions=2 * directions * width + 1)
+
+
+def _is_enough(network: Network, split: Sizes, directions: int) -> bool:
+    active = network.active_share * split.experts
+    return split.points >= _LEAST_POINTS * directions and (network.active_share == 1.0 or active >= LEAST_ACTIVE)
+
+
+def num_nodes(network: Network, sites: int) -> int:
+    """Return the nodes that stand for the biases of experts with infinitely many neurons."""
+    if network.router_bias == "none":
+        return 1
+    if network.active_share < 1.0:
+        return 1 << (sites.bit_length() + 2) // 2
+    sharpness = network.inverse_temperature * network.router_bias_std
+    return _QUADRATURE << max(0, round(sharpness) - 1).bit_length()
+
+
+def draw(network: Network, split: Sizes, directions: int, rng: np.random.Generator) -> Experts:
+    """Return the experts of one block."""
+    if network.expert_width is None:
+        share, bias = _nodes(network, split.experts, rng)
+        points = (sobol_gaussians(split.points, split.dimensions, rng) for _ in range(split.experts))
+        halves = (np.split(each, 2, axis=1) for each in points)
+        neurons = [_signed(_white(reads), _white(writes)) for reads, writes in halves]
+        return Experts(
+            share=share,
+            bias=bias,
+            reads=np.stack([reads for reads, _ in neurons]),
+            writes=np.stack([writes for _, writes in neurons]),
+        )
+    of_bias, of_neurons = np.split(sobol_gaussians(split.points, split.dimensions, rng), [1], axis=1)
+    reads, writes = _signed(*np.split(of_neurons.reshape(split.points, 2 * split.neurons, directions), 2, axis=1))
+    bias = np.tile(network.router_bias_std * of_bias[:, 0], len(SIGNS))
+    return Experts(
+        share=np.full(split.experts, 1 / split.experts),
+        bias=bias if network.router_bias != "none" else np.zeros(split.experts),
+        reads=np.stack([_white(reads[:, j]) for j in range(split.neurons)], axis=1),
+        writes=np.stack([_white(writes[:, j]) for j in range(split.neurons)], axis=1),
+    )
+
+
+def _nodes(network: Network, count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Return share and bias of every node: Gauss-Hermite or, of top-K, one draw per stratum."""
+    if network.router_bias == "none":
+        return np.ones(1), np.zeros(1)
+    if network.active_share < 1.0:
+        bias = ndtri((np.arange(count) + rng.uniform(1e-9, 1.0, count)) / count)
+        return np.full(count, 1 / count), network.router_bias_std * bias
+    nodes, weights = np.polynomial.hermite_e.hermegauss(count)
+    return weights / weights.sum(), network.router_bias_std * nodes
+
+
+def _signed(reads: Floats, writes: Floats) -> tuple[Floats, Floats]:
+    """Return the points with every combination of signs, along the first axis."""
+    return (
+        np.concatenate([sign * reads for sign, _ in SIGNS]),
+        np.concatenate([sign * writes for _, sign in SIGNS]),
+    )
+
+
+def _white(points: Floats) -> Floats:
+    """Return points [n, r] with the covariance one, as the linear map that changes them least does it."""
+    values, vectors = np.linalg.eigh(points.T @ points / len(points))
+    white: Floats = points @ (vectors / np.sqrt(values)) @ vectors.T
+    return white
+
+
+def _power(number: int) -> int:
+    """Return the largest power of two that is at most `number`, or 0."""
+    return 1 << (number.bit_length() - 1) if number else 0
+
+
+# A block of the residual limit: forward, backward by hand, and the update of its experts.
+#
+#     psi_i = Q_i c + b_i        phi_i = gate(beta psi_i)        c' = c + factor E_i[phi_i E_j[act(W2_ij c) W3_ij]]
+#
+# c has the coordinates of the residual stream in r orthonormal directions. A neuron reads them by W2_ij and writes them
+# by W3_ij. E_i is the average over experts, and E_j over the neurons of an expert.
+#
+# Letters: E nodes of experts, J neurons of each, r directions, P samples.
+
+# Numbers of an intermediate tensor that are computed at once: they stay in the cache of a core.
+_AT_ONCE = 2**17
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """The factor of a branch, and the LR of each role of a block at a base LR of 1."""
+
+    branch: float
+    router: float
+    reads: float
+    writes: float
+    writes_std: float  # at the start
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Routed:
+    """What a block remembers of a forward pass."""
+
+    c: Floats  # [P, r], its input
+    logits: Floats  # [P, E]
+    gated: Gated
+    out: Floats  # [P, r]
+
+
+class Block:
+    """The parameters of a block: `router` [E, r], `reads` and `writes` [E J, r]. An update changes them in place."""
+
+    def __init__(self, network: Network, constants: Constants, start: Experts) -> None:
+        self._network, self._constants = network, constants
+        self.share, self.bias = start.share, start.bias
+        num_experts, self._num_neurons, directions = start.reads.shape
+        self.router = np.zeros((num_experts, directions))
+        self.reads = network.std("expert_in") * start.reads.reshape(-1, directions)
+        self.writes = constants.writes_std * start.writes.reshape(-1, directions)
+
+    def forward(self, c: Floats) -> Routed:
+        """Return what the block does with its input [P, r]."""
+        logits = c @ self.router.T + self.bias
+        gated = gate(self._network, logits, top_share(logits, self._network.active_share))
+        added = np.zeros_like(c)
+        for experts, rows in self._pieces(len(c)):
+            a = activate(self._network.activation, self.reads[rows] @ c.T)
+            added += _weighted(a, (gated.phi * self.share).T[experts]).T @ self.writes[rows]
+        out = c + self._constants.branch / self._num_neurons * added
+        return Routed(c=c, logits=logits, gated=gated, out=out)
+
+    def backward(self, routed: Routed, by_out: Floats, lr: float) -> Floats:
+        """Return dL/dc [P, r] given that of the output, and update the block with a base LR."""
+        c, phi, rates = routed.c, routed.gated.phi.T, self._constants
+        by_phi = np.zeros_like(phi)  # [E, P], summed over neurons
+        by_c = np.zeros_like(c)
+        for experts, rows in self._pieces(len(c)):
+            reads, writes = self.reads[rows], self.writes[rows]
+            h = reads @ c.T
+            a, u = activate(self._network.activation, h), writes @ by_out.T
+            by_phi[experts] += (a * u).reshape(len(phi[experts]), -1, len(c)).sum(axis=1)
+            by_h = _weighted(slope(self._network.activation, h) * u, phi[experts])
+            by_c += _weighted(by_h, self.share[experts, None]).T @ reads
+            self.reads[rows] = reads - lr * rates.reads * (by_h @ c)
+            self.writes[rows] = writes - lr * rates.writes * (_weighted(a, phi[experts]) @ by_out)
+        by_logits = routed.gated.by_logits(by_phi.T / self._num_neurons)
+        by_c = by_c / self._num_neurons + (by_logits * self.share) @ self.router
+        self.router -= lr * rates.router * (by_logits.T @ c)
+        total: Floats = by_out + rates.branch * by_c
+        return total
+
+    def _pieces(self, num_samples: int) -> Iterator[tuple[slice, slice]]:
+        """Yield (experts, rows of their neurons): some whole experts, or a part of one."""
+        num_rows = max(1, _AT_ONCE // num_samples)
+        if num_rows < self._num_neurons:
+            for expert in range(len(self.share)):
+                start, end = expert * self._num_neurons, (expert + 1) * self._num_neurons
+                for at in range(start, end, num_rows):
+                    yield slice(expert, expert + 1), slice(at, min(at + num_rows, end))
+            return
+        step = num_rows // self._num_neurons
+        for first in range(0, len(self.share), step):
+            last = min(first + step, len(self.share))
+            yield slice(first, last), slice(first * self._num_neurons, last * self._num_neurons)
+
+
+def _weighted(numbers: Floats, weights: Floats) -> Floats:
+    """Return numbers of neurons [rows, P] times those of their experts, [experts, P] or [experts, 1]."""
+    by_expert = numbers.reshape(len(weights), -1, numbers.shape[1])
+    return (by_expert * weights[:, None]).reshape(numbers.shape)

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from hpxfer.limit.gates import Mask, largest
+from hpxfer.limit.activations import InputLayer, Mask, largest, rank
 from hpxfer.limit.given import Floats, Given
-from hpxfer.limit.layers import InputLayer, rank
+from hpxfer.limit.matrix import Coefficients, Noise, Sites
 from hpxfer.limit.network import Network
-from hpxfer.limit.spaces import Coefficients, Noise, Sites
 
 # Gaussian numbers from which an overlap is averaged: an error of 0.001 or less.
 NUMBERS = 2**19

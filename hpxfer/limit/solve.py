@@ -13,10 +13,16 @@ from hpxfer.limit import all_grow, cost, fixed_experts, fixed_width, residual
 from hpxfer.limit.given import Floats, Given
 from hpxfer.limit.losses import loss
 from hpxfer.limit.network import Network, Regime
-from hpxfer.limit.outcome import SERIES, Limit, Pass, Series
-from hpxfer.limit.refused_networks import require_network
-from hpxfer.limit.refused_trainings import LEAST_ACTIVE, MOST_SITES, require_given, require_sites, require_size
+from hpxfer.limit.refused_networks import (
+    LEAST_ACTIVE,
+    MOST_SITES,
+    require_given,
+    require_network,
+    require_sites,
+    require_size,
+)
 from hpxfer.limit.selection import draw, first_features, selection
+from hpxfer.limit.text import SERIES, Limit, Pass, Series
 
 # By default. A site of regime III holds a vector per sample, so that its memory grows as the square of T P.
 SITES: dict[Regime, int] = {"I": 32768, "II": 32768, "III": 2048, "residual": 32768}

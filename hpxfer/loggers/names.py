@@ -18,8 +18,8 @@ from hpxfer.scaling.shape import DIMENSIONS, Shape
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.stored import is_of
 from hpxfer.trial import Expansion, Trial, base_hps
-from hpxfer.verdict.labels import scale_text
-from hpxfer.verdict.lattice import value_text
+from hpxfer.verdict.row_needs import value_text
+from hpxfer.verdict.shape_names import scale_text
 
 MOST_CHARACTERS = 100  # of a part; file systems have at most 255 bytes
 ID_CHARACTERS = 6

@@ -15,7 +15,7 @@ from hpxfer.registry import Rows
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import ROW_MULTIPLE, Shape
 from hpxfer.spec.blocks import Options
-from hpxfer.spec.problem import Problem
+from hpxfer.spec.fields import Problem
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.trial import Setting, Trial
@@ -75,7 +75,7 @@ class StackedModel(Protocol):
 
 @runtime_checkable
 class ShowsRouters(Protocol):
-    """A stacked model that shows its routers. Its trials measure them (`hpxfer.train.measures`)."""
+    """A stacked model that shows its routers. Its trials measure them (`hpxfer.train.log`)."""
 
     def router_views(
         self,

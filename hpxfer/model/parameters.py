@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Samples on which trials measure their routers, at most: `hpxfer.train.measures`.
+# Samples on which trials measure their routers, at most: `hpxfer.train.log`.
 PROBE_SAMPLES = 64
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.outside.cells import Bad, is_empty, positive
-from hpxfer.outside.guessed import may_hold
+from hpxfer.outside.columns import may_hold
 from hpxfer.outside.runs import Read, Run, ranges
-from hpxfer.verdict.labels import scale_text, shape_label
+from hpxfer.verdict.shape_names import scale_text, shape_label
 
 Duplicates = Literal["refuse", "last"]
 DUPLICATES: tuple[Duplicates, ...] = ("refuse", "last")

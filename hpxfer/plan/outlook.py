@@ -18,9 +18,8 @@ from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.verdict.estimate import estimate_all
-from hpxfer.verdict.labels import is_control
-from hpxfer.verdict.loss import NATS
-from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses, loss_grids
+from hpxfer.verdict.loss_grid import NATS, LossGrid, SeedLosses, ShapeLosses, loss_grids
+from hpxfer.verdict.shape_names import is_control
 from hpxfer.verdict.transfer import find
 from hpxfer.verdict.what_to_add import asks_nothing, seeds_at_noise
 

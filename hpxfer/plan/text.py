@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from hpxfer.host.output import aligned, spell_time
-from hpxfer.plan.memory import UNMEASURED, spell_bytes
+from hpxfer.plan.cautions import UNMEASURED, spell_bytes
 from hpxfer.plan.packing import GPU_STEP_TOKENS
 from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.search.kinds import SEARCHES

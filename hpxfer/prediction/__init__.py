@@ -2,8 +2,7 @@
 
 from hpxfer.prediction.laws import Forecast, LawShare, forecast
 from hpxfer.prediction.losses import LossAnswer, MeasuredShape, loss_at
-from hpxfer.prediction.prediction import Prediction, predict
-from hpxfer.prediction.tensors import TargetHPs
+from hpxfer.prediction.prediction import Prediction, TargetHPs, predict
 
 __all__ = [
     "Forecast",

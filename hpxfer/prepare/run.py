@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import hpxfer
-from hpxfer.data.digest import digest
 from hpxfer.data.formats import llmc
+from hpxfer.data.reference import digest
 from hpxfer.data.sources.tokens import file_dataset
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import locked, reason, remove_half_written

@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 from hpxfer.data.formats import llmc
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import reason, write_files
-from hpxfer.prepare.held_out import HeldOut, key_of
 from hpxfer.prepare.stopped import LAST, shards_in
-from hpxfer.prepare.tokenize import Tokenized
+from hpxfer.prepare.tokenize import HeldOut, Tokenized, key_of
 from hpxfer.spec.manifest import PROGRESS_FILE, ShardEntry, Split
 
 Write = Callable[[IO[bytes]], object]

@@ -13,7 +13,7 @@ from hpxfer.progress.status import RunStatus
 from hpxfer.storage.lease import decoded
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation
-from hpxfer.store.parts import list_parts
+from hpxfer.store.parquet import list_parts
 from hpxfer.store.sweep_file import damage, load_stored
 
 EVERY_S = 1.0

@@ -3,17 +3,12 @@
 `receipt` and `write_groups` run inside a training and import torch late. All checks are pure functions of plain data.
 """
 
-from hpxfer.receipts.arms import arms_agree, same_measure
 from hpxfer.receipts.changes import changes_since, weights_of
+from hpxfer.receipts.entries import Outcome, undecided_because
 from hpxfer.receipts.forward import forward_factors
-from hpxfer.receipts.groups import common_factor, groups_match
-from hpxfer.receipts.init import init_matches
-from hpxfer.receipts.outcome import Outcome, undecided_because
-from hpxfer.receipts.receipt import receipt
-from hpxfer.receipts.schedule import schedule_keeps_ratios
-from hpxfer.receipts.seeds import Repeat, base_repeats, seeds_differ
-from hpxfer.receipts.wired import hp_is_wired
-from hpxfer.receipts.write import write_groups
+from hpxfer.receipts.groups import common_factor, groups_match, init_matches, schedule_keeps_ratios
+from hpxfer.receipts.receipt import receipt, write_groups
+from hpxfer.receipts.wired import Repeat, arms_agree, base_repeats, hp_is_wired, same_measure, seeds_differ
 
 __all__ = [
     "Outcome",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpxfer.receipts.entries import number, same
-from hpxfer.receipts.outcome import FORWARD, Outcome, listed
+from hpxfer.receipts.entries import FORWARD, Outcome, listed, number, same
 
 TOLERANCE = 1e-3
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.fan_in import fan_in_of
-from hpxfer.recipe.match import AT, JOIN, Roles, match_roles
+from hpxfer.recipe.match import AT, JOIN, Roles, match_roles, one_per_pattern
 from hpxfer.recipe.own_factors import INPUTS, Own, OwnFactors, times
-from hpxfer.recipe.patterns import one_per_pattern
 from hpxfer.recipe.probe import Gain, embedding_scale, gain_of
-from hpxfer.recipe.wrappers import plain_modules, plain_names
+from hpxfer.recipe.wrappers import class_of, plain_modules, plain_names
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 
 if TYPE_CHECKING:
     import torch
+
 
 # The balancing rule updates it, and the optimizer does not.
 BALANCED = "router_bias"
@@ -270,3 +270,89 @@ def _disagree(item: RoleTensor, values: Mapping[str, Multipliers]) -> str | None
                 "the same multipliers, or split the tensor"
             )
     return None
+
+
+def fan_in_of(role: str, size: tuple[int, ...], module: torch.nn.Module, name: str, target: Shape) -> int | None:
+    """Return the fan-in of a tensor of this role, or None if the tensor does not show it.
+
+    A linear layer shows it. Of other tensors only the output matrix of attention does: it has the width, and either
+    heads x head_dim or these two apart. All layers may share the tensor, with the depth in front.
+    """
+    from torch import nn
+
+    if name == "weight" and len(size) == 2:
+        if isinstance(module, nn.Linear):
+            return size[1]
+        if class_of(module).__name__ == "Conv1D":  # of transformers, [in, out]
+            return size[0]
+    return _of_attention(size, target) if role == "attn_out" and target.width in size else None
+
+
+def _of_attention(size: tuple[int, ...], target: Shape) -> int | None:
+    """Return heads x head_dim, from the size of an output matrix of attention."""
+    rest = list(size)
+    rest.remove(target.width)
+    by_heads = len(rest) > 1 and rest[-1] == target.head_dim
+    fan_in = rest.pop() * (rest.pop() if by_heads else 1)
+    return fan_in if rest in ([], [target.depth]) else None
+
+
+BY_SIZE = "by its size, as all experts of a layer in one tensor"
+BY_ORDER = f"{BY_SIZE}, and by its place in the order of the tensors"
+
+
+def stacked_experts(
+    blocks: Mapping[str, str],
+    of_experts: Collection[str],
+    roles: Mapping[str, str],
+    sizes: Mapping[str, tuple[int, ...] | None],
+) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, role, why it is a guess) for the experts of blocks in which no name says which they are.
+
+    `blocks` maps names to their block, and `of_experts` are those that lie in a module of experts. The experts are the
+    tensors of E x width x h or E x h x width there, or beside a router of E experts: an input and an output, or an
+    input and a gate in one of twice the size. Of two equal sizes the first is the input. Where h is the width, and one
+    tensor looks like the other, nothing is said.
+    """
+    widths = {size[-1] for name, role in roles.items() if role == "embedding" and (size := sizes[name])}
+    if len(widths) != 1:
+        return
+    (width,) = widths
+    routers: dict[str, tuple[int, ...]] = {}
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for name, block in blocks.items():
+        size, role = sizes[name] or (), roles.get(name, "")
+        if role == "router":
+            routers[block] = (*routers.get(block, ()), *size)
+        if len(size) == 3 and width in size[1:] and (not role or role.startswith("expert_")):
+            found.setdefault(block, {})[name] = (size[1], size[2])
+    for block, tensors in found.items():
+        if any(name in roles for name in tensors):
+            continue
+        held = {
+            name: size
+            for name, size in tensors.items()
+            if name in of_experts or (sizes[name] or (0,))[0] in routers.get(block, ())
+        }
+        yield from _of_layer(held, width)
+
+
+def _of_layer(found: Mapping[str, tuple[int, int]], width: int) -> Iterator[tuple[str, str, str]]:
+    names = list(found)
+    hidden = {name: a * b // width for name, (a, b) in found.items()}
+    if len(found) == 2:
+        low, high = sorted(names, key=lambda name: hidden[name])
+        if hidden[high] == 2 * hidden[low]:
+            yield high, "expert_in+expert_gate", BY_SIZE
+            yield low, "expert_out", BY_SIZE
+        elif found[names[0]] == found[names[1]][::-1] != found[names[1]]:
+            yield names[0], "expert_in", BY_ORDER
+            yield names[1], "expert_out", BY_ORDER
+    elif len(found) == 3 and len(set(hidden.values())) == 1 and len(set(found.values())) == 2:
+        counts = Counter(found.values())
+        first, second = (name for name in names if counts[found[name]] == 2)
+        (last,) = (name for name in names if counts[found[name]] == 1)
+        if found[first] == found[last][::-1]:
+            yield first, "expert_gate", BY_SIZE
+            yield second, "expert_in", BY_SIZE
+            yield last, "expert_out", BY_SIZE

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpxfer.host.output import aligned
 from hpxfer.recipe.assign import BALANCED, RoleTensor
-from hpxfer.recipe.tuned_on import TunedOn
+from hpxfer.recipe.fitted_range import TunedOn
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import hpxfer
 from hpxfer.errors import HpxferError, shown
-from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.evaluate import BaseInit, parameterization
 from hpxfer.scaling.hps import HPs, check_hp_name
-from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Conventions
 from hpxfer.spec.recipe_file import OF_A_SWEEP, RECIPE_VERSION, VERSION_KEY, ModelPart, RecipeFile, checked_recipe
@@ -34,7 +33,7 @@ def made_by_hand(
     """Return the checked recipe file. Raises HpxferError with one line for each broken rule."""
     choice = parameterization(name, conventions)
     if not isinstance(init, BaseInit):
-        raise HpxferError(f"{WHERE}: init: must be a hpxfer.scaling.resolve.BaseInit, got {shown(init)}")
+        raise HpxferError(f"{WHERE}: init: must be a hpxfer.scaling.evaluate.BaseInit, got {shown(init)}")
     values = asdict(hps if isinstance(hps, HPs) else _hps(hps))
     unknown: dict[str, Any] = dict.fromkeys(ModelPart.model_fields)
     data = {

@@ -32,14 +32,15 @@ from hpxfer.spec.recipe_file import (
     SearchPart,
     TablePart,
     TrainingPart,
+    model_facts,
+    training_facts,
 )
-from hpxfer.spec.recipe_parts import model_facts, training_facts
 from hpxfer.trial import base_hps
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding, Optimum, ShapeFinding, TransferReport
     from hpxfer.results import Results
-    from hpxfer.verdict.loss import JudgedLoss
+    from hpxfer.verdict.loss_grid import JudgedLoss
 
 
 def recipe_of(results: Results, parameterization: str | None = None) -> Recipe:

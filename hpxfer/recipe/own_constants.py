@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.recipe.forward_sites import EXPERTS
+from hpxfer.recipe.forward_hooks import EXPERTS
 from hpxfer.recipe.places import FOREIGN
 from hpxfer.recipe.probe import SCALES
 from hpxfer.recipe.wrappers import plain_modules

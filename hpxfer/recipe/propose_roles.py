@@ -11,8 +11,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.host.output import aligned
 from hpxfer.recipe.assign import BALANCED, names_of_each
 from hpxfer.recipe.known_models import known_model
-from hpxfer.recipe.match import Roles, pairs_of
-from hpxfer.recipe.patterns import pairs_of_roles, spelled
+from hpxfer.recipe.match import Roles, pairs_of, pairs_of_roles, spelled
 from hpxfer.recipe.role_words import ROUTER_BIASES
 from hpxfer.recipe.roles_by_place import Proposal, Sizes, proposals
 from hpxfer.recipe.wrappers import plain_names

@@ -10,27 +10,30 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe.assign import Assigned, assign, make_groups
-from hpxfer.recipe.counted import check_counts
-from hpxfer.recipe.describe import description
+from hpxfer.recipe.counted import check_counts, seen_in
 from hpxfer.recipe.explain import ModelExplanation, explained
-from hpxfer.recipe.fitted_range import OutOfRangeWarning, check_covered, check_embeddings, out_of_range
+from hpxfer.recipe.fitted_range import (
+    OtherModelWarning,
+    OutOfRangeWarning,
+    TunedOn,
+    check_covered,
+    check_embeddings,
+    compared,
+    out_of_range,
+)
 from hpxfer.recipe.forward_hooks import Attached, ByHandWarning, Sites, attach
 from hpxfer.recipe.from_hps import made_by_hand
 from hpxfer.recipe.initialize import initialize
-from hpxfer.recipe.known_models import known_model, known_sites
+from hpxfer.recipe.known_models import check_dims, check_gate, known_model, known_sites, shape_of
 from hpxfer.recipe.match import Roles
-from hpxfer.recipe.model_shape import check_dims, check_gate, shape_of
 from hpxfer.recipe.own_constants import differences, left_to_multiply
 from hpxfer.recipe.propose_roles import roles as proposed_roles
-from hpxfer.recipe.resolved import Base, Resolved
+from hpxfer.recipe.resolved import Base, Resolved, description
 from hpxfer.recipe.schedule import check_lr_ratios, remember, scheduler
-from hpxfer.recipe.seen import seen_in
-from hpxfer.recipe.tuned_on import OtherModelWarning, TunedOn, compared
 from hpxfer.recipe.unattached import UnattachedWarning, unattached
-from hpxfer.recipe.warned import warn_once
-from hpxfer.scaling.evaluate import Multipliers, Parameterization
+from hpxfer.recipe.wrappers import warn_once
+from hpxfer.scaling.evaluate import BaseInit, Multipliers, Parameterization
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column, Conventions
 from hpxfer.spec.recipe_file import RecipeFile, dump_recipe, read_recipe

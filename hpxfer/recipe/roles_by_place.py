@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from hpxfer.recipe.assign import stacked_experts
 from hpxfer.recipe.match import JOIN
 from hpxfer.recipe.places import EXPERTS, NORM, Place, places_of
 from hpxfer.recipe.role_words import (
@@ -38,7 +39,6 @@ from hpxfer.recipe.role_words import (
     SHARED_GATES,
     Words,
 )
-from hpxfer.recipe.stacked_experts import stacked_experts
 
 Size = tuple[int, ...] | None  # None: it is not known
 Sizes = Mapping[str, Size]

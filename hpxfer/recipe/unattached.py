@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hpxfer.recipe.forward_hooks import SCALING, declared
-from hpxfer.recipe.forward_sites import EXPERTS
+from hpxfer.recipe.forward_hooks import EXPERTS, SCALING, declared
 from hpxfer.recipe.known_models import known_model, known_sites
 from hpxfer.recipe.wrappers import class_of, plain_modules, unwrapped
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
     import torch
+
 
 # torch.compile, FSDP1 and activation checkpointing keep the inner module under these names, which no model uses.
 INNER = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
@@ -61,3 +64,15 @@ def class_of(module: torch.nn.Module) -> type:
     """Return the class of a module as its author wrote it. FSDP2 puts a class of its own over each such class."""
     kind = type(module)
     return kind.__bases__[-1] if kind.__bases__[0].__name__ == "FSDPModule" else kind
+
+
+# Model, without its wrappers -> the texts of its warnings. It ends with the model.
+_WARNED: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
+
+
+def warn_once(model: torch.nn.Module, text: str | None, kind: type[UserWarning], *, stacklevel: int = 3) -> None:
+    """Warn of the model, unless `text` is None or this model got the same warning before."""
+    inner = unwrapped(model)
+    if text is not None and text not in _WARNED.get(inner, ()):
+        warnings.warn(text, kind, stacklevel=stacklevel)
+        _WARNED.setdefault(inner, set()).add(text)

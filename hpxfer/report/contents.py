@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import hpxfer
 from hpxfer.analysis import Finding, ShapeFinding, TransferReport
 from hpxfer.host.output import json_ready
-from hpxfer.report.analyses import analysis_tables, unknown
-from hpxfer.report.best_points import asks_for_points, points_headline, points_question
-from hpxfer.report.next_step import next_step
+from hpxfer.report.next_step import asks_for_points, next_step, points_headline, points_question
 from hpxfer.report.provenance import (
     Progress,
     failures,
@@ -22,12 +20,12 @@ from hpxfer.report.provenance import (
     threshold_table,
     trainer_checks,
 )
-from hpxfer.report.tables import NOTHING, Cell, Column, Table, text_table
+from hpxfer.report.tables import NOTHING, Cell, Column, Table, analysis_tables, text_table, unknown
 from hpxfer.report.trials import TrialData, trial_data
 from hpxfer.results import Results
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.storage.uri import spelled
-from hpxfer.verdict.headline import headline
+from hpxfer.verdict.summary import headline
 from hpxfer.verdict.text import (
     conclusion,
     drift_text,

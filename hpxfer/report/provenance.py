@@ -19,12 +19,12 @@ from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec.arms import arm_label
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.data_section import OWN_DATA
+from hpxfer.spec.own import TrainerSpec
 from hpxfer.spec.ties import choice_of
-from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.store.trainer_checks import checks_text
-from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import STATUSES
 from hpxfer.verdict.rules import Rules
+from hpxfer.verdict.shape_names import scale_text
 from hpxfer.verdict.thresholds import MOVE_OCTAVES
 
 # Column of the trials -> its name in the report. The report says how many trials have each value.

@@ -15,15 +15,18 @@ from hpxfer.host.output import aligned
 from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts, coverage_notes, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import (
+    BaseInit,
     Globals,
+    GlobalValues,
     Multipliers,
     Parameterization,
     Structure,
     evaluate,
     evaluate_globals,
+    resolve,
+    resolve_globals,
 )
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit, GlobalValues, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import FACTORS, Column, Convention, Row, Table

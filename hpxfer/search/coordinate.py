@@ -22,18 +22,17 @@ from hpxfer.errors import nearest, shown
 from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2, MULTIPLIERS, HPs
 from hpxfer.scaling.roles import ROLES
 from hpxfer.search import lr_line
-from hpxfer.search.checks import buys, multiplier_problems, only_lr, varied_hps
 from hpxfer.search.compare import Gain, gain, pooled
 from hpxfer.search.kinds import SearchKind, Stored
+from hpxfer.search.protocol import buys, multiplier_problems, only_lr, varied_hps
 from hpxfer.search.rounds import ArmHistory, End, Losses, OutOfBudget, Round, RoundSearch, Strategy, search_each_arm
 from hpxfer.search.values import names_in, scaled
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.blocks import model_roles
-from hpxfer.spec.fields import Count, GridValues, Section, Seq, Values
-from hpxfer.spec.problem import Problem, WhyNot
+from hpxfer.spec.fields import Count, GridValues, Problem, Section, Seq, Values, WhyNot
 from hpxfer.trial import Expansion, base_hps
-from hpxfer.verdict.loss import JudgedLoss
+from hpxfer.verdict.loss_grid import JudgedLoss
 from hpxfer.verdict.tied import lowest_of
 
 FIXED = ("ones", "zeros")  # inits that no multiplier changes

@@ -8,12 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from hpxfer.scaling.shape import Shape
-from hpxfer.search.checks import buys, countable
 from hpxfer.search.kinds import SearchKind, Stored
-from hpxfer.search.protocol import Outcome, Progress
+from hpxfer.search.protocol import Outcome, Progress, buys, countable
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import Section
-from hpxfer.spec.problem import Problem, WhyNot
+from hpxfer.spec.fields import Problem, Section, WhyNot
 from hpxfer.trial import Expansion, Trial
 
 

@@ -14,8 +14,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.registry import Registry
 from hpxfer.search.protocol import Search
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import Section
-from hpxfer.spec.problem import Problem, WhyNot
+from hpxfer.spec.fields import Problem, Section, WhyNot
 from hpxfer.trial import Expansion
 
 if TYPE_CHECKING:

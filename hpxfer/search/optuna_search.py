@@ -19,18 +19,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.arms import Arm
-from hpxfer.search.checks import buys, countable, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
+from hpxfer.search.protocol import Arm, buys, countable, on_log_scale
 from hpxfer.search.random_search import best_in_words, box_without_lines
 from hpxfer.search.rounds import End, Round, RoundSearch, SeedLosses, Strategy, lowest_point, mean, search_each_arm
 from hpxfer.search.samplers import sampler_name, sampler_problems
 from hpxfer.search.stored import is_in_box, stored_trials
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import CountOrNone, Section
-from hpxfer.spec.mlp import guess_loss
-from hpxfer.spec.problem import Problem, WhyNot
+from hpxfer.spec.fields import CountOrNone, Problem, Section, WhyNot
+from hpxfer.spec.model_section import guess_loss
 from hpxfer.trial import Expansion, base_hps
 
 if TYPE_CHECKING:

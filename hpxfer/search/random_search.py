@@ -10,14 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.arms import Arm
-from hpxfer.search.checks import buys, countable, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
+from hpxfer.search.protocol import Arm, buys, countable, on_log_scale
 from hpxfer.search.rounds import End, Losses, Round, RoundSearch, Strategy, lowest_point, search_each_arm
 from hpxfer.search.values import rounded
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import Count, CountOrNone, Section
-from hpxfer.spec.problem import Problem, WhyNot
+from hpxfer.spec.fields import Count, CountOrNone, Problem, Section, WhyNot
 from hpxfer.trial import Expansion, base_hps
 
 

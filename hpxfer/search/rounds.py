@@ -16,8 +16,7 @@ from typing import Any
 
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.search.arms import Arm, arms_of
-from hpxfer.search.protocol import Outcome, Progress
+from hpxfer.search.protocol import Arm, Outcome, Progress, arms_of
 from hpxfer.spec.budget import arm_budget
 from hpxfer.trial import Expansion, Trial
 from hpxfer.verdict.tied import equal_lowest, most_central

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.spec.problem import Problem
+from hpxfer.spec.fields import Problem
 from hpxfer.spec.yaml_file import KeyPath
 
 if TYPE_CHECKING:

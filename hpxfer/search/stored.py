@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.search.arms import Arm, arms_of
 from hpxfer.search.kinds import kind_of
-from hpxfer.search.protocol import Outcome
+from hpxfer.search.protocol import Arm, Outcome, arms_of
 from hpxfer.search.values import bound_text
 from hpxfer.spec import SweepSpec
 from hpxfer.store.losses import LOSS_COLUMNS

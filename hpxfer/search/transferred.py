@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpxfer.search.arms import Arm
+from hpxfer.search.protocol import Arm
 from hpxfer.search.rounds import ArmStrategy, End, Round, Strategy
 from hpxfer.spec import SweepSpec
 

@@ -18,20 +18,16 @@ from typing import Annotated
 from pydantic import Field
 
 from hpxfer.scaling.shape import Shape
-from hpxfer.search.arms import arms_of
-from hpxfer.search.checks import countable, on_log_scale
 from hpxfer.search.grid import grid_size
 from hpxfer.search.kinds import SearchKind, Stored
-from hpxfer.search.protocol import Outcome, Progress
-from hpxfer.search.verdict_doubts import MIN_SEEDS
-from hpxfer.search.verdict_lines import lines_of_grid
+from hpxfer.search.protocol import Outcome, Progress, arms_of, countable, on_log_scale
+from hpxfer.search.verdict_lines import MIN_SEEDS, lines_of_grid
 from hpxfer.search.verdict_plan import LARGEST_FIRST
 from hpxfer.search.verdict_rounds import MAX_ROUNDS, Look, Rounds
 from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.budget import arm_budget
-from hpxfer.spec.fields import Section
-from hpxfer.spec.problem import Problem, WhyNot
+from hpxfer.spec.fields import Problem, Section, WhyNot
 from hpxfer.trial import Expansion, Trial
 
 

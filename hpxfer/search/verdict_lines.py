@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hpxfer.model.cost import relative_cost
@@ -12,9 +12,49 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome
 from hpxfer.trial import Cell, Expansion, Trial
-from hpxfer.verdict.labels import is_control
-from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses
+from hpxfer.verdict.findings import Finding, Verdict
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss, LossGrid, SeedLosses, ShapeLosses
+from hpxfer.verdict.rules import Rules
+from hpxfer.verdict.shape_names import is_control
 from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict.transfer import find
+
+MIN_SEEDS = 2  # at every shape: one seed shows no noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """The finding on one line."""
+
+    finding: Finding
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict. It is undecided while a shape has fewer than two seeds."""
+        few = any(shape.num_seeds < MIN_SEEDS for shape in self.finding.shapes)
+        return "undecided" if few else self.finding.verdict
+
+    @property
+    def chance(self) -> float:
+        """The chance that the HP transfers. Where the finding has none, its verdict stands for it."""
+        known = self.finding.transfer_chance
+        return {"transfers": 1.0, "drifts": 0.0, "undecided": 0.5}[self.finding.verdict] if known is None else known
+
+    @property
+    def size(self) -> float:
+        """The chance of being wrong if the likelier verdict were said now: 0.5 at most."""
+        return min(self.chance, 1.0 - self.chance)
+
+    def is_decided(self, error: float) -> bool:
+        """Return whether the verdict is said, and wrong with no more than this chance."""
+        return self.verdict != "undecided" and self.size <= error
+
+
+def doubts(grids: Sequence[LossGrid], rules: Rules, judged: JudgedLoss = NATS) -> tuple[Doubt, ...]:
+    """Return the doubt about each line, judged by these rules and by this loss."""
+    own = [replace(grid, judged=judged) for grid in grids]
+    return tuple(Doubt(finding=finding) for finding in find(own, rules))
+
 
 ArmKey = tuple[Parameterization | None, Shape]
 

@@ -8,12 +8,10 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpxfer.search.protocol import Outcome
-from hpxfer.search.verdict_doubts import Doubt, doubts
-from hpxfer.search.verdict_lines import VerdictLine
-from hpxfer.search.verdict_plan import Purse, around_the_best, first_line, lowest, more_trials
-from hpxfer.search.verdict_time import affordable
+from hpxfer.search.verdict_lines import Doubt, VerdictLine, doubts
+from hpxfer.search.verdict_plan import Purse, affordable, around_the_best, first_line, lowest, more_trials
 from hpxfer.trial import Trial
-from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 
 LOOKS = 10  # at a line, until all its trials are trained

@@ -7,10 +7,10 @@ from dataclasses import replace
 from hpxfer.scaling.tables import OWN
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.trainer_section import LossSpec
+from hpxfer.spec.own import LossSpec
 from hpxfer.store.losses import loss_row
 from hpxfer.store.trainer_checks import TrainerChecks
-from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.rules import Rules
 
 

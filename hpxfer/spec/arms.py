@@ -13,7 +13,7 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.spec.arms_section import ParameterizationSpec
-from hpxfer.spec.problem import Problem
+from hpxfer.spec.fields import Problem
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import KeyPath, spell
 
@@ -22,7 +22,7 @@ _BETAS = ("beta1", "beta2")
 
 
 def arm_label(table: str, name: str | None) -> str:
-    """Return the label of an arm, e.g. `completep-moe (tuned)`. `hpxfer.verdict.labels` reads it."""
+    """Return the label of an arm, e.g. `completep-moe (tuned)`. `hpxfer.verdict.shape_names` reads it."""
     return table if name is None else f"{table} ({name})"
 
 

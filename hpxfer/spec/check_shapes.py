@@ -13,9 +13,9 @@ from hpxfer.scaling.shape import Shape, check_trainable
 from hpxfer.spec.arms import arm_label
 from hpxfer.spec.axes import DIMENSION, entries, shape_at
 from hpxfer.spec.blocks import forward_problem, has_dense, model_roles, moe_blocks
+from hpxfer.spec.fields import Problem
 from hpxfer.spec.model_section import ShapeSpec
 from hpxfer.spec.own import own_scale
-from hpxfer.spec.problem import Problem
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sweep import AxisSpec, ScheduleSpec, ShapeChange, SweepSpec
 from hpxfer.spec.ties import ties_problem

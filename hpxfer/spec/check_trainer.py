@@ -10,10 +10,9 @@ from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import OWN
 from hpxfer.spec.axes import entries
-from hpxfer.spec.own import OF_RUN, own_shape
-from hpxfer.spec.problem import Problem
+from hpxfer.spec.fields import Problem
+from hpxfer.spec.own import OF_RUN, TrainerSpec, labels, own_shape
 from hpxfer.spec.sweep import SweepSpec
-from hpxfer.spec.trainer_section import TrainerSpec, labels
 from hpxfer.spec.yaml_file import KeyPath
 
 _AT: KeyPath = ("trainer",)

@@ -15,8 +15,8 @@ from hpxfer.registry import registry, rows_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import entries, shape_at
 from hpxfer.spec.data_section import OWN_DATA, DataSpec, PointData, is_own
+from hpxfer.spec.fields import Problem
 from hpxfer.spec.manifest import read_manifest
-from hpxfer.spec.problem import Problem
 from hpxfer.spec.sample_rules import sample_problems, stated_by_samples, token_problems
 from hpxfer.spec.source_kind import KIND_OF, SAMPLES, TOKENS, source_kind, source_row
 from hpxfer.spec.sweep import ShapeChange, SweepSpec

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from hpxfer.errors import HpxferError, joined
-from hpxfer.registry import registry, rows_of
-from hpxfer.spec.against_recipe import compared, without_useless
-from hpxfer.spec.around import centered
+from hpxfer.errors import HpxferError, joined, nearest, shown
+from hpxfer.registry import PluginFile, Registry, load_plugin, read_plugin, registry, rows_of
+from hpxfer.spec.axes import centered
 from hpxfer.spec.budget import budget_text
-from hpxfer.spec.check_family import unread_keys
+from hpxfer.spec.check_model import unread_keys
 from hpxfer.spec.checks import problems
-from hpxfer.spec.data import absolute, stated
-from hpxfer.spec.fields import Section, Seq
-from hpxfer.spec.from_recipe import Start, with_recipe
-from hpxfer.spec.overrides import with_overrides
-from hpxfer.spec.plugins import are_registered, import_plugin, import_plugins, stored_names
-from hpxfer.spec.sections import in_file, validated
-from hpxfer.spec.sweep import Plugin, SweepSpec
+from hpxfer.spec.data import absolute, from_folder, stated
+from hpxfer.spec.fields import GridValues, Section, Seq, in_file, validated
+from hpxfer.spec.from_recipe import Start, compared, with_recipe, without_useless
+from hpxfer.spec.source_kind import source_kind
+from hpxfer.spec.sweep import Plugin, PluginSpec, SweepSpec
 from hpxfer.spec.trainer_files import in_folder
-from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, read_yaml, write_yaml
+from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, read_yaml, spell, write_yaml
+from hpxfer.storage.uri import is_uri
 
 
 class _Plugins(Section):
@@ -42,7 +45,7 @@ def load_sweep(
     The plug-ins of the file are imported before its names are checked, and after them more `plugins`, of which a
     relative file starts at the current folder. A file that is not `trusted`, such as that of a results folder, imports
     nothing: names that its plug-ins registered are accepted as they are. If it gives no `ties`, they are by `index`.
-    `overrides` change keys first, as `hpxfer.spec.overrides` says, e.g. `training.steps=100`.
+    `overrides` change keys first, as `hpxfer.spec.load` says, e.g. `training.steps=100`.
     Raises HpxferError with one line for each broken rule.
     """
     file, folder = with_overrides(read_yaml(path), overrides), Path(path).resolve().parent
@@ -108,3 +111,217 @@ def _line(file: YamlFile, start: Start | None, path: KeyPath, message: str) -> s
     is_of_recipe = start is not None and any(path[: len(at)] == at for at in start.filled)
     given = f" (in the recipe {file.data['hps']['recipe']['file']})" if is_of_recipe else ""
     return f"{file.where(in_file(file, path))}: {message}{given}"
+
+
+# Overrides: `--set training.steps=100` changes one key of a sweep file before the file is checked.
+#
+# The value is YAML. `null` takes the key out. Below `grid` and `multipliers`, whose keys have dots, the rest of the
+# path
+# is one key, `--set hps.multipliers.router.lr_mult=0.5`, but for a last part that is a key of values, such as `log2` in
+# `--set 'grid.router.lr_mult.log2=[-4, 0]'`. A relative path to data, to a recipe or to a plug-in starts at the current
+# folder, where the command is given, and not at the folder of the sweep file. This holds for paths inside a larger
+# value
+# too, as in `--set 'data={source: "text:a.txt"}'`.
+
+OPTION = "--set"
+_KEYS_HAVE_DOTS = ("grid", "multipliers")
+_FORMS = ("values", "log2", "around")  # of the values of an HP. One that is set replaces the form in the file
+_INDEXED = r"((?:\[\d+\])*)"  # indices behind a key
+
+
+def with_overrides(file: YamlFile, assignments: Sequence[str]) -> YamlFile:
+    """Return a sweep file with some keys changed. Raise HpxferError for an assignment that cannot be made."""
+    data, paths = file.data, []
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise HpxferError(f"{OPTION}: must be KEY=VALUE, got {shown(text)}; e.g. {OPTION} training.steps=100")
+        path = _path(name.strip())
+        data = _assigned(data, path, _value(path, value), ())
+        paths.append(path)
+    return replace(file, data=data, overridden=(*file.overridden, *paths))
+
+
+def _path(name: str) -> KeyPath:
+    """Return the key path that a name such as `axes.width[1]` spells."""
+    out: KeyPath = ()
+    rest = name
+    while rest:
+        if out and out[-1] in _KEYS_HAVE_DOTS:
+            inner = re.fullmatch(rf"(.+)\.({'|'.join(GridValues.model_fields)}){_INDEXED}", rest)
+            return (*out, rest) if inner is None else (*out, inner[1], inner[2], *_indices(inner[3]))
+        found = re.match(rf"([^.\[\]]+){_INDEXED}(?:\.(?=.)|$)", rest)
+        if found is None:
+            raise HpxferError(f"{OPTION}: must name a key such as training.steps or seeds[0], got {shown(name)}")
+        out = (*out, found[1], *_indices(found[2]))
+        rest = rest[found.end() :]
+    return out
+
+
+def _indices(text: str) -> Iterator[int]:
+    return map(int, re.findall(r"\d+", text))
+
+
+def _value(path: KeyPath, text: str) -> Any:
+    return _from_here(path, parse_yaml(text, f"{OPTION} {spell(path)}").data)
+
+
+def _from_here(path: KeyPath, value: Any) -> Any:
+    """Return a value for a key, with its relative paths to data and files starting at the current folder."""
+    if isinstance(value, dict):
+        return {key: _from_here((*path, key), one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_from_here((*path, index), one) for index, one in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    if _names_data(path):
+        return from_folder(value, Path.cwd())
+    return str(Path.cwd() / value) if _names_file(path, value) and not is_uri(value) else value
+
+
+def _names_data(path: KeyPath) -> bool:
+    if path[0] == "axes":  # a point's own data, in either of its forms
+        return path[-1] == "data" or path[-2:] == ("data", "source")
+    return path in (("data", "source"), ("data", "validation"))
+
+
+def _names_file(path: KeyPath, value: str) -> bool:
+    if path[0] == "plugins":
+        return value.endswith(".py")  # any other plug-in is a module
+    return path in (("hps", "recipe"), ("hps", "recipe", "file"))
+
+
+def _assigned(data: Any, path: KeyPath, value: Any, above: KeyPath) -> Any:
+    """Return data with a value at a key path, or without the key if the value is None. The data itself stays."""
+    key, *rest = path
+    here = spell((*above, key))
+    if isinstance(key, int):
+        if not isinstance(data, list) or key >= len(data):
+            got = f"a list of {len(data)}" if isinstance(data, list) else shown(data)
+            raise HpxferError(f"{OPTION} {here}: must be an entry of a list that the file has, got {got}")
+        changed = value if not rest else _assigned(data[key], tuple(rest), value, (*above, key))
+        return [*data[:key], *([] if changed is None and not rest else [changed]), *data[key + 1 :]]
+    if key in _FORMS and not rest and value is not None and above[:1] not in ((), ("axes",)):
+        data = {name: each for name, each in data.items() if name not in _FORMS} if isinstance(data, dict) else {}
+    if data is not None and not isinstance(data, dict):
+        raise HpxferError(f"{OPTION} {here}: must be a key of a mapping, got {shown(data)} in the file; set that whole")
+    out = dict(data or {})
+    if rest:
+        out[key] = _assigned(out.get(key), tuple(rest), value, (*above, key))
+    elif value is None:
+        if key not in out:
+            fix = nearest(str(key), out) if out else "nothing stands there"
+            raise HpxferError(f"{OPTION} {here}: must be a key that the file has, because null takes it out; {fix}")
+        del out[key]
+    else:
+        out[key] = value
+    return out
+
+
+class _Generate(GenerateJsonSchema):
+    """pydantic's generator without the titles that it makes up from the names of the keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def generate(self, schema: Any, mode: Any = "validation") -> JsonSchemaValue:
+        return {"$schema": self.schema_dialect, **super().generate(schema, mode)}
+
+
+def sweep_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a sweep file."""
+    schema = TypeAdapter(SweepSpec).json_schema(schema_generator=_Generate)
+    model = schema["$defs"]["ModelSpec"]
+    for key in ("family", "base"):
+        model["required"].remove(key)
+    for key in ("data", "parameterizations"):
+        schema["required"].remove(key)
+    # A recipe says the family, the base and the table, and a preset the family. A user's own trainer has neither a base
+    # nor data of ours, and arms of its own may stand in the place of tables.
+    trainer = {"required": ["trainer"]}
+    recipe = {"properties": {"hps": {"required": ["recipe"]}}, "required": ["hps"]}
+    family = {"anyOf": [{"required": ["family"]}, {"required": ["like"]}], "required": ["base"]}
+    ours = {"required": ["parameterizations", "data"], "properties": {"model": family}}
+    schema["anyOf"] = [trainer, {**recipe, "required": ["hps", "data"]}, ours]
+    return schema
+
+
+# Plug-ins of a sweep: they are imported before the sweep's names are checked, and remembered with what they register.
+#
+# A loaded sweep holds each plug-in as `{name, digest, registers}`, and so does the sweep.yaml of its results. Reading
+# results imports nothing: the stored entry says which names the plug-in registered.
+
+Names = dict[str, set[str]]  # kind -> the names of its rows
+# The kinds of rows that a sweep file names.
+NAMED = ("parameterization", "gate", "data source", "sample source", "search", "logger")
+
+
+def import_plugin(name: str, folder: Path) -> PluginSpec:
+    """Import a plug-in and return it with what it registers. A relative file starts at `folder`."""
+    if "\0" in name:
+        raise HpxferError(f"plugins: must be a file or a module, got {shown(name)} with a zero byte; take it out")
+    is_file = name.endswith(".py")
+    file = read_plugin(os.path.realpath(folder / name) if is_file else name, folder)
+    load_plugin(file)
+    registers = {kind: tuple(names) for kind, names in Registry.registered_by(file.registers).items()}
+    return PluginSpec(name=file.plugin.name, digest=file.plugin.digest, registers=registers)
+
+
+def import_plugins(file: YamlFile, given: Sequence[PluginSpec], folder: Path) -> tuple[PluginSpec, ...]:
+    """Import the plug-ins of a sweep file in their order. An error names the line of the plug-in."""
+    out = []
+    for index, plugin in enumerate(given):
+        try:
+            out.append(import_plugin(plugin.name, folder))
+        except HpxferError as error:
+            where = file.where(("plugins", index))
+            raise HpxferError(f"{where}: {str(error).removeprefix('plugins: ')}") from error
+    return tuple(out)
+
+
+def plugin_files(spec: SweepSpec) -> tuple[PluginFile, ...]:
+    """Return the plug-ins of a loaded sweep with their source, which workers need."""
+    return tuple(read_plugin(plugin.name, Path()) for plugin in spec.plugins or ())
+
+
+def stored_names(plugins: Iterable[PluginSpec]) -> Names:
+    """Return the names that plug-ins register, as a stored sweep says."""
+    out: Names = {}
+    for plugin in plugins:
+        for kind, names in (plugin.registers or {}).items():
+            out.setdefault(kind, set()).update(names)
+    return out
+
+
+def are_registered(names: Names) -> bool:
+    """Return whether this process knows a row of each of these names, for the kinds that a sweep file names."""
+    return all(name in registry(kind) for kind in NAMED for name in names.get(kind, ()))
+
+
+def used_rows(spec: SweepSpec) -> Iterator[tuple[str, str]]:
+    """Yield (kind, name) of the registered rows that determine the numbers of the sweep's trials."""
+    for choice in spec.parameterizations:
+        yield "parameterization", choice.table
+    yield "gate", spec.model.gate
+
+
+def digests_used(spec: SweepSpec) -> dict[str, str]:
+    """Return `kind:name` -> digest of its plug-in, for the plug-ins' rows that determine the trials' numbers."""
+    used = set(used_rows(spec))
+    return {
+        f"{kind}:{name}": plugin.digest
+        for plugin in spec.plugins or ()
+        for kind, names in (plugin.registers or {}).items()
+        for name in names
+        if (kind, name) in used and plugin.digest is not None
+    }
+
+
+def rows_without_plugin(spec: SweepSpec) -> list[str]:
+    """Return `kind name` of the rows that this process registered by itself, so that no worker could import them."""
+    listed = stored_names(spec.plugins or ())
+    return [
+        f"{kind} {name}"
+        for kind, name in (*used_rows(spec), (source_kind(spec.data.source), spec.data.source.partition(":")[0]))
+        if registry(kind).module(name) is not None and name not in listed.get(kind, ())
+    ]

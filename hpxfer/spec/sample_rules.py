@@ -8,7 +8,7 @@ from typing import Any
 
 from hpxfer.registry import registry
 from hpxfer.spec.data_section import DataSpec
-from hpxfer.spec.problem import Problem
+from hpxfer.spec.fields import Problem
 from hpxfer.spec.source_kind import SAMPLES, source_kind
 
 SAMPLE_KEYS = ("inputs", "classes", "targets", "only")

@@ -15,7 +15,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import axes_of, entries, shape_at
-from hpxfer.spec.problem import Problem
+from hpxfer.spec.fields import Problem
 from hpxfer.spec.sweep import Length, ScheduleSpec, ShapeChange, SweepSpec
 
 

@@ -31,10 +31,9 @@ from hpxfer.spec.fields import (
     whole,
 )
 from hpxfer.spec.model_section import Depth, ModelSpec, Ratio
-from hpxfer.spec.own import OwnDims, own_shape
+from hpxfer.spec.own import OwnDims, TrainerSpec, own_shape, with_trainer
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
-from hpxfer.spec.trainer_section import TrainerSpec, with_trainer
 
 MAX_SEEDS = 100_000
 

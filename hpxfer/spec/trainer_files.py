@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import read_bytes
+from hpxfer.spec.own import TrainerSpec
 from hpxfer.spec.sweep import SweepSpec
-from hpxfer.spec.trainer_section import TrainerSpec
 
 SWEEP_FILE = "sweep.yaml"  # of a results folder, beside its trials
 MAX_FILES = 10_000

@@ -22,7 +22,7 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import reason
-from hpxfer.host.process import machine_id, process_is_gone, process_started
+from hpxfer.host.machine import machine_id, process_is_gone, process_started
 from hpxfer.storage.lease_file import LEASE_FILE, LeaseStorage, NoLocks
 
 LEASE_VERSION = 1

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.storage.lease_file import LeaseFile
-from hpxfer.storage.lease_object import LeaseObject
+from hpxfer.storage.lease_file import LeaseFile, LeaseObject
 from hpxfer.storage.remote import FIX, Remote
 from hpxfer.storage.uri import Uri, know_mirror, parse_root
 from hpxfer.store import SWEEP_FILE

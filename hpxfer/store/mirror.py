@@ -28,7 +28,7 @@ from hpxfer.host.files import cache_folder, read_bytes, write_files
 from hpxfer.storage.lease_file import LEASE_FILE
 from hpxfer.storage.remote import Remote, Stamp
 from hpxfer.storage.uri import Uri
-from hpxfer.store.parts import Kind, Part, list_parts, part_path
+from hpxfer.store.parquet import Kind, Part, list_parts, part_path
 
 # Two changes of a file within this time may have the same stamp, because clouds count time in seconds.
 _FRESH_NS = 5 * 10**9

@@ -23,7 +23,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.host.files import locked, path_problem, prove_writable, reason, write_files
 from hpxfer.spec import SweepSpec
 from hpxfer.store import merge, parquet
-from hpxfer.store.parts import Listing, Part, list_parts, part_path
+from hpxfer.store.parquet import Listing, Part, list_parts, part_path
 from hpxfer.store.rows import Pair, curves_table, trials_table
 from hpxfer.store.schema import CURVES, TRIALS
 from hpxfer.store.sweep_file import save_sweep

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import read_text, reason, write_files
-from hpxfer.spec.trainer_section import TrainerSpec
+from hpxfer.spec.own import TrainerSpec
 from hpxfer.trial.setting import trainer_code
 
 CHECK_FILE = "trainer_check.json"

@@ -15,8 +15,7 @@ import numpy as np
 
 from hpxfer.data.batches import TokenData
 from hpxfer.data.corpus import load_corpus
-from hpxfer.data.digest import digest
-from hpxfer.data.reference import data_ref
+from hpxfer.data.reference import data_ref, digest
 from hpxfer.data.sources import SOURCES, Dataset, DataSource, open_dataset, source_of
 from hpxfer.spec.data_section import DataSpec
 

@@ -20,12 +20,21 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.coverage import MOVES
-from hpxfer.scaling.evaluate import Globals, Multipliers, Parameterization, evaluate, evaluate_globals, parameterization
+from hpxfer.scaling.evaluate import (
+    BaseInit,
+    Globals,
+    Multipliers,
+    Parameterization,
+    evaluate,
+    evaluate_globals,
+    parameterization,
+    resolve,
+    resolve_globals,
+)
 from hpxfer.scaling.evaluate import ratios as ratios_of
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.monomial import ZERO, Monomial
 from hpxfer.scaling.regimes import REGIMES
-from hpxfer.scaling.resolve import BaseInit, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import FACTORS, Column, Conventions, Table

@@ -22,9 +22,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hpxfer.registry import registry
-from hpxfer.search.arms import Arm, arms_of
 from hpxfer.search.kinds import SEARCHES, SearchKind, kind_of, make_search
-from hpxfer.search.protocol import Outcome, Search
+from hpxfer.search.protocol import Arm, Outcome, Search, arms_of
 from hpxfer.search.rounds import RoundSearch
 from hpxfer.search.stored import is_in_box
 from hpxfer.spec import dump_sweep, parse_sweep

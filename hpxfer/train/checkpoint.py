@@ -29,7 +29,6 @@ from hpxfer.model.families import FAMILIES
 from hpxfer.model.flat import FlatLayout
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.storage.folder import folder_at
-from hpxfer.train.checkpoint_facts import tell_training
 from hpxfer.train.checkpoints import (
     DAMAGED,
     FORMAT,
@@ -38,12 +37,12 @@ from hpxfer.train.checkpoints import (
     CheckpointSpec,
     name_of,
     sealed,
+    tell_training,
     unsealed,
 )
-from hpxfer.train.device import Setup
+from hpxfer.train.device import Setup, provenance
 from hpxfer.train.log import Series
 from hpxfer.train.optimizers import OPTIMIZERS
-from hpxfer.train.provenance import provenance
 from hpxfer.train.ranks import ALONE, Ranks
 from hpxfer.train.snapshot import Snapshot
 from hpxfer.trial import TRAINER_VERSION

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.sums import column_sums
-from hpxfer.spec.mlp import guess_loss
+from hpxfer.spec.model_section import guess_loss
 from hpxfer.train.schedules import lr_factor
 from hpxfer.train.snapshot import Snapshot, copy_trials
 from hpxfer.trainer.divergence import BLOW_UP

@@ -27,7 +27,30 @@ from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.train.optimizers import OPTIMIZERS
 from hpxfer.train.ranks import ALONE, Ranks
 from hpxfer.train.snapshot import Snapshot, copy_flat_trials, copy_trials
-from hpxfer.train.squares import joined_sums, sums_of_squares
+
+
+def sums_of_squares(weights: Weights, dtype: torch.dtype, ranks: Ranks = ALONE) -> dict[str, Tensor]:
+    """Return name -> [K] sum of squares over all copies of a parameter. Of several ranks, each has some of the copies.
+
+    Each copy is reduced by itself: one reduction over copies and elements at once would order its additions by K.
+    """
+    parts = iter(
+        joined_sums(
+            [copy.flatten(1).to(dtype).square().sum(-1) for copies in weights.values() for copy in copies], ranks
+        )
+    )
+    return {name: functools.reduce(operator.add, [next(parts) for _ in copies]) for name, copies in weights.items()}
+
+
+def joined_sums(parts: Sequence[Tensor], ranks: Ranks) -> list[Tensor]:
+    """Return [K] of every copy, where an empty copy has zeros here and its sum on the rank that owns it.
+
+    Adding zeros is exact in any order, so the bits are those of one process.
+    """
+    if ranks.world == 1:
+        return list(parts)
+    return list(ranks.sum_(torch.stack(list(parts))).unbind(0))
+
 
 # Elements per block with torch kernels. Larger blocks leave the cache, smaller ones need more calls (about 30 us per
 # block). Time of an update over that with 2**19, stacks of 16, one AMD EPYC core, 2026-11: 1.05 to 1.35 with 2**17 and

@@ -18,23 +18,29 @@ from torch import Tensor
 from hpxfer import __version__
 from hpxfer.model.flat import Weights
 from hpxfer.model.output import Output, router_entropies
-from hpxfer.spec.mlp import TOP, has_top5
+from hpxfer.spec.model_section import TOP, has_top5
 from hpxfer.train.checkpoint import Checkpoint, Checkpointer, how
 from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.train.compaction import fits_memory, saves_time
-from hpxfer.train.device import Setup, setup_for, switched
-from hpxfer.train.log import MetricLog, balance_steps, error_steps, loss_curve, probe_steps, rms_by_role
-from hpxfer.train.measures import Measured, Measures
+from hpxfer.train.device import Setup, provenance, setup_for, switched
+from hpxfer.train.log import (
+    Measured,
+    Measures,
+    MetricLog,
+    balance_steps,
+    error_steps,
+    loss_curve,
+    probe_steps,
+    rms_by_role,
+)
 from hpxfer.train.monitor import mean_losses
-from hpxfer.train.provenance import provenance
+from hpxfer.train.optimizer import sums_of_squares
 from hpxfer.train.ranks import ALONE, Ranks, joined
 from hpxfer.train.snapshot import Moment, Snapshot
-from hpxfer.train.squares import sums_of_squares
 from hpxfer.train.step import StepCache
 from hpxfer.trial.events import Ended, Points, Progress
 from hpxfer.trial.result import Curve, TrialResult
-from hpxfer.trial.stack import Stack
-from hpxfer.trial.team import Team
+from hpxfer.trial.stack import Stack, Team
 
 Report = Progress | Ended
 

@@ -2,9 +2,8 @@
 
 from hpxfer.trainer.ending import Ending
 from hpxfer.trainer.follow import Seen, follow
-from hpxfer.trainer.job import Job, Timeouts, next_attempt, write_config
+from hpxfer.trainer.job import Job, Timeouts, check, fill, next_attempt, write_config
 from hpxfer.trainer.lines import Point
-from hpxfer.trainer.placeholders import check, fill
 
 __all__ = [
     "Ending",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import write_files
+from hpxfer.spec.own import TrainerSpec
 from hpxfer.spec.trainer_files import digest_of
-from hpxfer.spec.trainer_section import TrainerSpec
 
 # Of files that were read: path -> (size, time of the last change, digest).
 _Known = dict[Path, tuple[int, int, str]]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from hpxfer.host.files import open_regular
 from hpxfer.trainer.divergence import blow_up_limit, is_bad
-from hpxfer.trainer.ending import Ending, Facts, cause
+from hpxfer.trainer.ending import Ending, Facts, cause, slurm_state
 from hpxfer.trainer.history import Reported, merged, newest_checkpoint, read_earlier
 from hpxfer.trainer.job import (
     CHECKPOINTS,
@@ -24,16 +26,14 @@ from hpxfer.trainer.job import (
     ERROR,
     REPORTS,
     Job,
+    Timeouts,
     attempt_folder,
     attempt_numbers,
     environment,
     next_attempt,
     write_config,
 )
-from hpxfer.trainer.lines import Point
-from hpxfer.trainer.patience import Patience
-from hpxfer.trainer.reader import Reader
-from hpxfer.trainer.slurm import slurm_state
+from hpxfer.trainer.lines import Point, Reader
 from hpxfer.trainer.supervised import Exit, Supervised, end_marked
 from hpxfer.trainer.supervisor import HALF_BYTES, QUICK_S
 
@@ -269,3 +269,44 @@ def _text(path: Path) -> str:
     with suppress(OSError), open_regular(path) as file:
         return file.read(3 * HALF_BYTES).decode(errors="replace")
     return ""
+
+
+# Without `silence_s`: a trainer hangs after so many of its own gaps between lines, and never before so many seconds.
+_GAPS, _LEAST_S = 20.0, 900.0
+_REMEMBERED = 101
+
+
+class Patience:
+    """Says when a trainer counts as hanging. All times are in seconds of one monotonic clock."""
+
+    def __init__(self, timeouts: Timeouts, now: float, *, speaks: bool = True) -> None:
+        self._timeouts, self._speaks = timeouts, speaks
+        self._started, self._last = now, None if speaks else now
+        self._gaps: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def heard(self, now: float) -> None:
+        """Note that a line came."""
+        if self._last is not None:
+            self._gaps.append(now - self._last)
+        self._last = now
+
+    def why_over(self, now: float) -> str | None:
+        """Return why the trainer counts as hanging, or None."""
+        limits = self._timeouts
+        if limits.wall_s is not None and now - self._started > limits.wall_s:
+            return f"it ran longer than wall_s, {limits.wall_s:g} s"
+        if not self._speaks:
+            return None
+        if self._last is None:
+            late = limits.start_s is not None and now - self._started > limits.start_s
+            return f"it wrote no line within start_s, {limits.start_s:g} s" if late else None
+        if now - self._last > self.silence_s:
+            return f"it wrote no line for silence_s, {self.silence_s:g} s"
+        return None
+
+    @property
+    def silence_s(self) -> float:
+        """The longest silence that is no hang."""
+        if self._timeouts.silence_s is not None:
+            return self._timeouts.silence_s
+        return max(_LEAST_S, _GAPS * median(self._gaps)) if self._gaps else _LEAST_S

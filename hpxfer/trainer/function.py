@@ -18,9 +18,7 @@ from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host.files import read_text, reason
 from hpxfer.trainer.ending import BAD_INPUT
 from hpxfer.trainer.job import CONTRACT
-from hpxfer.trainer.ranks import rank_and_world
-from hpxfer.trainer.user_recipe import TrialRecipe
-from hpxfer.trainer.user_trial import UserTrial
+from hpxfer.trainer.user_trial import TrialRecipe, UserTrial, rank_and_world
 
 _ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 

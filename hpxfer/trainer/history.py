@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpxfer.trainer.job import REPORTS, attempt_folder, attempt_numbers
-from hpxfer.trainer.lines import Checkpoint, Forward, Groups, Line, Point, Result
-from hpxfer.trainer.reader import Reader
+from hpxfer.trainer.lines import Checkpoint, Forward, Groups, Line, Point, Reader, Result
 
 # Receipts are for a few steps, and the newest checkpoints count. Who writes them at each step fills no memory.
 _MOST = 64

@@ -5,13 +5,189 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from hpxfer.errors import HpxferError, shown
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host.files import write_files
+from hpxfer.recipe import Recipe
+from hpxfer.scaling.hps import SCALARS
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec.own import TrainerSpec
+from hpxfer.trial import Trial
+
+
+def config_of(
+    trial: Trial, trainer: TrainerSpec, *, sweep: str, gpus: int, nodes: int, multipliers: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the part of config.json that the trial decides.
+
+    `gpus` are those of one node. `multipliers` are those that the sweep names.
+    """
+    setting = trial.setting
+    own = trial.parameterization is not None and trial.parameterization.is_own
+    return {
+        "sweep": sweep,
+        "arm": None if trial.parameterization is None else trial.parameterization.label(),
+        "shape": trial.shape.own_dims,
+        "base_shape": trial.base.own_dims,
+        "dims": _dims(trial.shape),
+        "hps": {**{name: trial.hps.get(name) for name in multipliers}, **hps_of(trial)},
+        "args": json.loads(setting.trainer).get("args", {}),
+        "seed": trial.seed,
+        "steps": setting.steps,
+        "batch_tokens": setting.batch_tokens,
+        "final_window_steps": setting.final_window_steps,
+        "data": setting.data_source.partition(":")[2],
+        "schedule": {
+            "decay": setting.decay,
+            "warmup_steps": setting.warmup_steps,
+            "decay_steps": setting.decay_steps,
+            "final_fraction": setting.final_fraction,
+        },
+        "optimizer": setting.optimizer,
+        "betas": [trial.globals().beta1, trial.globals().beta2],
+        "roles": None if own else {role: asdict(numbers) for role, numbers in trial.resolved().items()},
+        "recipe": None if own else recipe_of(trial),
+        "gpus": gpus,
+        "nodes": nodes,
+        "function": trainer.function,
+        "code_dir": trainer.folder,
+    }
+
+
+def hps_of(trial: Trial) -> dict[str, float]:
+    """Return HP -> its base value, with multipliers that are not 1 by dotted name."""
+    return {**{name: trial.hps.get(name) for name in SCALARS}, **dict(trial.hps.multipliers)}
+
+
+def recipe_of(trial: Trial) -> dict[str, Any] | None:
+    """Return the text of the trial's recipe and the dimensions that it is read at.
+
+    It is None if `model.dims` names too few dimensions of the shape for a recipe. Roles are known all the same.
+    """
+    choice, setting = trial.parameterization, trial.setting
+    try:
+        recipe = Recipe.from_hps(
+            "sp" if choice is None else choice.name,
+            _dims(trial.base),
+            hps_of(trial),
+            optimizer=setting.optimizer,
+            conventions=None if choice is None else dict(choice.conventions),
+            init=setting.init,
+            gate=setting.gate,
+            attention_scale=setting.attention_scale,
+        )
+        recipe.multipliers(_dims(trial.shape))
+    except HpxferError:
+        return None
+    return {"text": recipe.dump(), "shape": _dims(trial.shape)}
+
+
+def placeholders(trial: Trial, config: Mapping[str, Any], **values: object) -> dict[str, object]:
+    """Return name -> value of every placeholder of a command. `values` are those of the run, such as `gpus`."""
+    return {
+        **{f"shape.{name}": value for name, value in config["shape"].items()},
+        **{f"hp.{name}": value for name, value in config["hps"].items()},
+        **{f"arg.{name}": value for name, value in config["args"].items()},
+        "seed": trial.seed,
+        "steps": trial.setting.steps,
+        **values,
+    }
+
+
+def _dims(shape: Shape) -> dict[str, int]:
+    """Return the dimensions that tables know, by their names in a Shape."""
+    return {name: int(value) for name, value in shape.dims().items() if name != "own" and value}
+
+
+# Placeholders: the names in braces inside the elements of a command, and what stands in their place. Pure.
+#
+# A literal brace is doubled, as in Python: `{{` and `}}`.
+
+PLAIN = (
+    "config_json",
+    "gpus",
+    "nodes",
+    "node_rank",
+    "rdzv_endpoint",
+    "rdzv_id",
+    "rdzv_is_host",
+    "run_dir",
+    "seed",
+    "steps",
+)
+_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+def check(
+    argv: Sequence[str],
+    shape_keys: Collection[str],
+    hp_keys: Collection[str],
+    arg_keys: Collection[str] = (),
+    where: str = "trainer.command",
+) -> None:
+    """Raise HpxferError, with a line per mistake, unless a command can be filled for each trial.
+
+    Legal are `PLAIN`, and `hp.NAME`, `shape.NAME` and `arg.NAME` of the names given.
+    """
+    if isinstance(argv, str) or not argv:
+        raise HpxferError(f"{where}: must be a list of at least one text, got {shown(argv)}; write [python, train.py]")
+    legal = [
+        *PLAIN,
+        *(f"shape.{key}" for key in shape_keys),
+        *(f"hp.{key}" for key in hp_keys),
+        *(f"arg.{key}" for key in arg_keys),
+    ]
+    broken = [
+        f"{where}[{index}]: {problem}" for index, element in enumerate(argv) for problem in _problems(element, legal)
+    ]
+    if not argv[0]:
+        broken.append(f"{where}[0]: must name a program, got an empty text")
+    if broken:
+        raise HpxferError("\n".join(broken))
+
+
+def fill(argv: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the command with values in place of names, e.g. {"hp.lr": 0.01, "gpus": 2}.
+
+    A number is spelled so that it reads back equal. Raises HpxferError for an unknown name, with the nearest one.
+    """
+    return tuple(_filled(element, values, f"command[{index}]") for index, element in enumerate(argv))
+
+
+def _filled(element: str, values: Mapping[str, object], where: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
+        name = match[1]
+        if name is None or name not in values:
+            raise HpxferError("\n".join(f"{where}: {problem}" for problem in _problems(element, list(values))))
+        return _spelled(values[name])
+
+    return _TOKEN.sub(value, element)
+
+
+def _spelled(value: object) -> str:
+    return repr(float(value)) if isinstance(value, float) else str(value)
+
+
+def _problems(element: object, legal: Sequence[str]) -> Iterator[str]:
+    if not isinstance(element, str):
+        yield f"must be text, got {shown(element)}; quote it"
+        return
+    if "\0" in element:
+        yield "must not hold a zero byte"
+    for match in _TOKEN.finditer(element):
+        if match[0] in ("{{", "}}"):
+            continue
+        if match[1] is None:
+            yield f"a literal brace must be doubled, got {shown(element)}; write {match[0] * 2}"
+        elif match[1] not in legal:
+            yield f"must use known names in braces, got {shown('{' + match[1] + '}')}; {nearest(match[1], legal)}"
+
 
 # The variables of the worker that a command gets. Anything else must be declared in the sweep file.
 ENVIRONMENT = (

@@ -6,22 +6,69 @@ import json
 import os
 import re
 import shutil
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
+import hpxfer
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import sync_folder
 from hpxfer.host.output import json_ready
-from hpxfer.trainer.ranks import barrier
-from hpxfer.trainer.user_recipe import TrialRecipe
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class TrialRecipe:
+    """What a recipe gives the trial's model. `text` is that of a recipe file, `shape` has the dimensions of a Shape."""
+
+    text: str
+    shape: Mapping[str, int]
+
+    @cached_property
+    def recipe(self) -> hpxfer.Recipe:
+        """The recipe itself, for its other methods."""
+        return hpxfer.Recipe.parse(self.text, "config.json: recipe")
+
+    def init_(
+        self, model: torch.nn.Module, roles: Any = None, *, generator: torch.Generator | None = None
+    ) -> torch.nn.Module:
+        """Initialize the model as `Recipe.init_` does. Without `roles`, those of `hpxfer.roles(model)` are taken."""
+        return self.recipe.init_(model, self._roles(model, roles), self.shape, generator=generator)
+
+    def param_groups(self, model: torch.nn.Module, roles: Any = None) -> list[dict[str, Any]]:
+        """Return the groups for the optimizer, see `Recipe.param_groups`."""
+        return self.recipe.param_groups(model, self._roles(model, roles), self.shape)
+
+    def attach(self, model: torch.nn.Module, sites: Any = None, *, by_hand: Collection[str] = ()) -> Any:
+        """Attach the forward multipliers, see `Recipe.attach`."""
+        return self.recipe.attach(model, self.shape, sites, by_hand=by_hand)
+
+    def forward_multipliers(self) -> dict[str, float]:
+        """Return key -> forward multiplier, see `Recipe.forward_multipliers`."""
+        return self.recipe.forward_multipliers(self.shape)
+
+    def scheduler(
+        self, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]
+    ) -> torch.optim.lr_scheduler.LambdaLR:
+        """Return a schedule that keeps the ratios between groups, see `Recipe.scheduler`."""
+        return self.recipe.scheduler(optimizer, factor)
+
+    def check_lr_ratios(self, optimizer: torch.optim.Optimizer) -> float:
+        """Return the factor on the peak LR of all groups, see `Recipe.check_lr_ratios`."""
+        return self.recipe.check_lr_ratios(optimizer)
+
+    @staticmethod
+    def _roles(model: torch.nn.Module, roles: Any) -> Any:
+        return hpxfer.roles(model) if roles is None else roles
+
 
 _STEP = re.compile(r"step-[0-9]+|\.step-.*")
 _ALIVE_S = 1.0  # `alive` may be called at each step: more lines than this say nothing
@@ -211,3 +258,21 @@ def _sync_tree(folder: Path) -> None:
             with open(os.path.join(parent, name), "rb") as file:
                 os.fsync(file.fileno())
         sync_folder(Path(parent))
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Return the rank of this process and the number of ranks, as torchrun and accelerate say them."""
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def barrier(world: int) -> None:
+    """Wait until all ranks are here. Raise HpxferError if they cannot: torch.distributed is not initialized."""
+    if world == 1:
+        return
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_initialized():
+        raise HpxferError(
+            f"trial.checkpoint: {world} ranks must be able to wait for each other, got no process group; call "
+            f"torch.distributed.init_process_group() first"
+        )
+    distributed.barrier()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hpxfer.receipts import changes_since, receipt, weights_of
-from hpxfer.receipts.sites import measure_sites
+from hpxfer.receipts.changes import measure_sites
 from hpxfer.recipe.known_models import known_model, known_sites
 from hpxfer.recipe.propose_roles import roles as proposed_roles
 from hpxfer.recipe.wrappers import unwrapped

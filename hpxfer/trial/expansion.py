@@ -15,7 +15,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.arms import arm_label, parts_of
 from hpxfer.spec.blocks import model_roles
-from hpxfer.spec.plugins import are_registered, digests_used, stored_names
+from hpxfer.spec.load import are_registered, digests_used, stored_names
 from hpxfer.spec.schedule import own_schedules
 from hpxfer.spec.sweep import ScheduleSpec
 from hpxfer.spec.ties import choice_of, ties_at

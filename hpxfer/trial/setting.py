@@ -7,9 +7,8 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.registry import registry, rows_of
-from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.evaluate import BaseInit, Parameterization
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import OWN
@@ -17,12 +16,11 @@ from hpxfer.spec import SweepSpec
 from hpxfer.spec.balance import Balance
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.data import own_data
-from hpxfer.spec.mlp import MLP
-from hpxfer.spec.model_section import Norm, QKNorm
+from hpxfer.spec.model_section import MLP, Norm, QKNorm
+from hpxfer.spec.own import TrainerSpec
 from hpxfer.spec.precision import AUTO
 from hpxfer.spec.schedule import planned_at, schedule_at
 from hpxfer.spec.ties import ties_at
-from hpxfer.spec.trainer_section import TrainerSpec
 from hpxfer.trial.identity import canonical, digest_of
 
 _INIT = BaseInit()

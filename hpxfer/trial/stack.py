@@ -13,6 +13,16 @@ from hpxfer.trial.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
+class Team:
+    """One rank of a stack: how it finds the others, and how long it waits for them."""
+
+    rank: int
+    world: int
+    address: str  # HOST:PORT of the store of rank 0
+    timeout_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stack:
     """Trials that train in one batched model. They differ in seed, parameterization, HPs and ties only.
 

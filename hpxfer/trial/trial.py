@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hpxfer.scaling.evaluate import Multipliers, Parameterization, Structure, parameterization
+from hpxfer.scaling.evaluate import (
+    GlobalValues,
+    Multipliers,
+    Parameterization,
+    Structure,
+    parameterization,
+    resolve,
+    resolve_globals,
+)
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import GlobalValues, resolve, resolve_globals
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.mlp import LEARNED
+from hpxfer.spec.model_section import LEARNED
 from hpxfer.trial.setting import Setting
 
 # Raise it with every change of what the trainer computes. Stored trials of another version are not reused.

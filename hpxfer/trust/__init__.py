@@ -8,8 +8,7 @@ text        the outcomes as a table
 """
 
 from hpxfer.trust.check import check_trainer
-from hpxfer.trust.evaluate import Checks, evaluate
-from hpxfer.trust.evidence import Evidence
+from hpxfer.trust.evaluate import Checks, Evidence, evaluate
 from hpxfer.trust.trials import check_trials
 
 __all__ = ["Checks", "Evidence", "check_trainer", "check_trials", "evaluate"]

@@ -16,7 +16,7 @@ from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Executor, once
 from hpxfer.executors.kinds import make_executor
-from hpxfer.spec.plugins import plugin_files
+from hpxfer.spec.load import plugin_files
 from hpxfer.storage.lease import leased
 from hpxfer.store.trainer_checks import CheckedFact, TrainerChecks, write_checks
 from hpxfer.trial import Trial
@@ -24,8 +24,7 @@ from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.setting import trainer_code
 from hpxfer.trial.stack import Stack
-from hpxfer.trust.evaluate import Checks, evaluate
-from hpxfer.trust.evidence import Evidence
+from hpxfer.trust.evaluate import Checks, Evidence, evaluate
 from hpxfer.trust.text import checks_table
 from hpxfer.trust.trials import BASE, STEPS, check_trials
 

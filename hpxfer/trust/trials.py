@@ -12,7 +12,7 @@ from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec import SweepSpec
 from hpxfer.trial import Expansion, Trial, base_hps
 from hpxfer.trial.setting import Setting
-from hpxfer.verdict.labels import is_control
+from hpxfer.verdict.shape_names import is_control
 
 BASE, AGAIN, SEED, ARM, TWICE, LARGER = "base", "base-again", "other-seed", "other-arm", "twice-lr", "larger"
 STEPS = 20

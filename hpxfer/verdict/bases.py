@@ -24,9 +24,9 @@ import numpy as np
 from hpxfer.verdict.drift import ENDS, Step
 from hpxfer.verdict.estimate import Estimates
 from hpxfer.verdict.findings import Finding, Verdict
-from hpxfer.verdict.labels import shape_label
 from hpxfer.verdict.loss_grid import Floats, LossGrid
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
+from hpxfer.verdict.shape_names import shape_label
 from hpxfer.verdict.thresholds import MOVE_OCTAVES
 from hpxfer.verdict.transfer import find
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hpxfer.verdict.drift import Drift, Move
-from hpxfer.verdict.labels import shape_label
-from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.regret import RegretTrend
+from hpxfer.verdict.shape_names import shape_label
 from hpxfer.verdict.thresholds import ERROR_RATE, NUM_SE
 
 # `stays`: all of `transfers` holds but what shows that it is a merit, such as a control; see `Rules.outside`.
@@ -53,7 +53,7 @@ class ShapeFinding:
     limit_nats: float | None = None  # the largest regret that counts as none
     octave_nats: float | None = None  # what one octave from this shape's own optimum costs
     regret_octave_share: float | None = None  # the regret as a share of that
-    lowest_value: float | None = None  # the HP with the lowest measured mean
+    lowest_value: float | None = None  # the HP with the lowest measured mean of those whose seeds agree
     lowest_loss: float | None = None  # that mean
     curve: tuple[tuple[float, float], ...] = ()  # (log2 HP, fitted loss), empty without a fit
     transferred_missing: int = 0  # trials of others (`Rules.outside`) without a loss at the transferred HP

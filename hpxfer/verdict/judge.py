@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from hpxfer.verdict.findings import Addition, Control, Finding, ShapeFinding, Verdict
-from hpxfer.verdict.labels import name_of
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
+from hpxfer.verdict.shape_names import name_of
 from hpxfer.verdict.text import (
     NOTHING,
     SURE,

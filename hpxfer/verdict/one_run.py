@@ -18,9 +18,8 @@ from hpxfer.verdict.chances import Chances, chances
 from hpxfer.verdict.estimate import Estimates
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.measured import Measured
-from hpxfer.verdict.posterior import posterior
+from hpxfer.verdict.posterior import posterior, slack
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE, WITHOUT_ONE
-from hpxfer.verdict.weights import slack
 
 MOST = 4  # runs that are left out in earnest
 FEW = 0.05  # of the draws: if the weights rest on fewer, they tell nothing

@@ -12,13 +12,11 @@ import pandas as pd
 from hpxfer.host.output import json_ready
 from hpxfer.verdict.estimate import Estimates, estimate_all
 from hpxfer.verdict.findings import Finding, ShapeFinding
-from hpxfer.verdict.headline import headline
 from hpxfer.verdict.judge import Differ, with_control, with_own_base
-from hpxfer.verdict.loss import NATS, JudgedLoss
-from hpxfer.verdict.loss_grid import loss_grids
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss, loss_grids
 from hpxfer.verdict.optimum import Optimum
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.summary import full_text, summary_text
+from hpxfer.verdict.summary import full_text, headline, summary_text
 from hpxfer.verdict.thresholds import CONTROL
 from hpxfer.verdict.transfer import finding_of
 

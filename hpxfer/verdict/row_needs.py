@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from statistics import median
 
-from hpxfer.verdict.findings import Addition
-from hpxfer.verdict.lattice import between, beyond, step_at, value_text
-from hpxfer.verdict.row import Lack, Row
+from hpxfer.verdict.findings import Addition, Finding, ShapeFinding
+from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
 from hpxfer.verdict.thresholds import MIN_POINTS, NUM_SE
+from hpxfer.verdict.tied import lowest_of
 
 MAX_STEPS = 3  # values beyond an edge per follow-up
 NEAR_OCTAVES = 2.0  # cells farther from the lowest one hardly move the estimate of an optimum
@@ -227,3 +231,178 @@ def seeds_cannot_mend(row: Row) -> bool:
     se = row.noise / math.sqrt(len(row.cells[at].finite))
     noise_part = NUM_SE * step * se * math.sqrt(2 + 24 * off**2) / (2 * bend)
     return (high - low) / 2 > NOT_NOISE * noise_part
+
+
+SAME_SHARE = 1e-12  # losses with a smaller relative difference count as exactly equal
+MISFIT = 3.0  # a scatter of cells about every basin that is this many times that of seeds is no noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lack:
+    """HP values that the grid lacks at one shape."""
+
+    name: str  # of the shape
+    scale: float
+    values: tuple[float, ...]
+    why: str  # completes the sentence "width 64: HP value 2^-10, ..."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One shape: its finding, and its losses at every planned HP value."""
+
+    name: str
+    shape: ShapeFinding
+    cells: tuple[SeedLosses, ...]
+    noise: float | None  # standard deviation of one seed's loss
+    transferred: float | None  # the HP
+
+    @classmethod
+    def of(cls, finding: Finding, shape: ShapeFinding, row: ShapeLosses) -> Row:
+        """Return the row of one shape of a finding."""
+        return cls(
+            name=finding.name(shape),
+            shape=shape,
+            cells=row.cells,
+            noise=finding.noise_nats,
+            transferred=finding.base_value,
+        )
+
+    @property
+    def exponents(self) -> list[float]:
+        """log2 of every planned HP value, ascending."""
+        return [cell.log2 for cell in self.cells]
+
+    @cached_property
+    def losses(self) -> list[float | None]:
+        """The median loss of every planned HP value: +inf where it diverged, None without a result."""
+        return [cell.median for cell in self.cells]
+
+    @cached_property
+    def finite(self) -> list[int]:
+        """The indices of the cells with a finite loss."""
+        return [i for i, loss in enumerate(self.losses) if loss is not None and math.isfinite(loss)]
+
+    @cached_property
+    def lowest(self) -> int | None:
+        """The index of the cell with the lowest loss; None without a finite loss."""
+        if not self.finite:
+            return None
+        at = lowest_of([self.loss(i) for i in self.finite], [self.exponents[i] for i in self.finite])
+        return self.finite[at]
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether several HP values were measured and all have exactly the same loss."""
+        losses = [self.loss(i) for i in self.finite]
+        return len(losses) > 1 and max(losses) - min(losses) <= SAME_SHARE * abs(max(losses))
+
+    @property
+    def tie(self) -> tuple[float, float] | None:
+        """The exponents of the lowest cell and its better neighbor, ascending, if noise does not tell them apart."""
+        if self.lowest is None:
+            return None
+        beside = [i for i in (self.lowest - 1, self.lowest + 1) if i in self.finite]
+        second = min(beside, key=self.loss, default=None)
+        if second is None or self.loss(second) - self.loss(self.lowest) > NUM_SE * self.se_of_difference(second):
+            return None
+        low, high = sorted((self.exponents[self.lowest], self.exponents[second]))
+        return low, high
+
+    @property
+    def is_misfit(self) -> bool:
+        """Whether its cells scatter about any basin by more than seeds do."""
+        return self.shape.optimum.misfit is not None and self.shape.optimum.misfit >= MISFIT
+
+    @property
+    def interval_octaves(self) -> float:
+        """The width of the interval of its optimum, infinite if it is open."""
+        low, high = self.shape.optimum.low_log2, self.shape.optimum.high_log2
+        return math.inf if low is None or high is None else high - low
+
+    def can_run(self, index: int) -> bool:
+        """Return whether a cell has trials that another run gives a result."""
+        return self.cells[index].num_missing > self.cells[index].num_lost
+
+    def loss(self, index: int) -> float:
+        """Return the finite loss of a cell."""
+        loss = self.losses[index]
+        assert loss is not None
+        return loss
+
+    def se_of_difference(self, index: int) -> float:
+        """Return the standard error of the loss of a cell minus the lowest one; 0 without a noise floor."""
+        if self.noise is None or self.lowest is None:
+            return 0.0
+        own = self.noise**2
+        return math.sqrt(sum(own / len(self.cells[i].finite) for i in (index, self.lowest)))
+
+    def has(self, value: float) -> bool:
+        """Return whether an HP value is planned."""
+        return any(cell.value == value for cell in self.cells)
+
+    def lacking(self, values: Iterable[float], why: str) -> Lack:
+        """Return these HP values as a lack of this shape."""
+        return Lack(name=self.name, scale=self.shape.scale, values=tuple(sorted(values)), why=why)
+
+
+# The HP values that a follow-up proposes: on the lattice of the grid, and simple numbers elsewhere. Pure.
+#
+# A grid of powers of two gets powers of two: whole steps beyond its ends and halves of its gaps. A grid of other
+# numbers,
+# e.g. 0.001, 0.003, 0.01, gets numbers with as few digits as the place allows.
+
+# Two cells that are closer than this, in octaves, say about an optimum what more seeds at one of them would say.
+MIN_GAP = 0.7
+FRACTIONS = 1024  # exponents that are multiples of 1/1024 are those of a grid of powers of two
+# How far a simple number may lie from where it is proposed, as a share of the gap.
+OFF_SHARE = 0.1
+MAX_DIGITS = 6
+
+
+def step_at(exponents: Sequence[float], *, upper: bool) -> float:
+    """Return the step in octaves by which a row of ascending exponents is extended beyond one end.
+
+    It is the gap at that end. A gap that was halved is narrower than most: then the step is the median gap.
+    """
+    gaps = [high - low for low, high in pairwise(exponents)]
+    if not gaps:
+        return 1.0
+    return max(gaps[-1] if upper else gaps[0], median(gaps))
+
+
+def beyond(exponents: Sequence[float], number: int, *, upper: bool) -> tuple[float, ...]:
+    """Return so many HP values beyond one end of a row of ascending exponents, ascending."""
+    step = step_at(exponents, upper=upper)
+    start = exponents[-1] if upper else exponents[0]
+    found = (start + (k if upper else -k) * step for k in range(1, number + 1))
+    return tuple(sorted(proposed(exponent, exponents, step) for exponent in found))
+
+
+def between(low: float, high: float, exponents: Sequence[float], least: float = MIN_GAP) -> float | None:
+    """Return the HP value halfway between two exponents of a row; None if their gap is less than `least` octaves."""
+    if high - low < least:
+        return None
+    return proposed((low + high) / 2, exponents, high - low)
+
+
+def proposed(exponent: float, exponents: Sequence[float], gap: float) -> float:
+    """Return the HP value at an exponent: exactly there among powers of two, else a simple number close to it."""
+    if all(_is_short(other) for other in (*exponents, exponent)):
+        return float(2.0 ** (round(exponent * FRACTIONS) / FRACTIONS))
+    value = 2.0**exponent
+    for digits in range(MAX_DIGITS):
+        simple = float(f"{value:.{digits}e}")
+        if abs(math.log2(simple) - exponent) <= OFF_SHARE * gap:
+            break
+    return simple
+
+
+def value_text(value: float) -> str:
+    """Return an HP value as a report writes it: `2^-6.5` for a power of two of few digits, else `0.003`."""
+    exponent = math.log2(value)
+    return f"2^{exponent:g}" if _is_short(exponent) else f"{value:.6g}"
+
+
+def _is_short(exponent: float) -> bool:
+    return math.isclose(exponent * FRACTIONS, round(exponent * FRACTIONS), abs_tol=1e-6)

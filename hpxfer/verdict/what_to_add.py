@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from scipy import stats
 
 from hpxfer.verdict.findings import Addition, Finding, ShapeFinding
-from hpxfer.verdict.labels import scale_text
 from hpxfer.verdict.loss_grid import LossGrid
-from hpxfer.verdict.row import Lack, Row
 from hpxfer.verdict.row_needs import (
+    Lack,
+    Row,
     cells_to_run_again,
     seeds_cannot_mend,
     transferred_lacking,
@@ -29,6 +29,7 @@ from hpxfer.verdict.row_needs import (
     why_lost,
 )
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
+from hpxfer.verdict.shape_names import scale_text
 from hpxfer.verdict.text import has_transferred
 from hpxfer.verdict.thresholds import MOVE_OCTAVES, NUM_SE
 

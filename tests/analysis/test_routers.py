@@ -12,6 +12,7 @@ import pytest
 from there import there
 
 from hpxfer.analysis import analyze
+from hpxfer.analysis.statistics.joint_drift import wider_slope
 from hpxfer.analysis.statistics.routers import (
     ABSOLUTE,
     BY_NOW,
@@ -26,7 +27,6 @@ from hpxfer.analysis.statistics.routers import (
     UPDATE,
     RouterLine,
 )
-from hpxfer.analysis.statistics.wider_slope import wider_slope
 from hpxfer.results import Results, load_results
 
 TRANSFER = Path(__file__).parents[2] / "results" / "published" / "transfer"

@@ -29,7 +29,7 @@ from typing import Any
 
 from goals import gpu_rows
 
-from hpxfer.host.json_lines import append_line, json_lines, require_appendable
+from hpxfer.host.files import append_line, json_lines, require_appendable
 from hpxfer.host.output import aligned
 
 ROOT = Path(__file__).parents[2]
@@ -224,7 +224,7 @@ def accept(items: Sequence[Item], *, budget_s: float, done: Sequence[Path], outp
     """Run the items on this machine's GPU, append each number to `output`, and say how they ended."""
     import torch
 
-    from hpxfer.bench.machine import machine_of, versions_of
+    from hpxfer.bench.command import machine_of, versions_of
 
     gpu = torch.device("cuda")
     stamp = {"machine": machine_of(gpu), "versions": versions_of(gpu)}

@@ -15,7 +15,7 @@ from hpxfer.kernels.cross_entropy import cross_entropy_rows_
 from hpxfer.model.gates import GATES
 from hpxfer.model.gpt.ffn import FFN
 from hpxfer.model.gpt.linear import Maps
-from hpxfer.plan.speeds import Row
+from hpxfer.plan.hardware import Row
 from hpxfer.scaling.shape import Shape
 from hpxfer.train.device import one_thread
 

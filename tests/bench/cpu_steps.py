@@ -34,7 +34,7 @@ from hpxfer.data import SampleData, data_ref
 from hpxfer.executors.worker import keep_memory
 from hpxfer.host.machine import num_cpus
 from hpxfer.model.cost import flops_per_token
-from hpxfer.plan.speeds import Row
+from hpxfer.plan.hardware import Row
 from hpxfer.scaling.hps import HPs
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.yaml_file import write_yaml

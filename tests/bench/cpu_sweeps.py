@@ -23,8 +23,8 @@ from hpxfer.bench.cases import Case, trials
 from hpxfer.executors.executor import More, OnEvent, Train, once
 from hpxfer.executors.local import LocalExecutor
 from hpxfer.executors.worker import TrainStack
+from hpxfer.plan.hardware import Row
 from hpxfer.plan.packing import Device, pack
-from hpxfer.plan.speeds import Row
 from hpxfer.trial import Expansion
 from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.result import TrialResult
@@ -131,7 +131,7 @@ def _with_ray(run: Callable[[], int], count: int) -> dict[str, float]:
 
 
 def ray_ours(count: str) -> dict[str, float]:
-    from hpxfer.executors.placement import Placement
+    from hpxfer.executors.executor import Placement
     from hpxfer.executors.ray import RayExecutor
     from hpxfer.spec.resources_section import ResourcesSpec
 

@@ -14,7 +14,7 @@ import yaml
 from hpxfer.bench.clock import Times, median
 from hpxfer.bench.rates import CPU_WIDTHS
 from hpxfer.host.output import aligned
-from hpxfer.plan.speeds import Record, Row, latest
+from hpxfer.plan.hardware import Record, Row, latest
 
 UNMEASURED = "unmeasured"
 HEADINGS = ("what", "measured", "goal", "elsewhere")

@@ -22,8 +22,8 @@ import cpu_sweeps
 import torch
 from goals import TABLES, table_text
 
-from hpxfer.bench.machine import record
-from hpxfer.plan.speeds import Record, append, latest
+from hpxfer.bench.command import record
+from hpxfer.plan.hardware import Record, append, latest
 
 ROOT = Path(__file__).parents[2]
 BENCHES: dict[str, Callable[[], cpu_steps.Parts]] = {

@@ -19,13 +19,12 @@ from tiny_trials import one_thread
 from hpxfer.bench import command, rates
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import Job, interleaved, median, ratio
-from hpxfer.bench.machine import bench_device
+from hpxfer.bench.command import bench_device
 from hpxfer.bench.rates import BASE, LARGE, SMALL, Rate, cpu_case, cpu_row, progress, rate, steady
 from hpxfer.data import open_data
 from hpxfer.errors import HpxferError
 from hpxfer.model.cost import count_params, flops_per_token
-from hpxfer.plan.hardware import CPU_CORE, hardware_named, rate_of
-from hpxfer.plan.speeds import SPEEDS, Row, append, latest
+from hpxfer.plan.hardware import CPU_CORE, SPEEDS, Row, append, hardware_named, latest, rate_of
 from hpxfer.train import trainer
 from hpxfer.trial.stack import Stack
 

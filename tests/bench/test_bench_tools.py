@@ -36,7 +36,7 @@ from hpxfer.bench.cases import Case, trials
 from hpxfer.data import SampleData
 from hpxfer.kernels.configs import Config, table
 from hpxfer.model.cost import count_params, flops_per_token
-from hpxfer.plan.speeds import latest
+from hpxfer.plan.hardware import latest
 from hpxfer.train.device import setup_for
 from hpxfer.train.state import TrainState
 from hpxfer.train.step import TrainStep

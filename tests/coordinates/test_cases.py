@@ -9,7 +9,7 @@ import pytest
 from fixture_types import Patch
 from sweep_text import edited
 
-from hpxfer.coordinates import gpt, limits
+from hpxfer.coordinates import cases, gpt
 from hpxfer.coordinates.cases import mlp_path, own_axes, own_case, sweep_axes, sweep_case
 from hpxfer.coordinates.checking import check
 from hpxfer.errors import HpxferError
@@ -155,7 +155,7 @@ MLP = {"parameterization": "mssp-i", "architecture": "mlp"}
     ],
 )  # fmt: skip
 def test_bad_questions_are_refused_before_anything_trains(asked: dict[str, Any], says: str, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(limits, "host_bytes", lambda: 16 * 2**30)
+    monkeypatch.setattr(cases, "host_bytes", lambda: 16 * 2**30)
     with pytest.raises(HpxferError) as caught:
         check(**{"parameterization": "completep-moe", **asked})
     assert says in str(caught.value)
@@ -186,7 +186,7 @@ def test_a_zero_router_chooses_among_equal_experts_as_a_sweep_does(
         raise Seen
 
     monkeypatch.setattr(gpt, "observe", observe)
-    monkeypatch.setattr(limits, "host_bytes", lambda: None)  # where the memory is unknown nothing is refused for it
+    monkeypatch.setattr(cases, "host_bytes", lambda: None)  # where the memory is unknown nothing is refused for it
     given = [] if ties is None else [("context: 64", f"context: 64\n  ties: {ties}")]
     sweep = parse_sweep(edited(("[32, 64]", "[32, 64, 128, 256]"), *given))
     with pytest.raises(Seen):

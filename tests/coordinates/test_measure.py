@@ -8,8 +8,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from hpxfer.coordinates.by_scale import Kind, as_data, as_text, by_scale, over_blocks
-from hpxfer.coordinates.measure import Fit, Observation, Prediction, fit, judge, over_layers, slope_of
+from hpxfer.coordinates.measure import (
+    Fit,
+    Kind,
+    Observation,
+    Prediction,
+    as_data,
+    as_text,
+    by_scale,
+    fit,
+    judge,
+    over_blocks,
+    over_layers,
+    slope_of,
+)
 
 SCALES = (32.0, 64.0, 128.0, 256.0)
 

@@ -12,8 +12,8 @@ from command_line import hpxfer
 from corpus import documents, jsonl, tokenizer_file
 from tiny import write_tiny
 
-from hpxfer.data import data_cautions, data_ref, largest_id
-from hpxfer.data.largest_id import pieces, vocabulary_cautions
+from hpxfer.data import data_cautions, data_ref, info
+from hpxfer.data.info import pieces, vocabulary_cautions
 from hpxfer.errors import HpxferError
 from hpxfer.prepare.run import prepare_data
 from hpxfer.spec.data_section import DataSpec, PointData
@@ -52,8 +52,8 @@ def test_the_largest_id_of_all_shards_counts(tmp_path: Path, write_shard: Write)
 
 
 def test_a_large_data_set_is_sampled(tmp_path: Path, write_shard: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(largest_id, "MOST_TOKENS", 64)
-    monkeypatch.setattr(largest_id, "PIECE_TOKENS", 16)
+    monkeypatch.setattr(info, "MOST_TOKENS", 64)
+    monkeypatch.setattr(info, "PIECE_TOKENS", 16)
     assert list(pieces(64)) == [(0, 16), (16, 32), (32, 48), (48, 64)]
     assert list(pieces(50)) == [(0, 16), (16, 32), (32, 48), (48, 50)]
     assert list(pieces(1000)) == [(0, 16), (328, 344), (656, 672), (984, 1000)]

@@ -17,7 +17,7 @@ from hpxfer.data.reference import require_length
 from hpxfer.driver import prepare
 from hpxfer.errors import HpxferError
 from hpxfer.plan.make import make_plan
-from hpxfer.plan.point_data import data_lines
+from hpxfer.plan.plan import data_lines
 from hpxfer.plan.text import plan_text
 from hpxfer.results import load_results
 from hpxfer.spec import SweepSpec, load_sweep, parse_sweep

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hpxfer.data import data_ref
-from hpxfer.data.digest import digest
+from hpxfer.data.reference import digest
 from hpxfer.data.sources import open_dataset
-from hpxfer.data.sources.bare import pairs_of_uint32
+from hpxfer.data.sources.tokens import pairs_of_uint32
 from hpxfer.errors import HpxferError
 from hpxfer.spec.data_section import DataSpec
 from hpxfer.testing.data_sources import DataSourceSuite

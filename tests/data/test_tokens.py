@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from laws import examples
 
 from hpxfer.data.corpus import Corpus, load_corpus
-from hpxfer.data.digest import BLOCK_BYTES, NUM_BLOCKS, blocks, digest
+from hpxfer.data.reference import BLOCK_BYTES, NUM_BLOCKS, blocks, digest
 from hpxfer.data.sources import open_dataset, source_of
 from hpxfer.data.windows import shuffled
 from hpxfer.errors import HpxferError

@@ -18,7 +18,7 @@ from docs_sweep_file import sweep_file_markdown
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.tables import PARAMETERIZATIONS
-from hpxfer.spec.schema import sweep_schema
+from hpxfer.spec.load import sweep_schema
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- rules:begin -->", "<!-- rules:end -->"

@@ -22,7 +22,7 @@ from hpxfer.bench.cases import write_tokens
 from hpxfer.coordinates.checking import check
 from hpxfer.driver import measured, prepare, run
 from hpxfer.driver import prepared as driver_job
-from hpxfer.driver.precision import begun_with
+from hpxfer.driver.prepared import begun_with
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train
 from hpxfer.plan.packing import Device

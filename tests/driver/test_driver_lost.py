@@ -22,7 +22,7 @@ from tiny import write_tiny
 from tiny_trials import SETTING, trial
 
 from hpxfer.driver import TrainingFailed, prepare, run
-from hpxfer.driver.kept import kept_text, steps_kept
+from hpxfer.driver.dispatch import kept_text, steps_kept
 from hpxfer.errors import HpxferError
 from hpxfer.host import files
 from hpxfer.host.interrupts import Interrupted

@@ -14,9 +14,7 @@ from descend import Descend
 from tiny_trials import SETTING, text_setting, trial
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import once
-from hpxfer.executors.placement import Placement
-from hpxfer.executors.stopping import Stopping
+from hpxfer.executors.executor import Placement, Stopping, once
 from hpxfer.executors.tune import TuneExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.scaling.evaluate import parameterization

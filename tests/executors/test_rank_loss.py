@@ -13,9 +13,8 @@ from one_of_two import BUG, DIES, DIES_ONCE, FINE, GIVES_UP, NO_MEMORY, REFUSES,
 from tiny_trials import numbers
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import TRIES, Executor, once
+from hpxfer.executors.executor import TRIES, Executor, Placement, once
 from hpxfer.executors.local import LocalExecutor
-from hpxfer.executors.placement import Placement
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.spec.resources_section import ResourcesSpec

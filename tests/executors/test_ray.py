@@ -14,8 +14,7 @@ from tiny import write_tiny
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.executors import ray as ray_executor
-from hpxfer.executors.executor import once
-from hpxfer.executors.placement import Placement
+from hpxfer.executors.executor import Placement, once
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.executors.ray_cluster import cluster_device
 from hpxfer.plan.packing import GPU_STEP_TOKENS, Measured

@@ -20,8 +20,7 @@ from tiny import write_tiny
 from waiting import LONG_S, listens, until
 
 from hpxfer.driver import run
-from hpxfer.executors.executor import once
-from hpxfer.executors.placement import Placement
+from hpxfer.executors.executor import Placement, once
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.results import load_results
 from hpxfer.spec.resources_section import ResourcesSpec

@@ -22,9 +22,8 @@ from hypothesis import strategies as st
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors import local
-from hpxfer.executors.executor import TRIES, once
+from hpxfer.executors.executor import TRIES, Queue, once
 from hpxfer.executors.local import LocalExecutor
-from hpxfer.executors.queue import Queue
 from hpxfer.executors.ray_worker import Worker
 from hpxfer.executors.worker import STOP, STOP_S, StopRequest, guarded
 from hpxfer.host.interrupts import Interrupted, interrupts

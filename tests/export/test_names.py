@@ -17,7 +17,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.export import ExportTarget, Named, export, read_names, read_roles, register_export_target
 from hpxfer.export.targets import EXPORT_TARGETS
 from hpxfer.recipe import Recipe
-from hpxfer.recipe.patterns import globs, templates
+from hpxfer.recipe.match import globs, templates
 
 BASE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 16}
 MOE = {"width": 64, "depth": 3, "num_experts": 8, "num_active": 2, "expert_width": 128, "head_dim": 16}

@@ -19,8 +19,17 @@ from hpxfer.figures.experts_size import ExpertsSizeInfo, draw_experts_size, expe
 from hpxfer.figures.heatmap import cell_edges
 from hpxfer.figures.pairs import PairsInfo, draw_pairs, pair_names, pairs_info
 from hpxfer.figures.parameters import ParametersInfo, draw_parameters, fitted, parameters_info, short
-from hpxfer.figures.stability import StabilityInfo, draw_stability, rises, stability_info
-from hpxfer.figures.surface import MOST_PANELS, SurfaceInfo, cell_rises, draw_surface, surface_info
+from hpxfer.figures.stability import (
+    MOST_PANELS,
+    StabilityInfo,
+    SurfaceInfo,
+    cell_rises,
+    draw_stability,
+    draw_surface,
+    rises,
+    stability_info,
+    surface_info,
+)
 
 MAP = StabilityMap(
     axis="width",

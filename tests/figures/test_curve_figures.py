@@ -12,7 +12,7 @@ from there import of, there
 
 from hpxfer.analysis.references import ReferenceCurve
 from hpxfer.analysis.statistics.collapse import Collapse, CollapseCurve
-from hpxfer.analysis.statistics.load_balance import BalanceLine, LoadBalance
+from hpxfer.analysis.statistics.routers import BalanceLine, LoadBalance
 from hpxfer.analysis.statistics.same_loss import ArmRun
 from hpxfer.analysis.statistics.steps_to_loss import StepsToLoss, compared
 from hpxfer.figures.balance import BalanceInfo, balance_info, draw_balance

@@ -29,8 +29,7 @@ from hpxfer.analysis.statistics.routers import (
 )
 from hpxfer.figures.base_choice import BaseChoiceInfo, base_choice_info, draw_base_choice
 from hpxfer.figures.broken_axis import BrokenAxis
-from hpxfer.figures.optimum import OptimumInfo, draw_optimum, optimum_info
-from hpxfer.figures.regret import RegretInfo, draw_regret, regret_info
+from hpxfer.figures.optimum import OptimumInfo, RegretInfo, draw_optimum, draw_regret, optimum_info, regret_info
 from hpxfer.figures.routers import RoutersInfo, draw_routers, routers_info
 from hpxfer.verdict.bases import BaseReading, TunedAt
 from hpxfer.verdict.thresholds import REGRET_SHARE

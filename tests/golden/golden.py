@@ -329,12 +329,13 @@ ITEMS: dict[str, Callable[[], Golden]] = {
 
 
 def machine() -> dict[str, str]:
-    """Return what bits depend on."""
+    """Return what bits depend on. One name stands for several CPUs, which their flags tell apart."""
     import torch
 
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    cpu = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
-    return {"cpu": cpu, "torch": torch.__version__}
+    told = {key.strip(): value for key, _, value in (line.partition(": ") for line in lines)}
+    flags = hashlib.sha256(told.get("flags", "").encode()).hexdigest()[:16]
+    return {"cpu": told.get("model name", platform.processor()), "flags": flags, "torch": torch.__version__}
 
 
 def differences(old: Any, new: Any, *, bits: bool, path: str = "") -> Iterator[str]:

@@ -119,7 +119,7 @@ def mlp_recipe(table: str = "mup", **hps: float) -> Recipe:
 
 def hpxfer_init() -> Any:
     """Return the initialization of the base: embeddings of order 1, matrices by fan-in."""
-    from hpxfer.scaling.resolve import BaseInit
+    from hpxfer.scaling.evaluate import BaseInit
 
     return BaseInit(embedding_std=1.0, position_std=0.5)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpxfer.executors.stopping import Stopping
+from hpxfer.executors.executor import Stopping
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack

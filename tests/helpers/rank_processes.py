@@ -17,8 +17,7 @@ from hpxfer.train import trainer
 from hpxfer.train.ranks import open_store
 from hpxfer.trial.events import Ended
 from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import Stack
-from hpxfer.trial.team import Team
+from hpxfer.trial.stack import Stack, Team
 
 
 def trained_by_ranks(

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from hpxfer.data.digest import digest
+from hpxfer.data.reference import digest
 from hpxfer.data.sources import open_dataset
-from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.evaluate import BaseInit, parameterization
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial

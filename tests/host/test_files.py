@@ -17,16 +17,20 @@ from made_results import files, made, trials_of
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import (
+    append_line,
     half_written,
+    json_lines,
     locked,
+    make_folder,
     open_regular,
     read_bytes,
     read_text,
     remove_half_written,
+    require_appendable,
+    text_writer,
     write_files,
+    write_folder,
 )
-from hpxfer.host.json_lines import append_line, json_lines, require_appendable
-from hpxfer.host.output_folder import make_folder, text_writer, write_folder
 from hpxfer.store import Store, parquet
 
 TRIALS_OF_SPEC = trials_of()

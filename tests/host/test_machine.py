@@ -16,9 +16,18 @@ import pytest
 from fixture_types import Patch
 from tiny import write_tiny
 
-from hpxfer.host import process
-from hpxfer.host.machine import cpu_name, gpu_bytes, gpu_name, has_cuda, host_bytes, num_cpus
-from hpxfer.host.process import machine_id, process_is_gone, process_started
+from hpxfer.host import machine
+from hpxfer.host.machine import (
+    cpu_name,
+    gpu_bytes,
+    gpu_name,
+    has_cuda,
+    host_bytes,
+    machine_id,
+    num_cpus,
+    process_is_gone,
+    process_started,
+)
 from hpxfer.storage.lease import Holder
 
 MANY = 10**6
@@ -132,7 +141,7 @@ def test_memory_is_the_machines_or_its_containers(
 def system(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: Patch) -> str:
     """The system that is asked; where it is `no /proc`, /proc is hidden, as on macOS."""
     if request.param == "no /proc":
-        monkeypatch.setattr(process, "_PROC", tmp_path / "proc")
+        monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
     elif not Path("/proc/self").exists():
         pytest.skip("this system has no /proc")
     return str(request.param)
@@ -168,7 +177,7 @@ def test_a_process_that_may_not_be_seen_counts_as_running(monkeypatch: Patch, tm
     def hidden(pid: int) -> psutil.Process:
         raise psutil.AccessDenied(pid)
 
-    monkeypatch.setattr(process, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(psutil, "Process", hidden)
     assert process_started(os.getpid()) is None
     assert not process_is_gone(os.getpid(), "a start")
@@ -176,7 +185,7 @@ def test_a_process_that_may_not_be_seen_counts_as_running(monkeypatch: Patch, tm
 
 def test_the_holder_of_a_lease_is_gone_when_its_process_is(system: str, monkeypatch: Patch) -> None:
     if system != "Linux":
-        monkeypatch.setattr(process, "sysctl", lambda _: "1C5A-88")
+        monkeypatch.setattr(machine, "sysctl", lambda _: "1C5A-88")
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     holder = Holder(
         nonce="n", host=socket.gethostname(), pid=child.pid, machine=machine_id(), started=process_started(child.pid)
@@ -210,8 +219,8 @@ import matplotlib.pyplot, pandas, psutil, pyarrow.fs, pyarrow.parquet, scipy.opt
 from pathlib import Path
 sys.platform = "darwin"
 del os.sched_getaffinity
-from hpxfer.host import machine, process
-process._PROC = machine._CPU_INFO = machine._CPU_QUOTA = machine._MEMORY_LIMIT = Path("/nowhere")
+from hpxfer.host import machine
+machine._PROC = machine._CPU_INFO = machine._CPU_QUOTA = machine._MEMORY_LIMIT = Path("/nowhere")
 from hpxfer.cli import main
 main()
 """

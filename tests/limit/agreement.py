@@ -20,7 +20,7 @@ from recorded import RECORDING, RECORDS, digest_of
 
 from hpxfer.limit import Given, Network
 from hpxfer.limit.network import ROLES
-from hpxfer.limit.outcome import SERIES, Pass
+from hpxfer.limit.text import SERIES, Pass
 
 Passes = Callable[..., list[Pass]]
 Estimates = dict[str, Estimate]

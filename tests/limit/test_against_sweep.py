@@ -18,10 +18,9 @@ from hpxfer.data.samples import open_samples
 from hpxfer.data.samples.batches import open_sample_data
 from hpxfer.errors import HpxferError
 from hpxfer.limit.against import Comparisons, against, compare, network_of
-from hpxfer.limit.against.batches import given_of, seen_by
 from hpxfer.limit.against.figure import against_figures, against_info
-from hpxfer.limit.against.measured import LOSS_CURVE
-from hpxfer.limit.save import save
+from hpxfer.limit.against.measured import LOSS_CURVE, given_of, seen_by
+from hpxfer.limit.text import save
 from hpxfer.model.draws import draw, untrained_bias
 from hpxfer.model.flat import FlatLayout
 from hpxfer.model.mlp.layout import parameters

@@ -21,10 +21,10 @@ from scipy.integrate import quad
 from scipy.special import expit, ndtri
 from scipy.stats import norm
 
-from hpxfer.limit import Given, Network, all_grow, fixed_width, gates, solve, spaces
+from hpxfer.limit import Given, Network, activations, all_grow, fixed_width, matrix, solve
 from hpxfer.limit.all_grow import _OfExperts
 from hpxfer.limit.matrix import Lazy, Trained, Untied
-from hpxfer.limit.outcome import Pass
+from hpxfer.limit.text import Pass
 
 LR = 0.12
 Plant = Callable[[Patch, Any], None]
@@ -293,7 +293,7 @@ def test_any_share_of_experts_is_active(of: Network, share: float, monkeypatch: 
 
     assert z() < 5
     for room in (fixed_width, all_grow):  # negative twin: the nearest whole number of sites
-        monkeypatch.setattr(room, "top_share", lambda psi, k: gates.largest(psi, round(k * psi.shape[1])))
+        monkeypatch.setattr(room, "top_share", lambda psi, k: activations.largest(psi, round(k * psi.shape[1])))
     assert z() > 10
 
 
@@ -325,7 +325,7 @@ class Plain:
 def test_the_error_falls_faster_than_that_of_plain_sampling(regime: str, monkeypatch: Patch) -> None:
     few, many = (spread(regime, sites) for sites in (256, 4096))
     assert many < few / 5  # 16 times the sites: a plain sample has a quarter of the error
-    monkeypatch.setattr(spaces, "qmc", SimpleNamespace(Sobol=Plain))
+    monkeypatch.setattr(matrix, "qmc", SimpleNamespace(Sobol=Plain))
     assert many < spread(regime, 4096) / 2
 
 

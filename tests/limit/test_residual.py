@@ -13,8 +13,8 @@ from finite_net import ACTIVATIONS
 from fixture_types import Patch
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit import Batch, Given, Network, residual, residual_block, solve
-from hpxfer.limit.residual_draws import Experts, draw, sizes
+from hpxfer.limit import Batch, Given, Network, residual, solve
+from hpxfer.limit.residual import Experts, draw, sizes
 
 START: dict[str, Any] = {"router": 0.0}
 
@@ -222,7 +222,7 @@ def test_how_the_work_is_cut_changes_nothing(monkeypatch: Patch) -> None:
     of = network(expert_ratio=0.5)
     whole = residual.passes(of, given(2), sites=2**12, seed=0)
     for at_once in (100, 5000):  # a part of an expert, and some experts
-        monkeypatch.setattr(residual_block, "_AT_ONCE", at_once)
+        monkeypatch.setattr(residual, "_AT_ONCE", at_once)
         parts = residual.passes(of, given(2), sites=2**12, seed=0)
         np.testing.assert_allclose(parts[-1].outputs, whole[-1].outputs, rtol=0, atol=1e-12)
 
@@ -282,7 +282,7 @@ def test_too_few_sites_are_refused_with_the_number_that_is_enough() -> None:
 
 
 def test_sizes_past_memory_are_refused(monkeypatch: Patch) -> None:
-    monkeypatch.setattr("hpxfer.limit.refused_trainings.host_bytes", lambda: 2**20)
+    monkeypatch.setattr("hpxfer.limit.refused_networks.host_bytes", lambda: 2**20)
     with pytest.raises(HpxferError, match="GiB of memory"):
         solve(network(), given(), sites=2**16)
 

@@ -21,9 +21,8 @@ from scipy.stats import norm
 
 from hpxfer.errors import HpxferError
 from hpxfer.limit import Batch, Given
-from hpxfer.limit.bias_rate import BiasRate, BiasRateOptions, bias_rate
+from hpxfer.limit.bias_rate import BiasRate, BiasRateOptions, bias_rate, changed_limit
 from hpxfer.limit.bias_rate_figure import bias_rate_figure
-from hpxfer.limit.bias_rate_limit import changed_limit
 from hpxfer.limit.selection import draw, expected_overlap, first_features, selection
 
 SEEDS = 4000

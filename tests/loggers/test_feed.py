@@ -14,10 +14,9 @@ from fixture_types import Caplog
 from made_results import trials_of
 from recorded_logger import Recorder, place_in
 
-from hpxfer.loggers.feed import Feed
+from hpxfer.loggers.feed import Feed, streaming
 from hpxfer.loggers.kinds import LoggerKind
 from hpxfer.loggers.logger import LoggedTrial, Place
-from hpxfer.loggers.stream import streaming
 from hpxfer.testing.loggers import FINISHED, trial_named
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended, Event, Points, Progress, Started

@@ -14,11 +14,9 @@ from scipy import special
 from tiny_trials import BASE, SETTING, trial
 
 from hpxfer.model import draws
-from hpxfer.model.counter import _mixed, _signed, normals, stream
-from hpxfer.model.draws import NOISE_STEPS, draw, router_noise
+from hpxfer.model.draws import NOISE_STEPS, _mixed, _signed, _table, draw, normals, router_noise, stream, to_normal
 from hpxfer.model.flat import FlatLayout, Weights
 from hpxfer.model.gpt.layout import gpt_parameters
-from hpxfer.model.inverse_normal import _table, to_normal
 
 FULL = replace(SETTING, norm_gains=True, biases=True, ffn="swiglu")
 EXPERT_ROLES = ("expert_in", "expert_gate", "expert_out")

@@ -24,7 +24,7 @@ from hpxfer.recipe import Recipe
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.spec.model_section import ModelSpec
-from hpxfer.spec.recipe_parts import model_facts
+from hpxfer.spec.recipe_file import model_facts
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.trial import DataRef, Expansion, Trial, base_hps
 

@@ -20,9 +20,9 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 
 from hpxfer.model.draws import draw
 from hpxfer.model.flat import FlatLayout, gradients
+from hpxfer.model.gpt.ffn import Choice, Regularizers
 from hpxfer.model.gpt.forward import build_gpt
 from hpxfer.model.gpt.layout import gpt_parameters
-from hpxfer.model.gpt.regularizers import Choice, Regularizers
 from hpxfer.model.router_measures import RouterView, expert_difference, router_measures
 from hpxfer.spec.balance import Balance, BalanceLoss
 

@@ -17,7 +17,7 @@ from hpxfer.outside.imports.mlflow import mlflow_runs
 from hpxfer.outside.imports.tabulate import Choices, Imported, read_address, tabulate
 from hpxfer.outside.imports.tensorboard import tensorboard_runs
 from hpxfer.outside.imports.wandb import wandb_runs
-from hpxfer.outside.read import read_table, write_table
+from hpxfer.outside.prepare import read_table, write_table
 from hpxfer.outside.runs import read_runs
 
 MAP = {"arm": "table"}

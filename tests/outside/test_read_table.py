@@ -12,9 +12,8 @@ from foreign_runs import foreign_table
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.outside.judged import JudgedTable
-from hpxfer.outside.prepare import Prepared, prepare
-from hpxfer.outside.read import read_table
+from hpxfer.outside.judging import JudgedTable
+from hpxfer.outside.prepare import Prepared, prepare, read_table
 from hpxfer.outside.runs import Read, read_runs
 
 COLUMNS = {"value": "lr", "scale": "width", "arm": "method"}

@@ -22,8 +22,7 @@ import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.outside.columns import COLUMNS
 from hpxfer.outside.judging import judge
-from hpxfer.outside.prepare import Prepared, prepare
-from hpxfer.outside.read import read_table
+from hpxfer.outside.prepare import Prepared, prepare, read_table
 
 
 def table() -> pd.DataFrame:

@@ -21,15 +21,18 @@ from hpxfer.plan.hardware import (
     GPU_STEP_S,
     HARDWARE,
     OTHER_GPU,
+    Record,
+    Row,
+    append,
     device_of,
     filled,
     hardware_named,
     hardware_of,
+    latest,
     rate_of,
     this_machine,
 )
 from hpxfer.plan.packing import GPU_STEP_TOKENS, Device, gpu_share, stack_size
-from hpxfer.plan.speeds import Record, Row, append, latest
 from hpxfer.trial.stack import Stack
 
 RECORD = Record(

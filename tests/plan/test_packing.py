@@ -19,8 +19,7 @@ from hpxfer.driver.prepared import prepare
 from hpxfer.model.cost import train_flops
 from hpxfer.plan.footprint import ONE, Way, stack_bytes
 from hpxfer.plan.hardware import hardware_named
-from hpxfer.plan.make import make_plan
-from hpxfer.plan.order import LONGER, nearest_first
+from hpxfer.plan.make import LONGER, make_plan, nearest_first
 from hpxfer.plan.packing import (
     CPU,
     CPU_STEP_TOKENS,
@@ -31,6 +30,7 @@ from hpxfer.plan.packing import (
     MIN_CUT,
     SHARES,
     Device,
+    How,
     Measured,
     gpu_share,
     memory_fraction,
@@ -39,9 +39,9 @@ from hpxfer.plan.packing import (
     stack_size,
     stack_sizes,
     way_on,
+    ways,
 )
 from hpxfer.plan.text import plan_text
-from hpxfer.plan.ways import How, ways
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.balance import Balance
 from hpxfer.trial import Expansion, Setting, Trial

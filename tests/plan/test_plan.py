@@ -12,10 +12,10 @@ from tiny import write_tiny
 from hpxfer.driver import prepare
 from hpxfer.errors import HpxferError
 from hpxfer.model.cost import count_params, train_flops
+from hpxfer.plan.cautions import require_fit, spell_bytes
 from hpxfer.plan.footprint import stack_bytes
 from hpxfer.plan.hardware import CPU_CORE, hardware_named, rate_of
 from hpxfer.plan.make import make_plan, search_counts, workers_of
-from hpxfer.plan.memory import require_fit, spell_bytes
 from hpxfer.plan.packing import CPU, CPU_STACK_BYTES, GPU_SHARE, WORKER_BYTES, Device, Measured, pack
 from hpxfer.plan.plan import Plan
 from hpxfer.plan.text import plan_text

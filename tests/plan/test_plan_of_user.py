@@ -17,7 +17,7 @@ from hpxfer.plan.make import workers_of
 from hpxfer.plan.packing import Device
 from hpxfer.plan.plan import Plan
 from hpxfer.plan.text import plan_text
-from hpxfer.progress.counts import run_counts
+from hpxfer.progress.file import run_counts
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.trial.events import Ended, Started
 from hpxfer.trial.result import TrialResult

@@ -14,10 +14,9 @@ from landscape import LR, Landscape, expansion_of, search_of
 from laws import examples
 
 from hpxfer.plan.hardware import Rate, hardware_of, rate_of
-from hpxfer.plan.make import make_plan, search_counts, workers_of
+from hpxfer.plan.make import make_plan, most_stacks, search_counts, workers_of
 from hpxfer.plan.packing import Device, pack
 from hpxfer.plan.plan import Plan
-from hpxfer.plan.rounds import most_stacks
 from hpxfer.search import Outcome, Search
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec.budget import arm_budget

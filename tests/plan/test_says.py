@@ -15,8 +15,7 @@ from tiny import write_tiny
 
 from hpxfer.driver import prepare
 from hpxfer.model.cost import active_without_embeddings, count_params
-from hpxfer.plan.active import active_lines
-from hpxfer.plan.cautions import cautions
+from hpxfer.plan.cautions import active_lines, cautions
 from hpxfer.plan.make import make_plan
 from hpxfer.plan.outlook import PUBLISHED_NOISE, Outlook, outlook
 from hpxfer.plan.text import plan_text

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from sweep_text import edited
 
-from hpxfer.prediction.losses import LossAnswer, loss_at
-from hpxfer.prediction.path import Off, Place, places
+from hpxfer.prediction.losses import LossAnswer, Off, Place, loss_at, places
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec, axes_of, parse_sweep
 from hpxfer.verdict.findings import Verdict

@@ -28,7 +28,7 @@ from hpxfer.spec.manifest import Manifest, read_manifest
 CASES = [("a.jsonl", 0), ("a.jsonl", 800), ("a.jsonl.gz", 800), ("a.txt", 3000)]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_blocks(monkeypatch: Patch) -> None:
     """Cut files into many blocks. What reaches the disk is of no interest here, so nothing waits for it."""
     monkeypatch.setattr("hpxfer.prepare.blocks.BLOCK_BYTES", 2000)
@@ -56,6 +56,7 @@ def prepares(tmp_path: Path, tokenizer: Path, name: str, val_tokens: int) -> Cal
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("name", "val_tokens"), CASES)
 def test_any_number_of_kills(tmp_path: Path, tokenizer: Path, monkeypatch: Patch, name: str, val_tokens: int) -> None:
     """Every folder that a kill can leave is gone on from, and so is every folder that a kill of that run leaves."""
@@ -83,6 +84,7 @@ def test_any_number_of_kills(tmp_path: Path, tokenizer: Path, monkeypatch: Patch
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_blocks")
 def test_several_processes_leave_the_same(tmp_path: Path, tokenizer: Path, monkeypatch: Patch) -> None:
     """So whatever is true of one process's kills is true of theirs, and either goes on from the other's folder."""
     prepare = prepares(tmp_path, tokenizer, "a.jsonl", 800)
@@ -98,6 +100,7 @@ def test_several_processes_leave_the_same(tmp_path: Path, tokenizer: Path, monke
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("name", "val_tokens"), CASES[1::2])
 def test_a_disk_that_refuses_any_step(
     tmp_path: Path, tokenizer: Path, monkeypatch: Patch, name: str, val_tokens: int

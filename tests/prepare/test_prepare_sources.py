@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hpxfer.errors import HpxferError
-from hpxfer.prepare.held_out import HeldOut, key_of
 from hpxfer.prepare.run import prepare_data
 from hpxfer.prepare.source import open_source
-from hpxfer.prepare.tokenize import load_tokenizer
+from hpxfer.prepare.tokenize import HeldOut, key_of, load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,9 @@ from tiny_trials import BASE, JOINT
 
 from hpxfer.host.output import spell_time
 from hpxfer.progress import live as progress
-from hpxfer.progress.counts import MOST_NOTES, run_counts
-from hpxfer.progress.live import LiveProgress
-from hpxfer.progress.status import RunStatus, run_status_from_dict
-from hpxfer.progress.table import LEAST_ROWS, progress_table, status_text
-from hpxfer.progress.throughput import LEAST_S, MOST_MARKS, Throughput
+from hpxfer.progress.file import MOST_NOTES, run_counts
+from hpxfer.progress.live import LEAST_ROWS, LiveProgress, progress_table, status_text
+from hpxfer.progress.status import LEAST_S, MOST_MARKS, RunStatus, Throughput, run_status_from_dict
 from hpxfer.trial.events import Ended, Progress, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack

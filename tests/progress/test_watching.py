@@ -25,9 +25,8 @@ from tiny_trials import BASE
 
 from hpxfer.driver import run
 from hpxfer.errors import HpxferError
-from hpxfer.host.process import machine_id, process_started
-from hpxfer.progress.counts import run_counts
-from hpxfer.progress.file import FILE, State, read, write, writing
+from hpxfer.host.machine import machine_id, process_started
+from hpxfer.progress.file import FILE, State, read, run_counts, write, writing
 from hpxfer.progress.watch import GONE_S, RunView, view_now, views
 from hpxfer.storage.lease import Holder, encoded
 from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile

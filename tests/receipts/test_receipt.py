@@ -29,11 +29,11 @@ from hpxfer.receipts import (
     weights_of,
     write_groups,
 )
-from hpxfer.receipts.seeds import init_digest
+from hpxfer.receipts.wired import init_digest
 from hpxfer.scaling.shape import Shape
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::hpxfer.recipe.tuned_on.OtherModelWarning"),
+    pytest.mark.filterwarnings("ignore::hpxfer.recipe.fitted_range.OtherModelWarning"),
     pytest.mark.filterwarnings("ignore::hpxfer.recipe.unattached.UnattachedWarning"),
 ]
 SHAPE = Shape(**GPT_BASE)

@@ -32,8 +32,8 @@ from hpxfer.receipts import (
     undecided_because,
     weights_of,
 )
-from hpxfer.receipts.init import CUTS, tolerance_of
-from hpxfer.receipts.seeds import init_digest
+from hpxfer.receipts.groups import CUTS, tolerance_of
+from hpxfer.receipts.wired import init_digest
 from hpxfer.scaling.evaluate import Multipliers
 
 EXPECTED = {

@@ -20,11 +20,11 @@ from torch.nn.functional import gelu
 from hpxfer.errors import HpxferError
 from hpxfer.model.mlp.stack import build_mlp
 from hpxfer.recipe import OutOfRangeWarning, Recipe, write_recipe
+from hpxfer.scaling.evaluate import BaseInit
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import load_sweep, parse_sweep
-from hpxfer.spec.recipe_parts import model_facts, own_roles
+from hpxfer.spec.recipe_file import model_facts, own_roles
 from hpxfer.trial import DataRef, Expansion, Trial
 
 HPS = {"lr": 0.01, "weight_decay": 0.1, "router.lr_mult": 0.25}
@@ -71,7 +71,7 @@ def test_its_file_loads_to_the_same_with_either_spelling_of_the_optimizer(tmp_pa
         ({"hps": {"lr": "fast"}}, "Recipe.from_hps: hps: lr: must be a number, got 'fast'"),
         ({"hps": {"lr": 0.1, "eps": None}}, "hps: eps: must be a number, got None"),
         ({"hps": None}, "hps: must be HPs or a mapping of name to number, got None"),
-        ({"init": {"matrix_std": 1}}, "init: must be a hpxfer.scaling.resolve.BaseInit, got {'matrix_std': 1}"),
+        ({"init": {"matrix_std": 1}}, "init: must be a hpxfer.scaling.evaluate.BaseInit, got {'matrix_std': 1}"),
         ({"base_shape": None}, "base_shape: must be a Shape or a mapping of its dimensions, got None"),
         ({"hps": {"lr": -1.0}}, "hps.lr: lr must be > 0, got -1"),
         ({"parameterization": "completep_moe"}, "did you mean 'completep-moe'"),

@@ -16,7 +16,7 @@ from torch import nn
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import Recipe
-from hpxfer.recipe.fan_in import fan_in_of
+from hpxfer.recipe.assign import fan_in_of
 from hpxfer.recipe.probe import Gain, embedding_scale, gain_of
 from hpxfer.scaling.shape import Shape
 

@@ -10,12 +10,12 @@ from report_cases import bare_analysis, report_of, source, write_store
 from there import there
 
 from hpxfer.analysis import transfer_report
-from hpxfer.analysis.diverged import all_diverged
+from hpxfer.analysis.analyze import all_diverged
 from hpxfer.analysis.statistics.collapse import Collapse
 from hpxfer.analysis.statistics.improvement import Improvement, Step
 from hpxfer.report import make_report
-from hpxfer.report.analyses import analysis_tables, unknown
 from hpxfer.report.next_step import next_step
+from hpxfer.report.tables import analysis_tables, unknown
 from hpxfer.results import load_results
 from hpxfer.spec.sweep import PluginSpec
 from hpxfer.verdict.findings import Addition

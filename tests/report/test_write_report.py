@@ -199,7 +199,7 @@ def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder))
 
-    monkeypatch.setattr("hpxfer.host.output_folder.write_files", refuses)
+    monkeypatch.setattr("hpxfer.host.files.write_files", refuses)
 
 
 def test_the_text_of_a_read_only_folder_needs_no_figure(

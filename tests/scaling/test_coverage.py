@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hpxfer.scaling.coverage import MOVES, ModelFacts, control_notes, coverage_notes, coverage_warnings, gate_warnings
-from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.evaluate import BaseInit, parameterization, resolve
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit, resolve
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import AXES, Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS

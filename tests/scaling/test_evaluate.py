@@ -9,16 +9,20 @@ import pytest
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import (
+    BaseInit,
     Globals,
     Multipliers,
+    base_forward,
+    base_init_std,
     evaluate,
     evaluate_globals,
     parameterization,
     ratios,
     reference,
+    resolve,
+    resolve_globals,
 )
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit, base_forward, base_init_std, resolve, resolve_globals
 from hpxfer.scaling.roles import ROLES, fan_in_dim
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import PARAMETERIZATIONS

@@ -9,7 +9,7 @@ import pytest
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.coverage import ModelFacts
-from hpxfer.scaling.evaluate import evaluate, parameterization
+from hpxfer.scaling.evaluate import BaseInit, evaluate, parameterization, resolve
 from hpxfer.scaling.explain import (
     BaseValues,
     explain,
@@ -18,7 +18,6 @@ from hpxfer.scaling.explain import (
     require_covered,
 )
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit, resolve
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 

@@ -6,9 +6,8 @@ import dataclasses
 
 import pytest
 
-from hpxfer.scaling.evaluate import Multipliers, evaluate, evaluate_globals, parameterization
+from hpxfer.scaling.evaluate import BaseInit, Multipliers, evaluate, evaluate_globals, parameterization, resolve
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit, resolve
 from hpxfer.scaling.roles import HIDDEN
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column

@@ -21,9 +21,9 @@ from hpxfer.registry import Registry
 from hpxfer.report.provenance import provenance_table
 from hpxfer.results import load_results
 from hpxfer.search import Outcome, make_search
-from hpxfer.search.arms import arms_of
 from hpxfer.search.kinds import SEARCHES
-from hpxfer.search.verdict_time import affordable
+from hpxfer.search.protocol import arms_of
+from hpxfer.search.verdict_plan import affordable
 from hpxfer.spec import load_sweep, parse_sweep
 from hpxfer.spec.arms import parts_of
 from hpxfer.spec.budget import arm_budget

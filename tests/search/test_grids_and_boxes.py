@@ -15,9 +15,9 @@ from there import there
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
-from hpxfer.search.heatmaps import heatmaps
 from hpxfer.search.random_search import random_points
 from hpxfer.search.rounds import ArmHistory, RoundSearch
+from hpxfer.search.staged_grid import heatmaps
 from hpxfer.search.values import GridAround
 from hpxfer.spec import SweepSpec
 

@@ -12,13 +12,13 @@ from there import there
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
-from hpxfer.search.bracket import Bracket, MeasuredLine, bracket_of
 from hpxfer.search.coordinate import Asked, coordinate_entries, coordinate_search, decide, decisions_of
 from hpxfer.search.kinds import no_trials
+from hpxfer.search.refine import Bracket, MeasuredLine, bracket_of
 from hpxfer.search.rounds import RoundSearch
 from hpxfer.spec.budget import arm_budget
 from hpxfer.trial import base_hps
-from hpxfer.verdict.loss import NATS
+from hpxfer.verdict.loss_grid import NATS
 
 
 def refined(landscape: Landscape, options: str = "", seeds: int = 2) -> Ran:

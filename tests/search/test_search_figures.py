@@ -14,8 +14,8 @@ from searched import searched
 from there import there
 
 from hpxfer.analysis import Analysis, analyze
-from hpxfer.analysis.statistics.pair_optima import PairOptimum
-from hpxfer.analysis.statistics.search_progress import search_progress
+from hpxfer.analysis.statistics.search_best import search_progress
+from hpxfer.analysis.statistics.surface import PairOptimum
 from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.pairs import pairs_info
 from hpxfer.recipe.from_sweep import recipe_of

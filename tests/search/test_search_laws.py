@@ -13,9 +13,9 @@ from landscape import LR, Landscape, bound_of, expansion_of, run, search_of
 from laws import examples
 
 from hpxfer.search import Outcome
-from hpxfer.search.arms import arms_of
 from hpxfer.search.grid import GRID, GridSearch
 from hpxfer.search.kinds import SEARCHES, SearchKind, Stored
+from hpxfer.search.protocol import arms_of
 from hpxfer.spec.budget import arm_budget
 from hpxfer.testing.searches import SWEEP, SearchSuite
 from hpxfer.trial import Expansion, Trial

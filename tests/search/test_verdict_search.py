@@ -14,8 +14,7 @@ from laws import examples
 
 from hpxfer.search import Outcome
 from hpxfer.search.verdict import VerdictSearch
-from hpxfer.search.verdict_doubts import Doubt, doubts
-from hpxfer.search.verdict_lines import all_flops, lines_of_grid
+from hpxfer.search.verdict_lines import Doubt, all_flops, doubts, lines_of_grid
 from hpxfer.search.verdict_plan import Purse, more_trials
 from hpxfer.search.verdict_rounds import LOOKS, MAX_ROUNDS
 from hpxfer.search.verdict_rules import judged_by, rules_of

@@ -17,8 +17,7 @@ from hpxfer.scaling.hps import MULTIPLIERS, SCALARS
 from hpxfer.scaling.roles import ROLES
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
 from hpxfer.spec.data import points_with_data
-from hpxfer.spec.overrides import with_overrides
-from hpxfer.spec.schema import sweep_schema
+from hpxfer.spec.load import sweep_schema, with_overrides
 from hpxfer.spec.yaml_file import parse_yaml
 from hpxfer.verdict.thresholds import REGRET_SHARE
 

@@ -19,12 +19,12 @@ from hpxfer.errors import HpxferError
 from hpxfer.kernels.rope import rotated_features
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.gpt.layout import gpt_roles
-from hpxfer.model.mlp.rules import BASE_KEYS, MODEL_KEYS
+from hpxfer.model.mlp.layout import BASE_KEYS, MODEL_KEYS
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec, axes_of, dump_sweep, parse_sweep
 from hpxfer.spec.blocks import dense_blocks, has_dense, model_roles, moe_blocks
+from hpxfer.spec.load import sweep_schema
 from hpxfer.spec.presets import PRESETS, preset_lines
-from hpxfer.spec.schema import sweep_schema
 from hpxfer.spec.yaml_file import parse_yaml, write_yaml
 from hpxfer.trial import Expansion, setting_of
 

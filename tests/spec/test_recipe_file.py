@@ -16,9 +16,8 @@ from recipe_data import BASE, data, recipe, recipes
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe import Recipe, write_recipe
-from hpxfer.scaling.evaluate import parameterization
+from hpxfer.scaling.evaluate import BaseInit, parameterization
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.yaml_file import KeyPath, spell, write_yaml
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from hpxfer.registry import registry
 from hpxfer.spec import dump_sweep, load_sweep
 from hpxfer.spec.fields import Section
-from hpxfer.spec.schema import sweep_schema
+from hpxfer.spec.load import sweep_schema
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml
 
 ROOT = Path(__file__).parents[2]

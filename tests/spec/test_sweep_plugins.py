@@ -13,7 +13,7 @@ from sweep_text import SWEEP
 from hpxfer.errors import HpxferError
 from hpxfer.registry import Registry, registry
 from hpxfer.spec import dump_sweep, load_sweep, parse_sweep
-from hpxfer.spec.plugins import digests_used, plugin_files, rows_without_plugin, stored_names, used_rows
+from hpxfer.spec.load import digests_used, plugin_files, rows_without_plugin, stored_names, used_rows
 
 SOURCE = """
 from dataclasses import replace

@@ -20,7 +20,7 @@ from fixture_types import Patch
 from lease_holder import holder_of
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.process import machine_id, process_started
+from hpxfer.host.machine import machine_id, process_started
 from hpxfer.storage import lease
 from hpxfer.storage import lease_file as lease_slot
 from hpxfer.storage.lease import Holder, decoded, encoded, leased

@@ -20,8 +20,7 @@ from lease_holder import holder_of
 from hpxfer.errors import HpxferError
 from hpxfer.storage import lease_file as lease_slot
 from hpxfer.storage.lease import leased
-from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
-from hpxfer.storage.lease_object import LeaseObject
+from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile, LeaseObject
 from hpxfer.storage.remote import Remote
 from hpxfer.storage.uri import parse_root
 from hpxfer.store.location import open_location

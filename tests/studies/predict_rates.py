@@ -20,8 +20,7 @@ from predict_worlds import Planted, planted
 from record import ROOT, head, keep, table
 from scipy import stats
 
-from hpxfer.analysis.statistics.power_law_fit import fit_power
-from hpxfer.analysis.statistics.scaling_fit import pooled_noise
+from hpxfer.analysis.statistics.scaling_fit import fit_power, pooled_noise
 from hpxfer.prediction import loss_at
 from hpxfer.results import load_results
 from hpxfer.search.verdict_rules import judged_by, rules_of

@@ -14,7 +14,7 @@ from hpxfer.coordinates.mlp.own import Gate, Options, Training, own_trials
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
-from hpxfer.spec.mlp import RouterBias
+from hpxfer.spec.model_section import RouterBias
 from hpxfer.trial import Trial
 
 EXPERTS = 4

@@ -18,12 +18,10 @@ from planted_sweeps import row_of as shape_row
 from verdict_cost_cases import Arm, Case, planted_flops
 
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.bracket import MeasuredLine
 from hpxfer.search.protocol import Outcome
-from hpxfer.search.refine import RefineSettings, refine
+from hpxfer.search.refine import MeasuredLine, RefineSettings, refine
 from hpxfer.search.values import exponent_of
-from hpxfer.search.verdict_doubts import doubts
-from hpxfer.search.verdict_lines import all_flops
+from hpxfer.search.verdict_lines import all_flops, doubts
 from hpxfer.search.verdict_rounds import Look, Rounds
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss_grid import LossGrid

@@ -8,7 +8,7 @@ from typing import Any
 
 from docs_markdown import anchor, table
 
-from hpxfer.spec.schema import sweep_schema
+from hpxfer.spec.load import sweep_schema
 
 _REF = "#/$defs/"
 _NAMES = {"axes": "NAME", "grid": "HP", "values_of": "NAME", "multipliers": "NAME", "parameterizations": "[i]"}

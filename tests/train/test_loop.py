@@ -34,8 +34,8 @@ from hpxfer.train.log import (
     rms_by_role,
     spaced,
 )
+from hpxfer.train.optimizer import sums_of_squares
 from hpxfer.train.schedules import lr_factor
-from hpxfer.train.squares import sums_of_squares
 from hpxfer.trial import Setting, Trial
 from hpxfer.trial.result import Curve
 

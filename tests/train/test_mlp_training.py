@@ -18,8 +18,7 @@ from trainings import CLASSES, FORMS, STEPS, always, blobs, facts, mlp_trial, ru
 
 from hpxfer.data import open_data
 from hpxfer.train import trainer
-from hpxfer.train.log import probe_steps
-from hpxfer.train.measures import Measures
+from hpxfer.train.log import Measures, probe_steps
 from hpxfer.train.snapshot import Snapshot
 from hpxfer.train.state import TrainState
 from hpxfer.train.trainer import train

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from laws import examples
 from trainer_jobs import Runner
 
-from hpxfer.trainer import slurm
+from hpxfer.trainer import ending
 from hpxfer.trainer.divergence import BLOW_UP, blow_up_limit, is_bad
-from hpxfer.trainer.ending import Cause, Facts, cause, tail
+from hpxfer.trainer.ending import Cause, Facts, cause, slurm_state, tail, telling_state
 from hpxfer.trainer.lines import Result
-from hpxfer.trainer.slurm import slurm_state, telling_state
 from hpxfer.trainer.supervised import Exit
 
 ALL = {"steps": 10, "last_step": 9, "has_loss": True}
@@ -259,7 +258,7 @@ def test_slurm_is_asked_of_a_failed_trial_in_a_job_alone_and_need_not_answer(
         assert slurm_state(NOON) == ""
     assert not (sacct / "asked").exists()
     monkeypatch.setenv("SLURM_JOB_ID", "71_3")
-    monkeypatch.setattr(slurm, "_ASK_S", 0.2)
+    monkeypatch.setattr(ending, "_ASK_S", 0.2)
     (sacct / "said").write_text("hang")
     assert slurm_state(NOON) == ""
     monkeypatch.setenv("PATH", str(sacct / "nothing"))

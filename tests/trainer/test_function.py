@@ -15,7 +15,7 @@ from trainer_jobs import Run, Runner
 import hpxfer
 from hpxfer.trainer import Timeouts
 from hpxfer.trainer.function import load_function, main
-from hpxfer.trainer.user_recipe import TrialRecipe
+from hpxfer.trainer.user_trial import TrialRecipe
 
 ROOT = Path(__file__).parents[2]
 BASE = {"width": 32, "depth": 2, "head_dim": 16, "num_experts": 4, "num_active": 1, "expert_width": 32}

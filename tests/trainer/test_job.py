@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hpxfer.errors import HpxferError
 from hpxfer.trainer import Job, Timeouts, check, fill, next_attempt, write_config
 from hpxfer.trainer.ending import BAD_INPUT, TRY_AGAIN
+from hpxfer.trainer.follow import Patience
 from hpxfer.trainer.job import CONTRACT, ENVIRONMENT, environment
 from hpxfer.trainer.lines import parse_line
-from hpxfer.trainer.patience import Patience
 from hpxfer.trainer.supervisor import HALF_BYTES, QUICK_S
 
 

@@ -13,8 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpxfer.trainer.history import Reported, merged, newest_checkpoint, reached, read_earlier
-from hpxfer.trainer.lines import MAX_LINE_BYTES, Alive, Checkpoint, Fault, Groups, Line, Point, Result, parse_line
-from hpxfer.trainer.reader import Reader
+from hpxfer.trainer.lines import (
+    MAX_LINE_BYTES,
+    Alive,
+    Checkpoint,
+    Fault,
+    Groups,
+    Line,
+    Point,
+    Reader,
+    Result,
+    parse_line,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from strategies import sweeps
 from sweep_text import edited
 
+from hpxfer.scaling.evaluate import BaseInit
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Convention
 from hpxfer.scaling.tables import PARAMETERIZATIONS

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from strategies import sweeps
 from sweep_text import SWEEP, edited, with_keys
 
+from hpxfer.scaling.evaluate import GlobalValues
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import GlobalValues
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.yaml_file import write_yaml

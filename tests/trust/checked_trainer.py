@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from hpxfer.driver import prepare
-from hpxfer.trainer.config import config_of
 from hpxfer.trainer.function import trial_of
-from hpxfer.trainer.job import CONTRACT
+from hpxfer.trainer.job import CONTRACT, config_of
 from hpxfer.trainer.user_trial import UserTrial
 from hpxfer.trial import Trial
 from hpxfer.trial.result import TrialResult

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from foreign_worlds import Noise, World, values
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from planted_lines import grid_of, line
 from planted_parabolas import grid_at, parabolas
@@ -97,14 +97,18 @@ SHAPE_MEANS = st.lists(st.floats(2.0, 6.0), min_size=5, max_size=5)
     noise=st.sampled_from((0.0, 0.001, 0.02, 0.3)),
     seeds=st.integers(2, 3),
 )
+@example(means=[[2.0] * 5, [2.0, 2.0, 2.0, 3.0, 2.0]], noise=0.001, seeds=2)  # the seeds of the best cell disagree
 def test_no_reported_loss_is_far_above_the_lowest(means: list[list[float]], noise: float, seeds: int) -> None:
     rng = np.random.default_rng(0)
     loss = np.array(means)[:, :, None] + noise * rng.standard_normal((len(means), 5, seeds))
     grid = grid_of(*loss.tolist())
     found = only(grid)
     assert breaks(found, grid) == []
-    for shape in found.shapes:
-        assert there(shape.lowest_loss) <= there(shape.best_loss) + TINY
+    (estimates,) = estimate_all([grid])
+    for i, shape in enumerate(found.shapes):
+        best = [cell.value for cell in grid.rows[i].cells].index(there(shape.best_value))
+        agree = bool(estimates.measured(i).agreeing_K[best])
+        assert not agree or there(shape.lowest_loss) <= there(shape.best_loss) + TINY
         if shape.optimum.kind == "interior":
             means_K = np.mean(loss[int(shape.scale) - 1], axis=1)
             assert 0 < int(np.argmin(means_K)) < 4

@@ -15,10 +15,10 @@ from planted_lines import MOVES, STAYS, line, with_status
 from hpxfer.analysis import TransferReport, report_line
 from hpxfer.verdict.drift import Drift, Step
 from hpxfer.verdict.findings import Addition, Control, Finding, Move, ShapeFinding, Verdict
-from hpxfer.verdict.headline import headline
-from hpxfer.verdict.labels import is_control
-from hpxfer.verdict.loss import NATS, JudgedLoss
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.optimum import Optimum
+from hpxfer.verdict.shape_names import is_control
+from hpxfer.verdict.summary import headline
 from hpxfer.verdict.text import (
     chance_text,
     conclusion,

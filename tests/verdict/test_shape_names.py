@@ -13,8 +13,7 @@ from planted_lines import line
 
 from hpxfer.analysis import report_line
 from hpxfer.errors import HpxferError
-from hpxfer.figures.optimum import optimum_info
-from hpxfer.figures.regret import regret_info
+from hpxfer.figures.optimum import optimum_info, regret_info
 from hpxfer.figures.transfer import transfer_info
 from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.report import TransferReport

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hpxfer.analysis.references import ReferenceCurve
-from hpxfer.analysis.statistics.curves import Curve
 from hpxfer.analysis.statistics.reaching import reaches, smoothed
+from hpxfer.analysis.statistics.transferred import Curve
 from hpxfer.verdict.loss_grid import Floats
 
 EQUAL_ACTIVE = 1.1  # up to this ratio, active parameters count as equal: routers alone differ by a few percent

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpxfer.analysis.references import ReferenceCurve
-from hpxfer.analysis.statistics.curves import Curve, curves_by_trial
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.reference_arm import Cost, arms_of
 from hpxfer.analysis.statistics.same_loss import (
@@ -20,7 +19,7 @@ from hpxfer.analysis.statistics.same_loss import (
     curve_of,
 )
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.analysis.statistics.transferred import TrainedShape, transferred
+from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial, transferred
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.verdict.loss_grid import ShapeLosses

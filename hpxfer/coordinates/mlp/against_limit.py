@@ -19,9 +19,8 @@ from hpxfer.coordinates.limit_answer import LimitAnswer, compared, not_compared
 from hpxfer.coordinates.mlp.own import Options, OwnData, default_training, own_trials
 from hpxfer.errors import HpxferError
 from hpxfer.host.output import spell_time
-from hpxfer.limit.against.batches import seen_by
-from hpxfer.limit.against.claimed import Claimed, claimed_network
-from hpxfer.limit.against.seed_limits import SeedLimits
+from hpxfer.limit.against.compare import Claimed, SeedLimits, claimed_network
+from hpxfer.limit.against.measured import seen_by
 from hpxfer.limit.given import Floats
 from hpxfer.limit.solve import solve
 from hpxfer.scaling.evaluate import Parameterization, parameterization

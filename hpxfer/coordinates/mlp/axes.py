@@ -8,14 +8,26 @@ from dataclasses import dataclass
 from hpxfer.coordinates.cases import Case
 from hpxfer.coordinates.measure import Prediction
 from hpxfer.coordinates.mlp.own import Options, OwnData, default_training, own_trials
-from hpxfer.coordinates.mlp.predictions import predictions
-from hpxfer.scaling.claims.block import Block
+from hpxfer.coordinates.predict import predict
+from hpxfer.scaling.claims.block import Block, claims
 from hpxfer.scaling.evaluate import Parameterization, parameterization, ratios
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.regimes import follows
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.trial import Trial
+
+
+def predictions(
+    choice: Parameterization, optimizer: Column, path: Sequence[Shape], block: Block | None = None
+) -> tuple[Prediction, ...]:
+    """Return what is predicted of a block along `path`, as powers of the width."""
+    soft = all(shape.num_active == shape.num_experts for shape in path)
+    scales = [float(shape.width) for shape in path]
+    return predict(
+        claims(choice, optimizer, block or Block(), soft=soft), scales, [ratios(path[0], shape) for shape in path]
+    )
+
 
 NO_CLAIM = "nothing is predicted"
 # Role -> the convention of a table under which it starts at zero.

@@ -20,14 +20,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from hpxfer.coordinates.by_scale import Kind
+from hpxfer.coordinates.measure import Kind
 from hpxfer.coordinates.mlp.moments import Moment
 from hpxfer.coordinates.mlp.quantities import Measured
 from hpxfer.coordinates.optimizer_rules import BELOW_EPS
 from hpxfer.model.families import ShowsRouters
 from hpxfer.model.router_measures import RouterView, expert_difference, router_measures
 from hpxfer.scaling.evaluate import Parameterization, parameterization
-from hpxfer.train.measures import EXPERTS
+from hpxfer.train.log import EXPERTS
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
 

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hpxfer.coordinates.mlp.backward import BlockBackward, backward
-from hpxfer.coordinates.mlp.forward import Forward, Split, forward
+from hpxfer.coordinates.mlp.forward import BlockBackward, Forward, Split, backward, forward
 from hpxfer.model.flat import Weights
-from hpxfer.model.mlp.loss import loss_backward, losses, ranks
-from hpxfer.model.mlp.stack import MLPStack
+from hpxfer.model.mlp.stack import MLPStack, loss_backward, losses, ranks
 from hpxfer.train.state import TrainState
 
 

@@ -21,7 +21,7 @@ from hpxfer.model.parameters import PROBE_SAMPLES
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
-from hpxfer.train.measures import PROBE_SEED
+from hpxfer.train.log import PROBE_SEED
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack

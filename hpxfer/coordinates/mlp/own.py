@@ -15,13 +15,12 @@ import torch
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.claims.block import Block
-from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.evaluate import BaseInit, Parameterization
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.resolve import BaseInit
 from hpxfer.scaling.shape import UNIT, Shape
 from hpxfer.scaling.table import Column
 from hpxfer.spec.balance import Balance
-from hpxfer.spec.mlp import MLP, Activation, RouterBias
+from hpxfer.spec.model_section import MLP, Activation, RouterBias
 from hpxfer.trial import Setting, Trial
 
 Gate = Literal["sigmoid", "softmax", "normalized_softmax"]

@@ -19,8 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hpxfer.coordinates.by_scale import ByScale
-from hpxfer.coordinates.measure import Fit
+from hpxfer.coordinates.measure import ByScale, Fit
 from hpxfer.coordinates.mlp.measures import ACCURACY, LOSS, PROBE
 from hpxfer.coordinates.report import AxisReport, CheckReport
 from hpxfer.coordinates.style import GRAY, PREDICTED, legend_below, log_sizes, scale_colors, set_up, verdict_title

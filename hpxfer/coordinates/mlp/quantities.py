@@ -7,8 +7,18 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from hpxfer.coordinates.mlp.backward import READOUT_SUFFIX, START, UPDATE, WAYS, BlockBackward, name_of, total
-from hpxfer.coordinates.mlp.forward import BlockForward, Moved, Pieces
+from hpxfer.coordinates.mlp.forward import (
+    READOUT_SUFFIX,
+    START,
+    UPDATE,
+    WAYS,
+    BlockBackward,
+    BlockForward,
+    Moved,
+    Pieces,
+    name_of,
+    total,
+)
 from hpxfer.coordinates.mlp.moments import Moment
 
 # Quantity, role, block (None outside the blocks), values [K, ...].

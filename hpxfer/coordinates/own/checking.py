@@ -14,19 +14,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hpxfer.coordinates.cases import require_size
 from hpxfer.coordinates.expected import Expected
-from hpxfer.coordinates.limits import require_size
 from hpxfer.coordinates.measure import TOLERANCE, Observation, everywhere, fit, over_layers
-from hpxfer.coordinates.not_tested import not_tested
-from hpxfer.coordinates.own.calls import calling, require_finite, require_loss, require_module
-from hpxfer.coordinates.own.load import OwnModule
+from hpxfer.coordinates.own.load import OwnModule, calling, require_finite, require_loss, require_module
 from hpxfer.coordinates.own.numbers import moving, of_recipe
 from hpxfer.coordinates.own.observe import Found, Training, observe, reseed, seeded
 from hpxfer.coordinates.own.path import OwnPath, given_path, grown_path
 from hpxfer.coordinates.own.probe import Probe
 from hpxfer.coordinates.own.wiring import Built, optimizer_of, role_conflicts, wired
 from hpxfer.coordinates.path_facts import PathFacts, path_facts
-from hpxfer.coordinates.report import AxisReport, CheckReport
+from hpxfer.coordinates.report import AxisReport, CheckReport, not_tested
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.forward_hooks import declared
 from hpxfer.recipe.own_constants import left_to_multiply

@@ -5,16 +5,111 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hpxfer.coordinates.own.calls import require_callable
+import torch
+
 from hpxfer.errors import HpxferError, first_line, nearest, shown
 from hpxfer.recipe.forward_hooks import Sites
 from hpxfer.recipe.match import Roles
+from hpxfer.recipe.wrappers import plain_names
+
+DEVICE = "same device"  # what torch says if a batch lies elsewhere than the model
+
+
+@contextmanager
+def calling(what: str, at: str) -> Iterator[None]:
+    """Turn whatever a function of the user raises into an HpxferError that names the function, the shape and the line.
+
+    An HpxferError of hpxfer itself, such as that of `recipe.attach` inside the user's `build`, gets the name alone.
+    """
+    try:
+        yield
+    except HpxferError as error:
+        raise HpxferError(f"{what} at {at}: {error}") from error
+    except (Exception, SystemExit) as error:
+        where = _line_of(error)
+        got = f"{type(error).__name__}: {first_line(error)}"
+        fix = "mend it, and call it by hand at this shape first"
+        if DEVICE in str(error):
+            fix = "the batch must lie on the model's device: let batch() return tensors there"
+        raise HpxferError(f"{what} at {at}: must not raise, got {got}{where}; {fix}") from error
+
+
+def require_module(made: Any, what: str, at: str) -> torch.nn.Module:
+    """Return what `build` gave. Raise HpxferError unless it is a module with parameters that have memory."""
+    if not isinstance(made, torch.nn.Module):
+        raise HpxferError(f"{what} at {at}: must return a torch.nn.Module, got {type(made).__name__}; return the model")
+    parameters = dict(made.named_parameters())
+    if not any(tensor.requires_grad for tensor in parameters.values()):
+        raise HpxferError(f"{what} at {at}: must return a model with parameters to train, got none; unfreeze some")
+    plain = plain_names(made)
+    if meta := [plain(name) for name, tensor in parameters.items() if tensor.is_meta]:
+        raise HpxferError(
+            f"{what} at {at}: tensors must have memory, got meta ones: {', '.join(meta[:3])}; build on a real device"
+        )
+    return made
+
+
+def require_loss(made: Any, what: str, at: str) -> torch.Tensor:
+    """Return a loss. Raise HpxferError unless it is one number of torch that leads back to the parameters."""
+    if not isinstance(made, torch.Tensor):
+        raise HpxferError(f"{what} at {at}: must return a scalar tensor, got {type(made).__name__}; return the loss")
+    if made.numel() != 1:
+        size = tuple(made.shape)
+        raise HpxferError(f"{what} at {at}: must return one number, got a tensor of size {size}; take its mean")
+    if torch.is_grad_enabled() and not made.requires_grad:
+        raise HpxferError(
+            f"{what} at {at}: must depend on the parameters, got a loss without a gradient; do not detach it"
+        )
+    return made.reshape(())
+
+
+def require_finite(loss: torch.Tensor, what: str, at: str) -> None:
+    """Raise HpxferError if the loss is no number before the first update. Later it is a finding, and no mistake."""
+    if not bool(torch.isfinite(loss)):
+        raise HpxferError(
+            f"{what} at {at}: must be a finite number before training, got {loss.item()}; look at the batch and the "
+            "init of this shape"
+        )
+
+
+def require_optimizer(made: Any, model: torch.nn.Module, what: str, at: str) -> torch.optim.Optimizer:
+    """Return what `optimizer` gave. Raise HpxferError unless it is one of torch that holds parameters of the model."""
+    if not isinstance(made, torch.optim.Optimizer):
+        got = type(made).__name__
+        raise HpxferError(f"{what} at {at}: must return a torch.optim.Optimizer, got {got}; return the optimizer")
+    known = {id(tensor) for tensor in model.parameters()}
+    if not any(id(tensor) in known for group in made.param_groups for tensor in group["params"]):
+        raise HpxferError(
+            f"{what} at {at}: must hold parameters of the model that it is given, got only others; do not copy the "
+            "model, and make the optimizer from it"
+        )
+    return made
+
+
+def require_callable(given: Any, name: str, example: str) -> None:
+    """Raise HpxferError unless a part of the check is a function."""
+    if not callable(given):
+        raise HpxferError(f"{name}: must be a function {example}, got {shown(given)}; define it")
+
+
+def _line_of(error: BaseException) -> str:
+    """Return where in the user's own code an error came from: the last line outside of installed packages."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is ours
+    own = [frame for frame in frames if "site-packages" not in frame.filename and not _is_ours(frame.filename)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+def _is_ours(path: str) -> bool:
+    return __file__.rpartition("own")[0] in path or "/hpxfer/recipe/" in path
+
 
 NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 EXAMPLE = "a Python module and a function in it, e.g. train.model:build"

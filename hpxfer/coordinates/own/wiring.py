@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpxfer.coordinates.own.calls import calling, require_optimizer
-from hpxfer.coordinates.own.load import OwnModule
+from hpxfer.coordinates.own.load import OwnModule, calling, require_optimizer
 from hpxfer.coordinates.own.parts import Held, held
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.explain import TensorRow

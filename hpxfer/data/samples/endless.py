@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpxfer.data.samples.facts import Facts, Rows
+from hpxfer.data.windows import mix
 
 # Samples are made and cached in blocks of about this size: 256 MiB in all, which is a million images of builtin:shapes.
 BLOCK_BYTES, MAX_BLOCKS = 2**18, 2**10
@@ -94,3 +95,24 @@ def _block(maker: Maker, classes: tuple[int, ...], stream: str, number: int, siz
 
 def _lock(array: NDArray[Any]) -> None:
     array.flags.writeable = False
+
+
+# Random words for samples that are made on the spot: any part of a stream by itself, with the same bits everywhere.
+#
+# The words are those of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
+# 2014): word n of a stream is mix(start + (n + 1) * GAMMA) modulo 2^64. The hash of the stream's name is the start.
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
+
+def words(stream: str, begin: int, end: int, per_sample: int) -> NDArray[np.uint64]:
+    """Return the words of samples `begin` to `end` of a stream, uint64 [end - begin, per_sample]."""
+    digest = hashlib.blake2b(stream.encode(), digest_size=8).digest()
+    start = np.uint64(int.from_bytes(digest, "little"))
+    counter = np.arange(begin * per_sample + 1, end * per_sample + 1, dtype=np.uint64)
+    return mix(counter * _GAMMA + start).reshape(end - begin, per_sample)
+
+
+def parts(found: NDArray[np.uint64], dtype: str) -> NDArray[Any]:
+    """Return the words [N, W] cut into smaller numbers, the lowest bits first: `<u1` gives [N, 8 W]."""
+    return np.ascontiguousarray(found, dtype="<u8").view(dtype)

@@ -17,8 +17,8 @@ SOURCES: Registry[DataSource] = Registry(
         "builtin": "hpxfer.data.sources.builtin:BUILTIN",
         "text": "hpxfer.data.sources.text:TEXT",
         "tokens": "hpxfer.data.sources.tokens:TOKENS",
-        "uint16": "hpxfer.data.sources.bare:UINT16",
-        "uint32": "hpxfer.data.sources.bare:UINT32",
+        "uint16": "hpxfer.data.sources.tokens:UINT16",
+        "uint32": "hpxfer.data.sources.tokens:UINT32",
     },
 )
 register_data_source = SOURCES.register

@@ -11,15 +11,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hpxfer.export.lacks import Lack, forward_lacks, init_lacks, other_lacks
 from hpxfer.export.names import Named
-from hpxfer.export.plan import Plan
+from hpxfer.export.plan import (
+    Lack,
+    Plan,
+    feed_forwards,
+    forward_lacks,
+    gated,
+    gated_roles,
+    in_layers,
+    init_lacks,
+    named,
+    other_lacks,
+)
 from hpxfer.export.source import assigned, header, literal, require_form, strings
-from hpxfer.export.standard import feed_forwards, gated, gated_roles, in_layers, named
 from hpxfer.export.target import ExportTarget
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.known_models import Pairs
-from hpxfer.recipe.patterns import globs
+from hpxfer.recipe.match import globs
 from hpxfer.scaling.shape import Shape
 
 DECAYS = {"constant": "constant", "linear": "linear", "cosine": "cosine", "wsd": "WSD"}

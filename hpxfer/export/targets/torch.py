@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpxfer.export.lacks import Lack, other_lacks
-from hpxfer.export.plan import Plan
+from hpxfer.export.plan import Lack, Plan, other_lacks
 from hpxfer.export.source import factor, header, literal, strings
 from hpxfer.export.target import ExportTarget
 

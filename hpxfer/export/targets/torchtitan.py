@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpxfer.export.lacks import Lack, forward_lacks, init_lacks, other_lacks
 from hpxfer.export.names import Named
-from hpxfer.export.plan import Plan
+from hpxfer.export.plan import Lack, Plan, feed_forwards, forward_lacks, in_layers, init_lacks, named, other_lacks
 from hpxfer.export.source import header, literal, require_form, strings
-from hpxfer.export.standard import feed_forwards, in_layers, named
 from hpxfer.export.target import ExportTarget
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.known_models import Pairs
-from hpxfer.recipe.patterns import templates
+from hpxfer.recipe.match import templates
 from hpxfer.scaling.shape import Shape
 
 SITES = {

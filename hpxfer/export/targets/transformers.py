@@ -10,15 +10,13 @@ import math
 from collections.abc import Sequence
 
 from hpxfer.errors import HpxferError
-from hpxfer.export.lacks import Lack, other_lacks
 from hpxfer.export.names import Named
-from hpxfer.export.plan import Plan
+from hpxfer.export.plan import Lack, Plan, in_layers, named, other_lacks
 from hpxfer.export.source import assigned, header
-from hpxfer.export.standard import in_layers, named
 from hpxfer.export.target import ExportTarget
 from hpxfer.export.targets.torch import body
 from hpxfer.recipe import Recipe
-from hpxfer.recipe.forward_sites import EXPERTS
+from hpxfer.recipe.forward_hooks import EXPERTS
 from hpxfer.scaling.shape import Shape
 
 TRAINER = '''

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -10,17 +12,25 @@ import numpy as np
 from hpxfer.analysis import analyze
 from hpxfer.data.samples.batches import open_sample_data
 from hpxfer.errors import HpxferError
-from hpxfer.limit.against.batches import Seen, batch_of, seen_by
-from hpxfer.limit.against.measured import LOSS_CURVE, SPREAD_CURVE, Line, curve_of, held_out_of, lines_of
-from hpxfer.limit.against.of_trials import network_of
+from hpxfer.limit.against.measured import (
+    LOSS_CURVE,
+    SPREAD_CURVE,
+    Line,
+    Seen,
+    batch_of,
+    curve_of,
+    held_out_of,
+    lines_of,
+    seen_by,
+)
+from hpxfer.limit.against.of_trials import SAME, Constant, changes, constants_of, network_of
 from hpxfer.limit.against.report import Against, Comparisons, Quantity
-from hpxfer.limit.against.seed_limits import SeedLimits
 from hpxfer.limit.against.statistics import Deviations, distances, mean_of, mean_slope, missed, network_slope
 from hpxfer.limit.given import Floats
-from hpxfer.limit.network import Network
-from hpxfer.limit.outcome import Limit
-from hpxfer.limit.refused_trainings import MOST_EXPERT_SAMPLES, MOST_SAMPLES
+from hpxfer.limit.network import Network, Role
+from hpxfer.limit.refused_networks import MOST_EXPERT_SAMPLES, MOST_SAMPLES
 from hpxfer.limit.solve import LEAST_MARGIN, solve
+from hpxfer.limit.text import Limit
 from hpxfer.results import Results
 from hpxfer.trial import Trial
 
@@ -221,7 +231,7 @@ def _quantity(
 def _is_probed(trial: Trial, groups: Sequence[Seen]) -> bool:
     """Return whether the samples on which the trainer measures routers are the one batch of all passes and seeds."""
     # The trainer's measures are torch's, and they alone know their samples.
-    from hpxfer.train.measures import probe_samples
+    from hpxfer.train.log import probe_samples
 
     training = groups[0].given.batches[: trial.shape.steps]
     if len(groups) > 1 or any(batch is not training[0] for batch in training):
@@ -240,3 +250,87 @@ def _from_data(results: Results, line: Line) -> str:
         if each.key == (line.axis, line.parameterization):
             return str(each.why_not or each.advice or each.in_brief)
     return "nothing of this arm."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SeedLimits:
+    """The limits of some seeds. Seeds that saw the same samples share one. Letters: S seeds, T passes."""
+
+    limits: Sequence[tuple[Seen, Limit]]
+    seeds: tuple[int, ...]
+
+    def series(self, name: str, passes: Sequence[int]) -> Floats:
+        """Return a number of SERIES at some passes, [S, T]."""
+        rows = {seed: limit.series[name].mean for seen, limit in self.limits for seed in seen.seeds}
+        return np.stack([rows[seed][list(passes)] for seed in self.seeds])
+
+    def error(self, name: str, passes: Sequence[int]) -> Floats:
+        """Return the standard error [T] of the mean over seeds, as if the draws of all limits were the same.
+
+        An error of few draws may be small by chance at one pass, and errors grow with training. So each pass has the
+        largest error up to it.
+        """
+        found = [limit.series[name].error for _, limit in self.limits]
+        known = [each for each in found if each is not None]
+        assert len(known) == len(found), "limits are solved with several seeds"
+        largest: Floats = np.maximum.accumulate(np.max(known, axis=0))
+        return largest[list(passes)]
+
+    @property
+    def error_seeds(self) -> int:
+        """Over how many draws of the solver an error is estimated; 0 where all limits are exact."""
+        return min(0 if limit.is_exact else limit.num_seeds for _, limit in self.limits)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing was sampled."""
+        return all(limit.is_exact for _, limit in self.limits)
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(caution for _, limit in self.limits for caution in limit.cautions))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """The network, and where the numbers or draws of the trials are not those of a path to it, in words."""
+
+    network: Network
+    differences: tuple[str, ...]
+
+
+def claimed_network(trials: Sequence[Trial], claimed: Sequence[Trial], table: str, where: str = "limit") -> Claimed:
+    """Return the network that `trials` should approach. `claimed` are the same trials under the table `table`.
+
+    Both are one trial per shape of a path, ascending. What the numbers of the trials have beyond the table at every
+    shape alike is a constant of the network. What changes along the path has no place in a limit: there the network has
+    the table's own numbers, and networks that follow the trials miss it. Raise HpxferError, which names `where`, if the
+    limit of `table` is not solved.
+    """
+    network = network_of(claimed, where)
+    rows = [constants_of(trial, table) for trial in trials]
+    init_mult, lr_mult = dict(network.init_mult), dict(network.lr_mult)
+    for role in rows[0]:
+        if _stays(std := [row[role].std for row in rows]):
+            init_mult[role] = std[0]
+        if _stays(rate := [row[role].rate for row in rows]):
+            lr_mult[role] = rate[0]
+    return Claimed(
+        network=replace(network, init_mult=init_mult, lr_mult=lr_mult),
+        differences=tuple(_differences(trials, claimed, table, rows)),
+    )
+
+
+def _stays(values: Sequence[float]) -> bool:
+    return all(math.isfinite(value) and math.isclose(value, values[0], rel_tol=SAME) for value in values)
+
+
+def _differences(
+    trials: Sequence[Trial], claimed: Sequence[Trial], table: str, rows: Sequence[dict[Role, Constant]]
+) -> Iterator[str]:
+    for role in rows[0]:
+        yield from (f"{change}, over {table}" for change in changes(trials, rows, role))
+    own, theirs = trials[0].structure().tied_experts, claimed[0].structure().tied_experts
+    if own != theirs:
+        drawn = {True: "one draw", False: "draws of their own"}
+        yield f"experts start from {drawn[own]}, and under {table} from {drawn[theirs]}"

@@ -6,15 +6,137 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
+from hpxfer.data.samples.batches import SampleBatch, open_sample_data
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.limit.given import Floats
+from hpxfer.limit.given import Batch, Floats, Given
+from hpxfer.limit.network import Regime
+from hpxfer.model.mlp.layout import outputs_of, parameters
 from hpxfer.results import Results
+from hpxfer.scaling.shape import Shape
 from hpxfer.search.cells import cells_of
-from hpxfer.trial import Trial
+from hpxfer.spec.model_section import LEARNED
+from hpxfer.train.schedules import lr_factor
+from hpxfer.trial import Setting, Trial
+
+# What a seed's trials saw, alike at every width: the batches of every pass, the LRs, and the router's bias.
+#
+# Pass t is the batch of the trainer's step t, counted from 0, after t updates. The pass after the last update reads the
+# held-out samples, as the trainer does.
+
+
+class Batches(Protocol):
+    """What a trainer reads: `SampleData`, or samples that are made up."""
+
+    def train_batches(self, seed: int, first_step: int, num_steps: int) -> SampleBatch: ...
+
+    def validation_batches(self) -> Iterator[SampleBatch]: ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Seen:
+    """What the trials of some seeds saw, which all of them saw alike."""
+
+    seeds: tuple[int, ...]
+    given: Given
+
+
+def seen_by(trials: Sequence[Trial], num_updates: int, *, has_bias: bool, data: Batches | None = None) -> list[Seen]:
+    """Return what trials of one shape, one per seed, saw up to `num_updates`; seeds that saw the same stand together.
+
+    `has_bias` asks for the router's bias of every expert, of which regime I has the same ones at every width. Samples
+    of a batch are sorted, as no loss depends on their order: full-batch training has one limit for all seeds. `data`
+    replaces the samples of the trials' setting. Raise HpxferError if those are not on this machine.
+    """
+    data = open_sample_data(trials[0].setting) if data is None else data
+    groups: dict[bytes, tuple[list[int], Given]] = {}
+    for trial in trials:
+        found = given_of(trial, data, num_updates, has_bias=has_bias)
+        groups.setdefault(_key(found), ([], found))[0].append(trial.seed)
+    return [Seen(seeds=tuple(seeds), given=found) for seeds, found in groups.values()]
+
+
+def given_of(trial: Trial, data: Batches, num_updates: int, *, has_bias: bool) -> Given:
+    """Return what the trial saw up to `num_updates`. After all updates of its run, the last pass is held out."""
+    setting = trial.setting
+    whole = num_updates == setting.steps
+    inputs, targets = data.train_batches(trial.seed, 0, num_updates if whole else num_updates + 1)
+    known: dict[bytes, Batch] = {}
+    batches = [_shared(batch_of(setting, (x, y)), known) for x, y in zip(inputs, targets, strict=True)]
+    if whole:
+        rows = list(data.validation_batches())
+        joined = np.concatenate([x for x, _ in rows]), np.concatenate([y for _, y in rows])
+        batches.append(_shared(batch_of(setting, joined), known))
+    return Given(
+        batches=tuple(batches),
+        lrs=tuple(trial.hps.lr * lr_factor(setting, step) for step in range(num_updates)),
+        loss=setting.mlp.loss,
+        num_classes=outputs_of(setting) if setting.mlp.loss == "cross_entropy" else 0,
+        router_bias=_router_bias(trial, num_updates) if has_bias else None,
+    )
+
+
+def batch_of(setting: Setting, rows: SampleBatch) -> Batch:
+    """Return a batch with its samples sorted, so that batches of the same samples are equal."""
+    inputs, targets = rows[0].astype(np.float64), _targets(setting, rows[1])
+    order = np.lexsort([*targets.reshape(len(targets), -1).T, *inputs.T])
+    return Batch(inputs=inputs[order], targets=targets[order])
+
+
+def _shared(batch: Batch, known: dict[bytes, Batch]) -> Batch:
+    """Return one object for equal batches."""
+    return known.setdefault(batch.inputs.tobytes() + batch.targets.tobytes(), batch)
+
+
+def _targets(setting: Setting, targets: np.ndarray) -> np.ndarray:
+    """Return targets as the loss of the family reads them: classes, or what the outputs should be."""
+    if setting.mlp.loss == "cross_entropy":
+        return targets.astype(np.int64)
+    if targets.dtype.kind == "f":
+        return targets.astype(np.float64)
+    outputs = outputs_of(setting)
+    if outputs == 1:  # of two classes the first has 1 and the second -1
+        return (1.0 - 2.0 * targets)[:, None]
+    return np.asarray(np.eye(outputs)[targets])
+
+
+def _router_bias(trial: Trial, num_updates: int) -> Floats | None:
+    """Return the bias of every pass, [T + 1, M], which a seed draws alike at every width. None if there is none."""
+    # The draws are those of torch's generator, so there is no way without it.
+    from hpxfer.model.draws import draw, untrained_bias
+    from hpxfer.model.flat import FlatLayout
+
+    out = np.zeros((num_updates + 1, trial.shape.num_experts))
+    drawn = [untrained_bias(trial, [0], step) for step in range(num_updates + 1)]
+    options = trial.setting.mlp
+    if options.router_bias not in LEARNED and drawn[0] is None:
+        return None
+    for row, bias in zip(out, drawn, strict=True):
+        if bias is not None:
+            row += bias[0].numpy()
+    if options.router_bias in LEARNED:
+        own = tuple(each for each in parameters(trial.shape, trial.setting) if each.role == "router_bias")
+        layout = FlatLayout(parameters=own, num_trials=1)
+        stds = [{"router_bias": options.router_bias_std}]
+        out += draw(layout, [trial.seed], stds, method=trial.setting.init_draw).numpy()
+    return out
+
+
+def _key(given: Given) -> bytes:
+    """Return what tells two trainings apart."""
+    names: dict[int, int] = {}
+    parts = [b"" if given.router_bias is None else given.router_bias.tobytes()]
+    for batch in given.batches:
+        if id(batch) not in names:
+            names[id(batch)] = len(names)
+            parts += [batch.inputs.tobytes(), batch.targets.tobytes()]
+        parts.append(str(names[id(batch)]).encode())
+    return b"|".join(parts)
+
 
 LOSS_CURVE = "train_loss_nats"
 SPREAD_CURVE = "router_logit_spread"
@@ -176,3 +298,52 @@ def held_out_of(results: Results, line: Line) -> Floats:
     losses = results.trials.set_index("trial_id")["validation_loss_nats"]
     rows = [[losses[line.trials[width, seed].id] for seed in line.seeds] for width in line.widths]
     return np.array(rows, float)
+
+
+# (do the experts grow, does the expert width grow) -> the regime
+GROWING: dict[tuple[bool, bool], Regime] = {(False, True): "I", (True, False): "II", (True, True): "III"}
+DIMS = ("num_experts", "num_active", "expert_width")
+
+
+def regime_of(shapes: Sequence[Shape], where: str) -> Regime:
+    """Return the regime that shapes follow: I, II or III. Raise HpxferError if they follow none.
+
+    In a regime every dimension stays or grows by the factor of the width (MSSP, Table 1). The active experts grow with
+    the experts.
+    """
+    path = sorted(set(shapes), key=lambda shape: shape.width)
+    if len({shape.width for shape in path}) < 2:
+        widths = ", ".join(f"{shape.width}" for shape in path)
+        raise HpxferError(
+            f"{where}: a limit needs shapes of at least two widths, got {widths}; add larger ones to the axis"
+        )
+    for name in ("depth", "batch_tokens", "steps"):
+        if len(values := {getattr(shape, name) for shape in path}) > 1:
+            got = ", ".join(map(str, sorted(values)))
+            raise HpxferError(f"{where}: {name} must be the same at every shape of the axis, got {got}; {_OTHER}")
+    grows = {name: _grows(path, name, where) for name in DIMS}
+    if grows["num_experts"] != grows["num_active"]:
+        got = ", ".join(f"{shape.num_active} of {shape.num_experts}" for shape in path)
+        raise HpxferError(f"{where}: the share of active experts must stay along the axis, got {got}; {_OTHER}")
+    found = GROWING.get((grows["num_experts"], grows["expert_width"]))
+    if found is None:
+        raise HpxferError(
+            f"{where}: the axis must follow regime I, II or III, got one along which neither experts nor expert width "
+            f"grow with the width; {_OTHER}"
+        )
+    return found
+
+
+_OTHER = "take another axis, or a sweep along one regime"
+
+
+def _grows(path: Sequence[Shape], name: str, where: str) -> bool:
+    """Return whether a dimension grows as the width does; False if it stays."""
+    first = path[0]
+    values = [getattr(shape, name) for shape in path]
+    if all(value == values[0] for value in values):
+        return False
+    if all(value * first.width == values[0] * shape.width for value, shape in zip(values, path, strict=True)):
+        return True
+    got = ", ".join(f"{value} at width {shape.width}" for value, shape in zip(values, path, strict=True))
+    raise HpxferError(f"{where}: {name} must stay or grow by the factor of the width, got {got}; {_OTHER}")

@@ -33,11 +33,9 @@ from hpxfer.kernels.sums import spread
 from hpxfer.model.draws import tie_keys
 from hpxfer.model.flat import Weights
 from hpxfer.model.gates import GATES
-from hpxfer.model.gpt.documents import document_mask, positions_in_documents
-from hpxfer.model.gpt.ffn import FFN
+from hpxfer.model.gpt.ffn import FFN, Choice, Regularizers
 from hpxfer.model.gpt.layout import FORWARD_ROLES, QKV, gpt_parameters
-from hpxfer.model.gpt.linear import Local, Maps
-from hpxfer.model.gpt.regularizers import Choice, Regularizers
+from hpxfer.model.gpt.linear import Local, Maps, document_mask, positions_in_documents
 from hpxfer.model.output import Output, Tap
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import moe_blocks

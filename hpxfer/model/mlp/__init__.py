@@ -12,8 +12,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpxfer.model.families import Family, StackedModel
-from hpxfer.model.mlp.layout import FORWARD_ROLES, active_params, flops_per_sample, memory, parameters, roles
-from hpxfer.model.mlp.rules import BASE_KEYS, MODEL_KEYS, problems
+from hpxfer.model.mlp.layout import (
+    BASE_KEYS,
+    FORWARD_ROLES,
+    MODEL_KEYS,
+    active_params,
+    flops_per_sample,
+    memory,
+    parameters,
+    problems,
+    roles,
+)
 from hpxfer.trial import Trial
 
 if TYPE_CHECKING:

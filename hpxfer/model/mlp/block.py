@@ -5,18 +5,108 @@ Letters: K trials, B samples, N width, E experts, H hidden features of an expert
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from hpxfer.model.mlp.elementwise import activate, activate_backward
-from hpxfer.model.mlp.gate import Gated, gate, gate_backward
-from hpxfer.model.mlp.products import product
+from hpxfer.kernels.routing import choose_experts
+from hpxfer.model.padded import WHOLE, padded
+from hpxfer.spec.model_section import Activation
 
 if TYPE_CHECKING:
     from hpxfer.model.mlp.stack import MLPStack
+
+
+_aten: Any = torch.ops.aten
+
+
+def activate(kind: Activation, x: Tensor) -> Tensor:
+    """Return the activation of [K, ...]."""
+    match kind:
+        case "relu":
+            return x.relu()
+        case "gelu":
+            return padded(F.gelu, x)
+        case "tanh":
+            return padded(torch.tanh, x)
+        case _:
+            return x
+
+
+def activate_backward(kind: Activation, grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return the gradient by x of y = activation(x), given the one by y, whose memory it may take."""
+    match kind:
+        case "relu":
+            return torch.where(x > 0, grad, 0.0)
+        case "gelu":
+            if grad[0].numel() % WHOLE == 0 and grad.is_contiguous() and x.is_contiguous():
+                return _aten.gelu_backward.grad_input(grad, x, grad_input=grad)  # type: ignore[no-any-return]
+            return padded(_aten.gelu_backward, grad, x)
+        case "tanh":
+            return grad.mul_(1 - y * y)
+        case _:
+            return grad
+
+
+# The gate of the MLP mixture: from logits to the weights of the experts, and back.
+#
+# The active experts are constants in the backward pass: no gradient flows through the choice, and none to the logits of
+# experts that were left out (Why Routers Freeze, eqs. 376, 377 and 385).
+#
+# Letters: K trials, B samples, E experts.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gated:
+    """What a gate gives."""
+
+    scores: Tensor  # [K, B, E] of all experts, by which a balancing rule chooses
+    weights: Tensor  # [K, B, E], zero for those that are not active
+    active: Tensor | None  # [K, B, E] bool; None where all experts are active
+    load: Tensor  # [K, E] int64
+
+
+def gate(
+    kind: str, logits_KBE: Tensor, scale_K11: Tensor, num_active: int, bias_KE: Tensor | None, ties_K: Tensor | None
+) -> Gated:
+    """Return the weights of the experts. `scale` multiplies those of a gate that sums to one.
+
+    `bias` is that of the rule that balances experts: the largest score + bias are chosen. Without one it is None, and
+    the largest logits are chosen, as two large logits may have the same rounded score.
+    """
+    num_trials, batch, experts = logits_KBE.shape
+    is_sigmoid = kind == "sigmoid"
+    scores = padded(torch.sigmoid, logits_KBE) if is_sigmoid else logits_KBE.softmax(-1)
+    if num_active == experts:
+        weights = scores if is_sigmoid else scores * scale_K11
+        load = torch.full((num_trials, experts), batch, dtype=torch.int64, device=logits_KBE.device)
+        return Gated(scores=scores, weights=weights, active=None, load=load)
+    by, bias_KE = (logits_KBE, torch.zeros_like(logits_KBE[:, 0])) if bias_KE is None else (scores, bias_KE)
+    chosen = choose_experts(by, bias_KE, num_active, ties_K=ties_K)
+    active = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, chosen, True)
+    if kind == "normalized_softmax":
+        weights = logits_KBE.masked_fill(~active, -torch.inf).softmax(-1) * scale_K11
+    else:
+        weights = torch.where(active, scores if is_sigmoid else scores * scale_K11, 0.0)
+    return Gated(scores=scores, weights=weights, active=active, load=active.sum(1))
+
+
+def gate_backward(kind: str, gated: Gated, scale_K11: Tensor, grad_KBE: Tensor) -> Tensor:
+    """Return the gradient by the logits, given the one by the weights."""
+    if gated.active is not None:
+        grad_KBE = torch.where(gated.active, grad_KBE, 0.0)
+    weights = gated.weights
+    if kind == "sigmoid":
+        return grad_KBE * weights * (1 - gated.scores)
+    mean = (grad_KBE * weights).sum(-1, keepdim=True) / scale_K11
+    if kind == "softmax" and gated.active is not None:  # normalized over all experts, of which some were left out
+        return grad_KBE * weights - gated.scores * mean * scale_K11
+    return weights * (grad_KBE - mean)
 
 
 @dataclass(kw_only=True)
@@ -158,3 +248,34 @@ def block_backward(run: Run, own: Local, kept: Kept, by_out: Tensor) -> tuple[Te
     by_h += product(by_product, own.router.transpose(1, 2))
     out["expert_out"] = out["expert_out"].view(own.expert_out.shape)
     return by_h, out
+
+
+# Matrix products of a stack, with the same bits in every stack.
+#
+# MKL chooses the code of a product by the addresses of the matrices and, in a stack of one, by whether the result is a
+# vector. So factors are padded with zeros until every result has two rows and columns, and every trial's matrices begin
+# at whole 16 bytes.
+
+# Numbers of 16 bytes. Measured with torch 2.13 on a CPU with AVX512: no other address matters.
+ALIGNED = 4
+NARROW = 12  # columns, fewer than MKL computes at once
+
+
+def product(a_KXY: Tensor, b_KYZ: Tensor) -> Tensor:
+    """Return a @ b of every trial, [K, X, Z]."""
+    rows, inner, columns = a_KXY.shape[1], a_KXY.shape[2], b_KYZ.shape[2]
+    if rows == 1:
+        return product(F.pad(a_KXY, (0, 0, 0, 1)), b_KYZ)[:, :1].contiguous()
+    if missing := -inner % (ALIGNED // math.gcd(rows, ALIGNED)):
+        a_KXY, b_KYZ = F.pad(a_KXY, (0, missing)), F.pad(b_KYZ, (0, 0, 0, missing))
+    missing = -columns % max(2, ALIGNED // math.gcd(rows, inner + missing, ALIGNED))
+    if missing:
+        return _product(a_KXY, F.pad(b_KYZ, (0, missing)))[..., :columns].contiguous()
+    return _product(a_KXY, b_KYZ)
+
+
+def _product(a_KXY: Tensor, b_KYZ: Tensor) -> Tensor:
+    """Return a @ b. A narrow result is the transpose of a wide one, which takes half the time."""
+    if b_KYZ.shape[2] <= NARROW < a_KXY.shape[1]:
+        return torch.bmm(b_KYZ.transpose(1, 2), a_KXY.transpose(1, 2)).transpose(1, 2).contiguous()
+    return torch.bmm(a_KXY, b_KYZ)

@@ -3,11 +3,70 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, nearest, shown
+
+Reduce = Literal["last", "tail"]
+REDUCES: tuple[Reduce, ...] = ("last", "tail")
+TAIL_SHARE = 0.05  # of the raw points, whose mean is the loss of a metric that is noisy from step to step
+SMOOTHED = re.compile(r"smooth|ema\b|_ema|\bavg|average|running", re.IGNORECASE)
+HELD_OUT = re.compile(r"(^|[^a-z])(val|valid|validation|eval|dev|test|held_?out)([^a-z]|$)", re.IGNORECASE)
+LOSS = re.compile(r"(^|[^a-z])(loss|nll|ce|cross_?entropy|bpb)([^a-z]|$)", re.IGNORECASE)
+_MEASURED = ("validation_loss_nats", "final_window_loss_nats")  # what hpxfer's own loggers write when a trial ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """The metric that is the loss. `last` takes its last point, `tail` the mean of its last 5% of raw points."""
+
+    metric: str
+    reduce: Reduce
+    why: str  # in words
+
+    @property
+    def how(self) -> str:
+        return "its last point" if self.reduce == "last" else f"the mean of its last {TAIL_SHARE:.0%} of raw points"
+
+
+def choose_loss(runs: Sequence[LoggedRun], metric: str | None, reduce: str | None, where: str) -> Loss:
+    """Return the loss: the metric that the user names, else the only held-out loss, else the only training loss.
+
+    Raises HpxferError, with what there is, if that is not exactly one.
+    """
+    if reduce is not None and reduce not in REDUCES:
+        raise HpxferError(f"--reduce: unknown choice {shown(reduce)}; {nearest(reduce, REDUCES)}")
+    there = sorted({name for run in runs for name in run.metrics})
+    if metric is not None and metric not in there:
+        raise HpxferError(f"{where}: --metric: no run has {shown(metric)}; {nearest(metric, there)}")
+    chosen, why = (metric, "as named") if metric is not None else _only(there, where)
+    how: Reduce = "last" if chosen == _MEASURED[1] or HELD_OUT.search(chosen) else "tail"
+    if reduce is not None:
+        how = "last" if reduce == "last" else "tail"
+    return Loss(metric=chosen, reduce=how, why=why)
+
+
+def _only(there: Sequence[str], where: str) -> tuple[str, str]:
+    raw = [name for name in there if LOSS.search(name) and not SMOOTHED.search(name)]
+    for own in _MEASURED:
+        if own in raw:
+            return own, "as hpxfer's own runs write it"
+    held_out = [name for name in raw if HELD_OUT.search(name)]
+    for names, why in ((held_out, "the only held-out loss"), (raw, "the only loss, of training, as none is held out")):
+        if len(names) == 1:
+            return names[0], why
+        if names:
+            raise HpxferError(
+                f"{where}: one metric must be the loss, got {', '.join(map(shown, names[:20]))}; name it with --metric"
+            )
+    if not there:
+        raise HpxferError(f"{where}: the runs must have metrics, got none; name another source")
+    listed = ", ".join(map(shown, there[:50]))
+    raise HpxferError(f"{where}: no metric looks like a loss; name it with --metric; the metrics are {listed}")
+
 
 # MLflow's stores hold an infinite value as the largest float64, or close to it.
 INFINITE = 1e300

@@ -14,13 +14,12 @@ import pandas as pd
 from hpxfer.errors import HpxferError, first_line, nearest, shown
 from hpxfer.outside.cells import is_empty
 from hpxfer.outside.columns import COLUMNS, columns_of
-from hpxfer.outside.imports.choices import TAIL_SHARE, Loss, choose_loss
-from hpxfer.outside.imports.logged import INFINITE, LoggedRun, Point, newest
+from hpxfer.outside.imports.logged import INFINITE, TAIL_SHARE, LoggedRun, Loss, Point, choose_loss, newest
 from hpxfer.outside.imports.mlflow import mlflow_runs
 from hpxfer.outside.imports.tensorboard import tensorboard_runs
 from hpxfer.outside.imports.wandb import wandb_runs
 from hpxfer.outside.runs import STATES
-from hpxfer.verdict.labels import scale_text
+from hpxfer.verdict.shape_names import scale_text
 
 TRACKERS = {"wandb": wandb_runs, "mlflow": mlflow_runs, "tensorboard": tensorboard_runs}
 MADE = ("loss", "status", "run_id", "steps", "loss_name")  # columns that are made of points, never of HPs

@@ -10,7 +10,7 @@ import pytest
 from there import there
 
 from hpxfer.analysis import analyze, transfer_report
-from hpxfer.analysis.own_bases import difference_at_base
+from hpxfer.analysis.analyze import difference_at_base
 from hpxfer.analysis.statistics.base_choice import scales_training
 from hpxfer.model.cost import train_flops
 from hpxfer.results import Results, load_results

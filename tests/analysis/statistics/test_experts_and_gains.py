@@ -10,11 +10,10 @@ import pandas as pd
 import pytest
 from there import there
 
-from hpxfer.analysis.statistics.curves import Curve, curves_by_trial
 from hpxfer.analysis.statistics.experts_size import ExpertsAgainstSize, experts_against_size
 from hpxfer.analysis.statistics.improvement import improvement
-from hpxfer.analysis.statistics.load_balance import load_balance
-from hpxfer.analysis.statistics.transferred import TrainedShape
+from hpxfer.analysis.statistics.routers import load_balance
+from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial
 from hpxfer.scaling.shape import Shape
 from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses, loss_grids
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from there import there
 
 from hpxfer.analysis.references import ReferenceCurve
-from hpxfer.analysis.statistics.curves import Curve
 from hpxfer.analysis.statistics.reaching import reaches, smoothed
 from hpxfer.analysis.statistics.same_loss import ArmRun, against_arm, against_curve, curve_from, curve_of
+from hpxfer.analysis.statistics.transferred import Curve
 
 STEPS = np.arange(1000)
 

@@ -13,8 +13,15 @@ from there import there
 from world_basins import BasinKind, Parabola, RandomExponential
 
 from hpxfer.analysis.statistics.joint_drift import DistinctShapes, JointDrift, joint_drift, moving
-from hpxfer.analysis.statistics.power_law_fit import fit_power
-from hpxfer.analysis.statistics.scaling_fit import FitPoint, LossFit, PowerLaw, loss_fit, pooled_noise, power_law
+from hpxfer.analysis.statistics.scaling_fit import (
+    FitPoint,
+    LossFit,
+    PowerLaw,
+    fit_power,
+    loss_fit,
+    pooled_noise,
+    power_law,
+)
 from hpxfer.scaling.shape import Shape
 from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.loss_grid import LossGrid, loss_grids

@@ -28,7 +28,7 @@ from hpxfer.scaling.monomial import width
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import PARAMETERIZATIONS
-from hpxfer.spec.mlp import RouterBias
+from hpxfer.spec.model_section import RouterBias
 from hpxfer.train.state import TrainState
 from hpxfer.trial.stack import Stack
 

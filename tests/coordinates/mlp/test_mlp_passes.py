@@ -12,7 +12,7 @@ from mlp_runs import ZERO_READOUT, path_of
 from torch import Tensor
 
 from hpxfer.coordinates.mlp import Options, Training, observe, own_trials, predictions
-from hpxfer.coordinates.mlp.backward import direction, total
+from hpxfer.coordinates.mlp.forward import direction, total
 from hpxfer.coordinates.mlp.moments import Moment, moments
 from hpxfer.coordinates.mlp.own import OwnData
 from hpxfer.errors import HpxferError

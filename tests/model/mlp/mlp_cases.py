@@ -15,7 +15,7 @@ from hpxfer.model.mlp.layout import FORWARD_ROLES, outputs_of, parameters
 from hpxfer.model.mlp.stack import MLPStack
 from hpxfer.model.output import Output
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.mlp import MLP
+from hpxfer.spec.model_section import MLP
 from hpxfer.trial import Setting
 
 INPUTS = 11

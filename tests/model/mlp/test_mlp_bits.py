@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mlp_cases import Case, random_case, setting
 from torch import Tensor
 
-from hpxfer.model.mlp import elementwise, products
-from hpxfer.model.mlp.products import product
+from hpxfer.model.mlp import block
+from hpxfer.model.mlp.block import product
 from hpxfer.scaling.shape import Shape
 
 TRIALS = 16
@@ -71,13 +71,13 @@ def test_the_bits_of_a_trial_are_those_in_every_stack(width: int, size: str) -> 
 
 
 def test_without_padding_the_bits_of_functions_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elementwise, "WHOLE", 1)
+    monkeypatch.setattr(block, "WHOLE", 1)
     if not any(differs(case_of(width, size, "sigmoid, gelu")) for width in (27, 128) for size in SIZES):
         pytest.skip("this machine computes the last numbers of a tensor as the others")
 
 
 def test_without_padding_the_bits_of_products_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "ALIGNED", 1)
+    monkeypatch.setattr(block, "ALIGNED", 1)
     if not any(differs(case_of(width, size, "top-k, relu")) for width in (27, 32) for size in SIZES):
         pytest.skip("this machine computes a product by the same code at every address")
 

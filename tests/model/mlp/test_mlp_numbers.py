@@ -14,11 +14,11 @@ from torch import Tensor
 
 from hpxfer.model.mlp import block as block_module
 from hpxfer.model.mlp import stack as stack_module
-from hpxfer.model.mlp.gate import gate
+from hpxfer.model.mlp.block import gate
 from hpxfer.model.mlp.layout import active_params, flops_per_sample, memory, outputs_of, parameters, roles
-from hpxfer.model.mlp.loss import losses, ranks
+from hpxfer.model.mlp.stack import losses, ranks
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.mlp import guess_loss, has_top5, num_outputs
+from hpxfer.spec.model_section import guess_loss, has_top5, num_outputs
 
 EXACT = 1e-8
 TRIALS = 2
