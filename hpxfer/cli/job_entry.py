@@ -12,8 +12,9 @@ import tempfile
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
+from hpxfer.jobs.answers import answer, leave_mark
 from hpxfer.jobs.plugins import unpacked_sweep
-from hpxfer.jobs.request import VARIABLE, Request, answer, answer_lines, leave_mark, unpacked, where
+from hpxfer.jobs.request import VARIABLE, Request, answer_lines, unpacked, where
 from hpxfer.jobs.trainer import with_trainer_files
 from hpxfer.storage.uri import parse_root
 

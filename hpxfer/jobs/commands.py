@@ -15,9 +15,10 @@ from typing import Any
 
 from hpxfer.driver.prepared import located, overridden
 from hpxfer.errors import HpxferError, shown
+from hpxfer.jobs.answers import has_mark, is_store_file
 from hpxfer.jobs.client import Cluster, JobInfo, checked_id, new_id, new_nonce
 from hpxfer.jobs.plugins import sources
-from hpxfer.jobs.request import DEFAULT_ROOT, Request, has_mark, is_store_file, ray_job
+from hpxfer.jobs.request import DEFAULT_ROOT, Request, ray_job
 from hpxfer.jobs.trainer import trainer_files
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.spec.precision import AUTO, with_precision

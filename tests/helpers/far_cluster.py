@@ -6,7 +6,7 @@ from pathlib import Path
 
 from made_results import SPEC
 
-from hpxfer.jobs import request as requests
+from hpxfer.jobs import answers
 from hpxfer.jobs.client import JobInfo
 from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY
 from hpxfer.jobs.request import Answer, Request, answer_lines, read_answer
@@ -35,7 +35,7 @@ class Far:
 
     def ask(self, request: Request, sweep: str) -> Answer:
         self.asked.append(request.action)
-        data, sent = requests.answer(request, self.root / "no sweep travels")
+        data, sent = answers.answer(request, self.root / "no sweep travels")
         answer = read_answer("\n".join(answer_lines(request.nonce, data, sent)), request.nonce)
         assert answer is not None
         return answer

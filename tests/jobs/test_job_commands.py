@@ -19,9 +19,8 @@ from sweep_text import SWEEP
 
 import hpxfer
 from hpxfer.errors import HpxferError
+from hpxfer.jobs import answers, client, commands
 from hpxfer.jobs import check as job_check
-from hpxfer.jobs import client, commands
-from hpxfer.jobs import request as requests
 from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY, Offer, fetch, offer, submit
 from hpxfer.jobs.request import Answer, Request
 from hpxfer.plan.packing import Device
@@ -270,7 +269,7 @@ def test_a_job_of_someone_else_has_nothing_to_fetch(tmp_path: Path) -> None:
 
 
 def test_too_much_for_a_log_is_said_before_it_is_sent(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(requests, "MAX_FETCH_BYTES", 1000)
+    monkeypatch.setattr(answers, "MAX_FETCH_BYTES", 1000)
     store(tmp_path / "far" / SPEC.name, FIRST)
     with pytest.raises(HpxferError, match="a job's log carries at most"):
         bring(Far(tmp_path / "far"), tmp_path / "here")
@@ -278,7 +277,7 @@ def test_too_much_for_a_log_is_said_before_it_is_sent(tmp_path: Path, monkeypatc
 
 def test_names_in_an_answer_stay_inside_the_scratch_folder(tmp_path: Path, monkeypatch: Patch) -> None:
     sent = {"../../harm.parquet": b"x"}
-    monkeypatch.setattr(requests, "files_of", lambda folder: sent)
+    monkeypatch.setattr(answers, "files_of", lambda folder: sent)
     with pytest.raises(HpxferError, match="sent a file of another name"):
         bring(Far(tmp_path / "far"), tmp_path / "here")
     assert not list(tmp_path.rglob("harm.parquet"))

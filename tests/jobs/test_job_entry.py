@@ -21,18 +21,9 @@ import hpxfer.cli
 from hpxfer.cli.job_entry import main
 from hpxfer.driver.own_code import SENT, code_of, sent_files
 from hpxfer.errors import HpxferError
+from hpxfer.jobs.answers import has_mark
 from hpxfer.jobs.plugins import sources, unpacked_sweep
-from hpxfer.jobs.request import (
-    MOST_CHARACTERS,
-    VARIABLE,
-    Answer,
-    Request,
-    has_mark,
-    packed,
-    read_answer,
-    unpacked,
-    where,
-)
+from hpxfer.jobs.request import MOST_CHARACTERS, VARIABLE, Answer, Request, packed, read_answer, unpacked, where
 from hpxfer.jobs.trainer import checked_name, trainer_files, with_trainer_files
 from hpxfer.registry import Registry, read_plugin
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
@@ -129,7 +120,7 @@ def test_what_nobody_thought_of_is_an_answer_too(job: Any, tmp_path: Path, monke
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("hpxfer.jobs.request.files_of", broken)
+    monkeypatch.setattr("hpxfer.jobs.answers.files_of", broken)
     job("fetch", str(tmp_path))
     assert answer(capsys).data == {"error": "RuntimeError: a bug"}
 

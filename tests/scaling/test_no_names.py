@@ -13,7 +13,7 @@ import hpxfer
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 
 ROOT = Path(hpxfer.__file__).parent
-GENERIC = ("evaluate", "resolve", "coverage", "regimes", "conventions", "monomial", "table", "roles", "explain")
+GENERIC = ("evaluate", "coverage", "regimes", "conventions", "monomial", "table", "roles", "explain")
 FILES = sorted(
     {
         *(ROOT / "scaling" / f"{name}.py" for name in GENERIC),
