@@ -262,6 +262,11 @@ def test_a_bug_that_is_seen_twice_stops_the_run(tmp_path: Path) -> None:
     assert sorted(row["status"] for row in rows_of(tmp_path).values()) == ["failed", "failed", "finished"]
 
 
+def test_two_bugs_that_differ_stop_nothing(tmp_path: Path) -> None:
+    rows = trained(tmp_path, COUNT + "sys.exit(call) if call in (3, 4) else finish()", seeds(4))
+    assert sorted(row["status"] for row in rows.values()) == ["failed", "failed", "finished", "finished"]
+
+
 WINDOW = (("  steps: 20\n", "  steps: 20\n  final_window_steps: 10\n"), ("grid:", "judge: {loss: final_window}\ngrid:"))
 LOSSES = "for step in {}: say(type='report', step=step, loss=loss_at(step))"
 
