@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,14 @@ def test_the_text_starts_with_the_loss_and_the_dict_is_json(wide: Prediction) ->
         assert part in text
     assert data["target"]["expert_width"] == 512
     assert len(data["hps"]["rows"]) == len(wide.hps.rows)
+
+
+@pytest.mark.parametrize(("scale", "where"), [(16, "beyond"), (32, "within"), (48, "within"), (256, "within")])
+def test_the_text_says_whether_the_target_lies_between_measured_shapes(
+    wide: Prediction, scale: float, where: str
+) -> None:
+    moved = replace(wide, loss=replace(there(wide.loss), scale=scale))
+    assert f"lies {where} the measured width 32 to 256" in str(moved)
 
 
 def said(found: Prediction) -> str:
