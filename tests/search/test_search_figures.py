@@ -100,7 +100,11 @@ def test_the_best_so_far_never_rises_and_is_the_lowest_of_what_ended(told) -> No
         means = [point.mean for point in arm.points]
         best = [math.inf if point is None else point.mean for point in arm.best_so_far]
         assert best == [min(means[: k + 1]) for k in range(len(means))]
-    assert len(figures["search-best"].csv.splitlines()) == 1 + 36
+    drawn = figures["search-best"]
+    assert len(drawn.csv.splitlines()) == 1 + 36
+    lines = [line for axes in drawn.figure.axes for line in axes.get_lines() if line.get_markersize() == 5]
+    points = [point for arm in search_progress(results) for point in arm.points]
+    assert len(lines) == sum(not math.isfinite(point.mean) for point in points)  # a cross each
 
 
 def test_arms_of_a_shape_are_compared_over_as_many_trials(told) -> None:  # type: ignore[no-untyped-def]
