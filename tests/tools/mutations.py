@@ -6,8 +6,7 @@ dropped. `probe` copies a tree and marks their places, so that one run of the su
     PYTHONPATH=COPY:COPY/tests/tools HPXFER_HITS=FILE pytest -p mutations ...
 
 `find` plants one mistake at a time and runs the tests that reach it, the fastest first, until one fails. Triton's own
-language and lines outside functions are left out. A mark would make recorded kernels new, so their launchers have none:
-all tests of kernels count as reaching them.
+language and lines outside functions are left out. A mark would make recorded kernels new, so their launchers have none.
 """
 
 from __future__ import annotations
@@ -130,10 +129,11 @@ def pytest_runtest_logreport(report: Any) -> None:
         _record({"test": report.nodeid, "s": report.duration, "when": report.when, "outcome": report.outcome})
 
 
-def reaching(hits: Path, number: int) -> dict[str, float]:
+def reaching(hits: Path, number: int, file: str) -> dict[str, float]:
     """Return the tests that reach this place, the fastest first, and their seconds.
 
-    A fixture's results are read by other tests of the file than the one that sets it up, so all of these count.
+    A fixture's results are read by other tests of the file than the one that sets it up, so all of these count. Places
+    in kernels have no marks: all tests of kernels and of models count.
     """
     rows = [json.loads(line) for line in hits.read_text().splitlines()]
     seconds: dict[str, float] = defaultdict(float)
@@ -144,6 +144,8 @@ def reaching(hits: Path, number: int) -> dict[str, float]:
     direct = {test for test, _, _ in reached}
     files = {test.partition("::")[0] for test, _, phase in reached if phase == "(setup)"}
     found = [test for test in seconds if test in direct or test.partition("::")[0] in files]
+    if file.startswith("hpxfer/kernels/"):
+        found = [test for test in seconds if test.startswith(("tests/kernels/", "tests/model/"))]
     return {test: seconds[test] for test in sorted(found, key=lambda test: (test not in direct, seconds[test]))}
 
 
@@ -195,7 +197,7 @@ def main() -> None:
         return
     done = len(given.output.read_text().splitlines()) if given.output.is_file() else 0
     for number, mistake in list(enumerate(drawn))[done:]:
-        reached = reaching(given.hits, number)
+        reached = reaching(given.hits, number, mistake["file"])
         tests = [test for test, s in zip(reached, accumulate(reached.values()), strict=True) if s <= given.budget]
         found = find(given.tree, mistake, tests, 3 * given.budget)
         row = {**mistake, "reached": len(reached), "run": len(tests), "found": found}
