@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
+# The public face, as user code imports it: this runs in the process of the user's training, and not in a driver.
 import hpxfer
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import sync_folder

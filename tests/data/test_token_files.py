@@ -109,7 +109,7 @@ class TestBareIds:
 
     def test_half_an_id_is_refused(self, name: str, tmp_path: Path) -> None:
         (tmp_path / "a.bin").write_bytes(bytes(1001))
-        with pytest.raises(HpxferError, match=r"a\.bin: must hold whole ids of \d bytes, got 1001 bytes;.* than"):
+        with pytest.raises(HpxferError, match=r"a\.bin: must hold whole ids of \d bytes, got 1001 bytes;.* than "):
             open_dataset(f"{name}:{tmp_path}/a.bin")
 
     def test_a_file_that_states_its_format_is_refused(self, name: str, tmp_path: Path) -> None:
@@ -140,7 +140,9 @@ def test_shards_of_mixed_types_are_refused(tmp_path: Path) -> None:
     llama(tmp_path / "b.bin", LARGE)
     header = struct.pack("<256i", 20240520, 1, len(IDS), *([0] * 253))
     (tmp_path / "a.bin").write_bytes(header + IDS.astype("<u2").tobytes())
-    with pytest.raises(HpxferError, match=r"b\.bin: all files .* one format, got tokens_uint32 after tokens in"):
+    with pytest.raises(
+        HpxferError, match=r"b\.bin: all files .* one format, got tokens_uint32 after tokens in .*a\.bin"
+    ):
         open_dataset(f"tokens:{tmp_path}/*.bin")
 
 
@@ -204,10 +206,14 @@ def test_folders_of_datasets_that_cannot_be_read(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="needs the extra hf")
     texts = datasets.Dataset.from_dict({"text": ["a", "b"]})
     texts.save_to_disk(str(tmp_path / "texts"))
-    with pytest.raises(HpxferError, match=r"must have a column input_ids .*got the columns text; .*hpxfer data"):
+    with pytest.raises(
+        HpxferError, match=r"must have a column input_ids .*got the columns text; .*hpxfer data prepare"
+    ):
         open_dataset(f"tokens:{tmp_path}/texts")
     datasets.DatasetDict({"train": texts, "test": texts}).save_to_disk(str(tmp_path / "both"))
-    with pytest.raises(HpxferError, match=r"must be one split, got a folder of 2: train, test; name one, e\.g\."):
+    with pytest.raises(
+        HpxferError, match=r"must be one split, got a folder of 2: train, test; name one, e\.g\. .*train"
+    ):
         open_dataset(f"tokens:{tmp_path}/both")
     saved(tmp_path / "cut", [[1, 2, 3]] * 200)
     file = next((tmp_path / "cut").glob("data-00001*.arrow"))
@@ -250,7 +256,10 @@ def test_damaged_files_end_in_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"magic": 7}, r"a\.bin: .*must be a file of token ids that states its format.*starts with the number 7; if"),
+        (
+            {"magic": 7},
+            r"a\.bin: .*must be a file of token ids that states its format.*starts with the number 7; if it holds bare",
+        ),
         ({"version": 2}, r"a\.bin: must be a token shard of version 1 .*, got version 2; write it again"),
         ({"count": 11}, r"a\.bin: the header counts 11 tokens, which make a file of 1046 bytes, got 1044; fetch"),
         ({"count": -1}, r"a\.bin: the header counts -1 tokens"),

@@ -290,5 +290,7 @@ def test_text_in_a_recipe_cannot_leave_its_place(recipe: MakeRecipe) -> None:
 
 def test_a_recipe_of_another_family_is_refused(recipe: MakeRecipe) -> None:
     other = Recipe(recipe().file.model_copy(update={"family": "mlp"}))
-    with pytest.raises(HpxferError, match=r"recipe: must be of the family gpt or user for an export, got mlp; use"):
+    with pytest.raises(
+        HpxferError, match=r"recipe: must be of the family gpt or user for an export, got mlp; use recipe\.param"
+    ):
         export(other, "json", MOE)

@@ -171,10 +171,13 @@ def along(shape: str) -> dict[str, str]:
         (REGIME_II, {"options": ", router_bias: fixed"}, "solved in regime I and in residual networks"),
         (REGIME_II, {"options": ", residual: true"}, "has a limit in regime III"),
         (REGIME_II, along("width: 16, num_experts: 16"), "a limit needs shapes of at least two widths, got 16"),
-        (REGIME_II, along("width: 32, num_experts: 32"), "num_experts must stay or grow by the factor of"),
-        (REGIME_II, along("width: 32, num_experts: 16, num_active: 8"), "the share of active experts must stay along"),
+        (REGIME_II, along("width: 32, num_experts: 32"),
+         "num_experts must stay or grow by the factor of the width, got 8 at width 16, 32 at width 32"),
+        (REGIME_II, along("width: 32, num_experts: 16, num_active: 8"),
+         "the share of active experts must stay along the axis, got 8 of 8, 8 of 16"),
         (REGIME_II, along("width: 32, num_experts: 8"), "neither experts nor expert width grow with the width"),
-        (REGIME_I, {"base": TOP_1["base"].replace("depth: 1", "depth: 2")}, "depth must be 1 without a residual"),
+        (REGIME_I, {"base": TOP_1["base"].replace("depth: 1", "depth: 2")},
+         "depth must be 1 without a residual, got 2"),
         (REGIME_III, {**TIES, "tables": "mup-iii"}, "model.ties: the router starts at zero"),
         # Of a control, and of the LRs of muP in regime I in another regime.
         (REGIME_I, {"tables": "sp"}, "must approach a limit: those of "),
@@ -214,9 +217,12 @@ def of_setting(trial: Trial, **changed: Any) -> Trial:
     [
         (lambda trial: of_setting(trial, family="gpt"), slice(None), "limits are solved of the family mlp, got gpt"),
         # Its weights would be taken for those of a softmax.
-        (lambda trial: of_setting(trial, gate="mine"), slice(None), "model.gate: must be one of sigmoid, softmax, "),
-        (lambda trial: of_setting(trial, precision="bfloat16"), slice(None), "training.precision: must be float32"),
-        (lambda trial: of_setting(trial, data_digest="fedcba"), slice(1), "data_digest must be the same at every"),
+        (lambda trial: of_setting(trial, gate="mine"), slice(None),
+         "model.gate: must be one of sigmoid, softmax, normalized_softmax, got mine"),
+        (lambda trial: of_setting(trial, precision="bfloat16"), slice(None),
+         "training.precision: must be float32, got bfloat16"),
+        (lambda trial: of_setting(trial, data_digest="fedcba"), slice(1),
+         "data_digest must be the same at every shape"),
         (lambda trial: replace(trial, hps=replace(trial.hps, lr=0.5)), slice(1), "HPs must be the same"),
     ],
 )  # fmt: skip

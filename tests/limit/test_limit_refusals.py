@@ -61,7 +61,7 @@ def refused(network: Network, given: Given = TRAINING, **options: Any) -> str:
         (replace(MANY, init_mult=None), "init_mult: must map roles to numbers, got None"),
         (
             replace(LOUD, inverse_temperature=2.0),
-            "router_bias_std: times inverse_temperature it must be at most 16 in the",
+            "router_bias_std: times inverse_temperature it must be at most 16 in the residual network, got 16.2",
         ),
         (replace(FIXED, num_experts=None), "num_experts: regime I needs the number of its experts, got None"),
         (replace(FIXED, num_active=5), "num_active: must be from 1 to the 4 experts, got 5"),

@@ -108,7 +108,7 @@ def test_a_site_that_is_none_is_refused_and_nothing_attached() -> None:
     _, plain = twins()
     before = plain(IDS)
     for site, said in (
-        (("blocks.*.atention", "attn_out"), r"'blocks\.\*\.atention': must match a module, got none; did"),
+        (("blocks.*.atention", "attn_out"), r"'blocks\.\*\.atention': must match a module, got none; did you"),
         (("head",), r"attach: sites: must be a mapping of name pattern to key of .* got \('head',\)"),
         (("head", "readuot"), "unknown multiplier 'readuot'; did you mean 'readout'"),
         (("blocks.0.attention", "attn_logits"), "blocks.0.attention: an attention module must have a number"),
@@ -307,7 +307,11 @@ def test_a_factor_on_a_layer_is_refused_where_the_model_multiplies_its_shared_ex
             "'layers.0*' (expert_out) names layers.0.moe, which is part ...`*` matches dots too, and [0-9] a digit",
         ),
         ([("head", "readout")], ALL, "by_hand: readout must have no site, got 'head', which would multiply again"),
-        ([("head", "readout")], "shared_out", "attach: by_hand: must be a list of keys, got 'shared_out'; give ['shar"),
+        (
+            [("head", "readout")],
+            "shared_out",
+            "attach: by_hand: must be a list of keys, got 'shared_out'; give ['shared_out']",
+        ),
     ],
 )
 def test_what_a_refusal_says(sites: Any, by_hand: Any, said: str) -> None:

@@ -372,7 +372,7 @@ def test_what_a_tensor_without_memory_may_hide_is_refused_and_not_taken_as_absen
     rule = r"must show the factor on its rows, got its tensor (by|embed_scale) without"
     for module, of in ((within, owner), (around.inner, around), (stated.inner, stated)):
         refused(rule, embedding_scale, module, "weight", of, WIDTH)
-    refused(r"Norm must show whether its gain is w or 1 \+ w, got its tensor tiny with", gain_of, norm, "weight")
+    refused(r"Norm must show whether its gain is w or 1 \+ w, got its tensor tiny without", gain_of, norm, "weight")
 
 
 TARGET = Shape(width=32, depth=2, head_dim=8, dense_width=64)

@@ -113,7 +113,9 @@ def test_a_module_around_a_model_hides_neither_its_constants_nor_its_gate() -> N
     assert bare
     assert said(Around(granite(residual_multiplier=0.22)), made, SHAPE) == bare
     assert said(Around(make("mixtral")), made, SHAPE) == []
-    with pytest.raises(HpxferError, match="must have the gate of the recipe's base model, sigmoid, got normalized_so"):
+    with pytest.raises(
+        HpxferError, match="must have the gate of the recipe's base model, sigmoid, got normalized_soft"
+    ):
         said(Around(make("mixtral")), by_hand(SHAPE, gate="sigmoid"), SHAPE)
 
 

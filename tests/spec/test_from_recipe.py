@@ -227,7 +227,11 @@ def test_a_pinned_digest_is_compared(tmp_path: Path) -> None:
             r":4: model\.base\.num_shared: must be 1, as in the recipe .*got None",
         ),
         ((NO_BASE, ("steps: 200", "steps: 200\n  optimizer: sgd")), {}, r"training\.optimizer: must be adamw, as in"),
-        ((NO_BASE,), {"family": "mamba"}, r":\d+: hps\.recipe: .*family: must be a model family that this hpxfer"),
+        (
+            (NO_BASE,),
+            {"family": "mamba"},
+            r":\d+: hps\.recipe: .*family: must be a model family that this hpxfer knows",
+        ),
         ((NO_BASE,), {"hpxfer_recipe": 9}, r"hps\.recipe: .*hpxfer_recipe: must be 2, got 9"),
         (
             (NO_BASE,),

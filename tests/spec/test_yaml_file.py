@@ -109,7 +109,10 @@ def test_an_empty_file_has_no_lines() -> None:
         ("a: 1\nb: 2\na: 3\n", "file:3: a: the key stands twice, first on line 1; keep one"),
         ("a:\n  b: 1\n  b: 2\n", "file:3: a.b: the key stands twice, first on line 2; keep one"),
         ("- {x: 1}\n- {x: 1, x: 2}\n", "file:2: [1].x: the key stands twice, first on line 2; keep one"),
-        ("a: [1\nb: 2\n", "file:2: not valid YAML: expected ',' or ']', but got ':', got 'b: 2'; while parsing a flow"),
+        (
+            "a: [1\nb: 2\n",
+            "file:2: not valid YAML: expected ',' or ']', but got ':', got 'b: 2'; while parsing a flow ",
+        ),
         ("a: 1\nb: [\n", "file:3: not valid YAML: expected the node content, but found '<stream end>', got the end of"),
         ("a:\n\tb: 1\n", "file:2: not valid YAML: found character '\\t' that cannot start any token, got '\\tb: 1'"),
         ("a: *x\n", "file:1: not valid YAML: found undefined alias 'x', got 'a: *x'"),

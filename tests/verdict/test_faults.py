@@ -15,6 +15,7 @@ import pytest
 from foreign_worlds import Noise, World, values
 from hypothesis import example, given
 from hypothesis import strategies as st
+from laws import MANY
 from planted_lines import grid_of, line
 from planted_parabolas import grid_at, parabolas
 from there import there
@@ -32,7 +33,8 @@ from hpxfer.verdict.transfer import find
 ROOT = Path(__file__).parents[2]
 BY_NAME = {world.name: world for world in WORLDS}
 LUCK = range(3)
-NUM_SWEEPS, FEW = 25, 12
+NUM_SWEEPS = 25
+FEW = NUM_SWEEPS if MANY else 12
 TINY = 1e-9
 
 

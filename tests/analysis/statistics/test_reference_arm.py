@@ -263,8 +263,14 @@ HEAD = "name,step,loss\n"
         (HEAD + "a,1,nan\n", "line 2: column loss: must be a number > 0, the cross entropy in nats, got 'nan'"),
         (HEAD + "a,1,0\n", "line 2: column loss: must be a number > 0, the cross entropy in nats, got '0'"),
         (HEAD + "a,5,4\na,5,3\n", "line 3: column step: must ascend along the curve 'a', got 5 after 5 of line 2"),
-        (HEAD + "a,20,4\nb,1,4\na,10,3\nb,2,4\n", "line 4: column step: must ascend along the curve 'a', got 10 after"),
-        ("name,step,tokens,loss\na,1,9,4\na,2,8,3\n", "line 3: column tokens: must ascend along the curve 'a', got 8"),
+        (
+            HEAD + "a,20,4\nb,1,4\na,10,3\nb,2,4\n",
+            "line 4: column step: must ascend along the curve 'a', got 10 after 20 of line 2; sort the rows",
+        ),
+        (
+            "name,step,tokens,loss\na,1,9,4\na,2,8,3\n",
+            "line 3: column tokens: must ascend along the curve 'a', got 8 after 9 of line 2; sort the rows",
+        ),
         (HEAD + "a,0,4\na,1,3\n", "the curve 'a' must have at least 2 points above 0, got 1"),
         (HEAD + 'a,1,"4\n', "must be CSV, got "),
     ],

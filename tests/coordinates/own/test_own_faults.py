@@ -43,7 +43,7 @@ def raising(*given: Any) -> Any:
         ({"build": lambda shape: mlp(shape).to("meta")}, r"build at .*must have memory, got meta ones: first.weight"),
         (
             {"batch": lambda shape: tuple(each.to("meta") for each in samples(shape))},
-            r"got .*; (the batch must lie on the model's device|mend)",
+            r"loss_fn at .*must not raise, got .*; (the batch must lie on the model's device|mend)",
         ),
         (
             {"loss_fn": lambda model, batch: class_loss(model, batch) * float("nan")},
@@ -62,7 +62,7 @@ def raising(*given: Any) -> Any:
         ({"optimizer": lambda model, shape: None}, r"must return a torch.optim.Optimizer, got NoneType"),
         (
             {"optimizer": lambda model, shape: torch.optim.AdamW(mlp(shape).parameters())},
-            r"must hold parameters of the model",
+            r"must hold parameters of the model that it is given, got only others",
         ),
         ({"batch": 3}, r"batch: must be a function batch\(shape\), got 3; define it"),
         ({"rolls": {}}, r"check_module: unexpected keyword argument 'rolls'"),

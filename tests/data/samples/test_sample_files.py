@@ -230,8 +230,14 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
     "idx labels as images": (spoiled(IMAGES, idx_bytes((40,), bytes(40))), "must hold images, got the dimensions"),
     "idx broken gz": (spoiled(f"{IMAGES}", gzip.compress(FORTY)), r"ending \.gz if packed"),
     "idx empty folder": (lambda folder: f"idx:{folder}", "or such a file, plain or .gz, got none in"),
-    "idx test labels alone": (spoiled("t10k-images-idx3-ubyte", None), "t10k-labels-idx1-ubyte: must have its images"),
-    "idx test images alone": (spoiled("t10k-labels-idx1-ubyte", None), "t10k-images-idx3-ubyte: must have its labels"),
+    "idx test labels alone": (
+        spoiled("t10k-images-idx3-ubyte", None),
+        "t10k-labels-idx1-ubyte: must have its images beside it in t10k-images-idx3-ubyte .*both files",
+    ),
+    "idx test images alone": (
+        spoiled("t10k-labels-idx1-ubyte", None),
+        "t10k-images-idx3-ubyte: must have its labels beside it in t10k-labels-idx1-ubyte",
+    ),
     "idx test label": (
         spoiled("t10k-labels-idx1-ubyte", idx_bytes((12,), bytes([0, 1, 2, 3, 9, *[0] * 7]))),
         "t10k-labels-idx1-ubyte: labels must be from 0 to 3 as in .*train-labels-idx1-ubyte, got 9 at position 4",
@@ -250,7 +256,10 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
     "cifar empty folder": (lambda folder: f"cifar:{folder}", "got neither; fetch the binary version"),
     "npz of objects": (one("npz", "a.npz", npz(x=np.array([{}]), y=[0])), "x: must hold numbers, got Python objects"),
     "npz labels of objects": (one("npz", "a.npz", npz(x=numbered(1), y=np.array([{}]))), "y: must hold numbers"),
-    "npz names": (one("npz", "a.npz", npz(data=[1])), "must hold arrays with the names x_train and y_train; .*got"),
+    "npz names": (
+        one("npz", "a.npz", npz(data=[1])),
+        "must hold arrays with the names x_train and y_train; .*got data",
+    ),
     "npz counts": (one("npz", "a.npz", npz(x=numbered(3), y=[0, 1])), "has labels, got 3 and 2"),
     "npz negative": (one("npz", "a.npz", npz(x=numbered(2), y=[0, -1])), "classes must be from 0 to"),
     "npz whole inputs": (one("npz", "a.npz", npz(x=np.ones((2, 2), int), y=[0, 1])), "must be pixels of uint8 or real"),
@@ -290,7 +299,10 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
     ),
     "idx not a name of images": (other_name, "a.bin: must have `images` in its name, .*got a.bin;"),
     "images of two sizes": (two_sizes, "must have the size of .*1.png, 4 x 3 pixels, got 5 x 3"),
-    "images of the test split alone": (no_training_images, "train: must hold one folder of images per class, .*no"),
+    "images of the test split alone": (
+        no_training_images,
+        "train: must hold one folder of images per class, .*no image",
+    ),
     "images of 16 bits": (deep, "1.png: must have 8 bits per channel, got the mode I;16; save it again"),
     "images none": (lambda folder: f"images:{folder}", "one folder of images per class, .*got no image"),
 }
