@@ -1,4 +1,4 @@
-"""Cases of a check: the path of shapes along an axis, and the model, data and HPs to check it with.
+"""Cases of a check: the path of shapes along an axis, model, data and HPs, and how large a check may be.
 
 The check's own models are small. All experts are active, so that no token changes its experts: such a jump would hide
 small updates. Only axes that need inactive experts have some. Branches start at 1/depth of the base, as in the sources,

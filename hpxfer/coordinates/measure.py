@@ -1,4 +1,4 @@
-"""Compare measured sizes with predicted exponents: slopes in log-log, their intervals, and a verdict for each.
+"""Compare measured sizes with predicted exponents: slopes in log-log, their intervals, a verdict, and numbers by scale.
 
 A verdict is about size ~ scale^exponent over at least three scales:
 
@@ -33,7 +33,7 @@ from hpxfer.host.output import aligned, json_ready
 
 # Numbers of a check that are shown at every scale: shares and entropies, which are no powers of it, and some sizes.
 #
-# Nothing is predicted of them. This module knows no torch.
+# Nothing is predicted of them.
 
 Kind = Literal["share", "size"]  # a size may be a power of the scale, and has a slope
 

@@ -1,4 +1,4 @@
-"""What a check found: one row per quantity and role, judged over all steps, and the two answers that follow.
+"""What a check found: one row per quantity and role, judged over all steps, two answers, and what was not tested.
 
 The first answer is whether the model follows what is predicted: by the table's source, or by the table's own rows. The
 second is whether features keep their size, whatever is predicted. A table of hpxfer passes by the first, as its source

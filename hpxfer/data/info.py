@@ -1,4 +1,4 @@
-"""Info: what a file or folder of data is, whether a sweep can use it, and how."""
+"""Info: what a file or folder of data is, whether a sweep can use it, and whether the vocabulary can be right."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ from hpxfer.storage.uri import is_uri
 # The largest token id of a data set: whether the vocabulary that a sweep gives, or leaves out, can be right.
 #
 # A model is planned with one embedding and one logit per id of the vocabulary. With gpt2's 50304 ids for data of 500
-# ids,
-# it is a much larger model than the data needs, and nothing fails.
+# ids, it is a much larger model than the data needs, and nothing fails.
 
 # Planning reads at most so many tokens, 128 MiB of shards: 0.1 s from memory (one core of an AMD EPYC, 2026-11), about
 # a second from a slow disk.

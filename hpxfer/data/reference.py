@@ -1,4 +1,4 @@
-"""What planning needs to know about the data: its identity and its length. It never reads all of the data."""
+"""What planning needs to know about the data: its digest and its length. It never reads all of the data."""
 
 from __future__ import annotations
 

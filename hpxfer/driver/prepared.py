@@ -1,4 +1,4 @@
-"""Prepare a sweep. What its results folder has of it, what other folders have, and the plan for the rest."""
+"""Prepare a sweep: its precision, what its results folder and others have of it, and the plan for the rest."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 
 # Which precision the trials of a sweep have: what its results folder began with, else what the device chooses.
 #
-# `prepare` asks here before it makes any trial. Nothing after it sees `auto`: neither ids, workers nor the stored
-# sweep.
+# `prepare` asks here before it makes any trial. Nothing after it sees `auto`: no id, no worker, no stored sweep.
 
 
 def precision_of(spec: SweepSpec, device: Device, location: ResultsLocation, address: str | None) -> Precision:

@@ -1,4 +1,4 @@
-"""Executor: the protocol between the driver, which has stacks, and the workers, which train them."""
+"""Executor: the protocol between driver and workers, where and how wide a run trains, and the queue of its stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names: the parameters of a user's model as a file, which a small helper writes and the export reads.
+"""Names: the parameters of a user's model as a file, and a torch model without memory that has these parameters.
 
 A file of JSON holds `{"parameters": [{"name": "layers.0.wq.weight", "size": [64, 64], "role": "attn_q"}, ...]}`. A text
 file holds one parameter per line: its name, its size and its role, e.g. `layers.0.wq.weight 64x64 attn_q`. Only the

@@ -1,4 +1,4 @@
-"""Plan: all that an export of one recipe at one shape says, before a target spells it."""
+"""Plan: all that an export of one recipe at one shape says, and what a target lacks, before a target spells it."""
 
 from __future__ import annotations
 

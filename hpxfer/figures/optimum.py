@@ -1,4 +1,4 @@
-"""Optimum against scale: log2 of the best HP with its interval and the fitted drift, one color per parameterization."""
+"""Optimum against scale, and regret against scale: one color per parameterization."""
 
 from __future__ import annotations
 

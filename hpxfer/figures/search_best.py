@@ -1,4 +1,4 @@
-"""Best loss so far against trials, one line per arm: what arms with equal budgets reached, and how fast."""
+"""Best loss so far against trials, one line per arm, and what each step of a coordinate search gained."""
 
 from __future__ import annotations
 

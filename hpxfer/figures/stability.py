@@ -1,4 +1,4 @@
-"""Stability map: HPs by scales, colored by loss, with what diverged and where the optimum lies."""
+"""Stability map and surface: losses over an HP and a scale, or over two HPs, with what diverged and the optimum."""
 
 from __future__ import annotations
 

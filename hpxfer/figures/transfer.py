@@ -1,4 +1,4 @@
-"""The transfer figure as data: loss against log2 HP, one panel per parameterization, one row of panels per axis."""
+"""The transfer figure: loss against log2 HP, one panel per parameterization, one row of panels per axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading files without waiting for ever, writing them complete or not at all, and the lock between processes."""
+"""Files: read without waiting for ever, written complete or not at all, locked between processes, and grown by line."""
 
 from __future__ import annotations
 

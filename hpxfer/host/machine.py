@@ -1,4 +1,4 @@
-"""What this machine has: CPUs, memory and GPUs. Nothing here imports torch."""
+"""What this machine has: CPUs, memory, GPUs and processes. Nothing here imports torch."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ import math
 
 import numpy as np
 
-from hpxfer.limit.activations import InputLayer, Readout, gate, rank, rms, top_share
 from hpxfer.limit.given import Floats, Given
+from hpxfer.limit.layers import InputLayer, Readout, gate, rank, rms, top_share
 from hpxfer.limit.losses import by_outputs
 from hpxfer.limit.matrix import Coefficients, Lazy, Noise, Rows, Sites, Space, Trained, Untied
 from hpxfer.limit.measure import measured

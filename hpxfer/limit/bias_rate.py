@@ -1,4 +1,4 @@
-"""How far one update of the router bias changes the active experts (CompleteP for MoE, App. B and Fig. 6).
+"""How far one update of the router bias changes the active experts, simulated and in truth (CompleteP for MoE, App. B).
 
     q_i = sigmoid(logit_i) + b_i        the K = share * E experts with the largest q_i are active
     logit ~ 0.02 N(0, 1)        b ~ 0.05 U(0, 1)        b <- b + 0.01 U(0, 1)
@@ -21,8 +21,8 @@ from scipy.special import expit, logit, ndtr
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.output import aligned
-from hpxfer.limit.activations import largest
 from hpxfer.limit.given import Floats
+from hpxfer.limit.layers import largest
 from hpxfer.limit.text import with_error
 
 # Numbers that are drawn at once.

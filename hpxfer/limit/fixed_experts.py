@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpxfer.limit.activations import InputLayer, Mask, Readout, activate, gate, largest, margin, rank, rms, slope
 from hpxfer.limit.given import Floats, Given
+from hpxfer.limit.layers import InputLayer, Mask, Readout, activate, gate, largest, margin, rank, rms, slope
 from hpxfer.limit.losses import by_outputs
 from hpxfer.limit.matrix import Coefficients, Lazy, Noise, Sites, Space, Trained, paired
 from hpxfer.limit.measure import measured

@@ -18,8 +18,8 @@ import math
 
 import numpy as np
 
-from hpxfer.limit.activations import InputLayer, Readout, activate, gate, rank, rms, slope, top_share
 from hpxfer.limit.given import Given
+from hpxfer.limit.layers import InputLayer, Readout, activate, gate, rank, rms, slope, top_share
 from hpxfer.limit.losses import by_outputs
 from hpxfer.limit.matrix import Coefficients, Lazy, Noise, Sites, Space, Trained
 from hpxfer.limit.measure import measured

@@ -1,4 +1,4 @@
-"""A trained matrix with infinitely many rows and columns: its initial draw, and the updates of training.
+"""Vectors with infinitely many coordinates, and trained matrices between them: the initial draw and the updates.
 
 The initial draw W is never stored. `Lazy` knows what W did to the directions that it met so far. Given that, what W
 does to a new direction is Gaussian, with a mean that follows from what was met (Bolthausen's conditioning):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpxfer.limit.activations import Gated
 from hpxfer.limit.given import Batch, Floats, Given
+from hpxfer.limit.layers import Gated
 from hpxfer.limit.losses import loss
 from hpxfer.limit.text import Pass
 

@@ -35,12 +35,12 @@ import numpy as np
 from scipy.special import ndtri
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit.activations import Gated, activate, coordinates, gate, rank, slope, top_share
 from hpxfer.limit.given import Batch, Floats, Given
+from hpxfer.limit.layers import Gated, activate, coordinates, gate, rank, slope, top_share
 from hpxfer.limit.losses import by_outputs, loss
 from hpxfer.limit.matrix import MOST_DIMENSIONS, sobol_gaussians
 from hpxfer.limit.network import Network
-from hpxfer.limit.refused_networks import LEAST_ACTIVE
+from hpxfer.limit.refused import LEAST_ACTIVE
 from hpxfer.limit.text import Pass
 
 
@@ -160,10 +160,8 @@ def _rms(rows: Sequence[Floats]) -> float:
 # The experts of a block of the residual limit at the start: nodes for their biases, and samples of their neurons.
 #
 # A neuron j of expert i has two Gaussian vectors: how it reads the residual stream (W2) and how it writes to it (W3).
-# The
-# samples are scrambled Sobol points with all four combinations of signs. They are whitened, so that means and
-# covariances
-# are exact. The limit of linear experts then needs no sampling, apart from that of biases.
+# The samples are scrambled Sobol points with all four combinations of signs. They are whitened, so that means and
+# covariances are exact. The limit of linear experts then needs no sampling, apart from that of biases.
 #
 # Letters: E nodes of experts, J neurons of each, r directions of the residual stream.
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from hpxfer.limit.activations import InputLayer, Mask, largest, rank
 from hpxfer.limit.given import Floats, Given
+from hpxfer.limit.layers import InputLayer, Mask, largest, rank
 from hpxfer.limit.matrix import Coefficients, Noise, Sites
 from hpxfer.limit.network import Network
 

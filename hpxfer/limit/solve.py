@@ -13,7 +13,7 @@ from hpxfer.limit import all_grow, cost, fixed_experts, fixed_width, residual
 from hpxfer.limit.given import Floats, Given
 from hpxfer.limit.losses import loss
 from hpxfer.limit.network import Network, Regime
-from hpxfer.limit.refused_networks import (
+from hpxfer.limit.refused import (
     LEAST_ACTIVE,
     MOST_SITES,
     require_given,

@@ -1,4 +1,4 @@
-"""A solved limit as text: what was solved, one row per update, and what to make of it."""
+"""A solved limit as text and as files: what was solved, one row per update, and what to make of it."""
 
 from __future__ import annotations
 

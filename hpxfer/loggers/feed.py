@@ -1,4 +1,4 @@
-"""Feed: what one logger has still to write, and the thread in which it writes.
+"""From the events of a run to the points of each trial, each once, and the thread in which one logger writes them.
 
 The driver puts curves into a feed and never waits. A logger that is slow gets more points at once. A logger that fails
 is left out from then on, with one warning. So is one that falls behind by more than MOST_POINTS points: no points are

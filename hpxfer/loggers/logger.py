@@ -1,4 +1,4 @@
-"""Logger: the protocol between a run and what shows its curves elsewhere."""
+"""Logger: the protocol between a run and what shows its curves elsewhere, and the points that it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a seed decides in a model: the initial parameters, the biases of routers, and the choice among equal experts."""
+"""What a seed decides in a model: initial parameters, biases of routers, ties. The same bits on every device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of each axis of a table: the one that is marked, the one that the user names, or else the smallest."""
+"""The base of each axis of a table, and the axes that columns of dimensions make."""
 
 from __future__ import annotations
 

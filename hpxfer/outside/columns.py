@@ -1,4 +1,4 @@
-"""The columns of a table of runs, and which column of the user's holds each."""
+"""The columns of a table of runs, and which column of the user's holds each, named or guessed."""
 
 from __future__ import annotations
 

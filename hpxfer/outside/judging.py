@@ -1,4 +1,4 @@
-"""`judge`: the verdicts on a table of runs that were trained elsewhere."""
+"""`judge`: the verdicts on a table of runs that were trained elsewhere, as text, as data and as a page."""
 
 from __future__ import annotations
 

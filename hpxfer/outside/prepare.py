@@ -1,4 +1,4 @@
-"""From a frame to the runs that are judged: read, joined, placed on their axes, and checked. Pure."""
+"""From a file or a frame to the runs that are judged: read, joined, placed on their axes, and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cautions: what the author of a sweep should know before it runs, because a result would mean less than it seems."""
+"""Cautions: what the author of a sweep should know before it runs, and which shapes do not fit in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hardware: the devices that a plan can be made for, as data, and how fast each is: measured if possible, else assumed.
+"""Hardware: the devices that a plan can be made for, how fast each is, and the records of what was measured.
 
     a CPU core    seconds = tokens x CPU_S_PER_TOKEN + FLOPs / CPU_FLOP_PER_S, both measured, on one CPU of ours
                   until `hpxfer bench` measures them on the user's

@@ -1,4 +1,4 @@
-"""Make the plan of a sweep: the trials per shape, their stacks, time and memory. It needs neither torch nor ray."""
+"""Make the plan of a sweep: trials per shape, stacks and their order, rounds, time and memory. It needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing: how many trials train together, on what, and what memory they need there."""
+"""Packing: how many trials train together, on what, in how many pieces, and what memory they need there."""
 
 from __future__ import annotations
 

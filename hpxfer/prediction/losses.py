@@ -1,4 +1,4 @@
-"""Losses: what the measured losses of an axis say of another of its shapes, or why they say nothing. Pure.
+"""What the measured losses of an axis say of another of its shapes, and on which axis a shape lies. Pure.
 
 The prediction is of the transferred HP, the one that is best at the base and carried over by the table: a recipe gives
 the target this HP, and nobody searches there. The target's own best HP may reach a lower loss, by the regret.
@@ -28,8 +28,7 @@ from hpxfer.verdict.thresholds import PREDICT_REACH, PREDICT_SHAPES, PREDICTED
 #
 # Each dimension of the shapes of an axis either stays, or goes as a power of the axis's scale, or as a straight line of
 # it. A shape that was not measured lies on the axis if all its dimensions, batch and steps included, go on so. Nothing
-# is
-# known of other shapes: no sweep says what two axes do together.
+# is known of other shapes: no sweep says what two axes do together.
 
 SAME = 1e-6  # relative: dimensions are whole numbers, and powers of two of these are exact
 MAX_NAMED = 2  # dimensions that a reason names

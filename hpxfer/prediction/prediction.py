@@ -1,4 +1,4 @@
-"""Predict: what a bigger model gets from a sweep: the HPs of each tensor, and the loss to expect, or why it is unknown.
+"""Predict: what a bigger model gets from a sweep, its HPs by tensor and its loss, as data and as text.
 
 This is the way from results to an answer. `path` says where the target lies, `losses` and `laws` what it loses there,
 `tensors` what each tensor gets, and `text` how that is written.

@@ -1,4 +1,4 @@
-"""Tokenize: from the texts of a segment to token ids, with the package `tokenizers`.
+"""Tokenize: from the texts of a segment to token ids, and which documents are held out.
 
 Every document's ids are followed by the end-of-document token. No other special token is added, because windows of
 training data start anywhere. A long text is cut after a line, and its parts are encoded one by one. Only a token that
@@ -28,8 +28,7 @@ from hpxfer.prepare.blocks import Segment
 #
 # Validation takes the documents with the smallest hashes, as many as it has room for. So it is spread over the whole
 # source, and copies of a document are all on its side or all on the other. Which documents those are is known at the
-# end
-# alone: until then each document that may be among them waits, and one that no longer may goes back to training.
+# end alone: until then each document that may be among them waits, and one that no longer may goes back to training.
 
 Ids = NDArray[np.unsignedinteger]
 NO_LIMIT = 2**64

@@ -1,4 +1,4 @@
-"""progress.json in a results folder: how far its run is, for `hpxfer watch` in another shell.
+"""How far a run is: counted from the events of its stacks, and kept in progress.json for `hpxfer watch`.
 
 The driver writes it every two seconds, if it still holds the lease; a reader sees a whole file or none. It is only for
 display: nothing resumes from it, and a disk that refuses it stops no run. By its counter, readers tell a live driver

@@ -1,4 +1,4 @@
-"""The entries of a receipt, one per parameter, as plain data, and the numbers that are expected of them. Pure.
+"""The entries of a receipt, one per parameter, with the numbers expected of them, and the outcome of a check. Pure.
 
 An entry is a mapping. Only `name` must be there. What is absent or None is unknown:
 

@@ -1,4 +1,4 @@
-"""Do the parameter groups of a training hold what the recipe says? Pure."""
+"""Do parameter groups, initial weights and schedule of a training hold what the recipe says? Pure."""
 
 from __future__ import annotations
 

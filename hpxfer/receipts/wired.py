@@ -1,4 +1,4 @@
-"""Does the LR reach every parameter, and does every role learn? Pure."""
+"""Does the LR reach every parameter? Do seeds differ, and do arms agree at the base? Pure."""
 
 from __future__ import annotations
 
@@ -147,8 +147,7 @@ def same_measure(runs: Sequence[Mapping[str, Any]]) -> Outcome:
 # Do seeds differ, and does one seed repeat? Pure.
 #
 # If the seed is ignored, the scatter of seeds is 0 and a verdict is falsely sure. If one seed does not repeat, the
-# noise
-# is larger than the scatter of seeds says.
+# noise is larger than the scatter of seeds says.
 
 PARTS = {"init": "the initial weights", "batch": "the first batch", "loss": "the loss"}
 SMALL = 0.3  # of the noise of seeds

@@ -1,4 +1,4 @@
-"""Assign: which tensor of a torch model has which role, and the parameter groups that follow. Imports no torch."""
+"""Assign: which tensor of a torch model has which role, its fan-in, and the parameter groups. Imports no torch."""
 
 from __future__ import annotations
 

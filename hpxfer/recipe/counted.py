@@ -1,4 +1,4 @@
-"""Counted: whether a model has as many blocks, experts and heads as a target shape says, by its tensors and modules.
+"""Counted: what a model shows of itself: blocks, experts, heads, and the facts that a recipe states. Imports no torch.
 
 A size shows in one tensor, and `assign` compares it there. A count shows in how many tensors have a role.
 """

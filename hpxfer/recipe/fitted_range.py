@@ -1,4 +1,4 @@
-"""Fitted range: whether a target shape follows from the base, and whether it lies within what was measured. Pure."""
+"""Whether a target follows from the base, lies within what was measured, and is trained as the base was. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forward hooks: forward multipliers as hooks on the modules of a model, in place of edits of its code."""
+"""Forward multipliers: the places where a model multiplies by a number of the recipe, and hooks that do so."""
 
 from __future__ import annotations
 

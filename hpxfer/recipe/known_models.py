@@ -1,4 +1,4 @@
-"""Known models: one row per architecture of `transformers` that recipes know by its `config.model_type`.
+"""Known models: one row per architecture of `transformers`, and the shape and gate that its config says.
 
 The roles of their tensors follow from the names, see `hpxfer.recipe.roles_by_place`. In a pattern, `*` matches dots
 too, and the first match wins.

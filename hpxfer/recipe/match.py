@@ -1,4 +1,4 @@
-"""Match: from ordered name patterns to the role of each parameter. Pure: nothing is stored on the tensors."""
+"""Match: from ordered name patterns to the role of each parameter, and from names back to patterns. Pure."""
 
 from __future__ import annotations
 

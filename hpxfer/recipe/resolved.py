@@ -1,4 +1,4 @@
-"""Resolved: the absolute numbers that a recipe gives at a target shape, role by role. Pure."""
+"""Resolved: the absolute numbers that a recipe gives at a target shape, role by role, and as text. Pure."""
 
 from __future__ import annotations
 

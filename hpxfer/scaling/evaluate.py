@@ -1,4 +1,4 @@
-"""The evaluator: it turns a table and two shapes into the factors of every role. It knows no table by name."""
+"""The evaluator: from a table and two shapes to the factors of every role, and with base HPs to absolute numbers."""
 
 from __future__ import annotations
 

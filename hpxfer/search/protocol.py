@@ -1,4 +1,4 @@
-"""What a search is: a pure function from the known losses to the trials that come next."""
+"""What a search is: a pure function from the known losses to the trials that come next. Its arms, and common rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refine: widen a line while the optimum may lie on its edge, then halve the step around the optimum.
+"""Refine: widen a line while the optimum may lie on its edge, then halve the step. Where a line's optimum lies.
 
 The interval of the optimum is its bracket, see `hpxfer.search.refine`. A point that diverged bounds the optimum, and
 the line is never widened beyond it. Every other shape is also trained at the base's best value: its regret there is the

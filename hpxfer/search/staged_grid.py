@@ -1,4 +1,4 @@
-"""Staged grid: the LR, then a broad grid of multipliers, then a fine grid around the best point, as in MSSP's P.1.2.
+"""Staged grid: the LR, a broad grid of multipliers, a fine grid around the best (MSSP's P.1.2), and its heatmaps.
 
 If the best point lies on the edge of a grid, the grid's center moves there along the dimensions that are on the edge,
 at most `recenters` times and as long as the budget lasts. Points that grids share are trained once.

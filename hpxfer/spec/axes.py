@@ -1,4 +1,4 @@
-"""Axes: the shapes along each axis of a sweep file, and the scale that they are measured on."""
+"""Axes: the shapes along each axis of a sweep file, the scale that they are measured on, and octaves around a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules on the options of the model: those that contradict each other, and those that would have no effect.
+"""Rules on the options of the model and on the keys that its family reads.
 
 Trials that differ in an option without effect would differ in nothing but their ids.
 """

@@ -1,4 +1,4 @@
-"""Fields: the types that the sections of a YAML file are made of."""
+"""Fields and sections: the types that a YAML file is made of, and their errors in the words of the file."""
 
 from __future__ import annotations
 

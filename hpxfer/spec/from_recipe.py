@@ -1,4 +1,4 @@
-"""From a recipe to a sweep: `hps.recipe` names a file, and what the sweep leaves out is filled in from it.
+"""From a recipe to a sweep: `hps.recipe` fills in what the sweep leaves out, and what differs from it is said.
 
 The base HPs, the initialization, the optimizer, the base shape and the parameterization with its conventions come from
 the recipe. What the sweep gives wins. This happens before the sweep is checked, so that every rule holds for what comes

@@ -1,4 +1,4 @@
-"""From a sweep file to a SweepSpec and back. Every error says where, what rule, what was given and the fix."""
+"""From a sweep file, with overrides and plug-ins, to a SweepSpec and back. Errors say where, the rule and the value."""
 
 from __future__ import annotations
 
@@ -116,12 +116,10 @@ def _line(file: YamlFile, start: Start | None, path: KeyPath, message: str) -> s
 # Overrides: `--set training.steps=100` changes one key of a sweep file before the file is checked.
 #
 # The value is YAML. `null` takes the key out. Below `grid` and `multipliers`, whose keys have dots, the rest of the
-# path
-# is one key, `--set hps.multipliers.router.lr_mult=0.5`, but for a last part that is a key of values, such as `log2` in
-# `--set 'grid.router.lr_mult.log2=[-4, 0]'`. A relative path to data, to a recipe or to a plug-in starts at the current
-# folder, where the command is given, and not at the folder of the sweep file. This holds for paths inside a larger
-# value
-# too, as in `--set 'data={source: "text:a.txt"}'`.
+# path is one key, `--set hps.multipliers.router.lr_mult=0.5`, but for a last part that is a key of values, such as
+# `log2` in `--set 'grid.router.lr_mult.log2=[-4, 0]'`. A relative path to data, to a recipe or to a plug-in starts at
+# the current folder, where the command is given, and not at the folder of the sweep file. This holds for paths inside a
+# larger value too, as in `--set 'data={source: "text:a.txt"}'`.
 
 OPTION = "--set"
 _KEYS_HAVE_DOTS = ("grid", "multipliers")

@@ -1,4 +1,4 @@
-"""Own: the shapes of a user's own trainer, in that trainer's words, and what the tables read of them.
+"""A user's own trainer in a sweep file: its section `trainer`, and its shapes in that trainer's words.
 
 A sweep of the family `user` gives its base as `model.own`. `model.dims` says which of these numbers are the dimensions
 that a parameterization knows: `{width: d_model, depth: n_layer}`. A dimension that it does not name is 0, and counts as

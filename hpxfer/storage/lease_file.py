@@ -1,4 +1,4 @@
-"""LeaseStorage: the small object that holds a lease, as a file of a results folder."""
+"""LeaseStorage: the small object that holds a lease, as a file of a results folder or an object in a bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write and read one Parquet file of the store, or say why it cannot be read."""
+"""The Parquet files of the store: the names of their parts, and each written, read, or said to be damaged."""
 
 from __future__ import annotations
 

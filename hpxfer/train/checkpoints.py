@@ -1,4 +1,4 @@
-"""Checkpoints: the folder of checkpoints as the driver uses it. It reads their headers only, and needs no torch.
+"""Checkpoints: the folder as the driver uses it, by headers only, each fact of which is checked. It needs no torch.
 
     <results>/checkpoints/<stack's id>.safetensors    the last checkpoint of a stack
     <results>/checkpoints/driver                      the driver's marker

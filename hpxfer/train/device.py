@@ -1,4 +1,4 @@
-"""Setup: how a stack trains on a device. All choices and all global switches of torch are made here.
+"""Setup: how a stack trains on a device, and what is recorded of it. All global switches of torch are made here.
 
 strict    a trial has the same bits on the same machine, whatever is stacked beside it: no compiler (its reductions
           depend on the size of the stack), torch's deterministic algorithms, Triton kernels of fixed launch shapes

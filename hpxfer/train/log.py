@@ -1,4 +1,4 @@
-"""The metrics of a run: the steps at which they are logged, and the curves that they become."""
+"""The metrics of a run: the steps at which they are logged, what they measure, and the curves that they become."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ending: how an attempt at a trial ended. Pure: facts in, and the first row of a table that applies out."""
+"""Ending: how an attempt at a trial ended, and what Slurm says of it: the first row of a table that applies."""
 
 from __future__ import annotations
 

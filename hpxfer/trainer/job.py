@@ -1,4 +1,4 @@
-"""Job: one trial as a command, and the environment and the files that the command gets."""
+"""Job: one trial as a command: its config.json, its placeholders, its environment and its files."""
 
 from __future__ import annotations
 

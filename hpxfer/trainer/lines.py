@@ -1,4 +1,4 @@
-"""Lines: what a trainer may write to its report file. One JSON object per line, with a `type`. Pure.
+"""Lines: what a trainer may write to its report file, one JSON object per line, read as they come.
 
     {"type": "report", "step": 10, "loss": 3.2, "grad_norm": 0.7}    a loss, and any other numbers by name
     {"type": "alive"}                                                 it works on, and has nothing to report

@@ -1,4 +1,4 @@
-"""UserTrial: what `train(trial)` gets. It holds the numbers of a trial, and writes what the training reports."""
+"""UserTrial: what `train(trial)` gets: the numbers, the recipe at its shape, its rank, and reports to write."""
 
 from __future__ import annotations
 

@@ -30,11 +30,6 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def id_of(identity: Any) -> str:
-    """Return the id of the trial with this identity."""
-    return digest_of(canonical(identity))
-
-
 def digest_of(text: str) -> str:
     """Return the hash that serves as an id."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

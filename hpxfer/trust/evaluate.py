@@ -1,4 +1,4 @@
-"""From the evidence of short trials to the outcome of every check. Pure."""
+"""What short trials of a trainer report and what is expected of them, and the outcome of every check. Pure."""
 
 from __future__ import annotations
 

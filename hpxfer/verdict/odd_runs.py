@@ -1,4 +1,4 @@
-"""Odd runs: those that are no draw of the noise of their cell, and what counts instead.
+"""Odd runs: those that are no draw of the noise of their cell, what counts instead, and both in words.
 
 - Dead runs. Beyond a wall training ends at some number, often near that of guessing, with a scatter of its own. All
   cells from there to the end of the grid count as diverged: they say that the optimum lies below, and no more.

@@ -1,4 +1,4 @@
-"""The posterior: what the losses of all shapes of the arms that share a base say about where each basin lies.
+"""The posterior: what the losses of all shapes of arms that share a base say about where each basin lies.
 
 Every form of the library (`basins`) is placed at every position around the measured cells of a shape. The likelihood of
 its losses, with the level and the curvature of the basin integrated out, weighs form and position. Draws of these

@@ -1,4 +1,4 @@
-"""What the grid lacks at one shape: cells without a result, values beyond an edge, values in a gap."""
+"""What the grid lacks at one shape, and the values that would fill it."""
 
 from __future__ import annotations
 
@@ -349,8 +349,7 @@ class Row:
 # The HP values that a follow-up proposes: on the lattice of the grid, and simple numbers elsewhere. Pure.
 #
 # A grid of powers of two gets powers of two: whole steps beyond its ends and halves of its gaps. A grid of other
-# numbers,
-# e.g. 0.001, 0.003, 0.01, gets numbers with as few digits as the place allows.
+# numbers, e.g. 0.001, 0.003, 0.01, gets numbers with as few digits as the place allows.
 
 # Two cells that are closer than this, in octaves, say about an optimum what more seeds at one of them would say.
 MIN_GAP = 0.7

@@ -1,4 +1,4 @@
-"""How a user may spell a shape: `w64`, `width 64`, `width=64`, or its whole name `w64 d2 E4A1 h64`."""
+"""How a user may spell a shape, and how reports, tables and figures label scales and arms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings on one HP as plain text: a summary of at most twelve lines, and the full text with all tables."""
+"""The findings on one HP as plain text: the headline, a summary of at most twelve lines, and the full text."""
 
 from __future__ import annotations
 

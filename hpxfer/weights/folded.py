@@ -37,17 +37,14 @@ class Piece:
     size: tuple[int, ...] = ()  # of a constant
 
 
-# Form -> (ours to theirs, theirs to ours, which needs the size of ours).
-FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, torch.Size], Tensor]]] = {
-    "same": (lambda w: w, lambda w, size: w),
-    "matrix": (lambda w: w.T, lambda w, size: w.T),
-    "experts": (lambda w_EIO: w_EIO.transpose(1, 2), lambda w, size: w.transpose(1, 2)),
+# Form -> ours as theirs.
+FORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "same": lambda w: w,
+    "matrix": lambda w: w.T,
+    "experts": lambda w_EIO: w_EIO.transpose(1, 2),
     # Several shared experts are one FFN with all their features there.
-    "shared_in": (
-        lambda w_SDH: w_SDH.transpose(1, 2).flatten(0, 1),
-        lambda w, size: w.reshape(size[0], size[2], size[1]).transpose(1, 2),
-    ),
-    "shared_out": (lambda w_SHD: w_SHD.flatten(0, 1).T, lambda w, size: w.T.reshape(size)),
+    "shared_in": lambda w_SDH: w_SDH.transpose(1, 2).flatten(0, 1),
+    "shared_out": lambda w_SHD: w_SHD.flatten(0, 1).T,
 }
 Pieces = dict[str, tuple[Piece, ...]]
 
@@ -141,34 +138,6 @@ def folded(weights: TrialWeights) -> dict[str, Tensor]:
     return out
 
 
-def unfolded(trial: Trial, state: dict[str, Tensor]) -> TrialWeights:
-    """Return the weights of a trial from the state dict of its home. Constants of the home are not looked at."""
-    from hpxfer.model.gpt.layout import gpt_parameters
-
-    specs = {spec.name: spec for spec in gpt_parameters(trial.shape, trial.setting)}
-    tensors: dict[str, list[Tensor]] = {name: [torch.empty(0)] * spec.layers for name, spec in specs.items()}
-    for name, pieces in pieces_of(trial).items():
-        begin = 0
-        for piece in pieces:
-            if piece.own is None:
-                continue
-            spec, dim = specs[piece.own], 1 if piece.form == "experts" else 0
-            rows = FORMS[piece.form][0](torch.empty(spec.size, device="meta")).shape[dim]
-            part = state[name].narrow(dim, begin, rows).float()
-            begin += rows
-            own = FORMS[piece.form][1](part, torch.Size(spec.size)) / piece.factor
-            tensors[piece.own][list(spec.blocks).index(piece.block) if spec.blocks else 0] = own.contiguous()
-    blocks = moe_blocks(trial.shape, trial.setting)
-    bias = torch.zeros(len(blocks), trial.shape.num_experts)
-    for layer, block in enumerate(blocks):
-        found = state.get(f"model.layers.{block}.mlp.gate.e_score_correction_bias")
-        if found is not None:
-            bias[layer] = found
-    return TrialWeights(
-        trial=trial, tensors={name: tuple(copies) for name, copies in tensors.items()}, router_bias=bias
-    )
-
-
 def _joined(weights: TrialWeights, pieces: tuple[Piece, ...]) -> Tensor:
     made = [_made(weights, piece) for piece in pieces]
     return torch.cat(made, 1 if pieces[0].form == "experts" else 0).contiguous()
@@ -179,5 +148,5 @@ def _made(weights: TrialWeights, piece: Piece) -> Tensor:
         return torch.full(piece.size, piece.factor)
     tensor = weights.tensors[piece.own][0] if piece.block < 0 else weights.of_block(piece.own, piece.block)
     assert tensor is not None, piece
-    made = FORMS[piece.form][0](tensor)
+    made = FORMS[piece.form](tensor)
     return made if piece.factor == 1 else made * piece.factor

@@ -11,7 +11,7 @@ from hypothesis import given as random_examples
 from hypothesis import strategies as st
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit import Batch, Given, Network, refused_networks, solve
+from hpxfer.limit import Batch, Given, Network, solve
 from hpxfer.limit.cost import seconds
 
 X = np.random.default_rng(0).standard_normal((3, 4))
@@ -158,7 +158,7 @@ def test_long_trainings_are_refused_with_their_cost() -> None:
 
 
 def test_sizes_past_memory_are_refused_before_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused_networks, "host_bytes", lambda: 2**30)
+    monkeypatch.setattr("hpxfer.limit.refused.host_bytes", lambda: 2**30)
     long = of(300)
     for network in (MANY, ALL, replace(FIXED, num_experts=4, activation="relu", num_active=None)):
         assert "GiB, got 1 GiB of memory; take fewer sites" in refused(network, long, sites=2**22)

@@ -21,7 +21,7 @@ from scipy.integrate import quad
 from scipy.special import expit, ndtri
 from scipy.stats import norm
 
-from hpxfer.limit import Given, Network, activations, all_grow, fixed_width, matrix, solve
+from hpxfer.limit import Given, Network, all_grow, fixed_width, layers, matrix, solve
 from hpxfer.limit.all_grow import _OfExperts
 from hpxfer.limit.matrix import Lazy, Trained, Untied
 from hpxfer.limit.text import Pass
@@ -293,7 +293,7 @@ def test_any_share_of_experts_is_active(of: Network, share: float, monkeypatch: 
 
     assert z() < 5
     for room in (fixed_width, all_grow):  # negative twin: the nearest whole number of sites
-        monkeypatch.setattr(room, "top_share", lambda psi, k: activations.largest(psi, round(k * psi.shape[1])))
+        monkeypatch.setattr(room, "top_share", lambda psi, k: layers.largest(psi, round(k * psi.shape[1])))
     assert z() > 10
 
 
@@ -364,7 +364,7 @@ def test_larger_inputs_are_a_larger_first_layer(network: Network) -> None:
     given = changing(0.06)
     larger = with_batches(given, lambda t, batch: (4.0 * batch.inputs, batch.targets))
     other = scaled(network, "embedding", std=1 / 4, rate=1 / 16)
-    same(solved(network, given, sites=256), solved(other, larger, sites=256), 1e-8)
+    same(solved(network, given, sites=256), solved(other, larger, sites=256), 1e-9)
 
 
 def test_a_forward_multiplier_and_the_temperature_fold_into_std_and_lr() -> None:

@@ -282,7 +282,7 @@ def test_too_few_sites_are_refused_with_the_number_that_is_enough() -> None:
 
 
 def test_sizes_past_memory_are_refused(monkeypatch: Patch) -> None:
-    monkeypatch.setattr("hpxfer.limit.refused_networks.host_bytes", lambda: 2**20)
+    monkeypatch.setattr("hpxfer.limit.refused.host_bytes", lambda: 2**20)
     with pytest.raises(HpxferError, match="GiB of memory"):
         solve(network(), given(), sites=2**16)
 

@@ -20,7 +20,7 @@ from hpxfer.scaling.table import Convention
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.trial import DataRef, Expansion, Setting, Trial
-from hpxfer.trial.identity import canonical, hps_of, id_of, identity, non_defaults
+from hpxfer.trial.identity import canonical, digest_of, hps_of, identity, non_defaults
 
 DATA = DataRef(digest="d1", tokenizer="ascii", vocab_size=128)
 Edit = tuple[str, str]
@@ -122,7 +122,7 @@ def test_a_new_field_with_a_default_moves_no_id(value: Any, spec: SweepSpec) -> 
             seed=trial.seed,
             trainer_version=expansion.trainer_version,
         )
-        assert id_of(found) == trial.id
+        assert digest_of(canonical(found)) == trial.id
         changed = replace(grown[Setting](**facts), novel="changed")
         assert non_defaults(changed)["novel"] == "changed"
         nested = replace(grown[Setting](**facts), init=replace(facts["init"], novel="changed"))

@@ -1,4 +1,4 @@
-"""What routers do as models grow, at the transferred HP: entropy, load, updates, gradient, logits and choice."""
+"""What routers do as models grow, at the transferred HP, and how unevenly experts are used over training, by HP."""
 
 from __future__ import annotations
 

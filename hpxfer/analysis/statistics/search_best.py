@@ -1,4 +1,4 @@
-"""The best point of each arm of a search, with its error over seeds; arms are compared at equal budgets."""
+"""The best point of each arm of a search, the trials that led to it, and what each step of a search gained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two HPs at once: the optimum of a quadratic surface in both logs, and how the optimum of one depends on the other."""
+"""Two HPs at once: the optimum of a quadratic surface in both logs, and of a staged grid against each pair alone."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hpxfer.coordinates.mlp.forward import BlockBackward, Forward, Split, backward, forward
+from hpxfer.coordinates.mlp.passes import BlockBackward, Forward, Split, backward, forward
 from hpxfer.model.flat import Weights
 from hpxfer.model.mlp.stack import MLPStack, loss_backward, losses, ranks
 from hpxfer.train.state import TrainState

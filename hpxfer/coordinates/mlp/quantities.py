@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from hpxfer.coordinates.mlp.forward import (
+from hpxfer.coordinates.mlp.moments import Moment
+from hpxfer.coordinates.mlp.passes import (
     READOUT_SUFFIX,
     START,
     UPDATE,
@@ -19,7 +20,6 @@ from hpxfer.coordinates.mlp.forward import (
     name_of,
     total,
 )
-from hpxfer.coordinates.mlp.moments import Moment
 
 # Quantity, role, block (None outside the blocks), values [K, ...].
 Measured = tuple[str, str, int | None, Tensor]

@@ -1,4 +1,4 @@
-"""Load `pkg.mod:build`: the functions that a coordinate check of a user's own module needs, from one Python module."""
+"""Load `pkg.mod:build`, the functions of the user that a check of an own module needs, and call them."""
 
 from __future__ import annotations
 

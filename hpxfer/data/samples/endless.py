@@ -1,4 +1,4 @@
-"""EndlessSamples: samples that are made on the spot, each a function of its stream and its number.
+"""EndlessSamples: samples that are made on the spot, each a function of its stream and its number, and their words.
 
 Each seed reads a stream of its own, and validation another one. What was made stays in a bounded cache of the process,
 so the stacks that a worker trains one after the other share it.

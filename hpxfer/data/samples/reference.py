@@ -1,4 +1,4 @@
-"""What planning needs to know about samples: their identity, what a sample is, and whether there are enough."""
+"""What planning needs to know about samples: identity, number, size and classes, and how their inputs are."""
 
 from __future__ import annotations
 

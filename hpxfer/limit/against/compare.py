@@ -1,4 +1,4 @@
-"""against: a sweep of the family `mlp` beside the limits of its arms. Nothing is trained."""
+"""against: a sweep of the family `mlp` beside the limits of its arms and seeds. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hpxfer.limit.against.report import Against, Comparisons, Quantity
 from hpxfer.limit.against.statistics import Deviations, distances, mean_of, mean_slope, missed, network_slope
 from hpxfer.limit.given import Floats
 from hpxfer.limit.network import Network, Role
-from hpxfer.limit.refused_networks import MOST_EXPERT_SAMPLES, MOST_SAMPLES
+from hpxfer.limit.refused import MOST_EXPERT_SAMPLES, MOST_SAMPLES
 from hpxfer.limit.solve import LEAST_MARGIN, solve
 from hpxfer.limit.text import Limit
 from hpxfer.results import Results

@@ -1,4 +1,4 @@
-"""What the stored trials of a sweep measured, arm by arm along its axes, at one value of the judged HP."""
+"""What the stored trials of a sweep measured along its axes, the regime of a path, and what a seed's trials saw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""network_of: from the trials of one arm along a path of shapes to the infinite network that they approach.
+"""network_of: from the trials of one arm along a path of shapes to the infinite network that they approach, or why not.
 
 A table is known by its numbers and never by its name, so that of a plug-in works as those of the papers do.
 """
@@ -102,7 +102,6 @@ def _over(own: float, table: float) -> float:
 
 # Constants of all shapes must agree to this relative error.
 SAME = 1e-6
-ConstantsOf = dict[Role, list[Constant]]
 
 
 def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:

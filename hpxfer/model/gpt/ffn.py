@@ -1,4 +1,4 @@
-"""The FFN of a block: routed and shared experts, or a dense FFN.
+"""The FFN of a block, routed, shared or dense, and what is added to the loss to balance it.
 
     logits = c_router * router(h) + b_t                    b_t: the router-bias schedule, if there is one
     y      = c_shared * sum_s a_s S_s(h) + c_expert * r sum_{i active} g_i * E_i(h)      dense block: y = c_dense * F(h)
@@ -43,9 +43,8 @@ from hpxfer.spec.balance import BalanceLoss
 
 # What is added to the loss that the gradients are of, beside the cross entropy. No logged or judged loss has it.
 #
-#     switch        E sum_i f_i P_i                 f_i: the share of the choices that chose expert i, without a
-# gradient
-#                                                   P_i: the mean over the tokens of p_i = score_i / sum of all scores
+#     switch        E sum_i f_i P_i with f_i the share of the choices that chose expert i, without a gradient, and P_i
+#                   the mean over the tokens of p_i = score_i / sum of all scores
 #     sequence      the same of every sequence by itself, and the mean over the sequences
 #     transformers  A E sum_i f_i P_i with f and P of all layers together
 #     z             the mean over the tokens of logsumexp(logits)^2

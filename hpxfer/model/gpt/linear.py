@@ -1,4 +1,4 @@
-"""Linear maps of a stack. Only here a forward multiplier meets a weight, and a tap is called.
+"""Linear maps of a stack, where alone a forward multiplier meets a weight, and the documents in a window.
 
 Letters: K trials, T tokens, I input features, O output features.
 """
@@ -21,10 +21,8 @@ from hpxfer.model.output import Tap
 # Documents in a window: attention and positions that start again after each end-of-document token.
 #
 # A token belongs to the document of the token before it, unless that one is the end of a document. The start of a
-# window
-# starts a document. Rotated positions need nothing here: a rotation turns queries and keys of a document alike, and
-# only
-# their distance counts.
+# window starts a document. Rotated positions need nothing here: a rotation turns queries and keys of a document alike,
+# and only their distance counts.
 #
 # Letters: K trials, B sequences, S context, N = K*B.
 

@@ -1,4 +1,4 @@
-"""One block of the MLP mixtures of a stack: forward, and backward by hand.
+"""One block of the MLP mixtures of a stack: activations, gate, products, forward, and backward by hand.
 
 Letters: K trials, B samples, N width, E experts, H hidden features of an expert, C outputs, L blocks.
 """

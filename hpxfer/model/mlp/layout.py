@@ -1,4 +1,4 @@
-"""Layout of the MLP mixture: its parameters with their roles and sizes, and what a sample costs.
+"""Layout of the MLP mixture: its parameters with their roles and sizes, its cost, and the rules of its sweeps.
 
 The input layer has the role `embedding`: tables call it input-like, and its fan-in is no dimension of the shape. The
 hidden matrix of an expert is [experts, out, in], so that all experts of a block are one matrix in every product.

@@ -1,4 +1,4 @@
-"""The MLP mixtures of a stack, with a backward pass by hand.
+"""The MLP mixtures of a stack with their losses, and a backward pass by hand.
 
 All experts of a block are computed for every sample, as one product: h W2^T with [experts * hidden, width], and
 (phi * act) W3. Those that are not active have weight zero. Autograd would keep and pass several times as much.

@@ -1,4 +1,4 @@
-"""A run as a tracker holds it: its HPs, and the raw points of its metrics. Never a smoothed or sampled curve."""
+"""A run as a tracker holds it, the metric that is its loss, and how its points become one number."""
 
 from __future__ import annotations
 

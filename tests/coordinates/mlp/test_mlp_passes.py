@@ -12,9 +12,9 @@ from mlp_runs import ZERO_READOUT, path_of
 from torch import Tensor
 
 from hpxfer.coordinates.mlp import Options, Training, observe, own_trials, predictions
-from hpxfer.coordinates.mlp.forward import direction, total
 from hpxfer.coordinates.mlp.moments import Moment, moments
 from hpxfer.coordinates.mlp.own import OwnData
+from hpxfer.coordinates.mlp.passes import direction, total
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape

@@ -1,4 +1,4 @@
-"""The forward pass of the family `mlp`, split into the pieces that the papers name.
+"""Both passes of the family `mlp`, split into the pieces that the papers name.
 
     h1 = act(W1 x)                              per block: psi = Q h1 (+ b)       phi = gate(psi)
     z_i = W2_i h1      a_i = act(z_i)           h3_i = W3_i a_i      h3 = [h1 +] c sum_i phi_i h3_i        f = W4 h3
@@ -30,10 +30,9 @@ START, UPDATE = "0", "d"
 # The backward pass of the family `mlp`, split as in MSSP App. J: by the matrices that a gradient passed through.
 #
 # With the upstream gradient U of a block's sum, which is W4 in the last block, and u_i = W3_i^T U: df/dphi_i = c
-# u_i.a_i,
-# df/dz_i = c phi_i act'(z_i) u_i, and df/dh1 = sum_i W2_i^T df/dz_i + Q^T df/dpsi. A matrix is split into its initial
-# value (0) and its update (d). The piece `W30 dW4` passed through the initial W3 and the update of W4. In the blocks
-# before the last, U before training and its change since take the places of W40 and dW4.
+# u_i.a_i, df/dz_i = c phi_i act'(z_i) u_i, and df/dh1 = sum_i W2_i^T df/dz_i + Q^T df/dpsi. A matrix is split into its
+# initial value (0) and its update (d). The piece `W30 dW4` passed through the initial W3 and the update of W4. In the
+# blocks before the last, U before training and its change since take the places of W40 and dW4.
 #
 # The model has several outputs, and f is one number: the output of the first class minus that of the second, of which
 # cross entropy of two classes is log(1 + exp(-y f)); or the first output of a squared error.

@@ -1,4 +1,4 @@
-"""Which networks are refused, each with its reason: those whose limit is not derived, or does not exist."""
+"""Which networks and which trainings are refused, each with its reason."""
 
 from __future__ import annotations
 

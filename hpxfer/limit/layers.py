@@ -1,4 +1,4 @@
-"""The activations and their slopes, for float64 arrays of any shape."""
+"""What the regimes share: activations with their slopes, the input layer, the readout with its loss, and the gates."""
 
 from __future__ import annotations
 
@@ -113,8 +113,7 @@ def rms(space: Space, rows: Floats) -> float:
 # The gates: the weights of the experts, and the gradient by the logits.
 #
 # Logits and weights are [P, M], for the M experts of regime I or for the sites of infinitely many. The active experts
-# are
-# constants in the backward pass (Why Routers Freeze, eqs. 376, 377 and 385).
+# are constants in the backward pass (Why Routers Freeze, eqs. 376, 377 and 385).
 
 Mask = NDArray[np.bool_]
 _ROUNDING = 1e-9  # of a number of sites
