@@ -31,13 +31,11 @@ from hpxfer.spec.check_trainer import LEAST_IN_WINDOW
 from hpxfer.spec.own import TrainerSpec
 from hpxfer.trainer.ending import Ending
 from hpxfer.trainer.files import require_files
-from hpxfer.trainer.follow import Seen, follow
-from hpxfer.trainer.history import reached
+from hpxfer.trainer.follow import follow
 from hpxfer.trainer.job import (
     CONFIG,
     ENDED,
     Job,
-    Timeouts,
     attempt_folder,
     attempt_numbers,
     config_of,
@@ -45,7 +43,7 @@ from hpxfer.trainer.job import (
     next_attempt,
     placeholders,
 )
-from hpxfer.trainer.lines import Point
+from hpxfer.trainer.lines import Point, reached, read_attempts
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended, Event, Points, Progress
 from hpxfer.trial.result import Curve, TrialResult
@@ -102,7 +100,8 @@ class TrainUser:
         On a machine that does not see the folders of the trials it is always -1.
         """
         (trial,) = stack.trials
-        return reached(Path(self.runs) / trial.id, trial_id=trial.id, steps=trial.setting.steps)
+        folder, steps = Path(self.runs) / trial.id, trial.setting.steps
+        return reached(read_attempts(folder, trial_id=trial.id, steps=steps))
 
     def _attempt(
         self, trial: Trial, folder: Path, attempt: int, endpoint: str, rank: int
@@ -135,7 +134,7 @@ class TrainUser:
             config=config,
             cwd=Path(self.trainer.folder or "."),
             env={name: os.environ[name] for name in self.trainer.env if name in os.environ},
-            timeouts=Timeouts(start_s=limits.start_s, silence_s=limits.silence_s, wall_s=limits.wall_s),
+            timeouts=limits,
             nan_exit=tuple(self.trainer.nan_exit),
             grace_s=limits.grace_s,
             attempt=attempt,
@@ -147,10 +146,9 @@ class TrainUser:
         batch, told, at_s, kept = trial.setting.batch_tokens, 0, 0.0, list[Point]()
         try:
             while True:
-                seen: Seen = next(events)
-                kept += seen.points
+                kept += next(events)
                 if time.monotonic() - at_s >= _PROGRESS_S:
-                    done = min(trial.setting.steps, seen.step + 1)
+                    done = min(trial.setting.steps, kept[-1].step + 1)
                     yield _progress(trial, kept, told, done, batch)
                     told, at_s, kept = max(told, done), time.monotonic(), []
         except StopIteration as end:

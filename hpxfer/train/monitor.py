@@ -19,8 +19,8 @@ from hpxfer.kernels.sums import column_sums
 from hpxfer.spec.model_section import guess_loss
 from hpxfer.train.schedules import lr_factor
 from hpxfer.train.snapshot import Snapshot, copy_trials
-from hpxfer.trainer.divergence import BLOW_UP
 from hpxfer.trial import Setting
+from hpxfer.trial.divergence import BLOW_UP
 
 
 class DivergenceMonitor:

@@ -15,7 +15,7 @@ from hpxfer.host.files import write_files
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.own import TrainerSpec
+from hpxfer.spec.own import TimeoutsSpec, TrainerSpec
 from hpxfer.trial import Trial
 
 
@@ -197,19 +197,9 @@ ENVIRONMENT = (
 )
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|(^|_)(KEY|JWT|AUTH)($|_)", re.IGNORECASE)
 _ALLOWED = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in ENVIRONMENT))
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 CONFIG, REPORTS, CHECKPOINTS, ERROR = "config.json", "reports.jsonl", "ckpt", "error.json"
 ENDED = "ended.json"  # in the folder of an attempt: how it ended; whoever took its ending writes it
 CONTRACT = 1  # of config.json and of the lines
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timeouts:
-    """After how many seconds a trial counts as hanging."""
-
-    start_s: float | None = 1800.0  # from the start to the first line
-    silence_s: float | None = None  # between lines; None: max(900, 20 x the median gap)
-    wall_s: float | None = None  # the whole attempt; None: no limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,41 +213,27 @@ class Job:
     config: Mapping[str, Any]
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)  # declared ones, on top of ENVIRONMENT
-    timeouts: Timeouts = field(default_factory=Timeouts)
+    timeouts: TimeoutsSpec = field(default_factory=TimeoutsSpec)
     nan_exit: tuple[str, ...] = ()  # regular expressions: a failed command whose stderr matches has diverged
-    guess_loss: float = 0.0  # of a model without knowledge, for the rule of the blow-up; 0: unknown
     grace_s: float = 60.0  # between SIGTERM and SIGKILL when the trial is to stop
     attempt: int | None = None  # None: the next free number; all nodes of a trial must have the same
     node_rank: int = 0
     nodes: int = 1
     speaks: bool = True  # False on the nodes whose reports nobody reads: their exit code counts alone
 
-    def __post_init__(self) -> None:
-        check_id(self.trial_id)
-        if not self.argv or not all(isinstance(each, str) and "\0" not in each for each in self.argv):
-            raise HpxferError(f"command: must be a list of texts without zero bytes, got {shown(self.argv)}")
-        for pattern in self.nan_exit:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise HpxferError(f"nan_exit: must be regular expressions, got {shown(pattern)}: {error}") from None
-
     @property
     def run_dir(self) -> Path:
         """The absolute path of the trial's folder."""
         return Path(os.path.abspath(self.folder))
 
-
-def check_id(trial_id: str) -> None:
-    """Raise HpxferError unless the id may be the name of a folder."""
-    if not isinstance(trial_id, str) or not _ID.fullmatch(trial_id):
-        raise HpxferError(f"trial id: must be letters, digits, '.', '_' and '-', got {shown(trial_id)}")
+    def reports(self, attempt: int) -> Path:
+        """Return the report file of an attempt."""
+        return attempt_folder(self.run_dir, attempt) / REPORTS
 
 
-def environment(declared: Mapping[str, str], given: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(declared: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a command: the variables of ENVIRONMENT that hold no secret, and what is declared."""
-    source = os.environ if given is None else given
-    kept = {name: value for name, value in source.items() if _ALLOWED.fullmatch(name) and not _SECRET.search(name)}
+    kept = {name: value for name, value in os.environ.items() if _ALLOWED.fullmatch(name) and not _SECRET.search(name)}
     return {**kept, **declared}
 
 

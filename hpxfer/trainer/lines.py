@@ -15,27 +15,163 @@ Each line may also have `trial`, `attempt` (both must be those of the config) an
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+)
 
 from hpxfer.errors import nearest, shown
 from hpxfer.host.files import open_regular, reason
+from hpxfer.trainer.job import REPORTS, attempt_folder, attempt_numbers
+from hpxfer.trial.divergence import blow_up_limit, is_bad
 
 # No list of a model's parameter groups is as long.
 MAX_LINE_BYTES = 4 * 2**20
 _SPELLED = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
-_NO_METRICS: Mapping[str, float] = {}  # one for all of a million points
-_COMMON = ("type", "trial", "attempt", "time")
 
 
 class Fault(ValueError):
     """A line that breaks the protocol. The text says the rule and what was got."""
+
+
+def _number(value: object) -> float:
+    if isinstance(value, str):
+        value = _SPELLED.get(value.strip().lower().removeprefix("+"), value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number, NaN or Infinity")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _step(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (value >= 0 and value % 1 == 0):
+        raise ValueError("must be a whole number, 0 or more")
+    return int(value)
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Step = Annotated[int, BeforeValidator(_step)]
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    trial: str | None = None
+    attempt: StrictInt | None = None
+    time: Number | None = None
+
+
+class _Numbers(_Line):
+    """A line with any other numbers by name."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Number] = Field(init=False)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The other numbers by name."""
+        return self.__pydantic_extra__
+
+
+class Report(_Numbers):
+    """The loss of a step."""
+
+    type: Literal["report"] = "report"
+    step: Step
+    loss: Number
+
+
+class Alive(_Line):
+    """The trainer works on."""
+
+    type: Literal["alive"] = "alive"
+
+
+class Checkpoint(_Line):
+    """A checkpoint that is whole. A `path` that is not absolute is relative to the trial's folder."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    step: Step
+    path: Annotated[str, Field(pattern=r"^[^\x00]+$")]
+
+
+class Groups(_Line):
+    """The groups of the optimizer at a step, as the trainer wrote them."""
+
+    type: Literal["groups"] = "groups"
+    step: Step
+    groups: list[dict[str, Any]]
+    changes: dict[str, Number] | None = None  # name -> RMS of its change by the update of this step
+    batch: str | None = None  # a hash of the batch of this step
+
+
+class Forward(_Line):
+    """Outputs at the sites of forward multipliers, each with the multiplier and without it."""
+
+    type: Literal["forward"] = "forward"
+    step: Step
+    outputs: list[dict[str, Any]]
+
+
+class Result(_Numbers):
+    """How the training ended by its own account."""
+
+    type: Literal["result"] = "result"
+    status: Literal["finished", "diverged"]
+    step: Step | None = None
+    validation_loss: Number | None = None
+
+
+Line = Report | Alive | Checkpoint | Groups | Forward | Result
+_LINE: TypeAdapter[Line] = TypeAdapter(Annotated[Line, Discriminator("type")])
+_TYPES = ("report", "alive", "checkpoint", "groups", "forward", "result")
+
+
+def parse_line(text: bytes, *, trial_id: str, attempt: int, steps: int) -> Line:
+    """Return what a line says. Raise Fault if it breaks a rule that can be seen from the line alone."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        data = text.decode(errors="replace")
+    if not isinstance(data, dict):
+        raise Fault(f"must be one JSON object, got {shown(data)}")
+    kind = data.get("type")
+    if kind not in _TYPES:
+        raise Fault(f"type: must be one of {', '.join(_TYPES)}, got {shown(kind)}; {nearest(str(kind), _TYPES)}")
+    try:
+        line = _LINE.validate_python(data)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        where = ".".join(shown(str(part))[1:-1] for part in found["loc"][1:])
+        if found["type"] == "missing":
+            raise Fault(f"{where}: must be given, got nothing") from None
+        rule = (
+            found["msg"].removeprefix("Value error, ").replace("Input should", "must").replace("String should", "must")
+        )
+        raise Fault(f"{where}: {rule}, got {shown(found['input'])}") from None
+    for name, value, ours in (("trial", line.trial, trial_id), ("attempt", line.attempt, attempt)):
+        if value not in (None, ours):
+            raise Fault(f"{name}: must be the {name} of the config, {ours!r}, got {shown(value)}")
+    if (step := getattr(line, "step", None) or 0) > steps:
+        raise Fault(f"step: must not be beyond the {steps} steps of the run, got {step}")
+    return line
 
 
 class Point(NamedTuple):
@@ -46,239 +182,137 @@ class Point(NamedTuple):
     metrics: Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class Alive:
-    """The trainer works on."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that is whole. A `path` that is not absolute is relative to the trial's folder."""
-
-    step: int
-    path: str
-
-
-@dataclass(frozen=True)
-class Groups:
-    """The groups of the optimizer at a step, as the trainer wrote them."""
-
-    step: int
-    groups: tuple[Mapping[str, Any], ...]
-    changes: Mapping[str, float] | None = None  # name -> RMS of its change by the update of this step
-    batch: str | None = None  # a hash of the batch of this step
-
-
-@dataclass(frozen=True)
-class Forward:
-    """Outputs at the sites of forward multipliers, each with the multiplier and without it."""
-
-    step: int
-    outputs: tuple[Mapping[str, Any], ...]
-
-
-@dataclass(frozen=True)
-class Result:
-    """How the training ended by its own account."""
-
-    status: Literal["finished", "diverged"]
-    step: int | None
-    validation_loss: float | None
-    metrics: Mapping[str, float]
-
-
-Line = Point | Alive | Checkpoint | Groups | Forward | Result
-
-
-def parse_line(text: bytes, *, trial_id: str, attempt: int, steps: int) -> Line:
-    """Return what a line says. Raise Fault if it breaks a rule that can be seen from the line alone."""
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        raise Fault(f"must be one JSON object, got {shown(text.decode(errors='replace'))}") from None
-    if not isinstance(data, dict):
-        raise Fault(f"must be one JSON object, got {shown(data)}")
-    _check_addressee(data, trial_id, attempt)
-    kind = data.get("type")
-    read = _READERS.get(kind) if isinstance(kind, str) else None
-    if read is None:
-        raise Fault(f"type: must be one of {', '.join(_READERS)}, got {shown(kind)}; {nearest(str(kind), _READERS)}")
-    return read(data, steps)
-
-
-def _check_addressee(data: Mapping[str, Any], trial_id: str, attempt: int) -> None:
-    if (trial := data.get("trial", trial_id)) != trial_id:
-        raise Fault(f"trial: must be the trial of the config, {trial_id!r}, got {shown(trial)}")
-    if (number := data.get("attempt", attempt)) != attempt or isinstance(number, bool):
-        raise Fault(f"attempt: must be the attempt of the config, {attempt}, got {shown(number)}")
-    if "time" in data:
-        _number(data, "time")
-
-
-def _report(data: Mapping[str, Any], steps: int) -> Point:
-    rest = _numbers(data, (*_COMMON, "step", "loss"))
-    return Point(_step(data, steps), _number(data, "loss"), rest)
-
-
-def _alive(data: Mapping[str, Any], _: int) -> Alive:
-    return Alive()
-
-
-def _checkpoint(data: Mapping[str, Any], steps: int) -> Checkpoint:
-    path = data.get("path")
-    if not isinstance(path, str) or not path or "\0" in path:
-        raise Fault(f"path: must be the path of a checkpoint, got {shown(path)}")
-    return Checkpoint(_step(data, steps), path)
-
-
-def _groups(data: Mapping[str, Any], steps: int) -> Groups:
-    groups = data.get("groups")
-    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
-        raise Fault(f"groups: must be a list of objects, one per parameter group, got {shown(groups)}")
-    changes, batch = data.get("changes"), data.get("batch")
-    if changes is not None and not isinstance(changes, dict):
-        raise Fault(f"changes: must map a name to the RMS of its change, got {shown(changes)}")
-    if batch is not None and not isinstance(batch, str):
-        raise Fault(f"batch: must be a text, such as a hash, got {shown(batch)}")
-    moved = None if changes is None else {name: _number(changes, name) for name in changes}
-    return Groups(_step(data, steps), tuple(groups), moved, batch)
-
-
-def _forward(data: Mapping[str, Any], steps: int) -> Forward:
-    outputs = data.get("outputs")
-    if not isinstance(outputs, list) or not all(isinstance(each, dict) and "key" in each for each in outputs):
-        raise Fault(f"outputs: must be a list of objects, each with the key of a multiplier, got {shown(outputs)}")
-    return Forward(_step(data, steps), tuple(outputs))
-
-
-def _result(data: Mapping[str, Any], steps: int) -> Result:
-    status = data.get("status")
-    if status not in ("finished", "diverged"):
-        raise Fault(f"status: must be finished or diverged, got {shown(status)}")
-    loss = None if data.get("validation_loss") is None else _number(data, "validation_loss")
-    step = None if data.get("step") is None else _step(data, steps)
-    return Result(status, step, loss, _numbers(data, (*_COMMON, "status", "step", "validation_loss")))
-
-
-_READERS: Mapping[str, Callable[[Mapping[str, Any], int], Line]] = {
-    "report": _report,
-    "alive": _alive,
-    "checkpoint": _checkpoint,
-    "groups": _groups,
-    "forward": _forward,
-    "result": _result,
-}
-
-
-def _step(data: Mapping[str, Any], steps: int) -> int:
-    step = data.get("step")
-    if isinstance(step, float) and step.is_integer():
-        step = int(step)
-    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-        raise Fault(f"step: must be a whole number, 0 or more, got {shown(step)}")
-    if step > steps:
-        raise Fault(f"step: must not be beyond the {steps} steps of the run, got {shown(step)}")
-    return step
-
-
-def _numbers(data: Mapping[str, Any], but: tuple[str, ...]) -> Mapping[str, float]:
-    return {name: _number(data, name) for name in data if name not in but} or _NO_METRICS
-
-
-def _number(data: Mapping[str, Any], name: str) -> float:
-    value = data.get(name)
-    if isinstance(value, str):
-        value = _SPELLED.get(value.strip().lower().removeprefix("+"), value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        got = shown(value) if name in data else "nothing"
-        raise Fault(f"{shown(name)[1:-1]}: must be a number, NaN or Infinity, got {got}")
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-_CHUNK_BYTES = 2**20
 # A file may have so many bytes, and more for each step. A trainer that writes more does not report, it dumps.
-_FILE_BYTES, _STEP_BYTES = 64 * 2**20, 4096
+_FILE_BYTES, _STEP_BYTES, _CHUNK_BYTES = 64 * 2**20, 4096, 2**20
+# Receipts are for a few steps, and the newest checkpoints count. Who writes them at each step fills no memory.
+_MOST = 64
 
 
-class Reader:
-    """Reads what was appended to a report file since the last look. The file may come later.
+class Reports:
+    """What one attempt at a trial has reported, read from its file as it grows. The file may come later.
 
-    The first line that breaks a rule ends the reading: `fault` then names the line, the rule and what was got.
+    The reading ends with a result, with the first line that breaks a rule, or with a loss that is bad: not finite, or
+    blown up. Losses are judged where `before` is given, the points of the attempts before this one.
     """
 
-    def __init__(self, path: Path, *, trial_id: str, attempt: int, steps: int) -> None:
-        self.fault: str | None = None
-        self.num_lines = 0
-        self.path, self._trial_id, self._attempt, self._steps = path, trial_id, attempt, steps
-        self._offset = 0
+    def __init__(
+        self, folder: Path, attempt: int, *, trial_id: str, steps: int, before: Sequence[Point] | None = None
+    ) -> None:
+        self.attempt, self.path = attempt, attempt_folder(folder, attempt) / REPORTS
+        self.points = list[Point]()
+        self.checkpoints = list[Checkpoint]()
+        self.groups = list[Groups]()
+        self.outputs = list[Forward]()
+        self.result: Result | None = None
+        self.divergence: tuple[int, str] | None = None  # the step of a bad loss, and what is bad
+        self.fault: str | None = None  # the line that breaks a rule, the rule, and what was got
+        self._trial_id, self._steps, self._before = trial_id, steps, before
+        self._offset = self._num_lines = 0
         self._torn = b""  # the start of a line whose end has not been written
-        self._last_step: int | None = None
-        self._most_bytes = _FILE_BYTES + _STEP_BYTES * steps
 
-    def read(self) -> Iterator[Line]:
-        """Yield the lines that are whole now, at most a megabyte of them. A torn last line waits for its end."""
-        if self.fault is not None:
-            return
-        for text in self._new_lines():
-            if not text.strip():
-                continue
-            try:
-                yield self._checked(text)
-            except Fault as fault:
-                self.fault = f"{self.path}:{self.num_lines}: {fault}"
-                return
+    @property
+    def is_over(self) -> bool:
+        """Whether no line changes the outcome any more."""
+        return self.result is not None or self.divergence is not None or self.fault is not None
 
     @property
     def has_more(self) -> bool:
-        """Whether there are bytes that were not read."""
-        return self.fault is None and self._size() > self._offset
+        """Whether there are bytes that were not read, and that count."""
+        return not self.is_over and self._size() > self._offset
 
-    def _new_lines(self) -> Iterator[bytes]:
-        size = self._size()
+    def read(self) -> Iterator[Line]:
+        """Take the lines that are whole now, at most a megabyte of them, and yield each."""
+        for text in () if self.is_over else self._new_lines():
+            self._num_lines += 1
+            if text.strip():
+                try:
+                    line = parse_line(text, trial_id=self._trial_id, attempt=self.attempt, steps=self._steps)
+                    self._take(line)
+                except Fault as fault:
+                    self.fault = f"{self.path}:{self._num_lines}: {fault}"
+                    return
+                yield line
+                if self.is_over:
+                    return
+        if len(self._torn) > MAX_LINE_BYTES:
+            rule = f"a line must have at most {MAX_LINE_BYTES / 2**20:g} MiB"
+            start = shown(self._torn[:100].decode(errors="replace"))
+            self.fault = f"{self.path}:{self._num_lines + 1}: {rule}, got more; it starts with {start}"
+
+    def _take(self, line: Line) -> None:
+        match line:
+            case Report(step=step, loss=loss):
+                if self.points and step <= self.points[-1].step:
+                    last = self.points[-1].step
+                    raise Fault(f"step: must be greater than that of the report before, {last}, got {step}")
+                if self._before is not None:
+                    first = next((point.loss for point in (*self._before[:1], *self.points[:1])), loss)
+                    if is_bad(loss, limit := blow_up_limit(first)):
+                        above = f", above {limit:g}, 4 times the first loss" if math.isfinite(loss) else ""
+                        self.divergence = step, f"loss {loss:g} at step {step}{above}"
+                        return
+                self.points.append(Point(step, loss, line.metrics))
+            case Checkpoint():
+                self.checkpoints = [*self.checkpoints[1 - _MOST :], line]
+            case Groups() if len(self.groups) < _MOST:
+                self.groups.append(line)
+            case Forward() if len(self.outputs) < _MOST:
+                self.outputs.append(line)
+            case Result():
+                self.result = line
+
+    def _new_lines(self) -> list[bytes]:
+        size, most = self._size(), _FILE_BYTES + _STEP_BYTES * self._steps
+        chunk = b""
         if size < self._offset:
             self.fault = f"{self.path}: must only grow, got a file that was cut; open it for appending"
-            return
-        if size > self._most_bytes:
-            most = f"{self._most_bytes / 2**20:g} MiB for {self._steps} steps"
-            self.fault = f"{self.path}: must have at most {most}, got more; report fewer numbers"
-            return
-        if size == self._offset:
-            return
-        try:
-            with open_regular(self.path) as file:
-                file.seek(self._offset)
-                chunk = file.read(_CHUNK_BYTES)
-        except OSError as error:
-            if error.errno != errno.ENOENT:
+        elif size > most:
+            self.fault = f"{self.path}: must have at most {most / 2**20:g} MiB for {self._steps} steps, got more"
+        elif size > self._offset:
+            try:
+                with open_regular(self.path) as file:
+                    file.seek(self._offset)
+                    chunk = file.read(_CHUNK_BYTES)
+            except OSError as error:
                 self.fault = f"{self.path}: must be a file that can be read, got: {reason(error)}"
-            return
         self._offset += len(chunk)
         *lines, self._torn = (self._torn + chunk).split(b"\n")
-        for line in lines:
-            self.num_lines += 1
-            yield line
-            if self.fault is not None:
-                return
-        if len(self._torn) > MAX_LINE_BYTES:
-            start = shown(self._torn[:100].decode(errors="replace"))
-            limit = f"a line must have at most {MAX_LINE_BYTES / 2**20:g} MiB"
-            self.fault = f"{self.path}:{self.num_lines + 1}: {limit}, got more; it starts with {start}"
-
-    def _checked(self, text: bytes) -> Line:
-        if len(text) > MAX_LINE_BYTES:
-            raise Fault(f"a line must have at most {MAX_LINE_BYTES / 2**20:g} MiB, got {len(text) / 2**20:.1f} MiB")
-        line = parse_line(text, trial_id=self._trial_id, attempt=self._attempt, steps=self._steps)
-        if isinstance(line, Point):
-            if self._last_step is not None and line.step <= self._last_step:
-                raise Fault(f"step: must be greater than that of the report before, {self._last_step}, got {line.step}")
-            self._last_step = line.step
-        return line
+        return lines
 
     def _size(self) -> int:
         try:
             return os.stat(self.path).st_size
         except OSError:
             return 0
+
+
+def read_attempts(folder: Path, *, trial_id: str, steps: int, before: int = sys.maxsize) -> list[Reports]:
+    """Return what the attempts at a trial before that number have reported, each up to its first bad line."""
+    numbers = (number for number in attempt_numbers(folder) if number < before)
+    found = [Reports(folder, number, trial_id=trial_id, steps=steps) for number in numbers]
+    for each in found:
+        while each.has_more:
+            deque(each.read(), maxlen=0)
+    return found
+
+
+def merged(attempts: Iterable[Reports]) -> tuple[Point, ...]:
+    """Return the points of all attempts by step. A later attempt wins from its first step on."""
+    points: list[Point] = []
+    for each in attempts:
+        if each.points:
+            first = each.points[0].step
+            points = [point for point in points if point.step < first] + each.points
+    return tuple(points)
+
+
+def reached(attempts: Iterable[Reports]) -> int:
+    """Return the latest step of which any attempt has reported a checkpoint; -1 without any."""
+    return max((each.step for one in attempts for each in one.checkpoints), default=-1)
+
+
+def newest_checkpoint(folder: Path, attempts: Iterable[Reports]) -> str | None:
+    """Return the absolute path of the newest checkpoint that still exists, or None. Of one step, the later one wins."""
+    found = [each for one in attempts for each in one.checkpoints]
+    paths = [os.path.join(folder, each.path) for each in sorted(found, key=lambda each: each.step)]
+    return next((path for path in reversed(paths) if os.path.exists(path)), None)

@@ -28,9 +28,8 @@ from hpxfer.receipts.entries import ARMS, FORWARD, GROUPS, INIT, MEASURE, REPEAT
 from hpxfer.receipts.wired import init_digest
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.roles import ROLES
-from hpxfer.trainer.history import merged, read_earlier
-from hpxfer.trainer.job import next_attempt, recipe_of
-from hpxfer.trainer.lines import Groups, Point
+from hpxfer.trainer.job import recipe_of
+from hpxfer.trainer.lines import Groups, Point, merged, read_attempts
 from hpxfer.trial import Trial
 from hpxfer.trial.result import TrialResult
 from hpxfer.trust.trials import AGAIN, ARM, BASE, LARGER, SEED, TWICE
@@ -52,8 +51,7 @@ class Evidence:
     @classmethod
     def read(cls, trial: Trial, result: TrialResult, runs: Path) -> Evidence:
         """Return the evidence in the folder of a trial."""
-        folder = runs / trial.id
-        attempts = read_earlier(folder, next_attempt(folder), trial_id=trial.id, steps=trial.setting.steps)
+        attempts = read_attempts(runs / trial.id, trial_id=trial.id, steps=trial.setting.steps)
         return cls(
             trial=trial,
             result=result,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from trainer_jobs import QUICK, Run, Runner, to_the_end
 
-from hpxfer.trainer import Timeouts, follow
+from hpxfer.spec.own import TimeoutsSpec
+from hpxfer.trainer import follow
 
 HANG = "time.sleep(600)"
 # Half of a hang. A time-out and the kill take seconds, and a busy machine adds what it adds.
@@ -64,15 +65,15 @@ STUCK = "import faulthandler\nfaulthandler.register(signal.SIGUSR1)\ndef stuck()
 @pytest.mark.parametrize(
     ("program", "timeouts", "words"),
     [
-        (FIRST + HANG, Timeouts(start_s=300.0, silence_s=1.0), "no line for silence_s, 1 s"),
-        ("while True: say(type='alive'); time.sleep(0.1)", Timeouts(wall_s=1.0), "longer than wall_s, 1 s"),
-        ("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HANG, Timeouts(start_s=1.0), "start_s"),
+        (FIRST + HANG, TimeoutsSpec(start_s=300.0, silence_s=1.0), "no line for silence_s, 1 s"),
+        ("while True: say(type='alive'); time.sleep(0.1)", TimeoutsSpec(wall_s=1.0), "longer than wall_s, 1 s"),
+        ("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HANG, TimeoutsSpec(start_s=1.0), "start_s"),
         slow("print('waiting for data', flush=True)\n" + HANG, QUICK, "no line within start_s, 5 s|waiting for data"),
         slow(STUCK, QUICK, "in stuck"),
         slow("while True: os.write(1, b'x' * 2**20)", QUICK, "start_s|xxx"),
     ],
 )
-def test_it_hangs(runner: Runner, program: str, timeouts: Timeouts, words: str) -> None:
+def test_it_hangs(runner: Runner, program: str, timeouts: TimeoutsSpec, words: str) -> None:
     run = runner.run(program, timeouts=timeouts)
     failed(run, "timeout", *words.split("|"))
     assert [point.step for point in run.ending.points] == ([0] if program.startswith("report") else [])
@@ -84,7 +85,7 @@ def test_it_hangs(runner: Runner, program: str, timeouts: Timeouts, words: str) 
         ("step 1 loss 3.2", ":1: must be one JSON object, got 'step 1"),
         ('{"step": 1, "loss": 3.2}', "type: must be one of report, alive"),
         ('{"type": "reprot", "step": 1, "loss": 3.2}', "did you mean 'report'?"),
-        ('{"type": "report", "step": 1}', "loss: must be a number, NaN or Infinity, got nothing"),
+        ('{"type": "report", "step": 1}', "loss: must be given"),
         ('{"type": "report", "step": 1, "loss": 1, "lr": "1e-3"}', "lr: must be a number"),
         ('{"type": "report", "step": 4, "loss": 3.2}', "must not be beyond the 3 steps"),
         ('{"type": "report", "step": 1, "loss": 3, "trial": "t2"}', "must be the trial of the config, 't1', got 't2'"),
@@ -120,7 +121,7 @@ for second in range(200):
 os.write({pipe}, b"the end")
 for step in range(3): report(step, 3.0)
 """
-    run = runner.run(program, timeouts=Timeouts(start_s=SOON_S))
+    run = runner.run(program, timeouts=TimeoutsSpec(start_s=SOON_S))
     assert run.ending.status == "finished", run.ending.message
     log = (runner.folder / "attempt-1" / {1: "stdout", 2: "stderr"}[pipe]).read_bytes()
     assert len(log) < 2**20 + 100

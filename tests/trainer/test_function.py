@@ -13,13 +13,13 @@ import torch
 from trainer_jobs import Run, Runner
 
 import hpxfer
-from hpxfer.trainer import Timeouts
+from hpxfer.spec.own import TimeoutsSpec
 from hpxfer.trainer.function import load_function, main
 from hpxfer.trainer.user_trial import TrialRecipe
 
 ROOT = Path(__file__).parents[2]
 BASE = {"width": 32, "depth": 2, "head_dim": 16, "num_experts": 4, "num_active": 1, "expert_width": 32}
-SLOW = Timeouts(start_s=300.0, silence_s=300.0)
+SLOW = TimeoutsSpec(start_s=300.0, silence_s=300.0)
 
 
 def run(runner: Runner, body: str, *launcher: str, entry: str = "mine:train", **given: Any) -> Run:
@@ -59,7 +59,7 @@ def train(trial):
     assert (ending.status, ending.validation_loss, ending.metrics) == ("finished", 0.125, {"accuracy": 1.0})
     assert [point.loss for point in ending.points] == [0.5, 0.25, 0.5 / 3]
     assert ending.points[0].metrics == {"lr": 0.25}
-    assert ending.groups[0].groups == ({"names": ["a"], "lr": 0.1},)
+    assert ending.groups[0].groups == [{"names": ["a"], "lr": 0.1}]
     assert log(runner, "stdout") == "{'width': 64} {'lr': 0.5} {'data': 'x'} 7 0 1 None None\n"
 
 
@@ -143,7 +143,7 @@ def test_a_config_of_another_contract(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.slow
 def test_a_function_that_hangs_says_where(runner: Runner) -> None:
     body = "import time\ndef stuck(): time.sleep(600)\ndef train(trial):\n    trial.report(0, 1.0)\n    stuck()"
-    ending = run(runner, body, timeouts=Timeouts(start_s=300.0, silence_s=5.0)).ending
+    ending = run(runner, body, timeouts=TimeoutsSpec(start_s=300.0, silence_s=5.0)).ending
     assert ending.kind == "timeout"
     assert "in stuck" in ending.message
 

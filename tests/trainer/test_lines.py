@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpxfer.trainer.history import Reported, merged, newest_checkpoint, reached, read_earlier
 from hpxfer.trainer.lines import (
     MAX_LINE_BYTES,
     Alive,
@@ -21,9 +20,14 @@ from hpxfer.trainer.lines import (
     Groups,
     Line,
     Point,
-    Reader,
+    Report,
+    Reports,
     Result,
+    merged,
+    newest_checkpoint,
     parse_line,
+    reached,
+    read_attempts,
 )
 
 JSON = st.recursive(
@@ -41,7 +45,7 @@ def parse(data: object) -> Line:
 @given(st.integers(0, 10), NUMBERS, st.dictionaries(st.text().map("m_".__add__), NUMBERS))
 def test_a_report_reads_back(step: int, loss: float, metrics: dict[str, float]) -> None:
     point = parse({"type": "report", "step": step, "loss": loss, **metrics, "trial": "t1", "attempt": 2, "time": 1.5})
-    assert isinstance(point, Point)
+    assert isinstance(point, Report)
     assert point.step == step
     for got, given_ in [(point.loss, loss), *((point.metrics[name], metrics[name]) for name in metrics)]:
         assert isinstance(got, float)
@@ -58,7 +62,7 @@ def test_a_report_reads_back(step: int, loss: float, metrics: dict[str, float]) 
 )
 def test_numbers_that_are_not_finite_may_be_text(spelled: str, value: float) -> None:
     point = parse({"type": "report", "step": 0, "loss": spelled})
-    assert isinstance(point, Point)
+    assert isinstance(point, Report)
     assert point.loss == value or (math.isnan(point.loss) and math.isnan(value))
 
 
@@ -79,11 +83,12 @@ def test_a_step_is_a_whole_number_of_the_run_and_a_checkpoint_has_a_path(
 
 def test_the_other_lines() -> None:
     assert parse({"type": "alive"}) == Alive()
-    assert parse({"type": "checkpoint", "step": 3.0, "path": "ckpt/3"}) == Checkpoint(3, "ckpt/3")
-    assert parse({"type": "groups", "step": 1, "groups": [{"lr": 1}]}) == Groups(1, ({"lr": 1},))
-    assert parse({"type": "result", "status": "diverged", "step": 4}) == Result("diverged", 4, None, {})
-    line = {"type": "result", "status": "finished", "validation_loss": 2, "accuracy": 0.5}
-    assert parse(line) == Result("finished", None, 2.0, {"accuracy": 0.5})
+    assert parse({"type": "checkpoint", "step": 3.0, "path": "ckpt/3"}) == Checkpoint(step=3, path="ckpt/3")
+    assert parse({"type": "groups", "step": 1, "groups": [{"lr": 1}]}) == Groups(step=1, groups=[{"lr": 1}])
+    assert parse({"type": "result", "status": "diverged", "step": 4}) == Result(status="diverged", step=4)
+    found = parse({"type": "result", "status": "finished", "validation_loss": 2, "accuracy": 0.5})
+    assert isinstance(found, Result)
+    assert (found.validation_loss, found.metrics) == (2.0, {"accuracy": 0.5})
 
 
 @given(st.binary() | JSON.map(lambda data: json.dumps(data).encode()))
@@ -106,13 +111,19 @@ def test_any_content_is_a_line_or_a_fault(kind: str, content: dict[str, object])
         assert "must" in str(line)
         assert len(str(line)) < 500
     else:
-        assert isinstance(line, Point | Alive | Checkpoint | Groups | Result)
         assert content.get("trial", "t1") == "t1"
         assert content.get("attempt", 2) == 2
 
 
-def reader_of(path: Path, steps: int = 1000) -> Reader:
-    return Reader(path, trial_id="t1", attempt=1, steps=steps)
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The report file of an attempt 1."""
+    (tmp_path / "attempt-1").mkdir()
+    return tmp_path / "attempt-1" / "reports.jsonl"
+
+
+def reports_of(path: Path) -> Reports:
+    return Reports(path.parents[1], 1, trial_id="t1", steps=1000)
 
 
 def report_line(step: int) -> bytes:
@@ -125,88 +136,86 @@ def report_line(step: int) -> bytes:
     st.lists(st.integers(1, 60), max_size=30),
     st.binary(max_size=20).filter(lambda b: b"\n" not in b),
 )
-def test_pieces_make_no_difference(tmp_path: Path, num_lines: int, cuts: list[int], torn: bytes) -> None:
-    path = tmp_path / "reports.jsonl"
+def test_pieces_make_no_difference(path: Path, num_lines: int, cuts: list[int], torn: bytes) -> None:
     path.unlink(missing_ok=True)
     data = b"".join(report_line(step) + b"\r\n\n" for step in range(num_lines)) + torn
-    reader, lines = reader_of(path), list(reader_of(path).read())
+    reports, lines = reports_of(path), list(reports_of(path).read())
     with path.open("ab") as file:
         for size in [*cuts, len(data)]:
             file.write(data[:size])
             file.flush()
             data = data[size:]
-            lines += reader.read()
-    assert [line.step for line in lines if isinstance(line, Point)] == list(range(num_lines))
-    assert reader.fault is None
-    assert not reader.has_more
+            lines += reports.read()
+    assert [line.step for line in lines if isinstance(line, Report)] == list(range(num_lines))
+    assert [point.step for point in reports.points] == list(range(num_lines))
+    assert reports.fault is None
+    assert not reports.has_more
 
 
-def test_a_fault_ends_the_reading(tmp_path: Path) -> None:
-    path = tmp_path / "reports.jsonl"
+def test_a_fault_ends_the_reading(path: Path) -> None:
+    assert (list(reports_of(path).read()), reports_of(path).fault) == ([], None)  # not yet there
     path.write_bytes(report_line(0) + b"\nhello\n" + report_line(1) + b"\n")
-    reader = reader_of(path)
-    assert len(list(reader.read())) == 1
-    assert str(reader.fault).startswith(f"{path}:2: must be one JSON object")
-    assert list(reader.read()) == []
+    reports = reports_of(path)
+    assert len(list(reports.read())) == 1
+    assert str(reports.fault).startswith(f"{path}:2: must be one JSON object")
+    assert list(reports.read()) == []
     path.write_bytes(report_line(0) + b"\n")
-    reader = reader_of(path)
-    assert len(list(reader.read())) == 1
+    reports = reports_of(path)
+    assert len(list(reports.read())) == 1
     path.write_bytes(b"")  # it was cut
-    assert list(reader.read()) == []
-    assert "open it for appending" in str(reader.fault)
+    assert list(reports.read()) == []
+    assert "open it for appending" in str(reports.fault)
     with path.open("wb") as file:
         file.truncate(2**40)
-    reader = reader_of(path)
-    assert list(reader.read()) == []
-    assert "must have at most 67.9062 MiB for 1000 steps" in str(reader.fault)
-    absent = reader_of(tmp_path / "gone")
-    assert (list(absent.read()), absent.fault) == ([], None)
+    reports = reports_of(path)
+    assert list(reports.read()) == []
+    assert "must have at most 67.9062 MiB for 1000 steps" in str(reports.fault)
 
 
-def all_of(reader: Reader) -> tuple[int, int]:
-    """Return how many lines a reader has, and how much memory reading took at most."""
+def all_of(reports: Reports) -> tuple[int, int]:
+    """Return how many lines reports have, and how much memory reading took at most."""
     tracemalloc.start()
     count = 0
-    while reader.has_more:
-        count += sum(1 for _ in reader.read())
+    while reports.has_more:
+        count += sum(1 for _ in reports.read())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return count, peak
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_a_line_of_absurd_size(tmp_path: Path, end: bytes) -> None:
-    path = tmp_path / "reports.jsonl"
+def test_a_line_of_absurd_size(path: Path, end: bytes) -> None:
     path.write_bytes(report_line(0) + b"\n" + b"x" * (MAX_LINE_BYTES + 2**20) + end)
-    reader = reader_of(path)
-    count, peak = all_of(reader)
+    reports = reports_of(path)
+    count, peak = all_of(reports)
     assert count == 1
     assert peak < 5 * MAX_LINE_BYTES
-    assert reader.fault is not None
-    assert "reports.jsonl:2: a line must have at most 4 MiB" in reader.fault or "must be one JSON" in reader.fault
+    assert "reports.jsonl:2: a line must have at most 4 MiB" in str(reports.fault)
 
 
-def test_many_short_lines_take_little_memory(tmp_path: Path) -> None:
-    path = tmp_path / "reports.jsonl"
-    path.write_bytes(b'{"type": "alive"}\n' * 50_000)
-    count, peak = all_of(reader_of(path))
-    assert count == 50_000
+def test_many_lines_take_little_memory(path: Path) -> None:
+    path.write_bytes(b'{"type": "alive"}\n' * 50_000 + b'{"type": "groups", "step": 1, "groups": []}\n' * 1000)
+    reports = reports_of(path)
+    count, peak = all_of(reports)
+    assert count == 51_000
     assert peak < 16 * 2**20
-    told = Reported(1)
-    for step in range(1000):
-        told.add(Groups(step, ()))
-    assert len(told.groups) < 100  # receipts neither
+    assert len(reports.groups) < 100
 
 
 STEPS = st.sets(st.integers(0, 20)).map(sorted)
 
 
+def reported(tmp_path: Path, points: list[Point] | None = None, *checkpoints: tuple[int, str]) -> Reports:
+    """Return what an attempt has reported, without a file."""
+    found = Reports(tmp_path, 1, trial_id="t1", steps=30)
+    found.points = points or []
+    found.checkpoints = [Checkpoint(step=step, path=path) for step, path in checkpoints]
+    return found
+
+
 @given(st.lists(STEPS, max_size=5))
 def test_a_later_attempt_wins_from_its_first_step_on(attempts: list[list[int]]) -> None:
-    told = [
-        Reported(number, points=[Point(step, float(number), {}) for step in steps])
-        for number, steps in enumerate(attempts)
-    ]
+    told = [reported(Path(), [Point(step, float(at), {}) for step in steps]) for at, steps in enumerate(attempts)]
     points = merged(told)
     assert [point.step for point in points] == sorted({point.step for point in points})
     # By steps instead of by attempts: a step is that of the last attempt that has it, unless a later one began before.
@@ -221,14 +230,14 @@ def test_the_newest_checkpoint_that_exists(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).touch()
     told = [
-        Reported(1, checkpoints=[Checkpoint(1, "a"), Checkpoint(2, str(tmp_path / "b")), Checkpoint(3, "gone")]),
-        Reported(2, checkpoints=[Checkpoint(1, "a")]),
+        reported(tmp_path, None, (1, "a"), (2, str(tmp_path / "b")), (3, "gone")),
+        reported(tmp_path, None, (1, "a")),
     ]
-    assert newest_checkpoint(tmp_path, told) == (2, str(tmp_path / "b"))
-    assert newest_checkpoint(tmp_path, told[1:]) == (1, str(tmp_path / "a"))
+    assert newest_checkpoint(tmp_path, told) == str(tmp_path / "b")
+    assert newest_checkpoint(tmp_path, told[1:]) == str(tmp_path / "a")
     assert newest_checkpoint(tmp_path, []) is None
-    told = [Reported(1, checkpoints=[Checkpoint(1, "a")]), Reported(2, checkpoints=[Checkpoint(1, "b")])]
-    assert newest_checkpoint(tmp_path, told) == (1, str(tmp_path / "b"))  # of two of a step, the later
+    told = [reported(tmp_path, None, (1, "a")), reported(tmp_path, None, (1, "b"))]
+    assert newest_checkpoint(tmp_path, told) == str(tmp_path / "b")  # of two of a step, the later
 
 
 def test_earlier_attempts_are_read_up_to_their_first_bad_line(tmp_path: Path) -> None:
@@ -241,15 +250,15 @@ def test_earlier_attempts_are_read_up_to_their_first_bad_line(tmp_path: Path) ->
         (tmp_path / f"attempt-{number}").mkdir()
         (tmp_path / f"attempt-{number}" / "reports.jsonl").write_text(text)
     (tmp_path / "attempt-x").mkdir()
-    told = read_earlier(tmp_path, 11, trial_id="t1", steps=5)
+    told = read_attempts(tmp_path, trial_id="t1", steps=5, before=11)
     assert [(each.attempt, len(each.points)) for each in told] == [(1, 3), (2, 1), (10, 3)]
 
 
 def test_what_was_reached_is_the_latest_checkpoint_of_any_attempt(tmp_path: Path) -> None:
-    assert reached(tmp_path / "none", trial_id="t", steps=9) == -1
+    assert reached(read_attempts(tmp_path / "none", trial_id="t", steps=9)) == -1
     for attempt, steps in ((1, [2, 5]), (2, [3])):
         folder = tmp_path / f"attempt-{attempt}"
         folder.mkdir()
         lines = [json.dumps({"type": "checkpoint", "step": step, "path": "gone"}) for step in steps]
         (folder / "reports.jsonl").write_text("\n".join([*lines, '{"type": "checkpoint", "step": 9']))
-    assert reached(tmp_path, trial_id="t", steps=9) == 5
+    assert reached(read_attempts(tmp_path, trial_id="t", steps=9)) == 5

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from trainer_jobs import PROLOGUE, Runner, tagged, to_the_end, wait_until
 
-from hpxfer.trainer import Timeouts, follow
+from hpxfer.spec.own import TimeoutsSpec
+from hpxfer.trainer import follow
 from hpxfer.trainer.supervisor import HALF_BYTES, Log, descendants, parents
 
-SLOW = Timeouts(start_s=300.0, silence_s=300.0)
+SLOW = TimeoutsSpec(start_s=300.0, silence_s=300.0)
 # Two ranks. Those that train on ignore SIGTERM.
 RANK = """
 import json, os, signal, sys, time
@@ -46,7 +47,7 @@ def rank(tmp_path: Path) -> str:
 @pytest.mark.slow
 def test_ranks_of_torchrun_are_killed(runner: Runner, rank: str) -> None:
     following = follow(runner.job([*TORCHRUN, rank], timeouts=SLOW), stop=lambda: False)
-    assert next(following).step == 0
+    assert next(following)[-1].step == 0
     processes = runner.alive
     sessions = {os.getsid(pid) for pid in processes}
     assert len(processes) >= 3  # torchrun and two ranks
@@ -102,7 +103,7 @@ job = Job(argv=tuple(argv), folder=folder, trial_id="t1", steps=3, config={}, cw
 for seen in follow(job, stop=lambda: False):
     if os.environ.get("FORKS") and not os.fork():
         time.sleep(600)
-    print(seen.step, flush=True)
+    print(seen[-1].step, flush=True)
 """
 
 
@@ -190,19 +191,18 @@ def test_a_log_keeps_its_start_and_its_end(tmp_path: Path, sizes: list[int]) -> 
         assert kept == data[:HALF_BYTES] + f"\n... {left_out} bytes left out ...\n".encode() + data[-HALF_BYTES:]
 
 
-def test_descendants_are_found_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_descendants_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on macOS, where `ps` is asked."""
     if not Path("/bin/ps").exists():
         pytest.skip("this system has no ps")
-    from hpxfer.trainer import supervisor
-
     child = subprocess.Popen(["sh", "-c", "sleep 600 & wait"])
     try:
         wait_until(lambda: len(descendants(child.pid)) == 1)
         known = descendants(os.getpid())
-        monkeypatch.setattr(supervisor, "PROC", tmp_path)
+        monkeypatch.setattr(sys, "platform", "darwin")
         assert set(known) <= set(descendants(os.getpid()))
     finally:
+        monkeypatch.undo()
         for pid in [*descendants(child.pid), child.pid]:
             os.kill(pid, signal.SIGKILL)
         child.wait()

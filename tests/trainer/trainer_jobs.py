@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpxfer.trainer import Ending, Job, Point, Seen, Timeouts, follow
+from hpxfer.spec.own import TimeoutsSpec
+from hpxfer.trainer import Ending, Job, Point, follow
 
 # What every small program starts with: `say(type=..., ...)` writes a line.
 PROLOGUE = """
@@ -23,8 +24,8 @@ def report(step, loss):
     say(type="report", step=step, loss=loss)
 """
 TAG = "HPXFER_TEST_TAG"
-QUICK = Timeouts(start_s=5.0, silence_s=5.0)  # of programs that exceed it, but for what they do first
-PATIENT = Timeouts(start_s=300.0, silence_s=300.0)  # of all others, which a busy machine starts slowly
+QUICK = TimeoutsSpec(start_s=5.0, silence_s=5.0)  # of programs that exceed it, but for what they do first
+PATIENT = TimeoutsSpec(start_s=300.0, silence_s=300.0)  # of all others, which a busy machine starts slowly
 
 
 @dataclass
@@ -32,12 +33,12 @@ class Run:
     """One trial that was run to its end."""
 
     ending: Ending
-    seen: list[Seen]
+    seen: list[tuple[Point, ...]]
     took_s: float
 
     @property
     def points(self) -> list[Point]:
-        return [point for each in self.seen for point in each.points]
+        return [point for each in self.seen for point in each]
 
 
 @dataclass
@@ -68,7 +69,9 @@ class Runner:
         return [pid for tag in self.tags for pid in tagged(tag)]
 
 
-def to_the_end(following: Generator[Seen, None, Ending]) -> tuple[list[Seen], Ending]:
+def to_the_end(
+    following: Generator[tuple[Point, ...], None, Ending],
+) -> tuple[list[tuple[Point, ...]], Ending]:
     """Return what is yielded from now on, and how the attempt ended."""
     seen = []
     while True:
