@@ -15,7 +15,7 @@ from hpxfer.host.output import aligned
 from hpxfer.progress.file import FILE as PROGRESS_FILE
 from hpxfer.progress.watch import view_now
 from hpxfer.results import MISSING, Results, load_results
-from hpxfer.storage.lease_file import LEASE_FILE
+from hpxfer.storage.lease import LEASE_FILE
 from hpxfer.store import SWEEP_FILE
 from hpxfer.store.location import location_at
 

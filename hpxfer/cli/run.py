@@ -163,7 +163,7 @@ def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
     job.location.push()
     # On an object store the figures are in the page alone: folders are not copied there.
     new = [path for path in (*found.files, *recipe) if path.is_file() or not job.location.is_remote]
-    names = [job.location.name_of(path) for path in (*_tables(outcome), *new)]
+    names = [str(path) for path in (*_tables(outcome), *new)]
     # Of this sweep: the store may hold failures of cells that an edit has since removed.
     trials = outcome.trials[outcome.trials["trial_id"].isin(outcome.cells["trial_id"])]
     failed = trials[trials["status"] == "failed"]
@@ -203,7 +203,7 @@ def _tables(outcome: Results) -> list[Path]:
     """Return the Parquet files that hold the results, without those in the folder that were passed over."""
     from hpxfer.store.parquet import list_parts
 
-    files = [file for part in list_parts(outcome.folder).parts for file in (part.trials, part.curves)]
+    files = [file for part in list_parts(outcome.folder) for file in (part.trials, part.curves)]
     return [file for file in files if file and not any(text.startswith(f"{file}: ") for text in outcome.problems)]
 
 

@@ -12,7 +12,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -26,19 +26,18 @@ _LOCK_POLL_S = 0.005
 # So many bytes that a full disk refuses them.
 _PROBE = bytes(2**12)
 # What `half_written` makes of a name: the machine and the process stand in it.
-_HALF_WRITTEN = re.compile(r".+\.(?P<machine>on-[0-9a-f]{8})\.(?P<pid>\d+)(\.[0-9a-f]{8})?\.tmp", re.DOTALL)
-# No text that people write or that hpxfer stores is as long.
+_HALF_WRITTEN = re.compile(r".+\.(?P<machine>on-[0-9a-f]{8})\.(?P<pid>\d+)\.tmp", re.DOTALL)
+# No text that people write or that hpxfer stores is as long, and no file of JSON lines.
 MAX_TEXT_BYTES = 32 * 2**20
-# What the system says of a path or of its disk: what either must be, and what helps.
-_NAME = "or name another path"
+MAX_LINES_BYTES = 2**28
+# What the system says of a path or of its disk, and what either must be.
 _REFUSALS = {
-    **dict.fromkeys((errno.EACCES, errno.EPERM), ("open to this user", f"change its permissions, {_NAME}")),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ("on a disk with room", f"make room, {_NAME}")),
-    **dict.fromkeys((errno.EIO, errno.ESTALE), ("on a disk that answers", f"try again, {_NAME}")),
-    errno.EROFS: ("on a disk that can be written", f"mount it so, {_NAME}"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "open to this user"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "on a disk with room"),
+    **dict.fromkeys((errno.EIO, errno.ESTALE), "on a disk that answers"),
+    errno.EROFS: "on a disk that can be written",
     **dict.fromkeys(
-        (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
-        ("a path that can be used", "name another path"),
+        (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "a path that can be used"
     ),
 }
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -92,7 +91,8 @@ def write_files(writers: Mapping[Path, Callable[[IO[bytes]], object]]) -> None:
         for path, write in writers.items():
             with _named(path), open(temporary[path], "wb") as file:
                 write(file)
-                _to_disk(file)
+                file.flush()
+                os.fsync(file.fileno())
         for path, written in temporary.items():
             with _named(path):
                 os.replace(written, path)
@@ -131,19 +131,17 @@ def path_problem(error: OSError) -> str | None:
     """Return in a sentence why the system refuses a path, or None if it says nothing of a path."""
     if error.filename is None or error.errno not in _REFUSALS:
         return None
-    path, (rule, fix) = Path(os.fsdecode(error.filename)), _REFUSALS[error.errno]
-    closed = next((folder for folder in reversed(path.parents) if not _can_enter(folder)), path)
-    return f"{closed}: must be {rule}, got {shown(reason(error))}; {fix}"
+    path = Path(os.fsdecode(error.filename))
+    closed = next(filter(_is_closed, reversed(path.parents)), path)
+    return f"{closed}: must be {_REFUSALS[error.errno]}, got {shown(reason(error))}"
 
 
-def _can_enter(folder: Path) -> bool:
+def _is_closed(folder: Path) -> bool:
     try:
         os.stat(f"{folder}/.")
-    except PermissionError:
-        return False
-    except OSError:
-        pass
-    return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
 
 
 def require_reachable(path: str, closed: OSError | None = None) -> None:
@@ -197,7 +195,29 @@ def prove_writable(folder: Path) -> None:
     """Raise OSError unless a file can be written to the folder and reaches the disk."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(_PROBE)
-        _to_disk(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class NoLocks(OSError):
+    """The file system has no locks, or has them no more."""
+
+
+def wait_for_lock(handle: int, kind: int, wait_s: float) -> None:
+    """Lock an open file, as `fcntl.LOCK_EX` or `LOCK_SH`.
+
+    Raise BlockingIOError if another process holds the lock all the time, and NoLocks if there are none.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+        except OSError as error:
+            raise NoLocks(error.errno, error.strerror or str(error)) from None
+        time.sleep(_LOCK_POLL_S)
 
 
 @contextmanager
@@ -207,37 +227,28 @@ def locked(folder: Path, *, exclusive: bool) -> Iterator[OSError | None]:
     A file system without locks is used without one, because only the driver writes anyway; its error is yielded.
     Raises HpxferError if another process holds the lock for LOCK_WAIT_S: it was stopped during a write.
     """
-    with ExitStack() as stack:
-        refused = None
-        try:
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            stack.callback(os.close, handle)
-            _lock(folder, handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-            # Closing the handle is not enough: a process that was forked meanwhile holds a copy of it.
-            stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)
-        except OSError as error:
-            refused = error
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        yield error
+        return
+    refused = None
+    try:
+        wait_for_lock(handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, LOCK_WAIT_S)
+    except BlockingIOError:
+        os.close(handle)
+        raise HpxferError(
+            f"{folder}: must be free to write, got a lock that another process has held for {LOCK_WAIT_S:g} s; resume "
+            "that process if it was suspended, or end it, then try again"
+        ) from None
+    except NoLocks as error:
+        refused = error
+    try:
         yield refused
-
-
-def _lock(folder: Path, handle: int, kind: int) -> None:
-    deadline = time.monotonic() + LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(handle, kind | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise HpxferError(
-                    f"{folder}: must be free to write, got a lock that another process has held for {LOCK_WAIT_S:g} s; "
-                    f"resume that process if it was suspended, or end it, then try again"
-                ) from None
-        time.sleep(_LOCK_POLL_S)
-
-
-def _to_disk(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+    finally:
+        if refused is None:  # closing is not enough: a process that was forked meanwhile holds a copy of the handle
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
 
 
 def sync_folder(folder: Path) -> None:
@@ -252,10 +263,8 @@ def sync_folder(folder: Path) -> None:
 
 def make_folder(folder: Path, what: str, option: str = "--output") -> None:
     """Make the folder of a thing, such as "check". Raise HpxferError as `write_folder` does if it cannot be made."""
-    try:
+    with _writing(folder, what, option):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _not_written(folder, what, option, error) from None
 
 
 def write_folder(
@@ -265,27 +274,27 @@ def write_folder(
 
     The message names the thing and the option by which the user chooses the folder.
     """
-    try:
+    with _writing(folder, what, option):
         for parent in {path.parent for path in writers}:
             parent.mkdir(parents=True, exist_ok=True)
         write_files(writers)
-    except OSError as error:
-        raise _not_written(folder, what, option, error) from None
     return list(writers)
+
+
+@contextmanager
+def _writing(folder: Path, what: str, option: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or folder
+        raise HpxferError(
+            f"{where}: the {what} cannot be written: {reason(error)}; choose another folder with {option}"
+        ) from None
 
 
 def text_writer(text: str) -> Callable[[IO[bytes]], object]:
     """Return what writes a text and a line end."""
     return lambda file: file.write(f"{text}\n".encode())
-
-
-def _not_written(folder: Path, what: str, option: str, error: OSError) -> HpxferError:
-    where = error.filename or folder
-    return HpxferError(f"{where}: the {what} cannot be written: {reason(error)}; choose another folder with {option}")
-
-
-# What a benchmark writes in a year is far below this.
-MAX_FILE_BYTES = 2**28
 
 
 def append_line(path: Path, data: Mapping[str, Any]) -> None:
@@ -302,31 +311,8 @@ def require_appendable(path: Path) -> None:
     _append(path, "")
 
 
-def json_lines(path: Path, what: str = "a JSON line") -> Iterator[tuple[int, Any]]:
-    """Yield (number, data) of every line of a file. Raise HpxferError for a line that is no JSON.
-
-    A last line without an end is left out if it is no JSON: its writer was killed.
-    """
-    try:
-        text = read_text(path, MAX_FILE_BYTES)
-    except OSError as error:
-        raise HpxferError(f"{path}: cannot be read: {reason(error)}; name a file of JSON lines") from None
-    except UnicodeDecodeError as error:
-        raise HpxferError(f"{path}: must be text in UTF-8, got {error.reason}; name a file of JSON lines") from None
-    lines = text.split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            yield number, json.loads(line)
-        except (ValueError, RecursionError) as error:
-            if number == len(lines):
-                return
-            raise HpxferError(f"{path}:{number}: must be {what}, got {error}; remove the line") from None
-
-
 def _append(path: Path, text: str) -> None:
-    try:
+    with _writing(path.parent, "line", "--output"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab+") as file:
             if text and file.tell():
@@ -335,5 +321,23 @@ def _append(path: Path, text: str) -> None:
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
-        raise HpxferError(f"{path.parent}: cannot be written: {reason(error)}; choose another --output") from None
+
+
+def json_lines(path: Path, what: str = "a JSON line") -> Iterator[tuple[int, Any]]:
+    """Yield (number, data) of every line of a file. Raise HpxferError for a line that is no JSON.
+
+    A last line without an end is left out if it is no JSON: its writer was killed.
+    """
+    try:
+        lines = read_text(path, MAX_LINES_BYTES).split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = reason(error) if isinstance(error, OSError) else error.reason
+        raise HpxferError(f"{path}: must be a file of JSON lines, got {why}") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                yield number, json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if number == len(lines):
+                return
+            raise HpxferError(f"{path}:{number}: must be {what}, got {error}") from None

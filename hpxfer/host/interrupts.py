@@ -31,7 +31,7 @@ class Interrupts:
         self._last: int | None = None  # the last signal that came
 
     def handle(self, signal_number: int, _: FrameType | None) -> None:
-        """Handle a signal: raise Interrupted, or remember the first signal until the `deferred` block ends."""
+        """Raise Interrupted, or remember the first signal until the `deferred` block ends."""
         self._last = signal_number
         if not self._deferring:
             raise Interrupted(signal_number)

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
-# Processes of this host: which process a number means, and whether it has ended.
-#
-# Linux is asked through /proc, any other system through psutil.
-
 _PROC = Path("/proc")
 # States of a process that has ended while its parent has not asked for its exit code.
 _ENDED = (b"Z", b"X", b"x")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessInfo:
-    """A process that can be seen from here."""
-
-    has_ended: bool
-    started: str | None  # on Linux in clock ticks since the boot, elsewhere in seconds
 
 
 def machine_id() -> str | None:
@@ -44,46 +30,45 @@ def machine_id() -> str | None:
 
 
 def process_started(pid: int) -> str | None:
-    """Return when a process started. Number and start together name one process only, as numbers are reused.
+    """Return when a process started: on Linux in clock ticks since the boot, elsewhere in seconds.
 
-    Return None if the process has ended, or cannot be seen.
+    Number and start together name one process only, as numbers are reused. Return None if the process has ended, or
+    cannot be seen.
     """
-    found = _info(pid)
-    return None if found is None or found.has_ended else found.started
+    has_ended, started = _process(pid) or (True, None)
+    return None if has_ended else started
 
 
 def process_is_gone(pid: int, started: str | None) -> bool:
     """Return whether the process with this number that started at this time has ended."""
-    found = _info(pid)
-    if found is not None:
-        return found.has_ended or (started is not None and found.started != started)
+    if (found := _process(pid)) is not None:
+        return found[0] or (started is not None and found[1] != started)
     # It has ended, or the system shows each user only his own processes.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except (PermissionError, OverflowError):
-        return False
+        pass
     return False
 
 
-def _info(pid: int) -> ProcessInfo | None:
-    """Return what can be seen of a process. Return None if it cannot be seen."""
-    if not (_PROC / "self").exists():
-        return _info_by_psutil(pid)
-    try:
-        stat = (_PROC / str(pid) / "stat").read_bytes()
-    except OSError:
-        return None
-    # The name, in parentheses, may hold anything: the fields are counted from behind it.
-    state, *rest = stat.rpartition(b")")[2].split()
-    return ProcessInfo(has_ended=state in _ENDED, started=rest[18].decode())
+def _process(pid: int) -> tuple[bool, str] | None:
+    """Return whether a process has ended and when it started. Return None if it cannot be seen.
 
-
-def _info_by_psutil(pid: int) -> ProcessInfo | None:
+    On Linux psutil counts from the time of day at the boot, which moves with the clock. So /proc is asked there.
+    """
+    if (_PROC / "self").exists():
+        try:
+            stat = (_PROC / str(pid) / "stat").read_bytes()
+        except OSError:
+            return None
+        # The name, in parentheses, may hold anything: the fields are counted from behind it.
+        state, *rest = stat.rpartition(b")")[2].split()
+        return state in _ENDED, rest[18].decode()
     try:
         process = psutil.Process(pid)
-        return ProcessInfo(has_ended=process.status() == psutil.STATUS_ZOMBIE, started=f"{process.create_time():.6f}")
+        return process.status() == psutil.STATUS_ZOMBIE, f"{process.create_time():.6f}"
     except (psutil.Error, ValueError, OverflowError):
         return None
 
@@ -93,6 +78,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _DEVICES = Path("/dev")
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_PROGRAM_S = 10
 
 
 def num_cpus(quota_file: Path = _CPU_QUOTA) -> int:
@@ -133,21 +119,17 @@ def host_bytes(limit_file: Path = _MEMORY_LIMIT) -> int | None:
 def has_cuda(device: str, devices: Path = _DEVICES) -> bool:
     """Return whether stacks train on a GPU on this machine, where the sweep names this device.
 
-    For `auto` there must be a GPU that the environment does not hide, and a torch that was built for it.
+    For `auto` there must be a GPU that the environment does not hide, and a torch that was built for it. Torch is not
+    imported, which takes seconds.
     """
     if device != "auto":
         return device == "cuda"
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
         return False
-    return any(devices.glob("nvidia[0-9]*")) and not _torch_is_for_cpus()
-
-
-def _torch_is_for_cpus() -> bool:
-    """Return whether torch was built without CUDA, e.g. `2.13.0+cpu`. It is not imported, which takes seconds."""
-    try:
-        return version("torch").endswith("+cpu")
-    except PackageNotFoundError:
-        return False
+    with suppress(PackageNotFoundError):
+        if version("torch").endswith("+cpu"):
+            return False
+    return any(devices.glob("nvidia[0-9]*"))
 
 
 def gpu_bytes() -> int | None:
@@ -165,24 +147,18 @@ def gpu_name() -> str | None:
 
 def _gpu_lines(query: str) -> list[str]:
     """Return what nvidia-smi prints for a query, one line per GPU."""
-    return output_lines("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits")
-
-
-_LIMIT_S = 10
-
-
-def output_lines(program: str, *arguments: str) -> list[str]:
-    """Return the lines that a program prints. Return no line if the program is not installed, fails or hangs."""
-    path = shutil.which(program)
-    if path is None:
-        return []
-    try:
-        done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=_LIMIT_S, check=True)
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return []
-    return done.stdout.splitlines()
+    return _lines("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits")
 
 
 def sysctl(name: str) -> str | None:
     """Return a value of the kernel of macOS, e.g. of `machdep.cpu.brand_string`. Return None if there is none."""
-    return next((line.strip() for line in output_lines("sysctl", "-n", name)), None)
+    return next((line.strip() for line in _lines("sysctl", "-n", name)), None)
+
+
+def _lines(*command: str) -> list[str]:
+    """Return the lines that a program prints. Return no line if the program is not installed, fails or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_S, check=True)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return []
+    return done.stdout.splitlines()

@@ -23,8 +23,7 @@ from hpxfer.jobs.trainer import trainer_files
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.spec.precision import AUTO, with_precision
 from hpxfer.spec.trainer_files import digested
-from hpxfer.storage.lease import leased
-from hpxfer.storage.lease_file import LeaseFile
+from hpxfer.storage.lease import LeaseFile, leased
 from hpxfer.storage.uri import parse_root
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, open_location

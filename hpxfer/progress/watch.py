@@ -61,7 +61,7 @@ class RunView:
         folder, where = self.location.folder, self.location.where
         if self.written is not None or (self.lease is not None and decoded(self.lease) is not None):
             return
-        if not (folder / SWEEP_FILE).exists() and not list_parts(folder).parts:
+        if not (folder / SWEEP_FILE).exists() and not list_parts(folder):
             raise HpxferError(
                 f"{where}: must be a results folder with {SWEEP_FILE} and trials*.parquet, got neither; "
                 f"name one that hpxfer run made, e.g. results/quickstart; `hpxfer list {where}` lists those below it"

@@ -5,33 +5,46 @@ second driver that finds the file watches the counter: if it moves, the first dr
 lease over if the first process ran on this host and is dead, or if the counter stands still for STALE_S seconds of the
 second's own monotonic clock. Times of day are never compared. A driver that was suspended for so long that it lost its
 lease notices before its next write, because every write asks the lease (`Lease.writing`).
+
+On a disk, locks keep changes of lease.json apart (`LeaseFile`); without locks nobody takes over. In a bucket, an object
+is written on the condition that it is absent or unchanged (`LeaseObject`).
 """
 
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
+import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import reason
+from hpxfer.host.files import NoLocks, locked, path_problem, read_bytes, reason, wait_for_lock, write_files
 from hpxfer.host.machine import machine_id, process_is_gone, process_started
-from hpxfer.storage.lease_file import LEASE_FILE, LeaseStorage, NoLocks
+from hpxfer.storage.objects import Bucket, storage_errors
 
-LEASE_VERSION = 1
+LEASE_FILE = "lease.json"
+LEASE_VERSION: Literal[1] = 1
 BUMP_S = 10.0
 STALE_S = 60.0
 POLL_S = 0.5
+# How long to wait for the lock of the file. A change takes one write. A process that holds the lock longer was
+# suspended, and what it writes later is lost.
+LOCK_WAIT_S = 5.0
 # Every lease has this length in bytes. The longest host name has 255.
 _BYTES = 1024
 _NAME_BYTES = 255
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +53,12 @@ class Holder:
 
     nonce: str  # unique per driver
     host: str
-    pid: int
+    pid: Annotated[int, Field(gt=0)]
     machine: str | None = None  # this boot of the host and, in a container, the namespace of its processes
     started: str | None = None  # when the process started, by the host's own count, because process ids are reused
     since: str = ""  # UTC, for people only
-    counter: int = 0
+    counter: Annotated[int, Field(ge=0)] = 0
+    version: Literal[1] = LEASE_VERSION
 
     @property
     def is_gone(self) -> bool:
@@ -57,14 +71,159 @@ class Holder:
         return f"process {self.pid} on host {self.host}"
 
 
+_HOLDER = TypeAdapter(Annotated[Holder, ConfigDict(strict=True)])
+
+
+def encoded(holder: Holder) -> bytes:
+    """Return a lease as bytes. All leases have the same length."""
+    return json.dumps(asdict(holder)).encode().ljust(_BYTES - 1) + b"\n"
+
+
+def decoded(content: bytes) -> Holder | None:
+    """Return the driver that a lease names, or None if it cannot be understood."""
+    try:
+        return _HOLDER.validate_json(content, strict=True)
+    except ValidationError:
+        return None
+
+
+@dataclass(frozen=True)
+class LeaseFile:
+    """The lease in a folder. All methods raise OSError if the disk refuses.
+
+    Its driver changes the file in place, under a lock of its own. So neither a full disk nor a long write of the store,
+    which has another lock, keeps the counter from moving. Every content has the same length, so nothing of an older
+    text remains. Whoever takes over replaces the file, under the lock of the folder. Without locks nobody takes over,
+    and the counter stands still.
+    """
+
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        return self.folder / LEASE_FILE
+
+    def read(self) -> bytes | None:
+        """Return the content, or None if there is no lease."""
+        try:
+            return read_bytes(self.path)
+        except FileNotFoundError:
+            if not self.path.is_symlink():
+                return None
+            why = "it is a link to nothing"
+        except OSError as error:
+            if (problem := path_problem(error)) is not None:
+                raise HpxferError(problem) from None
+            why = reason(error)
+        raise HpxferError(f"{self.path}: cannot be read: {why}; remove it if no run is active")
+
+    def create(self, content: bytes) -> bool:
+        """Create the lease unless it exists. Return whether it was created."""
+        try:
+            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            return False
+        try:
+            os.write(handle, content)
+            os.fsync(handle)
+        except OSError:
+            os.unlink(self.path)
+            raise
+        finally:
+            os.close(handle)
+        return True
+
+    def swap(self, old: bytes, new: bytes, *, takeover: bool = False) -> bool:
+        """Change the content from `old` to `new`. Return False and change nothing if it is another, or absent.
+
+        A takeover waits until the driver's current write has ended. It gives the name to a new file: a change of the
+        old one that is suspended halfway then changes nothing.
+        """
+        with ExitStack() as stack:
+            if takeover and (refused := stack.enter_context(locked(self.folder, exclusive=True))) is not None:
+                raise HpxferError(
+                    f"{self.folder}: has no locks ({reason(refused)}), so its lease cannot be taken over without the "
+                    f"risk of two drivers; remove {self.path} if no run is active, or choose another folder with "
+                    "--results"
+                )
+            try:
+                handle = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
+            stack.callback(os.close, handle)
+            with suppress(BlockingIOError) if takeover else nullcontext():
+                wait_for_lock(handle, fcntl.LOCK_EX, LOCK_WAIT_S)
+            if os.pread(handle, len(old) + 1, 0) != old or not self._is_named(handle):
+                return False
+            if takeover:
+                write_files({self.path: lambda file: file.write(new)})
+                return True
+            os.pwrite(handle, new, 0)
+            os.ftruncate(handle, len(new))
+            os.fsync(handle)
+            return self._is_named(handle)  # if not, another driver took over while this process was suspended above
+
+    def drop(self, old: bytes) -> None:
+        """Remove the lease if its content is `old`. Nobody takes over between the look and the removal."""
+        with locked(self.folder, exclusive=True):
+            if self.read() == old:
+                os.unlink(self.path)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep others from taking over while entered. Raise HpxferError if another process was suspended in here."""
+        with locked(self.folder, exclusive=False):
+            yield
+
+    def _is_named(self, handle: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(handle), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+
+@dataclass(frozen=True)
+class LeaseObject:
+    """The lease in a bucket, see `LeaseFile`. A bucket that ignores conditions gets a warning."""
+
+    bucket: Bucket
+
+    def read(self) -> bytes | None:
+        found = self.bucket.read(LEASE_FILE)
+        return None if found is None else found[0]
+
+    def create(self, content: bytes) -> bool:
+        if self.read() is not None or not self.bucket.write(LEASE_FILE, content, "create"):
+            return False
+        if self.bucket.write(LEASE_FILE, content, "create"):  # a server that knows no conditions
+            _log.warning(
+                "%s: this storage does not write on a condition, so two drivers that start at the same moment are not "
+                "kept apart; start one at a time",
+                self.bucket.uri,
+            )
+        return True
+
+    def swap(self, old: bytes, new: bytes, *, takeover: bool = False) -> bool:
+        found = self.bucket.read(LEASE_FILE)
+        with suppress(FileNotFoundError):
+            return found is not None and found[0] == old and self.bucket.write(LEASE_FILE, new, found[1])
+        return False
+
+    def drop(self, old: bytes) -> None:
+        if self.read() == old:
+            self.bucket.remove(LEASE_FILE)
+
+    def writing(self) -> AbstractContextManager[None]:
+        return nullcontext()  # object storage has no locks
+
+
 class Lease:
     """A lease that this process holds. Made by `leased`. A thread raises its counter."""
 
-    def __init__(self, lease_storage: LeaseStorage, where: str, holder: Holder) -> None:
+    def __init__(self, lease_storage: LeaseFile | LeaseObject, where: str, holder: Holder) -> None:
         self._storage, self._where, self._holder = lease_storage, where, holder
         self._lost: str | None = None
         self._has_locks = False  # whether the storage has ever locked the lease
-        self._ended = threading.Event()
 
     def check(self, *, read: bool = True) -> None:
         """Raise HpxferError if this process no longer holds the lease. With `read`, read the lease now."""
@@ -72,13 +231,6 @@ class Lease:
             self._read()
         if self._lost is not None:
             raise HpxferError(self._lost)
-
-    def is_ours(self) -> bool:
-        """Return whether this process can be seen to hold the lease still."""
-        with suppress(HpxferError):
-            self.check()
-            return True
-        return False
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -96,6 +248,8 @@ class Lease:
 
         Without the lock nothing is written. A file system that had locks and has them no more ends the run.
         """
+        if self._lost is not None:
+            return
         following = replace(self._holder, counter=self._holder.counter + 1)
         try:
             if self._storage.swap(encoded(self._holder), encoded(following)):
@@ -111,18 +265,19 @@ class Lease:
         except (OSError, HpxferError):
             pass
 
+    def release(self) -> None:
+        """Remove the lease if it is still this process's. Without the storage it stays."""
+        with suppress(OSError, HpxferError):
+            if self._lost is None and (found := self._read()) is not None:
+                self._storage.drop(encoded(found))
+
     def _read(self) -> Holder | None:
         """Return what the lease says if it is ours. If it is not, it is lost."""
-        try:
+        with storage_errors(self._where, "its lease cannot be read", "run again to train the rest"):
             found = self._storage.read()
-        except OSError as error:
-            raise HpxferError(
-                f"{self._where}: its lease cannot be read: {reason(error)}; run again to train the rest"
-            ) from None
-        if found is not None:
-            holder = decoded(found)
-            if holder is not None and holder.nonce == self._holder.nonce:
-                return holder
+        holder = None if found is None else decoded(found)
+        if holder is not None and holder.nonce == self._holder.nonce:
+            return holder
         by = "was removed" if found is None else f"was taken over by {holder or 'something unreadable'}"
         self._lost = (
             f"{self._where}: the lease of this run {by}: this process was suspended for longer than {STALE_S:g} s, or "
@@ -131,19 +286,10 @@ class Lease:
         )
         return None
 
-    def _bump_until_ended(self, every_s: float) -> None:
-        while not self._ended.wait(every_s) and self._lost is None:
-            self.bump()
-
-    def _release(self) -> None:
-        with suppress(OSError, HpxferError):
-            if self._lost is None and (found := self._read()) is not None:
-                self._storage.drop(encoded(found))
-
 
 @contextmanager
 def leased(
-    lease_storage: LeaseStorage,
+    lease_storage: LeaseFile | LeaseObject,
     where: str,
     *,
     on_wait: Callable[[str], None] | None = None,
@@ -156,104 +302,7 @@ def leased(
 
     `where` names the folder in messages. `on_wait` is called once with a line if an old lease has to be watched.
     """
-    mine = _new_holder()
-    try:
-        _acquire(lease_storage, where, mine, on_wait or (lambda _: None), stale_s, clock, sleep)
-    except OSError as error:
-        fix = "choose another folder with --results"
-        raise HpxferError(f"{where}: its lease cannot be written: {reason(error)}; {fix}") from None
-    lease = Lease(lease_storage, where, mine)
-    lease.bump()  # finds out whether there are locks
-    thread = threading.Thread(target=lease._bump_until_ended, args=(bump_s,), name="hpxfer-lease", daemon=True)
-    thread.start()
-    try:
-        yield lease
-    finally:
-        lease._ended.set()
-        thread.join()
-        lease._release()
-
-
-def encoded(holder: Holder) -> bytes:
-    """Return a lease as bytes. All leases have the same length."""
-    text = json.dumps({"version": LEASE_VERSION, **asdict(holder)})
-    return text.encode().ljust(_BYTES - 1) + b"\n"
-
-
-def decoded(content: bytes) -> Holder | None:
-    """Return the driver that a lease names, or None if it cannot be understood."""
-    data = _data(content)
-    try:
-        names = Holder.__dataclass_fields__
-        holder = Holder(**{name: data[name] for name in names})
-    except (KeyError, TypeError):
-        return None
-    numbers = all(type(number) is int and number >= 0 for number in (holder.pid, holder.counter))
-    return holder if numbers and holder.pid and isinstance(holder.host, str) else None
-
-
-def _acquire(
-    lease_storage: LeaseStorage,
-    where: str,
-    mine: Holder,
-    on_wait: Callable[[str], None],
-    stale_s: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> None:
-    content = encoded(mine)
-    watched: bytes | None = None
-    since = clock()
-    while not lease_storage.create(content):
-        found = lease_storage.read()
-        if found is None:
-            continue  # released between the two calls
-        _check_version(found, where)
-        holder = decoded(found)
-        if watched is not None and found != watched:
-            raise HpxferError(_busy(where, holder))
-        if (holder is not None and holder.is_gone) or (watched is not None and clock() - since >= stale_s):
-            if lease_storage.swap(found, content, takeover=True):
-                return
-            watched = found  # another driver was quicker: the lease is no longer the one that was read
-            continue
-        if watched is None:
-            watched, since = found, clock()
-            on_wait(
-                f"{where}: {'its lease cannot be read' if holder is None else f'in use by {holder}'}; checking for at "
-                f"most {stale_s:g} s whether that run is alive"
-            )
-        sleep(POLL_S)
-
-
-def _busy(where: str, holder: Holder | None) -> str:
-    if holder is None:
-        return f"{where}: another driver has just started to write to it; wait until that run ends, then run again"
-    return (
-        f"{where}: in use by {holder}, which is running since {holder.since}; wait until it ends, stop it "
-        f"(kill {holder.pid} on {holder.host}), or give another folder with --results"
-    )
-
-
-def _check_version(content: bytes, where: str) -> None:
-    version = _data(content).get("version")
-    if isinstance(version, int) and version != LEASE_VERSION:
-        raise HpxferError(
-            f"{where}: {LEASE_FILE} must have version {LEASE_VERSION}, got {version}; use the hpxfer that wrote it, or "
-            "remove the file if no run is active"
-        )
-
-
-def _data(content: bytes) -> dict[str, Any]:
-    try:
-        data = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _new_holder() -> Holder:
-    return Holder(
+    mine = Holder(
         nonce=os.urandom(8).hex(),
         host=socket.gethostname()[:_NAME_BYTES],
         pid=os.getpid(),
@@ -261,3 +310,71 @@ def _new_holder() -> Holder:
         started=process_started(os.getpid()),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
+    with storage_errors(where, "its lease cannot be written", "choose another folder with --results"):
+        _acquire(lease_storage, where, encoded(mine), on_wait, stale_s, clock, sleep)
+    lease, ended = Lease(lease_storage, where, mine), threading.Event()
+    lease.bump()  # finds out whether there are locks
+
+    def bump_until_ended() -> None:
+        while not ended.wait(bump_s):
+            lease.bump()
+
+    thread = threading.Thread(target=bump_until_ended, name="hpxfer-lease", daemon=True)
+    thread.start()
+    try:
+        yield lease
+    finally:
+        ended.set()
+        thread.join()
+        lease.release()
+
+
+def _acquire(
+    lease_storage: LeaseFile | LeaseObject,
+    where: str,
+    content: bytes,
+    on_wait: Callable[[str], None] | None,
+    stale_s: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> None:
+    watched: bytes | None = None
+    since = clock()
+    while not lease_storage.create(content):
+        found = lease_storage.read()
+        if found is None:
+            continue  # released between the two calls
+        holder = decoded(found)
+        if holder is None:
+            _refuse_other_version(found, where)
+        if watched is not None and found != watched:
+            raise HpxferError(
+                f"{where}: another driver has just started to write to it; wait until that run ends, then run again"
+                if holder is None
+                else f"{where}: in use by {holder}, which is running since {holder.since}; wait until it ends, stop it "
+                f"(kill {holder.pid} on {holder.host}), or give another folder with --results"
+            )
+        if (holder is not None and holder.is_gone) or (watched is not None and clock() - since >= stale_s):
+            if lease_storage.swap(found, content, takeover=True):
+                return
+            watched = found  # another driver was quicker: the lease is no longer the one that was read
+            continue
+        if watched is None:
+            watched, since = found, clock()
+            if on_wait is not None:
+                whose = "its lease cannot be read" if holder is None else f"in use by {holder}"
+                on_wait(f"{where}: {whose}; checking for at most {stale_s:g} s whether that run is alive")
+        sleep(POLL_S)
+
+
+def _refuse_other_version(content: bytes, where: str) -> None:
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        return
+    version = data.get("version") if isinstance(data, dict) else None
+    if isinstance(version, int) and version != LEASE_VERSION:
+        raise HpxferError(
+            f"{where}: {LEASE_FILE} must have version {LEASE_VERSION}, got {version}; use the hpxfer that wrote it, or "
+            "remove the file if no run is active"
+        )

@@ -7,18 +7,19 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpxfer.errors import HpxferError, shown
+from hpxfer.errors import HpxferError, nearest, shown
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 # A URI that went through pathlib has only one slash left.
-_ONE_SLASH = re.compile(r"(s3a?|gs|gcs|file|abfss?|az):/")
-# Options that may follow a question mark. Keys and tokens are not among them, because URIs stand in files that travel.
-_OPTIONS = {
+_ONE_SLASH = re.compile(r"(s3a?|gs|gcs|file|az|abfss?):/")
+# scheme -> options that may follow a question mark. Keys and tokens are not among them, as URIs stand in files.
+SCHEMES: dict[str, tuple[str, ...]] = {
     "s3": ("region", "scheme", "endpoint_override"),
-    "gs": ("scheme", "endpoint_override", "project_id", "retry_limit_seconds"),
+    "gs": ("scheme", "endpoint_override"),
+    **dict.fromkeys(("az", "abfs", "abfss"), ()),
+    "memory": (),  # of this process
 }
-# Schemes that can only be read. A sweep must be written.
-_READ_ONLY = ("http", "https", "github", "git", "data", "reference", "zip", "tar")
+_SAME = {"s3a": "s3", "gcs": "gs"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +43,12 @@ class Uri:
 
     @property
     def key(self) -> str:
-        """Host and path, in the form that file systems take."""
+        """Host and path."""
         return "/".join((self.host, *self.path))
 
-    @property
-    def query(self) -> str:
-        return "&".join(f"{name}={value}" for name, value in self.options)
-
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.key}" + (f"?{self.query}" if self.options else "")
+        query = "&".join(f"{name}={value}" for name, value in self.options)
+        return f"{self.scheme}://{self.key}" + (f"?{query}" if query else "")
 
 
 def is_uri(text: str | Path) -> bool:
@@ -63,66 +61,45 @@ def parse_root(text: str | Path) -> Uri | Path:
 
     Raises HpxferError without the name of the key or option, which the caller puts in front.
     """
-    if "\0" in str(text):
-        raise HpxferError(f"must be a folder or a URI, got {shown(str(text))} with a zero byte; take it out")
     match = _SCHEME.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        if not str(text):
-            raise HpxferError("must be a folder or a URI, e.g. results or s3://bucket/prefix, got nothing")
-        if "://" in str(text) or _ONE_SLASH.match(str(text)):
-            raise HpxferError(f"must be a folder or a URI, e.g. s3://bucket/prefix, got {shown(str(text))}")
+        given = str(text)
+        if not given or "\0" in given or "://" in given or _ONE_SLASH.match(given):
+            raise HpxferError(f"must be a folder or a URI, e.g. results or s3://bucket/prefix, got {shown(given)}")
         return Path(text)
-    scheme, rest = match.group(1).lower(), match.group(2)
-    if "@" in rest.partition("/")[0] and (scheme in _OPTIONS or ":" in rest.partition("@")[0]):
+    scheme, rest = match[1].lower(), match[2]
+    scheme = _SAME.get(scheme, scheme)
+    if "@" in rest.partition("/")[0] and (scheme in ("s3", "gs") or ":" in rest.partition("@")[0]):
         # The message does not quote the text, which may hold a secret.
         raise HpxferError(
             f"must hold no credentials, got some before the @ of {scheme}://; set them in the environment, e.g. "
             f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
         )
-    scheme = "s3" if scheme == "s3a" else "gs" if scheme == "gcs" else scheme
     if scheme == "file":
-        return _folder(str(text), rest)
-    return _uri(str(text), scheme, rest)
-
-
-def _folder(text: str, rest: str) -> Path:
-    if not rest.startswith("/") or rest.strip("/") == "":
-        raise HpxferError(f"must be file:///absolute/path, got {shown(text)}; three slashes, or give the folder itself")
-    return Path(rest)
-
-
-def _uri(text: str, scheme: str, rest: str) -> Uri:
-    if scheme in _READ_ONLY or "::" in text:
-        raise HpxferError(
-            f"must be storage that can be written, e.g. s3://bucket/prefix or gs://bucket, got {shown(text)}"
-        )
+        if not rest.startswith("/") or not rest.strip("/"):
+            raise HpxferError(f"must be file:///absolute/path, got {shown(str(text))}")
+        return Path(rest)
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{name}://" for name in SCHEMES if name != "memory")
+        raise HpxferError(f"must be a folder or a URI that begins with one of {known}, got {shown(str(text))}")
     location, _, query = rest.partition("?")
     host, _, path = location.partition("/")
     segments = tuple(path.rstrip("/").split("/")) if path.strip("/") else ()
-    if not host or not all(map(_is_name, (host, *segments))):
-        raise HpxferError(
-            f"must be {scheme}://BUCKET/PREFIX without empty parts, '.', '..', quotes and backslashes, got "
-            f"{shown(text)}"
-        )
-    return Uri(scheme=scheme, host=host, path=segments, options=_options(scheme, query))
+    if not all(map(_is_name, (host, *segments))):
+        rule = f"must be {scheme}://BUCKET/PREFIX without empty parts, '.', '..', quotes and backslashes"
+        raise HpxferError(f"{rule}, got {shown(str(text))}")
+    options = tuple((name, value) for name, _, value in (each.partition("=") for each in query.split("&") if query))
+    for name, value in options:
+        if name not in SCHEMES[scheme] or not value:
+            legal = nearest(name, SCHEMES[scheme]) if SCHEMES[scheme] else f"{scheme}:// takes none"
+            raise HpxferError(
+                f"must have known options after '?', got {shown(name)}; {legal}; keys go in the environment"
+            )
+    return Uri(scheme=scheme, host=host, path=segments, options=options)
 
 
 def _is_name(text: str) -> bool:
     return text not in ("", ".", "..") and text.isprintable() and not set(text) & set('"\\')
-
-
-def _options(scheme: str, query: str) -> tuple[tuple[str, str], ...]:
-    legal = _OPTIONS.get(scheme, ())
-    out = []
-    for option in query.split("&") if query else ():
-        name, _, value = option.partition("=")
-        if name not in legal or not value:
-            known = f"legal: {', '.join(f'{key}=...' for key in legal)}" if legal else f"{scheme}:// takes none"
-            raise HpxferError(
-                f"must have known options after '?', got {shown(name)}; {known}; keys go in the environment"
-            )
-        out.append((name, value))
-    return tuple(out)
 
 
 # Folders on this disk that are mirrors of a URI.

@@ -37,16 +37,12 @@ def why_too_large(metadata: pq.FileMetaData, schema: pa.Schema, file_bytes: int)
     """Return why the rows of a file may not be read, by its metadata. None if they may."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
-    most = (
-        _FREE_TRIALS + file_bytes // _BYTES_PER_TRIAL
-        if schema.equals(TRIALS)
-        else _FREE_POINTS + file_bytes * _POINTS_PER_BYTE
-    )
-    if rows > most:
+    of_trials, of_curves = _FREE_TRIALS + file_bytes // _BYTES_PER_TRIAL, _FREE_POINTS + file_bytes * _POINTS_PER_BYTE
+    if rows > (most := of_trials if schema.equals(TRIALS) else of_curves):
         return f"has {rows} rows in {file_bytes} bytes, which hold at most {most} rows of a sweep"
-    most_unpacked = _FREE_UNPACKED_BYTES + _MOST_UNPACKED * file_bytes
     columns = [group.column(index) for group in groups for index in range(group.num_columns)]
-    if (unpacked := sum(column.total_uncompressed_size for column in columns)) > most_unpacked:
+    unpacked = sum(column.total_uncompressed_size for column in columns)
+    if unpacked > _FREE_UNPACKED_BYTES + _MOST_UNPACKED * file_bytes:
         return f"unpacks to {unpacked} bytes from {file_bytes}, which no file of a sweep does"
     return None
 
@@ -55,9 +51,7 @@ def why_too_long(rows: pa.Table, schema: pa.Schema) -> str | None:
     """Return why the texts of rows may not be copied to every row. None if they may. The texts are dictionaries."""
     total = 0
     for name in rows.column_names:
-        if not pa.types.is_dictionary(rows.schema.field(name).type):
-            continue
-        for chunk in rows[name].chunks:
+        for chunk in rows[name].chunks if pa.types.is_dictionary(rows.schema.field(name).type) else ():
             lengths = pc.binary_length(chunk.dictionary).cast(pa.int64())
             most = _most_bytes(schema.field(name))
             if (longest := pc.max(lengths).as_py() or 0) > most:
@@ -68,19 +62,19 @@ def why_too_long(rows: pa.Table, schema: pa.Schema) -> str | None:
     return None
 
 
-def _most_bytes(column: pa.Field) -> int:
-    return MOST_TEXT_BYTES if column.name == "error" or column.metadata[b"unit"] == b"JSON" else MOST_NAME_BYTES
-
-
 def why_too_long_to_store(row: Mapping[str, Any], schema: pa.Schema) -> str | None:
     """Return why a row would not be read again. None if it would."""
     sizes = {name: len(text.encode()) for name, text in row.items() if isinstance(text, str)}
     for name, size in sizes.items():
-        if size > _most_bytes(schema.field(name)):
-            return f"column {name} has a text of {size} bytes, and at most {_most_bytes(schema.field(name))} are stored"
+        if size > (most := _most_bytes(schema.field(name))):
+            return f"column {name} has a text of {size} bytes, and at most {most} are stored"
     if sum(sizes.values()) > MOST_ROW_TEXT_BYTES:
         return f"its row holds {sum(sizes.values())} bytes of text, and at most {MOST_ROW_TEXT_BYTES} are stored"
     return None
+
+
+def _most_bytes(column: pa.Field) -> int:
+    return MOST_TEXT_BYTES if column.name == "error" or column.metadata[b"unit"] == b"JSON" else MOST_NAME_BYTES
 
 
 def shortened(error: str) -> str:

@@ -1,27 +1,48 @@
-"""ResultsLocation: where the results of one sweep are. A folder is used directly, a URI through a mirror on this disk.
-
-Example:
+"""Where the results of one sweep are. A folder is used directly, a bucket through a mirror on this disk.
 
     location = open_location("s3://bucket/prefix", "quickstart")
     location.folder                    # the store works here
     with leased(location.lease_storage, ...):
         location.begin(lease.check)    # fetch what others wrote, push what an earlier run could not
         location.push(lease.check)     # after every write of the store
+
+The mirror of a process is <cache>/hpxfer/storage/<hash of the URI>/run-<random>/NAME, and run-<random> is locked while
+the process lives. Every process makes its own mirror and removes it, so that no old one can hide what is stored. A
+mirror remains only if its process ended before everything was pushed. The next driver with the lease pushes what it
+holds. Files are pushed in the order in which the store writes them, so an interrupted push leaves in the bucket what a
+crash would leave in a folder. A Parquet file that is in the bucket is read-only in the mirror.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
+import hashlib
 import os
-from collections.abc import Callable
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.storage.lease_file import LeaseFile, LeaseObject
-from hpxfer.storage.remote import FIX, Remote
+from hpxfer.host.files import cache_folder, reason
+from hpxfer.storage.lease import LEASE_FILE, LeaseFile, LeaseObject
+from hpxfer.storage.objects import FIX, Bucket, Stamp, storage_errors
 from hpxfer.storage.uri import Uri, know_mirror, parse_root
-from hpxfer.store import SWEEP_FILE
-from hpxfer.store.mirror import new_mirror, remove
+from hpxfer.store.parquet import list_parts
+from hpxfer.store.store import Store
+from hpxfer.store.sweep_file import SWEEP_FILE
+
+_DOWNLOADS = 16
+# How often a listing may be out of date because a driver merges files meanwhile.
+_PULLS = 5
+_State = tuple[int, int, int]  # inode, size and time of change of a local file
+# The order in which the store writes: the sweep, then curves, then the trials that commit them, then what is made of
+# them.
+_ORDER = ("sweep-", "sweep", "curves", "trials")
 
 
 class LocalLocation:
@@ -38,81 +59,151 @@ class LocalLocation:
         """Fetch what was written since the location was opened. Call it with the lease, and its check."""
 
     def push(self, check: Callable[[], None] = lambda: None) -> None:
-        """Push what was written. `check` raises if this process may no longer write."""
+        """Push what was written. `check` is called before every write, and raises if this process may write no more."""
 
     def refresh(self) -> None:
         """Fetch what was written since. For readers."""
-
-    def name_of(self, path: Path) -> str:
-        """Return the name of a file of the folder, for messages."""
-        return str(path)
 
     def close(self) -> None:
         """Remove the folder if it is a mirror, unless it holds results that are nowhere else."""
 
 
-class RemoteLocation:
-    """A location in object storage. Its mirror is removed by `close`, or when the process ends."""
+class Mirror:
+    """The mirror of a bucket's results. It is removed by `close`, or when the process ends. See `LocalLocation`."""
 
     is_remote = True  # results are stored only once they have been pushed
 
     def __init__(self, uri: Uri) -> None:
-        self._remote = Remote(uri)
-        self._mirror = new_mirror(self._remote)
-        self.folder, self.where = self._mirror.folder, str(uri)
-        self.lease_storage = LeaseObject(self._remote)
+        self._bucket, self.where = Bucket(uri, patient=True), str(uri)
+        self._fetched: dict[str, Stamp] = {}  # name -> stamp of the files as they were fetched
+        self._home: dict[str, _State] = {}  # name -> state of the local files that are in the bucket
+        self._run, self._lock = _new_run(uri)
+        self._pid = os.getpid()
+        self.folder = self._run / uri.name
+        self.lease_storage = LeaseObject(Bucket(uri))
         know_mirror(self.folder, uri)
-        atexit.register(self._mirror.close)
-        self._remote.waiting(self._mirror.pull, "cannot be read", FIX, retry_s=0)
+        atexit.register(self.close)
+        self._pull(self.lease_storage.bucket)
 
     def begin(self, check: Callable[[], None] = lambda: None) -> None:
-        """See `LocalLocation.begin`. What an earlier run on this machine could not push is pushed first."""
+        """See `LocalLocation.begin`. What earlier runs on this machine could not push is added to the store."""
         self.refresh()
-        taken_over = self._mirror.take_over_dead()
-        self._push(lambda: self._mirror.remove_half_written(check))
-        self.push(check)
-        for run in taken_over:
-            remove(run)
+        dead = dict(self._dead_runs())
+        try:
+            for run in dead:
+                self._adopt(run / self.folder.name)
+            self.push(check)
+            for run in dead:
+                shutil.rmtree(run, ignore_errors=True)
+        finally:
+            for lock in dead.values():
+                os.close(lock)
 
     def push(self, check: Callable[[], None] = lambda: None) -> None:
-        """See `LocalLocation.push`. It waits for a network that is down; then HpxferError says where the results
-        are. `check` is called before every write.
+        """See `LocalLocation.push`: new files, then the removal of files that the store has merged.
+
+        A network that is down is waited for. Then HpxferError says where the results are.
         """
-        self._push(self._remote.probe)  # `check` asks the storage once
-        check()
-        self._push(lambda: self._mirror.push(check))
+        local = dict(self._files())
+        changed = [name for name, state in local.items() if self._home.get(name) != state]
+        gone = [name for name in self._home if name not in local and name.endswith(".parquet")]
+        if not changed and not gone:
+            return
+        fix = f"what is not pushed yet is in {self._run}; the same command on this machine pushes it"
+        with storage_errors(self.where, "results cannot be written", fix):
+            there = self._bucket.stamps()  # waits for the network, so that `check` need not
+            check()
+            for name in sorted(changed, key=_order):
+                if name.startswith(("trials-", "curves-")) and name in there and name not in self._home:
+                    # With the lease, nobody else writes here. If it happens all the same, neither file is lost.
+                    raise HpxferError(
+                        f"{self.where}: {name} was written by another run; the results of this one are in "
+                        f"{self._run}; run again to add them"
+                    )
+                check()
+                self._bucket.upload(self.folder / name)
+                self._is_home(name, local[name])
+            for name in sorted(gone, key=_order):
+                check()
+                self._bucket.remove(name)
+                del self._home[name]
 
     def refresh(self) -> None:
         """See `LocalLocation.refresh`."""
-        self._remote.waiting(self._mirror.pull, "cannot be read", FIX)
-
-    def name_of(self, path: Path) -> str:
-        """See `LocalLocation.shown`."""
-        return str(self._remote.uri / path.name) if path.parent == self.folder else str(path)
+        self._pull(self._bucket)
 
     def close(self) -> None:
         """See `LocalLocation.close`."""
-        atexit.unregister(self._mirror.close)
-        self._mirror.close()
+        if self._lock < 0 or os.getpid() != self._pid:
+            return
+        atexit.unregister(self.close)
+        if all(self._home.get(name) == state for name, state in self._files() if name.endswith(".parquet")):
+            shutil.rmtree(self._run, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = -1
 
-    def _push(self, action: Callable[[], None]) -> None:
-        fix = f"what is not pushed yet is in {self._mirror.run}; the same command on this machine pushes it"
-        self._remote.waiting(action, "results cannot be written", fix)
+    def _pull(self, bucket: Bucket) -> None:
+        """Make the folder equal to the bucket. Do not call it on a mirror that has something to push."""
+        with storage_errors(self.where, "cannot be read", FIX):
+            for _ in range(_PULLS):
+                listed = {name: stamp for name, stamp in bucket.stamps().items() if _is_read(name)}
+                for name in dict(self._files()).keys() - listed:
+                    (self.folder / name).unlink()
+                stale = [name for name, stamp in listed.items() if self._fetched.get(name) != stamp]
+                with suppress(FileNotFoundError), ThreadPoolExecutor(_DOWNLOADS) as pool:
+                    list(pool.map(lambda name: bucket.fetch(name, self.folder / name), stale))
+                    self._fetched = listed
+                    for name, state in self._files():
+                        if name in listed:
+                            self._is_home(name, state)
+                    return
+            raise OSError("its files keep changing, because another run is merging them")
+
+    def _is_home(self, name: str, state: _State) -> None:
+        """Note that a file is in the bucket, also for whoever finds the mirror of this process when it is dead."""
+        self._home[name] = state
+        if name.endswith(".parquet"):
+            with suppress(OSError):
+                (self.folder / name).chmod(0o444)
+
+    def _dead_runs(self) -> Iterator[tuple[Path, int]]:
+        """Yield the mirrors of processes that are gone, and the lock of each."""
+        for run in sorted(self._run.parent.glob("run-*")):
+            with suppress(OSError):
+                lock = os.open(run, os.O_RDONLY)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    os.close(lock)
+                    continue
+                yield run, lock
+
+    def _adopt(self, folder: Path) -> None:
+        """Add what a dead process's mirror holds beyond the bucket."""
+        for part in list_parts(folder):
+            if part.trials is None or not part.trials.stat().st_mode & stat.S_IWUSR:
+                for path in filter(None, (part.trials, part.curves)):
+                    path.unlink()
+        store = Store.open(self.folder, write=True)
+        if store.adopt(Store.open(folder, write=False)):
+            store.compact()  # curves that were pushed without the trials that commit them go
+
+    def _files(self) -> Iterator[tuple[str, _State]]:
+        """Yield name and state of the files to push. Folders are not pushed: checkpoints go to the bucket directly."""
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False) and _is_ours(entry.name):
+                    with suppress(FileNotFoundError):
+                        state = entry.stat(follow_symlinks=False)
+                        yield entry.name, (state.st_ino, state.st_size, state.st_mtime_ns)
 
 
-ResultsLocation = LocalLocation | RemoteLocation
+ResultsLocation = LocalLocation | Mirror
 
 
 def open_location(root: str | Path, name: str) -> ResultsLocation:
     """Return the location of sweep `name` below a folder or URI. Raise HpxferError if it cannot be reached."""
-    parsed = _parsed(root)
-    if isinstance(parsed, Path) and (
-        file := next((path for path in (parsed, *parsed.parents) if os.path.isfile(path)), None)
-    ):
-        raise HpxferError(
-            f"{file}: must be the folder that holds results folders, got a file; name a folder with --results"
-        )
-    return _location(parsed / name)
+    return _location(_parsed(root) / name)
 
 
 def location_at(results: str | Path) -> ResultsLocation:
@@ -134,7 +225,7 @@ def local_results(results: str | Path) -> Path:
 
 
 def _location(where: Uri | Path) -> ResultsLocation:
-    return LocalLocation(where) if isinstance(where, Path) else RemoteLocation(where)
+    return LocalLocation(where) if isinstance(where, Path) else Mirror(where)
 
 
 def _parsed(root: str | Path) -> Uri | Path:
@@ -142,3 +233,37 @@ def _parsed(root: str | Path) -> Uri | Path:
         return parse_root(root)
     except HpxferError as error:
         raise HpxferError(f"results: {error}") from None
+
+
+def _new_run(uri: Uri) -> tuple[Path, int]:
+    """Return the folder of a new mirror and its lock. Raise HpxferError if there is no room for one."""
+    server = dict(uri.options).get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL", "")
+    name = hashlib.blake2b(f"{server} {uri.scheme}://{uri.key}".encode(), digest_size=12).hexdigest()
+    base = cache_folder("storage") / name
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".", dir=base))
+        (made / uri.name).mkdir()
+        lock = os.open(made, os.O_RDONLY)
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        run = made.rename(base / f"run-{made.name[1:]}")
+    except OSError as error:
+        raise HpxferError(
+            f"{base}: must be writable, because results in storage are mirrored there, got: {reason(error)}; set "
+            f"XDG_CACHE_HOME to a folder with room"
+        ) from None
+    return run, lock
+
+
+def _is_ours(name: str) -> bool:
+    return not name.endswith((".tmp", "-journal")) and not name.startswith(".") and name != LEASE_FILE
+
+
+def _is_read(name: str) -> bool:
+    """Return whether anything reads the file: the store, a search, or `hpxfer watch`. The page is only written."""
+    return _is_ours(name) and name.endswith((".parquet", ".yaml", ".json", ".db"))
+
+
+def _order(name: str) -> tuple[int, str]:
+    return next((rank for rank, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER)), name

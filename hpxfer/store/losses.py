@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hpxfer.errors import HpxferError, nearest, shown
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LossRow:
     """One loss."""
 
@@ -18,20 +18,12 @@ class LossRow:
 
 
 LOSSES = (
-    LossRow(name="validation", column="validation_loss_nats", words="validation loss", heading="validation loss"),
-    LossRow(
-        name="final_window",
-        column="final_window_loss_nats",
-        words="training loss over the last steps",
-        heading="final loss",
-    ),
+    LossRow("validation", "validation_loss_nats", "validation loss", "validation loss"),
+    LossRow("final_window", "final_window_loss_nats", "training loss over the last steps", "final loss"),
 )
 LOSS_COLUMNS = {row.name: row.column for row in LOSSES}
 # Shares of the held-out samples, and what pages call 1 minus each.
-ERROR_COLUMNS = {
-    "validation_error": "validation accuracy",
-    "validation_top5_error": "validation top-5 accuracy",
-}
+ERROR_COLUMNS = {"validation_error": "validation accuracy", "validation_top5_error": "validation top-5 accuracy"}
 LOSS_NUMBERS = (*LOSS_COLUMNS.values(), *ERROR_COLUMNS)
 
 

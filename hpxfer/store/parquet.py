@@ -1,10 +1,14 @@
-"""The Parquet files of the store: the names of their parts, and each written, read, or said to be damaged."""
+"""The Parquet files of the store: the names of their parts, and each written, read, or said to be damaged.
+
+A part is a pair `trials-000001.parquet`, `curves-000001.parquet`. `compact` leaves one part without a number. The
+trials file commits its part, because it is renamed last.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,64 +19,115 @@ import pyarrow.parquet as pq
 
 from hpxfer.errors import HpxferError, cut, first_line
 from hpxfer.store import bounds
-from hpxfer.store.schema import SCHEMA_VERSION, VERSION_KEY
+from hpxfer.store.schema import CURVES, SCHEMA_VERSION, TRIALS, VERSION_KEY
 
+Kind = Literal["trials", "curves"]
+# There is one spelling per number, so that two files never share a number.
+_NAME = re.compile(r"(trials|curves)(?:-([0-9]{6}|[1-9][0-9]{6,}))?\.parquet")
 # Rows that are written, and read, at a time.
 BATCH_ROWS = 2**18
 _READ_ROWS = 2**16
 # Rows whose texts are copied at a time.
-PLAIN_ROWS = 2**10
+_PLAIN_ROWS = 2**10
 _BUFFER_BYTES = 2**20
+_TEXTS = [column.name for column in TRIALS if column.type == pa.string()]
+# TRIALS as they are read: each distinct text is in memory once. Many rows share theirs, which saves nine tenths of it.
+_CODED = pa.schema(
+    [
+        column.with_type(pa.dictionary(pa.int32(), pa.string())) if column.name in _TEXTS else column
+        for column in TRIALS
+    ],
+    metadata=TRIALS.metadata,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The files of one part that exist. `number` is None for the compacted part."""
+
+    number: int | None
+    trials: Path | None = None
+    curves: Path | None = None
+
+
+def part_path(folder: Path, kind: Kind, number: int | None) -> Path:
+    """Return the path of a part's file."""
+    return folder / (f"{kind}.parquet" if number is None else f"{kind}-{number:06d}.parquet")
+
+
+def list_parts(folder: Path) -> list[Part]:
+    """Return the parts in the folder, by name alone, the numbered ones first and in order."""
+    found: dict[int | None, dict[str, Path]] = {}
+    for match in map(_NAME.fullmatch, _names(folder)):
+        if match is not None:
+            number = None if match[2] is None else int(match[2])
+            found.setdefault(number, {})[match[1]] = folder / match[0]
+    order = sorted(found, key=lambda number: (number is None, number or 0))
+    return [Part(number=number, **found[number]) for number in order]
+
+
+def next_number(parts: Iterable[Part]) -> int:
+    """Return a number above all numbers in use, by readable and by unreadable files."""
+    return 1 + max((part.number or 0 for part in parts), default=0)
+
+
+def unknown_files(folder: Path) -> list[Path]:
+    """Return the Parquet files of the folder with names that the store does not give."""
+    return [folder / name for name in _names(folder) if name.endswith(".parquet") and not _NAME.fullmatch(name)]
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
 
 
 class Unreadable(Exception):
     """A file that has to be passed over. The message says why."""
 
 
-def check(path: Path, schema: pa.Schema) -> bool:
-    """Return True if a file has this schema. Raise Unreadable if not."""
+def check(path: Path, schema: pa.Schema) -> tuple[()]:
+    """Return nothing if a file has this schema. Raise Unreadable if not."""
     with _opened(path, schema):
-        return True
+        return ()
 
 
-def check_all(path: Path, schema: pa.Schema) -> bool:
-    """Return True if every row can be read. Raise Unreadable if not."""
-    for _ in batches(path, schema):
-        pass
-    return True
-
-
-def table(path: Path, schema: pa.Schema, columns: list[str] | None = None, *, coded: bool = False) -> pa.Table:
-    """Return the file's rows. Raise Unreadable if it is not a complete file of `schema`.
-
-    With `coded`, each distinct text is in memory once. Many rows share their texts, which saves nine tenths of the
-    memory.
-    """
-    texts = [column.name for column in schema if column.type == pa.string()]
-    with _opened(path, schema, texts) as file:
-        names = columns or schema.names
-        found = file.read(names)
-        if why := bounds.why_too_long(found, schema):
+def read_trials(path: Path) -> pa.Table:
+    """Return the rows of a file of TRIALS, coded (see `plain`). Raise Unreadable if it is not a complete one."""
+    with _opened(path, TRIALS, _TEXTS) as file:
+        found = file.read()
+        if why := bounds.why_too_long(found, TRIALS):
             raise Unreadable(why)
-        wanted = pa.schema([_coded(schema.field(name), texts) for name in names], metadata=schema.metadata)
-        found = found.select(names).cast(wanted)
-        return found if coded else plain(found, schema)
+        return found.select(TRIALS.names).cast(_CODED)
 
 
-def plain(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return coded rows in the types of the schema. They may have only some of its columns.
+def plain(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield coded rows of TRIALS, or of some of its columns, in the types that are written.
 
-    They are cut into chunks, because a chunk holds at most 2 GiB of text.
+    Some at a time: their texts take ten times the memory, and a chunk holds at most 2 GiB of text.
     """
-    target = pa.schema([schema.field(name) for name in rows.column_names], metadata=schema.metadata)
-    chunks = [rows.slice(start, PLAIN_ROWS).cast(target) for start in range(0, len(rows), PLAIN_ROWS)]
-    return pa.concat_tables([target.empty_table(), *chunks])
+    target = pa.schema([TRIALS.field(name) for name in rows.column_names], metadata=TRIALS.metadata)
+    for start in range(0, len(rows), _PLAIN_ROWS):
+        yield from rows.slice(start, _PLAIN_ROWS).cast(target).to_batches()
 
 
-def batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the file's rows. Raise Unreadable if it is not a complete file of `schema`."""
-    with _opened(path, schema) as file:
-        yield from file.iter_batches(_READ_ROWS, columns=schema.names, use_threads=False)
+class CurvesOnDisk:
+    """The rows of a file of CURVES, read whenever they are iterated. Raise Unreadable unless all can be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        for _ in self:
+            pass
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return batches(self._path)
+
+
+def batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file of CURVES. Raise Unreadable if it is not a complete one."""
+    with _opened(path, CURVES) as file:
+        yield from file.iter_batches(_READ_ROWS, columns=CURVES.names, use_threads=False)
 
 
 def write(file: IO[bytes], schema: pa.Schema, chunks: Iterable[pa.RecordBatch]) -> None:
@@ -91,23 +146,24 @@ def write(file: IO[bytes], schema: pa.Schema, chunks: Iterable[pa.RecordBatch]) 
         write_held()
 
 
-def _coded(field: pa.Field, texts: Collection[str]) -> pa.Field:
-    return field.with_type(pa.dictionary(pa.int32(), pa.string())) if field.name in texts else field
-
-
 @contextmanager
 def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """Yield the open file. Raise HpxferError for another version of `schema`, and Unreadable for anything else."""
+    """Yield the open file. Raise HpxferError for another version of `schema`, and Unreadable for anything else.
+
+    The file is read piece by piece, because it may be far larger than the rows that are kept.
+    """
+    how = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": _BUFFER_BYTES}
     try:
-        if not path.stat().st_size:
+        if not (num_bytes := path.stat().st_size):
             raise Unreadable("an empty file")
         # Arrow takes a name that is no UTF-8 as bytes only.
-        with pa.OSFile(os.fsencode(path)) as source, _file(source, texts) as file:
+        with pa.OSFile(os.fsencode(path)) as source:
+            file = pq.ParquetFile(source, **how)
             _check_version(path, file.schema_arrow.metadata or {})
             _check_columns(file.schema.to_arrow_schema(), schema)
-            if why := bounds.why_too_large(file.metadata, schema, path.stat().st_size):
+            if why := bounds.why_too_large(file.metadata, schema, num_bytes):
                 raise Unreadable(why)
-            yield file
+            yield pq.ParquetFile(source, metadata=file.metadata, read_dictionary=list(texts), **how)
     except HpxferError:
         raise
     except (pa.ArrowException, ValueError) as error:
@@ -116,15 +172,6 @@ def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterato
         # Damage that Arrow finds is an OSError without a number.
         why = f"cannot be read: {error.strerror}" if error.errno else f"damaged ({first_line(error).rstrip('.')})"
         raise Unreadable(why) from None
-
-
-def _file(source: pa.NativeFile, texts: Sequence[str]) -> pq.ParquetFile:
-    # The file is read piece by piece, because it may be far larger than the rows that are kept.
-    how = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": _BUFFER_BYTES}
-    try:
-        return pq.ParquetFile(source, read_dictionary=list(texts), **how)
-    except KeyError:
-        return pq.ParquetFile(source, **how)  # lacks one of the columns; the checks of the schema say more
 
 
 def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
@@ -145,63 +192,3 @@ def _check_columns(found: pa.Schema, schema: pa.Schema) -> None:
             raise Unreadable(f"has no column {field.name} of type {field.type}")
     if len(found) != len(schema):
         raise Unreadable(f"has columns beyond the schema: {', '.join(sorted(set(found.names) - set(schema.names)))}")
-
-
-# Parts: the names of a store's files. A part is a pair `trials-000001.parquet`, `curves-000001.parquet`.
-#
-# `compact` leaves one part without a number. The trials file commits its part, because it is renamed last.
-
-Kind = Literal["trials", "curves"]
-
-# There is one spelling per number, so that two files never share a number.
-_NAME = re.compile(r"(trials|curves)(?:-([0-9]{6}|[1-9][0-9]{6,}))?\.parquet")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """The files of one part that exist. `number` is None for the compacted part."""
-
-    number: int | None
-    trials: Path | None = None
-    curves: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listing:
-    """The parts of a folder, the numbered ones first and in order, and the Parquet files with other names."""
-
-    parts: tuple[Part, ...]
-    unknown_files: tuple[Path, ...]
-
-    @property
-    def compacted(self) -> Part:
-        return next((part for part in self.parts if part.number is None), Part(number=None))
-
-    @property
-    def next_number(self) -> int:
-        """A number above all numbers in use, by readable and by unreadable files."""
-        return 1 + max((part.number or 0 for part in self.parts), default=0)
-
-
-def part_path(folder: Path, kind: Kind, number: int | None) -> Path:
-    """Return the path of a part's file."""
-    return folder / (f"{kind}.parquet" if number is None else f"{kind}-{number:06d}.parquet")
-
-
-def list_parts(folder: Path) -> Listing:
-    """Return the files of the folder, by name alone. The listing is empty if the folder is absent."""
-    found: dict[int | None, dict[str, Path]] = {}
-    unknown_files = []
-    try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        names = []
-    for name in names:
-        if match := _NAME.fullmatch(name):
-            kind, number = match.groups()
-            found.setdefault(None if number is None else int(number), {})[kind] = folder / name
-        elif name.endswith(".parquet"):
-            unknown_files.append(folder / name)
-    order = sorted(found, key=lambda number: (number is None, number or 0))
-    parts = tuple(Part(number=number, **found[number]) for number in order)
-    return Listing(parts=parts, unknown_files=tuple(unknown_files))

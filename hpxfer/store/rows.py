@@ -22,19 +22,6 @@ from hpxfer.trial.result import Curve, TrialResult
 
 Pair = tuple[Trial, TrialResult]
 
-# The parts of the setting that have columns of their own. The rest is one JSON object.
-SETTING_COLUMNS = (
-    "context",
-    "vocab_size",
-    "tokenizer",
-    "data_digest",
-    "batch_tokens",
-    "steps",
-    "optimizer",
-    "precision",
-    "trainer",
-)
-
 
 def trials_table(pairs: Sequence[Pair]) -> pa.Table:
     """Return one row of TRIALS per pair."""
@@ -45,11 +32,13 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
     assert trial.id == result.trial_id, f"result of {result.trial_id} given for trial {trial.id}"
     choice, setting = trial.parameterization, asdict(trial.setting)
     total, active = _num_params(trial.shape, trial.setting)
-    rest = {name: value for name, value in setting.items() if name not in (*SETTING_COLUMNS, *LOCAL)}
-    numbers = {name: value for name, value in vars(result).items() if name != "curves"}
-    if result.error is not None:
-        numbers["error"] = bounds.shortened(result.error)
-    columns = {name: setting[name] for name in SETTING_COLUMNS}
+    # The parts of the setting that have columns of their own. The rest is one JSON object.
+    columns = {name: setting.pop(name) for name in TRIALS.names if name in setting}
+    resolved = {
+        "roles": {role: asdict(numbers) for role, numbers in trial.resolved().items()},
+        "globals": asdict(trial.globals()),
+        "structure": asdict(trial.structure()),
+    }
     row = {
         "parameterization": None if choice is None else choice.name,
         "conventions": None if choice is None else canonical(dict(choice.conventions)),
@@ -57,14 +46,15 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
         "base_shape": canonical(trial.base.dims()),
         **{name: trial.hps.get(name) for name in SCALARS},
         "multipliers": canonical(dict(trial.hps.multipliers)),
-        "resolved": canonical(_resolved(trial)),
+        "resolved": canonical(resolved),
         "seed": trial.seed,
         "plugins": canonical(dict(trial.plugins)) if trial.plugins else None,
         **{name: None if value == UNKNOWN_SETTING.get(name) else value for name, value in columns.items()},
-        "setting": canonical(rest),
+        "setting": canonical({name: value for name, value in setting.items() if name not in LOCAL}),
         "params_total": total or None,
         "params_active": active or None,
-        **numbers,
+        **{name: value for name, value in vars(result).items() if name != "curves"},
+        "error": None if result.error is None else bounds.shortened(result.error),
         "trainer_version": TRAINER_VERSION,
     }
     if why := bounds.why_too_long_to_store(row, TRIALS):
@@ -79,15 +69,6 @@ def _dims(shape: Shape) -> dict[str, Any]:
         return {**dims, "own": None}
     unknown = {name: UNKNOWN_DIMS.get(name, 0) for name in SHAPE_COLUMNS if TRIALS.field(name).nullable}
     return {name: None if value == unknown.get(name) else value for name, value in dims.items()}
-
-
-def _resolved(trial: Trial) -> dict[str, Any]:
-    """Return the absolute numbers per role, the numbers of no role, and the structure of the parameterization."""
-    return {
-        "roles": {role: asdict(numbers) for role, numbers in trial.resolved().items()},
-        "globals": asdict(trial.globals()),
-        "structure": asdict(trial.structure()),
-    }
 
 
 @lru_cache(maxsize=256)

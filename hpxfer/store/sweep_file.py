@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -34,8 +35,7 @@ def load_stored(folder: Path) -> SweepSpec:
             "`hpxfer run SWEEP.yaml` makes it"
         )
     with _repairable(path):
-        spec = load_sweep(path, trusted=False)
-        _require_end(spec)
+        spec = _whole(path)
     if spec.data.digest is None:
         raise HpxferError(f"{path}: data.digest: must be given, as in the file that a run leaves; {REPAIR}")
     return spec
@@ -47,10 +47,9 @@ def load_given(path: str | Path, plugins: Sequence[str] = (), overrides: Sequenc
     The file may be the sweep.yaml of a results folder. Then HpxferError says how to repair it if it is damaged.
     """
     path = Path(path)
-    if path.name != SWEEP_FILE or not any(path.parent.glob("trials*.parquet")):
-        return load_sweep(path, plugins=plugins, overrides=overrides)
-    with _repairable(path):
-        _require_end(load_sweep(path, trusted=False))
+    if path.name == SWEEP_FILE and any(path.parent.glob("trials*.parquet")):
+        with _repairable(path):
+            _whole(path)
     return load_sweep(path, plugins=plugins, overrides=overrides)
 
 
@@ -72,10 +71,12 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-def _require_end(spec: SweepSpec) -> None:
-    """Raise HpxferError if the end of a stored sweep is missing. What is left may be a legal sweep, but another one."""
+def _whole(path: Path) -> SweepSpec:
+    """Return a stored sweep. What is left of one that was cut off may be a legal sweep, but another one."""
+    spec = load_sweep(path, trusted=False)
     if spec.data.digest is not None and _LAST_KEY not in spec.model_fields_set:
         raise HpxferError("its end is missing")
+    return spec
 
 
 @contextmanager
@@ -97,24 +98,16 @@ def _repairable(path: Path) -> Iterator[None]:
 
 def save_sweep(folder: Path, spec: SweepSpec, digest: str) -> None:
     """Write the sweep into the folder. A different sweep.yaml is kept beside it, under a name with its hash."""
-    data = spec.data.model_copy(update={"digest": digest})
-    new = dump_sweep(spec.model_copy(update={"data": data})).encode()
-    path = folder / SWEEP_FILE
-    old = read_bytes(path) if path.exists() else None
-    if old == new:
+    path, data = folder / SWEEP_FILE, spec.data.model_copy(update={"digest": digest})
+    contents = {path: dump_sweep(spec.model_copy(update={"data": data})).encode()}
+    if path.exists() and (old := read_bytes(path)) != contents[path]:
+        name = hashlib.blake2b(old).hexdigest()
+        beside = (folder / f"sweep-{name[:length]}.yaml" for length in (8, len(name)))
+        contents = {next(each for each in beside if not each.exists() or read_bytes(each) == old): old, **contents}
+    elif path.exists():
         return
-    writers = {path: _writer(new)}
-    if old is not None:
-        writers = {_free_path(folder, old): _writer(old), **writers}
-    write_files(writers)
+    write_files({path: partial(_write, content) for path, content in contents.items()})
 
 
-def _writer(content: bytes) -> Callable[[IO[bytes]], int]:
-    return lambda file: file.write(content)
-
-
-def _free_path(folder: Path, old: bytes) -> Path:
-    """Return where to keep an old sweep: under a free name, or under that of a file with the same bytes."""
-    name = hashlib.blake2b(old).hexdigest()
-    candidates = (folder / f"sweep-{name[:length]}.yaml" for length in (8, len(name)))
-    return next(path for path in candidates if not path.exists() or read_bytes(path) == old)
+def _write(content: bytes, file: IO[bytes]) -> int:
+    return file.write(content)

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import read_text, reason, write_files
+from hpxfer.host.files import read_bytes, reason, text_writer, write_folder
 from hpxfer.spec.own import TrainerSpec
 from hpxfer.trial.setting import trainer_code
 
 CHECK_FILE = "trainer_check.json"
-VERSION = 1
-STATUSES = ("passed", "failed", "not possible")
-FIX = "hpxfer check --trainer SWEEP.yaml makes it anew"
+Status = Literal["passed", "failed", "not possible"]
+STATUSES: tuple[Status, ...] = ("passed", "failed", "not possible")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedFact:
-    """One check: its name, `passed`, `failed` or `not possible`, and why."""
+    """One check: its name, how it ended, and why."""
 
     check: str
-    status: str
+    status: Status
     reason: str
 
 
@@ -32,6 +31,7 @@ class CheckedFact:
 class TrainerChecks:
     """The outcomes of all checks of a trainer, and what they mean for its verdicts."""
 
+    hpxfer_check: Literal[1] = 1
     code: str  # of the trainer, see `trainer_code`
     steps: int  # of each of their trials
     made_at: str  # UTC
@@ -60,7 +60,10 @@ class TrainerChecks:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
-        return {"hpxfer_check": VERSION, **asdict(self)}
+        return asdict(self)
+
+
+_CHECKS = TypeAdapter(TrainerChecks)
 
 
 def checks_text(checks: TrainerChecks | None, trainer: TrainerSpec) -> str:
@@ -73,12 +76,7 @@ def checks_text(checks: TrainerChecks | None, trainer: TrainerSpec) -> str:
 def write_checks(folder: Path, checks: TrainerChecks) -> Path:
     """Write trainer_check.json, complete or not at all, over an older one. Return its path."""
     path = folder / CHECK_FILE
-    content = (json.dumps(checks.to_dict(), indent=1, allow_nan=False) + "\n").encode()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_files({path: lambda file: file.write(content)})
-    except OSError as error:
-        raise HpxferError(f"{path}: cannot be written: {reason(error)}; make room, or name another folder") from None
+    write_folder({path: text_writer(_CHECKS.dump_json(checks, indent=1).decode())}, folder, "check", "--results")
     return path
 
 
@@ -86,30 +84,14 @@ def read_checks(folder: Path) -> TrainerChecks | None:
     """Return the checks in a results folder; None if there are none. Raise HpxferError if they cannot be read."""
     path = folder / CHECK_FILE
     try:
-        data = json.loads(read_text(path))
+        return _CHECKS.validate_json(read_bytes(path))
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise HpxferError(f"{path}: cannot be read: {reason(error)}; {FIX}") from None
-    except (ValueError, RecursionError):
-        raise HpxferError(f"{path}: must be JSON, got something else; {FIX}") from None
-    if not isinstance(data, dict) or data.get("hpxfer_check") != VERSION:
-        raise HpxferError(f"{path}: hpxfer_check: must be {VERSION}; {FIX}")
-    try:
-        return TrainerChecks(
-            code=str(data["code"]),
-            steps=int(data["steps"]),
-            made_at=str(data["made_at"]),
-            outcomes=_outcomes(data["outcomes"]),
-            undecided_because=None if data["undecided_because"] is None else str(data["undecided_because"]),
-            extra_sd=float(data["extra_sd"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise HpxferError(f"{path}: must hold what hpxfer wrote, got a fault at {error}; {FIX}") from None
-
-
-def _outcomes(rows: Sequence[dict[str, Any]]) -> tuple[CheckedFact, ...]:
-    out = tuple(CheckedFact(**{name: str(value) for name, value in row.items()}) for row in rows)
-    if wrong := [each.status for each in out if each.status not in STATUSES]:
-        raise ValueError(f"status {wrong[0]!r}")
-    return out
+        raise HpxferError(f"{path}: cannot be read: {reason(error)}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise HpxferError(
+            f"{path}: {where + ': ' if where else ''}{first['msg']}; hpxfer check --trainer SWEEP.yaml makes it anew"
+        ) from None

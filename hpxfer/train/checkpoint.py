@@ -28,7 +28,7 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.flat import FlatLayout
 from hpxfer.spec.blocks import moe_blocks
-from hpxfer.storage.folder import folder_at
+from hpxfer.storage.objects import objects_at
 from hpxfer.train.checkpoints import (
     DAMAGED,
     FORMAT,
@@ -138,7 +138,7 @@ class Checkpointer:
         made = checkpoint() if self._ranks.world > 1 else None  # by all ranks, of which none has all moments
         if self._ranks.is_first and self._spec.is_here():
             try:
-                folder_at(self._spec.folder).put(
+                objects_at(self._spec.folder).put(
                     name_of(self._stack), lambda path: write(path, made or checkpoint(), self._setup)
                 )
             except (*_FAILURES, HpxferError) as error:

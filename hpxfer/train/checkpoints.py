@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.storage.folder import MARKER, StorageFolder, folder_at, marked, sees
+from hpxfer.storage.objects import MARKER, Objects, marked, objects_at, sees
 from hpxfer.storage.uri import Uri
 from hpxfer.trial import TRAINER_VERSION, Trial
 from hpxfer.trial.stack import Stack
@@ -173,7 +173,7 @@ def read_facts(file: IO[bytes]) -> dict[str, Any]:
         size = struct.unpack("<Q", file.read(8))[0]
         if size > _MOST_HEADER_BYTES:
             raise ValueError("no header")
-        return unsealed(json.loads(file.read(size))["__metadata__"])
+        return unsealed(json.loads(bytes(file.read(size)))["__metadata__"])
 
 
 @contextmanager
@@ -192,9 +192,9 @@ class Checkpoints:
         self._read: dict[str, tuple[Any, FoundCheckpoint | BadCheckpoint]] = {}
 
     @cached_property
-    def files(self) -> StorageFolder:
+    def files(self) -> Objects:
         """The folder that holds them. Raises HpxferError if its storage cannot be reached."""
-        return folder_at(self._folder)
+        return objects_at(self._folder)
 
     def start(self, every_s: float) -> CheckpointSpec | None:
         """Return what workers need in this run of the driver, or None if the folder cannot be written.
@@ -262,9 +262,8 @@ class Checkpoints:
         self._remove(MARKER)
         with suppress(OSError, HpxferError):
             self._sweep(self.files)
-            self.files.unmake()
 
-    def _headers(self, files: StorageFolder) -> dict[str, FoundCheckpoint | BadCheckpoint]:
+    def _headers(self, files: Objects) -> dict[str, FoundCheckpoint | BadCheckpoint]:
         """Return name -> header of each checkpoint, or why it cannot be used."""
         stamps = {name: stamp for name, stamp in files.stamps().items() if _NAME.fullmatch(name)}
         self._read = {name: old for name, old in self._read.items() if old[0] == stamps.get(name)}
@@ -272,7 +271,7 @@ class Checkpoints:
             self._read[name] = stamps[name], _header(files, name)
         return {name: header for name, (_, header) in self._read.items()}
 
-    def _sweep(self, files: StorageFolder) -> None:
+    def _sweep(self, files: Objects) -> None:
         """Remove half-written files, and checkpoints that no run of any version can use."""
         for name in files.stamps():
             if _HALF_WRITTEN.fullmatch(name):
@@ -293,7 +292,7 @@ def name_of(stack: Stack) -> str:
     return stack.id + SUFFIX
 
 
-def _header(files: StorageFolder, name: str) -> FoundCheckpoint | BadCheckpoint:
+def _header(files: Objects, name: str) -> FoundCheckpoint | BadCheckpoint:
     try:
         with files.open(name) as file:
             facts = read_facts(file)

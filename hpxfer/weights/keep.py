@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 
 from hpxfer.errors import HpxferError
-from hpxfer.storage.folder import folder_at
+from hpxfer.storage.objects import objects_at
 from hpxfer.storage.uri import Uri
 from hpxfer.store.losses import LOSS_NUMBERS
 from hpxfer.train.snapshot import Moment
@@ -41,7 +41,7 @@ class Keeper:
         try:
             if not self._spec.is_here():
                 raise OSError("this worker does not see the folder of the driver")
-            files = folder_at(self._spec.folder)
+            files = objects_at(self._spec.folder)
             for trial_id, row in moment.rows.items():
                 trial, found = self._trials[trial_id], moment.snapshot
                 with torch.no_grad():
@@ -66,7 +66,7 @@ def weights_from(folder: Path | Uri, trial: Trial, stored: Mapping[Any, Any]) ->
     A file with other losses than the stored ones is of a result that was never stored. Raises HpxferError if the
     weights were not kept.
     """
-    files, name = folder_at(folder), name_of(trial.id)
+    files, name = objects_at(folder), name_of(trial.id)
     if name in files.stamps():
         with files.local_copy(name) as path:
             if read_facts(path).get("losses") == losses_of(stored):

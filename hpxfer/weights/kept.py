@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.storage.folder import MARKER, folder_at, marked, sees
+from hpxfer.storage.objects import MARKER, marked, objects_at, sees
 from hpxfer.storage.uri import Uri
 
 FOLDER = "weights"  # below the results
@@ -44,7 +44,7 @@ def start(folder: Path | Uri) -> KeepSpec:
     From now on the workers of earlier runs write no more.
     """
     try:
-        files = folder_at(folder)
+        files = objects_at(folder)
         spec = KeepSpec(files.where, marked(files))
         _sweep(folder)
     except OSError as error:
@@ -58,13 +58,12 @@ def end(folder: Path | Uri) -> None:
     """Remove what no run needs: the marker, half-written files, and an empty folder."""
     with suppress(OSError, HpxferError):
         _sweep(folder)
-        files = folder_at(folder)
+        files = objects_at(folder)
         files.remove(MARKER)
-        files.unmake()
 
 
 def _sweep(folder: Path | Uri) -> None:
-    files = folder_at(folder)
+    files = objects_at(folder)
     for name in files.stamps():
         if name.endswith(".tmp"):  # of a worker that was killed
             files.remove(name)

@@ -28,8 +28,7 @@ from hpxfer.driver import prepare, run
 from hpxfer.plan import hardware
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.storage import lease
-from hpxfer.storage.lease import Holder, encoded
-from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
+from hpxfer.storage.lease import LEASE_FILE, Holder, LeaseFile, encoded
 from hpxfer.store import Store, parquet
 
 

@@ -64,10 +64,7 @@ def test_a_closed_folder_is_named(results: Path, capsys: Capsys, command: str, c
     with permissions_count():
         code, _, err = hpxfer(capsys, *words)
     assert code == 2
-    assert err == (
-        f"hpxfer: {folder}: must be open to this user, got 'Permission denied'; change its permissions, or name "
-        "another path\n"
-    )
+    assert err == (f"hpxfer: {folder}: must be open to this user, got 'Permission denied'\n")
 
 
 def test_what_a_disk_refuses_is_named_by_the_path_that_was_to_be_written(tmp_path: Path) -> None:
@@ -79,8 +76,7 @@ def test_what_a_disk_refuses_is_named_by_the_path_that_was_to_be_written(tmp_pat
     with pytest.raises(OSError, match="No space left") as caught:
         write_files({tmp_path / "recipe.yaml": full})
     assert path_problem(caught.value) == (
-        f"{tmp_path / 'recipe.yaml'}: must be on a disk with room, got 'No space left on device'; make room, or name "
-        "another path"
+        f"{tmp_path / 'recipe.yaml'}: must be on a disk with room, got 'No space left on device'"
     )
     assert path_problem(OSError("no more")) is None
     assert path_problem(BrokenPipeError(errno.EPIPE, "Broken pipe")) is None

@@ -14,7 +14,7 @@ from waiting import LONG_S, until
 
 from hpxfer.errors import HpxferError
 from hpxfer.progress.file import read
-from hpxfer.storage.lease_file import LEASE_FILE
+from hpxfer.storage.lease import LEASE_FILE
 from hpxfer.train.checkpoints import Checkpoints
 
 pytestmark = pytest.mark.slow

@@ -21,8 +21,7 @@ from hpxfer.host.machine import machine_id, process_started
 from hpxfer.results import load_results
 from hpxfer.spec import load_sweep
 from hpxfer.spec.yaml_file import read_yaml
-from hpxfer.storage.lease import Holder, encoded
-from hpxfer.storage.lease_file import LEASE_FILE
+from hpxfer.storage.lease import LEASE_FILE, Holder, encoded
 
 PUBLISHED = Path(__file__).parents[2] / "results" / "published"
 

@@ -27,7 +27,6 @@ def put(uri: str, name: str, content: bytes) -> None:
 
 @pytest.fixture
 def shards(s3: str, tmp_path: Path) -> str:
-    remote._opened.cache_clear()
     for index, ids in enumerate(np.split(IDS, 4)):
         np.save(tmp_path / "x.npy", ids)
         put(s3, f"train-{index}.npy", (tmp_path / "x.npy").read_bytes())

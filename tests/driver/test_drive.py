@@ -20,8 +20,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train
 from hpxfer.results import load_results
 from hpxfer.storage import lease
-from hpxfer.storage.lease import Holder, encoded
-from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
+from hpxfer.storage.lease import LEASE_FILE, Holder, LeaseFile, encoded
 from hpxfer.store import Store
 from hpxfer.trial.result import ErrorKind, TrialResult
 

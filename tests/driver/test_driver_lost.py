@@ -27,8 +27,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.host import files
 from hpxfer.host.interrupts import Interrupted
 from hpxfer.results import load_results
-from hpxfer.storage.lease import leased
-from hpxfer.storage.lease_file import LeaseFile
+from hpxfer.storage.lease import LeaseFile, leased
 from hpxfer.train.checkpoints import Checkpoints, FoundCheckpoint
 from hpxfer.trial.events import Progress, Started
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpxfer.storage.lease import Holder, decoded
-from hpxfer.storage.lease_file import LeaseFile
+from hpxfer.storage.lease import Holder, LeaseFile, decoded
 
 
 def holder_of(folder: Path) -> Holder | None:

@@ -12,7 +12,7 @@ from sweep_text import SWEEP
 
 from hpxfer.spec.load import parse_sweep
 from hpxfer.store import Store
-from hpxfer.store.location import RemoteLocation
+from hpxfer.store.location import Mirror
 from hpxfer.store.rows import Pair
 from hpxfer.trial import DataRef, Expansion
 
@@ -36,8 +36,8 @@ def num_points(folder: Path) -> int:
     return len(Store.open(folder, write=False).read_curves())
 
 
-def abandon(place: RemoteLocation) -> Path:
+def abandon(place: Mirror) -> Path:
     """End the place as a kill would: its mirror stays, its lock is free."""
-    atexit.unregister(place._mirror.close)
-    os.close(place._mirror._lock)
+    atexit.unregister(place.close)
+    os.close(place._lock)
     return place.folder

@@ -104,20 +104,19 @@ def test_small_parts_become_large_row_groups(tmp_path: Path, monkeypatch: Patch)
 def test_what_a_dead_process_left_half_written_goes(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    recipe, lease = half_written(tmp_path / "recipe.yaml"), half_written(tmp_path / "lease.json")
-    alive = [recipe.name, lease.with_suffix(".12345678.tmp").name]
-    of_the_dead = [name.replace(f".{os.getpid()}.", f".{gone.pid}.") for name in alive]
+    alive = half_written(tmp_path / "recipe.yaml").name
+    of_the_dead = alive.replace(f".{os.getpid()}.", f".{gone.pid}.")
     elsewhere = f"recipe.yaml.on-01234567.{gone.pid}.tmp"
     of_a_user = ["a user's.tmp", f"trials.{gone.pid}.tmp", f"on-01234567.{gone.pid}.tmp", "trials.parquet"]
     owned = f"trials-000001.parquet.on-01234567.{os.getpid()}.tmp"
-    stay = sorted([*alive, elsewhere, *of_a_user])
-    for name in (*of_the_dead, *stay, owned):
+    stay = sorted([alive, elsewhere, *of_a_user])
+    for name in (of_the_dead, *stay, owned):
         (tmp_path / name).write_bytes(b"half")
     remove_half_written(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*stay, owned])
     remove_half_written(tmp_path, ("trials",))
     assert sorted(path.name for path in tmp_path.iterdir()) == stay
-    (tmp_path / of_the_dead[0]).write_bytes(b"half")
+    (tmp_path / of_the_dead).write_bytes(b"half")
     write_files({tmp_path / "other.yaml": lambda file: file.write(b"whole")})
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*stay, "other.yaml"])
     remove_half_written(tmp_path / "none")
@@ -154,7 +153,7 @@ def test_lines_come_back_with_their_numbers(tmp_path: Path) -> None:
     for value in (1, 2):
         append_line(path, {"value": value})
     assert list(json_lines(path)) == [(1, {"value": 1}), (2, {"value": 2})]
-    with pytest.raises(HpxferError, match=r"cannot be written: .*; choose another --output"):
+    with pytest.raises(HpxferError, match=r"cannot be written: .*; choose another folder with --output"):
         require_appendable(path / "b.jsonl")
 
 
@@ -164,7 +163,7 @@ def test_a_half_line_stays_apart(tmp_path: Path) -> None:
     assert list(json_lines(path)) == [(1, {"value": 1})]
     append_line(path, {"value": 2})
     assert path.read_text() == '{"value": 1}\n{"val\n{"value": 2}\n'
-    with pytest.raises(HpxferError, match=r"a.jsonl:2: must be a JSON line, got .*; remove the line"):
+    with pytest.raises(HpxferError, match=r"a.jsonl:2: must be a JSON line, got "):
         list(json_lines(path))
 
 

@@ -28,8 +28,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.host.machine import machine_id, process_started
 from hpxfer.progress.file import FILE, State, read, run_counts, write, writing
 from hpxfer.progress.watch import GONE_S, RunView, view_now, views
-from hpxfer.storage.lease import Holder, encoded
-from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
+from hpxfer.storage.lease import LEASE_FILE, Holder, LeaseFile, encoded
 from hpxfer.store import Store
 from hpxfer.store.location import location_at
 from hpxfer.trial.events import Event, Progress

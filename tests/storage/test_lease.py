@@ -22,9 +22,7 @@ from lease_holder import holder_of
 from hpxfer.errors import HpxferError
 from hpxfer.host.machine import machine_id, process_started
 from hpxfer.storage import lease
-from hpxfer.storage import lease_file as lease_slot
-from hpxfer.storage.lease import Holder, decoded, encoded, leased
-from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile
+from hpxfer.storage.lease import LEASE_FILE, Holder, LeaseFile, decoded, encoded, leased
 
 DEADLINE_S = 600.0
 # A driver in a process of its own: says what became of it, holds the lease until its input ends.
@@ -32,8 +30,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from hpxfer.errors import HpxferError
-from hpxfer.storage.lease import leased
-from hpxfer.storage.lease_file import LeaseFile
+from hpxfer.storage.lease import LeaseFile, leased
 folder, bump_s, stale_s = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 try:
     with leased(LeaseFile(folder), "results/x", bump_s=bump_s, stale_s=stale_s) as held:
@@ -340,7 +337,7 @@ def test_a_driver_that_was_suspended_finds_its_lease_taken(drivers: Drivers) -> 
 
 
 def test_a_change_that_was_suspended_halfway_blocks_nobody(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(lease_slot, "LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(lease, "LOCK_WAIT_S", 0.05)
     put(tmp_path, encoded(dead_process()))
     with open(tmp_path / LEASE_FILE, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -18,20 +18,17 @@ from fixture_types import Caplog, Patch
 from lease_holder import holder_of
 
 from hpxfer.errors import HpxferError
-from hpxfer.storage import lease_file as lease_slot
-from hpxfer.storage.lease import leased
-from hpxfer.storage.lease_file import LEASE_FILE, LeaseFile, LeaseObject
-from hpxfer.storage.remote import Remote
+from hpxfer.storage import lease
+from hpxfer.storage.lease import LEASE_FILE, LeaseFile, LeaseObject, leased
+from hpxfer.storage.objects import Bucket
 from hpxfer.storage.uri import parse_root
-from hpxfer.store.location import open_location
 
 # A driver that stops itself at the first call of os.NAME in `act`, and says in the end what became of it.
 STOPS = """
 import os, signal, sys
 from pathlib import Path
 from hpxfer.errors import HpxferError
-from hpxfer.storage.lease import leased
-from hpxfer.storage.lease_file import LeaseFile
+from hpxfer.storage.lease import LeaseFile, leased
 
 folder, name, act = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -86,7 +83,7 @@ def test_a_driver_that_stops_within_a_bump_does_not_put_itself_back(
     name: str, tmp_path: Path, stopped: list[subprocess.Popen[str]], monkeypatch: Patch
 ) -> None:
     """It has read its own lease, another driver takes over, and then it goes on to write."""
-    monkeypatch.setattr(lease_slot, "LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(lease, "LOCK_WAIT_S", 0.05)
     first = stopped_at(tmp_path, name, "bump", stopped)
     with leased(LeaseFile(tmp_path), "results/x", stale_s=0.2, sleep=lambda _: None) as held:
         mine = holder_of(tmp_path)
@@ -173,13 +170,12 @@ def test_nobody_takes_over_while_the_driver_writes(tmp_path: Path, monkeypatch: 
 CONDITIONLESS = "this storage does not write on a condition"
 
 
-def remote_at(root: str) -> Remote:
-    location = open_location(root, "small")
-    return location._remote
+def bucket_at(root: str) -> Bucket:
+    return Bucket(parse_root(root) / "small")
 
 
 def test_a_slot_keeps_its_promises(s3: str) -> None:
-    lease_storage = LeaseObject(remote_at(s3))
+    lease_storage = LeaseObject(bucket_at(s3))
     assert lease_storage.read() is None
     assert lease_storage.create(b"one")
     assert not lease_storage.create(b"two")
@@ -197,70 +193,52 @@ def test_a_slot_keeps_its_promises(s3: str) -> None:
 
 @pytest.mark.parametrize("old", [None, b"a dead one"])
 def test_of_two_that_write_at_once_one_has_it(s3: str, old: bytes | None) -> None:
-    remote = remote_at(s3)
+    bucket = bucket_at(s3)
     if old is not None:
-        remote.write("lease.json", old)
+        bucket.write(LEASE_FILE, old)
     got: list[bool] = []
 
     def take(lease_storage: LeaseObject, content: bytes) -> bool:
         return lease_storage.create(content) if old is None else lease_storage.swap(old, content, takeover=True)
 
-    class Late(LeaseObject):
+    class Late(Bucket):
         """Another driver writes between its read and its write."""
 
-        def _found(self) -> tuple[bytes, Any] | None:
-            found = super()._found()
+        def read(self, name: str) -> tuple[bytes, Any] | None:
+            found = super().read(name)
             if not got:
-                got.append(take(LeaseObject(remote), b"first"))
+                got.append(take(LeaseObject(bucket), b"first"))
             return found
 
-    late = take(Late(remote), b"second")
+    late = take(LeaseObject(Late(bucket.uri)), b"second")
     assert [*got, late] == [True, False]
-    assert remote.read("lease.json") == b"first"
+    assert LeaseObject(bucket).read() == b"first"
 
 
 def test_a_bucket_that_is_not_there_is_an_error(s3: str) -> None:
     uri = parse_root("s3://no-such-bucket/x")
-    with pytest.raises(OSError, match="no-such-bucket"):
-        LeaseObject(Remote(uri)).create(b"one")
-
-
-def test_storage_without_conditions_says_so(caplog: Caplog) -> None:
-    uri = parse_root("memory://bucket/lease")
-    lease_storage = LeaseObject(Remote(uri))
-    assert lease_storage.create(b"one")
-    assert not lease_storage.create(b"two")
-    assert lease_storage.swap(b"one", b"two")
-    assert not lease_storage.swap(b"one", b"three")
-    lease_storage.drop(b"two")
-    assert lease_storage.read() is None
-    assert caplog.messages == [message for message in caplog.messages if message.startswith(f"{uri}: {CONDITIONLESS}")]
-    assert len(caplog.messages) == 1
+    with pytest.raises(OSError, match=r"The specified bucket does not exist \(NoSuchBucket\)"):
+        LeaseObject(Bucket(uri)).create(b"one")
 
 
 def test_a_server_that_ignores_conditions_is_found_out(s3: str, monkeypatch: Patch, caplog: Caplog) -> None:
     put = obstore.put
     monkeypatch.setattr(obstore, "put", lambda *args, mode, **rest: put(*args, mode="overwrite", **rest))
-    assert LeaseObject(remote_at(s3)).create(b"one")
+    assert LeaseObject(bucket_at(s3)).create(b"one")
     assert [CONDITIONLESS in message for message in caplog.messages] == [True]
 
 
-def test_without_obstore_the_extra_is_named(s3: str, monkeypatch: Patch) -> None:
-    monkeypatch.setitem(sys.modules, "obstore.store", None)
-    with pytest.raises(HpxferError, match=r"pip install 'hpxfer\[s3\]'"):
-        LeaseObject(remote_at(s3)).create(b"one")
-
-
 def test_the_lease_is_kept_in_storage_and_lost_when_another_takes_it(s3: str) -> None:
-    remote = remote_at(s3)
-    with leased(LeaseObject(remote), "there", bump_s=0.01) as lease:
-        first = remote.read("lease.json")
-        while remote.read("lease.json") == first:
+    bucket = bucket_at(s3)
+    lease_storage = LeaseObject(bucket)
+    with leased(lease_storage, "there", bump_s=0.01) as held:
+        first = lease_storage.read()
+        while lease_storage.read() == first:
             pass
-        lease.check()
-    assert remote.read("lease.json") is None
-    with leased(LeaseObject(remote), "there", bump_s=3600.0) as lease:
-        remote.write("lease.json", b"somebody else's")
+        held.check()
+    assert lease_storage.read() is None
+    with leased(lease_storage, "there", bump_s=3600.0) as held:
+        bucket.write(LEASE_FILE, b"somebody else's")
         with pytest.raises(HpxferError, match="was taken over by something unreadable"):
-            lease.check()
-    assert remote.read("lease.json") == b"somebody else's"
+            held.check()
+    assert lease_storage.read() == b"somebody else's"

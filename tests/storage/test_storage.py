@@ -66,14 +66,14 @@ def test_a_folder_is_a_folder(text: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "got nothing"),
+        ("", "must be a folder or a URI, e.g. results or s3://bucket/prefix, got ''"),
         ("s3://", "must be s3://BUCKET/PREFIX"),
         ("s3://bucket/a//b", "without empty parts"),
         ("s3://bucket/../other", "'..'"),
         ('s3://bucket/a"b', "quotes"),
         ("s3://bucket/a?access_key=AKIA", "keys go in the environment"),
         ("s3://bucket/a?region", "'region'"),
-        ("https://example.com/a", "that can be written"),
+        ("https://example.com/a", "begins with one of s3://, gs://, az://, abfs://, abfss://, got"),
         ("simplecache::s3://bucket/a", "must be a folder or a URI"),
         ("file://host/a", "file:///absolute/path"),
     ],

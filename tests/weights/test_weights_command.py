@@ -21,7 +21,7 @@ from hpxfer.data.batches import open_data
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.results import load_results
-from hpxfer.storage.folder import folder_at, marked
+from hpxfer.storage.objects import marked, objects_at
 from hpxfer.train.trainer import train
 from hpxfer.trial.events import Ended
 from hpxfer.trial.stack import Stack
@@ -209,7 +209,7 @@ def test_a_worker_that_outlived_its_driver_keeps_nothing(
     kept.end(tmp_path / "w")
     assert not (tmp_path / "w").exists()  # where nothing was kept
     first = kept.start(tmp_path / "w")
-    marked(folder_at(tmp_path / "w"))  # of the next driver
+    marked(objects_at(tmp_path / "w"))  # of the next driver
     with caplog.at_level(logging.WARNING):
         *_, ended = train(stack, "cpu", keep=Keeper(first, stack))
     assert isinstance(ended, Ended)

@@ -1,6 +1,6 @@
 """Remote: data on object storage, such as tokens:s3://bucket/shards/*.bin. Planning reads parts, training a local copy.
 
-A copy lies in the user's cache, under a hash of the file's name, size and time of change. So a file that is written
+A copy lies in the user's cache, under a hash of the file's name, size and version. So a file that is written
 anew is another one. The cache is bounded: files that were not used for longest make room.
 """
 
@@ -14,11 +14,10 @@ import time
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import cache_folder
-from hpxfer.storage.remote import Remote, Stamp
+from hpxfer.storage.objects import Bucket, Stamp, storage_errors
 from hpxfer.storage.uri import Uri, is_uri, parse_root
 
 # The bound of the cache, and what it is where the user sets none.
@@ -28,9 +27,10 @@ _FIX = "check the network and the credentials, or copy the data to this machine"
 
 def matching_uris(pattern: str) -> list[str]:
     """Return the URIs that a URI names, whose last part may be a glob, sorted."""
-    remote, name = _located(pattern)
-    found = remote.waiting(remote.list, "cannot be listed", _FIX)
-    return sorted(str(remote.uri / each) for each in found if each == name or fnmatch.fnmatchcase(each, name))
+    bucket, name = _located(pattern)
+    with storage_errors(pattern, "cannot be listed", _FIX):
+        found = bucket.stamps()
+    return sorted(str(bucket.uri / each) for each in found if each == name or fnmatch.fnmatchcase(each, name))
 
 
 def remote_size(uri: str) -> int:
@@ -40,31 +40,26 @@ def remote_size(uri: str) -> int:
 
 def remote_bytes(uri: str, offset: int, num_bytes: int) -> bytes:
     """Return up to `num_bytes` bytes of a file from `offset` on."""
-    remote, _ = _located(uri)
-
-    def read() -> bytes:
-        file = _opened(uri)
-        file.seek(offset)
-        content: bytes = file.read(num_bytes)
-        return content
-
-    return remote.waiting(read, "cannot be read", _FIX)
+    bucket, name = _located(uri)
+    with storage_errors(uri, "cannot be read", _FIX):
+        return bucket.part(name, offset, num_bytes)
 
 
 def local_copy(uri: str) -> Path:
     """Return the copy of a file in the cache, which is fetched first if it is not there."""
-    remote, name = _located(uri)
+    bucket, name = _located(uri)
     stamp = _stamp(uri)
     folder = cache_folder("data")
     folder.mkdir(parents=True, exist_ok=True)
-    key = hashlib.blake2b(f"{uri} {stamp.size} {stamp.mtime_ns}".encode(), digest_size=12).hexdigest()
+    key = hashlib.blake2b(f"{uri} {stamp.size} {stamp.tag}".encode(), digest_size=12).hexdigest()
     copy = folder / f"{key}-{name}"
     # Workers of one machine wait for the one that fetches.
     with open(folder / f"{key}.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not copy.exists():
             _make_room(folder, stamp.size, uri)
-            remote.waiting(lambda: remote.fetch(name, copy), "cannot be fetched", _FIX)
+            with storage_errors(uri, "cannot be fetched", _FIX):
+                bucket.fetch(name, copy)
         # The clock of the system's own time stamps is coarse: two uses within milliseconds would count as one.
         now = time.time_ns()
         os.utime(copy, ns=(now, now))
@@ -101,14 +96,12 @@ def _bound() -> float:
 
 
 def _stamp(uri: str) -> Stamp:
-    remote, name = _located(uri)
-    found = remote.waiting(lambda: remote.stamps([name]), "cannot be read", _FIX).get(name)
-    if found is None:
-        raise HpxferError(f"{uri}: must be a file, got nothing of that name; correct the URI")
-    return found
+    bucket, name = _located(uri)
+    with storage_errors(uri, "cannot be read", _FIX):
+        return bucket.stamp(name)
 
 
-def _located(uri: str) -> tuple[Remote, str]:
+def _located(uri: str) -> tuple[Bucket, str]:
     """Return the folder of a file in storage, and the name of the file."""
     try:
         found = parse_root(uri)
@@ -116,18 +109,12 @@ def _located(uri: str) -> tuple[Remote, str]:
         raise HpxferError(f"data.source: {error}") from None
     if not isinstance(found, Uri) or not found.path:
         raise HpxferError(f"data.source: must name files in a bucket, e.g. s3://bucket/shards/*.bin, got {shown(uri)}")
-    return _folder(replace(found, path=found.path[:-1])), found.name
+    return _bucket(replace(found, path=found.path[:-1])), found.name
 
 
 @lru_cache(maxsize=8)
-def _folder(uri: Uri) -> Remote:
-    return Remote(uri)
-
-
-@lru_cache(maxsize=16)
-def _opened(uri: str) -> Any:
-    remote, name = _located(uri)
-    return remote.open(name)
+def _bucket(uri: Uri) -> Bucket:
+    return Bucket(uri, patient=True)
 
 
 __all__ = ["is_uri", "local_copy", "matching_uris", "remote_bytes", "remote_size"]
