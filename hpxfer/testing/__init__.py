@@ -1,1 +1,1 @@
-"""What others may test with: the conformance suite that every executor passes."""
+"""Conformance suites: what plug-in authors test their own rows with."""

@@ -1,13 +1,4 @@
-"""The conformance suite of searches. Derive a pytest class from `SearchSuite` and give it two fixtures.
-
-class TestMine(SearchSuite):
-    @pytest.fixture
-    def kind(self):
-        return MY_SEARCH
-
-    @pytest.fixture
-    def sweep(self):
-        return SWEEP + "search: {kind: mine, budget: 12}"
+"""The conformance suite of searches. Derive a pytest class from `SearchSuite`, and define `kind` and `sweep`.
 
 Nothing is trained: losses come from a parabola in each HP, with noise, and large learning rates diverge.
 """
@@ -18,8 +9,10 @@ import contextlib
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+import pytest
 
 from hpxfer.registry import registry
 from hpxfer.search.kinds import SEARCHES, SearchKind, kind_of, make_search
@@ -28,7 +21,6 @@ from hpxfer.search.rounds import RoundSearch
 from hpxfer.search.stored import is_in_box
 from hpxfer.spec import dump_sweep, parse_sweep
 from hpxfer.spec.budget import arm_budget, budget_text
-from hpxfer.spec.sweep import SweepSpec
 from hpxfer.trial import DataRef, Expansion, Trial
 
 # A sweep with two arms at the wide shape and one at the base, where the tables agree. Its `search` is still missing.
@@ -87,7 +79,9 @@ def run_search(
     while stop_after is None or len(ran.trials) - len(running) < stop_after:
         busy = {*failed, *(trial.id for trial in running)}
         asked = ran.search.ask(ran.outcomes, busy)
-        _check_asked(asked, ran.outcomes, busy)
+        ids = [trial.id for trial in asked]
+        assert len(set(ids)) == len(ids), "ask returned a trial twice"
+        assert not {*ran.outcomes, *busy} & set(ids), "ask returned a trial that has ended or is running"
         room = len(asked) if at_once is None else max(0, at_once - len(running))
         ran.trials.update((trial.id, trial) for trial in asked[:room])
         running += asked[:room]
@@ -103,111 +97,94 @@ def run_search(
     return ran
 
 
-def _check_asked(asked: Collection[Trial], known: Collection[str], busy: Collection[str]) -> None:
-    ids = [trial.id for trial in asked]
-    assert len(set(ids)) == len(ids), "ask returned a trial twice"
-    assert not set(known) & set(ids), "ask returned a trial that has ended"
-    assert not set(busy) & set(ids), "ask returned a trial that is running"
+@contextlib.contextmanager
+def expanded(kind: SearchKind, sweep: str) -> Iterator[Expansion]:
+    """Register the kind, if it is not, and expand the sweep."""
+    with contextlib.nullcontext() if kind.name in SEARCHES else registry("search").registered(kind):
+        yield Expansion(parse_sweep(sweep), _DATA)
 
 
 class SearchSuite:
     """Derive from it, and define the fixtures `kind` (the row under test) and `sweep` (the text of a sweep file)."""
 
-    def test_every_key_is_documented(self, kind: SearchKind) -> None:
+    @pytest.fixture
+    def expansion(self, kind: SearchKind, sweep: str) -> Iterator[Expansion]:
+        with expanded(kind, sweep) as found:
+            yield found
+
+    @pytest.fixture
+    def complete(self, expansion: Expansion) -> Ran:
+        """The search, run to its end one trial at a time."""
+        return run_search(expansion)
+
+    def test_the_sweep_loads_and_survives_a_dump(self, kind: SearchKind, expansion: Expansion) -> None:
         bare = [name for name, key in kind.settings.model_fields.items() if not key.description]
         assert bare == [], "put a text below each key of `settings`"
+        assert kind_of(expansion.spec) is kind, "the sweep must name the kind under test"
+        assert parse_sweep(dump_sweep(expansion.spec)) == expansion.spec
+        assert kind.name in budget_text(expansion.spec)
 
-    def test_the_sweep_loads_and_survives_a_dump(self, kind: SearchKind, sweep: str) -> None:
-        with expanded(kind, sweep) as expansion:
-            assert kind_of(expansion.spec) is kind, "the sweep must name the kind under test"
-            assert parse_sweep(dump_sweep(expansion.spec)) == expansion.spec
-            assert kind.name in budget_text(expansion.spec)
+    def test_it_asks_for_trials_of_the_sweep(self, kind: SearchKind, expansion: Expansion, complete: Ran) -> None:
+        trials = complete.trials
+        assert trials, "nothing was asked for"
+        arms = [_arm(expansion, trial) for trial in trials.values()]
+        assert None not in arms, "a trial is of no arm of the sweep, or has another id than the sweep's"
+        assert {trial.seed for trial in trials.values()} <= set(expansion.spec.seeds)
+        if kind.lists_trials:
+            assert set(trials) == {trial.id for trial in expansion.trials()}
+        if kind.is_box:
+            assert all(is_in_box(expansion.spec, trial.hps) for trial in trials.values())
 
-    def test_it_asks_for_trials_of_the_sweep(self, kind: SearchKind, sweep: str) -> None:
-        with expanded(kind, sweep) as expansion:
-            trials = run_search(expansion).trials
-            assert trials, "nothing was asked for"
-            arms = {trial_id: _arm(expansion, trial) for trial_id, trial in trials.items()}
-            assert None not in arms.values(), "a trial is of no arm of the sweep, or has another id than the sweep's"
-            assert {trial.seed for trial in trials.values()} <= set(expansion.spec.seeds)
-            if kind.lists_trials:
-                assert set(trials) == {trial.id for trial in expansion.trials()}
-            if kind.is_box:
-                assert all(is_in_box(expansion.spec, trial.hps) for trial in trials.values())
+    def test_no_arm_exceeds_its_budget(self, kind: SearchKind, expansion: Expansion, complete: Ran) -> None:
+        spec, budget = expansion.spec, arm_budget(expansion.spec)
+        arms = Counter(_arm(expansion, trial) for trial in complete.trials.values())
+        assert max(arms.values()) <= budget
+        if kind.fixed_size:
+            assert set(arms.values()) == {budget}, "fixed_size says that every arm trains its whole budget"
+        size = sum(kind.rounds(spec).elements()) * (1 if kind.splits_seeds else len(spec.seeds))
+        assert size >= budget, "`rounds` must hold all points that the budget can buy"
 
-    def test_no_arm_exceeds_its_budget(self, kind: SearchKind, sweep: str) -> None:
-        with expanded(kind, sweep) as expansion:
-            ran, budget = run_search(expansion), arm_budget(expansion.spec)
-            arms = Counter(_arm(expansion, trial) for trial in ran.trials.values())
-            assert max(arms.values()) <= budget
-            if kind.fixed_size:
-                assert set(arms.values()) == {budget}, "fixed_size says that every arm trains its whole budget"
-            seeds = 1 if kind.splits_seeds else len(expansion.spec.seeds)
-            size = sum(kind.rounds(expansion.spec).elements()) * seeds
-            assert size >= budget, "`rounds` must hold all points that the budget can buy"
+    def test_what_is_left_is_never_less_than_what_follows(self, expansion: Expansion, complete: Ran) -> None:
+        for stop_after in (0, 3, 10, None):
+            ran = run_search(expansion, stop_after=stop_after)
+            ran.search.ask(ran.outcomes, ())
+            progress = ran.search.progress().values()
+            left = sum(shape.most_left for shape in progress)
+            assert sum(shape.num_done for shape in progress) == len(ran.outcomes)
+            assert left >= len(complete.trials) - len(ran.outcomes)
+        assert left == 0
 
-    def test_what_is_left_is_never_less_than_what_follows(self, kind: SearchKind, sweep: str) -> None:
-        with expanded(kind, sweep) as expansion:
-            complete = run_search(expansion)
-            for stop_after in (0, 3, 10):
-                ran = run_search(expansion, stop_after=stop_after)
-                ran.search.ask(ran.outcomes, ())
-                progress = ran.search.progress().values()
-                assert sum(shape.num_done for shape in progress) == len(ran.outcomes)
-                assert sum(shape.most_left for shape in progress) >= len(complete.trials) - len(ran.outcomes)
-            progress = complete.search.progress().values()
-            assert (sum(shape.num_done for shape in progress), sum(shape.most_left for shape in progress)) == (
-                len(complete.trials),
-                0,
-            )
+    def test_neither_order_nor_parallelism_changes_what_is_asked_for(self, expansion: Expansion, complete: Ran) -> None:
+        for seed, at_once in enumerate((1, 3, 16)):
+            ran = run_search(expansion, at_once=at_once, order=random.Random(seed))
+            assert ran.outcomes == complete.outcomes
+            assert ran.search.why() == complete.search.why()
 
-    def test_neither_order_nor_parallelism_changes_what_is_asked_for(self, kind: SearchKind, sweep: str) -> None:
-        with expanded(kind, sweep) as expansion:
-            complete = run_search(expansion)
-            for seed, at_once in enumerate((1, 3, 16)):
-                ran = run_search(expansion, at_once=at_once, order=random.Random(seed))
-                assert ran.outcomes == complete.outcomes
-                assert ran.search.why() == complete.search.why()
+    def test_a_run_that_was_stopped_goes_on_to_the_same_end(self, expansion: Expansion, complete: Ran) -> None:
+        for stop_after in (0, 1, 5, 20):
+            first = run_search(expansion, at_once=5, stop_after=stop_after)
+            second = run_search(expansion, known=first.outcomes)
+            assert not first.outcomes.keys() & second.trials.keys(), "a trial was trained twice"
+            assert second.outcomes == complete.outcomes
 
-    def test_a_run_that_was_stopped_goes_on_to_the_same_end(self, kind: SearchKind, sweep: str) -> None:
-        with expanded(kind, sweep) as expansion:
-            complete = run_search(expansion)
-            for stop_after in (0, 1, 5, 20):
-                first = run_search(expansion, at_once=5, stop_after=stop_after)
-                second = run_search(expansion, known=first.outcomes)
-                assert not first.outcomes.keys() & second.trials.keys(), "a trial was trained twice"
-                assert second.outcomes == complete.outcomes
+    def test_a_failed_trial_holds_back_what_needs_it_until_the_next_run(
+        self, expansion: Expansion, complete: Ran
+    ) -> None:
+        first = run_search(expansion, at_once=4, fails=lambda trial: int(trial.id[:8], 16) % 4 == 0)
+        assert first.trials.keys() <= complete.trials.keys()
+        assert run_search(expansion, known=first.outcomes).outcomes == complete.outcomes
 
-    def test_a_failed_trial_holds_back_what_needs_it_until_the_next_run(self, kind: SearchKind, sweep: str) -> None:
-        with expanded(kind, sweep) as expansion:
-            complete = run_search(expansion)
-            first = run_search(expansion, at_once=4, fails=lambda trial: int(trial.id[:8], 16) % 4 == 0)
-            assert first.trials.keys() <= complete.trials.keys()
-            assert run_search(expansion, known=first.outcomes).outcomes == complete.outcomes
+    def test_outcomes_of_other_trials_change_nothing(self, expansion: Expansion, complete: Ran) -> None:
+        assert run_search(expansion, known=_UNKNOWN).trials.keys() == complete.trials.keys()
 
-    def test_outcomes_of_other_trials_change_nothing(self, kind: SearchKind, sweep: str) -> None:
-        with expanded(kind, sweep) as expansion:
-            assert run_search(expansion, known=_UNKNOWN).trials.keys() == run_search(expansion).trials.keys()
+    def test_it_ends_where_everything_diverges(self, expansion: Expansion) -> None:
+        ran = run_search(expansion, loss=lambda trial: Outcome("diverged"))
+        assert len(ran.trials) <= arm_budget(expansion.spec) * len(arms_of(expansion))
+        assert not make_search(expansion).ask(ran.outcomes, ())
 
-    def test_it_ends_where_everything_diverges(self, kind: SearchKind, sweep: str) -> None:
-        with expanded(kind, sweep) as expansion:
-            ran = run_search(expansion, loss=lambda trial: Outcome("diverged"))
-            assert len(ran.trials) <= arm_budget(expansion.spec) * len(arms_of(expansion))
-            assert not make_search(expansion).ask(ran.outcomes, ())
-
-    def test_it_says_what_it_decided(self, kind: SearchKind, sweep: str) -> None:
-        with expanded(kind, sweep) as expansion:
-            search = run_search(expansion).search
-            assert search.why() or kind.lists_trials, "a search that chooses must say why"
-            assert isinstance(search, RoundSearch) or not kind.replays, "only a RoundSearch can be replayed"
-
-
-@contextlib.contextmanager
-def expanded(kind: SearchKind, sweep: str) -> Iterator[Expansion]:
-    """Register the kind, if it is not, and expand the sweep."""
-    with contextlib.nullcontext() if kind.name in SEARCHES else registry("search").registered(kind):
-        spec: SweepSpec = parse_sweep(sweep)
-        yield Expansion(spec, _DATA)
+    def test_it_says_what_it_decided(self, kind: SearchKind, complete: Ran) -> None:
+        assert complete.search.why() or kind.lists_trials, "a search that chooses must say why"
+        assert isinstance(complete.search, RoundSearch) or not kind.replays, "only a RoundSearch can be replayed"
 
 
 def _arm(expansion: Expansion, trial: Trial) -> Arm | None:

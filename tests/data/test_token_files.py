@@ -102,10 +102,9 @@ class TestBareIds:
             assert np.array_equal(ids_of(source), ids)
         suite = DataSourceSuite()
         suite.test_the_row_is_registered_and_says_how_it_is_used(source)
-        suite.test_parts_add_up(source)
         suite.test_a_part_reads_the_tokens_that_it_is_asked_for(source)
         suite.test_the_digest_is_a_function_of_the_data(source)
-        suite.test_ids_are_those_of_the_parts(source)
+        suite.test_loading_twice_gives_the_same_ids(source)
 
     def test_half_an_id_is_refused(self, name: str, tmp_path: Path) -> None:
         (tmp_path / "a.bin").write_bytes(bytes(1001))

@@ -21,7 +21,7 @@ from hpxfer.registry import Registry
 from hpxfer.report.provenance import provenance_table
 from hpxfer.results import load_results
 from hpxfer.search import Outcome, make_search
-from hpxfer.search.kinds import SEARCHES
+from hpxfer.search.kinds import SEARCHES, SearchKind
 from hpxfer.search.protocol import arms_of
 from hpxfer.search.verdict_plan import affordable
 from hpxfer.spec import load_sweep, parse_sweep
@@ -229,15 +229,15 @@ def test_it_plans_runs_and_is_read_again_without_its_code(ladder_sweep: Path, tm
     assert results.line("lr")["loss"].tolist() == known.line("lr")["loss"].tolist()
 
 
-def test_it_passes_the_suite(ladder_sweep: Path) -> None:
-    load_sweep(ladder_sweep)
-    kind, text = SEARCHES.get("ladder"), ladder_sweep.read_text().partition("plugins")[0] + "search: {kind: ladder}\n"
-    suite = SearchSuite()
-    for name in dir(suite):
-        if name == "test_every_key_is_documented":
-            suite.test_every_key_is_documented(kind)
-        elif name.startswith("test_"):
-            getattr(suite, name)(kind, text)
+class TestLadder(SearchSuite):
+    @pytest.fixture
+    def kind(self, ladder_sweep: Path) -> SearchKind:
+        load_sweep(ladder_sweep)
+        return SEARCHES.get("ladder")
+
+    @pytest.fixture
+    def sweep(self, ladder_sweep: Path) -> str:
+        return ladder_sweep.read_text().partition("plugins")[0] + "search: {kind: ladder}\n"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from hpxfer.search.grid import GRID, GridSearch
 from hpxfer.search.kinds import SEARCHES, SearchKind, Stored
 from hpxfer.search.protocol import arms_of
 from hpxfer.spec.budget import arm_budget
-from hpxfer.testing.searches import SWEEP, SearchSuite
+from hpxfer.testing.searches import SWEEP, SearchSuite, expanded, run_search
 from hpxfer.trial import Expansion, Trial
 
 LANDSCAPE = Landscape(
@@ -202,6 +203,14 @@ class Broken(GridSearch):
         return asked
 
 
+def hold(kind: SearchKind, test: str) -> None:
+    """Hold a kind to one test of the suite."""
+    method = getattr(SearchSuite(), test)
+    with expanded(kind, SWEEP + "search: broken\n") as expansion:
+        given = {"kind": kind, "expansion": expansion, "complete": run_search(expansion)}
+        method(**{name: given[name] for name in inspect.signature(method).parameters})
+
+
 @pytest.mark.parametrize(
     ("rule", "test"),
     [
@@ -217,7 +226,7 @@ def test_a_broken_twin_fails(rule: str, test: str) -> None:
 
     kind = replace(GRID, name="broken", make=make)
     with pytest.raises(AssertionError):
-        getattr(SearchSuite(), test)(kind, SWEEP + "search: broken\n")
+        hold(kind, test)
 
 
 def test_a_kind_that_says_too_little_of_itself_fails() -> None:
@@ -225,7 +234,7 @@ def test_a_kind_that_says_too_little_of_itself_fails() -> None:
         GRID, name="broken", size=lambda spec: 2, lists_trials=False, problems=lambda spec, why_not: iter(())
     )
     with pytest.raises(AssertionError):
-        SearchSuite().test_no_arm_exceeds_its_budget(small, SWEEP + "search: broken\n")
+        hold(small, "test_no_arm_exceeds_its_budget")
     silent = replace(GRID, name="broken", lists_trials=False)
     with pytest.raises(AssertionError, match="must say why"):
-        SearchSuite().test_it_says_what_it_decided(silent, SWEEP + "search: broken\n")
+        hold(silent, "test_it_says_what_it_decided")
