@@ -72,10 +72,8 @@ def read_plugin(name: str, folder: Path) -> PluginFile:
     except (SyntaxError, ValueError) as error:
         raise HpxferError(f"plugins: {name}: must be Python, got {error}; mend the file, or name another") from None
     version = _version(tree)
-    digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest()
-    return PluginFile(
-        plugin=Plugin(name=name, digest=digest if version is None else f"version:{version}"), source=source
-    )
+    digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest() if version is None else f"version:{version}"
+    return PluginFile(plugin=Plugin(name=name, digest=digest), source=source)
 
 
 def load_plugin(file: PluginFile) -> ModuleType:
@@ -84,15 +82,12 @@ def load_plugin(file: PluginFile) -> ModuleType:
     Raises HpxferError if the module is another one here than `file` says, or if importing it fails.
     """
     plugin = file.plugin
-    if not plugin.is_file:
-        here = read_plugin(plugin.name, Path()).plugin.digest
-        if here != plugin.digest:
-            raise HpxferError(
-                f"plugins: {plugin.name}: must be the driver's, {plugin.digest}, got {here} on this machine; "
-                "install the same version on every machine"
-            )
-    loaded = sys.modules.get(plugin.module)
-    if loaded is not None:
+    if not plugin.is_file and (here := read_plugin(plugin.name, Path()).plugin.digest) != plugin.digest:
+        raise HpxferError(
+            f"plugins: {plugin.name}: must be the driver's, {plugin.digest}, got {here} on this machine; install the "
+            "same version on every machine"
+        )
+    if (loaded := sys.modules.get(plugin.module)) is not None:
         if plugin.is_file and loaded.__dict__.get("__hpxfer_digest__") != plugin.digest:
             raise HpxferError(
                 f"plugins: {plugin.name}: the file changed after this process had imported it; start Python anew"
@@ -116,12 +111,9 @@ def _line_of(plugin: Plugin, error: BaseException) -> str:
 
 def _file_of_module(name: str) -> Path:
     if "/" in name:
-        raise HpxferError(
-            f"plugins: {name}: a file must end in .py, got {shown(Path(name).suffix or 'no ending')}; {_FIX}"
-        )
-    legal = all(part.isidentifier() for part in name.split("."))
+        raise HpxferError(f"plugins: {name}: a file must end in .py; {_FIX}")
     try:
-        found = importlib.util.find_spec(name) if legal else None
+        found = importlib.util.find_spec(name) if all(part.isidentifier() for part in name.split(".")) else None
     except (ImportError, ValueError):
         found = None
     if found is None or found.origin is None or not found.origin.endswith(".py"):
@@ -146,9 +138,7 @@ def _import_file(file: PluginFile) -> ModuleType:
 def _version(tree: ast.Module) -> str | None:
     """Return the text of `version = "..."` at the top of a module."""
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if any(isinstance(target, ast.Name) and target.id == "version" for target in targets):
-            value = node.value if isinstance(node, ast.Assign) else None
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                return value.value
+        match node:
+            case ast.Assign(targets=names, value=ast.Constant(value=str(text))) if "version" in map(ast.unparse, names):
+                return text
     return None

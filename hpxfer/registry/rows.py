@@ -1,4 +1,8 @@
-"""Rows by name: the fixed ones of hpxfer, and the registries of extension points."""
+"""Rows by name: the fixed ones of hpxfer, and the registries of extension points, to which users add theirs.
+
+Each kind of row has one table, in the room that it belongs to. Rooms below that one, the sweep's schema above all, find
+the table here by name and import nothing of the room before they need it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,41 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from hpxfer.errors import HpxferError, nearest, shown
 
+# Kind -> module:attribute of its registry. The module must be light: it imports neither torch nor ray.
+KINDS = {
+    "parameterization": "hpxfer.scaling.tables:PARAMETERIZATIONS",
+    "gate": "hpxfer.model.gates:GATES",
+    "data source": "hpxfer.data.sources:SOURCES",
+    "sample source": "hpxfer.data.samples:SAMPLE_SOURCES",
+    "search": "hpxfer.search.kinds:SEARCHES",
+    "logger": "hpxfer.loggers.kinds:LOGGERS",
+    "statistic": "hpxfer.analysis.statistics:STATISTICS",
+    "export target": "hpxfer.export.targets:EXPORT_TARGETS",
+}
+# Rows that only hpxfer has.
+_FIXED = {
+    "family": "hpxfer.model.families:FAMILIES",
+    "optimizer": "hpxfer.train.optimizers:OPTIMIZERS",
+    "schedule": "hpxfer.train.schedules:SCHEDULES",
+    "executor": "hpxfer.executors.kinds:EXECUTORS",
+}
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
+
+
+def _imported(place: str) -> Any:
+    """Return what `module:attribute` names."""
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def rows_of(kind: str) -> Rows[Any]:
+    """Return the rows of a kind that a sweep names, e.g. `gate` or `family`."""
+    return cast(Rows[Any], _imported((KINDS | _FIXED)[kind]))
+
+
+def registry(kind: str) -> Registry[Any]:
+    """Return the registry of a kind of extension, e.g. `gate`."""
+    return cast(Registry[Any], _imported(KINDS[kind]))
 
 
 class Named(Protocol):
@@ -48,8 +86,7 @@ class Rows(Generic[Row]):
             at = f"{where}: " if where else ""
             raise HpxferError(f"{at}unknown {self.kind} {shown(name)}; {nearest(name, self.names())}")
         if name not in self._rows:
-            module, _, attribute = self._builtin[name].partition(":")
-            self._rows[name] = cast(Row, getattr(importlib.import_module(module), attribute))
+            self._rows[name] = _imported(self._builtin[name])
         return self._rows[name]
 
     def spelled(self, name: str) -> str:
@@ -92,11 +129,10 @@ class Registry(Rows[Row]):
                 f"{self.kind}: a row must have a name of letters, digits, '_', '-' and '.', got {shown(name)} of a "
                 f"{type(row).__name__}"
             )
-        if row.name in self.names():
-            by = self._modules.get(row.name, "hpxfer")
-            raise HpxferError(f"{self.kind} {shown(row.name)} is registered already, by {by}; choose another name")
-        self._rows[row.name] = row
-        self._modules[row.name] = _calling_module()
+        if name in self.names():
+            by = self._modules.get(name, "hpxfer")
+            raise HpxferError(f"{self.kind} {shown(name)} is registered already, by {by}; choose another name")
+        self._rows[name], self._modules[name] = row, _calling_module()
         return row
 
     def module(self, name: str) -> str | None:
@@ -133,10 +169,6 @@ class Registry(Rows[Row]):
 def _calling_module() -> str:
     """Return the name of the first module up the stack that is not hpxfer's: the one that registers a row."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame.f_globals["__name__"]):
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in ("hpxfer", "contextlib"):
         frame = frame.f_back
     return str(frame.f_globals["__name__"])
-
-
-def _is_ours(module: str) -> bool:
-    return module in ("hpxfer", "contextlib") or module.startswith("hpxfer.")
