@@ -1,8 +1,13 @@
-"""The Typer app: the commands of the table, and the options that stand before a command's name."""
+"""The Typer app: the table of commands, and the options that stand before a command's name.
+
+A command is one new file in this room and one line in `COMMANDS`: a function whose arguments are its options and whose
+docstring is its help, or a Typer app with commands of its own. It imports what it needs when it is called, so that
+`hpxfer --help` is quick.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -10,15 +15,52 @@ import typer
 from typer.core import TyperGroup
 
 from hpxfer import __version__
-from hpxfer.cli.commands import COMMANDS, Command
+from hpxfer.cli.bench import bench
+from hpxfer.cli.check import check
+from hpxfer.cli.data import data_app
+from hpxfer.cli.explain import explain
+from hpxfer.cli.fetch import fetch
+from hpxfer.cli.init import init
+from hpxfer.cli.judge import judge
+from hpxfer.cli.limit import limit
+from hpxfer.cli.list import list_
+from hpxfer.cli.options import spread
 from hpxfer.cli.output import say
+from hpxfer.cli.plan import plan
+from hpxfer.cli.recipe import recipe_app
+from hpxfer.cli.report import report
+from hpxfer.cli.run import run
+from hpxfer.cli.schema import schema
+from hpxfer.cli.submit import submit
+from hpxfer.cli.watch import watch
+from hpxfer.cli.weights import weights
 from hpxfer.errors import brief
 
+# `hpxfer --help` lists them in this order.
+COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
+    "init": init,
+    "data": data_app,
+    "plan": plan,
+    "run": run,
+    "watch": watch,
+    "list": list_,
+    "report": report,
+    "judge": judge,
+    "recipe": recipe_app,
+    "explain": explain,
+    "weights": weights,
+    "check": check,
+    "limit": limit,
+    "schema": schema,
+    "bench": bench,
+    "submit": submit,
+    "fetch": fetch,
+}
 _UsageError: Any = typer.BadParameter.__base__  # of click, which Typer may bring itself
 
 
 class TableGroup(TyperGroup):
-    """The group of all commands, in the order of the table. Typer itself puts groups such as `bench` last."""
+    """The group of all commands, in the order of the table. Typer itself puts groups such as `recipe` last."""
 
     def __init__(self, *, commands: dict[str, Any], **attributes: Any) -> None:
         super().__init__(commands={name: commands[name] for name in COMMANDS if name in commands}, **attributes)
@@ -69,13 +111,8 @@ def main(
     pass
 
 
-def _attach(target: typer.Typer, command: Command) -> typer.Typer:
-    if isinstance(command.run, typer.Typer):
-        target.add_typer(command.run, name=command.name)
+for _name, _command in COMMANDS.items():
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
     else:
-        target.command(name=command.name)(command.run)
-    return target
-
-
-for _row in COMMANDS.rows():
-    _attach(app, _row)
+        app.command(name=_name)(spread(_command))

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson
-from hpxfer.cli.output import say, written
+from hpxfer.cli.output import answer
 
 
 def bench(
     rows: Annotated[
-        list[str] | None,
-        typer.Option("--row", metavar="NAME", help="Measure this row only, e.g. width-32; may be repeated."),
+        list[str] | None, Option("--row", metavar="NAME", help="Measure this row only, e.g. width-32; may be repeated.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", help="Append the rows to speeds.jsonl in this folder.")] = Path(
-        "results/bench"
-    ),
-    device: Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")] = "auto",
+    output: Annotated[Path, Option(help="Append the rows to speeds.jsonl in this folder.")] = Path("results/bench"),
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure the speeds of this machine that `hpxfer plan` reads: of stacks on a CPU core, or on a GPU.
@@ -37,7 +32,4 @@ def bench(
     from hpxfer.plan.hardware import SPEEDS, file_of
 
     found = run_bench(device, output, rows or ())
-    say(json.dumps(found.to_dict()) if as_json else f"{table_text(found)}\n\n{written([file_of(SPEEDS, output)])}")
-
-
-BENCH = Command(name="bench", run=bench)
+    answer(found.to_dict, lambda: table_text(found), as_json=as_json, files=[file_of(SPEEDS, output)])

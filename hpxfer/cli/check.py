@@ -2,74 +2,80 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, column, load_plugins
-from hpxfer.cli.output import CHECK_MISSED, say, written
-from hpxfer.errors import HpxferError
+from hpxfer.cli.options import (
+    AsJson,
+    Conventions,
+    Optimizer,
+    Parameterization,
+    Plugins,
+    column,
+    excludes,
+    load_plugins,
+    pairs,
+    read_conventions,
+)
+from hpxfer.cli.output import CHECK_MISSED, answer
+from hpxfer.errors import HpxferError, shown
 
-LEAST_STEPS = 5  # a warm-up, a peak, a decay and an end
+if TYPE_CHECKING:
+    from hpxfer.coordinates.report import CheckReport
+
+LEAST_STEPS = 5  # of --trainer: a warm-up, a peak, a decay and an end
 
 
 def check(
     parameterization: Parameterization = None,
-    convention: Convention = None,
+    convention: Conventions = None,
     axis: Annotated[
-        list[str] | None, typer.Option(help="What grows; may be repeated; default: the sweep's or the table's axes.")
+        list[str] | None, Option(help="What grows; may be repeated; default: the sweep's or the table's axes.")
     ] = None,
-    optimizer: Annotated[
-        str | None, typer.Option(help="adamw or sgd; default: the sweep's, or adamw if the table has it.")
-    ] = None,
-    sweep: Annotated[Path | None, typer.Option(help="Take model, data, HPs and shapes from this sweep.")] = None,
+    optimizer: Optimizer = None,
+    sweep: Annotated[Path | None, Option(help="Take model, data, HPs and shapes from this sweep.")] = None,
     trainer: Annotated[
         Path | None,
-        typer.Option(metavar="SWEEP", help="Check the trainer of this sweep: receipts, seeds, repetition, and more."),
+        Option(metavar="SWEEP", help="Check the trainer of this sweep: receipts, seeds, repetition, and more."),
     ] = None,
     results: Annotated[
-        str | None, typer.Option(help="Of --trainer: the folder or URI that holds the sweep's own folder.")
+        str | None, Option(help="Of --trainer: the folder or URI that holds the sweep's own folder.")
     ] = None,
     module: Annotated[
         str | None,
-        typer.Option(metavar="PKG.MOD:BUILD", help="Check your own torch module; PKG.MOD has batch and loss_fn too."),
+        Option(metavar="PKG.MOD:BUILD", help="Check your own torch module; PKG.MOD has batch and loss_fn too."),
     ] = None,
-    recipe: Annotated[Path | None, typer.Option(help="Of --module: the recipe that it trains by.")] = None,
-    base: Annotated[
-        Path | None, typer.Option(help="Of --module without a recipe: a JSON file with the base shape.")
-    ] = None,
+    recipe: Annotated[Path | None, Option(help="Of --module: the recipe that it trains by.")] = None,
+    base: Annotated[Path | None, Option(help="Of --module without a recipe: a JSON file with the base shape.")] = None,
     hp: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="Of --module without a recipe: a base HP; may be repeated."),
+        Option(metavar="NAME=NUMBER", help="Of --module without a recipe: a base HP; may be repeated."),
     ] = None,
-    points: Annotated[str | None, typer.Option(help="Values along one axis, e.g. 32,64,128,256.")] = None,
+    points: Annotated[str | None, Option(help="Values along one axis, e.g. 32,64,128,256.")] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Number of optimizer steps; default: 6, 5 of --module, or 20 of --trainer.")
+        int | None, Option(help="Optimizer steps; default: 6, or 5 of --module, or 20 of --trainer.")
     ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="Number of seeds, trained together; default: 6, or 3 of --module.")
-    ] = None,
+    seeds: Annotated[int | None, Option(help="Seeds, trained together; default: 6, or 3 of --module.")] = None,
     architecture: Annotated[
-        str | None, typer.Option(help="gpt, or mlp: the MLP mixture of the papers; default: the sweep's, or gpt.")
+        str | None, Option(help="gpt, or mlp: the MLP mixture of the papers; default: the sweep's, or gpt.")
     ] = None,
     gate: Annotated[
-        str | None,
-        typer.Option(help="Of mlp: sigmoid, softmax or normalized_softmax; of --module any; default: sigmoid."),
+        str | None, Option(help="Of mlp: sigmoid, softmax or normalized_softmax; of --module any; default: sigmoid.")
     ] = None,
     activation: Annotated[
-        str | None, typer.Option(help="Of mlp's experts: linear, relu, gelu or tanh; default: linear.")
+        str | None, Option(help="Of mlp's experts: linear, relu, gelu or tanh; default: linear.")
     ] = None,
-    matrices: Annotated[int | None, typer.Option(help="Of an expert of mlp: 1 or 2; default: 2.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Active experts of mlp at every shape; default: all.")] = None,
+    matrices: Annotated[int | None, Option(help="Of an expert of mlp: 1 or 2; default: 2.")] = None,
+    top_k: Annotated[int | None, Option(help="Active experts of mlp at every shape; default: all.")] = None,
     bias: Annotated[
-        str | None,
-        typer.Option(help="Of mlp's router: none, fixed, schedule, learned or learned_sgd; default: none."),
+        str | None, Option(help="Of mlp's router: none, fixed, schedule, learned or learned_sgd; default: none.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Write figures, check.txt and check.json to this folder.")] = None,
+    output: Annotated[Path | None, Option(help="Write figures, check.txt and check.json to this folder.")] = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -99,56 +105,74 @@ def check(
       hpxfer check --trainer sweep.yaml --steps 20
       hpxfer check --module train.model:build --recipe results/quickstart/recipe.yaml
     """
+    of_mlp: dict[str, Any] = {"activation": activation, "matrices": matrices, "top_k": top_k, "bias": bias}
+    of_module = {"recipe": recipe, "base": base, "hp": hp}
+    of_table = {"parameterization": parameterization, "convention": convention, "optimizer": optimizer, "gate": gate}
     if trainer is not None:
-        given = (parameterization, convention, axis, optimizer, sweep, module, recipe, base, hp, points, seeds)
-        _of_trainer(given, (architecture, gate, activation, matrices, top_k, bias, output))
-        load_plugins(plugin)
-        _check_trainer(trainer, steps, results, plugin or (), as_json=as_json)
+        excludes("--trainer", sweep=sweep, module=module, **of_table, **of_mlp, **of_module, architecture=architecture)
+        excludes("--trainer", axis=axis, points=points, seeds=seeds, output=output)
+        _check_trainer(trainer, steps, results, plugin or [], as_json=as_json)
         return
-    if results is not None:
-        raise HpxferError("--results: belongs to --trainer, got none; add it, or leave this out")
-    if module is not None:
-        _require_no_other(
-            sweep=sweep, architecture=architecture, activation=activation, matrices=matrices, top_k=top_k, bias=bias
-        )
-    elif wrong := [name for name, value in (("--recipe", recipe), ("--base", base), ("--hp", hp)) if value]:
-        raise HpxferError(f"{', '.join(wrong)}: belongs to --module, got none; add it, or leave these out")
-    from hpxfer.cli.check_source import check as run_check
-    from hpxfer.cli.check_source import mlp_options
-    from hpxfer.cli.explain_source import read_conventions
-
+    excludes("a check without --trainer", results=results)
     load_plugins(plugin)
-    conventions, asked = read_conventions(convention or ()), column(optimizer)
+    conventions, values = read_conventions(convention), _numbers(points)
+    run: Callable[..., CheckReport]
+    asked: dict[str, Any]
     if module is not None:
-        from hpxfer.cli.check_module import check_module, given_recipe
+        from hpxfer.coordinates.own.checking import check_own
+        from hpxfer.coordinates.own.load import given_recipe, load_own, own_recipe
 
-        own = given_recipe(recipe, parameterization, conventions, optimizer, base, hp or (), gate)
-        found, files = check_module(module, own, axis, points, steps, seeds, output)
+        excludes("--module", sweep=sweep, architecture=architecture, **of_mlp)
+        if axis is not None and len(axis) > 1:
+            raise HpxferError(f"--axis: a module is checked along one axis at a time, got {', '.join(axis)}")
+        hps = pairs(hp, "--hp", float)
+        made = given_recipe(recipe, parameterization, conventions, optimizer, base, hps, gate)
+        own, its = load_own(module, Path())
+        run = partial(check_own, own, made or own_recipe(its, module))
+        asked = {"axis": axis[0] if axis else None}
     else:
-        found, files = run_check(
-            *(parameterization, conventions, axis, asked, sweep, points),
-            *(steps, seeds, architecture, mlp_options(gate, activation, matrices, top_k, bias), output),
-        )
-    if as_json:
-        say(json.dumps({**found.to_dict(), "files": [str(file) for file in files]}))
-    else:
-        say(found.table() + (f"\n\n{written(files)}" if files else ""))
+        from hpxfer.coordinates.checking import check as check_table
+        from hpxfer.coordinates.mlp.own import options_of
+        from hpxfer.prediction.explain import of_sweep
+        from hpxfer.scaling.evaluate import parameterization as by_name
+        from hpxfer.store.sweep_file import load_given
+
+        excludes("a check without --module", **of_module)
+        spec = None if sweep is None else load_given(sweep)
+        if spec is None and parameterization is None:
+            raise HpxferError("check needs --parameterization or --sweep; hpxfer explain --list shows the names")
+        choice = of_sweep(spec, parameterization, conventions) if spec else by_name(str(parameterization), conventions)
+        run = partial(check_table, choice, sweep=spec, options=options_of(gate=gate, **of_mlp))
+        asked = {"axes": axis, "optimizer": column(optimizer), "architecture": architecture}
+    _check(run, {**asked, "points": values, "steps": steps, "seeds": seeds}, output, as_json=as_json)
+
+
+def _check(run: Callable[..., CheckReport], asked: dict[str, Any], output: Path | None, *, as_json: bool) -> None:
+    """Run a check, write its files, and end with 1 if it failed. Show on stderr what is being trained."""
+    from rich.console import Console
+
+    from hpxfer.coordinates.write import WHAT, write_check
+    from hpxfer.host.files import make_folder
+
+    if output is not None:
+        make_folder(output, WHAT)  # fails now, and not after minutes of training
+    with Console(stderr=True).status("") as status:
+        found = run(on_shape=status.update, **{name: value for name, value in asked.items() if value is not None})
+    files = [] if output is None else write_check(found, output)
+    answer(found.to_dict, found.table, as_json=as_json, files=files)
     if not found.passed:
         raise typer.Exit(CHECK_MISSED)
 
 
-def _of_trainer(*given: Sequence[object]) -> None:
-    """Raise HpxferError for options of the other checks beside --trainer."""
-    if any(value is not None and value != [] for values in given for value in values):
-        raise HpxferError(
-            "--trainer: goes with --steps, --results, --plugin and --json alone, as the sweep says the rest; leave the "
-            "other options out"
-        )
+def _numbers(text: str | None) -> tuple[float, ...] | None:
+    """Return the numbers in a text such as `32,64,128`, in ascending order."""
+    try:
+        return None if text is None else tuple(sorted({float(number) for number in text.split(",")}))
+    except ValueError:
+        raise HpxferError(f"--points: must be numbers with commas between them, got {shown(text)}") from None
 
 
-def _check_trainer(
-    sweep: Path, steps: int | None, results: str | None, plugins: Sequence[str], *, as_json: bool
-) -> None:
+def _check_trainer(sweep: Path, steps: int | None, results: str | None, plugins: list[str], *, as_json: bool) -> None:
     """Check the trainer of a sweep, and end with 1 if a check failed."""
     from hpxfer.driver import prepare
     from hpxfer.trust import check_trainer
@@ -156,16 +180,6 @@ def _check_trainer(
     if steps is not None and steps < LEAST_STEPS:
         raise HpxferError(f"--steps: must be at least {LEAST_STEPS} with --trainer, got {steps}")
     found = check_trainer(prepare(sweep, results=results, plugins=plugins), steps=steps)
-    files = [str(file) for file in found.files]
-    say(json.dumps({**found.to_dict(), "files": files}) if as_json else f"{found.table()}\n\n{written(files)}")
+    answer(found.to_dict, found.table, as_json=as_json, files=list(found.files))
     if not found.checks.passed:
         raise typer.Exit(CHECK_MISSED)
-
-
-def _require_no_other(**given: object) -> None:
-    """Raise HpxferError for options of the check's own models beside --module."""
-    if wrong := [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]:
-        raise HpxferError(f"{', '.join(wrong)}: --module brings a model of its own; leave one out")
-
-
-CHECK = Command(name="check", run=check)

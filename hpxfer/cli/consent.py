@@ -31,18 +31,11 @@ class Costs(Protocol):
 
 
 def keep_within(plan: Costs, max_gpu_hours: float | None) -> None:
-    """Raise HpxferError if the plan needs more GPU-hours than the user allows."""
+    """Raise HpxferError if the plan needs more GPU-hours than the user allows, or if its time is not known."""
     if max_gpu_hours is None or plan.gpu_hours <= max_gpu_hours:
         return
-    if math.isnan(plan.gpu_hours):
-        raise HpxferError(
-            f"--max-gpu-hours: the plan must stay within {max_gpu_hours:g} GPU-hours, and its time is not known; give "
-            "trainer.cost in the sweep file, or leave the limit out"
-        )
-    raise HpxferError(
-        f"--max-gpu-hours: the plan must stay within {max_gpu_hours:g} GPU-hours, got {_cost(plan)} "
-        f"({plan.rate_from}); raise the limit, or make the sweep smaller (fewer seeds, grid points or steps)"
-    )
+    got = "its time is not known" if math.isnan(plan.gpu_hours) else f"got {_cost(plan)} ({plan.rate_from})"
+    raise HpxferError(f"--max-gpu-hours: the plan must stay within {max_gpu_hours:g} GPU-hours, {got}")
 
 
 def ask(plan: Costs, *, yes: bool) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson
-from hpxfer.cli.output import say, warn
+from hpxfer.cli.output import answer, say, warn
 from hpxfer.prepare import SHARD_TOKENS
 
 if TYPE_CHECKING:
@@ -39,35 +37,26 @@ def data() -> None:
 def prepare(
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="SOURCE",
             help="hf:NAME[:config][:split], a folder that datasets saved, or files, a glob or a folder of JSONL (also "
             ".gz, .zst), Parquet or text.",
         ),
     ],
-    tokenizer: Annotated[
-        str,
-        typer.Option("--tokenizer", metavar="NAME|FILE", help="A tokenizer.json, its folder, or a name on the hub."),
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to make.")],
-    field: Annotated[str, typer.Option("--field", help="The field or column that holds the text.")] = "text",
-    val_tokens: Annotated[
-        int,
-        typer.Option("--val-tokens", min=0, help="Hold out so many tokens for validation, as a split of their own."),
-    ] = 0,
+    tokenizer: Annotated[str, Option(metavar="NAME|FILE", help="A tokenizer.json, its folder, or a name on the hub.")],
+    out: Annotated[Path, Option(metavar="DIR", help="The folder to make.")],
+    field: Annotated[str, Option(help="The field or column that holds the text.")] = "text",
+    val_tokens: Annotated[int, Option(min=0, help="Hold out so many tokens, as a split of their own.")] = 0,
     eos: Annotated[
-        str | None,
-        typer.Option("--eos", help="The token that ends a document, or none; default: the tokenizer's own."),
+        str | None, Option(help="The token that ends a document, or none; default: the tokenizer's own.")
     ] = None,
-    license_name: Annotated[
-        str | None, typer.Option("--license", help="The license of the data, for the record.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; default: one per core.")] = None,
+    license_name: Annotated[str | None, Option("--license", help="The license of the data, for the record.")] = None,
+    workers: Annotated[int | None, Option(min=1, help="Processes; default: one per core.")] = None,
     shard_tokens: Annotated[
-        int, typer.Option("--shard-tokens", min=1, help="Tokens per shard, at least; the last one may have fewer.")
+        int, Option(min=1, help="Tokens per shard, at least; the last one may have fewer.")
     ] = SHARD_TOKENS,
     address: Annotated[
-        str | None, typer.Option(help="Tokenize with Ray Data on this cluster: auto, HOST:PORT or ray://HOST:PORT.")
+        str | None, Option(help="Tokenize with Ray Data on this cluster: auto, HOST:PORT or ray://HOST:PORT.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -87,15 +76,15 @@ def prepare(
     from hpxfer.prepare.run import prepare_data
 
     console = Console(stderr=True)
-    last, latest = -LINE_S, None
+    last, total = -LINE_S, None
 
     def show(progress: Progress) -> None:
-        nonlocal last, latest
-        latest = progress
-        pause = 0.2 if console.is_terminal else LINE_S
-        if time.monotonic() - last >= pause:
+        nonlocal last, total
+        total = progress.total_bytes
+        if time.monotonic() - last >= (0.2 if console.is_terminal else LINE_S):
             last = time.monotonic()
-            console.print(_line(progress), end="\r" if console.is_terminal else "\n", highlight=False, soft_wrap=True)
+            line = _line(progress.num_bytes, total, progress.num_tokens, progress.num_shards)
+            console.print(line, end="\r" if console.is_terminal else "\n", highlight=False, soft_wrap=True)
 
     try:
         with interrupts():
@@ -115,51 +104,36 @@ def prepare(
     except Interrupted as end:
         say(f"\n{out}: stopped; the same command goes on from the last complete shard", err=True)
         raise typer.Exit(128 + end.signal_number) from None
-    if latest is not None:
-        console.print(_line(_ended(latest, manifest)), highlight=False, soft_wrap=True)
+    if total is not None:
+        splits = manifest.splits.values()
+        tokens, shards = sum(split.tokens for split in splits), sum(len(split.shards) for split in splits)
+        console.print(_line(total, total, tokens, shards), highlight=False, soft_wrap=True)
     if number := manifest.empty_documents:
         warn([f"{source}: {_counted(number, 'document')} of no tokens {'was' if number == 1 else 'were'} left out"])
-    if as_json:
-        say(manifest.model_dump_json())
-    else:
-        say(_text(out, manifest))
+    answer(lambda: manifest.model_dump(mode="json"), lambda: _text(out, manifest), as_json=as_json)
 
 
-@data_app.command(name="info")
-def data_info(
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A file, a glob, a folder, or a source such as uint16:PATH.")
-    ],
+@data_app.command()
+def info(
+    path: Annotated[str, Argument(metavar="PATH", help="A file, a glob, a folder, or a source such as uint16:PATH.")],
     as_json: AsJson = False,
 ) -> None:
     """Say what a file or folder of data is, and whether a sweep can use it.
 
     Example: hpxfer data info data/mine
     """
-    from hpxfer.data.info import info
+    from hpxfer.data.info import info as info_of
     from hpxfer.prepare.source import open_source
 
-    found = info(path, open_source)
-    say(json.dumps(found.to_dict()) if as_json else found.text())
+    found = info_of(path, open_source)
+    answer(found.to_dict, found.text, as_json=as_json)
 
 
-def _line(progress: Progress) -> str:
-    share = progress.num_bytes / max(1, progress.total_bytes)
-    bar = "#" * round(30 * share)
+def _line(done: int, total: int, tokens: int, shards: int) -> str:
+    share = done / max(1, total)
+    size = f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
     return (
-        f"{bar:.<30} {share:4.0%}  {progress.num_bytes / 1e6:,.1f} of {progress.total_bytes / 1e6:,.1f} MB, "
-        f"{_counted(progress.num_tokens, 'token')}, {_counted(progress.num_shards, 'shard')}"
-    )
-
-
-def _ended(latest: Progress, manifest: Manifest) -> Progress:
-    """Return the progress of a preparation that is complete."""
-    splits = manifest.splits.values()
-    return replace(
-        latest,
-        num_bytes=latest.total_bytes,
-        num_tokens=sum(split.tokens for split in splits),
-        num_shards=sum(len(split.shards) for split in splits),
+        f"{'#' * round(30 * share):.<30} {share:4.0%}  {size}, {_counted(tokens, 'token')}, {_counted(shards, 'shard')}"
     )
 
 
@@ -170,15 +144,10 @@ def _counted(number: int, noun: str) -> str:
 def _text(out: Path, manifest: Manifest) -> str:
     lines = [f"{out}: complete, from {_counted(manifest.source.num_files, 'file')}"]
     for name, split in manifest.splits.items():
-        lines.append(
-            f"  {name}: {split.tokens} tokens of {_counted(split.num_documents, 'document')}, digest {split.digest}"
-        )
-    lines.append("use it in a sweep:")
-    lines += ["  data:", f"    source: tokens:{out}"]
+        documents = _counted(split.num_documents, "document")
+        lines.append(f"  {name}: {split.tokens} tokens of {documents}, digest {split.digest}")
+    lines += ["use it in a sweep:", "  data:", f"    source: tokens:{out}"]
     if "val" in manifest.splits:
         most = manifest.splits["val"].tokens - 1
         lines += ["  training:", f"    validation_tokens: {most}  # at most, a multiple of batch_tokens"]
     return "\n".join(lines)
-
-
-DATA = Command(name="data", run=data_app)

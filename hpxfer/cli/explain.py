@@ -1,52 +1,51 @@
-"""`hpxfer explain`: what every role gets at a shape, and why."""
+"""`hpxfer recipe explain`: what every role gets at a shape, and why. `hpxfer explain` is the same command."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-import typer
+from typer import Option
 
-from hpxfer.cli.commands import Command
-from hpxfer.cli.options import AsJson, Convention, Parameterization, Plugins, column, load_plugins
-from hpxfer.cli.output import say, warn
+from hpxfer.cli.options import (
+    AsJson,
+    Conventions,
+    Optimizer,
+    Parameterization,
+    Plugins,
+    column,
+    excludes,
+    load_plugins,
+    read_conventions,
+)
+from hpxfer.cli.output import answer, say, warn
 from hpxfer.errors import HpxferError
-from hpxfer.host.output import aligned
-
-if TYPE_CHECKING:
-    from hpxfer.model.parameters import ParameterSpec
 
 
 def explain(
     parameterization: Parameterization = None,
-    optimizer: Annotated[
-        str | None, typer.Option(help="adamw or sgd; default: the sweep's or recipe's, or adamw.")
-    ] = None,
-    base: Annotated[Path | None, typer.Option(help="A JSON file with the base shape.")] = None,
-    target: Annotated[Path | None, typer.Option(help="A JSON file with the target shape.")] = None,
-    sweep: Annotated[Path | None, typer.Option(help="Take base, HPs and initialization from a sweep file.")] = None,
-    recipe: Annotated[Path | None, typer.Option(help="Take base, HPs and initialization from a recipe.")] = None,
+    optimizer: Optimizer = None,
+    base: Annotated[Path | None, Option(help="A JSON file with the base shape.")] = None,
+    target: Annotated[Path | None, Option(help="A JSON file with the target shape.")] = None,
+    sweep: Annotated[Path | None, Option(help="Take base, HPs and initialization from a sweep file.")] = None,
+    recipe: Annotated[Path | None, Option(help="Take base, HPs and initialization from a recipe.")] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="With --recipe: the config.json of a model of transformers. Shows what each tensor gets."),
+        Option(help="With --recipe: the config.json of a model of transformers. Shows what each tensor gets."),
     ] = None,
     names: Annotated[
         Path | None,
-        typer.Option(help="With --model: roles of its parameters or of patterns such as *.wq.weight, as for export."),
+        Option(help="With --model: roles of its parameters or of patterns such as *.wq.weight, as for export."),
     ] = None,
-    convention: Convention = None,
-    gate: Annotated[
-        str | None, typer.Option(help="The gate of the model, e.g. sigmoid; only warnings depend on it.")
-    ] = None,
+    convention: Conventions = None,
+    gate: Annotated[str | None, Option(help="The gate of the model, e.g. sigmoid; only warnings depend on it.")] = None,
     tied: Annotated[
-        bool | None, typer.Option("--tied/--untied", help="Whether embeddings are tied; only warnings depend on it.")
+        bool | None, Option("--tied/--untied", help="Whether embeddings are tied; only warnings depend on it.")
     ] = None,
     strict: Annotated[
-        bool, typer.Option(help="Refuse a target that the table's source does not cover (exit code 2).")
+        bool, Option("--strict", help="Refuse a target that the table's source does not cover (exit code 2).")
     ] = False,
-    list_all: Annotated[bool, typer.Option("--list", help="List the parameterizations and their conventions.")] = False,
+    list_all: Annotated[bool, Option("--list", help="List the parameterizations and their conventions.")] = False,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,82 +57,65 @@ def explain(
 
     \b
     Examples:
-      hpxfer explain --list
-      hpxfer explain --sweep sweeps/quickstart.yaml
-      hpxfer explain --parameterization completep-moe --base base.json --target target.json --strict
-      hpxfer explain --recipe results/quickstart/recipe.yaml --model mixtral/config.json
-      hpxfer explain --plugin ./mine.py --parameterization mine --base base.json --target target.json
+      hpxfer recipe explain --list
+      hpxfer recipe explain --sweep sweeps/quickstart.yaml
+      hpxfer recipe explain --parameterization completep-moe --base base.json --target target.json --strict
+      hpxfer recipe explain --recipe results/quickstart/recipe.yaml --model mixtral/config.json
+      hpxfer recipe explain --plugin ./mine.py --parameterization mine --base base.json --target target.json
     """
-    from hpxfer.cli.explain_source import from_files, from_recipe, from_sweep, model_facts, read_conventions
-    from hpxfer.scaling.explain import explain as explain_table
+    from hpxfer.prediction import explain as asked
+    from hpxfer.registry import registry
+    from hpxfer.scaling.coverage import ModelFacts
     from hpxfer.scaling.explain import list_parameterizations, parameterizations_to_dict, require_covered
 
     load_plugins(plugin)
     if list_all:
-        say(json.dumps(parameterizations_to_dict()) if as_json else list_parameterizations())
+        answer(parameterizations_to_dict, list_parameterizations, as_json=as_json)
         return
     if sweep is not None and recipe is not None:
         raise HpxferError("give one of --sweep and --recipe, got both")
     if model is not None:
-        _of_model(
-            recipe, model, target, names, as_json=as_json, others=(sweep, base, parameterization, optimizer, convention)
-        )
+        excludes("--model", sweep=sweep, base=base, parameterization=parameterization, optimizer=optimizer)
+        excludes("--model", convention=convention)
+        _of_model(model, recipe, target, names, as_json=as_json)
         return
     if names is not None:
         raise HpxferError("--names: goes with --model")
-    conventions, facts = read_conventions(convention or ()), model_facts(gate, tied)
+    conventions, used = read_conventions(convention), column(optimizer)
+    if gate is not None:
+        registry("gate").get(gate, "--gate")
+    if sweep is not None or recipe is not None:
+        excludes("--sweep" if sweep else "--recipe", base=base, gate=gate, tied=tied)
     if sweep is not None:
-        source = from_sweep(sweep, parameterization, base, target, conventions, facts)
+        found = asked.explain_sweep(sweep, parameterization, target, conventions, used)
     elif recipe is not None:
-        source = from_recipe(recipe, parameterization, base, target, conventions, facts)
+        excludes("--recipe", convention=convention)
+        found = asked.explain_recipe(recipe, parameterization, target, used)
+    elif parameterization is None or base is None or target is None:
+        raise HpxferError(
+            "explain needs --parameterization, --base and --target, or --sweep, or --recipe; --list shows the names"
+        )
     else:
-        source = from_files(parameterization, base, target, conventions, facts)
-    used = column(optimizer) or source.optimizer
-    found = explain_table(
-        *(source.choice, source.base, source.target, used),
-        values=source.values,
-        facts=source.facts,
-        roles=source.roles,
-    )
+        facts = ModelFacts(gate=gate, tied_embeddings=tied)
+        found = asked.explain_files(parameterization, base, target, conventions, used, facts)
     if strict:
-        require_covered(found)
-    if as_json:
-        tensors = [{"name": one.name, "role": one.role, "size": one.size} for one in source.tensors]
-        say(json.dumps({**found.to_dict(), **({"tensors": tensors} if tensors else {})}))
-    else:
-        say("\n\n".join([found.table(), *_tensor_table(source.tensors)]))
-    if source.note:
-        say(f"note: {source.note}", err=True)
+        require_covered(found.roles)
+    answer(found.to_dict, found.text, as_json=as_json)
+    if found.note:
+        say(f"note: {found.note}", err=True)
 
 
-def _tensor_table(tensors: Sequence[ParameterSpec]) -> list[str]:
-    """Return the role, size and number of each tensor as one aligned text; empty without tensors."""
-    if not tensors:
-        return []
-    rows = [
-        (one.name, one.role, "x".join(map(str, one.size)), f"in {one.layers}" if one.blocks else "") for one in tensors
-    ]
-    lines = aligned([("tensor", "role", "size", "blocks"), *rows])
-    return ["\n".join(["Tensors of the model at the target", *(line.rstrip() for line in lines)])]
-
-
-def _of_model(
-    recipe: Path | None,
-    model: Path,
-    target: Path | None,
-    names: Path | None,
-    *,
-    as_json: bool,
-    others: tuple[Any, ...],
-) -> None:
+def _of_model(model: Path, recipe: Path | None, target: Path | None, names: Path | None, *, as_json: bool) -> None:
     """Explain what a recipe gives a model. Warnings go to stderr."""
-    from hpxfer.cli.explain_model import explain_model
+    from hpxfer.export import read_names
+    from hpxfer.recipe import Recipe
+    from hpxfer.recipe.config import explain_config
+    from hpxfer.scaling.shape import load_shape
 
-    if recipe is None or any(other is not None for other in others):
+    if recipe is None:
         raise HpxferError("--model: goes with --recipe, and with --target for a model whose shape is not known")
-    found, problems = explain_model(recipe, model, target, names)
+    roles = [(one.name, one.role) for one in read_names(names) if one.role] if names else []
+    shape = None if target is None else load_shape(target)
+    found, problems = explain_config(Recipe.load(recipe), model, shape, roles)
     warn(problems)
-    say(json.dumps(found.to_dict()) if as_json else str(found))
-
-
-EXPLAIN = Command(name="explain", run=explain)
+    answer(found.to_dict, lambda: str(found), as_json=as_json)

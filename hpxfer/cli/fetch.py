@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from hpxfer.cli.commands import Command
-from hpxfer.cli.options import Address, AsJson, ResultsRoot
-from hpxfer.cli.output import say, warn
+from hpxfer.cli.options import Address, AsJson
+from hpxfer.cli.output import answer, say, warn
 from hpxfer.jobs.request import DEFAULT_ADDRESS
 
 
 def fetch(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The id that `hpxfer submit` printed.")],
-    results: ResultsRoot = Path("results"),
+    job: Annotated[str, Argument(metavar="JOB", help="The id that `hpxfer submit` printed.")],
+    results: Annotated[Path, Option(help="The folder that holds the sweep's results folder.")] = Path("results"),
     address: Address = DEFAULT_ADDRESS,
     as_json: AsJson = False,
 ) -> None:
@@ -25,16 +23,13 @@ def fetch(
 
     Example: hpxfer fetch hpxfer-quickstart-1a2b3c4d
     """
-    from hpxfer.jobs import commands as job_commands
+    from hpxfer.jobs import commands as jobs
     from hpxfer.jobs.client import connect
 
-    found = job_commands.fetch(connect(address), job, results, on_wait=lambda text: say(text, err=True))
+    found = jobs.fetch(connect(address), job, results, on_wait=lambda text: say(text, err=True))
     warn(found.problems)
-    if as_json:
-        say(json.dumps({"folder": str(found.folder), "num_new": found.num_new, "num_known": found.num_known}))
-    else:
-        say(f"{found.folder}: {found.num_new} trials are new, {found.num_known} were here")
+    counts = {"folder": str(found.folder), "num_new": found.num_new, "num_known": found.num_known}
+    text = f"{found.folder}: {found.num_new} trials are new, {found.num_known} were here"
+    answer(lambda: counts, lambda: text, as_json=as_json)
+    if not as_json:
         say(f"next: {shlex.join(['hpxfer', 'report', str(found.folder)])}", err=True)
-
-
-FETCH = Command(name="fetch", run=fetch)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 import hpxfer
-from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson
-from hpxfer.cli.output import say
+from hpxfer.cli.output import answer, say, written
 from hpxfer.errors import HpxferError, nearest, shown
 
 _EXAMPLES = Path(hpxfer.__file__).parent / "examples"
@@ -20,13 +18,17 @@ _OWN = tuple(f"any_trainer/{name}" for name in ("numpy", "nanogpt", "mixtral"))
 _FOLDERS = tuple(_EXAMPLES / name for name in ("", "search", "chain", "mlp", "limit", "full", *_OWN))
 
 
+def examples() -> dict[str, Path]:
+    """Return the example sweeps by name."""
+    return {path.stem: path for folder in _FOLDERS for path in sorted(folder.glob("*.yaml"))}
+
+
 def init(
     name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="Which example; --list names them.", autocompletion=lambda: [*examples()]),
+        str, Argument(metavar="NAME", help="Which example; --list names them.", autocompletion=lambda: [*examples()])
     ] = "quickstart",
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write it; default: here.")] = Path(),
-    list_all: Annotated[bool, typer.Option("--list", help="List the examples, and write nothing.")] = False,
+    folder: Annotated[Path, Argument(metavar="DIR", help="Where to write it; default: here.")] = Path(),
+    list_all: Annotated[bool, Option("--list", help="List the examples, and write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a commented sweep file to start from. That of a trainer of one's own comes with its train.py.
@@ -39,17 +41,19 @@ def init(
       hpxfer init own_numpy first
     """
     found = examples()
-    if list_all:
-        say(json.dumps({name: _question(path) for name, path in found.items()}) if as_json else _table(found))
+    if list_all:  # the first line of an example is what the sweep asks
+        asked = {key: path.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for key, path in found.items()}
+        width = max(map(len, asked))
+        answer(lambda: asked, lambda: "\n".join(f"  {key:{width}}  {asked[key]}" for key in asked), as_json=as_json)
         return
     if name not in found:
-        fix = nearest(name, found)
-        near = f"{fix}; " if fix.startswith("did") else ""  # the list names all of them
+        near = f"{fix}; " if (fix := nearest(name, found)).startswith("did") else ""
         raise HpxferError(
-            f"NAME: unknown example {shown(name)}; {near}--list names all {len(found)}, "
-            "and a folder comes after the name"
+            f"NAME: unknown example {shown(name)}; {near}--list names all {len(found)}, and a folder comes after the "
+            "name"
         )
-    files = {folder / each.name: each for each in _files(found[name])}
+    sources = [found[name], *sorted(found[name].parent.glob("*.py"))]
+    files = {folder / each.name: each for each in sources}
     for path in files:
         if path.exists():
             raise HpxferError(f"{path}: must not exist yet, as it would be overwritten; name another folder")
@@ -61,31 +65,7 @@ def init(
         except OSError as error:
             raise HpxferError(f"{path}: cannot be written: {error.strerror}; name another folder") from None
     sweep, *beside = map(str, files)
-    if as_json:
-        say(json.dumps({"sweep": sweep, **({"files": beside} if beside else {})}))
-    else:
-        say("\n".join(["written:", *(f"  {path}" for path in files)]))
+    data = {"sweep": sweep, **({"files": beside} if beside else {})}
+    answer(lambda: data, lambda: written(files), as_json=as_json)
+    if not as_json:
         say(f"next: edit it, then see what it costs: hpxfer plan {sweep}", err=True)
-
-
-def examples() -> dict[str, Path]:
-    """Return the example sweeps by name."""
-    return {path.stem: path for folder in _FOLDERS for path in sorted(folder.glob("*.yaml"))}
-
-
-def _files(sweep: Path) -> list[Path]:
-    """Return what an example is written as: its sweep file, and the code of its own trainer."""
-    return [sweep, *sorted(sweep.parent.glob("*.py"))]
-
-
-def _table(found: dict[str, Path]) -> str:
-    width = max(map(len, found))
-    return "\n".join(f"  {name:{width}}  {_question(path)}" for name, path in found.items())
-
-
-def _question(path: Path) -> str:
-    """Return the first line of an example: what the sweep asks."""
-    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
-
-
-INIT = Command(name="init", run=init)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson
-from hpxfer.cli.output import say, warn
+from hpxfer.cli.output import answer, say, warn
 from hpxfer.errors import HpxferError
 from hpxfer.storage.uri import is_uri
 
 
 def list_(
-    root: Annotated[str, typer.Argument(metavar="ROOT", help="The folder that holds results folders.")] = "results",
-    verdicts: Annotated[bool, typer.Option("--verdict/--no-verdict", help="Judge each sweep, or leave it out.")] = True,
+    root: Annotated[str, Argument(metavar="ROOT", help="The folder that holds results folders.")] = "results",
+    verdicts: Annotated[bool, Option("--verdict/--no-verdict", help="Judge each sweep, or leave it out.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """List the results folders below a folder: state, trials, size and verdict of each.
@@ -31,18 +29,14 @@ def list_(
       hpxfer list
       hpxfer list results/published --json
     """
-    from hpxfer.cli.listing import list_results, listing_text
+    from hpxfer.report.listing import list_results, listing_table
 
     if is_uri(root):
         raise HpxferError(f"{root}: must be a folder on this machine, got a URI; see one sweep with: hpxfer watch URI")
     found = list_results(Path(root), with_verdicts=verdicts)
     warn(f"{entry.folder}: skipped: {entry.problem}" for entry in found if entry.problem)
-    if as_json:
-        say(json.dumps([entry.to_dict() for entry in found]))
-    elif any(entry.problem is None for entry in found):
-        say(listing_text(found))
+    known = [entry for entry in found if entry.problem is None]
+    if known or as_json:
+        answer(lambda: [entry.to_dict() for entry in found], listing_table(known).to_text, as_json=as_json)
     elif not found:
         say(f"{root}: no results yet; `hpxfer run SWEEP` makes some", err=True)
-
-
-LIST = Command(name="list", run=list_)

@@ -1,121 +1,136 @@
-"""Arguments and options that several commands share."""
+"""The options that several commands share, and how a dataclass of options becomes options of a command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
-import typer
+from typer import Argument, Option
 
 from hpxfer.errors import HpxferError, shown
 
 if TYPE_CHECKING:
+    from hpxfer.driver import PreparedSweep
     from hpxfer.scaling.table import Column
 
-Sweep = Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, e.g. sweeps/quickstart.yaml.")]
-Folder = Annotated[str, typer.Argument(metavar="RESULTS", help="A results folder or its URI, e.g. results/quickstart.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for a program to read.")]
+Value = TypeVar("Value")
 
-# Of a Ray cluster, for `submit` and `fetch`.
-Address = Annotated[
-    str,
-    typer.Option(
-        "--address",
-        envvar="RAY_API_SERVER_ADDRESS",
-        help="The address of Ray's dashboard on the cluster's head.",
-    ),
-]
-
-# Where results go.
-ResultsRoot = Annotated[Path, typer.Option("--results", help="The folder that holds the sweep's results folder.")]
-RootOrUri = Annotated[
-    str | None,
-    typer.Option(
-        "--results",
-        help="The folder or URI that holds the sweep's results folder; default: the sweep's storage, or results; a "
-        "sweep.yaml in a results folder goes on there.",
-    ),
-]
-ReuseFrom = Annotated[
-    list[str] | None,
-    typer.Option("--reuse", help="Copy what is needed from this results folder or URI; may be repeated."),
-]
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a key of the sweep file, e.g. training.steps=100; null takes it out; may be repeated.",
-    ),
-]
-
-# What a run may cost.
-OnHardware = Annotated[
-    str | None, typer.Option("--hardware", help="Plan for this hardware: cpu, h200, h100, a100, l40s, ...")
-]
-Price = Annotated[
-    float | None, typer.Option("--price-per-hour", min=0, help="The price of one GPU or one CPU worker per hour.")
-]
-MaxGpuHours = Annotated[
-    float | None, typer.Option("--max-gpu-hours", min=0, help="Refuse a plan that needs more GPU-hours than this.")
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a run that costs much.")]
-EarlyStopping = Annotated[
-    str | None,
-    typer.Option("--early-stopping", help="none: ignore the sweep's rule; a trial then stops only if it diverges."),
-]
-
-# What a table of rules is asked about.
-Parameterization = Annotated[
-    str | None,
-    typer.Option(
-        "--parameterization", help="A table, or an arm of the sweep by its label or name; default: the sweep's first."
-    ),
-]
-Convention = Annotated[
-    list[str] | None, typer.Option("--convention", help="KEY=VALUE, an option of the table; may be repeated.")
-]
-
-# What a sweep is judged from.
-Base = Annotated[
-    str | None,
-    typer.Option(
-        "--base",
-        metavar="SHAPE",
-        help="Judge as if this shape were the base, e.g. w64 or 'width 64'; default: the sweep's base.",
-    ),
-]
-
-StrictMemory = Annotated[
-    bool,
-    typer.Option(
-        "--strict-memory/--no-strict-memory",
-        help="Refuse a sweep with a shape that does not fit into memory even alone, or try all the same.",
-    ),
-]
-
-StrictCode = Annotated[
-    bool,
-    typer.Option(
-        "--strict-code",
-        help="With a trainer of your own: refuse if its commit, uncommitted changes or packages differ from those of "
-        "the last stored trial, instead of a warning.",
-    ),
-]
-
+Folder = Annotated[str, Argument(metavar="RESULTS", help="A results folder or its URI, e.g. results/quickstart.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON on stdout, for a program to read.")]
+Yes = Annotated[bool, Option("--yes", help="Do not ask before a run that costs much.")]
 Plugins = Annotated[
     list[str] | None,
-    typer.Option(
-        "--plugin",
-        metavar="FILE|MODULE",
-        help="Import this Python code first, which registers e.g. a gate; may be repeated.",
-    ),
+    Option("--plugin", metavar="FILE|MODULE", help="Import this Python code first, e.g. a gate; may be repeated."),
+]
+Address = Annotated[
+    str, Option(envvar="RAY_API_SERVER_ADDRESS", help="The address of Ray's dashboard on the cluster's head.")
+]
+Cluster = Annotated[str | None, Option("--address", help="A Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")]
+Hardware = Annotated[
+    str | None, Option("--hardware", help="Plan for this hardware: cpu, h200, h100, a100, l40s, ... A run stays here.")
+]
+Parameterization = Annotated[
+    str | None,
+    Option("--parameterization", help="A table, or an arm of the sweep by its label or name; default: the first."),
+]
+Conventions = Annotated[
+    list[str] | None, Option("--convention", metavar="KEY=VALUE", help="An option of the table; may be repeated.")
+]
+Optimizer = Annotated[
+    str | None, Option("--optimizer", help="adamw or sgd; default: the sweep's or recipe's, or the table's first.")
+]
+Base = Annotated[
+    str | None,
+    Option(metavar="SHAPE", help="Judge as if this shape were the base, e.g. w64 or 'width 64'; default: the sweep's."),
 ]
 
 
-def load_plugins(names: list[str] | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """A sweep and what is changed of it, where it runs, and what it may cost: of `plan`, `run` and `submit`."""
+
+    sweep: Annotated[Path, Argument(metavar="SWEEP", help="A sweep file, e.g. sweeps/quickstart.yaml.")]
+    results: Annotated[
+        str | None,
+        Option(
+            help="The folder or URI that holds the sweep's results folder; default: the sweep's storage, or results, "
+            "or ~/hpxfer-results on the head of a cluster; a sweep.yaml in a results folder goes on there."
+        ),
+    ] = None
+    reuse: Annotated[
+        list[str] | None,
+        Option("--reuse", help="Copy what is needed from this results folder or URI; may be repeated."),
+    ] = None
+    price_per_hour: Annotated[float | None, Option(min=0, help="The price of a GPU or a CPU worker per hour.")] = None
+    max_gpu_hours: Annotated[float | None, Option(min=0, help="Refuse a plan of more GPU-hours than this.")] = None
+    early_stopping: Annotated[
+        str | None, Option(help="none: ignore the sweep's rule; a trial then stops only if it diverges.")
+    ] = None
+    strict_memory: Annotated[
+        bool, Option(help="Refuse a sweep with a shape that does not fit into memory even alone, or try all the same.")
+    ] = True
+    strict_code: Annotated[
+        bool,
+        Option(
+            "--strict-code",
+            help="With a trainer of your own: refuse if its commit, uncommitted changes or packages differ from those "
+            "of the last stored trial, instead of a warning.",
+        ),
+    ] = False
+    plugin: Plugins = None
+    overrides: Annotated[
+        list[str] | None,
+        Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a key of the sweep file, e.g. training.steps=100; null takes it out; may be repeated.",
+        ),
+    ] = None
+
+    def prepared(self, **more: Any) -> PreparedSweep:
+        """Return the sweep as the driver has prepared it. `more` are further arguments of `hpxfer.driver.prepare`."""
+        from hpxfer.driver import prepare
+
+        return prepare(self.sweep, **self.given(), **more)
+
+    def given(self) -> dict[str, Any]:
+        """Return what changes a sweep, as the driver and the jobs take it."""
+        lists = {"reuse": self.reuse or (), "plugins": self.plugin or (), "overrides": self.overrides or ()}
+        prices = {"price_per_hour": self.price_per_hour, "early_stopping": self.early_stopping}
+        return {"results": self.results, **prices, **lists}
+
+
+def spread(run: Callable[..., None]) -> Callable[..., None]:
+    """Return a command as Typer reads it: the fields of a parameter that is a dataclass are options of their own."""
+    hints = get_type_hints(run, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)}
+    if not groups:
+        return run
+    parameters: list[inspect.Parameter] = []
+    for name, one in inspect.signature(run).parameters.items():
+        if name not in groups:
+            parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+            continue
+        own = get_type_hints(groups[name], include_extras=True)
+        for field in inspect.signature(groups[name]).parameters.values():
+            parameters.append(field.replace(annotation=own[field.name]))
+
+    @functools.wraps(run)
+    def command(**given: Any) -> None:
+        made = {
+            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)}) for name, kind in groups.items()
+        }
+        run(**made, **given)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def load_plugins(names: Sequence[str] | None) -> None:
     """Import the plug-ins that `--plugin` names; a relative file starts at the current folder."""
     from hpxfer.spec.load import import_plugin
 
@@ -129,25 +144,37 @@ def column(optimizer: str | None) -> Column | None:
 
     if optimizer is None:
         return None
-    rows = rows_of("optimizer")
-    if optimizer not in rows:
-        raise HpxferError(f"--optimizer must be {' or '.join(rows.names())}, got {shown(optimizer)}")
-    named: Column = rows.get(optimizer).column
+    named: Column = rows_of("optimizer").get(optimizer, "--optimizer").column
     return named
 
 
-def read_hps(given: Iterable[str]) -> dict[str, float]:
-    """Return the HPs in texts such as `lr=0.004`."""
-    out: dict[str, float] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
+def pairs(given: Iterable[str] | None, option: str, read: Callable[[str], Value]) -> dict[str, Value]:
+    """Return name -> value of options NAME=VALUE. `read` raises ValueError for a text that is no value."""
+    out: dict[str, Value] = {}
+    for text in given or ():
+        name, equals, value = (part.strip() for part in text.partition("="))
         try:
-            number = float(value)
+            if not (name and equals and value):
+                raise ValueError
+            found = read(value)
         except ValueError:
-            equals, number = "", 0.0
-        if not name or not equals:
-            raise HpxferError(f"--hp must be NAME=NUMBER, e.g. lr=0.004, got {shown(text)}")
+            rule = "NAME=NUMBER" if read is float else "NAME=VALUE"
+            raise HpxferError(f"{option}: must be {rule}, got {shown(text)}") from None
         if name in out:
-            raise HpxferError(f"--hp {name} stands twice; keep one")
-        out[name] = number
+            raise HpxferError(f"{option}: must name {name} once, got it twice")
+        out[name] = found
     return out
+
+
+def read_conventions(given: Iterable[str] | None) -> dict[str, float | str]:
+    """Return the conventions in texts such as `router_init=zero`. A value that looks like a number becomes a number."""
+    from hpxfer.spec.arms_section import convention_value
+
+    return pairs(given, "--convention", convention_value)
+
+
+def excludes(option: str, **others: object) -> None:
+    """Raise HpxferError for options that do not go with `option`."""
+    given = [name for name, value in others.items() if value not in (None, [], False)]
+    if given := [name if name.isupper() else f"--{name.replace('_', '-')}" for name in given]:
+        raise HpxferError(f"{', '.join(given)}: not read with {option}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -15,6 +17,18 @@ from hpxfer.storage.uri import spelled
 
 # Exit codes. Bad input is 2, which `main` returns; 130 is what shells give a program that Ctrl-C ended.
 OK, TRIALS_FAILED, CHECK_MISSED, INTERRUPTED = 0, 1, 1, 130
+
+
+def answer(
+    data: Callable[[], Any], text: Callable[[], str], *, as_json: bool, files: Sequence[Path | str] | None = None
+) -> None:
+    """Print the answer of a command as JSON or as text, each with the files that it wrote."""
+    if as_json:
+        found = data()
+        say(json.dumps(found if files is None else {**found, "files": [str(file) for file in files]}))
+    else:
+        parts = [text(), *([written(files)] if files else [])]
+        say("\n\n".join(part for part in parts if part))
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -29,9 +43,9 @@ def warn(problems: Iterable[str]) -> None:
         say(brief(f"warning: {problem}"), err=True)
 
 
-def written(files: Sequence[Path | str]) -> str:
+def written(files: Iterable[Path | str]) -> str:
     """Return the text that lists the files a command has written."""
-    return "written:\n" + "\n".join(f"  {file}" for file in files)
+    return "\n".join(["written:", *(f"  {file}" for file in files)])
 
 
 @contextmanager

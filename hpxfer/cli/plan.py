@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-from hpxfer.cli.commands import Command
-from hpxfer.cli.options import (
-    AsJson,
-    MaxGpuHours,
-    OnHardware,
-    Overrides,
-    Plugins,
-    Price,
-    ReuseFrom,
-    RootOrUri,
-    StrictCode,
-    StrictMemory,
-    Sweep,
-)
-from hpxfer.cli.output import say, warn
+from hpxfer.cli.options import AsJson, Cluster, Hardware, SweepOptions
+from hpxfer.cli.output import answer, warn
 
 if TYPE_CHECKING:
     from hpxfer.driver import PreparedSweep
 
 
 def plan(
-    sweep: Sweep,
-    results: RootOrUri = None,
-    reuse: ReuseFrom = None,
-    trials: Annotated[bool, typer.Option("--trials", help="List every trial: id, status, shape, HPs, seed.")] = False,
-    address: Annotated[
-        str | None, typer.Option(help="Plan for this Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
-    ] = None,
-    hardware: OnHardware = None,
-    price_per_hour: Price = None,
-    max_gpu_hours: MaxGpuHours = None,
-    strict_memory: StrictMemory = True,
-    strict_code: StrictCode = False,
-    plugin: Plugins = None,
-    overrides: Overrides = None,
+    of: SweepOptions,
+    trials: Annotated[bool, Option("--trials", help="List every trial: id, status, shape, HPs, seed.")] = False,
+    address: Cluster = None,
+    hardware: Hardware = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a sweep will run and what it will cost. Nothing runs.
@@ -53,39 +29,30 @@ def plan(
       hpxfer plan sweeps/quickstart.yaml --trials
     """
     from hpxfer.cli.consent import keep_within
-    from hpxfer.driver import prepare
     from hpxfer.driver.own_code import require_same_code
     from hpxfer.driver.trial_list import trials_of, trials_text
     from hpxfer.plan.cautions import require_fit
-    from hpxfer.plan.text import plan_text
     from hpxfer.store import Store
 
-    job = prepare(
-        sweep,
-        results=results,
-        address=address,
-        reuse=reuse or (),
-        hardware=hardware,
-        price_per_hour=price_per_hour,
-        plugins=plugin or (),
-        overrides=overrides or (),
-    )
-    warn((*job.problems, *job.plan.cautions, *(() if strict_memory else job.plan.unfit)))
-    listed = trials_of(job) if trials else None
-    if as_json:
-        say(json.dumps({**plan_data(job), **({} if listed is None else {"trials": listed})}))
-    else:
-        table = [] if listed is None else ["", trials_text(listed)]
-        say("\n".join([plan_text(job.plan), *job.reuse.lines(), *table]))
-    if strict_code:
+    job = of.prepared(address=address, hardware=hardware)
+    warn((*job.problems, *job.plan.cautions, *(() if of.strict_memory else job.plan.unfit)))
+    listed = {"trials": trials_of(job)} if trials else {}
+    table = ["", trials_text(listed["trials"])] if trials and not as_json else []
+    answer(lambda: {**plan_data(job), **listed}, lambda: "\n".join([plan_lines(job), *table]), as_json=as_json)
+    if of.strict_code:
         require_same_code(job.spec, Store.open(job.folder, write=False))
-    keep_within(job.plan, max_gpu_hours)
-    if strict_memory:
+    keep_within(job.plan, of.max_gpu_hours)
+    if of.strict_memory:
         require_fit(job.plan)
 
 
+def plan_lines(job: PreparedSweep) -> str:
+    """Return a plan as text, with what is reused."""
+    from hpxfer.plan.text import plan_text
+
+    return "\n".join([plan_text(job.plan), *job.reuse.lines()])
+
+
 def plan_data(job: PreparedSweep) -> dict[str, Any]:
+    """Return a plan as JSON-ready data, with what is reused."""
     return {**job.plan.to_dict(), "reused": job.reuse.counts()}
-
-
-PLAN = Command(name="plan", run=plan)

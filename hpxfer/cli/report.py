@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, Base, Plugins, load_plugins
-from hpxfer.cli.output import say, warn, written
+from hpxfer.cli.output import answer, warn, written
 from hpxfer.errors import HpxferError
-
-# Where the report of results on an object store goes.
-OUTPUT = Path("report")
-Hp = Annotated[str | None, typer.Option("--hp", help="The HP to judge; default: the sweep's.")]
-Loss = Annotated[str | None, typer.Option("--loss", help="A loss, as in judge.loss; default: the sweep's.")]
 
 
 def report(
-    results: Annotated[list[str], typer.Argument(metavar="RESULTS", help="One or several results folders or URIs.")],
+    results: Annotated[list[str], Argument(metavar="RESULTS", help="One or several results folders or URIs.")],
     output: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="The folder for the files; default: the results folder, of several the one above, report for a URI."
         ),
     ] = None,
-    hp: Hp = None,
-    loss: Loss = None,
+    hp: Annotated[str | None, Option(help="The HP to judge; default: the sweep's.")] = None,
+    loss: Annotated[str | None, Option(help="A loss, as in judge.loss; default: the sweep's.")] = None,
     base: Base = None,
-    form: Annotated[
-        str,
-        typer.Option("--format", help="html, json; text: the verdict alone."),
-    ] = "html",
+    form: Annotated[str, Option("--format", help="html, json; text: the verdict alone.")] = "html",
     write_followup: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the sweep that would decide an undecided verdict, or add a control, to this new file."
-        ),
+        Option(help="Write the sweep that would decide an undecided verdict, or add a control, to this new file."),
     ] = None,
     reference: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="ARM",
             help="Count the steps to the loss of this arm: a shape, a parameterization or both, e.g. w64, sp or "
             "'sp w64'; default: the dense shape with as many active parameters, else the control.",
@@ -50,16 +38,14 @@ def report(
     ] = None,
     reference_curves: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Draw these loss curves beside the arms, and count the steps to their losses: a CSV file with the "
             "columns name, step or tokens, and loss.",
         ),
     ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="Print all that was found: reasons, every shape, every statistic.")
-    ] = False,
+    show: Annotated[bool, Option("--open", help="Open the report in a browser.")] = False,
+    full: Annotated[bool, Option("--full", help="Print all that was found: reasons, shapes, statistics.")] = False,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -84,8 +70,7 @@ def report(
     load_plugins(plugin)
     folders = [local_results(folder) for folder in results]
     if output is None and any(map(is_uri, results)):
-        output = OUTPUT  # results on an object store are read, never written
-    curves = () if reference_curves is None else read_reference_curves(reference_curves)
+        output = Path("report")  # results on an object store are read, never written
     found = write_report(
         folders,
         output=output,
@@ -96,17 +81,13 @@ def report(
         followup=write_followup,
         show=show,
         full=full,
-        references=References(arm=reference, curves=curves),
+        references=References(
+            arm=reference, curves=() if reference_curves is None else read_reference_curves(reference_curves)
+        ),
     )
     warn(found.warnings)
-    if as_json:
-        say(json.dumps(found.to_dict()))
-    else:
-        hint = [] if full else ["Reasons and tables: --full prints them."]
-        files = [written(found.files)] if found.files else []
-        say("\n".join([found.text(), *hint, *files, *found.next_steps]))
+    hint = [] if full else ["Reasons and tables: --full prints them."]
+    said = [*hint, *([written(found.files)] if found.files else []), *found.next_steps]
+    answer(found.to_dict, lambda: "\n".join([found.text(), *said]), as_json=as_json)
     if found.not_written:
         raise HpxferError("\n".join(found.not_written))
-
-
-REPORT = Command(name="report", run=report)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from hpxfer.cli.commands import Command
 from hpxfer.cli.output import say
 
 
@@ -20,6 +19,3 @@ def schema() -> None:
     from hpxfer.spec.load import sweep_schema
 
     say(json.dumps(sweep_schema(), indent=2))
-
-
-SCHEMA = Command(name="schema", run=schema)

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from typer import Option
 
-from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, Folder
 from hpxfer.cli.output import INTERRUPTED, OK, TRIALS_FAILED, say, to_stdout, warn
 
-if TYPE_CHECKING:
-    from hpxfer.progress.watch import RunView
-
-# With --once the table may be longer than the terminal, which then scrolls.
-ALL_ROWS = 10_000
-# A person or a scheduler soon starts the next run.
-NEXT_S = 60.0
+ALL_ROWS = 10_000  # with --once the table may be longer than the terminal, which then scrolls
+NEXT_S = 60.0  # a person or a scheduler soon starts the next run
 
 
 def watch(
     results: Folder,
-    once: Annotated[bool, typer.Option("--once", help="Show the state once and leave.")] = False,
+    once: Annotated[bool, Option("--once", help="Show the state once and leave.")] = False,
     wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for the next run if the driver is gone; inf: without end.")
+        float, Option(min=0, help="Seconds to wait for the next run if the driver is gone; inf: without end.")
     ] = NEXT_S,
     as_json: AsJson = False,
 ) -> None:
@@ -48,37 +43,32 @@ def watch(
     from hpxfer.progress.watch import view_now, views
     from hpxfer.store.location import location_at
 
-    location = location_at(results)
+    location, console = location_at(results), Console()
     last = view_now(location)
     last.require_run()
 
-    def show(found: RunView) -> None:
+    def follow() -> None:
         nonlocal last
-        last = found
-        if as_json:
-            say(json.dumps(found.to_dict()))
-        elif once and found.run_status is not None:
-            console = Console()
-            console.print(progress_table(found.run_status, width=console.width, height=ALL_ROWS))
+        gone = False
+        picture = LiveDisplay(console, lambda: last.run_status, waiting=f"{results}: waiting for the first report")
+        with to_stdout(), picture as shown:
+            for last in views(location, next_s=wait):
+                shown.update(last.run_status.num_notes if last.run_status else 0)
+                if wait and gone != (last.state == "gone"):
+                    gone = not gone
+                    limit = f" {wait:g} s" if wait < math.inf else ""
+                    stays = f"; waiting{limit} for the next run, Ctrl-C ends" if gone else ""
+                    console.print(Text(last.text() + stays), soft_wrap=True)
 
     try:
-        if once:
-            show(last)
-        elif as_json:
-            for found in views(location, next_s=wait):
-                show(found)
-        else:
-            console, gone = Console(), False
-            picture = LiveDisplay(console, lambda: last.run_status, waiting=f"{results}: waiting for the first report")
-            with to_stdout(), picture as shown:
-                for found in views(location, next_s=wait):
-                    show(found)
-                    shown.update(found.run_status.num_notes if found.run_status else 0)
-                    if wait and gone != (found.state == "gone"):
-                        gone = not gone
-                        limit = f" {wait:g} s" if wait < math.inf else ""
-                        stays = f"; waiting{limit} for the next run, Ctrl-C ends" if gone else ""
-                        console.print(Text(found.text() + stays), soft_wrap=True)
+        if as_json:
+            looks = iter([last]) if once else views(location, next_s=wait)
+            for last in looks:
+                say(json.dumps(last.to_dict()))
+        elif not once:
+            follow()
+        elif last.run_status is not None:
+            console.print(progress_table(last.run_status, width=console.width, height=ALL_ROWS))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     warn(last.problems())
@@ -86,6 +76,3 @@ def watch(
         say(last.text())
     failed = last.run_status is not None and last.run_status.failed > 0
     raise typer.Exit(TRIALS_FAILED if failed or last.state in ("stopped", "gone") else OK)
-
-
-WATCH = Command(name="watch", run=watch)

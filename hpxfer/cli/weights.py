@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Option
 
-from hpxfer.cli.commands import Command
 from hpxfer.cli.options import AsJson, Folder, Plugins, load_plugins
-from hpxfer.cli.output import say, warn, written
+from hpxfer.cli.output import answer, say, warn, written
 
 
 def weights(
     results: Folder,
-    out: Annotated[Path, typer.Option("--out", help="A new folder for the files.")],
-    trial: Annotated[str | None, typer.Option("--trial", help="The trial's id, or how it begins.")] = None,
-    best: Annotated[bool, typer.Option("--best", help="The trial of lowest judged loss, over all shapes.")] = False,
+    out: Annotated[Path, Option(help="A new folder for the files.")],
+    trial: Annotated[str | None, Option(help="The trial's id, or how it begins.")] = None,
+    best: Annotated[bool, Option("--best", help="The trial of lowest judged loss, over all shapes.")] = False,
     form: Annotated[
         Literal["transformers", "safetensors"] | None,
-        typer.Option(
+        Option(
             "--format",
             help="transformers: AutoModelForCausalLM loads it. safetensors: any model, our names; default: "
             "transformers, or safetensors where the family reads no tokens.",
@@ -52,18 +50,14 @@ def weights(
     found, row = chosen_trial(outcome, trial, best=best)
     form = form or ("transformers" if rows_of("family").get(found.setting.family).data == "tokens" else "safetensors")
     files = write_folder(weights_from(parse_root(results) / FOLDER, found, row), out, form)
-    if as_json:
-        say(json.dumps({"trial": found.id, "files": [str(path) for path in files]}))
-        return
     judged = judged_by(outcome.spec, "validation")
     loss = f"{judged.words} {judged.level(row['validation_loss_nats'])}"
-    say(f"trial {found.id}: {found.shape.label()}, {loss}\n{written(files)}")
-    if form == "transformers" and found.setting.tokenizer not in SIZES:
+    data = {"trial": found.id, "files": [str(path) for path in files]}
+    text = f"trial {found.id}: {found.shape.label()}, {loss}\n{written(files)}"
+    answer(lambda: data, lambda: text, as_json=as_json)
+    if not as_json and form == "transformers" and found.setting.tokenizer not in SIZES:
         say(
             f"no tokenizer is among them: the data holds ids of {found.setting.tokenizer}, and not the tokenizer; give "
             "it where the model is used",
             err=True,
         )
-
-
-WEIGHTS = Command(name="weights", run=weights)

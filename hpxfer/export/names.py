@@ -162,7 +162,7 @@ def names_of(model: torch.nn.Module) -> list[Named]:
 
 
 def write_names(model: torch.nn.Module, path: str | Path) -> None:
-    """Write the names file of a torch model, for `hpxfer export --names`. Raise HpxferError if it cannot be written."""
+    """Write the names file of a torch model, for `recipe export --names`. Raise HpxferError if it cannot be written."""
     defaults = Named(name="")
     rows = [
         {key: value for key in KEYS if (value := getattr(one, key)) != getattr(defaults, key)}

@@ -13,7 +13,7 @@ from hpxfer.scaling.shape import Shape
 
 @dataclass(frozen=True, kw_only=True)
 class ExportTarget:
-    """A target of `hpxfer export`. To add one, write a module with its row and one line in `hpxfer.export.targets`.
+    """A target of `hpxfer recipe export`. A new one is a module with its row and one line in `hpxfer.export.targets`.
 
     `files` returns name of a file -> its text, for what the target holds, and lists the lacks in it. `hpxfer.json` is
     written for every target. No function imports the trainer.

@@ -153,7 +153,7 @@ def read_roles(path: str | Path) -> dict[str, str]:
     except OSError as error:
         raise HpxferError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise HpxferError(f"{rule}, got another file; `hpxfer export` writes one") from None
+        raise HpxferError(f"{rule}, got another file; `hpxfer recipe export` writes one") from None
 
 
 def _put(content: bytes, file: IO[bytes]) -> None:

@@ -12,11 +12,12 @@ import pandas as pd
 import hpxfer
 from hpxfer.figures import line_figures, save_transfer, transfer_info
 from hpxfer.host.files import write_folder
+from hpxfer.host.output import Table, text_table
 from hpxfer.outside.judging import JudgedTable
 from hpxfer.report.contents import Report, Section, cards_of, report_of
 from hpxfer.report.html import to_html
 from hpxfer.report.provenance import of_others, of_ranges, progress_table, threshold_table
-from hpxfer.report.tables import Table, analysis_tables, text_table, unknown
+from hpxfer.report.tables import analysis_tables, unknown
 from hpxfer.report.trials import TrialData, distinct, packed_trials, rounded
 from hpxfer.report.write import FIGURES, figure_writers, garbage_collection_paused
 

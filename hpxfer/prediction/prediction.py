@@ -247,7 +247,7 @@ def predict(
     if results.spec.trainer is not None:
         raise HpxferError(
             f"{results.folder}: predict knows the shapes of built-in families, got a sweep of your own trainer; the "
-            "HPs of a bigger model are in its recipe (`hpxfer recipe`, `hpxfer export`)"
+            "HPs of a bigger model are in its recipe (`hpxfer recipe write`, `hpxfer recipe export`)"
         )
     label = arm_of(results, parameterization)
     shape = _with_tokens(as_shape(target), tokens, results.spec.base_shape)

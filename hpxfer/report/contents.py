@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import hpxfer
 from hpxfer.analysis import Finding, ShapeFinding, TransferReport
-from hpxfer.host.output import json_ready
+from hpxfer.host.output import NOTHING, Cell, Column, Table, json_ready, text_table
 from hpxfer.report.next_step import asks_for_points, next_step, points_headline, points_question
 from hpxfer.report.provenance import (
     Progress,
@@ -20,7 +20,7 @@ from hpxfer.report.provenance import (
     threshold_table,
     trainer_checks,
 )
-from hpxfer.report.tables import NOTHING, Cell, Column, Table, analysis_tables, text_table, unknown
+from hpxfer.report.tables import analysis_tables, unknown
 from hpxfer.report.trials import TrialData, trial_data
 from hpxfer.results import Results
 from hpxfer.spec import SweepSpec, dump_sweep

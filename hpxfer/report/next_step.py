@@ -26,7 +26,7 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
     `report` is the one on the judged HP, or None without one. `folder` is how commands name the results folder. While
     `is_running`, what is missing is still to come.
 
-    For example: `Next: use the tuned lr in your own model, with the recipe of: hpxfer recipe results/quickstart`.
+    For example: `Next: use the tuned lr in your own model, with the recipe of: hpxfer recipe write results/quickstart`.
     """
     hp = results.spec.judged_hp
     command = folder if results.base is None else f"{folder} --base '{results.base.name}'"
@@ -41,7 +41,7 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
     if (diverged := all_diverged(results)) is not None:
         return f"Next: find out why {diverged}."
     if asks_for_points(results.spec):
-        return f"Next: start the next sweep from the recipe of: hpxfer recipe {command}"
+        return f"Next: start the next sweep from the recipe of: hpxfer recipe write {command}"
     by_label: dict[str, list[Finding]] = {}
     for finding in every:
         if not finding.is_control:
@@ -49,7 +49,9 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
     for label, findings in by_label.items():
         if all(finding.verdict == "transfers" for finding in findings):
             which = "" if len(by_label) == 1 else f" --parameterization '{label}'"
-            return f"Next: use the tuned {hp} in your own model, with the recipe of: hpxfer recipe {command}{which}"
+            return (
+                f"Next: use the tuned {hp} in your own model, with the recipe of: hpxfer recipe write {command}{which}"
+            )
     judged = [finding for findings in by_label.values() for finding in findings] or every
     if undecided := [finding for finding in judged if finding.verdict == "undecided"]:
         wanted = [addition for finding in undecided for addition in finding.to_add if not addition.parameterization]
@@ -63,7 +65,7 @@ def next_step(results: Results, report: TransferReport | None, folder: str, *, i
             f"that the optimum of {hp} stays because of the parameterization."
         )
     if not by_label:
-        return f"Next: use the tuned HPs in your own model, with the recipe of: hpxfer recipe {command}"
+        return f"Next: use the tuned HPs in your own model, with the recipe of: hpxfer recipe write {command}"
     return f"Next: tune {hp} at the scale that you need, or try another parameterization: hpxfer explain lists them."
 
 

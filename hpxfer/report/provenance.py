@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from hpxfer.analysis import TransferReport
+from hpxfer.host.output import Table, text_table
 from hpxfer.plan.cautions import CROSSING
 from hpxfer.registry import rows_of
-from hpxfer.report.tables import Table, text_table
 from hpxfer.results import Results
 from hpxfer.scaling.coverage import control_notes
 from hpxfer.search.verdict_rules import rules_of

@@ -1,106 +1,17 @@
-"""Tables as data, which HTML, Markdown and JSON write each in its own way. A cell is text, a number or None."""
+"""The tables of what the statistics of a sweep found, and why the rest is not known."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from typing import Any
 
 from hpxfer.analysis import Analysis, Statistic
 from hpxfer.analysis.statistics import STATISTICS
 from hpxfer.figures.text import listed
-from hpxfer.host.output import aligned, json_ready
+from hpxfer.host.output import Table, table_of
 from hpxfer.verdict.loss_grid import NATS
-
-Cell = str | float | int | None
-NOTHING = "-"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """The heading of a column, and the format of its numbers. A narrow screen keeps a column that is `kept` in view."""
-
-    name: str
-    form: str = "{:.4g}"
-    kept: bool = False
-
-    def text(self, cell: Cell) -> str:
-        """Return a cell as text."""
-        match cell:
-            case None:
-                return NOTHING
-            case bool():
-                return "yes" if cell else "no"
-            case int():
-                return str(cell)
-            case float():
-                return self.form.format(cell) if math.isfinite(cell) else NOTHING
-            case _:
-                return cell
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table with its title. `note` says what a reader must know about it."""
-
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    note: str = ""
-
-    def numeric(self, index: int) -> bool:
-        """Return whether a column holds numbers and nothing else."""
-        return self._numeric[index]
-
-    @cached_property
-    def _numeric(self) -> tuple[bool, ...]:
-        cells = [[row[i] for row in self.rows if row[i] is not None] for i in range(len(self.columns))]
-        return tuple(bool(column) and all(isinstance(cell, int | float) for cell in column) for column in cells)
-
-    def without_empty_columns(self) -> Table:
-        """Return the table without the columns in which every cell is None."""
-        kept = [i for i in range(len(self.columns)) if any(row[i] is not None for row in self.rows)]
-        return replace(
-            self,
-            columns=tuple(self.columns[i] for i in kept),
-            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
-        )
-
-    def to_text(self) -> str:
-        """Return the title, the note and aligned columns as plain text."""
-        cells = [[column.text(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
-        lines = [f"  {line}" for line in aligned([[column.name for column in self.columns], *cells])]
-        return "\n".join([self.title, *([f"  {self.note}"] if self.note else []), *lines]) + "\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data, with one mapping per row."""
-        names = [column.name for column in self.columns]
-        rows = [json_ready(dict(zip(names, row, strict=True))) for row in self.rows]
-        return {"title": self.title, "note": self.note, "rows": rows}
-
-
-def text_table(title: str, names: Iterable[str], rows: Iterable[Sequence[Cell]]) -> Table:
-    """Return a table with columns of these names."""
-    return Table(title=title, columns=tuple(Column(name=name) for name in names), rows=tuple(map(tuple, rows)))
-
-
-def table_of(title: str, rows: Sequence[Mapping[str, Any]], note: str = "") -> Table:
-    """Return a table of mappings. Its columns are the keys that hold a scalar in any mapping, as first seen."""
-    names = list(dict.fromkeys(key for row in rows for key, cell in row.items() if _is_cell(cell)))
-    return Table(
-        title=title,
-        columns=tuple(Column(name=name.replace("_", " ")) for name in names),
-        rows=tuple(tuple(cell if _is_cell(cell := row.get(name)) else None for name in names) for row in rows),
-        note=note,
-    )
-
-
-def _is_cell(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float)
-
 
 REASONS = ("why_not", "why_no_hp", "why_no_loss", "why_no_optimum")
 # The fields that tell the answers of a statistic apart.

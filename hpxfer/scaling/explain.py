@@ -1,6 +1,6 @@
 """Explain: the init std, LR, eps, weight decay and forward multiplier of every role at a shape, and their sources.
 
-This module is pure. It takes a table and two shapes; `hpxfer.cli.explain_source` reads them from sweeps and recipes.
+This module is pure. It takes a table and two shapes; `hpxfer.prediction.explain` reads them from sweeps and recipes.
 """
 
 from __future__ import annotations

@@ -265,13 +265,13 @@ def _check_kind(file: YamlFile) -> None:
     if not is_recipe(file.data):
         raise HpxferError(
             f"{file.name}: must be a recipe, a mapping with the key {VERSION_KEY}, got none; "
-            "`hpxfer recipe RESULTS` writes one"
+            "`hpxfer recipe write RESULTS` writes one"
         )
     version = file.data[VERSION_KEY]
     at = file.where((VERSION_KEY,))
     if version != RECIPE_VERSION or isinstance(version, bool):
         raise HpxferError(
-            f"{at}: must be {RECIPE_VERSION}, got {shown(version)}; write the recipe again with `hpxfer recipe RESULTS`"
+            f"{at}: must be {RECIPE_VERSION}, got {shown(version)}; `hpxfer recipe write RESULTS` writes it again"
         )
     family = file.data.get("family")
     families = rows_of("family").names()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +21,15 @@ from hpxfer.trial import Setting, Trial
 TRIALS, TOKENS, EXPERTS, ACTIVE = 3, 32, 8, 3
 SUM_ERROR = 1e-5  # of float32 weights that should sum to one
 SHAPE = Shape(width=16, depth=1, num_experts=4, num_active=2, expert_width=16, head_dim=16)
-OF_GPT = {"family": "gpt", "context": 16, "data_source": "", "data_digest": "", "tokenizer": "bytes", "vocab_size": 32}
-OF_RUN = {"batch_tokens": 32, "steps": 1, "final_window_steps": 1, "validation_tokens": 32}
+OF_GPT: dict[str, Any] = {
+    "family": "gpt",
+    "context": 16,
+    "data_source": "",
+    "data_digest": "",
+    "tokenizer": "bytes",
+    "vocab_size": 32,
+}
+OF_RUN: dict[str, Any] = {"batch_tokens": 32, "steps": 1, "final_window_steps": 1, "validation_tokens": 32}
 ONE, SCALES = torch.ones(TRIALS, 1, 1), torch.tensor([1.0, 2.0, 0.5]).view(-1, 1, 1)
 
 

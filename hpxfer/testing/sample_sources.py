@@ -32,15 +32,17 @@ class SampleSourceSuite:
         assert (facts.num_classes > 0) != (facts.num_targets > 0)
         assert found.num_train is None or found.num_train >= FEWEST
         inputs, targets = found.train(0, 0, FEWEST, 0)
-        pixels = np.uint8 if facts.is_pixels else np.float32
-        assert (inputs.shape, inputs.dtype) == ((FEWEST, facts.num_inputs), pixels)
+        assert inputs.shape == (FEWEST, facts.num_inputs)
+        assert inputs.dtype == (np.uint8 if facts.is_pixels else np.float32)
         assert (found.normalization is not None) == facts.is_pixels
         assert np.isfinite(scaled(inputs, found.normalization)).all()
         if facts.num_classes:
-            assert (targets.shape, targets.dtype) == ((FEWEST,), np.int64)
+            assert targets.shape == (FEWEST,)
+            assert targets.dtype == np.int64
             assert ((targets >= 0) & (targets < facts.num_classes)).all()
         else:
-            assert (targets.shape, targets.dtype) == ((FEWEST, facts.num_targets), np.float32)
+            assert targets.shape == (FEWEST, facts.num_targets)
+            assert targets.dtype == np.float32
 
     def test_samples_do_not_depend_on_how_many_are_read(self, source: str) -> None:
         found = opened(source)

@@ -23,9 +23,9 @@ WITHOUT_ONE = 0.8
 # The confidence of every interval that a report prints or a figure draws, e.g. that of an optimum, a drift or a fit.
 CONFIDENCE = 0.95
 
-# The confidence of the interval that `hpxfer predict` gives the loss of one run. Planted laws that no fit knows check
-# it (tests/studies/predict_rates.py). It is lower than CONFIDENCE, because the far tails of a loss that nobody measured
-# rest on assumptions more than on losses.
+# The confidence of the interval that `hpxfer recipe predict` gives the loss of one run. Planted laws that no fit knows
+# check it (tests/studies/predict_rates.py). It is lower than CONFIDENCE, because the far tails of a loss that nobody
+# measured rest on assumptions more than on losses.
 PREDICTED = 0.90
 
 # The fewest measured shapes from which the loss at another one is predicted: two tell no constant gain from a shrinking

@@ -13,7 +13,7 @@ from command_line import hpxfer
 from fixture_types import Capsys, Patch
 from tiny import write_tiny
 
-from hpxfer.cli.check_source import chosen
+from hpxfer.prediction.explain import of_sweep
 from hpxfer.spec import load_sweep
 
 QUICK = ("--seeds", "2", "--steps", "1")
@@ -54,14 +54,14 @@ def test_a_sweep_gives_model_table_and_conventions(capsys: Capsys, tmp_path: Pat
     assert out.startswith("completep-moe[depth_alpha=0.5] (")
     assert "w16 d1 E2A1 h16 to w40 d1 E2A1 h40" in out
     spec = load_sweep(path)
-    assert chosen("sp", {}, spec).name == "sp"
-    assert dict(chosen(None, {"router_init_exponent": 0.5}, spec).conventions)["depth_alpha"] == 0.5
+    assert of_sweep(spec, "sp", {}).name == "sp"
+    assert dict(of_sweep(spec, None, {"router_init_exponent": 0.5}).conventions)["depth_alpha"] == 0.5
 
 
 def test_a_file_in_the_place_of_the_folder_is_said(capsys: Capsys, monkeypatch: Patch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     asked = ("--parameterization", "completep", "--axis", "dense_ratio", "--output", tmp_path / "file")
-    monkeypatch.setattr("hpxfer.coordinates.checking.check", None)  # before anything is trained
+    monkeypatch.setattr("hpxfer.coordinates.checking.check", pytest.fail)  # before anything is trained
     code, _, err = run(capsys, *asked, *QUICK)
     assert (code, "choose another folder with --output" in err) == (2, True)
 

@@ -29,9 +29,8 @@ SHORT = {
     "SHOP": "check --module shop:build",
     "JUDGE": "judge runs.csv --map value=lr --map scale=width --map arm=method",
     "TRANSFER": str(ROOT / "results" / "published" / "transfer"),
-    "WIDE": f"predict {ROOT / 'results' / 'published' / 'transfer'} --target wide.json",
-    "EXPORT": "export recipe.yaml --shape three.json",
-    "LIMIT": "limit --regime I --parameterization mup",
+    "WIDE": f"recipe predict {ROOT / 'results' / 'published' / 'transfer'} --target wide.json",
+    "EXPORT": "recipe export recipe.yaml --shape three.json",
 }
 DATA = 'data: {source: "builtin:stdlib"}'
 EDITS = {
@@ -70,6 +69,7 @@ def files(tmp_path_factory: Folders) -> Path:
     (folder / "b.bin").write_bytes(content)
     (folder / "other.yaml").write_text("hpxfer_recipe: 2\nfamily: mamba\n")
     (folder / "small.yaml").write_text(SWEEP)
+    shutil.copy(ROOT / "tests" / "golden" / "inputs" / "regime_ii.yaml", folder / "network.yaml")
     (folder / "mlp.yaml").write_text(mlp_recipe().dump())
     (folder / "recipe.yaml").write_text(write_yaml(data()))
     (folder / "table.yaml").write_text(write_yaml(data(parameterization={"name": "nowhere"})))
@@ -103,8 +103,14 @@ def test_bad_input_is_one_message_and_exit_code_2(
 
 
 LONG = [
-    *("plan LONG", "plan q.yaml --results LONG", "plan q.yaml --hardware LONG", "plan q.yaml --LONG", "recipe LONG"),
-    *("plan q.yaml --max-gpu-hours LONG", "list LONG", "init LONG", "report LONG", "watch LONG --once", "stop LONG"),
+    *(
+        "plan LONG",
+        "plan q.yaml --results LONG",
+        "plan q.yaml --hardware LONG",
+        "plan q.yaml --LONG",
+        "recipe write LONG",
+    ),
+    *("plan q.yaml --max-gpu-hours LONG", "list LONG", "init LONG", "report LONG", "watch LONG --once", "limit LONG"),
     *(
         "check --sweep LONG",
         "check --parameterization LONG",

@@ -255,13 +255,13 @@ def test_from_file_to_recipe(of_arms: Path, tmp_path: Path, capsys: Capsys) -> N
         (finding,) = (each for each in findings if each["parameterization"] == label)
         assert finding["control"]["parameterization"] == control
     path = tmp_path / "mine.yaml"
-    code, _, err = hpxfer(capsys, "recipe", results / "tiny", "--parameterization", "tuned")
+    code, _, err = hpxfer(capsys, "recipe", "write", results / "tiny", "--parameterization", "tuned")
     assert (code, "give completep-moe (tuned) or sp (tuned)" in err) == (2, True)
     arm = ("--parameterization", "completep-moe (tuned)")
-    code, _, err = hpxfer(capsys, "recipe", results / "tiny", *arm, "--output", path)
+    code, _, err = hpxfer(capsys, "recipe", "write", results / "tiny", *arm, "--output", path)
     assert code == 0, err
     assert "embedding.forward_mult: 2.0\n    router.lr_mult: 0.25\n" in path.read_text()
-    assert hpxfer(capsys, "recipe", results / "tiny", "--output", path)[0] == 0
+    assert hpxfer(capsys, "recipe", "write", results / "tiny", "--output", path)[0] == 0
     assert "multipliers: {}" in path.read_text()
 
 
@@ -275,7 +275,7 @@ def test_rules_of_balance_side_by_side(of_arms: Path, tmp_path: Path, capsys: Ca
     rules = {}
     for arm in ("sp", "sp (sign)"):
         path = tmp_path / f"{arm}.yaml"
-        assert hpxfer(capsys, "recipe", results / "tiny", "--parameterization", arm, "--output", path)[0] == 0
+        assert hpxfer(capsys, "recipe", "write", results / "tiny", "--parameterization", arm, "--output", path)[0] == 0
         rules[arm] = "bias_rule: sign\n" in path.read_text()
     assert rules == {"sp": False, "sp (sign)": True}
     assert hpxfer(capsys, "run", sweep, "--results", results)[0] == 0  # its files are written
@@ -321,7 +321,7 @@ def test_a_table_of_a_plugin_is_planned_trained_and_reported(folder: Path, capsy
     assert (data["num_failed"], {row["parameterization"] for row in data["report"]["findings"]}) == (0, {"mine", "sp"})
     for command in (
         ("report", "results/tiny", "--format", "text"),
-        ("recipe", "results/tiny"),
+        ("recipe", "write", "results/tiny"),
         ("list",),
         ("watch", "results/tiny"),
     ):

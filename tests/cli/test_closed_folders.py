@@ -23,8 +23,8 @@ from hpxfer.store import SWEEP_FILE
 # Of each command that reads a folder; {} is the folder, {root} the one above it.
 COMMANDS = [
     "report {} --format text",
-    "recipe {}",
-    "predict {} --target shape.json",
+    "recipe write {}",
+    "recipe predict {} --target shape.json",
     "watch {} --once",
     "weights {} --best --out w",
     "list {}",
@@ -113,7 +113,13 @@ def test_a_command_on_the_folder_names_the_file_and_the_repair(how: str, tiny: P
     stored = tiny / SWEEP_FILE
     stored.write_bytes(DAMAGES[how](stored.read_bytes()))
     (tiny / "progress.json").unlink()
-    every = [("report", tiny), ("recipe", tiny), ("watch", tiny), ("plan", stored), ("explain", "--sweep", stored)]
+    every = [
+        ("report", tiny),
+        ("recipe", "write", tiny),
+        ("watch", tiny),
+        ("plan", stored),
+        ("explain", "--sweep", stored),
+    ]
     for command in every if how == "empty" else every[:1]:
         code, out, err = hpxfer(capsys, *command)
         assert (code, out) == (2, "")
@@ -171,8 +177,8 @@ def test_a_users_own_file_is_not_called_damaged(tmp_path: Path, capsys: Capsys) 
 def test_a_folder_that_is_no_sweep_is_refused(content: dict[str, str], tmp_path: Path, capsys: Capsys) -> None:
     for name, text in content.items():
         (tmp_path / name).write_text(text)
-    for command in ("report", "recipe", "watch"):
-        code, out, err = hpxfer(capsys, command, tmp_path)
+    for command in (["report"], ["recipe", "write"], ["watch"]):
+        code, out, err = hpxfer(capsys, *command, tmp_path)
         assert (code, out, err.startswith(f"hpxfer: {tmp_path}")) == (2, "", True)
         assert {path.name: path.read_text() for path in tmp_path.iterdir()} == content
 

@@ -106,12 +106,12 @@ Predict = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def predict(tmp_path: Path, capsys: Capsys) -> Predict:
-    """Return a call of `hpxfer predict` with a shape or a text as the target file."""
+    """Return a call of `hpxfer recipe predict` with a shape or a text as the target file."""
 
     def call(*arguments: object, target: object = WIDE, results: Path = TRANSFER) -> tuple[int, str, str]:
         path = tmp_path / "shape.json"
         path.write_text(target if isinstance(target, str) else json.dumps(target), encoding="utf-8")
-        code, out, err = hpxfer(capsys, "predict", results, "--target", path, *arguments)
+        code, out, err = hpxfer(capsys, "recipe", "predict", results, "--target", path, *arguments)
         assert "Traceback" not in err
         return code, out, err
 
@@ -143,13 +143,13 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def call(tmp_path: Path, capsys: Capsys, monkeypatch: Patch) -> Call:
-    """Return a call of `hpxfer export` in a folder with a recipe and a shape."""
+    """Return a call of `hpxfer recipe export` in a folder with a recipe and a shape."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipe.yaml").write_text(write_yaml(data()), encoding="utf-8")
 
     def export(*arguments: object, shape: object = SHAPE, recipe: str = "recipe.yaml") -> tuple[int, str, str]:
         (tmp_path / "shape.json").write_text(json.dumps(shape), encoding="utf-8")
-        code, out, err = hpxfer(capsys, "export", recipe, "--shape", "shape.json", *arguments)
+        code, out, err = hpxfer(capsys, "recipe", "export", recipe, "--shape", "shape.json", *arguments)
         assert "Traceback" not in err
         return code, out, err
 

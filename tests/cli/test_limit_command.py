@@ -1,27 +1,46 @@
-"""`hpxfer limit` as a user calls it: text, JSON, files, and every kind of bad input."""
+"""`hpxfer limit` as a user calls it: network files, sweep files, text, JSON, and every kind of bad input."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from command_line import hpxfer
 from fixture_types import Capsys, Patch
 
-from hpxfer.cli import limit_source
+from hpxfer.cli import limit as command
 from hpxfer.limit import Batch, Given, Network, solve
+from hpxfer.limit.against.of_sweep import limit_of_sweep
+from hpxfer.spec import load_sweep
 
+ROOT = Path(__file__).parents[2]
+INPUTS = ROOT / "tests" / "golden" / "inputs"
 SMALL = ("--sites", 256, "--seeds", 2)
-IN_I = ("--regime", "I", "--parameterization", "mup")  # the smallest question that has an answer
+LINEAR = {"input_activation": "linear", "activation": "linear", "loss": "squared_error"}
+ONE = {"width": 64, "num_experts": 3, "num_active": 3, "expert_ratio": 1}
+IN_I: dict[str, Any] = {  # the smallest question that has an answer
+    "regime": "I",
+    "parameterization": "mup",
+    "model": {"base": ONE, "mlp": {**LINEAR, "expert_matrices": 1}},
+    "training": {"steps": 2},
+}
+Limit = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def limit(capsys: Capsys) -> Any:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code, out, err = hpxfer(capsys, "limit", *arguments)
+def limit(capsys: Capsys, tmp_path: Path) -> Limit:
+    """Return a call of `hpxfer limit` with a network, which is written to a file, and options."""
+
+    def call(network: Any, *arguments: object) -> tuple[int, str, str]:
+        if isinstance(network, dict):
+            (tmp_path / "network.yaml").write_text(yaml.safe_dump(network))
+            network = tmp_path / "network.yaml"
+        code, out, err = hpxfer(capsys, "limit", network, *arguments)
         assert "Traceback" not in err
         return code, out, err
 
@@ -29,38 +48,43 @@ def limit(capsys: Capsys) -> Any:
 
 
 @pytest.fixture
-def arrays(tmp_path: Path) -> tuple[Path, Path]:
+def arrays(tmp_path: Path) -> tuple[str, str]:
+    """The names of two files of samples beside the network file."""
     rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((3, 4)), rng.standard_normal(3)
-    np.save(tmp_path / "x.npy", x)
-    np.save(tmp_path / "y.npy", y)
-    return tmp_path / "x.npy", tmp_path / "y.npy"
+    np.save(tmp_path / "x.npy", rng.standard_normal((3, 4)))
+    np.save(tmp_path / "y.npy", rng.standard_normal(3))
+    return "x.npy", "y.npy"
 
 
-def test_the_first_sentence_says_what_was_solved(limit: Any) -> None:
-    code, out, err = limit("--regime", "II", "--parameterization", "mssp", *SMALL)
-    assert code == 0, err
+def changed(data: dict[str, Any], /, **changes: Any) -> dict[str, Any]:
+    """Return data with keys changed. The key `a__b` is `a: {b: ...}`."""
+    out = {**data}
+    for name, value in changes.items():
+        key, _, rest = name.partition("__")
+        out[key] = changed(out.get(key, {}), **{rest: value}) if rest else value
+    return out
+
+
+def test_the_first_sentence_says_what_was_solved_and_a_long_solution_its_time(limit: Limit, monkeypatch: Patch) -> None:
+    code, out, err = limit(INPUTS / "regime_ii.yaml", *SMALL)
+    assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("The limit of regime II under MSSP (M/N = 0.5, N_e = 2): the loss goes from 1.167 to ")
     assert lines[2] == "256 sites, 2 seeds."
     assert lines[4].split() == [*("update", "loss", "E", "phi", "Var", "phi", "E", "psi", "Var", "psi", "|h1|", "|h3|")]
-    assert [line.split()[0] for line in lines[5:11]] == ["0", "1", "2", "3", "4", "5"]
+    assert [line.split()[0] for line in lines[5:8]] == ["0", "1", "2"]
+    monkeypatch.setattr(command, "LONG_S", 0.0)
+    assert "solving: about 0 s on one core" in limit(INPUTS / "regime_ii.yaml", *SMALL)[2]
 
 
-def test_a_long_solution_says_its_time_before_it_starts(limit: Any, monkeypatch: Patch) -> None:
-    asked = ("--regime", "II", "--parameterization", "mssp", *SMALL)
-    assert "on one core" not in limit(*asked)[2]
-    monkeypatch.setattr(limit_source, "LONG_S", 0.0)
-    assert "solving: about 0 s on one core" in limit(*asked)[2]
-
-
-def test_json_holds_the_question_and_the_numbers_of_the_library(limit: Any, arrays: tuple[Path, Path]) -> None:
-    x, y = arrays
-    asked = (*IN_I, "--experts", 3, "--steps", 2, "--lr", 0.2)
-    code, out, _ = limit(*asked, "--inputs", x, "--targets", y, "--hp", "readout.forward_mult=2", "--json")
+def test_json_holds_the_question_and_the_numbers_of_the_library(
+    limit: Limit, arrays: tuple[str, str], tmp_path: Path
+) -> None:
+    hps = {"lr": 0.2, "multipliers": {"readout.forward_mult": 2}}
+    code, out, _ = limit(changed(IN_I, hps=hps, data=dict(zip(("inputs", "targets"), arrays, strict=True))), "--json")
     found = json.loads(out)
-    batch = Batch(inputs=np.load(x), targets=np.load(y)[:, None])
-    mults = {"init_mult": {"readout": 2.0}, "lr_mult": {"readout": 4.0}}
+    batch = Batch(inputs=np.load(tmp_path / "x.npy"), targets=np.load(tmp_path / "y.npy")[:, None])
+    mults: dict[str, Any] = {"init_mult": {"readout": 2.0}, "lr_mult": {"readout": 4.0}}
     network = Network(regime="I", parameterization="mup", num_experts=3, expert_matrices=1, **mults)
     expected = solve(network, Given.full_batch(batch, steps=2, lr=0.2))
     assert (code, found["exact"], found["training"]["lrs"]) == (0, True, [0.2, 0.2])
@@ -70,13 +94,32 @@ def test_json_holds_the_question_and_the_numbers_of_the_library(limit: Any, arra
     assert found["network"]["init_mult"] == {"readout": 2.0}
 
 
-def test_classes_need_the_cross_entropy(limit: Any, tmp_path: Path, arrays: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(("name", "arm"), [("limit_regime_ii", "mssp-ii"), ("limit_regime_i_soft", "mup-i")])
+def test_a_sweep_file_is_a_network_file(name: str, arm: str, limit: Limit) -> None:
+    path = ROOT / "sweeps" / "limit" / f"{name}.yaml"
+    network, given = limit_of_sweep(load_sweep(path), arm=arm)
+    code, out, _ = limit(path, "--arm", arm, *SMALL, "--json")
+    found = json.loads(out)
+    assert (code, found["training"]["lrs"]) == (0, list(given.lrs))
+    assert found["network"]["experts_per_width"] == network.experts_per_width
+    assert found["series"]["loss"]["mean"] == solve(network, given, sites=256, seeds=2).series["loss"].mean.tolist()
+
+
+def test_a_width_of_experts_stays_in_a_residual_network_and_a_ratio_grows(limit: Limit) -> None:
+    residual = yaml.safe_load((INPUTS / "residual.yaml").read_text())
+    base = {name: value for name, value in residual["model"]["base"].items() if name != "expert_ratio"}
+    for more, fixed in (({"expert_ratio": 0.25}, None), ({"expert_width": 2}, 2)):
+        found = json.loads(limit(changed(residual, model__base={**base, **more}), "--seeds", 1, "--json")[1])["network"]
+        assert (found.get("expert_width"), found["init_mult"]) == (fixed, {"router": 0.0})
+
+
+def test_classes_need_the_cross_entropy(limit: Limit, tmp_path: Path, arrays: tuple[str, str]) -> None:
     np.save(tmp_path / "c.npy", np.array([0, 2, 1]))
-    asked = (*IN_I, "--inputs", arrays[0], "--targets", tmp_path / "c.npy")
-    code, out, _ = limit(*asked, "--loss", "cross_entropy", "--steps", 1, "--json")
+    of = changed(IN_I, data={"inputs": "x.npy", "targets": "c.npy"}, model__mlp__loss="cross_entropy")
+    code, out, _ = limit(of, "--json")
     assert code == 0
     assert json.loads(out)["series"]["loss"]["mean"][0] == pytest.approx(np.log(3))
-    assert limit(*asked[:-2], "--targets", arrays[1], "--loss", "cross_entropy")[0] == 2
+    assert limit(changed(of, data__targets="y.npy"))[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -89,56 +132,102 @@ def test_classes_need_the_cross_entropy(limit: Any, tmp_path: Path, arrays: tupl
     ],
 )
 def test_targets_that_are_no_classes(
-    limit: Any, tmp_path: Path, arrays: tuple[Path, Path], classes: Any, message: str
+    limit: Limit, tmp_path: Path, arrays: tuple[str, str], classes: Any, message: str
 ) -> None:
     np.save(tmp_path / "c.npy", classes)
-    code, out, err = limit(*IN_I, "--inputs", arrays[0], "--targets", tmp_path / "c.npy", "--loss", "cross_entropy")
+    data = {"inputs": arrays[0], "targets": "c.npy"}
+    code, out, err = limit(changed(IN_I, data=data, model__mlp__loss="cross_entropy"))
     assert (code, out) == (2, "")
-    assert err.startswith(f"hpxfer: --targets: {message}")
+    assert f"data.targets: {message}" in err
 
 
-def test_a_batch_without_samples(limit: Any, tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((0, 3)))
-    for shape in ((0, 1), (0,)):
-        np.save(tmp_path / "y.npy", np.zeros(shape))
-        asked = ("--inputs", tmp_path / "x.npy", "--targets", tmp_path / "y.npy")
-        code, _, err = limit(*IN_I, *asked)
-        assert (code, err) == (2, "hpxfer: samples: inputs must be [samples, features], got shape [0, 3]\n")
-
-
-def test_top_k_without_a_bias_is_a_distribution(limit: Any) -> None:
-    code, out, err = limit(*IN_I, "--top-k", 0.5, "--samples", 2, "--steps", 2)
+def test_top_k_without_a_bias_is_a_distribution(limit: Limit) -> None:
+    two = changed(IN_I, model__base__num_experts=4, model__base__num_active=2)
+    code, out, err = limit(changed(two, data={"samples": 2}))
     assert (code, "the 6 sets of experts with probability 0.1667" in out) == (0, True)
     assert err.startswith("warning: top-K without a router bias has no limit: these are networks whose samples keep")
-    fixed = limit(*IN_I, "--top-k", 2, "--bias", "fixed", "--steps", 2)
+    fixed = limit(changed(two, model__mlp__router_bias="fixed"))
     assert "Nothing was sampled" in fixed[1]
     assert "margin" in fixed[1]
 
 
-def test_output_writes_text_numbers_and_figures(limit: Any, tmp_path: Path) -> None:
-    asked = ("--regime", "III", "--parameterization", "mup", "--steps", 2, *SMALL, "--output", tmp_path / "new" / "out")
-    code, out, _ = limit(*asked)
-    assert code == 0
+def test_output_writes_text_numbers_and_figures(limit: Limit, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "out"
-    assert {"limit.txt", "limit.json"} < {path.name for path in folder.iterdir()}
-    assert any(path.suffix == ".png" for path in folder.iterdir())
+    code, out, _ = limit(INPUTS / "regime_iii.yaml", *SMALL, "--output", folder)
+    assert code == 0
+    assert {path.name for path in folder.iterdir()} == {"limit.txt", "limit.json", "limit.png", "limit.svg"}
     assert json.loads((folder / "limit.json").read_text())["network"]["regime"] == "III"
     assert (folder / "limit.txt").read_text().splitlines()[0] == out.splitlines()[0]
 
 
-def test_files_that_hold_no_numbers(limit: Any, tmp_path: Path, arrays: tuple[Path, Path]) -> None:
-    x, y = arrays
-    text, pickled, archive, cube = (tmp_path / name for name in ("text.npy", "objects.npy", "a.npz", "cube.npy"))
-    text.write_text("1,2,3")
-    np.save(pickled, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    np.savez(archive, x=np.zeros(3))
-    np.save(cube, np.zeros((2, 2, 2)))
+def test_files_that_hold_no_numbers(limit: Limit, tmp_path: Path, arrays: tuple[str, str]) -> None:
+    (tmp_path / "text.npy").write_text("1,2,3")
+    np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    np.savez(tmp_path / "a.npz", x=np.zeros(3))
+    np.save(tmp_path / "cube.npy", np.zeros((2, 2, 2)))
     np.save(tmp_path / "short.npy", np.zeros(2))
-    for path in (text, pickled, archive, cube, tmp_path / "missing.npy", tmp_path):
-        code, _, err = limit(*IN_I, "--inputs", path, "--targets", y)
-        assert (code, err.startswith(f"hpxfer: --inputs: {path}")) == (2, True), err
+    np.save(tmp_path / "none.npy", np.zeros((0, 3)))
+    for name in ("text.npy", "objects.npy", "a.npz", "cube.npy", "missing.npy", "."):
+        code, _, err = limit(changed(IN_I, data={"inputs": name, "targets": "y.npy"}))
+        assert (code, f"network.yaml:2: data.inputs: {tmp_path / name}" in err) == (2, True), err
         assert "unsafely" not in err  # numpy's advice for a file that it does not know
-    code, _, err = limit(*IN_I, "--inputs", x, "--targets", tmp_path / "short.npy")
-    assert (code, "got 3 inputs and 2 targets" in err) == (2, True)
-    code, _, err = limit(*IN_I, "--inputs", y, "--targets", y)
-    assert (code, "must be [samples, features]" in err) == (2, True)
+    for inputs, targets, message in (
+        ("x.npy", "short.npy", "got 3 inputs and 2 targets"),
+        ("y.npy", "y.npy", "inputs must be [samples, features]"),
+        ("none.npy", "none.npy", "inputs must be [samples, features], got shape [0, 3]"),
+    ):
+        code, _, err = limit(changed(IN_I, data={"inputs": inputs, "targets": targets}))
+        assert (code, message in err) == (2, True), err
+
+
+BASE, MLP = "model__base__", "model__mlp__"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"regime": "IV"}, "regime: must be 'I', 'II', 'III' or 'residual', got 'IV'"),
+        ({"parameterization": "sp"}, "parameterization: must be 'mup' or 'mssp', got 'sp'"),
+        ({BASE + "head_dim": 8}, "model.base.head_dim: unknown key"),
+        ({BASE + "expert_width": 64}, "model.base.expert_ratio: give it, or expert_width"),
+        ({BASE + "num_active": 4}, "model.base.num_active: must be at most num_experts, got 4"),
+        ({BASE + "depth": 2}, "model.base.depth: must be 1 in regime I, got 2"),
+        ({BASE + "expert_ratio": 2}, "model.base.expert_ratio: must be 1 where an expert has one matrix"),
+        ({MLP + "residual": True}, "model.mlp.residual: not read in regime I"),
+        ({MLP + "tied_experts": True}, "model.mlp.tied_experts: not read"),
+        ({MLP + "router_bias_std": 2}, "model.mlp.router_bias_std: needs router_bias"),
+        ({MLP + "expert_matrices": 3}, "model.mlp.expert_matrices: must be 1 or 2, got 3"),
+        ({MLP + "loss": "cross_entropy"}, "model.mlp.loss: must be squared_error without data.inputs"),
+        ({"model__gate": "normalized_sigmoid"}, "model.gate: must be 'sigmoid', 'softmax' or 'normalized_softmax'"),
+        ({"hps__lr": -1}, "hps.lr: must be greater than or equal to 0, got -1"),
+        ({"hps__lr": float("nan")}, "hps.lr: must be"),
+        ({"hps__multipliers": {"lr": 1}}, "hps.multipliers.lr: unknown multiplier of this network"),
+        ({"hps__multipliers": {"expert_in.lr_mult": 2}}, "hps.multipliers.expert_in.lr_mult: unknown multiplier"),
+        (
+            {"hps__multipliers": {"router_bias.init_mult": 2}},
+            "hps.multipliers.router_bias.init_mult: unknown multiplier",
+        ),
+        (
+            {"hps__multipliers": {"readout.forward_mult": 1e200}},
+            "readout.lr_mult: must be a finite number of at least 0",
+        ),
+        ({"training__steps": -1}, "training.steps: must be greater than or equal to 0, got -1"),
+        ({"data": {"inputs": "x.npy"}}, "data: inputs and targets go together"),
+        (
+            {"data": {"inputs": "x.npy", "targets": "y.npy", "samples": 2}},
+            "data.samples: belongs to the built-in batch",
+        ),
+        ({"data": {"samples": 0}}, "data.samples: must be greater than or equal to 1, got 0"),
+    ],
+)
+def test_a_network_file_that_is_none(changes: dict[str, Any], message: str, limit: Limit) -> None:
+    code, out, err = limit(changed(IN_I, **changes))
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_an_arm_or_a_value_that_the_sweep_lacks(limit: Limit) -> None:
+    sweep = ROOT / "sweeps" / "limit" / "limit_regime_ii.yaml"
+    assert "--arm: must be one of the sweep's, got 'mssp'; did you mean 'mssp-ii'?" in limit(sweep, "--arm", "mssp")[2]
+    assert "--axis: must be one of the sweep's, got 'depth'" in limit(sweep, "--axis", "depth")[2]
+    assert "--value: must be one of 0.1, got 2" in limit(sweep, "--value", 2)[2]

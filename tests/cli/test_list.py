@@ -15,9 +15,9 @@ from fixture_types import Capsys, Folders, Patch
 from tiny import write_tiny
 
 from hpxfer.cli.init import examples
-from hpxfer.cli.listing import Verdict, verdict_text
 from hpxfer.driver import run
 from hpxfer.host.machine import machine_id, process_started
+from hpxfer.report.listing import Verdict, verdict_text
 from hpxfer.results import load_results
 from hpxfer.spec import load_sweep
 from hpxfer.spec.yaml_file import read_yaml

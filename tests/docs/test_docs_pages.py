@@ -21,7 +21,7 @@ from recipe_data import TARGET as SMALL_TARGET
 from recipe_data import data
 
 import hpxfer
-from hpxfer.cli.commands import COMMANDS
+from hpxfer.cli.app import COMMANDS
 from hpxfer.data.sources import open_dataset
 from hpxfer.errors import HpxferError
 from hpxfer.export import EXPORT_TARGETS, Named, export, read_names

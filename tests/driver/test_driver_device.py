@@ -98,7 +98,7 @@ def test_everything_after_the_plan_sees_the_value(device: Any, tmp_path: Path, c
     assert set(found.trials["precision"]) == {"bfloat16"}
     assert load_sweep(folder / "sweep.yaml").precision == "bfloat16"
     assert "auto" not in (folder / "sweep.yaml").read_text().split("precision")[1].splitlines()[0]
-    for command in (("report", folder), ("recipe", folder), ("explain", "--sweep", sweep)):
+    for command in (("report", folder), ("recipe", "write", folder), ("explain", "--sweep", sweep)):
         code, _, err = hpxfer(capsys, *command)
         assert code == 0, err
     assert "precision: bfloat16" in (folder / "recipe.yaml").read_text()

@@ -111,7 +111,7 @@ def whole_report(name: str) -> Golden:
     with tempfile.TemporaryDirectory() as folder:
         hpxfer("report", PUBLISHED / name, "--format", "json", "--output", folder)
         page = json.loads((Path(folder) / "report.json").read_text())
-        hpxfer("recipe", PUBLISHED / name, "--output", f"{folder}/recipe.yaml")
+        hpxfer("recipe", "write", PUBLISHED / name, "--output", f"{folder}/recipe.yaml")
         recipe = yaml.safe_load((Path(folder) / "recipe.yaml").read_text())
     return {"page": condensed(page, ()), "recipe": condensed(recipe, {"lr", "value", "low", "high"})}
 
@@ -269,12 +269,12 @@ def exported() -> Golden:
         shape = Path(folder) / "shape.json"
         shape.write_text(json.dumps({**SHAPE, "num_active": 1, "num_experts": 4}))
         recipe = PUBLISHED / "quickstart" / "recipe.yaml"
-        hpxfer("export", recipe, "--to", "json", "--shape", shape, "--output", f"{folder}/json")
+        hpxfer("recipe", "export", recipe, "--to", "json", "--shape", shape, "--output", f"{folder}/json")
         out["json"] = condensed(json.loads((Path(folder) / "json" / "hpxfer.json").read_text()), {"lr", "init_std"})
         out["explain"] = condensed(
             json.loads(hpxfer("explain", "--recipe", recipe, "--target", shape, "--json")), {"lr"}
         )
-        given = ("predict", PUBLISHED / "quickstart", "--target", shape, "--json")
+        given = ("recipe", "predict", PUBLISHED / "quickstart", "--target", shape, "--json")
         out["predict"] = condensed(json.loads(hpxfer(*given)), {"loss", "low", "high"})
     return out
 
@@ -290,9 +290,9 @@ def checked(*arguments: str) -> Golden:
     return condensed(json.loads(hpxfer("check", *arguments, "--json")), {"slope", "predicted", "verdict", "passes"})
 
 
-def solved(*arguments: str) -> Golden:
+def solved(network: str) -> Golden:
     """Return the moments of an infinite network."""
-    return condensed(json.loads(hpxfer("limit", *arguments, "--json")), {"mean", "error"})
+    return condensed(json.loads(hpxfer("limit", INPUTS / network, "--json")), {"mean", "error"})
 
 
 CHECKS = (
@@ -310,19 +310,19 @@ CHECKS = (
     ),
     ("--parameterization", "mssp-ii", "--architecture", "mlp", "--seeds", "2", "--steps", "2"),
 )
-LIMITS = (
-    ("--regime", "I", "--parameterization", "mup", "--experts", "4", "--top-k", "2", "--bias", "fixed", "--steps", "2"),
-    ("--regime", "II", "--parameterization", "mssp", "--steps", "2"),
-    ("--regime", "III", "--parameterization", "mup", "--steps", "2"),
-    ("--regime", "residual", "--parameterization", "mup", "--steps", "1"),
-)
+LIMITS = {
+    "--regime I --parameterization mup": "regime_i.yaml",
+    "--regime II --parameterization mssp": "regime_ii.yaml",
+    "--regime III --parameterization mup": "regime_iii.yaml",
+    "--regime residual --parameterization mup": "residual.yaml",
+}
 ITEMS: dict[str, Callable[[], Golden]] = {
     **{f"published {name}": partial(published, name) for name in FOLDERS},
     **{f"report {name}": partial(whole_report, name) for name in WHOLE},
     **{f"plan {sweep}": partial(planned, sweep) for sweep in SWEEPS},
     **{f"train {name}": partial(trained, name) for name in TRAINED},
     **{f"check {' '.join(given[:4])}": partial(checked, *given) for given in CHECKS},
-    **{f"limit {' '.join(given[:4])}": partial(solved, *given) for given in LIMITS},
+    **{f"limit {name}": partial(solved, network) for name, network in LIMITS.items()},
     "tables": tables,
     "export": exported,
     "judge": judged,

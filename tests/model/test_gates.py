@@ -193,7 +193,7 @@ def test_a_sweep_of_a_plugins_rows_runs_and_its_results_need_no_code(source: str
     text = SWEEP.format(source=source, gate="squared_sigmoid").replace("[0.01]", "[0.001, 0.004, 0.016]")
     (tmp_path / "sweep.yaml").write_text(f"plugins: [./mine.py]\n{text}")
     run = ("run", "sweep.yaml", "--executor", "local")
-    for command in (run, ("report", "results/plugged"), ("recipe", "results/plugged"), ("list",)):
+    for command in (run, ("report", "results/plugged"), ("recipe", "write", "results/plugged"), ("list",)):
         end = subprocess.run(
             [sys.executable, "-m", "hpxfer.cli", *command], cwd=tmp_path, capture_output=True, text=True, timeout=300
         )

@@ -14,7 +14,7 @@ from zipfile import ZipFile
 import pytest
 
 import hpxfer
-from hpxfer.cli.commands import COMMANDS
+from hpxfer.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 # What the build reads. The rest of a clone would only be copied.

@@ -152,13 +152,13 @@ def test_the_next_step_follows_from_the_verdict(tmp_path: Path) -> None:
     one_seed = ("seeds: 2", "seeds: 1")
     control_alone = ("parameterizations: [completep-moe, sp]", "parameterizations: [sp]")
     assert steps(write_store(tmp_path / "a")) == (
-        f"Next: use the tuned lr in your own model, with the recipe of: hpxfer recipe {tmp_path / 'a'}"
+        f"Next: use the tuned lr in your own model, with the recipe of: hpxfer recipe write {tmp_path / 'a'}"
     )
     assert steps(write_store(tmp_path / "b", every=2)).startswith(
         "Next: run the sweep again: that trains the 18 trials"
     )
     assert "--write-followup more.yaml" in steps(write_store(tmp_path / "c", one_seed))
-    assert f"hpxfer recipe {tmp_path / 'd'}" in steps(write_store(tmp_path / "d", control_alone))
+    assert f"hpxfer recipe write {tmp_path / 'd'}" in steps(write_store(tmp_path / "d", control_alone))
 
 
 def test_what_a_run_has_not_trained_yet_is_still_to_come(tmp_path: Path) -> None:

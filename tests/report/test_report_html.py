@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from report_cases import EVIL, SVG, Stub, report_of, source, write_store
 
 from hpxfer.figures.style import INK
+from hpxfer.host.output import NOTHING, Column, Table, table_of
 from hpxfer.report import make_report, to_html, trials
 from hpxfer.report.html import MOST_BYTES
-from hpxfer.report.tables import NOTHING, Column, Table, table_of
 from hpxfer.report.trials import trial_data
 from hpxfer.results import load_results
 
@@ -99,7 +99,7 @@ def test_what_a_store_holds_is_text_and_nothing_else(tmp_path: Path) -> None:
 def test_equal_stores_give_equal_pages_but_for_the_folder_in_commands(tmp_path: Path) -> None:
     folders = [tmp_path / place / "a" for place in "xy"]
     first, second = (to_html(report_of(write_store(folder))) for folder in folders)
-    assert f"hpxfer recipe {folders[0]}" in first
+    assert f"hpxfer recipe write {folders[0]}" in first
     assert first.replace(str(folders[0]), str(folders[1])) == second
 
 

@@ -17,7 +17,7 @@ GENERIC = ("evaluate", "coverage", "regimes", "conventions", "monomial", "table"
 FILES = sorted(
     {
         *(ROOT / "scaling" / f"{name}.py" for name in GENERIC),
-        ROOT / "cli" / "explain_source.py",
+        ROOT / "prediction" / "explain.py",
         *(path for folder in ("train", "model") for path in (ROOT / folder).rglob("*.py")),
     }
 )

@@ -255,7 +255,7 @@ def test_the_report_names_the_best_point_and_judges_no_transfer(far: Results, tm
         "Which HPs are best at the base? Sweep small, judged by validation loss. There is no larger shape, so nothing "
         "transfers."
     )
-    assert written.next_steps == (f"Next: start the next sweep from the recipe of: hpxfer recipe {far.folder}",)
+    assert written.next_steps == (f"Next: start the next sweep from the recipe of: hpxfer recipe write {far.folder}",)
     data = json.loads((tmp_path / "report.json").read_text())
     (found,) = data["sweeps"]
     assert found["headline"] == headline

@@ -405,8 +405,8 @@ def test_storage_that_cannot_be_had_is_one_message(
 
 @pytest.mark.slow
 def test_results_that_are_not_there_and_results_elsewhere(s3: str, tmp_path: Path, capsys: Capsys) -> None:
-    for command in ("report", "recipe"):
-        code, _, err = hpxfer(capsys, command, f"{s3}/tiny")
+    for command in (["report"], ["recipe", "write"]):
+        code, _, err = hpxfer(capsys, *command, f"{s3}/tiny")
         assert (code, err.count("\n")) == (2, 1)
         assert err.startswith(f"hpxfer: {s3}/tiny: must be the results of a sweep")
     sweep = write_tiny(tmp_path)

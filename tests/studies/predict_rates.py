@@ -36,7 +36,7 @@ Method = Callable[[Sequence[ShapeLosses], float, float], Interval | None]  # siz
 
 
 def ours(rows: Sequence[ShapeLosses], value: float, scale: float) -> Interval | None:
-    """Return the interval of `hpxfer predict`; None if it says that the loss cannot be said."""
+    """Return the interval of `hpxfer recipe predict`; None if it says that the loss cannot be said."""
     found = loss_at(rows, "lr", value, scale).forecast
     return None if found is None else (found.low, found.high)
 

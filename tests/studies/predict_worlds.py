@@ -2,7 +2,7 @@
 
     loss of a trial = law(scale) + basin(log2 HP - optimum of the size) + luck of the seed + noise of the trial
 
-No law here is one of those that `hpxfer predict` fits: there is no single power above a floor and no straight line. The
+No law here is one of those that `recipe predict` fits: there is no single power above a floor and no straight line. The
 best HP is chosen at the base from the noisy losses of a grid, and the truth is the noise-free loss of that HP.
 """
 

@@ -1,4 +1,4 @@
-"""The promise of `hpxfer predict`: on laws that it does not know, on published results, and beside simpler methods."""
+"""The promise of `recipe predict`: on laws that it does not know, on published results, and beside simpler methods."""
 
 from __future__ import annotations
 

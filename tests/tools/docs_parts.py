@@ -162,7 +162,7 @@ def error_rates_markdown(root: Path) -> str:
 
 
 def predict_rates_markdown(root: Path) -> str:
-    """Return the latest committed run of the rates of `hpxfer predict`."""
+    """Return the latest committed run of the rates of `hpxfer recipe predict`."""
     from predict_rates import rates_table
 
     text = (root / "results" / "bench" / "predict_rates.jsonl").read_text(encoding="utf-8")
@@ -170,7 +170,7 @@ def predict_rates_markdown(root: Path) -> str:
 
 
 def prediction_text(root: Path) -> str:
-    """Return what `hpxfer predict` says of width 512 after the published sweep `transfer`, as a code block."""
+    """Return what `hpxfer recipe predict` says of width 512 after the published sweep `transfer`, as a code block."""
     from hpxfer.prediction import predict
     from hpxfer.results import load_results
 

@@ -105,7 +105,7 @@ def make_materials() -> Materials:
 
 
 # What a command of the fuzz never does: train for long, open a browser, connect to a cluster.
-_COMMANDS = ("init", "plan", "watch", "list", "report", "recipe", "explain", "check", "schema")
+_COMMANDS = ("init", "plan", "watch", "list", "report", "recipe write", "explain", "check", "schema")
 _NO_OPTIONS = frozenset({"--open", "--address", "--help"})
 _SMALL_CHECK = (
     *("--parameterization", "completep", "--axis", "width", "--steps", "1", "--seeds", "1"),
@@ -173,7 +173,7 @@ def _stored(materials: Materials, random: Random) -> drawn.Drawn:
         ("watch", RESULTS, "--once", "--json"),
         ("list", "results"),
         ("list", "results", "--no-verdict"),
-        ("recipe", RESULTS),
+        ("recipe", "write", RESULTS),
         ("plan", f"{RESULTS}/sweep.yaml"),
     )
     return random.choice(commands), files
@@ -184,8 +184,10 @@ def _options(materials: Materials, random: Random) -> drawn.Drawn:
     files |= {"recipe.yaml": materials.recipe}
     files |= {f"{RESULTS}/{name}": content for name, content in materials.results.items()}
     name = random.choice(_COMMANDS)
-    command = _click().commands[name]
-    arguments = [name, *(_SMALL_CHECK if name == "check" else ()), *(("--once",) if name == "watch" else ())]
+    command = _click()
+    for word in name.split():
+        command = command.commands[word]
+    arguments = [*name.split(), *(_SMALL_CHECK if name == "check" else ()), *(("--once",) if name == "watch" else ())]
     options = [one for one in command.params if isinstance(one, click.Option) and not _NO_OPTIONS & {*one.opts}]
     for option in random.sample(options, min(len(options), random.choice((1, 1, 2, 3)))):
         arguments.append(random.choice([*option.opts, *option.secondary_opts]))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.claims.block import Block
 from hpxfer.scaling.evaluate import BaseInit, Parameterization
 from hpxfer.scaling.hps import HPs
@@ -51,6 +51,23 @@ class Options:
             activation=self.activation,
             has_bias=self.router_bias != "none",
         )
+
+
+def options_of(
+    gate: str | None, activation: str | None, matrices: int | None, top_k: int | None, bias: str | None
+) -> Options | None:
+    """Return the options that the command line names, or None if it names none."""
+    legal = {"gate": get_args(Gate), "activation": get_args(Activation), "bias": get_args(RouterBias)}
+    for name, given in (("gate", gate), ("activation", activation), ("bias", bias)):
+        if given is not None and given not in legal[name]:
+            raise HpxferError(f"--{name}: unknown {name} {shown(given)}; {nearest(given, legal[name])}")
+    if matrices is not None and matrices not in (1, 2):
+        raise HpxferError(f"--matrices: must be 1 or 2, got {matrices}")
+    if top_k is not None and top_k < 1:
+        raise HpxferError(f"--top-k: must be at least 1 active expert, got {top_k}")
+    named: dict[str, Any] = {"gate": gate, "activation": activation, "expert_matrices": matrices, "num_active": top_k}
+    chosen = {name: value for name, value in {**named, "router_bias": bias}.items() if value is not None}
+    return Options(**chosen) if chosen else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,11 @@ import torch
 from hpxfer.errors import HpxferError, first_line, nearest, shown
 from hpxfer.recipe.forward_hooks import Sites
 from hpxfer.recipe.match import Roles
+from hpxfer.recipe.recipe import Recipe
 from hpxfer.recipe.wrappers import plain_names
+from hpxfer.registry import registry
+from hpxfer.scaling.shape import load_shape
+from hpxfer.scaling.table import Conventions
 
 DEVICE = "same device"  # what torch says if a batch lies elsewhere than the model
 
@@ -186,3 +190,50 @@ def _failed(path: str, error: BaseException) -> HpxferError:
         f"--module: {path} must be importable, got {type(error).__name__}: {first_line(error)}; mend it, and try: "
         f"python -c 'import {path}'"
     )
+
+
+# What plain attention of torch and of transformers multiplies q.k by.
+_ATTENTION = "1/sqrt(d_head)"
+
+
+def given_recipe(
+    path: Path | None,
+    parameterization: str | None,
+    conventions: Conventions,
+    optimizer: str | None,
+    base: Path | None,
+    hps: Mapping[str, float],
+    gate: str | None,
+) -> Recipe | None:
+    """Return the recipe of a file, or the one that the options of a check make, or None if the module must have it."""
+    made = {"--parameterization": parameterization, "--convention": conventions, "--optimizer": optimizer}
+    given = [name for name, value in {**made, "--base": base, "--hp": hps, "--gate": gate}.items() if value]
+    if path is not None:
+        if given:
+            raise HpxferError(f"{', '.join(given)}: the recipe says these; leave them out")
+        return Recipe.load(path)
+    if not given:
+        return None
+    if parameterization is None or base is None:
+        lacks = "--parameterization" if parameterization is None else "--base"
+        raise HpxferError(f"--module: needs --recipe, or --parameterization, --base and --hp; got no {lacks}")
+    if gate is not None:
+        registry("gate").get(gate, "--gate")
+    model: dict[str, Any] = {"attention_scale": _ATTENTION, **({} if gate is None else {"gate": gate})}
+    shape, column = load_shape(base), optimizer or "adamw"
+    return Recipe.from_hps(parameterization, shape, hps, optimizer=column, conventions=conventions, **model)
+
+
+def own_recipe(own: Any, name: str) -> Recipe:
+    """Return the recipe that a module itself gives."""
+    module = name.partition(":")[0]
+    if own is None:
+        raise HpxferError(
+            "--module: needs a recipe, got none; give --recipe FILE, or --parameterization, --base and --hp, or define "
+            f"`recipe` in {module}"
+        )
+    if isinstance(own, Recipe):
+        return own
+    if isinstance(own, str | Path):
+        return Recipe.load(own)
+    raise HpxferError(f"{module}.recipe: must be a Recipe or the path of one, got {shown(own)}")

@@ -1,4 +1,4 @@
-"""What `hpxfer list` finds: the results folders below a root, each with its state, trials, verdict and size."""
+"""The results folders below a root, each with its state, trials, verdict and size."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from hpxfer.analysis import transfer_report
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import path_problem, reason, require_reachable
-from hpxfer.host.output import aligned
+from hpxfer.host.output import Table, text_table
 from hpxfer.progress.file import FILE as PROGRESS_FILE
 from hpxfer.progress.watch import view_now
 from hpxfer.results import MISSING, Results, load_results
 from hpxfer.storage.lease import LEASE_FILE
 from hpxfer.store import SWEEP_FILE
 from hpxfer.store.location import location_at
-
-if TYPE_CHECKING:
-    from hpxfer.analysis import Finding
 
 # A folder with any of these files is a results folder, or was one.
 _MARKS = (SWEEP_FILE, "trials*.parquet", PROGRESS_FILE, LEASE_FILE)
@@ -80,16 +78,14 @@ def list_results(root: Path, *, with_verdicts: bool = True) -> list[Listed]:
     return sorted([*found, *unreadable], key=lambda entry: entry.folder)
 
 
-def listing_text(entries: Sequence[Listed]) -> str:
-    """Return one line per results folder that can be read, under a line of titles."""
-    rows = [("results", "state", "trials", "size", "verdict")]
+def listing_table(entries: Sequence[Listed]) -> Table:
+    """Return one row per results folder that can be read."""
+    rows = []
     for entry in entries:
-        if entry.problem is None:
-            failed = f", {entry.num_failed} failed" if entry.num_failed else ""
-            trials = f"{entry.num_done}/{entry.num_trials}{failed}"
-            size = f"{entry.size_bytes / 2**20:.1f} MiB"
-            rows.append((str(entry.folder), str(entry.state), trials, size, verdict_text(entry.verdicts) or "-"))
-    return "\n".join(aligned(rows))
+        failed = f", {entry.num_failed} failed" if entry.num_failed else ""
+        trials, size = f"{entry.num_done}/{entry.num_trials}{failed}", f"{entry.size_bytes / 2**20:.1f} MiB"
+        rows.append((str(entry.folder), entry.state, trials, size, verdict_text(entry.verdicts) or None))
+    return text_table("", ("results", "state", "trials", "size", "verdict"), rows)
 
 
 def verdict_text(verdicts: Sequence[Verdict]) -> str:
@@ -98,25 +94,18 @@ def verdict_text(verdicts: Sequence[Verdict]) -> str:
     The axes are named where a parameterization does not get the same verdict along all of them. Axes along which it
     transfers are then left out.
     """
+    axes: dict[str, dict[str, list[str]]] = {}
+    for found in verdicts:
+        axes.setdefault(found.parameterization, {}).setdefault(found.verdict, []).append(found.axis)
     parts = []
-    for name in dict.fromkeys(found.parameterization for found in verdicts):
-        axes: dict[str, list[str]] = {}
-        for found in verdicts:
-            if found.parameterization == name:
-                axes.setdefault(found.verdict, []).append(found.axis)
-        if len(axes) == 1:
-            parts.append(f"{name} {_predicate(*axes)}")
-        else:
-            parts += [
-                f"{name} {_predicate(verdict)} along {', '.join(along)}"
-                for verdict, along in sorted(axes.items())
-                if verdict != "transfers"
-            ]
+    for name, by_verdict in axes.items():
+        for verdict, along in sorted(by_verdict.items()):
+            words = {"undecided": "is undecided", "stays": "did not move"}.get(verdict, verdict)
+            if len(by_verdict) == 1:
+                parts.append(f"{name} {words}")
+            elif verdict != "transfers":
+                parts.append(f"{name} {words} along {', '.join(along)}")
     return "; ".join(parts)
-
-
-def _predicate(verdict: str) -> str:
-    return {"undecided": "is undecided", "stays": "did not move"}.get(verdict, verdict)
 
 
 def _results_folders(root: Path, on_error: Callable[[OSError], None]) -> Iterator[Path]:
@@ -165,18 +154,11 @@ def _read(folder: Path, results: Results, running: bool, stopped: bool, with_ver
         num_trials=len(status),
         num_done=num_done,
         num_failed=num_failed,
-        verdicts=tuple(map(_verdict, _findings(results))) if with_verdicts else (),
+        verdicts=tuple(
+            Verdict(parameterization=one.parameterization, axis=one.axis, verdict=one.verdict)
+            for one in (transfer_report(results).findings if with_verdicts else ())
+        ),
     )
-
-
-def _findings(results: Results) -> tuple[Finding, ...]:
-    from hpxfer.analysis import transfer_report
-
-    return transfer_report(results).findings
-
-
-def _verdict(finding: Finding) -> Verdict:
-    return Verdict(parameterization=finding.parameterization, axis=finding.axis, verdict=finding.verdict)
 
 
 def _size(folder: Path) -> int:

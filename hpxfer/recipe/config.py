@@ -1,18 +1,20 @@
-"""`hpxfer explain --model`: what a recipe gives each tensor of a model of `transformers`, from its config.json."""
+"""What a recipe gives each tensor of a model of `transformers`, from its config.json alone."""
 
 from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import read_text
-from hpxfer.scaling.shape import MAX_DEPTH, load_shape
-
-if TYPE_CHECKING:
-    from hpxfer.recipe import ModelExplanation
+from hpxfer.recipe.explain import ModelExplanation
+from hpxfer.recipe.known_models import KNOWN_MODELS, known_model
+from hpxfer.recipe.propose_roles import roles
+from hpxfer.recipe.recipe import Recipe
+from hpxfer.scaling.shape import MAX_DEPTH, Shape
 
 # What configs call the number of layers. A model is made layer by layer, though without memory.
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -20,33 +22,27 @@ NO_NAMES = "\n--names FILE gives roles, one pattern and its role per line, e.g. 
 WORDS = 120  # characters of what transformers says
 
 
-def explain_model(
-    recipe: Path, config: Path, target: Path | None, names: Path | None
+def explain_config(
+    recipe: Recipe, config: Path, shape: Shape | None, extra: Sequence[tuple[str, str]]
 ) -> tuple[ModelExplanation, list[str]]:
-    """Return the explanation of a model, and the warnings. The shape is that of `target`, or the config's own.
+    """Return the explanation of a model at a shape, by default the config's own, and the warnings.
 
-    Roles in the file `names` come before those that the names say.
+    Patterns of names with a role in `extra` come before what the names say.
     """
-    from hpxfer.export import read_names
-    from hpxfer.recipe import Recipe, roles
-    from hpxfer.recipe.known_models import KNOWN_MODELS, known_model
-
-    loaded, model = Recipe.load(recipe), _model(config)
-    if target is None and known_model(model) is None:
+    model = _model(config)
+    if shape is None and known_model(model) is None:
         raise HpxferError(
             f"--target: must be given for {model.config.model_type}, whose config does not say its shape to hpxfer, as "
             f"those of {', '.join(KNOWN_MODELS)} do, got none; give a JSON file with the shape"
         )
-    shape = load_shape(target) if target else None
-    extra = [(one.name, one.role) for one in read_names(names) if one.role] if names else []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         proposed = roles(model, extra)
         try:
-            found = loaded.explain(model, proposed, shape)
+            found = recipe.explain(model, proposed, shape)
         except HpxferError as error:
             of_roles = any(word in str(error) for word in ("pattern", "fan-in"))
-            raise HpxferError(f"{error}{NO_NAMES if of_roles and not names else ''}") from None
+            raise HpxferError(f"{error}{NO_NAMES if of_roles and not extra else ''}") from None
     told = [str(one.message) for one in caught if type(one.message).__module__.startswith("hpxfer.")]
     return found, [*proposed.guesses, *told]
 

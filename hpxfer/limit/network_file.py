@@ -1,0 +1,222 @@
+"""Network files: which infinite network is solved, and its training, in YAML. Sections are those of a sweep file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hpxfer.data.samples.teacher import polynomial
+from hpxfer.errors import HpxferError, nearest
+from hpxfer.limit.given import Batch, Given, Loss
+from hpxfer.limit.network import Gate, Network, Regime, Role, Style
+from hpxfer.spec.fields import WHOLE, Count, NotNegative, Positive, Section, validated
+from hpxfer.spec.model_section import LEARNED, MLPSpec
+from hpxfer.spec.yaml_file import KeyPath, YamlFile, read_yaml
+
+MOST_CLASSES = 10**5
+
+
+class BaseSizes(Section):
+    """One network of the path. The regime says which of its sizes grow, and the others stay."""
+
+    width: Count
+    depth: Count = 1
+    num_experts: Count
+    num_active: Count
+    expert_ratio: Positive | None = None
+    expert_width: Count | None = None
+
+
+class ModelSection(Section):
+    """As in a sweep file."""
+
+    family: Literal["mlp"] = "mlp"
+    base: BaseSizes
+    gate: Gate = "sigmoid"
+    mlp: MLPSpec = MLPSpec()
+
+
+class HPsSection(Section):
+    """The base LR, which the table scales, and multipliers over Table B.1, by role."""
+
+    lr: NotNegative = 0.05
+    multipliers: dict[str, NotNegative] = Field(default_factory=dict)
+
+
+class TrainingSection(Section):
+    """Updates of plain SGD on one batch."""
+
+    steps: Annotated[int, Field(ge=0, le=10**5), WHOLE] = 5
+
+
+class DataSection(Section):
+    """Two .npy files, or so many samples of builtin:teacher/polynomial."""
+
+    inputs: str | None = None
+    targets: str | None = None
+    samples: Annotated[int, Field(ge=1, le=10**5), WHOLE] | None = None
+
+
+class NetworkFile(Section):
+    """A network file. `regime` and `parameterization` name the limit, and the rest is a sweep's own sections."""
+
+    regime: Regime
+    parameterization: Style
+    model: ModelSection
+    hps: HPsSection = HPsSection()
+    training: TrainingSection = TrainingSection()
+    data: DataSection = DataSection()
+
+
+def load_network(path: Path) -> tuple[Network, Given]:
+    """Return the network of a file and its training. Files of samples start at the folder of the network file."""
+    file = read_yaml(path)
+    found = validated(NetworkFile, file)
+    return network_of(file, found), given_of(file, found, path.parent)
+
+
+def network_of(file: YamlFile, found: NetworkFile) -> Network:
+    """Return the network. Raise HpxferError for keys that the regime does not read."""
+    base, gate, given = found.model.base, found.model.gate, found.model.mlp
+    mlp = given.setting(gate_sums_to_one=gate != "sigmoid")
+    regime: Regime = "residual" if mlp.residual and found.regime == "III" else found.regime
+    ratio = base.expert_width / base.width if base.expert_ratio is None and base.expert_width else base.expert_ratio
+    rules: list[tuple[KeyPath, bool, str]] = [
+        (("expert_ratio",), (base.expert_ratio is None) == (base.expert_width is None), "give it, or expert_width"),
+        (("num_active",), base.num_active > base.num_experts, f"must be at most num_experts, got {base.num_active}"),
+        (("depth",), base.depth > 1 and regime != "residual", f"must be 1 in regime {regime}, got {base.depth}"),
+        (("expert_ratio",), mlp.expert_matrices == 1 and ratio != 1, "must be 1 where an expert has one matrix"),
+    ]
+    for key, broken, rule in rules:
+        _require(not broken, file, ("model", "base", *key), rule)
+    at = ("model", "mlp")
+    _require(not mlp.residual or regime == "residual", file, (*at, "residual"), f"not read in regime {regime}")
+    _require(
+        not mlp.tied_experts, file, (*at, "tied_experts"), "not read: parameterization mssp ties them in regime III"
+    )
+    std = "router_bias_std"
+    _require(mlp.router_bias != "none" or std not in given.model_fields_set, file, (*at, std), "needs router_bias")
+    many = regime != "I"
+    share = base.num_active / base.num_experts
+    init, rate = _multipliers(file, found)
+    return Network(
+        regime=regime,
+        parameterization=found.parameterization,
+        gate=gate,
+        activation=mlp.activation,
+        input_activation=mlp.input_activation,
+        aggregation=mlp.aggregation,
+        inverse_temperature=mlp.inverse_temperature,
+        num_experts=None if many else base.num_experts,
+        num_active=None if many or share == 1 else base.num_active,
+        expert_matrices=1 if mlp.expert_matrices == 1 else 2,
+        active_share=share if many else 1.0,
+        expert_ratio=1.0 if ratio is None or regime == "II" or _is_fixed(regime, base) else ratio,
+        expert_width=base.expert_width or round((ratio or 0) * base.width)
+        if regime == "II"
+        else _is_fixed(regime, base),
+        experts_per_width=base.num_experts / base.width if many else 1.0,
+        depth=base.depth,
+        router_bias="learned" if mlp.router_bias == "learned_sgd" else mlp.router_bias,
+        router_bias_std=mlp.router_bias_std,
+        init_mult=init,
+        lr_mult=rate,
+    )
+
+
+def _is_fixed(regime: Regime, base: BaseSizes) -> int | None:
+    """Return the expert width of a residual network if it is given as a width, which then stays."""
+    return base.expert_width if regime == "residual" else None
+
+
+def _require(legal: bool, file: YamlFile, at: KeyPath, rule: str) -> None:
+    if not legal:
+        raise HpxferError(f"{file.where(at)}: {rule}")
+
+
+def _multipliers(file: YamlFile, found: NetworkFile) -> tuple[dict[Role, float], dict[Role, float]]:
+    """Return the factors of init std and of LR by role. A forward multiplier m is the factors m and m^2."""
+    mlp = found.model.mlp
+    inner: tuple[Role, ...] = () if mlp.expert_matrices == 1 else ("expert_in",)
+    roles: tuple[Role, ...] = ("embedding", "router", *inner, "expert_out", "readout")
+    legal = {f"{role}.{kind}": (role, kind) for role in roles for kind in ("init_mult", "lr_mult", "forward_mult")}
+    if mlp.router_bias in LEARNED and found.regime == "I":
+        legal["router_bias.lr_mult"] = ("router_bias", "lr_mult")
+    residual = found.regime == "residual" or mlp.residual
+    init: dict[Role, float] = {"router": 0.0} if residual else {}  # as CompleteP starts it
+    rate: dict[Role, float] = {}
+    for name, value in found.hps.multipliers.items():
+        if name not in legal:
+            at = file.where(("hps", "multipliers", name))
+            raise HpxferError(f"{at}: unknown multiplier of this network; {nearest(name, legal)}")
+        role, kind = legal[name]
+        if kind != "lr_mult":
+            init[role] = value * (1.0 if kind == "init_mult" and residual and role == "router" else init.get(role, 1.0))
+        if kind != "init_mult":
+            rate[role] = rate.get(role, 1.0) * (
+                value * value if kind == "forward_mult" else value
+            )  # inf is refused later
+    return init, rate
+
+
+def given_of(file: YamlFile, found: NetworkFile, folder: Path) -> Given:
+    """Return the training. Raise HpxferError for files that are no batch."""
+    data, loss, steps = found.data, found.model.mlp.loss, found.training.steps
+    if data.inputs is None and data.targets is None:
+        _require(loss == "squared_error", file, ("model", "mlp", "loss"), "must be squared_error without data.inputs")
+        x, y = polynomial("train 0", 0, data.samples or 8, ())
+        batch = Batch(inputs=x.astype(np.float64), targets=y.astype(np.float64))
+    else:
+        paths = {name: path for name in ("inputs", "targets") if (path := getattr(data, name)) is not None}
+        _require(len(paths) == 2, file, ("data",), "inputs and targets go together")
+        _require(data.samples is None, file, ("data", "samples"), "belongs to the built-in batch, got inputs too")
+        x, y = (_read(file.where(("data", name)), folder / path) for name, path in paths.items())
+        batch = _batch(file.where(("data", "targets")), x, y, loss)
+    classes = int(batch.targets.max()) + 1 if loss == "cross_entropy" and batch.targets.size else 0
+    bias = None
+    if found.regime == "I" and (kind := found.model.mlp.router_bias) != "none":
+        num_experts, rows = found.model.base.num_experts, steps + 1 if kind == "schedule" else 1
+        drawn = found.model.mlp.router_bias_std * np.random.default_rng(0).standard_normal((rows, num_experts))
+        bias = np.broadcast_to(drawn, (steps + 1, num_experts))
+    return Given(
+        batches=(batch,) * (steps + 1),
+        lrs=(found.hps.lr,) * steps,
+        loss=loss,
+        num_classes=max(classes, 2),
+        router_bias=bias,
+    )
+
+
+def _batch(where: str, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> Batch:
+    """Return the samples of two arrays. Classes are whole numbers, one per sample."""
+    y = y[:, None] if y.ndim == 1 else y
+    if loss == "squared_error":
+        return Batch(inputs=x.astype(np.float64), targets=y.astype(np.float64))
+    if y.shape[1] != 1:
+        raise HpxferError(f"{where}: must hold one class per sample under cross entropy, got shape {list(y.shape)}")
+    legal = (y == np.round(y)) & (y >= 0) & (y < MOST_CLASSES)
+    if not legal.all():
+        raise HpxferError(
+            f"{where}: must be whole numbers from 0 to {MOST_CLASSES - 1}, the classes, got {y[~legal][0]}"
+        )
+    return Batch(inputs=x.astype(np.float64), targets=y[:, 0].astype(np.int64))
+
+
+def _read(where: str, path: Path) -> NDArray[Any]:
+    """Return the array of a .npy file. Raise HpxferError if it is none, or holds no numbers."""
+    try:
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise HpxferError(f"{where}: {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError) as error:
+        # What is no .npy file counts as a pickle to numpy, which then advises to load it unsafely.
+        why = "got another kind of file" if "pickle" in str(error) else str(error).splitlines()[0]
+        raise HpxferError(f"{where}: {path} must be a .npy file of numbers: {why}") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
+        got = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "an archive of arrays"
+        raise HpxferError(f"{where}: {path} must hold one array of real numbers with one or two dimensions, got {got}")
+    return array

@@ -1,0 +1,135 @@
+"""What every role gets at a shape, of a table between two shape files, of a sweep, or of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpxfer.errors import HpxferError
+from hpxfer.host.machine import has_cuda
+from hpxfer.host.output import text_table
+from hpxfer.model.cost import train_flops
+from hpxfer.model.families import FAMILIES
+from hpxfer.model.parameters import ParameterSpec
+from hpxfer.recipe import Recipe
+from hpxfer.recipe.fitted_range import stated
+from hpxfer.recipe.resolved import Base
+from hpxfer.scaling.coverage import ModelFacts
+from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.explain import BaseValues, Explanation, explain
+from hpxfer.scaling.shape import Shape, check_attention, load_shape
+from hpxfer.scaling.table import Column, Conventions
+from hpxfer.spec import SweepSpec
+from hpxfer.spec.arms import arm_label
+from hpxfer.spec.blocks import model_roles
+from hpxfer.spec.precision import decided
+from hpxfer.spec.recipe_file import own_roles
+from hpxfer.spec.ties import choice_of
+from hpxfer.spec.vocabulary import data_sizes
+from hpxfer.store.sweep_file import load_given
+from hpxfer.trial import DataRef, Expansion, base_hps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """What every role gets, and the tensors of the target if the options of its model are known."""
+
+    roles: Explanation
+    tensors: tuple[ParameterSpec, ...] = ()
+    note: str | None = None  # what the reader of the values should know
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        tensors = [{"name": one.name, "role": one.role, "size": one.size} for one in self.tensors]
+        return {**self.roles.to_dict(), **({"tensors": tensors} if tensors else {})}
+
+    def text(self) -> str:
+        """Return aligned tables."""
+        if not self.tensors:
+            return self.roles.table()
+        rows = [
+            (one.name, one.role, "x".join(map(str, one.size)), f"in {one.layers}" if one.blocks else "")
+            for one in self.tensors
+        ]
+        tensors = text_table("Tensors of the model at the target", ("tensor", "role", "size", "blocks"), rows)
+        return f"{self.roles.table()}\n\n{tensors.to_text().rstrip()}"
+
+
+def explain_files(
+    name: str, base: Path, target: Path, conventions: Conventions, column: Column | None, facts: ModelFacts
+) -> Explained:
+    """Explain a table between the shapes of two files. `facts` are what a shape does not say of the model."""
+    choice, ends = parameterization(name, conventions), (load_shape(base), load_shape(target))
+    first: Column = next(iter(choice.table.rows))
+    return Explained(roles=_explained(choice, *ends, column or first, facts=facts))
+
+
+def explain_sweep(
+    path: Path, name: str | None, target: Path | None, conventions: Conventions, column: Column | None
+) -> Explained:
+    """Explain an arm of a sweep, by default the first one, or another table, by default at the largest shape."""
+    given = load_given(path)
+    spec = decided(given, cuda=has_cuda(given.resources.device))
+    choice = of_sweep(spec, name, conventions)
+    expansion = Expansion(spec, DataRef(digest="", **data_sizes(spec.data)))
+    label = next(iter(expansion.arms)) if name is None else name
+    if label in expansion.arms:
+        expansion = expansion.arms[label][0]
+        spec = expansion.spec
+    hps, setting = base_hps(spec), expansion.setting
+    largest = max(expansion.shapes, key=lambda shape: train_flops(shape, expansion.setting_at(shape)))
+    shape = load_shape(target) if target else largest
+    roles = {role for one in (spec.base_shape, shape) for role in model_roles(one, spec.model)}
+    found = _explained(
+        *(choice, spec.base_shape, shape, column or setting.column),
+        values=BaseValues(hps=hps, init=setting.init, route_scale=spec.model.route_scale),
+        facts=expansion.facts(choice, shape),
+        # A bias that no rule moves is not trained.
+        roles=roles if spec.model.balance.bias != "none" else roles - {"router_bias"},
+    )
+    return Explained(
+        roles=found,
+        tensors=tuple(FAMILIES.get(setting.family).parameters(shape, setting)),
+        note=f"the sweep scans lr and names no base value: shown at {hps.lr:g}" if spec.hps.lr is None else None,
+    )
+
+
+def of_sweep(spec: SweepSpec, name: str | None, conventions: Mapping[str, float | str]) -> Parameterization:
+    """Return a parameterization: of the sweep's arm of this label, else the table of this name, by default the first.
+
+    Add the conventions to those that the sweep gives it.
+    """
+    arms = spec.parameterizations
+    by_label = {arm_label(choice_of(arm).label(), arm.name): arm for arm in arms}
+    found = arms[0] if name is None else by_label.get(name) or next((arm for arm in arms if arm.table == name), None)
+    if found is None:
+        return parameterization(str(name), conventions)
+    return parameterization(found.table, {**found.conventions, **conventions})
+
+
+def explain_recipe(path: Path, name: str | None, target: Path | None, column: Column | None) -> Explained:
+    """Explain a recipe, by default at its own base."""
+    recipe = Recipe.load(path)
+    if name is not None and name != recipe.parameterization.name:
+        raise HpxferError(f"--parameterization {name}: the recipe was tuned under {recipe.parameterization.name}")
+    model, base = recipe.file.model, recipe.base_shape
+    found = _explained(
+        *(recipe.parameterization, base, load_shape(target) if target else base, column or recipe.column),
+        values=BaseValues(hps=recipe.hps, init=recipe.init, route_scale=Base(recipe.file).fixed["route_scale"]),
+        facts=ModelFacts(gate=model.gate, tied_embeddings=model.tied_embeddings),
+        roles=own_roles(recipe.file),
+    )
+    tuned = ", ".join(f"{name} {value}" for name, value in stated(recipe.file).items())
+    note = (
+        f"tuned on {tuned}; a shape does not say these of the target, whose HPs may differ: compare them, or give "
+        "--model the config.json of a model of transformers, or call recipe.explain(model)"
+    )
+    return Explained(roles=found, note=note)
+
+
+def _explained(choice: Parameterization, base: Shape, target: Shape, column: Column, **more: Any) -> Explanation:
+    if problem := check_attention(base, target):
+        raise HpxferError(f"the target {problem}")
+    return explain(choice, base, target, column, **more)
