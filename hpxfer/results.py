@@ -14,8 +14,8 @@ import pandas as pd
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import DIMENSIONS
-from hpxfer.search.cells import cells_of
 from hpxfer.search.kinds import kind_of
+from hpxfer.search.stored import cells_of
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.data import points_with_data

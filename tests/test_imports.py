@@ -24,7 +24,7 @@ FOUNDATION = tuple(f"hpxfer.{name}" for name in ("errors", "registry", "host", "
 # What starts trainings; `hpxfer.run` is the driver's function under its public name.
 DRIVING = ("hpxfer.train", "hpxfer.driver", "hpxfer.executors", "hpxfer.run")
 ABOVE = ("trial", "model", "train", "driver", "executors", "store", "results", "analysis", "recipe", "cli")
-WITH_OPTUNA = tuple(f"hpxfer.search.{name}" for name in ("samplers", "optuna_search", "optuna_study", "export"))
+WITH_OPTUNA = tuple(f"hpxfer.search.{name}" for name in ("optuna_search", "optuna_study", "export"))
 # What talks to Ray. Each imports `ray_session` before ray, or sets Ray's environment itself.
 WITH_RAY = tuple(
     f"hpxfer.{name}"

@@ -7,8 +7,8 @@ from typing import Any
 
 from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.host.output import aligned
-from hpxfer.search.cells import searched_cells
 from hpxfer.search.kinds import kind_of
+from hpxfer.search.stored import searched_cells
 from hpxfer.store import Store
 from hpxfer.trial import Trial
 

@@ -15,7 +15,7 @@ from hpxfer.recipe.recipe import Recipe
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
-from hpxfer.search.tuned import tuned, tunes_points
+from hpxfer.search.points import tuned, tunes_points
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.budget import arm_budget

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpxfer.analysis.analyze import all_diverged
-from hpxfer.analysis.statistics.search_best import ArmBest, search_progress
-from hpxfer.analysis.statistics.search_best import search_best as best_of_arms
 from hpxfer.report.provenance import Progress
 from hpxfer.results import Results
-from hpxfer.search.tuned import is_base_alone, tunes_points
+from hpxfer.search.points import ArmBest, arm_points, best_of_arms, is_base_alone, tunes_points
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.verdict.loss_grid import JudgedLoss
@@ -99,6 +97,6 @@ def points_question(judged: JudgedLoss, sweep: str = "") -> str:
 
 def points_text(results: Results) -> str:
     """Return the headline and the question as text for a terminal."""
-    arms = best_of_arms(search_progress(results), results.spec)
+    arms = best_of_arms(arm_points(results), results.spec)
     judged = judged_by(results.spec)
     return f"{points_headline(arms, judged)}\n{points_question(judged, results.name)}\n"

@@ -19,19 +19,20 @@ from typing import Annotated
 from pydantic import Field
 
 from hpxfer.errors import nearest, shown
-from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2, MULTIPLIERS, HPs
+from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2, MULTIPLIERS
 from hpxfer.scaling.roles import ROLES
-from hpxfer.search import lr_line
-from hpxfer.search.compare import Gain, gain, pooled
-from hpxfer.search.kinds import SearchKind, Stored
-from hpxfer.search.protocol import buys, multiplier_problems, only_lr, varied_hps
-from hpxfer.search.rounds import ArmHistory, End, Losses, OutOfBudget, Round, RoundSearch, Strategy, search_each_arm
-from hpxfer.search.values import names_in, scaled
+from hpxfer.search.kinds import SearchKind, SearchReport
+from hpxfer.search.multipliers import best_lr, line_rounds, multiplier_problems, varied_hps
+from hpxfer.search.protocol import buys
+from hpxfer.search.rounds import End, Losses, OutOfBudget, Points, Round, search_each_arm
+from hpxfer.search.stored import Searched, replayed
+from hpxfer.search.values import Gain, gain, names_in, pooled, scaled
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.fields import Count, GridValues, Problem, Section, Seq, Values, WhyNot
-from hpxfer.trial import Expansion, base_hps
+from hpxfer.spec.yaml_file import KeyPath
+from hpxfer.trial import base_hps
 from hpxfer.verdict.loss_grid import JudgedLoss
 from hpxfer.verdict.tied import lowest_of
 
@@ -59,24 +60,13 @@ class CoordinateSettings(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a round tries."""
+class Decision:
+    """What a round tries and, once it has ended, decides. `gains` are over what was kept before, ratio by ratio."""
 
     entry: str  # as the sweep names it
-    number: int  # the pass, from 1
     ratios: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What a round decided. `gains` are over what was kept before, in the order of `ratios`."""
-
-    entry: str
-    number: int
-    before: HPs
-    ratios: tuple[float, ...]
-    gains: tuple[Gain, ...]
-    kept: int | None  # index of the ratio, or None if nothing won by more than the noise
+    gains: tuple[Gain, ...] = ()
+    kept: int | None = None  # index of the ratio, or None if nothing won by more than the noise
 
     @property
     def best(self) -> int | None:
@@ -87,6 +77,13 @@ class Decision:
         places = [math.log2(self.ratios[index]) for index in known]
         return known[lowest_of([-self.gains[index].mean for index in known], places)]
 
+    def decided(self, losses: Losses, noise: float) -> Decision:
+        """Return it with what the losses decide. The first of them are those of what was kept before."""
+        found = [gain(losses[0], changed) for changed in losses[1:]]
+        decision = replace(self, gains=tuple(pooled(found, found)))
+        best = decision.best
+        return replace(decision, kept=best if best is not None and decision.gains[best].beats(noise) else None)
+
     def text(self, judged: JudgedLoss) -> str:
         if self.best is None:
             return f"{self.entry}: everything diverged, kept as it was"
@@ -95,42 +92,23 @@ class Decision:
         return f"{self.entry}: {won}: {'kept' if self.kept is not None else 'not more than the noise, rejected'}"
 
 
-def decide(asked: Asked, points: tuple[HPs, ...], losses: Losses, noise: float) -> Decision:
-    """Return what a round decides. The first of its points is what was kept before."""
-    found = [gain(losses[0], changed) for changed in losses[1:]]
-    found = pooled(found, found)
-    decision = Decision(
-        entry=asked.entry,
-        number=asked.number,
-        before=points[0],
-        ratios=asked.ratios,
-        gains=tuple(found),
-        kept=None,
-    )
-    best = decision.best
-    if best is None or not found[best].beats(noise):
-        return decision
-    return replace(decision, kept=best)
-
-
-def coordinate(spec: SweepSpec) -> Strategy:
-    """Return the strategy of one arm."""
+def coordinate(spec: SweepSpec) -> Points:
+    """Yield the rounds of one arm."""
     settings, kept, why = spec.search.settings(CoordinateSettings), base_hps(spec), ""
     bounds: tuple[str, ...] = ()
     if "lr" in spec.grid:
-        line = yield from lr_line.best_lr(spec, LR_MOVES)
+        line = yield from best_lr(spec, LR_MOVES)
         if line.best is None:
             return line
         kept, why, bounds = line.best, f"{line.why}; ", line.bounds
     try:
-        for number in range(1, settings.passes + 1):
+        for _ in range(settings.passes):
             before = kept
-            for entry in coordinate_entries(spec):
-                asked = Asked(entry=entry, number=number, ratios=ratios_of(spec, entry))
-                points = (kept, *(scaled(kept, names_in(entry), ratio) for ratio in asked.ratios))
+            for asked in coordinate_entries(spec):
+                points = (kept, *(scaled(kept, (names_in(asked.entry), ratio)) for ratio in asked.ratios))
                 spelled = ", ".join(f"{ratio:g}" for ratio in asked.ratios)
-                losses = yield Round(points=points, why=f"{why}{entry} times {spelled}", about=asked)
-                decision = decide(asked, points, losses, settings.noise)
+                losses = yield Round(points=points, why=f"{why}{asked.entry} times {spelled}", about=asked)
+                decision = asked.decided(losses, settings.noise)
                 why = f"{decision.text(judged_by(spec))}; "
                 kept = kept if decision.kept is None else points[1 + decision.kept]
             if kept == before:
@@ -141,35 +119,19 @@ def coordinate(spec: SweepSpec) -> Strategy:
     return End(why=f"{why}multipliers: {', '.join(changed) or 'all 1'}", best=kept, bounds=bounds)
 
 
-def decisions_of(history: ArmHistory, spec: SweepSpec) -> Iterator[Decision]:
-    """Yield the decision of each ended round of an arm."""
-    noise = spec.search.settings(CoordinateSettings).noise
-    for ended in history.rounds:
-        if isinstance(ended.round.about, Asked):
-            yield decide(ended.round.about, tuple(ended.round.points), ended.losses, noise)
+def coordinate_entries(spec: SweepSpec) -> tuple[Decision, ...]:
+    """Return what is tried of each multiplier, in order: of those given, or of every one that the base has.
 
-
-def coordinate_search(expansion: Expansion, stored: Stored) -> RoundSearch:
-    """Return a search that tunes the multipliers in every arm, by default in those of the base."""
-    spec = expansion.spec
-    return search_each_arm(expansion, "coordinate", lambda arm: coordinate(arm.spec), coordinate_size(spec))
-
-
-def ratios_of(spec: SweepSpec, entry: str) -> tuple[float, ...]:
-    """Return the ratios that coordinate tries for an entry, without 1: by the entry, by its kind, or for all."""
-    settings = spec.search.settings(CoordinateSettings)
-    by_name = settings.values_of
-    kinds = {name.strip().partition(".")[2] for name in entry.split("+")}
-    chosen = by_name.get(entry) or (by_name.get(kinds.pop()) if len(kinds) == 1 else None) or settings.values
-    return tuple(ratio for ratio in chosen.numbers() if ratio != 1.0)
-
-
-def coordinate_entries(spec: SweepSpec) -> tuple[str, ...]:
-    """Return the multipliers that coordinate tunes, in its order: those given, or every one that the base has.
-
-    By default the LR of a role comes before its init, and the roles come in the order of the network.
+    By default the LR of a role comes before its init, and the roles come in the order of the network. The ratios
+    without 1 are those given for the entry, for its kind, or for all.
     """
-    return spec.search.settings(CoordinateSettings).multipliers or _every_multiplier(spec)
+    settings, out = spec.search.settings(CoordinateSettings), []
+    for entry in settings.multipliers or _every_multiplier(spec):
+        kinds = {name.strip().partition(".")[2] for name in entry.split("+")}
+        of_kind = settings.values_of.get(kinds.pop()) if len(kinds) == 1 else None
+        chosen = settings.values_of.get(entry) or of_kind or settings.values
+        out.append(Decision(entry=entry, ratios=tuple(ratio for ratio in chosen.numbers() if ratio != 1.0)))
+    return tuple(out)
 
 
 def _every_multiplier(spec: SweepSpec) -> tuple[str, ...]:
@@ -184,23 +146,12 @@ def _every_multiplier(spec: SweepSpec) -> tuple[str, ...]:
     )
 
 
-def coordinate_size(spec: SweepSpec) -> int:
-    """Return the most points: the LR line or the start, then one round per multiplier and pass."""
-    tried = sum(len(ratios_of(spec, entry)) for entry in coordinate_entries(spec))
-    passes = spec.search.settings(CoordinateSettings).passes
-    return max(1, lr_line.line_size(spec, LR_MOVES)) + passes * tried
-
-
 def _rounds(spec: SweepSpec) -> Counter[int]:
-    tried = Counter(len(ratios_of(spec, entry)) for entry in coordinate_entries(spec))
+    tried = Counter(len(asked.ratios) for asked in coordinate_entries(spec))
     number = spec.search.settings(CoordinateSettings).passes
-    passes = Counter({points: count * number for points, count in tried.items()})
     # Without a line of lr the start is trained in the first round.
-    return passes + (lr_line.line_rounds(spec, LR_MOVES) if "lr" in spec.grid else Counter([1]))
-
-
-def _hps(spec: SweepSpec) -> tuple[str, ...]:
-    return varied_hps(spec, spec.search.settings(CoordinateSettings).multipliers)
+    line = line_rounds(spec, LR_MOVES) or Counter([1])
+    return Counter({points: count * number for points, count in tried.items()}) + line
 
 
 def _why_no_line(spec: SweepSpec, hp: str) -> str | None:
@@ -210,19 +161,20 @@ def _why_no_line(spec: SweepSpec, hp: str) -> str | None:
 
 
 def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
-    settings, entries = spec.search.settings(CoordinateSettings), coordinate_entries(spec)
+    settings = spec.search.settings(CoordinateSettings)
+    entries = settings.multipliers or _every_multiplier(spec)
     if len(spec.seeds) < 2:
         yield ("seeds",), "coordinate keeps a change that wins over seeds, so it needs at least 2, got 1"
-    yield from only_lr(spec)
     yield from multiplier_problems(spec, settings.multipliers, why_not, dotted=True)
+    given: dict[KeyPath, GridValues] = {("search", "values"): settings.values}
+    given |= {("search", "values_of", name): values for name, values in settings.values_of.items()}
+    bad = [(at, text) for at, values in given.items() for text in _ratio_problems(values)]
     for name in settings.values_of:
         if name not in entries and name not in MULTIPLIERS:
-            yield ("search", "values_of", name), f"must be a multiplier of the search; {nearest(name, entries)}"
-    yield from ((("search", "values"), text) for text in _ratio_problems(settings.values))
-    for name, values in settings.values_of.items():
-        yield from ((("search", "values_of", name), text) for text in _ratio_problems(values))
-    if entries:
-        first = len(spec.grid["lr"].numbers()) if spec.grid else 1 + len(ratios_of(spec, entries[0]))
+            bad.append((("search", "values_of", name), f"must be a multiplier of the search; {nearest(name, entries)}"))
+    yield from bad
+    if entries and not bad:
+        first = len(spec.grid["lr"].numbers()) if spec.grid else 1 + len(coordinate_entries(spec)[0].ratios)
         yield from buys(spec, first, "its first round")
 
 
@@ -236,25 +188,66 @@ def _ratio_problems(values: GridValues) -> Iterator[str]:
     if any(ratio <= 0 for ratio in numbers):
         yield f"a ratio must be above zero, got {min(numbers):g}"
     elif not all(2.0**LEAST_LOG2 <= ratio <= 2.0**MOST_LOG2 for ratio in numbers):
-        yield (
-            f"a ratio must be from 2^{LEAST_LOG2} to 2^{MOST_LOG2}, as float32 holds it, got {min(numbers):g} to "
-            f"{max(numbers):g}"
-        )
+        got = f"got {min(numbers):g} to {max(numbers):g}"
+        yield f"a ratio must be from 2^{LEAST_LOG2} to 2^{MOST_LOG2}, as float32 holds it, {got}"
     if len(set(numbers)) != len(numbers):
         yield f"a ratio stands twice in {shown(list(numbers))}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinateStep:
+    """One ratio that was tried. `gain_nats` is over the multipliers kept before; None if either diverged."""
+
+    parameterization: str
+    shape: str
+    step: int  # from 1
+    multiplier: str
+    ratio: float
+    gain_nats: float | None
+    se_nats: float | None
+    diverged: bool
+    kept: bool
+    needed: float  # how many standard errors a change must gain to be kept
+
+
+def _report(results: Searched) -> SearchReport:
+    noise = results.spec.search.settings(CoordinateSettings).noise
+    rows = []
+    for strategy, history in replayed(results):
+        steps = (
+            ended.round.about.decided(ended.losses, noise)
+            for ended in history.rounds
+            if isinstance(ended.round.about, Decision)
+        )
+        for number, step in enumerate(steps, start=1):
+            rows += [
+                CoordinateStep(
+                    parameterization=" = ".join(strategy.arm.labels),
+                    shape=strategy.arm.shape.label(),
+                    step=number,
+                    multiplier=step.entry,
+                    ratio=ratio,
+                    gain_nats=change.mean if math.isfinite(change.mean) else None,
+                    se_nats=change.error if math.isfinite(change.error) else None,
+                    diverged=change.mean == -math.inf,
+                    kept=at == step.kept,
+                    needed=noise,
+                )
+                for at, (ratio, change) in enumerate(zip(step.ratios, step.gains, strict=True))
+            ]
+    return SearchReport(form="steps", rows=tuple(rows))
 
 
 COORDINATE = SearchKind(
     name="coordinate",
     settings=CoordinateSettings,
     problems=_problems,
-    size=coordinate_size,
     rounds=_rounds,
-    make=coordinate_search,
-    hps=_hps,
+    make=lambda expansion, stored: search_each_arm(expansion, "coordinate", lambda arm: coordinate(arm.spec)),
+    hps=lambda spec: varied_hps(spec, spec.search.settings(CoordinateSettings).multipliers),
     why_no_line=_why_no_line,
     where="base",
     tunes="points",
     needs_grid=False,
-    shows="steps",
+    report=_report,
 )

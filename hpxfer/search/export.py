@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import first_line
 from hpxfer.search.kinds import kind_of
-from hpxfer.search.protocol import Search
-from hpxfer.search.rounds import ArmHistory, RoundSearch, mean
+from hpxfer.search.protocol import Arm, Search
+from hpxfer.search.rounds import ArmStrategy, EndedRound, History, RoundSearch, mean
 from hpxfer.trial import Expansion
 
 if TYPE_CHECKING:
@@ -48,8 +48,12 @@ class StudyExport:
         """Write the rounds that ended since the last call."""
         if not isinstance(search, RoundSearch):
             return
-        histories = {f"{each.strategy.arm.name}: {each.strategy.name}": each for each in search.play() if each.rounds}
-        new = {name: each for name, each in histories.items() if len(each.rounds) != self._num_written.get(name, 0)}
+        studies = {f"{strategy.arm.name}: {strategy.name}": (strategy, history) for strategy, history in search.arms()}
+        new = {
+            name: study
+            for name, study in studies.items()
+            if study[1].rounds and len(study[1].rounds) != self._num_written.get(name, 0)
+        }
         if not new:
             return
         with self._allowed():
@@ -61,11 +65,11 @@ class StudyExport:
                 why = first_line(error)
                 self.problem = f"{self.path}: cannot be written ({why}); no result depends on it"
 
-    def _write(self, studies: Mapping[str, ArmHistory]) -> None:
+    def _write(self, studies: Mapping[str, tuple[ArmStrategy, History]]) -> None:
         import optuna
         from sqlalchemy.pool import NullPool
 
-        from hpxfer.search.samplers import quiet
+        from hpxfer.search.optuna_study import quiet
 
         if not self._num_written:
             self.path.unlink(missing_ok=True)
@@ -79,24 +83,27 @@ class StudyExport:
         engine = {"creator": connect, "poolclass": NullPool}
         with quiet():
             storage = optuna.storages.RDBStorage("sqlite:///optuna.db", engine_kwargs=engine)
-            for name, history in studies.items():
+            for name, (strategy, history) in studies.items():
                 study = optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
-                study.set_user_attr("sweep", self.expansion.spec.name)
-                study.set_user_attr("budget", history.strategy.budget)
                 start = self._num_written.get(name, 0)
-                num_there, num_points = (_num_points(history, end) for end in (start, None))
+                num_there, num_points = (
+                    sum(len(ended.round.points) for ended in history.rounds[:end]) for end in (start, None)
+                )
+                study.set_user_attr("sweep", self.expansion.spec.name)
+                study.set_user_attr("budget", strategy.budget)
                 study.set_user_attr("num_points", num_points)
-                study.add_trials(list(islice(self._trials(history, start), max(0, MAX_POINTS - num_there))))
+                new = self._trials(strategy.arm, history.rounds[start:], start)
+                study.add_trials(list(islice(new, max(0, MAX_POINTS - num_there))))
                 self._num_written[name] = len(history.rounds)
 
-    def _trials(self, history: ArmHistory, start: int) -> Iterator[FrozenTrial]:
-        """Yield the points from round `start` on. A point fails where a seed diverged, because no loss is made up."""
+    def _trials(self, arm: Arm, rounds: Sequence[EndedRound], first: int) -> Iterator[FrozenTrial]:
+        """Yield the points of rounds. A point fails where a seed diverged, because no loss is made up."""
         from optuna.distributions import FloatDistribution
         from optuna.trial import TrialState, create_trial
 
-        spec, arm, kind = self.expansion.spec, history.strategy.arm, kind_of(self.expansion.spec)
+        spec, kind = self.expansion.spec, kind_of(self.expansion.spec)
         ends = {hp: (values.numbers()[0], values.numbers()[-1]) for hp, values in spec.grid.items() if kind.is_box}
-        for batch, ended in enumerate(history.rounds[start:], start=start):
+        for batch, ended in enumerate(rounds, start=first):
             for point, losses in zip(ended.round.points, ended.losses, strict=True):
                 loss: Any = mean(losses)
                 ids = {str(seed): arm.trial(point, seed).id for seed in spec.seeds}
@@ -107,8 +114,3 @@ class StudyExport:
                     distributions={hp: FloatDistribution(*ends.get(hp, WIDEST), log=True) for hp in kind.hps(spec)},
                     user_attrs={TRIALS: ids, "batch": batch},
                 )
-
-
-def _num_points(history: ArmHistory, end: int | None) -> int:
-    """Return the points of the rounds before `end`, by default of all."""
-    return sum(len(ended.round.points) for ended in history.rounds[:end])

@@ -1,4 +1,4 @@
-"""Search kinds: the registry of searches, and what a row of it says.
+"""Search kinds: the registry of searches, and what a row of it says. A search is added here.
 
 A search is one file with its row, and one line below. `register_search(row)` adds a search from outside the package.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hpxfer.errors import HpxferError
 from hpxfer.registry import Registry
@@ -20,32 +20,29 @@ from hpxfer.trial import Expansion
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hpxfer.search.stored import Searched
+
 Stored = Callable[[], "pd.DataFrame"]  # reads the stored trials of the sweep's folder
 
 
-def grid_hps(spec: SweepSpec) -> tuple[str, ...]:
-    """Return the HPs of the sweep's grid."""
-    return tuple(spec.grid)
+def size_of_rounds(spec: SweepSpec) -> int:
+    """Return the points of all rounds that an arm may have."""
+    return sum(points * number for points, number in spec.search_row.rounds(spec).items())
 
 
-def no_problem(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
-    """Yield nothing: every sweep suits the search."""
-    return iter(())
+@dataclass(frozen=True, kw_only=True)
+class SearchReport:
+    """What the rounds of a search came to, for tables and figures."""
 
+    form: Literal["steps", "heatmaps", "brackets"]  # the figure that draws it
+    rows: tuple[Any, ...]  # frozen dataclasses of one class, whose fields are the documented columns of `frame`
 
-def no_other_limit(spec: SweepSpec) -> str:
-    """Return nothing: the trials of an arm are all that limits the search."""
-    return ""
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The rows as a tidy frame. What is not known is null."""
+        import pandas as pd
 
-
-def default_error(spec: SweepSpec) -> float | None:
-    """Return None: the search decides no verdict."""
-    return None
-
-
-def any_line(spec: SweepSpec, hp: str) -> str | None:
-    """Return None: the search scans a line of each HP of the grid."""
-    return None
+        return pd.DataFrame(list(self.rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +53,20 @@ class SearchKind:
     """The value of `search.kind`."""
     settings: type[Section]
     """The keys of the `search` section that belong to the kind, with their defaults."""
-    size: Callable[[SweepSpec], int]
-    """Returns the most HP points of one arm if no budget limits it."""
     rounds: Callable[[SweepSpec], Counter[int]]
     """Returns points -> the most rounds of that many points in one arm. The plan counts stacks by it."""
+    size: Callable[[SweepSpec], int] = size_of_rounds
+    """Returns the most HP points of one arm if no budget limits it."""
     splits_seeds: bool = False
     """Whether a round may train some seeds of a point only. `rounds` then counts trials where it says points."""
     make: Callable[[Expansion, Stored], Search]
     """Returns the search of an expansion, each of whose `arms_of` has base values of its own: `arm.spec`. Only a search
     that starts from foreign trials reads the stored ones."""
-    problems: Callable[[SweepSpec, WhyNot], Iterator[Problem]] = no_problem
-    """Yields (key path, what is wrong and how to fix it). The keys of `settings` have been checked one by one."""
-    hps: Callable[[SweepSpec], tuple[str, ...]] = grid_hps
+    problems: Callable[[SweepSpec, WhyNot], Iterator[Problem]] = lambda spec, why_not: iter(())
+    """Yields (key path, what is wrong). The keys of `settings` have been checked one by one."""
+    hps: Callable[[SweepSpec], tuple[str, ...]] = lambda spec: tuple(spec.grid)
     """Returns the HPs that the search varies."""
-    why_no_line: Callable[[SweepSpec, str], str | None] = any_line
+    why_no_line: Callable[[SweepSpec, str], str | None] = lambda spec, hp: None
     """Returns why the search scans no line of an HP, or None if it does."""
     where: Literal["base", "all"] = "all"
     """The shapes that are searched if the file does not say."""
@@ -87,12 +84,12 @@ class SearchKind:
     """Whether trials may stop before their end. Not if a loss at the end of a round decides what comes next."""
     needs_grid: bool = True
     """Whether the sweep must scan an HP in its grid."""
-    shows: Literal["brackets", "steps", "heatmaps"] | None = None
-    """The figure that shows its rounds: `Round.about` holds what the figure reads."""
-    error: Callable[[SweepSpec], float | None] = default_error
+    report: Callable[[Searched], SearchReport | None] = lambda results: None
+    """Returns what its rounds came to, replayed from the stored losses."""
+    error: Callable[[SweepSpec], float | None] = lambda spec: None
     """Returns the largest chance of a wrong verdict that the search stops at, and that the report judges with. None is
     the report's own."""
-    also_limited: Callable[[SweepSpec], str] = no_other_limit
+    also_limited: Callable[[SweepSpec], str] = lambda spec: ""
     """Returns in words what limits the search beside the trials of an arm, or nothing."""
 
 
@@ -126,8 +123,8 @@ def kind_of(spec: SweepSpec) -> SearchKind:
     return SearchKind(
         name=spec.search.kind,
         settings=Section,
-        size=lambda spec: 0,
         rounds=lambda spec: Counter[int](),
+        size=lambda spec: 0,
         make=_unknown,
         tunes="lines",
         replays=False,

@@ -21,10 +21,10 @@ from pydantic import Field
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.protocol import Arm, buys, countable, on_log_scale
-from hpxfer.search.random_search import best_in_words, box_without_lines
-from hpxfer.search.rounds import End, Round, RoundSearch, SeedLosses, Strategy, lowest_point, mean, search_each_arm
-from hpxfer.search.samplers import sampler_name, sampler_problems
+from hpxfer.search.random_search import best_of, box_without_lines
+from hpxfer.search.rounds import Points, Round, RoundSearch, lowest_point, mean, search_each_arm
 from hpxfer.search.stored import is_in_box, stored_trials
+from hpxfer.search.values import SeedLosses, values_text
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import CountOrNone, Problem, Section, WhyNot
@@ -34,13 +34,11 @@ from hpxfer.trial import Expansion, base_hps
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hpxfer.search.optuna_study import Params, Rules
+    from hpxfer.search.optuna_study import Rules
 
 # Trials per batch, all seeds counted. A stack of 8 is nearly as fast per trial as the largest one (see
 # hpxfer.plan.packing), and a budget of a few dozen trials still has several batches to learn from.
 BATCH_TRIALS = 8
-# Keeps a batch from holding the same point many times. Not every version of optuna does that by default.
-ARGUMENTS: dict[str, dict[str, Any]] = {"TPESampler": {"constant_liar": True}}
 
 
 class OptunaSettings(Section):
@@ -68,31 +66,29 @@ def batch_points(spec: SweepSpec) -> int:
 
 def optuna_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return the search of a box by a sampler of optuna, in every arm."""
+    from hpxfer.search.optuna_study import sampler_name
+
     points = cache(lambda: _points_in_box(expansion, stored()))  # read when the search begins
-    return search_each_arm(
-        expansion,
-        _sampler(expansion.spec),
-        lambda arm: _strategy(arm.part, points().get(arm, [])),
-        num_points(expansion.spec),
-    )
+    name = sampler_name(expansion.spec.search.settings(OptunaSettings).sampler)
+    assert name is not None, "checked with the sweep"
+    return search_each_arm(expansion, name, lambda arm: _points(arm.part, points().get(arm, [])))
 
 
-def _strategy(expansion: Expansion, stored: Sequence[HPs]) -> Strategy:
-    """Return the strategy of one arm. It starts from the `stored` points that it would not ask for by itself."""
-    spec = expansion.spec
-    if len(stored) >= num_points(spec):
+def _points(expansion: Expansion, stored: Sequence[HPs]) -> Points:
+    """Yield the rounds of one arm. They start from the `stored` points that would not be asked for otherwise."""
+    spec, most = expansion.spec, num_points(expansion.spec)
+    if len(stored) >= most:
         # The budget is spent, so no sampler is asked: a Gaussian process takes a second per ten points (2026-11, CPU).
-        points = stored[: num_points(spec)]
-        losses = yield Round(points=points, why=f"the store has {len(points)} points, all that the budget buys")
-        best = lowest_point(list(zip(points, losses, strict=True)))
-        return End(why=best_in_words(spec, best), best=best)
+        points = stored[:most]
+        losses = yield Round(points=points, why=f"the store has {most} points, all that the budget buys")
+        return best_of(spec, list(zip(points, losses, strict=True)))
 
     from hpxfer.search.optuna_study import Study
 
     study, left, begun = Study(_rules(expansion)), dict.fromkeys(stored), frozenset(stored)
     known: list[tuple[HPs, SeedLosses]] = []
-    while (room := num_points(spec) - len(known)) > 0:
-        points = [_hps(spec, params) for params in study.ask(min(batch_points(spec), room))]
+    while (room := most - len(known)) > 0:
+        points = [base_hps(spec).with_values(params) for params in study.ask(min(batch_points(spec), room))]
         if left and begun.isdisjoint(points):
             # This batch was never begun, so no batch led to the stored points that are left.
             points = list(left)
@@ -100,29 +96,17 @@ def _strategy(expansion: Expansion, stored: Sequence[HPs]) -> Strategy:
             study.give([{name: point.get(name) for name in spec.grid} for point in points])
         if not points:
             break
-        why = f"batch {len(study.told) + 1}: {len(points)} points; {_known_in_words(spec, known)}"
+        best, before = lowest_point(known), "none finished"
+        if best is not None:
+            loss = judged_by(spec).level(mean(dict(known)[best]))
+            before = f"the best is {values_text(spec.grid, best)} with {loss}"
+        so_far = f"of {len(known)} before, {before}" if known else "the first"
+        why = f"batch {len(study.told) + 1}: {len(points)} points; {so_far}"
         losses = yield Round(points=tuple(points), why=why, whole=False)
         study.tell(losses)
         known += zip(points, losses, strict=True)
         left = dict.fromkeys(point for point in left if point not in points)
-    return End(why=best_in_words(spec, lowest_point(known)), best=lowest_point(known))
-
-
-def _hps(spec: SweepSpec, params: Params) -> HPs:
-    """Return the HPs of a point of the study."""
-    out = base_hps(spec)
-    for name in spec.grid:
-        out = out.with_value(name, params[name])
-    return out
-
-
-def _known_in_words(spec: SweepSpec, known: Sequence[tuple[HPs, SeedLosses]]) -> str:
-    """Return how many points were known when a batch was chosen, and the best of them."""
-    best = lowest_point(known)
-    if best is None:
-        return f"of {len(known)} before, none finished" if known else "the first"
-    at = ", ".join(f"{name} {best.get(name):.4g}" for name in spec.grid)
-    return f"of {len(known)} before, the best is {at} with {judged_by(spec).level(mean(dict(known)[best]))}"
+    return best_of(spec, known)
 
 
 def _points_in_box(expansion: Expansion, trials: pd.DataFrame) -> dict[Arm, list[HPs]]:
@@ -136,19 +120,14 @@ def _points_in_box(expansion: Expansion, trials: pd.DataFrame) -> dict[Arm, list
     return {arm: sorted(points, key=points.__getitem__) for arm, points in found.items()}
 
 
-def _sampler(spec: SweepSpec) -> str:
-    name = sampler_name(spec.search.settings(OptunaSettings).sampler)
-    assert name is not None, "checked with the sweep"
-    return name
-
-
 def _rules(expansion: Expansion) -> Rules:
     from optuna.distributions import FloatDistribution
 
-    from hpxfer.search.optuna_study import Rules
+    from hpxfer.search.optuna_study import ARGUMENTS, Rules, sampler_name
 
-    spec, name = expansion.spec, _sampler(expansion.spec)
+    spec = expansion.spec
     settings = spec.search.settings(OptunaSettings)
+    name = sampler_name(settings.sampler) or ""
     ends = {hp: (values.numbers()[0], values.numbers()[-1]) for hp, values in spec.grid.items()}
     return Rules(
         box={hp: FloatDistribution(low=low, high=high, log=True) for hp, (low, high) in ends.items()},
@@ -170,6 +149,8 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
     if spec.search.budget is None:
         yield ("search", "budget"), "must be given with optuna: trials per arm, seeds counted"
         return
+    from hpxfer.search.optuna_study import sampler_problems
+
     settings = spec.search.settings(OptunaSettings)
     yield from buys(spec, 1, "a point with every seed")
     yield from countable(spec, ("search", "budget"))
@@ -186,7 +167,6 @@ OPTUNA = SearchKind(
     name="optuna",
     settings=OptunaSettings,
     problems=_problems,
-    size=num_points,
     rounds=_rounds,
     make=optuna_search,
     why_no_line=box_without_lines,

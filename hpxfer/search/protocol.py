@@ -7,17 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hpxfer.errors import shown
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.search.values import names_in
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.base_values import base_values
 from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.check_shapes import keyed_shapes
 from hpxfer.spec.checks import too_many_trials
-from hpxfer.spec.fields import GridValues, Problem, WhyNot
+from hpxfer.spec.fields import Problem
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.trial import Expansion, Trial
 
@@ -118,8 +115,8 @@ def buys(spec: SweepSpec, points: int, what: str) -> Iterator[Problem]:
     """Yield a budget that does not buy the points that the search starts with."""
     budget, least = spec.search.budget, points * len(spec.seeds)
     if budget is not None and budget < least:
-        text = f"must buy {what}: at least {least} trials per arm, {len(spec.seeds)} seeds counted, got {budget}"
-        yield ("search", "budget"), f"{text}; raise it, or scan less"
+        seeds = f"{len(spec.seeds)} seeds counted"
+        yield ("search", "budget"), f"must buy {what}: at least {least} trials per arm, {seeds}, got {budget}"
 
 
 def countable(spec: SweepSpec, at: KeyPath) -> Iterator[Problem]:
@@ -132,45 +129,5 @@ def countable(spec: SweepSpec, at: KeyPath) -> Iterator[Problem]:
 def on_log_scale(spec: SweepSpec) -> Iterator[Problem]:
     """Yield the HPs of the grid that have no log scale."""
     for name, values in spec.grid.items():
-        yield from above_zero(name, values)
-
-
-def above_zero(name: str, values: GridValues) -> Iterator[Problem]:
-    """Yield the values of an HP of the grid if one of them is not above zero."""
-    if any(value <= 0 for value in values.numbers()):
-        yield ("grid", name), f"must be above zero to be searched on a log scale, got {min(values.numbers()):g}"
-
-
-def only_lr(spec: SweepSpec) -> Iterator[Problem]:
-    """Yield the HPs of the grid other than lr."""
-    for name in spec.grid:
-        if name != "lr":
-            rule = f"{spec.search.kind} scans only lr beside its multipliers"
-            yield ("grid", name), f"{rule}; take it out, or name it in search.multipliers"
-
-
-def varied_hps(spec: SweepSpec, multipliers: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the HPs of the grid, then those that `search.multipliers` names."""
-    return tuple(dict.fromkeys([*spec.grid, *(name for entry in multipliers or () for name in names_in(entry))]))
-
-
-def multiplier_problems(
-    spec: SweepSpec, multipliers: tuple[str, ...] | None, why_not: WhyNot, *, dotted: bool
-) -> Iterator[Problem]:
-    """Yield what is wrong with the names of `search.multipliers`. `dotted` allows constant multipliers only."""
-    seen: set[str] = set()
-    for index, entry in enumerate(multipliers or ()):
-        at: KeyPath = ("search", "multipliers", index)
-        for name in names_in(entry):
-            if name == "lr" or (dotted and "." not in name):
-                held = "lr and init stay fixed" if dotted else "lr has its own stage"
-                yield at, f"{held}: must be multipliers such as router.lr_mult, got {shown(name)}"
-            elif why := why_not(name):
-                yield at, f"{name}: {why}"
-            elif name in ("beta1", "beta2"):
-                yield at, f"{name} has no multiplicative scale; scan it in a grid"
-            elif name in seen:
-                yield at, f"{name} stands twice"
-            elif base_values(spec).get(name, 1.0) <= 0:
-                yield at, f"{name} must be above zero to be multiplied, got a base value of 0; give it one in the file"
-            seen.add(name)
+        if (least := min(values.numbers(), default=1.0)) <= 0:
+            yield ("grid", name), f"must be above zero to be searched on a log scale, got {least:g}"

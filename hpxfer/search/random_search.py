@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.protocol import Arm, buys, countable, on_log_scale
-from hpxfer.search.rounds import End, Losses, Round, RoundSearch, Strategy, lowest_point, search_each_arm
-from hpxfer.search.values import rounded
+from hpxfer.search.rounds import End, Points, Round, RoundSearch, lowest_point, search_each_arm
+from hpxfer.search.values import SeedLosses, rounded, values_text
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import Count, CountOrNone, Problem, Section, WhyNot
 from hpxfer.trial import Expansion, base_hps
@@ -37,51 +36,43 @@ def num_points(spec: SweepSpec) -> int:
 
 def random_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return random search over the box between the ends of the grid."""
-    spec = expansion.spec
-    count = num_points(spec)
-    sequence = spec.search.settings(RandomSettings).sequence
-    why = f"{count} {sequence} points, log-uniform in {', '.join(spec.grid)}"
+    spec, count = expansion.spec, num_points(expansion.spec)
+    why = f"{count} {spec.search.settings(RandomSettings).sequence} points, log-uniform in {', '.join(spec.grid)}"
 
-    def strategy(arm: Arm) -> Strategy:
-        points = tuple(random_points(arm.spec, count))
-        losses: Losses = yield Round(points=points, why=why, whole=False)
-        best = lowest_point(list(zip(points, losses, strict=True)))
-        return End(why=best_in_words(spec, best), best=best)
+    def points(arm: Arm) -> Points:
+        tried = tuple(random_points(arm.spec, count))
+        losses = yield Round(points=tried, why=why, whole=False)
+        return best_of(spec, list(zip(tried, losses, strict=True)))
 
-    return search_each_arm(expansion, "random", strategy, count)
+    return search_each_arm(expansion, "random", points)
+
+
+def best_of(spec: SweepSpec, known: list[tuple[HPs, SeedLosses]]) -> End:
+    """Return the end of a search in a box, with the best of the points that are known."""
+    best = lowest_point(known)
+    why = f"best at {values_text(spec.grid, best)}" if best else "no point finished with every seed"
+    return End(why=why, best=best)
 
 
 def random_points(spec: SweepSpec, count: int) -> Iterator[HPs]:
-    """Yield the first `count` points of the sequence that the search's seed starts."""
-    start = base_hps(spec)
+    """Yield the first `count` points of the sequence that the search's seed starts: a longer one starts so, too."""
+    settings, start = spec.search.settings(RandomSettings), base_hps(spec)
     ends = [(name, values.numbers()[0], values.numbers()[-1]) for name, values in spec.grid.items()]
+    rng = np.random.default_rng(settings.seed)
+    if settings.sequence == "uniform":
+        units = rng.random((count, len(ends)))
+    else:
+        from scipy.stats import qmc  # slow to import
+
+        # Sobol's points are balanced in powers of two. The points beyond `count` are not used.
+        units = qmc.Sobol(len(ends), scramble=True, rng=rng).random_base2((count - 1).bit_length())[:count]
     low, high = (np.log2([end[at] for end in ends]) for at in (1, 2))
-    for unit in _unit_cube(spec, len(ends), count):
+    for exponents in low + units * (high - low):
         hps = start
-        for (name, least, most), exponent in zip(ends, low + unit * (high - low), strict=True):
+        for (name, least, most), exponent in zip(ends, exponents, strict=True):
             # Rounding must not leave the box.
             hps = hps.with_value(name, min(max(rounded(float(2.0**exponent)), least), most))
         yield hps
-
-
-def _unit_cube(spec: SweepSpec, dimensions: int, count: int) -> NDArray[np.float64]:
-    """Return points of the unit cube. A shorter sequence is the start of a longer one."""
-    settings = spec.search.settings(RandomSettings)
-    if settings.sequence == "uniform":
-        return np.random.default_rng(settings.seed).random((count, dimensions))
-    from scipy.stats import qmc  # slow to import
-
-    # Sobol's points are balanced in powers of two. The points beyond `count` are not used.
-    sequence = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(settings.seed))
-    out: NDArray[np.float64] = sequence.random_base2((count - 1).bit_length())[:count]
-    return out
-
-
-def best_in_words(spec: SweepSpec, best: HPs | None) -> str:
-    """Return the values of a best point, for the HPs of the grid."""
-    if best is None:
-        return "no point finished with every seed"
-    return "best at " + ", ".join(f"{name} {best.get(name):.4g}" for name in spec.grid)
 
 
 def box_without_lines(spec: SweepSpec, hp: str) -> str | None:
@@ -100,7 +91,7 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
     yield from buys(spec, 1, "a point with every seed")
     yield from countable(spec, ("search", "budget" if points is None else "points"))
     if all(len(values.numbers()) == 1 for values in spec.grid.values()):
-        yield ("grid",), "must have an HP with two ends to draw from, got one value each; give one of them two"
+        yield ("grid",), "must have an HP with two ends to draw from, got one value each"
     yield from on_log_scale(spec)
 
 
@@ -108,7 +99,6 @@ RANDOM = SearchKind(
     name="random",
     settings=RandomSettings,
     problems=_problems,
-    size=num_points,
     rounds=lambda spec: Counter([num_points(spec)]),
     make=random_search,
     why_no_line=box_without_lines,

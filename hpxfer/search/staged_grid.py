@@ -17,125 +17,18 @@ import numpy as np
 from pydantic import Field
 
 from hpxfer.scaling.hps import HPs
-from hpxfer.search import lr_line
-from hpxfer.search.kinds import SearchKind, Stored
-from hpxfer.search.protocol import Arm, above_zero, buys, multiplier_problems, only_lr, varied_hps
-from hpxfer.search.rounds import (
-    ArmHistory,
-    End,
-    Losses,
-    OutOfBudget,
-    Round,
-    RoundSearch,
-    Strategy,
-    mean,
-    search_each_arm,
-)
+from hpxfer.search.kinds import SearchKind, SearchReport
+from hpxfer.search.multipliers import best_lr, line_rounds, multiplier_problems, varied_hps
+from hpxfer.search.protocol import Arm, buys, on_log_scale
+from hpxfer.search.rounds import End, History, Losses, OutOfBudget, Points, Round, mean, search_each_arm
+from hpxfer.search.stored import Searched, replayed
 from hpxfer.search.values import GridAround, bound_text, names_in, scaled
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import CountOrNone, Problem, Section, Seq, WhyNot
 from hpxfer.spec.yaml_file import KeyPath
-from hpxfer.trial import Expansion
 from hpxfer.verdict.loss_grid import Floats, JudgedLoss
 from hpxfer.verdict.tied import equal_lowest
-
-Cells = tuple[tuple[float, ...], ...]  # losses, [y][x]; +inf where every point diverged
-
-
-@dataclass(frozen=True, kw_only=True)
-class Heatmap:
-    """Two dimensions of a grid. If the two optima differ, these dimensions interact with others.
-
-    `lowest` is the minimum over all other dimensions, `through_best` the slice through the best point of the grid.
-    """
-
-    arm: str
-    labels: tuple[str, ...]  # the arm's parameterizations
-    shape: str
-    stage: str  # broad | fine
-    x: str
-    y: str
-    x_values: tuple[float, ...]
-    y_values: tuple[float, ...]
-    lowest: Cells
-    through_best: Cells
-    best: tuple[int, int]  # (x, y) indices of the grid's best point
-    in_plane: tuple[int, int]  # indices of the best with every other dimension at the grid's center
-    at_center: Cells  # the plane through the center
-
-    @property
-    def best_nats(self) -> float:
-        """The lowest loss of the grid."""
-        return self.lowest[self.best[1]][self.best[0]]
-
-    @property
-    def cost_nats(self) -> float:
-        """What it costs to tune the pair by itself first, and all other dimensions after it."""
-        return self.lowest[self.in_plane[1]][self.in_plane[0]] - self.best_nats
-
-
-def heatmaps(history: ArmHistory) -> Iterator[Heatmap]:
-    """Yield a heatmap per stage and pair of dimensions, from the last grid of the stage."""
-    last: dict[str, tuple[GridAround, Losses]] = {}
-    for ended in history.rounds:
-        if isinstance(ended.round.about, Stage) and isinstance(ended.round.points, GridAround):
-            last[ended.round.about.name] = (ended.round.points, ended.losses)
-    for stage, (grid, losses) in last.items():
-        sides = (grid.points,) * len(grid.entries)
-        means = np.array([mean(of_seeds) for of_seeds in losses]).reshape(sides)
-        if np.isfinite(means).any():
-            best = _nearest_lowest(means, grid.points // 2)
-            for pair in combinations(range(len(sides)), 2):
-                yield _heatmap(history.strategy.arm, stage, grid, means, best, pair)
-
-
-def _nearest_lowest(means: Floats, middle: int) -> tuple[int, ...]:
-    """Return the indices of the lowest loss, and of equal ones those of the fewest steps from the center."""
-    lowest = np.stack(np.unravel_index(equal_lowest(means.ravel().tolist()), means.shape), axis=1)
-    return tuple(lowest[np.abs(lowest - middle).sum(1).argmin()].tolist())
-
-
-def _heatmap(
-    arm: Arm, stage: str, grid: GridAround, means: Floats, best: Sequence[int], pair: tuple[int, int]
-) -> Heatmap:
-    middle = grid.points // 2
-    others = tuple(at for at in range(means.ndim) if at not in pair)
-    planes = means.transpose(*pair, *others)  # [x, y, ...]
-    center_XY = _plane(planes, [middle for _ in others])
-    in_plane = _nearest_lowest(center_XY, middle)
-    x, y = (grid.entries[at] for at in pair)
-    return Heatmap(
-        arm=arm.name,
-        labels=arm.labels,
-        shape=arm.shape.label(),
-        stage=stage,
-        x=x,
-        y=y,
-        x_values=_values(grid, x),
-        y_values=_values(grid, y),
-        lowest=_cells(planes.min(axis=tuple(range(2, means.ndim)))),
-        through_best=_cells(_plane(planes, [best[at] for at in others])),
-        at_center=_cells(center_XY),
-        best=(best[pair[0]], best[pair[1]]),
-        in_plane=(in_plane[0], in_plane[1]),
-    )
-
-
-def _plane(planes: Floats, at: Sequence[int]) -> Floats:
-    """Return [x, y] of [x, y, ...] at these indices of the other dimensions."""
-    index: tuple[slice | int, ...] = (slice(None), slice(None), *at)
-    return np.asarray(planes[index])
-
-
-def _values(grid: GridAround, entry: str) -> tuple[float, ...]:
-    middle = grid.center.get(names_in(entry)[0])
-    return tuple(middle * grid.ratio**step for step in range(-(grid.points // 2), grid.points // 2 + 1))
-
-
-def _cells(values_XY: Floats) -> Cells:
-    return tuple(tuple(row) for row in values_XY.T.tolist())
-
 
 STAGES = ("broad", "fine")
 MAX_POINTS = 10_000_000  # of a grid of multipliers. More is a typing error
@@ -166,119 +59,80 @@ class StagedSettings(Section):
     recenters: CountOrNone = 2
     """staged-grid: how often a stage may move when its best point lies on its edge."""
 
+    @property
+    def grids(self) -> dict[str, GridOfRatios]:
+        """Stage -> its grid."""
+        return {"broad": self.broad, "fine": self.fine}
 
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """The grid of a round."""
-
-    name: str  # broad | fine
-    move: int  # how often it had moved before
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Found:
-    hps: HPs
-    edges: tuple[str, ...]  # the entries on whose edge it lies
-    bounds: tuple[str, ...]  # the HPs of these entries
-    why: str
+    @property
+    def sizes(self) -> list[int]:
+        """The points of the grid of each stage."""
+        return [int(grid.points ** len(self.multipliers or ())) for grid in self.grids.values()]
 
 
-def staged_grid(spec: SweepSpec) -> Strategy:
-    """Return the strategy of one arm."""
+def staged_grid(spec: SweepSpec) -> Points:
+    """Yield the rounds of one arm. `about` of a grid's round is its stage."""
     settings = spec.search.settings(StagedSettings)
-    line = yield from lr_line.best_lr(spec, settings.recenters)
+    line = yield from best_lr(spec, settings.recenters)
     if line.best is None:
         return line
-    best, found_so_far, bounds = line.best, line.why, line.bounds
-    entries = settings.multipliers or ()
-    for name in STAGES:
-        grid, move = _grid(settings, name), 0
+    end, best, entries = line, line.best, settings.multipliers or ()
+    for name, grid in settings.grids.items():
         around = GridAround(best, entries, grid.points, float(grid.ratio))
-        while True:
-            why = f"{found_so_far}: {name} grid, {grid.points}^{len(entries)} points at ratio {grid.ratio:g}"
+        for move in range(settings.recenters + 1):
+            why = f"{end.why}: {name} grid, {grid.points}^{len(entries)} points at ratio {grid.ratio:g}"
             try:
-                losses = yield Round(points=around, why=why, about=Stage(name=name, move=move))
+                losses = yield Round(points=around, why=why, about=name)
             except OutOfBudget:
-                why = f"{found_so_far}: ends before the {name} grid{' moves' if move else ''}"
-                return End(why=why, best=best, bounds=bounds)
+                why = f"{end.why}: ends before the {name} grid{' moves' if move else ''}"
+                return End(why=why, best=end.best, bounds=end.bounds)
             found = _best(around, losses, judged_by(spec))
             if found is None:
-                why = f"{found_so_far}: every point of the {name} grid diverged"
-                return End(why=why, best=best, bounds=bounds)
-            best, found_so_far, bounds = found.hps, found.why, line.bounds + found.bounds
-            if not found.edges:
+                why = f"{end.why}: every point of the {name} grid diverged"
+                return End(why=why, best=end.best, bounds=end.bounds)
+            best, edges, bounds, why = found
+            if edges:
+                is_bound = f" after {move} moves: a bound there, not an optimum"
+                why += f", on its edge in {', '.join(edges)}"
+                why += is_bound if move == settings.recenters else ", so it moves"
+            end = End(why=why, best=best, bounds=line.bounds + bounds)
+            if not edges:
                 break
-            if move == settings.recenters:
-                found_so_far += (
-                    f", on its edge in {', '.join(found.edges)} after {move} moves: a bound there, not an optimum"
-                )
-                break
-            move += 1
-            found_so_far += f", on its edge in {', '.join(found.edges)}, so it moves"
-            around = GridAround(_moved(around, found), entries, around.points, around.ratio)
-    return End(why=found_so_far, best=best, bounds=bounds)
+            around = GridAround(_moved(around, best, edges), entries, around.points, around.ratio)
+    return end
 
 
-def _best(grid: GridAround, losses: Losses, judged: JudgedLoss) -> _Found | None:
+def _best(
+    grid: GridAround, losses: Losses, judged: JudgedLoss
+) -> tuple[HPs, tuple[str, ...], tuple[str, ...], str] | None:
+    """Return the best point, the entries on whose edge it lies, the bounds of their HPs, and the point in words.
+
+    None if every point diverged. Of equal points the one closest to the center counts: a dimension without effect is no
+    reason to move.
+    """
     means = [mean(of_seeds) for of_seeds in losses]
     if min(means) == math.inf:
         return None
-    # Of equal points the one closest to the center counts: a dimension without effect is no reason to move.
     at = min(equal_lowest(means), key=lambda index: sum(map(abs, grid.steps(index))))
-    steps, hps = grid.steps(at), grid[at]
-    edges = tuple(entry for entry, step in zip(grid.entries, steps, strict=True) if abs(step) == grid.points // 2)
+    hps, steps = grid[at], dict(zip(grid.entries, grid.steps(at), strict=True))
+    edges = tuple(entry for entry, step in steps.items() if abs(step) == grid.points // 2)
     bounds = tuple(
-        bound_text(name, hps.get(name), is_highest=step > 0)
-        for entry, step in zip(grid.entries, steps, strict=True)
-        for name in names_in(entry)
-        if entry in edges
+        bound_text(name, hps.get(name), is_highest=steps[entry] > 0) for entry in edges for name in names_in(entry)
     )
     values = ", ".join(f"{entry} {hps.get(names_in(entry)[0]):.4g}" for entry in grid.entries)
-    why = f"best at {values} ({judged.level(means[at])})"
-    return _Found(hps=hps, edges=edges, bounds=bounds, why=why)
+    return hps, edges, bounds, f"best at {values} ({judged.level(means[at])})"
 
 
-def _moved(grid: GridAround, found: _Found) -> HPs:
+def _moved(grid: GridAround, best: HPs, edges: Sequence[str]) -> HPs:
     """Return the center of the moved grid: the best point along the dimensions on whose edge it lies."""
-    center = grid.center
-    for entry in found.edges:
-        name = names_in(entry)[0]
-        center = scaled(center, names_in(entry), found.hps.get(name) / center.get(name))
-    return center
-
-
-def staged_search(expansion: Expansion, stored: Stored) -> RoundSearch:
-    """Return the staged grid in every arm, by default in those of the base."""
-    spec = expansion.spec
-    return search_each_arm(expansion, "staged grid", lambda arm: staged_grid(arm.spec), staged_size(spec))
-
-
-def _grid(settings: StagedSettings, stage: str) -> GridOfRatios:
-    return settings.broad if stage == "broad" else settings.fine
-
-
-def _dimensions(spec: SweepSpec) -> int:
-    return len(spec.search.settings(StagedSettings).multipliers or ())
-
-
-def _grid_sizes(spec: SweepSpec) -> list[int]:
-    settings = spec.search.settings(StagedSettings)
-    return [int(_grid(settings, stage).points ** _dimensions(spec)) for stage in STAGES]
-
-
-def staged_size(spec: SweepSpec, moves: int | None = None) -> int:
-    """Return the points of an arm if each grid moves so many times. The default is the most."""
-    moves = spec.search.settings(StagedSettings).recenters if moves is None else moves
-    return lr_line.line_size(spec, moves) + (1 + moves) * sum(_grid_sizes(spec))
+    first = {entry: names_in(entry)[0] for entry in edges}
+    ratios = {entry: best.get(name) / grid.center.get(name) for entry, name in first.items()}
+    return scaled(grid.center, *((names_in(entry), ratio) for entry, ratio in ratios.items()))
 
 
 def _rounds(spec: SweepSpec) -> Counter[int]:
-    moves = spec.search.settings(StagedSettings).recenters
-    return Counter(_grid_sizes(spec) * (1 + moves)) + lr_line.line_rounds(spec, moves)
-
-
-def _hps(spec: SweepSpec) -> tuple[str, ...]:
-    return varied_hps(spec, spec.search.settings(StagedSettings).multipliers)
+    settings = spec.search.settings(StagedSettings)
+    return Counter(settings.sizes * (1 + settings.recenters)) + line_rounds(spec, settings.recenters)
 
 
 def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
@@ -290,32 +144,102 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
     if "lr" not in spec.grid:
         yield ("grid", "lr"), "must be given with staged-grid, whose first stage is the line of lr"
         return
-    yield from only_lr(spec)
-    yield from above_zero("lr", spec.grid["lr"])
+    yield from on_log_scale(spec)
     yield from multiplier_problems(spec, settings.multipliers, why_not, dotted=False)
-    too_large = False
-    for stage in STAGES:
-        grid = _grid(settings, stage)
+    for (stage, grid), size in zip(settings.grids.items(), settings.sizes, strict=True):
         if grid.points % 2 == 0:
             yield ("search", stage, "points"), f"must be odd, so that the grid has a center, got {grid.points}"
-        if grid.points ** _dimensions(spec) > MAX_POINTS:
-            too_large = True
+        if size > MAX_POINTS:
             yield ("search", stage, "points"), f"must leave at most {MAX_POINTS} points in all the dimensions"
         if (1 + settings.recenters) * (grid.points // 2) * math.log2(grid.ratio) > MAX_OCTAVES:
             yield ("search", stage), f"must stay within {MAX_OCTAVES} octaves of its center, its moves counted"
-    if not too_large:
-        yield from buys(spec, staged_size(spec, moves=0), "each of the three stages once")
+    if max(settings.sizes) <= MAX_POINTS:
+        once = len(spec.grid["lr"].numbers()) + sum(settings.sizes)
+        yield from buys(spec, once, "each of the three stages once")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatmapCell:
+    """A pair of values of two dimensions, in the last grid of a stage. Losses are None where everything diverged."""
+
+    arm: str
+    parameterization: str
+    shape: str
+    stage: str  # broad | fine
+    x: str
+    y: str
+    x_value: float
+    y_value: float
+    lowest_nats: float | None  # over all values of the other dimensions
+    through_best_nats: float | None  # with the other dimensions at the best point of the whole grid
+    at_center_nats: float | None  # with the other dimensions at the center of the grid, where the stage before ended
+    is_best: bool  # whether it holds the best point of the whole grid
+    is_best_at_center: bool  # whether it is where tuning the pair by itself would end
+
+
+def heatmap_cells(arm: Arm, history: History) -> Iterator[HeatmapCell]:
+    """Yield the cells of each stage and pair of dimensions, from the last grid of the stage. y changes fastest."""
+    last = {ended.round.about: ended for ended in history.rounds if isinstance(ended.round.points, GridAround)}
+    for stage, ended in last.items():
+        grid = ended.round.points
+        assert isinstance(grid, GridAround), "the others were left out"
+        middle = grid.points // 2
+        means = np.array([mean(of_seeds) for of_seeds in ended.losses]).reshape((grid.points,) * len(grid.entries))
+        if not np.isfinite(means).any():
+            continue
+        best = _nearest_lowest(means, middle)
+        values = [
+            [grid.center.get(names_in(entry)[0]) * grid.ratio**step for step in range(-middle, middle + 1)]
+            for entry in grid.entries
+        ]
+        for x, y in combinations(range(means.ndim), 2):
+            others = [at for at in range(means.ndim) if at not in (x, y)]
+            planes = means.transpose(*others, x, y)
+            lowest_XY = planes.min(axis=tuple(range(len(others))))
+            best_XY, center_XY = planes[tuple(best[at] for at in others)], planes[(middle,) * len(others)]
+            alone = _nearest_lowest(center_XY, middle)
+            for at in np.ndindex(lowest_XY.shape):
+                yield HeatmapCell(
+                    arm=arm.name,
+                    parameterization=" = ".join(arm.labels),
+                    shape=arm.shape.label(),
+                    stage=stage,
+                    x=grid.entries[x],
+                    y=grid.entries[y],
+                    x_value=values[x][at[0]],
+                    y_value=values[y][at[1]],
+                    lowest_nats=_finite(lowest_XY[at]),
+                    through_best_nats=_finite(best_XY[at]),
+                    at_center_nats=_finite(center_XY[at]),
+                    is_best=at == (best[x], best[y]),
+                    is_best_at_center=at == alone,
+                )
+
+
+def _finite(loss: float) -> float | None:
+    return float(loss) if math.isfinite(loss) else None
+
+
+def _report(results: Searched) -> SearchReport:
+    played = replayed(results)
+    rows = tuple(cell for strategy, history in played for cell in heatmap_cells(strategy.arm, history))
+    return SearchReport(form="heatmaps", rows=rows)
+
+
+def _nearest_lowest(means: Floats, middle: int) -> tuple[int, ...]:
+    """Return the indices of the lowest loss, and of equal ones those of the fewest steps from the center."""
+    lowest = np.stack(np.unravel_index(equal_lowest(means.ravel().tolist()), means.shape), axis=1)
+    return tuple(lowest[np.abs(lowest - middle).sum(1).argmin()].tolist())
 
 
 STAGED_GRID = SearchKind(
     name="staged-grid",
     settings=StagedSettings,
     problems=_problems,
-    size=staged_size,
     rounds=_rounds,
-    make=staged_search,
-    hps=_hps,
+    make=lambda expansion, stored: search_each_arm(expansion, "staged grid", lambda arm: staged_grid(arm.spec)),
+    hps=lambda spec: varied_hps(spec, spec.search.settings(StagedSettings).multipliers),
     where="base",
     tunes="points",
-    shows="heatmaps",
+    report=_report,
 )

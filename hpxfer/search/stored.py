@@ -1,7 +1,8 @@
-"""Stored trials as a search sees them: how they ended, their HPs, and the arm that each belongs to."""
+"""Stored trials as a search sees them: how they ended, the arm and the cells of each, and the replay of the search."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.search.kinds import kind_of
+from hpxfer.search.kinds import kind_of, make_search
 from hpxfer.search.protocol import Arm, Outcome, arms_of
+from hpxfer.search.rounds import ArmStrategy, History, RoundSearch
 from hpxfer.search.values import bound_text
 from hpxfer.spec import SweepSpec
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.store.schema import shape_of_row
-from hpxfer.trial import Expansion, Trial, base_hps
+from hpxfer.trial import Cell, Expansion, Trial, base_hps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
 NEAR_END = 0.01  # octaves
 
 
-class StoredSweep(Protocol):
-    """What a replay reads of a sweep's results, see `hpxfer.results.Results`."""
+class Searched(Protocol):
+    """What is read of a sweep's results, see `hpxfer.results.Results`."""
+
+    @property
+    def folder(self) -> Path: ...
 
     @property
     def spec(self) -> SweepSpec: ...
@@ -36,13 +41,6 @@ class StoredSweep(Protocol):
 
     @property
     def trials(self) -> pd.DataFrame: ...
-
-
-class StoredCells(StoredSweep, Protocol):
-    """What `tuned` reads."""
-
-    @property
-    def folder(self) -> Path: ...
 
     @property
     def cells(self) -> pd.DataFrame: ...
@@ -58,17 +56,17 @@ def outcomes_of(trials: pd.DataFrame, loss: str) -> dict[str, Outcome]:
     }
 
 
+def _number(value: Any) -> float | None:
+    """Return a stored number, or None if it is missing."""
+    return float(value) if value is not None and value == value else None
+
+
 def known_outcomes(found: Mapping[str, tuple[str, float | None, float | None, int | None]]) -> dict[str, Outcome]:
     """Return trial id -> outcome of what `Store.outcomes` gives."""
     return {
         trial_id: Outcome(status, loss, trial_seconds(wall_s, stack_size))
         for trial_id, (status, loss, wall_s, stack_size) in found.items()
     }
-
-
-def _number(value: Any) -> float | None:
-    """Return a stored number, or None if it is missing."""
-    return float(value) if value is not None and value == value else None
 
 
 def trial_seconds(wall_s: float | None, stack_size: float | None) -> float | None:
@@ -88,8 +86,7 @@ def stored_trials(expansion: Expansion, trials: pd.DataFrame) -> Iterator[tuple[
     for arm in arms_of(expansion):
         arms.setdefault(arm.shape, []).append(arm)
     for row in trials.to_dict("records"):
-        shape = shape_of_row(row)
-        for arm in arms.get(shape, ()):
+        for arm in arms.get(shape_of_row(row), ()):
             trial = arm.trial(hps_of_row(row), int(row["seed"]))
             if trial.id == row["trial_id"] and is_of(expansion, arm.part, trial):
                 yield arm, trial, row
@@ -108,13 +105,9 @@ def is_of(expansion: Expansion, part: Expansion, trial: Trial) -> bool:
 
 def is_in_box(spec: SweepSpec, hps: HPs) -> bool:
     """Return whether a point lies between the ends of the grid and has its base value in every other HP."""
-    inside = base_hps(spec)
-    for name, values in spec.grid.items():
-        low, high = values.numbers()[0], values.numbers()[-1]
-        if not low <= hps.get(name) <= high:
-            return False
-        inside = inside.with_value(name, hps.get(name))
-    return inside == hps
+    ends = {name: (values.numbers()[0], values.numbers()[-1]) for name, values in spec.grid.items()}
+    inside = base_hps(spec).with_values({name: hps.get(name) for name in ends})
+    return inside == hps and all(low <= hps.get(name) <= high for name, (low, high) in ends.items())
 
 
 def box_bounds(spec: SweepSpec, hps: HPs) -> tuple[str, ...]:
@@ -126,3 +119,57 @@ def box_bounds(spec: SweepSpec, hps: HPs) -> tuple[str, ...]:
         if low < high and any(near):
             out.append(bound_text(name, value, is_highest=near[1]))
     return tuple(out)
+
+
+# Cells: where the trials of a search belong in its sweep. The cells of a grid are known before it is run.
+
+
+def cells_of(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Cell]:
+    """Yield the cells of a sweep. `trials` are the stored ones."""
+    return expansion.cells() if kind_of(expansion.spec).lists_trials else searched_cells(expansion, trials)
+
+
+def searched_cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Cell]:
+    """Yield one cell per trial, axis and line: for the stored trials of the sweep, and for those that come next.
+
+    The line of a trial is the HP in which alone it differs from the base values. A trial without a difference is on
+    the line of every HP of the grid. A trial that differs in several HPs is on a line that is named after the search,
+    and so is every trial of a search that scans no line.
+    """
+    next_ones: list[Trial] = []
+    if kind_of(expansion.spec).replays:
+        next_ones += make_search(expansion).ask(outcomes_of(trials, expansion.spec.judge.loss), ())
+    found: dict[object, dict[str, Trial]] = {}
+    for trial in (*(trial for _, trial, _ in stored_trials(expansion, trials)), *next_ones):
+        found.setdefault((trial.parameterization, trial.shape), {}).setdefault(trial.id, trial)
+    bases = [(part, base_hps(part.spec)) for part in expansion.parts]
+    for (part, base), axis in itertools.product(bases, expansion.axes):
+        for point in axis.points:
+            for choice in part.choices:
+                own = expansion.own_parameterization(choice, point.shape)
+                for trial in found.get((own, point.shape), {}).values():
+                    for line in _lines_of(part.spec, base, trial.hps) if is_of(expansion, part, trial) else ():
+                        yield Cell(
+                            axis=axis.name,
+                            scale_name=axis.scale_name,
+                            scale=point.scale,
+                            shape=axis.label(point.shape),
+                            parameterization=part.label(choice),
+                            line=line,
+                            trial=trial,
+                        )
+
+
+def _lines_of(spec: SweepSpec, base: HPs, hps: HPs) -> tuple[str, ...]:
+    """Return the lines that a point of the sweep is on: of the HPs that the search scans a line of."""
+    kind = kind_of(spec)
+    differ = {name for name in SCALARS if hps.get(name) != base.get(name)}
+    differ |= {name for name, _ in set(hps.multipliers) ^ set(base.multipliers)}
+    on = [name for name in spec.grid if differ <= {name} and kind.why_no_line(spec, name) is None]
+    return tuple(on) or (spec.search.kind,)
+
+
+def replayed(results: Searched) -> tuple[tuple[ArmStrategy, History], ...]:
+    """Return how far the strategies of the sweep's search have come, or () if the search cannot be replayed."""
+    search = make_search(results.expansion) if kind_of(results.spec).replays else None
+    return search.arms(outcomes_of(results.trials, results.spec.judge.loss)) if isinstance(search, RoundSearch) else ()

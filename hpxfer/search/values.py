@@ -1,15 +1,17 @@
-"""Values: the numbers that searches try, rounded so that every machine gets the same bits and the same ids."""
+"""Values that searches try, rounded so that every machine gets the same bits and ids, and gains between them."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.spec.fields import power_of_two
 
+SeedLosses = tuple[float, ...]  # of one point, in the order of the sweep's seeds; +inf diverged
 DIGITS = 6  # an optimum is known to far fewer digits, and libraries differ in far later ones
 FRACTIONS = 1024  # an exponent that is a multiple of 1/1024 is not rounded, so that it equals a value of a grid
 
@@ -30,9 +32,20 @@ def exponent_of(value: float) -> float:
     return round(math.log2(value), 10)
 
 
+def end_steps(values: tuple[float, ...]) -> tuple[float, float]:
+    """Return the steps of a line at its lower and its upper end in octaves, or one octave if it has one value."""
+    logs = [math.log2(value) for value in values]
+    return (logs[1] - logs[0], logs[-1] - logs[-2]) if len(logs) > 1 else (1.0, 1.0)
+
+
 def bound_text(name: str, value: float, *, is_highest: bool) -> str:
     """Return that the best value of an HP is the highest or the lowest that was tried, e.g. `init_scale >= 16`."""
     return f"{name} {'>=' if is_highest else '<='} {value:.6g}"
+
+
+def values_text(names: Iterable[str], hps: HPs | None) -> str:
+    """Return e.g. `lr 0.01, init_scale 2`, or nothing without HPs."""
+    return "" if hps is None else ", ".join(f"{name} {hps.get(name):.4g}" for name in names)
 
 
 def names_in(entry: str) -> tuple[str, ...]:
@@ -40,13 +53,8 @@ def names_in(entry: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in entry.split("+"))
 
 
-def scaled(hps: HPs, names: Sequence[str], ratio: float) -> HPs:
-    """Return the HPs with the named ones multiplied."""
-    return _scaled(hps, [(names, ratio)])
-
-
-def _scaled(hps: HPs, changes: Iterable[tuple[Sequence[str], float]]) -> HPs:
-    """Return the HPs after several such changes. A name may stand in more than one of them."""
+def scaled(hps: HPs, *changes: tuple[Sequence[str], float]) -> HPs:
+    """Return the HPs with the names of each change multiplied by its ratio. A name may stand in several changes."""
     values: dict[str, float] = {}
     for names, ratio in changes:
         for name in names:
@@ -76,7 +84,7 @@ class GridAround(Sequence[HPs]):
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         steps = zip(self.entries, self.steps(index % len(self)), strict=True)
-        return _scaled(self.center, ((names_in(entry), self.ratio**step) for entry, step in steps if step))
+        return scaled(self.center, *((names_in(entry), self.ratio**step) for entry, step in steps if step))
 
     def steps(self, index: int) -> tuple[int, ...]:
         """Return the steps from the center to a point along each entry. The last entry changes fastest."""
@@ -85,3 +93,38 @@ class GridAround(Sequence[HPs]):
             index, digit = divmod(index, self.points)
             out.append(digit - self.points // 2)
         return tuple(reversed(out))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """By how much a point's loss lies below another's, in nats: the mean over the seeds and its standard error."""
+
+    mean: float  # +inf if only the other point diverged, -inf if only this one did, NaN if both
+    error: float  # NaN with one seed, or if one diverged
+
+    def beats(self, noise: float) -> bool:
+        """Return whether the gain exceeds `noise` standard errors. With one seed its sign decides."""
+        if not math.isfinite(self.mean):
+            return self.mean == math.inf
+        return self.mean > 0 and (math.isnan(self.error) or self.mean > noise * self.error)
+
+
+def gain(old: SeedLosses, new: SeedLosses) -> Gain:
+    """Return the gain of `new` over `old`, seed by seed."""
+    old_is_lost, new_is_lost = (not all(map(math.isfinite, losses)) for losses in (old, new))
+    if old_is_lost or new_is_lost:
+        both = old_is_lost and new_is_lost
+        return Gain(mean=math.nan if both else math.inf if old_is_lost else -math.inf, error=math.nan)
+    apart = [before - after for before, after in zip(old, new, strict=True)]
+    error = statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else math.nan
+    return Gain(mean=math.fsum(apart) / len(apart), error=error)
+
+
+def pooled(found: Sequence[Gain], beside: Sequence[Gain]) -> list[Gain]:
+    """Return the gains. An error is raised to the median error of the gains `beside` them.
+
+    The spread of two or three seeds is a bad estimate: by luck it may be nearly zero.
+    """
+    known = [neighbor.error for neighbor in beside if not math.isnan(neighbor.error)]
+    least = statistics.median(known) if known else 0.0
+    return [each if math.isnan(each.error) else replace(each, error=max(each.error, least)) for each in found]

@@ -11,8 +11,10 @@ The control is looked at where another parameterization transfers on its axis: o
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from pydantic import Field
@@ -20,15 +22,29 @@ from pydantic import Field
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.grid import grid_size
 from hpxfer.search.kinds import SearchKind, Stored
-from hpxfer.search.protocol import Outcome, Progress, arms_of, countable, on_log_scale
-from hpxfer.search.verdict_lines import MIN_SEEDS, lines_of_grid
-from hpxfer.search.verdict_plan import LARGEST_FIRST
-from hpxfer.search.verdict_rounds import MAX_ROUNDS, Look, Rounds
+from hpxfer.search.protocol import Outcome, arms_of, countable, on_log_scale
+from hpxfer.search.rounds import End, History, RoundSearch, Trials
+from hpxfer.search.verdict_lines import MIN_SEEDS, Doubt, VerdictLine, doubts, lines_of_grid
+from hpxfer.search.verdict_plan import (
+    LARGEST_FIRST,
+    Purse,
+    affordable,
+    around_the_best,
+    first_line,
+    lowest,
+    more_trials,
+)
 from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.budget import arm_budget
 from hpxfer.spec.fields import Problem, Section, WhyNot
 from hpxfer.trial import Expansion, Trial
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss
+from hpxfer.verdict.rules import DEFAULT_RULES, Rules
+
+LOOKS = 10  # at a line, until all its trials are trained
+GROWTH = 1.2  # of the FLOPs spent on a line from one look to the next, at least
+MAX_ROUNDS = 2 * (2 + LOOKS)  # the looks at the parameterizations, then those at the control
 
 
 class VerdictSettings(Section):
@@ -41,66 +57,215 @@ class VerdictSettings(Section):
     judges with it too."""
 
 
-class VerdictSearch:
-    """Rounds of trials that end when the verdicts are decided. They are played from their start."""
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """A line at one look."""
 
-    def __init__(self, expansion: Expansion) -> None:
-        spec = expansion.spec
-        settings = spec.search.settings(VerdictSettings)
-        self.expansion = expansion
-        self.rounds = Rounds(
-            lines_of_grid(expansion, rules_of(spec).control),
-            arm_budget(spec),
-            rules_of(spec),
-            settings.hours,
-            judged_by(spec),
-        )
-        self._known: Mapping[str, Outcome] = {}
-        self._num_known = 0
-        self._start()
+    line: VerdictLine
+    doubt: Doubt
+    share: float  # of the line's FLOPs that were spent
+    decided: bool
 
-    def _start(self) -> None:
-        self._played: Generator[Look, Mapping[str, Outcome], Look] = self.rounds.play()
-        self._ended: dict[str, Outcome] = {}  # of the rounds that have ended
-        self.looks: list[Look] = [next(self._played)]
+    @property
+    def transfers(self) -> bool:
+        return self.decided and self.doubt.verdict == "transfers"
 
-    def ask(self, outcomes: Mapping[str, Outcome], running: Collection[str]) -> Sequence[Trial]:
-        """Return what the open round still needs."""
-        self.play(outcomes)
-        return tuple(trial for trial in self.looks[-1].trials if trial.id not in outcomes and trial.id not in running)
 
-    def play(self, outcomes: Mapping[str, Outcome]) -> Sequence[Look]:
-        """Return the looks as far as the outcomes are known, the last one with the round that waits for them.
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What was known before a round, and what the round asked for. The last look asks for nothing."""
 
-        It goes on from where it was if outcomes were only added since the last call. Otherwise it starts anew.
+    why: tuple[str, ...]  # one line per decision
+    trials: tuple[Trial, ...]
+    lines: tuple[Looked, ...]
+
+
+@dataclass
+class _State:
+    """How far a line has come."""
+
+    line: VerdictLine
+    opened: bool = False  # whether its first line was asked for
+    looked: Looked | None = None
+    first_share: float = 0.0  # of the line's FLOPs, at its first look
+    ended: str = ""  # why nothing more is trained although the verdict is undecided
+
+    @property
+    def decided(self) -> bool:
+        return self.looked is not None and self.looked.decided
+
+
+@dataclass(kw_only=True, eq=False)
+class VerdictRounds:
+    """The rounds of a verdict search on these lines. They depend on the outcomes of the trials asked for, alone."""
+
+    lines: Sequence[VerdictLine]
+    budget: int  # trials per arm
+    rules: Rules = DEFAULT_RULES
+    hours: float | None = None
+    judged: JudgedLoss = NATS
+    bounds: Mapping[Shape, int] = field(default_factory=dict)
+    after: None = None
+    looks: list[Look] = field(init=False)
+    purse: Purse = field(init=False)
+    states: list[_State] = field(init=False)
+
+    def play(self, history: History, before: End | None) -> Trials:
+        """Yield the trials of each round, and keep what each look found."""
+        self.looks, self.purse = [], Purse(budget=self.budget)
+        self.states = [_State(line=line) for line in self.lines]
+        outcomes: Mapping[str, Outcome] = {}
+        for number in range(MAX_ROUNDS + 1):
+            look = self._look(number, outcomes)
+            self.looks.append(look)
+            history.lines += look.why
+            if not look.trials:
+                history.end = End(why="", best=None)
+                return
+            outcomes = yield look.trials
+        raise AssertionError("the last round asks for nothing")
+
+    def _look(self, number: int, outcomes: Mapping[str, Outcome]) -> Look:
+        """Look at the lines, and choose the trials of a round."""
+        earlier = tuple(self.purse.asked.values())
+        looked = tuple(self._at_lines(outcomes))
+        why: list[str] = []
+        wanted: list[Trial] = []
+        for state in self.states if number < MAX_ROUNDS else ():
+            if found := list(self._next(state, outcomes, whole=number == MAX_ROUNDS - 1)):
+                wanted += found
+                why.append(f"round {number + 1}: {self._why(state, found)}")
+        trials = affordable(wanted, earlier, outcomes, self.hours)
+        if len(trials) < len(wanted):
+            why.append(f"round {number + 1}: the {self.hours:g} hours buy {len(trials)} of these {len(wanted)} trials")
+            for trial in wanted[len(trials) :]:
+                self.purse.give_back(trial)
+        if trials:
+            return Look(why=tuple(why), trials=trials, lines=looked)
+        if wanted:
+            looked = tuple(self._at_the_end())
+        return Look(why=(*why, *map(self._end_text, self.states)), trials=(), lines=looked)
+
+    def _at_the_end(self) -> Iterator[Looked]:
+        """Yield the lines as they are known when the hours are spent: the report judges with the whole error."""
+        for state in self.states:
+            if state.looked is not None:
+                state.looked = replace(state.looked, decided=state.looked.doubt.is_decided(self.rules.error))
+                yield state.looked
+            if not state.decided:
+                state.ended = state.ended or f"the {self.hours:g} worker hours are spent"
+
+    def _at_lines(self, outcomes: Mapping[str, Outcome]) -> Iterator[Looked]:
+        """Look at every line that has trials at all shapes, and yield what is known of it."""
+        for hp in dict.fromkeys(line.hp for line in self.lines):
+            states = [state for state in self.states if state.line.hp == hp and self._has_all_shapes(state)]
+            if not states:
+                continue
+            grids = [state.line.grid(outcomes, self.purse.asked) for state in states]
+            for state, doubt in zip(states, doubts(grids, self.rules, self.judged), strict=True):
+                share = state.line.spent(self.purse.asked)
+                state.first_share = state.first_share or share
+                is_said = self._is_said(state, doubt, share)
+                state.looked = Looked(line=state.line, doubt=doubt, share=share, decided=is_said)
+                yield state.looked
+
+    def _is_said(self, state: _State, doubt: Doubt, share: float) -> bool:
+        """Return whether the verdict is said.
+
+        A verdict once said stays as long as the whole error allows, and where nothing is left to train the whole error
+        counts: the report judges with that too. Until then a drift is said when two looks in a row find it, because
+        the first looks rest on few cells.
         """
-        same = outcomes is self._known and len(outcomes) >= self._num_known
-        if not same and not self._known.items() <= outcomes.items():
-            self._start()
-        self._known, self._num_known = outcomes, len(outcomes)
-        while (open_trials := self.looks[-1].trials) and all(trial.id in outcomes for trial in open_trials):
-            self._ended.update((trial.id, outcomes[trial.id]) for trial in open_trials)
-            try:
-                self.looks.append(self._played.send(self._ended))
-            except StopIteration as stop:
-                self.looks.append(stop.value)
-        return tuple(self.looks)
+        has_more = any(self.purse.can_buy(trial) for shape in state.line.shapes for trial in shape.all_trials)
+        if state.decided or not has_more:
+            return doubt.is_decided(self.rules.error)
+        before = "undecided" if state.looked is None else state.looked.doubt.verdict
+        return doubt.is_decided(self.rules.error * share) and doubt.verdict in ("transfers", before)
 
-    def progress(self) -> Mapping[Shape, Progress]:
-        """Return shape -> its trials that ended, and the most that may follow."""
-        done = Counter(trial.shape for look in self.looks for trial in look.trials if trial.id in self._known)
-        arms = Counter(arm.shape for arm in arms_of(self.expansion))
-        most = arm_budget(self.expansion.spec) if self.looks[-1].trials else 0
-        return {shape: Progress(done[shape], max(0, number * most - done[shape])) for shape, number in arms.items()}
+    def _is_wanted(self, state: _State) -> bool:
+        """Return whether a verdict on the line is asked for: on the control, only where another one transfers."""
+        of_hp = [other for other in self.states if other.line.hp == state.line.hp and not other.line.is_control]
+        if not state.line.is_control or not of_hp:
+            return True
+        on_axis = [other.looked for other in of_hp if other.line.axis == state.line.axis]
+        return any(looked is not None and looked.transfers for looked in on_axis)
 
-    def why(self) -> str:
-        """Return the decisions up to the last `ask`, one line per decision, round by round."""
-        return "\n".join(text for look in self.looks for text in look.why)
+    def _next(self, state: _State, outcomes: Mapping[str, Outcome], *, whole: bool) -> Iterator[Trial]:
+        """Yield the next trials of a line, none if it needs no more."""
+        if state.decided or state.ended or not self._is_wanted(state):
+            return
+        line = state.line
+        if not state.opened:
+            state.opened = True
+            new = [trial for trial in first_line(line) if self.purse.buy(trial)]
+            if new:
+                yield from new
+                return
+        if not self._has_all_shapes(state):
+            if any(trial.id not in outcomes for trial in first_line(line) if trial.id in self.purse.asked):
+                return  # another line has asked for them in this round
+            if lowest(line.base, outcomes, self.purse) is None:
+                state.ended = "every value diverged at the base"
+                return
+            more = around_the_best(line, outcomes, self.purse)
+        else:
+            assert state.looked is not None, "every line with trials at all shapes was looked at"
+            # So many more FLOPs than it has that LOOKS looks are enough.
+            growth = max(GROWTH, math.exp(-math.log(state.first_share) / (LOOKS - 2)))
+            flops = line.flops if whole else (growth - 1) * state.looked.share * line.flops
+            more = more_trials(line, state.looked.doubt, outcomes, self.purse, flops)
+        new = list(more)
+        if not new:
+            all_asked = all(trial.id in self.purse.asked for shape in line.shapes for trial in shape.all_trials)
+            spent = f"the budget of {self.budget} trials per arm is spent"
+            state.ended = "every value is trained with every seed" if all_asked else spent
+        yield from new
+
+    def _has_all_shapes(self, state: _State) -> bool:
+        return all(self.purse.num_seeds(shape.all_trials) for shape in state.line.shapes)
+
+    def _why(self, state: _State, trials: Sequence[Trial]) -> str:
+        """Return what is known of a line and what its next trials are."""
+        named = {trial.id: shape.name for shape in state.line.shapes for trial in shape.all_trials}
+        counts = Counter(named[trial.id] for trial in trials)
+        asks = ", ".join(f"{number} at {name}" for name, number in counts.items())
+        if (looked := state.looked) is not None:
+            known = f"{looked.doubt.text}, this look may be wrong by {self.rules.error * looked.share:.2g}"
+        elif set(counts) == {state.line.base.name}:
+            known = "a line of values at the base"
+        else:
+            known = "all shapes, around the best value of the base"
+        return f"{state.line.name}: {known}: trains {asks}"
+
+    def _end_text(self, state: _State) -> str:
+        """Return what was found about a line, or what is missing."""
+        name, looked = state.line.name, state.looked
+        if not self._is_wanted(state):
+            return f"{name}: not needed, as nothing else transfers along {state.line.axis}"
+        if looked is None:
+            return f"{name}: undecided: {state.ended or 'its shapes were not trained'}"
+        spent = f"after {looked.share:.0%} of the FLOPs of its grid"
+        if looked.decided:
+            return f"{name}: {looked.doubt.verdict} ({looked.doubt.text}), {spent}"
+        finding = looked.doubt.finding
+        missing = "; ".join(addition.text for addition in finding.to_add) or "; ".join(finding.reasons)
+        ended = f", {state.ended}" if state.ended else ""
+        return f"{name}: undecided {spent}{ended}; to decide: {missing}"
 
 
-def _rounds(spec: SweepSpec) -> Counter[int]:
-    # Stacks are most if all rounds but one train a single trial of the arm, and largest if one round trains them all.
-    return Counter({1: MAX_ROUNDS - 1}) + Counter({arm_budget(spec): 1})
+def verdict_search(expansion: Expansion, stored: Stored) -> RoundSearch:
+    """Return the search that ends when the verdicts on the lines of the grid are decided."""
+    spec, rules = expansion.spec, rules_of(expansion.spec)
+    arms, budget = Counter(arm.shape for arm in arms_of(expansion)), arm_budget(expansion.spec)
+    rounds = VerdictRounds(
+        lines=lines_of_grid(expansion, rules.control),
+        budget=budget,
+        rules=rules,
+        hours=spec.search.settings(VerdictSettings).hours,
+        judged=judged_by(spec),
+        bounds={shape: number * budget for shape, number in arms.items()},
+    )
+    return RoundSearch(expansion, [rounds])
 
 
 def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
@@ -108,22 +273,18 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
     if (spec.search.budget is None) == (hours is None):
         got = "neither" if hours is None else "both"
         text = f"must have budget (trials per arm, seeds counted) or hours (of workers), got {got}"
-        yield ("search",) if hours is None else ("search", "hours"), f"{text}; give one of them"
+        yield ("search",) if hours is None else ("search", "hours"), text
     if len(spec.seeds) < MIN_SEEDS:
-        yield ("seeds",), f"must be at least {MIN_SEEDS} for a verdict, got {len(spec.seeds)}; give more"
+        yield ("seeds",), f"must be at least {MIN_SEEDS} for a verdict, got {len(spec.seeds)}"
     if spec.search.where == "base":
-        yield ("search", "at"), "must be all: a verdict compares shapes, got base; take it out"
+        yield ("search", "at"), "must be all: a verdict compares shapes, got base"
     least = max((len(values.numbers()) for values in spec.grid.values()), default=0) + LARGEST_FIRST
     budget = spec.search.budget
     if budget is not None and budget < min(least, grid_size(spec) * len(spec.seeds)):
         text = f"must buy the first line and what follows it: at least {least} trials per arm, got {budget}"
-        yield ("search", "budget"), f"{text}; raise it, or scan less"
+        yield ("search", "budget"), text
     yield from countable(spec, ("grid",))
     yield from on_log_scale(spec)
-
-
-def _error(spec: SweepSpec) -> float:
-    return spec.search.settings(VerdictSettings).error
 
 
 def _also_limited(spec: SweepSpec) -> str:
@@ -131,20 +292,17 @@ def _also_limited(spec: SweepSpec) -> str:
     return "" if hours is None else f"at most {hours:g} worker hours in all"
 
 
-def _make(expansion: Expansion, stored: Stored) -> VerdictSearch:
-    return VerdictSearch(expansion)
-
-
 VERDICT = SearchKind(
     name="verdict",
     settings=VerdictSettings,
     problems=_problems,
     size=grid_size,
-    rounds=_rounds,
+    # Stacks are most if all rounds but one train a single trial of the arm, and largest if one round trains them all.
+    rounds=lambda spec: Counter({1: MAX_ROUNDS - 1}) + Counter({arm_budget(spec): 1}),
     splits_seeds=True,
-    error=_error,
+    error=lambda spec: spec.search.settings(VerdictSettings).error,
     also_limited=_also_limited,
-    make=_make,
+    make=verdict_search,
     tunes="lines",
     replays=False,
 )

@@ -6,18 +6,23 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from hpxfer.model.cost import relative_cost
-from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome
+from hpxfer.search.stored import Searched
+from hpxfer.store.schema import shape_of_row
 from hpxfer.trial import Cell, Expansion, Trial
 from hpxfer.verdict.findings import Finding, Verdict
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss, LossGrid, SeedLosses, ShapeLosses
+from hpxfer.verdict.loss_grid import NATS, JudgedLoss, LossGrid, SeedLosses, ShapeLosses, loss_grids
 from hpxfer.verdict.rules import Rules
 from hpxfer.verdict.shape_names import is_control
 from hpxfer.verdict.thresholds import CONTROL
 from hpxfer.verdict.transfer import find
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MIN_SEEDS = 2  # at every shape: one seed shows no noise
 
@@ -45,6 +50,10 @@ class Doubt:
         """The chance of being wrong if the likelier verdict were said now: 0.5 at most."""
         return min(self.chance, 1.0 - self.chance)
 
+    @property
+    def text(self) -> str:
+        return f"it transfers with a chance of {self.chance:.4g}"
+
     def is_decided(self, error: float) -> bool:
         """Return whether the verdict is said, and wrong with no more than this chance."""
         return self.verdict != "undecided" and self.size <= error
@@ -54,14 +63,6 @@ def doubts(grids: Sequence[LossGrid], rules: Rules, judged: JudgedLoss = NATS) -
     """Return the doubt about each line, judged by these rules and by this loss."""
     own = [replace(grid, judged=judged) for grid in grids]
     return tuple(Doubt(finding=finding) for finding in find(own, rules))
-
-
-ArmKey = tuple[Parameterization | None, Shape]
-
-
-def arm_of(trial: Trial) -> ArmKey:
-    """Return the arm of a trial. Tables that agree at the base share one arm there."""
-    return trial.parameterization, trial.shape
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,12 +120,8 @@ class VerdictLine:
         """Return the losses of its trials among `asked`, whose outcomes are known."""
         rows = []
         for shape in self.shapes:
-            cells = tuple(
-                _cell(value, [trial for trial in trials if trial.id in asked], outcomes)
-                for value, trials in shape.trials.items()
-                if any(trial.id in asked for trial in trials)
-            )
-            if cells:
+            found = {value: [trial for trial in of if trial.id in asked] for value, of in shape.trials.items()}
+            if any(found.values()):
                 rows.append(
                     ShapeLosses(
                         axis=self.axis,
@@ -133,29 +130,24 @@ class VerdictLine:
                         shape=shape.name,
                         is_base=shape.is_base,
                         parameterization=self.parameterization,
-                        cells=cells,
+                        cells=tuple(_cell(value, trials, outcomes) for value, trials in found.items() if trials),
                     )
                 )
         return LossGrid(rows=tuple(rows))
 
 
 def _cell(value: float, trials: list[Trial], outcomes: Mapping[str, Outcome]) -> SeedLosses:
-    known = {trial.seed: loss for trial in trials if (loss := _loss(outcomes[trial.id])) is not None}
-    seeds = tuple(sorted(known))
+    """Return a cell as a verdict reads it: +inf where a trial diverged, nothing where it ended without a number."""
+    ended = {trial.seed: outcomes[trial.id] for trial in trials}
+    losses = {seed: math.inf if of.status == "diverged" else of.loss for seed, of in ended.items()}
+    known = {seed: loss for seed, loss in sorted(losses.items()) if loss is not None and not math.isnan(loss)}
     return SeedLosses(
         value=value,
-        seeds=seeds,
-        losses=tuple(known[seed] for seed in seeds),
-        num_missing=len(trials) - len(seeds),
+        seeds=tuple(known),
+        losses=tuple(known.values()),
+        num_missing=len(trials) - len(known),
         trials=tuple(sorted((trial.seed, trial.id) for trial in trials)),
     )
-
-
-def _loss(outcome: Outcome) -> float | None:
-    """Return the loss as a verdict reads it: +inf if the trial diverged, None if it ended without a number."""
-    if outcome.status == "diverged":
-        return math.inf
-    return None if outcome.loss is None or math.isnan(outcome.loss) else outcome.loss
 
 
 def lines_of_grid(expansion: Expansion, control: str | None = CONTROL) -> tuple[VerdictLine, ...]:
@@ -163,21 +155,19 @@ def lines_of_grid(expansion: Expansion, control: str | None = CONTROL) -> tuple[
     found: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in expansion.cells():
         found.setdefault((cell.line, cell.axis, cell.parameterization), []).append(cell)
-    lines = [_line(expansion, cells, control) for cells in found.values()]
+    lines = [
+        VerdictLine(
+            hp=hp,
+            axis=axis,
+            scale_name=cells[0].scale_name,
+            parameterization=parameterization,
+            shapes=tuple(sorted(_shapes(expansion, cells), key=lambda shape: shape.scale)),
+            control=control,
+        )
+        for (hp, axis, parameterization), cells in found.items()
+    ]
     hps, axes = list(expansion.spec.grid), [axis.name for axis in expansion.axes]
     return tuple(sorted(lines, key=lambda line: (hps.index(line.hp), axes.index(line.axis), line.is_control)))
-
-
-def _line(expansion: Expansion, cells: list[Cell], control: str | None) -> VerdictLine:
-    first = cells[0]
-    return VerdictLine(
-        hp=first.line,
-        axis=first.axis,
-        scale_name=first.scale_name,
-        parameterization=first.parameterization,
-        shapes=tuple(sorted(_shapes(expansion, cells), key=lambda shape: shape.scale)),
-        control=control,
-    )
 
 
 def _shapes(expansion: Expansion, cells: list[Cell]) -> Iterator[LineShape]:
@@ -185,18 +175,84 @@ def _shapes(expansion: Expansion, cells: list[Cell]) -> Iterator[LineShape]:
     for cell in cells:
         of_shape.setdefault(cell.trial.shape, []).append(cell)
     for shape, members in of_shape.items():
-        trials: dict[float, list[Trial]] = {}
+        trials: dict[float, tuple[Trial, ...]] = {}
         for cell in members:
-            trials.setdefault(cell.trial.hps.get(cell.line), []).append(cell.trial)
+            value = cell.trial.hps.get(cell.line)
+            trials[value] = (*trials.get(value, ()), cell.trial)
         yield LineShape(
             name=members[0].shape,
             scale=members[0].scale,
             is_base=shape == expansion.spec.base_shape,
             flops=relative_cost(shape, expansion.setting_at(shape)),
-            trials={value: tuple(trials[value]) for value in sorted(trials)},
+            trials=dict(sorted(trials.items())),
         )
 
 
 def all_flops(lines: Iterable[VerdictLine]) -> dict[str, float]:
     """Return trial id -> FLOPs of every trial of the lines. Lines share trials, each of which counts once."""
     return {trial.id: shape.flops for line in lines for shape in line.shapes for trial in shape.all_trials}
+
+
+# The doubt over a whole sweep: how sure each verdict was while its trials came in.
+
+PATH_LOOKS = 8  # at the trials of a sweep, at equal steps of FLOPs
+MOST_DOUBT = 0.5  # where nothing is known
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoubtLook:
+    """The doubt about one verdict at one look."""
+
+    axis: str
+    parameterization: str
+    share_of_grid_flops: float  # that was spent
+    doubt: float
+    verdict: Verdict | None = None  # at the last look; None while a shape has no trial
+
+
+def doubt_looks(results: Searched, line: pd.DataFrame, rules: Rules) -> tuple[DoubtLook, ...]:
+    """Return the looks at each verdict on the judged HP, path by path, in the order in which the trials ended.
+
+    `line` is what the results have of that HP.
+    """
+    spent = _spent(results, set(line["trial_id"]))
+    if line.empty or not spent:
+        return ()
+    lines = (each for each in lines_of_grid(results.expansion) if each.hp == results.spec.judged_hp)
+    grid, total = sum(all_flops(lines).values()), spent[-1][1]
+    paths = line.groupby(["axis", "parameterization"], sort=False)["shape"].agg(set)
+    shapes: dict[Any, set[str]] = dict(zip(paths.index, paths, strict=True))
+    found = []
+    for step in range(1, PATH_LOOKS + 1):
+        ended = {trial_id for trial_id, flops in spent if flops <= total * step / PATH_LOOKS * (1 + 1e-9)}
+        rows = line[line["trial_id"].isin(ended)]
+        grids = [
+            grid
+            for grid in (loss_grids(rows) if len(rows) else ())
+            if {row.shape for row in grid.rows} == shapes[grid.key] and any(row.is_base for row in grid.rows)
+        ]
+        found.append({doubt.finding.key: doubt for doubt in doubts(grids, rules)} if grids else {})
+    return tuple(
+        DoubtLook(
+            axis=key[0],
+            parameterization=key[1],
+            share_of_grid_flops=total * step / PATH_LOOKS / grid,
+            doubt=at[key].size if key in at else MOST_DOUBT,
+            verdict=found[-1][key].verdict if key in found[-1] else None,
+        )
+        for key in shapes
+        for step, at in enumerate(found, start=1)
+    )
+
+
+def _spent(results: Searched, wanted: set[str]) -> list[tuple[str, float]]:
+    """Return (trial id, FLOPs spent when it had ended) in the order in which the wanted trials ended."""
+    trials = results.trials[results.trials["trial_id"].isin(wanted) & (results.trials["status"] != "failed")]
+    out, total, known = [], 0.0, dict[Shape, float]()
+    for row in trials.sort_values(["finished_at", "trial_id"]).to_dict("records"):
+        shape = shape_of_row(row)
+        if shape not in known:
+            known[shape] = relative_cost(shape, results.expansion.setting_at(shape))
+        total += known[shape]
+        out.append((str(row["trial_id"]), total))
+    return out

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hpxfer.model.cost import relative_cost
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome
-from hpxfer.search.verdict_lines import MIN_SEEDS, ArmKey, Doubt, LineShape, VerdictLine, arm_of
+from hpxfer.search.verdict_lines import MIN_SEEDS, Doubt, LineShape, VerdictLine
 from hpxfer.trial import Trial
 from hpxfer.verdict.findings import ShapeFinding
 from hpxfer.verdict.thresholds import NUM_SE
@@ -39,30 +39,24 @@ def affordable(
     """
     if hours is None:
         return tuple(trials)
-    left = 3600 * hours - math.fsum(outcomes[trial.id].seconds or 0.0 for trial in earlier)
+    seconds = {trial.id: outcomes[trial.id].seconds for trial in earlier}
     costs = {trial.shape: relative_cost(trial.shape, trial.setting) for trial in (*trials, *earlier)}
-    measured = _medians(earlier, outcomes)
-    if not measured:
+    found: dict[Shape, list[float]] = {}
+    for trial in earlier:
+        if (known := seconds[trial.id]) is not None:
+            found.setdefault(trial.shape, []).append(known)
+    if not found:
         return tuple(trials)
+    measured = {shape: statistics.median(of_shape) for shape, of_shape in found.items()}
     largest = max(measured, key=costs.__getitem__)
-    rate = measured[largest] / costs[largest]
+    left = 3600 * hours - math.fsum(known or 0.0 for known in seconds.values())
     out = []
     for trial in trials:
-        left -= measured.get(trial.shape, rate * costs[trial.shape])
+        left -= measured.get(trial.shape, measured[largest] / costs[largest] * costs[trial.shape])
         if left < 0:
             break
         out.append(trial)
     return tuple(out)
-
-
-def _medians(trials: Sequence[Trial], outcomes: Mapping[str, Outcome]) -> dict[Shape, float]:
-    """Return shape -> the median seconds of its trials whose time was measured."""
-    found: dict[Shape, list[float]] = {}
-    for trial in trials:
-        seconds = outcomes[trial.id].seconds
-        if seconds is not None:
-            found.setdefault(trial.shape, []).append(seconds)
-    return {shape: statistics.median(of_shape) for shape, of_shape in found.items()}
 
 
 COARSE_OCTAVES = 1.0  # between the values of the first round, and around the best value of the second
@@ -79,24 +73,24 @@ class Purse:
 
     budget: int  # trials per arm
     asked: dict[str, Trial] = field(default_factory=dict)
-    of_arm: Counter[ArmKey] = field(default_factory=Counter)
+    of_arm: Counter[object] = field(default_factory=Counter)  # (parameterization, shape): tables share a base
 
     def can_buy(self, trial: Trial) -> bool:
         """Return whether a trial is a new one that the budget of its arm buys."""
-        return trial.id not in self.asked and self.of_arm[arm_of(trial)] < self.budget
+        return trial.id not in self.asked and self.of_arm[trial.parameterization, trial.shape] < self.budget
 
     def buy(self, trial: Trial) -> bool:
         """Ask for a trial if it can be bought. Return whether it was."""
         if not self.can_buy(trial):
             return False
         self.asked[trial.id] = trial
-        self.of_arm[arm_of(trial)] += 1
+        self.of_arm[trial.parameterization, trial.shape] += 1
         return True
 
     def give_back(self, trial: Trial) -> None:
         """Take back what was asked for a trial."""
         del self.asked[trial.id]
-        self.of_arm[arm_of(trial)] -= 1
+        self.of_arm[trial.parameterization, trial.shape] -= 1
 
     def num_seeds(self, trials: Sequence[Trial]) -> int:
         """Return how many of these trials were asked for."""
@@ -176,12 +170,13 @@ class _Known:
 
     @staticmethod
     def of(shape: LineShape, finding: ShapeFinding | None, best: float | None) -> _Known:
-        optimum = None if finding is None else finding.optimum
-        at = optimum.log2_value if optimum is not None else None
-        ends = (None, None) if optimum is None else (optimum.low_log2, optimum.high_log2)
-        if at is None or (optimum is not None and not optimum.bracketed):
-            at = math.log2(best) if best is not None else math.log2(next(iter(shape.trials)))
-        error = WIDEST if ends[0] is None or ends[1] is None else (ends[1] - ends[0]) / 4
+        at, error = math.log2(next(iter(shape.trials)) if best is None else best), WIDEST
+        if finding is not None:
+            found = finding.optimum
+            if found.log2_value is not None and found.bracketed:
+                at = found.log2_value
+            if found.low_log2 is not None and found.high_log2 is not None:
+                error = (found.high_log2 - found.low_log2) / 4
         return _Known(shape=shape, at=at, error=min(WIDEST, max(SUREST, error)))
 
     def near(self, purse: Purse) -> int:

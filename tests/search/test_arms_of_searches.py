@@ -181,14 +181,13 @@ def ladder(spec):
 
 
 def make(expansion, stored):
-    return search_each_arm(expansion, "ladder", lambda arm: ladder(expansion.spec), size(expansion.spec))
+    return search_each_arm(expansion, "ladder", lambda arm: ladder(expansion.spec))
 
 
 LADDER = register_search(
     SearchKind(
         name="ladder",
         settings=LadderSettings,
-        size=size,
         rounds=lambda spec: Counter({1: size(spec)}),
         make=make,
         tunes="lines",

@@ -15,9 +15,10 @@ from there import there
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
+from hpxfer.search.protocol import arms_of
 from hpxfer.search.random_search import random_points
-from hpxfer.search.rounds import ArmHistory, RoundSearch
-from hpxfer.search.staged_grid import heatmaps
+from hpxfer.search.rounds import History, RoundSearch
+from hpxfer.search.staged_grid import HeatmapCell, heatmap_cells
 from hpxfer.search.values import GridAround
 from hpxfer.spec import SweepSpec
 
@@ -29,7 +30,7 @@ def staged(landscape: Landscape, options: str = TWO) -> Ran:
     return run(expansion_of(LR, search=f"{{kind: staged-grid, {options}}}"), landscape, at_once=16)
 
 
-def played(ran: Ran) -> ArmHistory:
+def played(ran: Ran) -> History:
     assert isinstance(ran.search, RoundSearch)
     return ran.search.play(ran.outcomes)[0]
 
@@ -148,23 +149,24 @@ THREE = "multipliers: [init_scale, router.lr_mult, attn_q.lr_mult], fine: {point
 
 def test_heatmaps_show_each_pair_of_each_stage() -> None:
     ran = run(expansion_of(LR, search=f"{{kind: staged-grid, {THREE}}}"), interacting)
-    found_maps = list(heatmaps(played(ran)))
-    assert [(heatmap.stage, heatmap.x, heatmap.y) for heatmap in found_maps][3:] == [
+    cells: dict[tuple[str, str, str], list[HeatmapCell]] = {}
+    for cell in heatmap_cells(arms_of(ran.search.expansion)[0], played(ran)):  # type: ignore[attr-defined]
+        cells.setdefault((cell.stage, cell.x, cell.y), []).append(cell)
+    assert list(cells)[3:] == [
         ("fine", "init_scale", "router.lr_mult"),
         ("fine", "init_scale", "attn_q.lr_mult"),
         ("fine", "router.lr_mult", "attn_q.lr_mult"),
     ]
     best = found(ran)
-    for heatmap in found_maps[3:]:
-        x, y = heatmap.best
-        assert (heatmap.x_values[x], heatmap.y_values[y]) == (best.get(heatmap.x), best.get(heatmap.y))
-        assert heatmap.lowest[y][x] == heatmap.through_best[y][x] == min(map(min, heatmap.lowest))
-        assert all(
-            low <= slice_
-            for row, of in zip(heatmap.lowest, heatmap.through_best, strict=True)
-            for low, slice_ in zip(row, of, strict=True)
-        )
-        assert heatmap.at_center[heatmap.in_plane[1]][heatmap.in_plane[0]] == min(map(min, heatmap.at_center))
+    for (stage, x, y), heatmap in cells.items():
+        (at_best,) = [cell for cell in heatmap if cell.is_best]
+        (alone,) = [cell for cell in heatmap if cell.is_best_at_center]
+        if stage == "fine":
+            assert (at_best.x_value, at_best.y_value) == (best.get(x), best.get(y))
+        lowest = min(there(cell.lowest_nats) for cell in heatmap)
+        assert at_best.lowest_nats == at_best.through_best_nats == lowest
+        assert all(there(cell.lowest_nats) <= there(cell.through_best_nats) for cell in heatmap)
+        assert alone.at_center_nats == min(there(cell.at_center_nats) for cell in heatmap)
 
 
 BOX = ("[0.01]", "{log2: [-9, -4]}\n  init_scale: [0.5, 8]\n  router.lr_mult: [0.25]")

@@ -12,12 +12,10 @@ from there import there
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
-from hpxfer.search.coordinate import Asked, coordinate_entries, coordinate_search, decide, decisions_of
-from hpxfer.search.kinds import no_trials
-from hpxfer.search.refine import Bracket, MeasuredLine, bracket_of
+from hpxfer.search.coordinate import Decision, coordinate_entries
+from hpxfer.search.refine import Bracket, bracket_of
 from hpxfer.search.rounds import RoundSearch
 from hpxfer.spec.budget import arm_budget
-from hpxfer.trial import base_hps
 from hpxfer.verdict.loss_grid import NATS
 
 
@@ -165,18 +163,13 @@ def test_what_it_tries_has_the_ids_of_a_grid() -> None:
 
 
 def test_the_bracket_reaches_to_what_is_surely_worse() -> None:
-    line = MeasuredLine(
-        hp="lr",
-        start=base_hps(expansion_of(LR).spec),
-        given=(1.0, 2.0),
-        losses=(
-            (-3.0, (1.5, 1.6)),
-            (-2.0, (1.0, 1.3)),  # no worse than the noise
-            (-1.0, (1.1, 1.1)),
-            (0.0, (1.4, 1.5)),
-            (1.0, (math.inf, 1.0)),
-        ),
-    )
+    line = {
+        -3.0: (1.5, 1.6),
+        -2.0: (1.0, 1.3),  # no worse than the noise
+        -1.0: (1.1, 1.1),
+        0.0: (1.4, 1.5),
+        1.0: (math.inf, 1.0),
+    }
     assert bracket_of(line) == Bracket(at=-1.0, low=-3.0, high=0.0, high_diverged=False)
 
 
@@ -205,7 +198,7 @@ def tuned(landscape: Landscape, options: str = ORDER, seeds: int = 3) -> Ran:
 
 def kept(ran: Ran) -> HPs:
     assert isinstance(ran.search, RoundSearch)
-    (played,) = ran.search.play(ran.outcomes)
+    ((_, played),) = ran.search.arms(ran.outcomes)
     return there(there(played.end).best)
 
 
@@ -249,20 +242,18 @@ def test_luck_is_rarely_kept_whatever_its_size() -> None:
 def test_a_gain_far_above_the_noise_is_kept(true: float, seeds: int) -> None:
     old = tuple(2.0 + 0.001 * seed for seed in range(seeds))
     new = [tuple(loss - true + 1e-4 * (at % 2) for at, loss in enumerate(old)), old]
-    asked = Asked(entry="router.lr_mult", number=1, ratios=(0.5, 2.0))
-    points = tuple(HPs(lr=0.1).with_value("router.lr_mult", ratio) for ratio in (1.0, 0.5, 2.0))
-    assert decide(asked, points, [old, *new], noise=2.0).kept == 0
-    assert decide(asked, points, [new[0], old, old], noise=2.0).kept is None
+    asked = Decision(entry="router.lr_mult", ratios=(0.5, 2.0))
+    assert asked.decided([old, *new], 2.0).kept == 0
+    assert asked.decided([new[0], old, old], 2.0).kept is None
 
 
 def test_divergence_never_wins_and_loses_to_anything() -> None:
-    asked = Asked(entry="router.lr_mult", number=1, ratios=(0.5, 2.0))
-    points = tuple(HPs(lr=0.1).with_value("router.lr_mult", ratio) for ratio in (1.0, 0.5, 2.0))
+    asked = Decision(entry="router.lr_mult", ratios=(0.5, 2.0))
     lost, fine = (math.inf, 1.0), (9.0, 9.0)
-    assert decide(asked, points, [fine, lost, lost], noise=2.0).kept is None
-    assert decide(asked, points, [lost, lost, fine], noise=2.0).kept == 1
-    assert decide(asked, points, [lost, lost, lost], noise=2.0).kept is None
-    assert "everything diverged" in decide(asked, points, [lost, lost, lost], noise=2.0).text(NATS)
+    assert asked.decided([fine, lost, lost], 2.0).kept is None
+    assert asked.decided([lost, lost, fine], 2.0).kept == 1
+    assert asked.decided([lost, lost, lost], 2.0).kept is None
+    assert "everything diverged" in asked.decided([lost, lost, lost], 2.0).text(NATS)
 
 
 def test_another_pass_goes_on_from_the_last_and_stops_when_nothing_changes() -> None:
@@ -308,8 +299,8 @@ def test_if_no_lr_finishes_nothing_is_tuned() -> None:
 
 def test_by_default_it_tunes_every_role_of_the_base() -> None:
     spec = expansion_of(LR, search="coordinate").spec
-    entries = coordinate_entries(spec)
-    assert entries[:2] == ("embedding.lr_mult", "embedding.init_mult")
+    entries = [asked.entry for asked in coordinate_entries(spec)]
+    assert entries[:2] == ["embedding.lr_mult", "embedding.init_mult"]
     assert {"router.lr_mult", "expert_out.init_mult", "norm.lr_mult"} <= set(entries)
     # Tied embeddings have no readout; a gain starts at one; the balancing rule moves the router's bias.
     assert not {"readout.lr_mult", "norm.init_mult", "router_bias.lr_mult"} & set(entries)
@@ -317,8 +308,10 @@ def test_by_default_it_tunes_every_role_of_the_base() -> None:
 
 def test_its_steps_tell_what_was_kept_and_why() -> None:
     ran = tuned(Landscape(optima=PLANTED, noise=0.003))
-    search = coordinate_search(ran.search.expansion, no_trials)  # type: ignore[attr-defined]
-    steps = list(decisions_of(search.play(ran.outcomes)[0], search.expansion.spec))
+    assert isinstance(ran.search, RoundSearch)
+    ((_, history),) = ran.search.arms(ran.outcomes)
+    rounds = [ended for ended in history.rounds if isinstance(ended.round.about, Decision)]
+    steps = [ended.round.about.decided(ended.losses, 2.0) for ended in rounds]
     assert [step.entry for step in steps] == ["attn_q.lr_mult + attn_k.lr_mult", "router.lr_mult", "attn_v.init_mult"]
     assert [step.kept is not None for step in steps] == [True, True, False]
     assert steps[1].gains[steps[1].best or 0].mean == pytest.approx(0.2, abs=0.01), "4 x 0.05 of the parabola"

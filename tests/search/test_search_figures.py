@@ -14,14 +14,14 @@ from searched import searched
 from there import there
 
 from hpxfer.analysis import Analysis, analyze
-from hpxfer.analysis.statistics.search_best import search_progress
-from hpxfer.analysis.statistics.surface import PairOptimum
+from hpxfer.analysis.statistics.searches import PairOptimum
 from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.pairs import pairs_info
 from hpxfer.recipe.from_sweep import recipe_of
 from hpxfer.report.write import write_report
 from hpxfer.results import Results
 from hpxfer.search import Outcome
+from hpxfer.search.points import arm_points
 from hpxfer.spec.recipe_file import doubts
 from hpxfer.trial import Expansion, Trial
 
@@ -95,15 +95,15 @@ def test_a_search_that_has_only_begun_is_told_as_far_as_it_is(told, kind: str) -
 
 def test_the_best_so_far_never_rises_and_is_the_lowest_of_what_ended(told) -> None:  # type: ignore[no-untyped-def]
     results, _, figures = told("random")
-    for arm in search_progress(results):
+    for arm in arm_points(results):
         assert [point.num_trials for point in arm.points] == [2 * k for k in range(1, 13)]
         means = [point.mean for point in arm.points]
-        best = [math.inf if point is None else point.mean for point in arm.best_so_far]
+        best = [point.lowest for point in arm.points]
         assert best == [min(means[: k + 1]) for k in range(len(means))]
     drawn = figures["search-best"]
     assert len(drawn.csv.splitlines()) == 1 + 36
     lines = [line for axes in drawn.figure.axes for line in axes.get_lines() if line.get_markersize() == 5]
-    points = [point for arm in search_progress(results) for point in arm.points]
+    points = [point for arm in arm_points(results) for point in arm.points]
     assert len(lines) == sum(not math.isfinite(point.mean) for point in points)  # a cross each
 
 
@@ -117,14 +117,14 @@ def test_arms_of_a_shape_are_compared_over_as_many_trials(told) -> None:  # type
     }
     assert set(by_arm) == {("w32", "completep-moe = sp"), ("w64", "completep-moe"), ("w64", "sp")}
     for best_of_arm in by_arm.values():
-        lowest = min(p.mean for arm in search_progress(results) for p in arm.points if arm.shape == best_of_arm.shape)
+        lowest = min(p.mean for arm in arm_points(results) for p in arm.points if arm.shape == best_of_arm.shape)
         assert there(best_of_arm.best_nats) - (best_of_arm.behind_nats or 0.0) == pytest.approx(lowest)
     assert sorted(best_of_arm.behind_nats == 0.0 for best_of_arm in by_arm.values()) == [False, True, True]
 
 
 def test_arms_of_unequal_length_are_cut_to_the_shorter(tmp_path: Path) -> None:
     results = searched(KINDS["random"], LAND, tmp_path, at_once=1, most=60)
-    arms = {arm.parameterization: arm for arm in search_progress(results) if not arm.is_base}
+    arms = {arm.parameterization: arm for arm in arm_points(results) if not arm.is_base}
     assert arms["completep-moe"].num_trials != arms["sp"].num_trials
     shorter = min(arm.num_trials for arm in arms.values())
     for best_of_arm in analyze(results).found("search_best"):

@@ -14,9 +14,10 @@ from landscape import LR, Landscape, bound_of, expansion_of, run, search_of
 from laws import examples
 
 from hpxfer.search import Outcome
-from hpxfer.search.grid import GRID, GridSearch
+from hpxfer.search.grid import GRID, WholeGrid
 from hpxfer.search.kinds import SEARCHES, SearchKind, Stored
 from hpxfer.search.protocol import arms_of
+from hpxfer.search.rounds import RoundSearch
 from hpxfer.spec.budget import arm_budget
 from hpxfer.testing.searches import SWEEP, SearchSuite, expanded, run_search
 from hpxfer.trial import Expansion, Trial
@@ -181,12 +182,12 @@ class TestShipped(SearchSuite):
         return SHIPPED[name]
 
 
-class Broken(GridSearch):
+class Broken(RoundSearch):
     """A grid that breaks a rule."""
 
     def __init__(self, expansion: Expansion, rule: str) -> None:
-        super().__init__(expansion)
-        self.rule = rule
+        super().__init__(expansion, [WholeGrid(expansion)])
+        self.rule, self.trials = rule, tuple(expansion.trials())
         self.lucky = set(random.sample([trial.id for trial in self.trials], len(self.trials) // 2))
 
     def ask(self, outcomes: Mapping[str, Outcome], running: Collection[str]) -> Sequence[Trial]:
@@ -221,7 +222,7 @@ def hold(kind: SearchKind, test: str) -> None:
     ],
 )
 def test_a_broken_twin_fails(rule: str, test: str) -> None:
-    def make(expansion: Expansion, stored: Stored) -> GridSearch:
+    def make(expansion: Expansion, stored: Stored) -> RoundSearch:
         return Broken(expansion, rule)
 
     kind = replace(GRID, name="broken", make=make)

@@ -20,7 +20,7 @@ from hpxfer.recipe import recipe_of
 from hpxfer.results import Results, load_results
 from hpxfer.search import Outcome, make_search
 from hpxfer.search.export import FILE, TRIALS, StudyExport
-from hpxfer.search.replay import replayed
+from hpxfer.search.stored import replayed
 from hpxfer.store import Store
 from hpxfer.trial import Expansion, Trial
 from hpxfer.trial.result import TrialResult
@@ -224,7 +224,7 @@ def test_a_search_that_has_not_ended_tunes_nothing(tmp_path: Path) -> None:
 
 def test_a_replay_of_the_results_tells_the_search_as_it_was(made: Make) -> None:
     results, ran = made("staged grid")
-    lines = [line for history in replayed(results) for line in history.lines()]
+    lines = [line for _, history in replayed(results) for line in history.lines]
     assert "\n".join(lines) == ran.search.why()
     assert replayed(made("grid at the base")[0]) == ()
 

@@ -13,10 +13,10 @@ from landscape import LR, Landscape, Ran, expansion_of, run
 from laws import examples
 
 from hpxfer.search import Outcome
-from hpxfer.search.verdict import VerdictSearch
+from hpxfer.search.rounds import RoundSearch
+from hpxfer.search.verdict import LOOKS, MAX_ROUNDS, VerdictRounds
 from hpxfer.search.verdict_lines import Doubt, all_flops, doubts, lines_of_grid
 from hpxfer.search.verdict_plan import Purse, more_trials
-from hpxfer.search.verdict_rounds import LOOKS, MAX_ROUNDS
 from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.budget import budget_text
@@ -52,9 +52,14 @@ def drifted() -> Ran:
 
 def verdicts(ran: Ran) -> dict[str, str]:
     """Return parameterization -> what the search says of it at its end."""
-    search = ran.search
-    assert isinstance(search, VerdictSearch)
-    return {one.line.parameterization: one.doubt.verdict for one in search.looks[-1].lines if one.decided}
+    return {one.line.parameterization: one.doubt.verdict for one in rounds_of(ran).looks[-1].lines if one.decided}
+
+
+def rounds_of(ran: Ran) -> VerdictRounds:
+    assert isinstance(ran.search, RoundSearch)
+    (rounds,) = ran.search.strategies
+    assert isinstance(rounds, VerdictRounds)
+    return rounds
 
 
 def share(ran: Ran, expansion: Expansion) -> float:
@@ -108,8 +113,7 @@ def test_a_small_budget_ends_it_and_a_larger_one_goes_on() -> None:
     assert "the budget of 10 trials per arm is spent" in first.search.why()
     second = run(large, land, known=first.outcomes)
     assert not first.outcomes.keys() & second.trials.keys()
-    assert isinstance(second.search, VerdictSearch)
-    assert max(second.search.rounds.purse.of_arm.values()) == 14
+    assert max(rounds_of(second).purse.of_arm.values()) == 14
     assert len(second.trials) < 20
 
 
@@ -130,9 +134,7 @@ def test_worker_hours_end_it() -> None:
 
 
 def test_an_early_look_must_be_surer_than_a_late_one() -> None:
-    search = stayed().search
-    assert isinstance(search, VerdictSearch)
-    (doubt, *_) = [one.doubt for one in search.looks[-1].lines]
+    (doubt, *_) = [one.doubt for one in rounds_of(stayed()).looks[-1].lines]
     unsure = Doubt(finding=replace(doubt.finding, transfer_chance=0.99))
     assert unsure.verdict == "transfers"
     assert unsure.is_decided(0.02)
@@ -151,8 +153,7 @@ def test_one_seed_at_a_shape_decides_nothing() -> None:
 
 def test_a_drift_is_said_when_two_looks_in_a_row_find_it() -> None:
     ran = drifted()
-    assert isinstance(ran.search, VerdictSearch)
-    found = [(one.doubt.verdict, one.decided) for look in ran.search.looks for one in look.lines]
+    found = [(one.doubt.verdict, one.decided) for look in rounds_of(ran).looks for one in look.lines]
     assert found == [("drifts", False), ("drifts", True)]
 
 
@@ -188,8 +189,7 @@ def test_a_loss_not_known_to_the_limit_gets_seeds_there(error: float, num_seeds:
 def test_rounds_and_looks_are_few(optimum: float, noise: float, drift: float, budget: int) -> None:
     expansion = verdict_expansion(f"{{kind: verdict, budget: {budget}}}")
     ran = run(expansion, Landscape(optima={"lr": optimum}, noise=noise, drift=drift))
-    assert isinstance(ran.search, VerdictSearch)
-    looks = ran.search.looks
+    looks = rounds_of(ran).looks
     assert len(looks) <= MAX_ROUNDS + 1
     asked_in = Counter(
         label

@@ -24,8 +24,9 @@ from verdict_cost_cases import PUBLISHED, published_cases, world_case
 from verdict_cost_measure import RULES, Cost, Point, cost_of, mean_paths, row_of, three_paths
 from world_list import SIX, WORLDS, random_worlds
 
-from hpxfer.figures.doubt import DoubtPath, doubt_info, draw_doubt
+from hpxfer.figures.searches import doubt_info, draw_doubt
 from hpxfer.figures.style import write_svg
+from hpxfer.search.verdict_lines import DoubtLook
 
 RANDOM = "worlds drawn at random"
 SHARES = tuple(round(0.05 * step, 2) for step in range(1, 21))
@@ -96,14 +97,16 @@ def draw_paths(costs: Sequence[Cost], path: Path) -> None:
     """Draw the mean doubt against FLOPs of grid, refine and verdict."""
     found = [cost.paths for cost in costs if cost.paths]
     panel = f"mean over {len(found)} planted sweeps of 6 values and 3 seeds"
-    paths = [
-        DoubtPath(panel=panel, name=name, points=mean_paths([paths[name] for paths in found], SHARES))
-        for name in found[0]
+    paths = {name: mean_paths([paths[name] for paths in found], SHARES) for name in found[0]}
+    looks = [
+        DoubtLook(axis=panel, parameterization=name, share_of_grid_flops=share, doubt=doubt)
+        for name, found_path in paths.items()
+        for share, doubt in found_path
     ]
-    info = doubt_info(paths, RULES.error)
+    info = doubt_info(looks, RULES.error)
     if isinstance(info, str):
         raise SystemExit(info)
-    reached = [f"{one.name} {_reached(one.points)}" for one in paths]
+    reached = [f"{name} {_reached(path)}" for name, path in paths.items()]
     title = f"FLOPs until the mean doubt is {RULES.error:g}: {', '.join(reached)}"
     with path.open("wb") as file:
         write_svg(draw_doubt(replace(info, title=title)), "verdict cost", file)

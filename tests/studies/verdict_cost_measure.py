@@ -18,11 +18,11 @@ from planted_sweeps import row_of as shape_row
 from verdict_cost_cases import Arm, Case, planted_flops
 
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.protocol import Outcome
-from hpxfer.search.refine import MeasuredLine, RefineSettings, refine
+from hpxfer.search.refine import Line, RefineSettings, refine
+from hpxfer.search.rounds import History
 from hpxfer.search.values import exponent_of
+from hpxfer.search.verdict import Look, VerdictRounds
 from hpxfer.search.verdict_lines import all_flops, doubts
-from hpxfer.search.verdict_rounds import Look, Rounds
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.rules import Rules
@@ -62,17 +62,9 @@ class Cost:
 
 def play(case: Case, rules: Rules = RULES) -> list[Look]:
     """Return the looks of a search that may train the whole grid."""
-    rounds = Rounds(case.lines, budget=len(all_flops(case.lines)), rules=rules)
-    played = rounds.play()
-    looks = [next(played)]
-    known: dict[str, Outcome] = {}
-    while looks[-1].trials:
-        known.update((trial.id, case.outcomes[trial.id]) for trial in looks[-1].trials)
-        try:
-            looks.append(played.send(known))
-        except StopIteration as stop:
-            looks.append(stop.value)
-    return looks
+    rounds = VerdictRounds(lines=case.lines, budget=len(all_flops(case.lines)), rules=rules)
+    History(strategy=rounds).advance(case.outcomes, None)
+    return rounds.looks
 
 
 def cost_of(case: Case, rules: Rules = RULES) -> Cost:
@@ -158,13 +150,11 @@ def grid_order(world: World, arms: int) -> Iterator[Done]:
 
 def refine_order(world: World, arms: Sequence[Arm]) -> Iterator[Done]:
     """Yield the trials of a refine search with its default settings."""
-    settings = RefineSettings()
     start, given = HPs(lr=2.0 ** world.x[0]), tuple(2.0**x for x in world.x)
     best: float | None = None
     lines = [(arm, shape) for shape in range(world.num_shapes) for arm in range(len(arms) if shape else 1)]
     for arm, shape in lines:
-        line = MeasuredLine(hp="lr", start=start, given=given)
-        played = refine(line, settings.until_octaves, settings.max_octaves)
+        played = refine(Line(hp="lr", start=start, given=given, known={}), RefineSettings())
         asked = next(played)
         while True:
             exponents = [exponent_of(point.lr) for point in asked.points]

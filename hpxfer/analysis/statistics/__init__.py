@@ -16,9 +16,9 @@ __all__ = ["STATISTICS", "Inputs", "Statistic", "register_statistic"]
 STATISTICS: Registry[Statistic] = Registry(
     "statistic",
     {
-        "search_best": "hpxfer.analysis.statistics.search_best:SEARCH_BEST",
-        "search_steps": "hpxfer.analysis.statistics.search_best:SEARCH_STEPS",
-        "pair_optima": "hpxfer.analysis.statistics.surface:PAIR_OPTIMA",
+        "search_best": "hpxfer.analysis.statistics.searches:SEARCH_BEST",
+        "search_steps": "hpxfer.analysis.statistics.searches:SEARCH_STEPS",
+        "pair_optima": "hpxfer.analysis.statistics.searches:PAIR_OPTIMA",
         "bases": "hpxfer.analysis.statistics.base_choice:BASES",
         "joint": "hpxfer.analysis.statistics.joint_drift:JOINT",
         "surfaces": "hpxfer.analysis.statistics.surface:SURFACES",

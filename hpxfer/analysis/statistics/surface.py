@@ -1,4 +1,4 @@
-"""Two HPs at once: the optimum of a quadratic surface in both logs, and of a staged grid against each pair alone."""
+"""Two HPs at once: the optimum of a quadratic surface in both logs."""
 
 from __future__ import annotations
 
@@ -14,78 +14,14 @@ import pandas as pd
 from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.search_best import progress_of
+from hpxfer.analysis.statistics.searches import points_of
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.replay import replayed
-from hpxfer.search.staged_grid import Heatmap, heatmaps
-from hpxfer.search.tuned import tunes_points
+from hpxfer.search.points import tunes_points
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.trial import PRODUCT, base_hps
 from hpxfer.verdict.loss_grid import Bools, Floats
 from hpxfer.verdict.thresholds import CONFIDENCE, LOCAL_OCTAVES
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairOptimum:
-    """Two dimensions of one stage of one arm."""
-
-    parameterization: str
-    shape: str
-    stage: str  # broad | fine
-    first: str
-    second: str
-    best_first: float  # of the whole stage
-    best_second: float
-    alone_first: float  # of the pair, all other dimensions at the center of the grid
-    alone_second: float
-    differ: bool
-    alone_nats: float | None  # the loss there, in the plane through the center; None if the whole plane diverged
-    cost_nats: (
-        float | None
-    )  # what is lost if the other dimensions are tuned after the pair; None if the whole plane diverged
-
-
-def pair_optima(inputs: Inputs) -> tuple[PairOptimum, ...]:
-    """Return every pair of every stage, arm by arm; () for another search."""
-    if kind_of(inputs.results.spec).shows != "heatmaps":
-        return ()
-    return tuple(_optimum(pair) for played in replayed(inputs.results) for pair in heatmaps(played))
-
-
-def _optimum(pair: Heatmap) -> PairOptimum:
-    (x, y), (alone_x, alone_y) = pair.best, pair.in_plane
-    alone_nats = pair.at_center[alone_y][alone_x]
-    return PairOptimum(
-        parameterization=" = ".join(pair.labels),
-        shape=pair.shape,
-        stage=pair.stage,
-        first=pair.x,
-        second=pair.y,
-        best_first=pair.x_values[x],
-        best_second=pair.y_values[y],
-        alone_first=pair.x_values[alone_x],
-        alone_second=pair.y_values[alone_y],
-        differ=pair.best != pair.in_plane,
-        alone_nats=_finite(alone_nats),
-        cost_nats=_finite(pair.cost_nats) if math.isfinite(alone_nats) else None,
-    )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-PAIR_OPTIMA = Statistic(
-    name="pair_optima",
-    title="A pair tuned by itself against all dimensions together",
-    note="best: the values of the stage's best point. alone: the best values with all other dimensions at the center "
-    "of the grid, where the stage before ended. cost: what is lost if the other dimensions are tuned after the pair. A "
-    "cost within the noise of seeds says nothing.",
-    compute=pair_optima,
-)
-
 
 COEFFICIENTS = 6
 
@@ -280,8 +216,8 @@ def _held(inputs: Inputs) -> dict[str, HPs]:
     """
     out = {label: base_hps(part.spec) for label, (part, _) in inputs.results.expansion.arms.items()}
     if tunes_points(inputs.results.spec):
-        for arm in inputs.once(progress_of):
-            if (best := arm.best(arm.num_trials)) is not None:
+        for arm in inputs.once(points_of):
+            if (best := arm.best()) is not None:
                 out |= dict.fromkeys(arm.labels, best.hps)
     return out
 

@@ -18,7 +18,7 @@ from hpxfer.limit.network import Regime
 from hpxfer.model.mlp.layout import outputs_of, parameters
 from hpxfer.results import Results
 from hpxfer.scaling.shape import Shape
-from hpxfer.search.cells import cells_of
+from hpxfer.search.stored import cells_of
 from hpxfer.spec.model_section import LEARNED
 from hpxfer.train.schedules import lr_factor
 from hpxfer.trial import Setting, Trial
