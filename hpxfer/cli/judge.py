@@ -16,8 +16,8 @@ def judge(
         str,
         Argument(
             metavar="TABLE",
-            help="A CSV or Parquet file with one row per run, or wandb:ENTITY/PROJECT, mlflow:URI#EXPERIMENT, "
-            "tensorboard:LOGDIR.",
+            help="A CSV, TSV, Parquet or JSON lines file with one row per run, or wandb:ENTITY/PROJECT, "
+            "mlflow:URI#EXPERIMENT, tensorboard:LOGDIR.",
         ),
     ],
     mapped: Annotated[
@@ -93,8 +93,8 @@ def judge(
       hpxfer judge mlflow:sqlite:///mlflow.db#moe --map scale=width --metric val_loss
       hpxfer judge tensorboard:logs --pattern 'w(?P<width>[0-9]+)_lr(?P<lr>[^_]+)_s(?P<seed>[0-9]+)'
     """
-    from hpxfer.outside.imports.tabulate import Choices
     from hpxfer.outside.judging import judge as judge_table
+    from hpxfer.outside.trackers.table import Choices
 
     found = judge_table(
         table,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -13,6 +13,31 @@ from hpxfer.errors import cut, shown
 
 MOST_CHARACTERS = 80  # of a name: figures and file names show it
 LARGEST = 1e30  # of a number: squares of larger ones overflow
+# What a number must be, in words -> whether a number is that.
+SIZE, VALUE = f"a number from {1 / LARGEST:g} to {LARGEST:g}", f"0 or a number from {1 / LARGEST:g} to {LARGEST:g}"
+WHOLE, EXPONENT = "a whole number", "an exponent"
+LOSS = f"a number from -{LARGEST:g} to {LARGEST:g}, or inf or nan of a run that diverged"
+RULES: dict[str, Callable[[float], bool]] = {
+    SIZE: lambda number: 1 / LARGEST <= number <= LARGEST,
+    VALUE: lambda number: number == 0 or 1 / LARGEST <= number <= LARGEST,
+    WHOLE: lambda number: number.is_integer() and abs(number) < 2**53,
+    EXPONENT: lambda number: abs(number) <= LARGEST,
+    LOSS: lambda number: number == math.inf or abs(number) <= LARGEST,
+}
+STATUSES = ("finished", "diverged", "failed", "running")
+# How trackers, searches and schedulers of clusters say that a run ended -> the status. Optuna's FAIL is no state of
+# its own: it also says so of a loss that is NaN.
+STATES = {
+    **dict.fromkeys(("finished", "complete", "completed", "success", "succeeded", "done", "terminated"), "finished"),
+    **dict.fromkeys(("diverged", "nan"), "diverged"),
+    **dict.fromkeys(("failed", "crashed", "killed", "error", "cancelled", "canceled", "timeout"), "failed"),
+    **dict.fromkeys(("out_of_memory", "node_fail"), "failed"),
+    **dict.fromkeys(("running", "pruned", "stopped", "paused", "preempted", "preempting"), "running"),
+    **dict.fromkeys(("waiting", "pending", "queued", "scheduled"), "running"),
+    "fail": "fail",
+}
+_FLAGS = {**dict.fromkeys(("true", "yes", "1", "1.0"), True), **dict.fromkeys(("false", "no", "0", "0.0"), False)}
+_NOTHING = ("none", "null", "na", "n/a", "#n/a", "<na>")  # what programs write for a loss that is not there
 _POWER = re.compile(r"(\d+\.?\d*)\s*(?:\^|\*\*)\s*\(?\s*([-+]?\d+\.?\d*)\s*\)?")  # 2^-9, 2**-9, 10^(-3)
 _FRACTION = re.compile(r"(\d+\.?\d*)\s*/\s*(\d+\.?\d*)")
 _COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
@@ -20,7 +45,6 @@ _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+")
 # The name of a column of exponents: log2_lr, log10(lr), lr_log2.
 _LOG_FIRST = re.compile(r"(.*[./])?log_?(2|10)[\s_(\[-]*([^\W\d].*?)[)\]]?", re.IGNORECASE)
 _LOG_LAST = re.compile(r"(.+?)[\s_(\[-]+log_?(2|10)[)\]]?", re.IGNORECASE)
-_TRUE, _FALSE = ("true", "yes", "1", "1.0"), ("false", "no", "0", "0.0")
 
 
 class Bad(ValueError):
@@ -42,6 +66,11 @@ def is_empty(cell: object) -> bool:
         return type(cell).__name__ == "NAType"
 
 
+def is_lost(cell: object) -> bool:
+    """Return whether the cell of a loss holds none."""
+    return is_empty(cell) or (isinstance(cell, str) and cell.strip().lower() in _NOTHING)
+
+
 def text(cell: Any) -> str:
     """Return the name that a cell holds; a number is spelled as Python spells it."""
     if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
@@ -54,33 +83,49 @@ def text(cell: Any) -> str:
     return name
 
 
-def number(cell: Any, rule: str = "a number") -> float:
-    """Return the number that a cell holds, infinite ones included."""
-    if is_empty(cell) or isinstance(cell, bool) or type(cell).__name__ == "bool":
+def number(cell: Any, rule: str) -> float:
+    """Return the number that a cell holds, by one of `RULES`: 0.001, 1e-3, 2^-9, 2**-9 or 1/512.
+
+    Of a loss, +inf says that the run diverged, and so does the text nan, which no empty cell is written as.
+    """
+    try:
+        value = _number(cell)
+    except (ValueError, ArithmeticError):  # such as 0^-1
+        raise Bad(rule, cell) from None
+    if math.isnan(value) and rule == LOSS and isinstance(cell, str):
+        return math.inf
+    if not RULES[rule](value):
         raise Bad(rule, cell)
+    return value
+
+
+def _number(cell: Any) -> float:
+    if is_empty(cell) or "bool" in type(cell).__name__ or not isinstance(cell, str | numbers.Real | Decimal):
+        raise ValueError
     if isinstance(cell, str):
         if "_" in cell or not cell.isascii():  # which Python's own float would read
-            raise Bad(rule, cell)
-        if (value := power(cell)) is not None:
-            return value
-    elif not isinstance(cell, numbers.Real | Decimal):
-        raise Bad(rule, cell)
-    try:
-        return float(cell)
-    except (ValueError, OverflowError):
-        raise Bad(rule, cell) from None
-
-
-def power(cell: str) -> float | None:
-    """Return the number that a power or a fraction spells, such as 2^-9, 2**-9 or 1/512; None for other text."""
-    try:
+            raise ValueError
         if found := _POWER.fullmatch(cell.strip()):
             return math.pow(float(found[1]), float(found[2]))
         if found := _FRACTION.fullmatch(cell.strip()):
             return float(found[1]) / float(found[2])
-    except (ArithmeticError, ValueError):  # 0^-1, or too large
-        pass
-    return None
+    return float(cell)
+
+
+def flag(cell: Any) -> bool:
+    """Return what a cell says: true or false."""
+    said = "" if is_empty(cell) else str(cell).strip().lower()
+    if said not in _FLAGS:
+        raise Bad("true or false", cell)
+    return _FLAGS[said]
+
+
+def status(cell: Any) -> str:
+    """Return how a run ended, by one of `STATES`."""
+    said = "" if is_empty(cell) else str(cell).strip().lower().rpartition(".")[-1]
+    if said not in STATES:
+        raise Bad(f"one of {', '.join(STATUSES)}", cell)
+    return STATES[said]
 
 
 def exponents_of(name: str) -> tuple[float, str] | None:
@@ -102,60 +147,15 @@ def has_decimal_commas(cells: Iterable[Any]) -> bool:
     """
     sure = False
     for cell in cells:
+        if isinstance(cell, float) and math.isfinite(cell) and not cell.is_integer():
+            return False
         if isinstance(cell, str):
-            if "," not in cell and "." not in cell:
-                continue
             if "." in cell:
                 return False
             sure = sure or bool(_COMMA.fullmatch(cell.strip()) and not _THOUSANDS.fullmatch(cell.strip()))
-        elif isinstance(cell, float) and math.isfinite(cell) and not cell.is_integer():
-            return False
     return sure
 
 
 def with_point(cell: Any) -> Any:
     """Return a cell with its decimal comma as a point."""
     return cell.replace(",", ".") if isinstance(cell, str) and _COMMA.fullmatch(cell.strip()) else cell
-
-
-def finite(cell: Any, rule: str) -> float:
-    """Return a number that is not infinite, nor so large that its square is."""
-    value = number(cell, rule)
-    if not math.isfinite(value) or abs(value) > LARGEST:
-        raise Bad(rule, cell)
-    return value
-
-
-def positive(cell: Any) -> float:
-    """Return a number above 0."""
-    rule = f"a number from {1 / LARGEST:g} to {LARGEST:g}"
-    value = finite(cell, rule)
-    if value < 1 / LARGEST:
-        raise Bad(rule, cell)
-    return value
-
-
-def not_negative(cell: Any) -> float:
-    """Return an HP: a number of at least 0."""
-    rule = f"0 or a number from {1 / LARGEST:g} to {LARGEST:g}"
-    value = finite(cell, rule)
-    if value < 0 or 0 < value < 1 / LARGEST:
-        raise Bad(rule, cell)
-    return value
-
-
-def whole(cell: Any) -> int:
-    """Return a whole number."""
-    rule = "a whole number"
-    value = finite(cell, rule)
-    if not value.is_integer() or abs(value) >= 2**53:
-        raise Bad(rule, cell)
-    return int(value)
-
-
-def flag(cell: Any) -> bool:
-    """Return what a cell says: true or false."""
-    said = "" if is_empty(cell) else str(cell).strip().lower()
-    if said not in (*_TRUE, *_FALSE):
-        raise Bad("true or false", cell)
-    return said in _TRUE

@@ -12,13 +12,15 @@ import pandas as pd
 
 from hpxfer.analysis.analyze import Analysis, analyze_lines
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.outside.imports.tabulate import Choices, Imported, is_address, read_address
-from hpxfer.outside.prepare import prepare, read_table, write_table
-from hpxfer.outside.runs import TOLERANCE, Read, Run
+from hpxfer.outside.axes import place
+from hpxfer.outside.checks import check, without_duplicates, without_result
+from hpxfer.outside.files import read_table, write_table
+from hpxfer.outside.runs import TOLERANCE, Read, join_values, read_runs
+from hpxfer.outside.trackers.table import Choices, is_address, read_address
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.report import TransferReport, judge_line
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.shape_names import is_control, scale_text
+from hpxfer.verdict.shape_names import is_control, shape_label
 from hpxfer.verdict.thresholds import ERROR_RATE
 from hpxfer.verdict.what_to_add import asks_nothing
 
@@ -51,7 +53,7 @@ def judge(
     tracker: Choices = CHOICES,
     save: str | Path | None = None,
 ) -> JudgedTable:
-    """Return the verdicts on a table with one row per run: a frame, a CSV or Parquet file, or the runs of a tracker.
+    """Return the verdicts on a table with one row per run: a frame, a file of `files.KINDS`, or the runs of a tracker.
 
     The runs of a tracker have an address: `wandb:ENTITY/PROJECT`, `mlflow:URI#EXPERIMENT` or `tensorboard:LOGDIR`.
 
@@ -72,22 +74,25 @@ def judge(
     Raises HpxferError that names the row and the column of what cannot be judged.
     """
     where = name or (str(table) if isinstance(table, str | Path) else "table")
-    found = _table(table, columns or {}, shape, tracker)
+    of_tracker: tuple[str, ...] = ()
+    if isinstance(table, str) and is_address(table):
+        table, of_tracker = read_address(table, columns or {}, shape, tracker)
+    elif given := [name for name, value in vars(tracker).items() if value is not None]:
+        raise HpxferError(f"--{given[0]}: goes with the runs of a tracker, such as wandb:ENTITY/PROJECT")
+    frame = table if isinstance(table, pd.DataFrame) else read_table(table)
     if save is not None:
-        write_table(found.frame, Path(save))
-    spelled = [base] if isinstance(base, str) else list(base)
-    ready = prepare(
-        found.frame,
+        write_table(frame, Path(save))
+    read, assumed = prepare(
+        frame,
         where=where,
-        columns=columns or {},
+        columns=columns,
         shape=shape,
-        base=spelled,
+        base=[base] if isinstance(base, str) else base,
         duplicates=duplicates,
         empty=empty,
         tolerance=tolerance,
     )
-    runs, assumed = ready.runs, ready.assumed_bases
-    arms, hps = (list(dict.fromkeys(names)) for names in ((run.arm for run in runs), (run.hp for run in runs)))
+    arms, hps = read.runs["arm"].unique().tolist(), read.runs["hp"].unique().tolist()
     if control is not None and not any(is_control(arm, control) for arm in arms):
         raise HpxferError(
             f"{where}: --control: must be an arm of the table, got {shown(control)}; {nearest(control, arms)}"
@@ -97,36 +102,46 @@ def judge(
     rules = replace(
         _rules(regret_limit, error), control=control, outside=True, assumed_bases=assumed, seeds_differ=True
     )
-    loss = _loss(ready.read, runs, unit)
-    named = unit is not None or any(run.unit is not None for run in runs)
-    unnamed = () if named else (f"no unit is named: losses count as {loss.unit}; --unit names another",)
-    notes = (*found.notes, *ready.notes, *unnamed)
-    hp = hp or ("lr" if "lr" in hps else hps[0])
-    title = Path(where).name
-    each_hp = sorted(hps, key=lambda one: one != hp)
-    frames = {each: _line([run for run in runs if run.hp == each], title) for each in each_hp}
-    lines = [
-        judge_line(line, sweep=title, hp=each, loss=loss, rules=rules, of_table=True) for each, line in frames.items()
+    loss, notes = _loss(read, unit), (*of_tracker, *read.notes)
+    if unit is None and read.runs["unit"].isna().all():
+        notes = (*notes, f"no unit is named: losses count as {loss.unit}; --unit names another")
+    hp, title = hp or ("lr" if "lr" in hps else hps[0]), Path(where).name
+    lines = {each: _line(read.runs, each, title) for each in sorted(hps, key=lambda one: one != hp)}
+    judged = [
+        judge_line(line, sweep=title, hp=each, loss=loss, rules=rules, of_table=True) for each, line in lines.items()
     ]
     return JudgedTable(
         name=title,
         where=where,
-        columns=ready.read.columns,
-        runs=runs,
+        columns=read.columns,
+        runs=read.runs,
         rules=rules,
-        lines=frames,
-        analysis=analyze_lines(lines, name=title, hp=hp, rules=rules, notes=notes),
+        lines=lines,
+        analysis=analyze_lines(judged, name=title, hp=hp, rules=rules, notes=notes),
     )
 
 
-def _table(
-    table: pd.DataFrame | str | Path, columns: Mapping[str, str], shape: Sequence[str], tracker: Choices
-) -> Imported:
-    if isinstance(table, str) and is_address(table):
-        return read_address(table, columns, shape, tracker)
-    if given := [name for name, value in vars(tracker).items() if value is not None]:
-        raise HpxferError(f"--{given[0]}: goes with the runs of a tracker, such as wandb:ENTITY/PROJECT; leave it out")
-    return Imported(frame=table if isinstance(table, pd.DataFrame) else read_table(table), notes=())
+def prepare(
+    frame: pd.DataFrame,
+    *,
+    where: str,
+    columns: Mapping[str, str] | None = None,
+    shape: Sequence[str] = (),
+    base: Sequence[str] = (),
+    duplicates: str = "refuse",
+    empty: str = "refuse",
+    tolerance: float = TOLERANCE,
+) -> tuple[Read, tuple[str, ...]]:
+    """Return the runs of a table as `judge` takes them, and the axes whose base nobody named: each run on its axis, one
+    per cell and seed, and nothing that no verdict may rest on. Raise HpxferError that names what is wrong.
+    """
+    read = read_runs(frame, where=where, columns=columns, shape=shape, empty=empty)
+    runs, of_values = join_values(read, tolerance)
+    runs, assumed, of_axes = place(read, runs, base)
+    runs, of_duplicates = without_duplicates(read, runs, duplicates)
+    check(read, runs)
+    notes = (*read.notes, *of_values, *of_axes, *without_result(runs), *of_duplicates)
+    return replace(read, runs=runs.reset_index(drop=True), notes=notes), assumed
 
 
 def _rules(limit: Mapping[str, float] | None, error: float) -> Rules:
@@ -138,59 +153,50 @@ def _rules(limit: Mapping[str, float] | None, error: float) -> Rules:
     most = {"loss": 0.5, "octaves": 8.0}
     if len(limit) != 1 or (kind := next(iter(limit))) not in most:
         raise HpxferError(f"--regret-limit: must be loss=SHARE or octaves=NUMBER, got {shown(dict(limit))}")
-    size = limit[kind]
-    if not (isinstance(size, int | float) and 0 < size <= most[kind]):
-        raise HpxferError(f"--regret-limit: {kind} must be above 0 and at most {most[kind]:g}, got {shown(size)}")
-    octaves, loss = (size, None) if kind == "octaves" else (None, size)
-    return Rules(error=error, loss=loss, octaves=octaves)
-
-
-def _unit_of(column: str) -> str | None:
-    """Return the unit of a loss by the name of its column; None if that does not say."""
-    words = re.split(r"[\W_]+", column.lower())
-    return next((unit for word, unit in _UNIT_OF.items() if word in words), None)
-
-
-def _loss(read: Read, runs: Sequence[Run], unit: str | None) -> JudgedLoss:
-    """Return what the loss of a table is."""
-    first = next((run for run in runs if run.has_result), runs[0])
-    if unit is not None and first.unit is not None and unit != first.unit:
-        raise read.fault(
-            first.row, "unit", f"must be that of --unit, {shown(unit)}, got {shown(first.unit)}; leave one out"
+    if not (isinstance(limit[kind], int | float) and 0 < limit[kind] <= most[kind]):
+        raise HpxferError(
+            f"--regret-limit: {kind} must be above 0 and at most {most[kind]:g}, got {shown(limit[kind])}"
         )
-    named = first.unit if unit is None else unit
-    unit = (_unit_of(read.columns["loss"]) or NATS.unit) if named is None else named
-    words = first.loss_name or "loss"
+    return Rules(error=error, loss=limit.get("loss"), octaves=limit.get("octaves"))
+
+
+def _loss(read: Read, unit: str | None) -> JudgedLoss:
+    """Return what the loss of a table is. Raise HpxferError if it is an error rate or an accuracy."""
+    with_result = read.runs[read.runs["loss"].notna()]
+    first = (read.runs if with_result.empty else with_result).iloc[0]
+    if unit is not None and first["unit"] is not None and unit != first["unit"]:
+        raise read.fault(first["row"], "unit", f"must be that of --unit, {shown(unit)}, got {shown(first['unit'])}")
+    named, words = first["unit"] if unit is None else unit, first["loss_name"] or "loss"
     for said in (read.columns["loss"], words) if named is None else (named,):
         if _ERROR.search(said) and not _OF_NUMBERS.search(said):
             raise HpxferError(
                 f"{read.where}: column loss: must be a loss, got an error rate or an accuracy, {shown(said)}; name the "
                 "column of the loss with --map loss=NAME, or the unit with --unit if it is one"
             )
+    of_column = re.split(r"[\W_]+", read.columns["loss"].lower())
+    unit = named or next((unit for word, unit in _UNIT_OF.items() if word in of_column), NATS.unit)
     if not _UNIT.fullmatch(unit):
         raise HpxferError(f"{read.where}: --unit: must be a unit such as nats or bits per byte, got {shown(unit)}")
     return JudgedLoss(name=words, words=words, unit=unit)
 
 
-def _line(runs: Sequence[Run], name: str) -> pd.DataFrame:
-    """Return runs of a table as the room `verdict` reads them. A run without a result is missing."""
-    rows: list[dict[str, Any]] = [
+def _line(runs: pd.DataFrame, hp: str, name: str) -> pd.DataFrame:
+    """Return the runs of an HP as the room `verdict` reads them. A run without a result is missing."""
+    own = runs[runs["hp"] == hp].reset_index(drop=True)
+    labels = pd.Series(map(shape_label, own["scale_name"], own["scale"]), dtype=object)
+    rows = pd.Series([f"row {row} of {name}" for row in own["row"]], dtype=object)
+    return pd.DataFrame(
         {
-            "axis": run.axis,
-            "scale_name": run.scale_name,
-            "scale": run.scale,
-            "shape": run.shape or f"{run.scale_name} {scale_text(run.scale)}",
-            "is_base": bool(run.is_base),
-            "parameterization": run.arm,
-            "value": run.value,
-            "seed": run.seed,
-            "loss": run.loss if run.status == "finished" else None,
-            "status": run.status if run.has_result else "missing",
-            "trial_id": run.run_id or f"row {run.row} of {name}",
+            **own[["axis", "scale_name", "scale"]],
+            "shape": own["shape"].where(own["shape"] != "", labels),
+            "is_base": own["is_base"].astype(bool),
+            "parameterization": own["arm"],
+            **own[["value", "seed"]],
+            "loss": own["loss"].where(own["status"] == "finished").astype(float),
+            "status": own["status"].where(own["loss"].notna(), "missing"),
+            "trial_id": own["run_id"].where(own["run_id"].notna(), rows),
         }
-        for run in runs
-    ]
-    return pd.DataFrame(rows).astype({"loss": float})
+    )
 
 
 # What would turn `stays` into `transfers`, for each of `Finding.lacking`.
@@ -208,7 +214,7 @@ class JudgedTable:
     name: str
     where: str  # the file, or `table`
     columns: Mapping[str, str]  # column -> the table's own
-    runs: tuple[Run, ...]  # those that were judged; a run at the base may be on several axes
+    runs: pd.DataFrame  # those that were judged, see `Read.runs`; a run at the base may be on several axes
     rules: Rules
     lines: Mapping[str, pd.DataFrame]  # HP -> what was judged, the judged HP first
     analysis: Analysis
@@ -225,11 +231,12 @@ class JudgedTable:
 
     def summary(self) -> str:
         """Return the verdicts on the judged HP as plain text, and what was assumed, joined or left out."""
-        return self.report.summary() + self._notes()
+        return self.report.summary() + "".join(f"- {note}\n" for note in self.notes)
 
     def to_text(self) -> str:
         """Return every finding with its reasons and tables."""
-        return "\n".join(report.to_text() for report in self.analysis.reports) + self._notes()
+        texts = "\n".join(report.to_text() for report in self.analysis.reports)
+        return texts + "".join(f"- {note}\n" for note in self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data: the report on the judged HP, and notes."""
@@ -237,7 +244,7 @@ class JudgedTable:
 
     def next_step(self) -> str:
         """Return what to do next, in one sentence."""
-        return f"Next: {next(_steps(self))}."
+        return f"Next: {next(_steps(self.report))}."
 
     def page(self) -> Report:
         """Return the page with the verdicts, the figures that a table can feed, and every run. It needs matplotlib."""
@@ -254,13 +261,9 @@ class JudgedTable:
 
         return write_page(self, Path(folder))
 
-    def _notes(self) -> str:
-        return "".join(f"- {note}\n" for note in self.notes)
 
-
-def _steps(judged: JudgedTable) -> Iterator[str]:
+def _steps(report: TransferReport) -> Iterator[str]:
     """Yield what to do next, the most useful first."""
-    report = judged.report
     shown = [finding for finding in report.findings if not finding.is_control] or list(report.findings)
     for finding in shown:
         if finding.verdict == "undecided" and finding.to_add:

@@ -35,10 +35,10 @@ def write_page(judged: JudgedTable, folder: Path) -> tuple[Path, ...]:
     with garbage_collection_paused():
         report = page_of(judged)
         page = to_html(report).encode()
-        writers: dict[Path, Callable[[IO[bytes]], object]] = figure_writers(
-            report.sections[0].figures, folder / FIGURES, "html"
-        )
-        writers[folder / FILE] = lambda file: file.write(page)
+        writers: dict[Path, Callable[[IO[bytes]], object]] = {
+            **figure_writers(report.sections[0].figures, folder / FIGURES, "html"),
+            folder / FILE: lambda file: file.write(page),
+        }
         write_folder(writers, folder, "report", OPTION)
         info = transfer_info(judged.report, judged.lines[judged.report.hp])
         return (*save_transfer(info, folder, option=OPTION), folder / FILE, folder / FIGURES)
@@ -78,10 +78,9 @@ def _section(judged: JudgedTable) -> Section:
 
 
 def _progress(judged: JudgedTable) -> str:
-    by_row = {run.row: run for run in judged.runs}.values()
-    done = [run for run in by_row if run.has_result]
-    diverged = sum(run.status == "diverged" for run in done)
-    return f"{len(done)} of {len(by_row)} runs have a result" + (f", {diverged} of them diverged." if diverged else ".")
+    rows = judged.runs.drop_duplicates("row")
+    num_done, diverged = int(rows["loss"].notna().sum()), int((rows["status"] == "diverged").sum())
+    return f"{num_done} of {len(rows)} runs have a result" + (f", {diverged} of them diverged." if diverged else ".")
 
 
 def _provenance(judged: JudgedTable) -> Table:
@@ -97,25 +96,18 @@ def _provenance(judged: JudgedTable) -> Table:
 
 def _trials(judged: JudgedTable, most_characters: int) -> TrialData:
     """Return every run of the table, packed for the page."""
-    axes: dict[int, list[str]] = {}
-    for run in judged.runs:
-        axes.setdefault(run.row, []).append(run.axis)
-    runs = list({run.row: run for run in judged.runs}.values())
-    loss = judged.analysis.judged
-    losses = pd.Series([run.loss if run.status == "finished" else None for run in runs], dtype=float)
+    runs, loss = judged.runs.drop_duplicates("row"), judged.analysis.judged
+    axes = judged.runs.groupby("row")["axis"].agg(", ".join)
+    sizes = runs["scale_name"] + [f" {scale:g}" for scale in runs["scale"]]
     columns: dict[str, Any] = {
-        "trial_id": [run.run_id or f"row {run.row}" for run in runs],
-        "label": distinct(pd.Series([run.arm for run in runs])),
-        "axes": distinct(pd.Series([", ".join(axes[run.row]) for run in runs])),
-        "shape": distinct(pd.Series([run.shape or f"{run.scale_name} {run.scale:g}" for run in runs])),
-        "status": distinct(pd.Series([run.status for run in runs])),
-        "seed": distinct(pd.Series([run.seed for run in runs])),
-        "loss": rounded(losses),
-        **{
-            hp: distinct(pd.Series([run.value if run.hp == hp else None for run in runs], dtype=object))
-            for hp in judged.lines
-        },
+        "trial_id": runs["run_id"].where(runs["run_id"].notna(), [f"row {row}" for row in runs["row"]]).tolist(),
+        "label": distinct(runs["arm"]),
+        "axes": distinct(runs["row"].map(axes)),
+        "shape": distinct(runs["shape"].where(runs["shape"] != "", sizes)),
+        "status": distinct(runs["status"]),
+        "seed": distinct(runs["seed"]),
+        "loss": rounded(runs["loss"].where(runs["status"] == "finished")),
+        **{hp: distinct(runs["value"].where(runs["hp"] == hp)) for hp in judged.lines},
     }
-    heading = f"{loss.words}, {loss.unit}"
-    data = {"grid": list(judged.lines), "losses": [[heading, "loss"]], "columns": columns, "shared": {}}
-    return packed_trials(data, most_characters, "the table holds them")
+    data = {"grid": list(judged.lines), "losses": [[f"{loss.words}, {loss.unit}", "loss"]]}
+    return packed_trials(data | {"columns": columns, "shared": {}}, most_characters, "the table holds them")

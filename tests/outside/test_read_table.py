@@ -12,8 +12,9 @@ from foreign_runs import foreign_table
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.outside.judging import JudgedTable
-from hpxfer.outside.prepare import Prepared, prepare, read_table
+from hpxfer.outside.checks import CELL
+from hpxfer.outside.files import read_table
+from hpxfer.outside.judging import JudgedTable, prepare
 from hpxfer.outside.runs import Read, read_runs
 
 COLUMNS = {"value": "lr", "scale": "width", "arm": "method"}
@@ -24,8 +25,8 @@ def table(**columns: Any) -> pd.DataFrame:
     return foreign_table({"good": 0.0, "plain": -1.0}, seed=1, seeds=(0, 1)).assign(**columns)
 
 
-def ready(frame: pd.DataFrame, **given: Any) -> Prepared:
-    return prepare(frame, where="runs.csv", **{"columns": COLUMNS, **given})
+def ready(frame: pd.DataFrame, **given: Any) -> Read:
+    return prepare(frame, where="runs.csv", **{"columns": COLUMNS, **given})[0]
 
 
 def spoiled(row: int, column: str, cell: Any) -> pd.DataFrame:
@@ -93,7 +94,7 @@ def test_what_lies_between_cells_is_seen_in_the_line_of_names(tmp_path: Path, ma
     lines = [["scale", "value", '"loss, of all; data"', ""], ["64", "0.1", "3", ""], ["128", "2^-3", "2", ""]]
     path.write_text("\n".join(mark.join(cells) for cells in [*lines, ["", "", "", ""]]))
     found = read_runs(read_table(path), where="runs.csv", columns={"loss": "loss, of all; data"}).runs
-    assert [(run.scale, run.value, run.loss) for run in found] == [(64, 0.1, 3), (128, 0.125, 2)]
+    assert found[["scale", "value", "loss"]].to_numpy().tolist() == [[64, 0.1, 3], [128, 0.125, 2]]
 
 
 def test_two_results_of_one_seed_are_refused_or_the_last_is_kept() -> None:
@@ -102,7 +103,7 @@ def test_two_results_of_one_seed_are_refused_or_the_last_is_kept() -> None:
         ready(frame)
     kept = ready(frame, duplicates="last")
     assert len(kept.runs) == 96
-    assert [run.loss for run in kept.runs if run.row in (1, 97)] == [9.0]
+    assert kept.runs.loc[kept.runs["row"].isin((1, 97)), "loss"].tolist() == [9.0]
     assert "1 results are left out" in kept.notes[-1]
     with pytest.raises(HpxferError, match=r"--duplicates: unknown choice 'lst'; did you mean 'last'"):
         ready(frame, duplicates="lst")
@@ -113,7 +114,7 @@ def test_a_run_that_was_tried_again_counts_once() -> None:
     lost = again.head(2).assign(status=["failed", "running"], loss=None)
     found = ready(pd.concat([lost, again], ignore_index=True))
     assert len(found.runs) == len(again)
-    assert all(run.has_result for run in found.runs)
+    assert found.runs["loss"].notna().all()
 
 
 def test_mixed_steps_names_and_units_are_refused() -> None:
@@ -124,7 +125,7 @@ def test_mixed_steps_names_and_units_are_refused() -> None:
     ):
         ready(steps)
     by_width = table(steps=lambda frame: frame["width"])  # other shapes may train longer
-    assert ready(by_width).runs[0].steps == 256
+    assert ready(by_width).runs["steps"].iloc[0] == 256
     for column, words in (("unit", ["nats", "bits"]), ("loss_name", ["validation", "train"])):
         with pytest.raises(HpxferError, match=rf"row 2, column {column}: must be the same .* got '{words[1]}' here"):
             ready(table(**{column: words * 48}))
@@ -133,14 +134,14 @@ def test_mixed_steps_names_and_units_are_refused() -> None:
 def test_unfinished_runs_have_no_loss_whatever_is_written() -> None:
     """A run that still trains may lie below all others for the moment."""
     found = ready(table(status=["running", "failed", *["finished"] * 94], loss=lambda f: f["loss"] - (f.index < 2) * 9))
-    assert [run.loss for run in found.runs[:2]] == [None, None]
+    assert found.runs["loss"].isna().tolist()[:3] == [True, True, False]
 
 
 def test_diverged_is_a_result() -> None:
     frame = table(status="finished").astype(object)
     frame.loc[0, ["status", "loss"]] = ["diverged", None]
     frame.loc[1, "loss"] = "inf"
-    assert [(run.loss, run.status) for run in ready(frame).runs[:2]] == [(float("inf"), "diverged")] * 2
+    assert ready(frame).runs[["loss", "status"]].to_numpy().tolist()[:2] == [[math.inf, "diverged"]] * 2
     frame.loc[2, "loss"] = None
     with pytest.raises(HpxferError, match=r"row 3, column loss: must be a number .*, got an empty cell"):
         ready(frame)
@@ -155,16 +156,17 @@ def test_one_scale_is_refused_with_its_rows() -> None:
 
 
 def test_a_base_is_marked_named_or_the_smallest() -> None:
-    assert ready(table()).assumed_bases == ("width",)
+    def based(frame: pd.DataFrame, *base: str) -> tuple[tuple[str, ...], set[float]]:
+        read, assumed = prepare(frame, where="runs.csv", columns=COLUMNS, base=base)
+        return assumed, set(read.runs.loc[read.runs["is_base"], "scale"])
+
+    assert based(table()) == (("width",), {256})
     assert "no base is marked, so the smallest scale is taken, width 256; name it with --base width=256" in str(
         ready(table()).notes
     )
     for base in ("width=512", "scale=512"):
-        found = ready(table(), base=[base])
-        assert found.assumed_bases == ()
-        assert {run.scale for run in found.runs if run.is_base} == {512}
-    marked = ready(table(is_base=lambda frame: frame["width"] == 512))
-    assert (marked.assumed_bases, {run.scale for run in marked.runs if run.is_base}) == ((), {512})
+        assert based(table(), base) == ((), {512})
+    assert based(table(is_base=lambda frame: frame["width"] == 512)) == ((), {512})
 
 
 @pytest.mark.parametrize(
@@ -191,32 +193,35 @@ def test_spellings_of_one_value_are_joined_and_chains_are_refused() -> None:
     frame = table()
     frame["lr"] = [value * (1 + 0.003 * (row % 3 - 1)) for row, value in enumerate(frame["lr"])]
     found = ready(frame)
-    assert len({run.value for run in found.runs}) == 8
+    assert found.runs["value"].nunique() == 8
     assert "24 spellings of lr are 8 values, within 0.02 octaves each" in found.notes
     chain = table()
     chain.loc[:2, "lr"] = [2.0**-13, 2.0**-12.985, 2.0**-12.97]
     with pytest.raises(HpxferError, match=r"column lr \(value\): .* got the chain .*--tolerance 0"):
         ready(chain)
-    assert len({run.value for run in ready(chain, tolerance=0.0).runs}) == 10
+    assert ready(chain, tolerance=0.0).runs["value"].nunique() == 10
 
 
 def test_files_hold_the_same_as_frames(tmp_path: Path) -> None:
     frame = table(steps=10)
-    for name in ("runs.csv", "runs.parquet"):
-        path = tmp_path / name
-        frame.to_csv(path, index=False) if name.endswith("csv") else frame.to_parquet(path)
-        assert ready(read_table(path)).runs == ready(frame).runs
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    frame.to_csv(tmp_path / "runs.tsv", index=False, sep="\t")
+    frame.to_parquet(tmp_path / "runs.parquet")
+    frame.to_json(tmp_path / "runs.jsonl", orient="records", lines=True, double_precision=15)
+    for path in tmp_path.iterdir():
+        pd.testing.assert_frame_equal(ready(read_table(path)).runs, ready(frame).runs)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("runs.txt", b"lr,width,loss\n", r"must be a table, \.csv or \.parquet, got '\.txt'"),
+        ("runs.txt", b"lr,width,loss\n", r"must be a table, \.csv, \.tsv, \.parquet, \.jsonl, got '\.txt'"),
         ("runs.csv", b"", "must have a line of column names"),
         ("runs.csv", b"lr,loss\n1,2,3\n", r"row 1: must have a cell for each of the 2 columns, got 3 cells"),
         ("runs.csv", b'lr,loss\n"1,2\n', "must be CSV"),
         ("runs.csv", b"lr\xff\n", "must be UTF-8, got byte 2"),
         ("runs.parquet", b"PAR1nothingPAR1", "must be a Parquet file"),
+        ("runs.jsonl", b'{"lr": 1}\n{"lr"\n', "must be JSON lines"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -264,7 +269,7 @@ def judged_table(frame: pd.DataFrame | Path, **given: Any) -> JudgedTable:
 @pytest.mark.parametrize("spelled", ["nan", "NaN", " NAN "])
 def test_a_run_whose_loss_is_nan_has_diverged(spelled: str) -> None:
     frame = pd.DataFrame({"value": [0.1, 0.2], "scale": [1, 2], "loss": ["3.0", spelled], "status": ["finished"] * 2})
-    assert [(run.status, run.loss) for run in read(frame).runs][-1] == ("diverged", math.inf)
+    assert read(frame).runs[["status", "loss"]].iloc[-1].tolist() == ["diverged", math.inf]
 
 
 @pytest.mark.parametrize("state", [None, "finished", "FAIL"])  # Optuna's FAIL also says so of a NaN
@@ -276,9 +281,10 @@ def test_an_empty_loss_is_asked_about(state: str | None, cell: Any) -> None:
     asked = r"row 2, column loss: must be .* got an empty cell, as in row 3; give --empty diverged .*--empty missing"
     with pytest.raises(HpxferError, match=asked):
         read(frame)
-    for empty, loss in (("diverged", math.inf), ("missing", None)):
-        found = read_runs(frame, where="runs.csv", empty=empty).runs
-        assert [(run.status, run.loss) for run in found[1:3]] == [(empty, loss)] * 2
+    for empty, loss in (("diverged", math.inf), ("missing", math.nan)):
+        found = read_runs(frame, where="runs.csv", empty=empty).runs[1:3]
+        assert found["status"].tolist() == [empty] * 2
+        assert found["loss"].tolist() == pytest.approx([loss] * 2, nan_ok=True)
     with pytest.raises(HpxferError, match="--empty: unknown choice 'mising'; did you mean 'missing'"):
         read_runs(frame, where="runs.csv", empty="mising")
 
@@ -287,7 +293,7 @@ def test_an_empty_loss_is_asked_about(state: str | None, cell: Any) -> None:
 def test_a_status_says_what_an_empty_loss_is(state: str) -> None:
     frame = pd.DataFrame({"value": [0.1, 0.2], "scale": [1, 2], "loss": [3.0, math.nan], "status": ["finished", state]})
     for empty in ("refuse", "diverged", "missing"):
-        assert read_runs(frame, where="runs.csv", empty=empty).runs[1].status == state
+        assert read_runs(frame, where="runs.csv", empty=empty).runs["status"][1] == state
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
@@ -328,5 +334,6 @@ def test_the_last_row_counts_with_a_result_or_not() -> None:
         found = judged_table(epochs, duplicates="last", empty=empty)
         assert found.report.findings[0].verdict == verdict
     again = pd.concat([lossless(3.3).assign(status="finished"), lossless(3.3).head(1).assign(status="failed")])
-    kept = {run.cell: run for run in judged_table(again, duplicates="last").runs}
-    assert [run.status for run in kept.values()].count("failed") == 1
+    kept = judged_table(again, duplicates="last").runs
+    assert not kept.duplicated(CELL).any()
+    assert kept["status"].tolist().count("failed") == 1

@@ -21,20 +21,25 @@ from laws import examples
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.outside.columns import COLUMNS
-from hpxfer.outside.judging import judge
-from hpxfer.outside.prepare import Prepared, prepare, read_table
+from hpxfer.outside.files import read_table
+from hpxfer.outside.judging import judge, prepare
+from hpxfer.outside.runs import Read
 
 
 def table() -> pd.DataFrame:
     return foreign_table({"good": 0.0, "plain": -1.0}, seed=1, seeds=(0, 1), log2_lrs=range(-11, -7)).round({"loss": 5})
 
 
-def runs_of(found: Prepared) -> set[tuple[Any, ...]]:
-    return {(run.arm, run.scale, run.value, run.seed, run.loss) for run in found.runs}
+def ready(frame: pd.DataFrame, where: str = "table", **given: Any) -> Read:
+    return prepare(frame, where=where, **given)[0]
+
+
+def runs_of(found: Read) -> set[tuple[Any, ...]]:
+    return set(found.runs[["arm", "scale", "value", "seed", "loss"]].itertuples(index=False, name=None))
 
 
 NAMES = {"value": "lr", "scale": "width", "arm": "method"}
-PLAIN = runs_of(prepare(table(), where="plain", columns=NAMES))
+PLAIN = runs_of(ready(table(), columns=NAMES))
 
 
 def tracker(prefix: str, metric: str, **more: Any) -> pd.DataFrame:
@@ -62,13 +67,13 @@ EXPORTS = {
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_an_export_is_read_as_the_plain_table(name: str, tmp_path: Path) -> None:
-    found = prepare(EXPORTS[name], where="table")
+    found = ready(EXPORTS[name])
     assert runs_of(found) == PLAIN
-    taken = [column for column, own in found.read.columns.items() if column != own]
-    assert all(f"{column} from {found.read.columns[column]}" in found.notes[0] for column in taken)
+    taken = [column for column, own in found.columns.items() if column != own]
+    assert all(f"{column} from {found.columns[column]}" in found.notes[0] for column in taken)
     path = tmp_path / "runs.csv"
     EXPORTS[name].to_csv(path, index=False, sep=";", quoting=1, encoding="utf-8-sig", lineterminator="\r\n")
-    assert runs_of(prepare(read_table(path), where="table")) == PLAIN
+    assert runs_of(ready(read_table(path))) == PLAIN
 
 
 @pytest.mark.parametrize("columns", ["width", "lr", "seed"])
@@ -76,7 +81,7 @@ def test_a_column_for_each_width_is_no_row_for_each_run(columns: str) -> None:
     index = [name for name in ("method", "width", "lr", "seed") if name != columns]
     wide = table().pivot(index=index, columns=columns, values="loss").rename(columns="val_{}".format).reset_index()
     with pytest.raises(HpxferError, match="a row is one run"):
-        prepare(wide, where="table")
+        ready(wide)
 
 
 @pytest.mark.parametrize(
@@ -98,17 +103,17 @@ def test_a_column_for_each_width_is_no_row_for_each_run(columns: str) -> None:
 )
 def test_what_cannot_be_known_is_asked_for(change: dict[str, Any], message: str) -> None:
     with pytest.raises(HpxferError, match=message):
-        prepare(table().assign(**change), where="table")
+        ready(table().assign(**change))
 
 
 def test_all_missing_columns_are_named_at_once() -> None:
     with pytest.raises(HpxferError, match=r"columns scale, value and loss are missing .* has 'config', 'seed'"):
-        prepare(pd.DataFrame({"config": [{"lr": 0.1}], "seed": [0]}), where="table")
+        ready(pd.DataFrame({"config": [{"lr": 0.1}], "seed": [0]}))
 
 
 def test_an_accuracy_is_no_loss() -> None:
-    with pytest.raises(HpxferError, match=r"falls as models get better, got 'val/acc'; name the column of the loss"):
-        prepare(table().rename(columns={"loss": "val/acc"}), where="table", columns={"loss": "val/acc"})
+    with pytest.raises(HpxferError, match=r"falls as models get better, got 'val/acc'"):
+        ready(table().rename(columns={"loss": "val/acc"}), columns={"loss": "val/acc"})
 
 
 def test_the_states_of_trackers_are_known() -> None:
@@ -119,16 +124,16 @@ def test_the_states_of_trackers_are_known() -> None:
     }
     for status, words in states.items():
         for word in words.split():
-            found = prepare(table().assign(State=[word, *["finished"] * 47]), where="table")
-            assert found.runs[0].status == status
-            assert (found.runs[0].loss is None) == (status != "finished")
+            found = ready(table().assign(State=[word, *["finished"] * 47]))
+            assert found.runs["status"][0] == status
+            assert math.isnan(found.runs["loss"][0]) == (status != "finished")
 
 
 def test_rows_that_differ_in_a_size_are_no_repeats() -> None:
     both = pd.concat([table().assign(n_layer=2), table().assign(n_layer=4)], ignore_index=True)
     with pytest.raises(HpxferError, match=r"differ in n_layer: if it is a size .*--shape width --shape n_layer"):
-        prepare(both, where="table", columns={"scale": "width"})
-    kept = prepare(both, where="table", columns={"scale": "width"}, duplicates="last")
+        ready(both, columns={"scale": "width"})
+    kept = ready(both, columns={"scale": "width"}, duplicates="last")
     assert "48 results are left out" in kept.notes[-1]
     assert kept.notes[-1].endswith("they differ in n_layer")
 
@@ -136,9 +141,9 @@ def test_rows_that_differ_in_a_size_are_no_repeats() -> None:
 def test_the_last_row_of_a_run_must_be_that_of_its_last_step() -> None:
     logs = pd.concat([table().assign(step=step, loss=table()["loss"] + 100 / step) for step in (300, 200, 100)])
     for mapped in ({}, {"steps": "step"}):
-        with pytest.raises(HpxferError, match="must be that of its last step, got step 200 here and 300 in row 1;"):
-            prepare(logs, where="table", duplicates="last", columns=NAMES | mapped)
-    ordered = prepare(logs.sort_values("step", kind="stable"), where="table", duplicates="last", columns=NAMES)
+        with pytest.raises(HpxferError, match="must be that of its last step, got step 200 here and 300 in row 1$"):
+            ready(logs, duplicates="last", columns=NAMES | mapped)
+    ordered = ready(logs.sort_values("step", kind="stable"), duplicates="last", columns=NAMES)
     assert {loss for *_, loss in runs_of(ordered)} == set(table()["loss"] + 100 / 300)
 
 
@@ -153,9 +158,9 @@ def test_the_name_of_a_loss_may_say_its_unit(metric: str, unit: str) -> None:
 def test_values_that_may_be_one_or_exponents_are_pointed_out() -> None:
     frame = table()
     near = frame.assign(lr=frame["lr"].where(frame["width"] > frame["width"].min(), frame["lr"] * 1.03))
-    assert "if they are one, --tolerance 0.1 joins them" in " ".join(prepare(near, where="t", columns=NAMES).notes)
+    assert "if they are one, --tolerance 0.1 joins them" in " ".join(ready(near, columns=NAMES).notes)
     powers = frame.assign(lr=-np.log2(frame["lr"]))
-    assert "if these are exponents, name" in " ".join(prepare(powers, where="t", columns=NAMES).notes)
+    assert "if these are exponents, name" in " ".join(ready(powers, columns=NAMES).notes)
 
 
 CELLS = st.one_of(
@@ -222,7 +227,7 @@ def test_a_spoiled_cell_is_read_or_named(changes: list[tuple[int, str, Any]]) ->
     rows = sound()
     for row, column, cell in changes:
         rows[row][column] = cell
-    message = refusal(lambda: prepare(framed(rows), where="table"))
+    message = refusal(lambda: ready(framed(rows)))
     assert message is None or PLACE.search(message)
 
 
@@ -237,7 +242,7 @@ def test_shape_columns_of_anything_are_read_or_named(
 ) -> None:
     rows = [dict(zip("abc", dims, strict=True), value=1e-3, loss=3.0 - 0.01 * at) for at, dims in enumerate(sizes)]
     columns = {} if scale is None else {"scale": scale}
-    message = refusal(lambda: prepare(framed(rows), where="table", shape="abc", columns=columns, base=base))
+    message = refusal(lambda: ready(framed(rows), shape="abc", columns=columns, base=base))
     assert message is None or message.startswith(("table: ", "--base: "))
 
 
@@ -254,7 +259,7 @@ def test_what_is_read_can_be_judged(data: st.DataObject) -> None:
             rows[at]["value"] = data.draw(st.floats(min_value=1e-30, max_value=1e30))
         else:
             rows[at]["status"] = data.draw(st.sampled_from(["diverged", "failed", "running"]))
-    message = refusal(lambda: prepare(framed(rows), where="table", duplicates="last"))
+    message = refusal(lambda: ready(framed(rows), duplicates="last"))
     if message is not None:
         assert PLACE.search(message)
         return
@@ -266,13 +271,13 @@ def test_what_is_read_can_be_judged(data: st.DataObject) -> None:
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)),
-    kind=st.sampled_from(["csv", "parquet"]),
+    kind=st.sampled_from(["csv", "parquet", "jsonl"]),
 )
 def test_a_file_of_anything_is_read_or_refused(content: bytes, kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"runs.{kind}"
     path.write_bytes(content)
     with pytest.raises(HpxferError, match="runs"):  # no such bytes are a table with a scale, a value and a loss
-        prepare(read_table(path), where=str(path))
+        ready(read_table(path), str(path))
 
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -284,5 +289,5 @@ def test_a_damaged_parquet_file_is_read_or_refused(data: st.DataObject, tmp_path
     for _ in range(data.draw(st.integers(1, 5))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(bytes(content))
-    message = refusal(lambda: prepare(read_table(path), where="table"))
+    message = refusal(lambda: ready(read_table(path)))
     assert message is None or message.startswith(("table: ", str(path)))

@@ -7,18 +7,17 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from hpxfer.errors import HpxferError, first_line, nearest, shown
-from hpxfer.outside.cells import is_empty
+from hpxfer.outside.cells import STATES, is_empty
 from hpxfer.outside.columns import COLUMNS, columns_of
-from hpxfer.outside.imports.logged import INFINITE, TAIL_SHARE, LoggedRun, Loss, Point, choose_loss, newest
-from hpxfer.outside.imports.mlflow import mlflow_runs
-from hpxfer.outside.imports.tensorboard import tensorboard_runs
-from hpxfer.outside.imports.wandb import wandb_runs
-from hpxfer.outside.runs import STATES
+from hpxfer.outside.trackers.logged import INFINITE, TAIL_SHARE, LoggedRun, Loss, Point, choose_loss, newest
+from hpxfer.outside.trackers.mlflow import mlflow_runs
+from hpxfer.outside.trackers.tensorboard import tensorboard_runs
+from hpxfer.outside.trackers.wandb import wandb_runs
 from hpxfer.verdict.shape_names import scale_text
 
 TRACKERS = {"wandb": wandb_runs, "mlflow": mlflow_runs, "tensorboard": tensorboard_runs}
@@ -41,8 +40,7 @@ class Choices:
     steps: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Imported:
+class Imported(NamedTuple):
     """The table, and what was chosen, assumed and dropped."""
 
     frame: pd.DataFrame
@@ -55,7 +53,7 @@ def is_address(table: str) -> bool:
 
 
 def read_address(address: str, columns: Mapping[str, str], shape: Sequence[str], choices: Choices) -> Imported:
-    """Return the table of the runs at an address. Raise HpxferError if there is nothing to put into it."""
+    """See `tabulate`. Raise HpxferError if there is nothing at an address to put into a table."""
     tracker, _, source = address.partition(":")
     return tabulate(TRACKERS[tracker](source), where=address, columns=columns, shape=shape, choices=choices)
 
@@ -72,29 +70,25 @@ def tabulate(
             legal = nearest(name, [column for column in COLUMNS if column not in MADE])
             raise HpxferError(f"{where}: --map: must be a key of the runs, got {shown(name)}, which they log; {legal}")
     if not runs:
-        raise HpxferError(f"{where}: must hold at least one run, got none; name another source")
+        raise HpxferError(f"{where}: must hold at least one run, got none")
     loss = choose_loss(runs, choices.metric, choices.reduce, where)
     notes = [f"loss: {loss.metric}, {loss.why}: {loss.how}"]
     if others := sorted({name for run in runs for name in run.metrics} - {loss.metric}):
         notes.append(f"metrics left out: {_listed(others)}")
-    histories = [newest(_history(run, loss.metric, where)) for run in runs]
-    configs = [_config(run, choices.pattern) for run in runs]
-    if silent := [run for run, points in zip(runs, histories, strict=True) if not points]:
+    logged = [(run, _config(run, choices.pattern), newest(_history(run, loss.metric, where))) for run in runs]
+    if silent := [run for run, _, points in logged if not points]:
         notes.append(f"dropped, as they have no point of {loss.metric}: {_names(silent)}")
     if len(silent) == len(runs):
         raise HpxferError(f"{where}: no run has a point of {loss.metric}; name another with --metric")
-    heard = [config for config, points in zip(configs, histories, strict=True) if points]
+    heard = [config for _, config, points in logged if points]
     keys = dict.fromkeys(key for config in heard for key in config)
     own = {key: [config.get(key) for config in heard] for key in keys} | {name: [None] * len(heard) for name in MADE}
     of, _ = columns_of(own, {**columns, "loss": "loss"}, shape, where)
     used = [name for name in (*of.values(), *shape) if name not in MADE]
-    whole = [
-        (run, config, points)
-        for run, config, points in zip(runs, configs, histories, strict=True)
-        if points and not any(is_empty(config.get(key)) for key in used)
-    ]
-    lacking = [run for run, config in zip(runs, configs, strict=True) if any(is_empty(config.get(key)) for key in used)]
-    notes += [f"dropped, as a key is missing: {_names(lacking)}"] if lacking else []
+    lacking = [run.id for run, config, _ in logged if any(is_empty(config.get(key)) for key in used)]
+    if lacking:
+        notes.append(f"dropped, as a key is missing: {_names([run for run in runs if run.id in lacking])}")
+    whole = [each for each in logged if each[2] and each[0].id not in lacking]
     if not whole:
         raise HpxferError(f"{where}: no run has the keys {', '.join(used)} and a point of {loss.metric}; {notes[-1]}")
     sizes = [*(of[name] for name in ("axis", "scale", "shape") if name in of), *shape]
@@ -109,18 +103,15 @@ def tabulate(
     ]
     counts = Counter(row["status"] for row in rows)
     notes.append(f"{len(rows)} runs: {', '.join(f'{num} {status}' for status, num in sorted(counts.items()))}")
-    return Imported(frame=pd.DataFrame(rows), notes=(*notes, *(f"{num} runs {what}" for what, num in lied.items())))
+    return Imported(pd.DataFrame(rows), (*notes, *(f"{num} runs {what}" for what, num in lied.items())))
 
 
 def _history(run: LoggedRun, metric: str, where: str) -> Sequence[Point]:
-    """Return the raw points of a metric. Raise HpxferError if the tracker does not give them."""
     try:
         return run.points(metric)
     except Exception as error:  # whatever a tracker's client or the network say
-        raise HpxferError(
-            f"{where}: run {shown(run.name or run.id)}: the history of {metric} cannot be read: {first_line(error)}; "
-            "try again, or name another metric"
-        ) from None
+        name = shown(run.name or run.id)
+        raise HpxferError(f"{where}: run {name}: the history of {metric} cannot be read: {first_line(error)}") from None
 
 
 def _config(run: LoggedRun, pattern: str | None) -> dict[str, Any]:
@@ -136,33 +127,26 @@ def _config(run: LoggedRun, pattern: str | None) -> dict[str, Any]:
 
 def _ended(run: LoggedRun, points: Sequence[Point], loss: Loss, end: float, lied: Counter[str]) -> dict[str, Any]:
     """Return the columns of `MADE` of a run that has finished at step `end`, and count in `lied` what its tracker says
-    otherwise.
+    otherwise. A loss is +inf if a point that it rests on is not finite.
     """
-    said, value, steps = STATES.get(run.state.lower(), "failed"), _value(points, loss), points[-1].step
+    num = 1 if loss.reduce == "last" else max(1, math.ceil(TAIL_SHARE * len(points)))
+    values = [point.value for point in points[-num:]]
+    said, steps = STATES.get(run.state.lower(), "failed"), points[-1].step
     status = "finished" if steps >= end else "running" if said in ("finished", "running") else "failed"
-    if value == math.inf:
+    if any(not math.isfinite(value) or abs(value) >= INFINITE for value in values):
         status = "diverged"  # at a step that says nothing
     elif status == "finished" and said != "finished":
         lied["reached the last step, so they count as finished, though the tracker says otherwise"] += 1
     elif status != "finished" and said == "finished":
         lied[f"ended before step {scale_text(end)}, so they do not count, though called finished"] += 1
-    counts = status in ("finished", "diverged")
+    value = math.inf if status == "diverged" else math.fsum(values) / num
     return {
-        "loss": value if counts else None,
+        "loss": value if status in ("diverged", "finished") else None,
         "status": status,
         "run_id": run.id,
         "steps": steps,
         "loss_name": loss.metric,
     }
-
-
-def _value(points: Sequence[Point], loss: Loss) -> float:
-    """Return the loss of a run, +inf if a point that it rests on is not finite."""
-    num = 1 if loss.reduce == "last" else max(1, math.ceil(TAIL_SHARE * len(points)))
-    values = [point.value for point in points[-num:]]
-    if any(not math.isfinite(value) or abs(value) >= INFINITE for value in values):
-        return math.inf
-    return math.fsum(values) / num
 
 
 def _names(runs: Sequence[LoggedRun]) -> str:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from hpxfer.errors import HpxferError, first_line
-from hpxfer.outside.imports.logged import LoggedRun, Point, flat, library
+from hpxfer.outside.trackers.logged import LoggedRun, Point, flat, library
 
 PAGE = 10_000  # rows of a history per request
 _WORDS = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}

@@ -6,12 +6,11 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from hpxfer.errors import HpxferError, nearest, shown
 
-Reduce = Literal["last", "tail"]
-REDUCES: tuple[Reduce, ...] = ("last", "tail")
+REDUCES = ("last", "tail")
 TAIL_SHARE = 0.05  # of the raw points, whose mean is the loss of a metric that is noisy from step to step
 SMOOTHED = re.compile(r"smooth|ema\b|_ema|\bavg|average|running", re.IGNORECASE)
 HELD_OUT = re.compile(r"(^|[^a-z])(val|valid|validation|eval|dev|test|held_?out)([^a-z]|$)", re.IGNORECASE)
@@ -24,7 +23,7 @@ class Loss:
     """The metric that is the loss. `last` takes its last point, `tail` the mean of its last 5% of raw points."""
 
     metric: str
-    reduce: Reduce
+    reduce: str
     why: str  # in words
 
     @property
@@ -37,16 +36,14 @@ def choose_loss(runs: Sequence[LoggedRun], metric: str | None, reduce: str | Non
 
     Raises HpxferError, with what there is, if that is not exactly one.
     """
-    if reduce is not None and reduce not in REDUCES:
-        raise HpxferError(f"--reduce: unknown choice {shown(reduce)}; {nearest(reduce, REDUCES)}")
+    if reduce not in (None, *REDUCES):
+        raise HpxferError(f"--reduce: unknown choice {shown(reduce)}; {nearest(str(reduce), REDUCES)}")
     there = sorted({name for run in runs for name in run.metrics})
     if metric is not None and metric not in there:
         raise HpxferError(f"{where}: --metric: no run has {shown(metric)}; {nearest(metric, there)}")
     chosen, why = (metric, "as named") if metric is not None else _only(there, where)
-    how: Reduce = "last" if chosen == _MEASURED[1] or HELD_OUT.search(chosen) else "tail"
-    if reduce is not None:
-        how = "last" if reduce == "last" else "tail"
-    return Loss(metric=chosen, reduce=how, why=why)
+    usual = "last" if chosen == _MEASURED[1] or HELD_OUT.search(chosen) else "tail"
+    return Loss(metric=chosen, reduce=reduce or usual, why=why)
 
 
 def _only(there: Sequence[str], where: str) -> tuple[str, str]:
@@ -62,9 +59,7 @@ def _only(there: Sequence[str], where: str) -> tuple[str, str]:
             raise HpxferError(
                 f"{where}: one metric must be the loss, got {', '.join(map(shown, names[:20]))}; name it with --metric"
             )
-    if not there:
-        raise HpxferError(f"{where}: the runs must have metrics, got none; name another source")
-    listed = ", ".join(map(shown, there[:50]))
+    listed = ", ".join(map(shown, there[:50])) or "none"
     raise HpxferError(f"{where}: no metric looks like a loss; name it with --metric; the metrics are {listed}")
 
 

@@ -1,0 +1,144 @@
+"""The axes of a table, and the base of each: marked by rows, named by the user, or the smallest shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.outside import cells
+from hpxfer.outside.runs import Read
+from hpxfer.verdict.shape_names import scale_text, shape_label
+
+CLOSE = 1e-9  # relative difference of scales that count as one
+
+
+def place(read: Read, runs: pd.DataFrame, base: Sequence[str]) -> tuple[pd.DataFrame, tuple[str, ...], tuple[str, ...]]:
+    """Return runs on their axes with each base marked, the axes whose base nobody named, and notes.
+
+    `base` holds NAME=SIZE each.
+    """
+    sizes = {}
+    for one in base:
+        name, equals, size = one.partition("=")
+        if not (equals and name.strip()):
+            raise HpxferError(f"--base: must be NAME=SIZE, got {shown(one)}; e.g. --base scale=64")
+        try:
+            sizes[name.strip()] = cells.number(size, cells.SIZE)
+        except cells.Bad as bad:
+            raise HpxferError(f"--base: {name.strip()}: {bad}; e.g. --base scale=64") from None
+    return (_of_shape_columns if read.shape else _of_scales)(read, runs, sizes)
+
+
+def _of_scales(
+    read: Read, runs: pd.DataFrame, sizes: dict[str, float]
+) -> tuple[pd.DataFrame, tuple[str, ...], tuple[str, ...]]:
+    axes = {str(axis): own for axis, own in runs.groupby("axis", sort=False)}
+    for axis, own in axes.items():
+        first = own.iloc[0]
+        for run in own[own["scale_name"] != first["scale_name"]].itertuples():
+            raise read.fault(
+                run.row,
+                "scale_name",
+                f"must be the same along axis {shown(axis)}, got {shown(run.scale_name)} and, in row {first['row']}, "
+                f"{shown(first['scale_name'])}",
+            )
+    _check_names("axis or scale", sizes, ["scale", *axes, *runs["scale_name"]])
+    parts, assumed, notes = [], [], []
+    for axis, own in axes.items():
+        scale_name = own["scale_name"].iloc[0]
+        points = pd.Series(list(zip(own["scale"], own["shape"], strict=True)), own.index)
+        named = next((sizes[name] for name in (axis, scale_name, "scale") if name in sizes), None)
+        if named is None:
+            found = _marked(read, own, points, {point: shape_label(scale_name, point[0]) for point in points})
+        else:
+            at = sorted({point for point in points if math.isclose(point[0], named, rel_tol=CLOSE)})
+            if len(at) != 1:
+                got = f"{len(at)} shapes of that scale" if at else f"no shape at {scale_name} {scale_text(named)}"
+                raise HpxferError(
+                    f"{read.where}: --base: must name one shape of axis {shown(axis)}, got {got}; the scales are "
+                    + ", ".join(map(scale_text, sorted(set(own["scale"]))))
+                )
+            found = at[0]
+        if found is None:
+            found, smallest = min(points), scale_text(own["scale"].min())
+            assumed.append(axis)
+            notes.append(
+                f"axis {axis}: no base is marked, so the smallest scale is taken, {scale_name} {smallest}; "
+                f"name it with --base {axis}={smallest}"
+            )
+        parts.append(own.assign(is_base=points == found))
+    return pd.concat(parts).sort_index(), tuple(assumed), tuple(notes)
+
+
+def _of_shape_columns(
+    read: Read, runs: pd.DataFrame, sizes: dict[str, float]
+) -> tuple[pd.DataFrame, tuple[str, ...], tuple[str, ...]]:
+    """A run at the base is on every axis. A run that differs from it in two columns is on none, and is left out."""
+
+    def label(point: Any) -> str:
+        return " ".join(f"{name}={scale_text(size)}" for name, size in zip(read.shape, point, strict=True))
+
+    points, is_named = runs["dims"], True
+    base = None if sizes else _marked(read, runs, points, {point: label(point) for point in points})
+    if base is None:
+        _check_names("shape column", sizes, read.shape)
+        there = sorted(set(points))
+        wanted = [sizes.get(name) for name in read.shape]
+        fits = [
+            point
+            for point in there
+            if all(
+                size is None or math.isclose(own, size, rel_tol=CLOSE) for own, size in zip(point, wanted, strict=True)
+            )
+        ]
+        if not fits:
+            given = ", ".join(f"{name}={scale_text(size)}" for name, size in sizes.items())
+            raise HpxferError(
+                f"{read.where}: --base: must be a shape of the table, got none with {given}; the smallest is "
+                f"{label(there[0])}"
+            )
+        base, is_named = fits[0], len(fits) == 1 and bool(sizes)
+    chosen = [read.columns["scale"]] if "scale" in read.columns else list(read.shape)
+    parts = []
+    for name in chosen:
+        at = read.shape.index(name)
+        is_on = points.map(lambda point, at=at: (*point[:at], *point[at + 1 :]) == (*base[:at], *base[at + 1 :]))
+        own = runs[is_on]
+        scale, shape = own["dims"].map(lambda point, at=at: point[at]), own["dims"].map(label)
+        if scale.nunique() > 1:
+            own = own.assign(axis=name, scale_name=name, scale=scale.astype(float), shape=shape)
+            parts.append(own.assign(is_base=own["dims"] == base))
+    if not parts:
+        raise HpxferError(
+            f"{read.where}: columns {', '.join(chosen)}: one must have two sizes or more while all other shape columns "
+            f"stay as at the base, {label(base)}, got none"
+        )
+    kept = pd.concat(parts, ignore_index=True)
+    notes = [f"the base is {label(base)}" + ("" if is_named else ", the smallest shape, as none is named")]
+    if off := len(runs) - kept["row"].nunique():
+        notes.append(f"{off} of {len(runs)} rows are left out: they differ from the base in more than one shape column")
+    return kept, () if is_named else tuple(kept["axis"].unique()), tuple(notes)
+
+
+def _check_names(what: str, sizes: dict[str, float], legal: Sequence[str]) -> None:
+    for name in sizes:
+        if name not in legal:
+            raise HpxferError(f"--base: unknown {what} {shown(name)}; {nearest(name, dict.fromkeys(legal))}")
+
+
+def _marked(read: Read, runs: pd.DataFrame, points: pd.Series[Any], labels: Mapping[Any, str]) -> Any:
+    """Return the shape that rows mark as the base; None if they mark none."""
+    first: dict[Hashable, tuple[int, bool]] = {}  # shape -> its first row, and whether that marks it
+    for point, row, is_base in zip(points, runs["row"], runs["is_base"], strict=True):
+        before, is_marked = first.setdefault(point, (row, is_base))
+        if is_marked != is_base:
+            raise read.fault(row, "is_base", f"must be as in row {before}, which has the same shape")
+    marked = {point: row for point, (row, is_base) in first.items() if is_base}
+    if len(marked) > 1:
+        one, other = list(marked)[:2]
+        raise read.fault(marked[other], "is_base", f"must mark one base, got {labels[one]} in row {marked[one]} too")
+    return next(iter(marked), None)
