@@ -71,7 +71,7 @@ def test_a_metric_that_could_be_another_is_asked_for() -> None:
         made([logged("a", two)])
     with pytest.raises(HpxferError, match=r"no metric looks like a loss.*'accuracy'"):
         made([logged("a", {"accuracy": curve(0.5)})])
-    with pytest.raises(HpxferError, match="no metric looks like a loss; .*the metrics are none"):
+    with pytest.raises(HpxferError, match=r"no metric looks like a loss; .*the metrics are none"):
         made([logged("a", {})])
     with pytest.raises(HpxferError, match="--metric: no run has 'val_loss'; did you mean 'eval_loss'"):
         made([logged("a", two)], metric="val_loss")

@@ -141,7 +141,7 @@ def test_rows_that_differ_in_a_size_are_no_repeats() -> None:
 def test_the_last_row_of_a_run_must_be_that_of_its_last_step() -> None:
     logs = pd.concat([table().assign(step=step, loss=table()["loss"] + 100 / step) for step in (300, 200, 100)])
     for mapped in ({}, {"steps": "step"}):
-        with pytest.raises(HpxferError, match="must be that of its last step, got step 200 here and 300 in row 1$"):
+        with pytest.raises(HpxferError, match=r"must be that of its last step, got step 200 here and 300 in row 1$"):
             ready(logs, duplicates="last", columns=NAMES | mapped)
     ordered = ready(logs.sort_values("step", kind="stable"), duplicates="last", columns=NAMES)
     assert {loss for *_, loss in runs_of(ordered)} == set(table()["loss"] + 100 / 300)
