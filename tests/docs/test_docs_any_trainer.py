@@ -143,10 +143,12 @@ def test_a_plug_in_of_the_page_registers_one_row(folder: Path, name: str) -> Non
 
 def test_the_kinds_the_plug_ins_and_the_sweeps_of_the_page_are_all_there_are(folder: Path) -> None:
     walks = re.findall(r"^## Walk through: an? (.+)$", EXTEND, re.MULTILINE)
-    rows = re.findall(r"^\| ([a-z ]+) \| [^`]", EXTEND.partition("## The other kinds")[2], re.MULTILINE)
+    rows = re.findall(
+        r"^\| ([a-z ]+) \| [^`]", EXTEND.partition("## The other kinds")[2].partition("\n## ")[0], re.MULTILINE
+    )
     assert {*walks, *rows} - {"kind"} == set(KINDS)
     assert set(FILES) == set(REGISTERS)
-    assert len(SWEEPS) >= 3
+    assert len(SWEEPS) >= 2
     for text in SWEEPS:  # parts of a sweep
         data = {**read_yaml(ROOT / "sweeps" / "quickstart.yaml").data, **parse_yaml(text, "extend.md").data}
         (folder / "sweep.yaml").write_text(write_yaml(data))

@@ -25,12 +25,14 @@ from hpxfer.cli.app import COMMANDS
 from hpxfer.data.sources import open_dataset
 from hpxfer.errors import HpxferError
 from hpxfer.export import EXPORT_TARGETS, Named, export, read_names
+from hpxfer.limit.network_file import NetworkFile, network_of
 from hpxfer.recipe import OtherModelWarning, Recipe, UnattachedWarning
 from hpxfer.registry import registry
 from hpxfer.scaling.roles import ROLES as TABLE_ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.axes import DIMENSION
+from hpxfer.spec.fields import validated
 from hpxfer.spec.recipe_file import RECIPE_VERSION
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml, write_yaml
 from hpxfer.store.schema import SCHEMA_VERSION
@@ -96,10 +98,13 @@ WHOLE = read_yaml(ROOT / "sweeps" / "quickstart.yaml").data
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_block_and_every_command_of_a_page_is_legal(name: str) -> None:
-    """A block with data, or with a trainer, is a whole sweep. Any other one is a part of the quickstart."""
+    """A block with data or a trainer is a sweep, one with a regime a network, any other a part of the quickstart."""
     page = text_of(name)
     for block in blocks(page, "yaml"):
         data = parse_yaml(block, name).data
+        if "regime" in data:
+            network_of(file := parse_yaml(block, name), validated(NetworkFile, file))
+            continue
         if "recipe" in data.get("hps", {}):  # of a run; any recipe at the base of the quickstart will do
             data["hps"]["recipe"] = str(ROOT / "results" / "published" / "quickstart" / "recipe.yaml")
         if "plugins" not in data:  # those of docs/extend.md are loaded beside their files
