@@ -175,11 +175,11 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
 def _check_trainer(sweep: Path, steps: int | None, results: str | None, plugins: list[str], *, as_json: bool) -> None:
     """Check the trainer of a sweep, and end with 1 if a check failed."""
     from hpxfer.driver import prepare
-    from hpxfer.trust import check_trainer
+    from hpxfer.driver.check_trainer import check_trainer
 
     if steps is not None and steps < LEAST_STEPS:
         raise HpxferError(f"--steps: must be at least {LEAST_STEPS} with --trainer, got {steps}")
     found = check_trainer(prepare(sweep, results=results, plugins=plugins), steps=steps)
-    answer(found.to_dict, found.table, as_json=as_json, files=list(found.files))
-    if not found.checks.passed:
+    answer(found.to_dict, found.table, as_json=as_json, files=[found.file])
+    if not found.passed:
         raise typer.Exit(CHECK_MISSED)

@@ -153,7 +153,7 @@ def trainer_checks(results: Results) -> Iterator[str]:
         return
     yield checks_text(results.checks, trainer)
     if results.checks is not None and results.checks.counts_for(trainer):
-        yield from results.checks.faults()
+        yield from results.checks.faults
 
 
 def threshold_table(rules: Rules) -> Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import sys
 import time
 import traceback
@@ -18,9 +17,7 @@ from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host.files import read_text, reason
 from hpxfer.trainer.ending import BAD_INPUT
 from hpxfer.trainer.job import CONTRACT
-from hpxfer.trainer.user_trial import TrialRecipe, UserTrial, rank_and_world
-
-_ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+from hpxfer.trainer.user_trial import UserTrial
 
 
 def main(arguments: list[str]) -> int:
@@ -29,8 +26,6 @@ def main(arguments: list[str]) -> int:
     It is 78 for a mistake in what the user gave, which is printed without a traceback. Any other exception goes on.
     """
     try:
-        if len(arguments) != 1:
-            raise HpxferError(f"python -m hpxfer.trainer: must get the path of a config.json, got {shown(arguments)}")
         run(read_config(Path(arguments[0])))
     except HpxferError as error:
         _record(error, BAD_INPUT)
@@ -61,7 +56,7 @@ def run(config: Mapping[str, Any]) -> None:
     if folder := config.get("code_dir"):
         sys.path.insert(0, str(folder))
     train = load_function(str(config.get("function")))
-    trial = trial_of(config)
+    trial = UserTrial.of(config)
     returned = train(trial)
     if isinstance(returned, Iterator):
         returned = _report_all(trial, returned)
@@ -75,55 +70,14 @@ def run(config: Mapping[str, Any]) -> None:
     trial.result(returned)
 
 
-def trial_of(config: Mapping[str, Any]) -> UserTrial:
-    """Return the trial of a config, for this rank."""
-    rank, world = rank_and_world()
-    recipe, resume = config.get("recipe"), config.get("resume")
-    return UserTrial(
-        trial_id=config["trial"],
-        attempt=config["attempt"],
-        shape=config.get("shape") or {},
-        base_shape=config.get("base_shape"),
-        hps=config.get("hps") or {},
-        args=config.get("args") or {},
-        seed=config.get("seed", 0),
-        steps=config["steps"],
-        batch_tokens=config.get("batch_tokens"),
-        schedule=config.get("schedule") or {},
-        roles=config.get("roles") or {},
-        recipe=None if recipe is None else TrialRecipe(recipe["text"], recipe["shape"]),
-        rank=rank,
-        world=world,
-        checkpoint_dir=Path(config["checkpoint_dir"]),
-        resume=None if resume is None else Path(resume),
-        report_file=Path(config["report_file"]),
-        config=config,
-    )
-
-
 def load_function(entry: str) -> Callable[[UserTrial], Any]:
-    """Return the function of an entry `pkg.mod:train`. Raise HpxferError if there is none."""
-    if not _ENTRY.fullmatch(entry):
-        raise HpxferError(f'trainer.function: must be "package.module:function", got {shown(entry)}')
-    name, _, path = entry.partition(":")
-    try:
-        found: Any = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # a module that the user's module imports
-        where = ", ".join(sys.path[:3])
-        raise HpxferError(f"trainer.function: there is no module {error.name!r} in {where}, ...") from None
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise HpxferError(f"trainer.function: {name} has no {path!r}; {nearest(part, _public(found))}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise HpxferError(f"trainer.function: {entry} must be a function, got {shown(found)}")
-    return found  # type: ignore[no-any-return]
-
-
-def _public(module: object) -> list[str]:
-    return [name for name in dir(module) if not name.startswith("_")]
+    """Return the function of an entry `pkg.mod:train`. Raise HpxferError if its module has none of that name."""
+    module, _, name = entry.partition(":")
+    found = importlib.import_module(module)
+    if not callable(function := getattr(found, name, None)):
+        legal = [each for each in dir(found) if not each.startswith("_") and callable(getattr(found, each))]
+        raise HpxferError(f"trainer.function: must be a function of {module}, got {name}; {nearest(name, legal)}")
+    return function  # type: ignore[no-any-return]
 
 
 def _report_all(trial: UserTrial, reports: Iterator[Any]) -> Any:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
@@ -21,6 +19,8 @@ import hpxfer
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import sync_folder
 from hpxfer.host.output import json_ready
+from hpxfer.receipts.receipt import append
+from hpxfer.trainer.watch import Watch
 
 if TYPE_CHECKING:
     import torch
@@ -75,38 +75,44 @@ _STEP = re.compile(r"step-[0-9]+|\.step-.*")
 _ALIVE_S = 1.0  # `alive` may be called at each step: more lines than this say nothing
 
 
-@dataclass
-class _State:
-    """What changes while a trial runs."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    handle: int | None = None  # of the report file
-    alive_at: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class UserTrial:
     """One trial, as the config says it. Only rank 0 writes; on other ranks reports do nothing."""
 
     trial_id: str
     attempt: int
-    shape: Mapping[str, Any]  # the user's own
-    base_shape: Mapping[str, Any] | None
-    hps: Mapping[str, float]
-    args: Mapping[str, Any]
-    seed: int
     steps: int
-    batch_tokens: int | None
-    schedule: Mapping[str, Any]
-    roles: Mapping[str, Mapping[str, float]]  # role -> init_std, lr, eps, weight_decay, forward at this shape
-    recipe: TrialRecipe | None  # None: the parameterization is the user's own
-    rank: int
-    world: int
     checkpoint_dir: Path
-    resume: Path | None  # the newest whole checkpoint
     report_file: Path
-    config: Mapping[str, Any]  # all of config.json
-    _state: _State = field(default_factory=_State, repr=False)
+    shape: Mapping[str, Any] = field(default_factory=dict)  # the user's own
+    base_shape: Mapping[str, Any] | None = None
+    hps: Mapping[str, float] = field(default_factory=dict)
+    args: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    batch_tokens: int | None = None
+    schedule: Mapping[str, Any] = field(default_factory=dict)
+    roles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # role -> its numbers at this shape
+    recipe: TrialRecipe | None = None  # None: the parameterization is the user's own
+    resume: Path | None = None  # the newest whole checkpoint
+    config: Mapping[str, Any] = field(default_factory=dict)  # all of config.json
+    rank: int = 0
+    world: int = 1
+    _alive_at: float = field(default=0.0, repr=False)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> UserTrial:
+        """Return the trial of a config, for this rank, which torchrun and accelerate say in variables."""
+        known = {each.name for each in fields(cls)}
+        given: dict[str, Any] = {name: value for name, value in config.items() if name in known and value is not None}
+        given |= {name: Path(given[name]) for name in ("checkpoint_dir", "report_file", "resume") if name in given}
+        given |= {"recipe": TrialRecipe(**given["recipe"])} if "recipe" in given else {}
+        given |= {"rank": int(os.environ.get("RANK", 0)), "world": int(os.environ.get("WORLD_SIZE", 1))}
+        return cls(**given, trial_id=config["trial"], config=config)
+
+    @property
+    def is_check(self) -> bool:
+        """Whether this is a short trial of `hpxfer check --trainer`."""
+        return self.config.get("check") is True
 
     def report(self, step: int, loss: SupportsFloat, **metrics: SupportsFloat) -> None:
         """Report the loss of a step, and other numbers by name. Steps must grow, and the last one must be among them.
@@ -114,20 +120,17 @@ class UserTrial:
         A loss that is not finite ends the trial: it has diverged.
         """
         if self.rank == 0:
-            numbers = {name: _number(name, value) for name, value in metrics.items()}
-            self._write({"type": "report", "step": int(step), "loss": _number("loss", loss), **numbers})
+            self._write("report", step=int(step), **_numbers({"loss": loss, **metrics}))
 
     def alive(self) -> None:
         """Say that the training works on where nothing is reported for long, e.g. during an evaluation."""
-        now = time.monotonic()
-        if self.rank == 0 and now - self._state.alive_at >= _ALIVE_S:
-            self._state.alive_at = now
-            self._write({"type": "alive"})
+        if time.monotonic() - self._alive_at >= _ALIVE_S:
+            self._alive_at = time.monotonic()
+            self._write("alive")
 
     def diverged(self, step: int) -> NoReturn:
         """Declare that the training has diverged at a step, and end this process."""
-        if self.rank == 0:
-            self._write({"type": "result", "status": "diverged", "step": int(step)})
+        self._write("result", status="diverged", step=int(step))
         raise SystemExit(0)
 
     def groups(
@@ -142,20 +145,12 @@ class UserTrial:
 
         `changes` are name -> RMS of the change by the update of this step, and `batch` is a hash of its batch.
         """
-        if self.rank == 0:
-            more: dict[str, Any] = {"changes": None if changes is None else dict(changes), "batch": batch}
-            line = {"type": "groups", "step": int(step), "groups": [json_ready(dict(group)) for group in groups]}
-            self._write({**line, **{name: value for name, value in more.items() if value is not None}})
+        entries = [json_ready(dict(group)) for group in groups]
+        self._write("groups", step=int(step), groups=entries, changes=changes and dict(changes), batch=batch)
 
     def forward(self, step: int, outputs: Iterable[Mapping[str, Any]]) -> None:
         """Report outputs at the sites of multipliers, each `{"key", "mode", "with", "without"}`, see `watch`."""
-        if self.rank == 0:
-            self._write({"type": "forward", "step": int(step), "outputs": [json_ready(dict(each)) for each in outputs]})
-
-    @property
-    def is_check(self) -> bool:
-        """Whether this is a short trial of `hpxfer check --trainer`."""
-        return self.config.get("check") is True
+        self._write("forward", step=int(step), outputs=[json_ready(dict(each)) for each in outputs])
 
     def watch(
         self,
@@ -178,16 +173,13 @@ class UserTrial:
                 applies by itself are no sites: report them with `forward`.
         """
         if self.is_check:
-            from hpxfer.trainer.watch import watch
-
-            watch(self, model, optimizer, roles, sites)
+            Watch(self, model, optimizer, roles, sites)
 
     def result(self, values: Mapping[str, SupportsFloat]) -> None:
         """Report that the training has finished. `hpxfer` calls it with what `train` returns."""
         if self.rank == 0:
-            numbers = {name: _number(name, value) for name, value in values.items() if name != "validation"}
-            loss = {"validation_loss": _number("validation", values["validation"])} if "validation" in values else {}
-            self._write({"type": "result", "status": "finished", **loss, **numbers})
+            named = {"validation_loss" if name == "validation" else name: value for name, value in values.items()}
+            self._write("result", status="finished", **_numbers(named))
 
     @contextmanager
     def checkpoint(self, step: int) -> Iterator[Path]:
@@ -197,59 +189,65 @@ class UserTrial:
         the disk, so a checkpoint is whole or not there; the one before is removed then. If the block raises, nothing
         changes. Raises HpxferError with several ranks if torch.distributed is not initialized.
         """
-        final = self.checkpoint_dir / f"step-{int(step)}"
-        half = self.checkpoint_dir / f".step-{int(step)}.tmp"
+        final, half = (self.checkpoint_dir / name for name in (f"step-{int(step)}", f".step-{int(step)}.tmp"))
         if self.rank == 0:
             _remove(self.checkpoint_dir, lambda name: name.startswith("."))
             half.mkdir(parents=True)
-        barrier(self.world)
+        self._barrier()
         try:
             yield half
-            barrier(self.world)
+            self._barrier()
             if self.rank == 0:
                 _sync_tree(half)
-                _rename(half, final)
-                self._write({"type": "checkpoint", "step": int(step), "path": str(final)})
+                if final.exists():  # written before a resume
+                    os.replace(final, final.with_name(f".{final.name}.old"))
+                os.replace(half, final)
+                sync_folder(final.parent)
+                self._write("checkpoint", step=int(step), path=str(final))
                 _remove(self.checkpoint_dir, lambda name: bool(_STEP.fullmatch(name)) and name != final.name)
         except BaseException:
             if self.rank == 0:
                 shutil.rmtree(half, ignore_errors=True)
             raise
 
-    def _write(self, line: Mapping[str, Any]) -> None:
-        """Append a line with one write, so that a kill leaves it whole or torn at the end."""
+    def _write(self, kind: str, **values: Any) -> None:
+        """Append a line, if this is the rank that speaks. What is None is left out."""
+        if self.rank != 0:
+            return
+        given = {name: value for name, value in values.items() if value is not None}
+        ours = {"trial": self.trial_id, "attempt": self.attempt, "time": time.time()}
         try:
-            text = json.dumps({**line, "trial": self.trial_id, "attempt": self.attempt, "time": time.time()}) + "\n"
+            append(self.report_file, {"type": kind, **given, **ours})
         except (TypeError, ValueError) as error:
-            raise HpxferError(f"trial.{line['type']}: must be plain data (texts, numbers, lists): {error}") from None
-        with self._state.lock:
-            if self._state.handle is None:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                self._state.handle = os.open(self.report_file, flags, 0o600)
-            data = text.encode()
-            while data:
-                data = data[os.write(self._state.handle, data) :]
+            raise HpxferError(f"trial.{kind}: must be plain data (texts, numbers, lists): {error}") from None
+
+    def _barrier(self) -> None:
+        """Wait until all ranks are here. Raise HpxferError if they cannot: torch.distributed is not initialized."""
+        if self.world == 1:
+            return
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_initialized():
+            raise HpxferError(
+                f"trial.checkpoint: {self.world} ranks must be able to wait for each other, got no process group; call "
+                f"torch.distributed.init_process_group() first"
+            )
+        distributed.barrier()
 
 
-def _number(name: str, value: SupportsFloat) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise HpxferError(f"trial.report: {name}: must be a number, got {shown(value)}; convert it") from None
+def _numbers(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
+    out = {}
+    for name, value in values.items():
+        try:
+            out[name] = float(value)
+        except (TypeError, ValueError):
+            raise HpxferError(f"trial.report: {name}: must be a number, got {shown(value)}") from None
+    return out
 
 
 def _remove(folder: Path, which: Callable[[str], bool]) -> None:
     for path in folder.iterdir() if folder.is_dir() else ():
         if which(path.name):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _rename(half: Path, final: Path) -> None:
-    """Give a folder its name. One of that name, written before a resume, is replaced."""
-    if final.exists():
-        os.replace(final, final.with_name(f".{final.name}.old"))
-    os.replace(half, final)
-    sync_folder(final.parent)
 
 
 def _sync_tree(folder: Path) -> None:
@@ -259,21 +257,3 @@ def _sync_tree(folder: Path) -> None:
             with open(os.path.join(parent, name), "rb") as file:
                 os.fsync(file.fileno())
         sync_folder(Path(parent))
-
-
-def rank_and_world() -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks, as torchrun and accelerate say them."""
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-
-
-def barrier(world: int) -> None:
-    """Wait until all ranks are here. Raise HpxferError if they cannot: torch.distributed is not initialized."""
-    if world == 1:
-        return
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_initialized():
-        raise HpxferError(
-            f"trial.checkpoint: {world} ranks must be able to wait for each other, got no process group; call "
-            f"torch.distributed.init_process_group() first"
-        )
-    distributed.barrier()

@@ -20,16 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.receipts import (
-    changes_since,
-    groups_match,
-    init_matches,
-    schedule_keeps_ratios,
-    seeds_differ,
-    weights_of,
-    write_groups,
-)
-from hpxfer.receipts.wired import init_digest
+from hpxfer.receipts.checks import groups_match, init_digest, init_matches, schedule_keeps_ratios, seeds_differ
+from hpxfer.receipts.receipt import changes_since, weights_of, write_groups
 from hpxfer.scaling.shape import Shape
 
 pytestmark = [

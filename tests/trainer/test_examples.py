@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from command_line import hpxfer
 
-from hpxfer.receipts import groups_match, init_matches, schedule_keeps_ratios
+from hpxfer.receipts.checks import groups_match, init_matches, schedule_keeps_ratios
 from hpxfer.trainer.job import CONFIG, REPORTS
 
 EXAMPLES = Path(__file__).parents[2] / "sweeps" / "any_trainer"

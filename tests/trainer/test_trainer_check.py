@@ -21,12 +21,12 @@ from hpxfer.report.contents import make_report
 from hpxfer.report.write import source_of, write_report
 from hpxfer.results import Results, load_results
 from hpxfer.spec.recipe_file import doubts
-from hpxfer.store.trainer_checks import CHECK_FILE, CheckedFact, TrainerChecks, read_checks, write_checks
+from hpxfer.store.trainer_checks import CHECK_FILE, Outcome, TrainerChecks, read_checks, write_checks
+from hpxfer.trainer.check_trials import check_trials
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.setting import trainer_code
-from hpxfer.trust import check_trials
 
 TRAINER = """
 import json, sys
@@ -91,13 +91,11 @@ def checked(results: Results, *, code: str | None = None) -> TrainerChecks:
     checks = TrainerChecks(
         code=code or trainer_code(results.spec.trainer),
         steps=20,
-        made_at="2026-11-24T00:00:00+00:00",
         extra_sd=0.0,
         outcomes=(
-            CheckedFact(check="init", status="passed", reason="3 parameters start as the recipe says"),
-            CheckedFact(check="seeds", status="failed", reason="two seeds have the same loss"),
+            Outcome(check="init", status="passed", reason="3 parameters start as the recipe says"),
+            Outcome(check="seeds", status="failed", reason="two seeds have the same loss"),
         ),
-        undecided_because="seeds: two seeds have the same loss",
     )
     write_checks(results.folder, checks)
     return checks

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from hpxfer.driver import prepare
-from hpxfer.trainer.function import trial_of
+from hpxfer.store.trainer_checks import TrainerChecks
+from hpxfer.trainer.check_trials import Evidence, check_trials, evaluate
 from hpxfer.trainer.job import CONTRACT, config_of
 from hpxfer.trainer.user_trial import UserTrial
 from hpxfer.trial import Trial
 from hpxfer.trial.result import TrialResult
-from hpxfer.trust import Checks, Evidence, check_trials, evaluate
 
 VOCAB, FLOOR = 64, 2e-3
 _CALLS = count()  # of trainings that do not repeat, in this process
@@ -116,7 +116,7 @@ def sweep_file(folder: Path, fault: str = "none") -> Path:
     return path
 
 
-def checks_of(folder: Path, fault: str = "none") -> Checks:
+def checks_of(folder: Path, fault: str = "none") -> TrainerChecks:
     """Run the short trials of the trainer in this process, and return what they show."""
     prepared = prepare(sweep_file(folder, fault), results=folder / "results")
     trials = check_trials(prepared.expansion)
@@ -136,8 +136,8 @@ def _run(trial: Trial, trainer: Any, runs: Path) -> Evidence:
         "checkpoint_dir": str(attempt / "ckpt"),
         "resume": None,
     }
-    user = trial_of(json.loads(json.dumps(config)))
+    user = UserTrial.of(json.loads(json.dumps(config)))
     returned = train(user)
     user.result(returned)
     result = TrialResult(trial_id=trial.id, status="finished", validation_loss_nats=returned["validation"])
-    return Evidence.read(trial, result, runs)
+    return Evidence(trial, result, runs)
