@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import DIMENSIONS
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.stored import cells_of
@@ -36,6 +33,7 @@ MISSING = "missing"
 # The columns of its trial that a cell has. The others are in `trials`, under the same trial_id.
 _OF_TRIAL = ["trial_id", "status", *LOSS_NUMBERS, "diverged_step", "last_finite_loss_nats"]
 _LOCATION = ["axis", "scale_name", "scale", "shape", "is_base", "parameterization"]
+_CELL = [*_LOCATION, "line", "seed", "trial_id"]
 _LINE = [*_LOCATION, "value", "seed", "loss", "status", "trial_id", "diverged_step"]
 
 
@@ -82,10 +80,18 @@ class Results:
     @property
     def left_out(self) -> tuple[str, ...]:
         """The axes that do not have the base, and that nothing can be said about from there."""
-        if self.base is None:
-            return ()
-        having = _labels(self.expansion, self.base)
-        return tuple(axis.name for axis in self.expansion.axes if axis.name not in having)
+        having = self._base_labels
+        return tuple(axis.name for axis in self.expansion.axes if axis.name not in having) if self.base else ()
+
+    @property
+    def _base_labels(self) -> dict[str, str]:
+        """Axis -> its name of the base, for the axes that have this shape."""
+        if (base := self.base) is None:
+            return {}
+        (own,) = (axis for axis in self.expansion.axes if axis.name == base.axis)
+        shape = next(point.shape for point in own.points if own.label(point.shape) == base.shape)
+        having = (axis for axis in self.expansion.axes if any(point.shape == shape for point in axis.points))
+        return {axis.name: axis.label(shape) for axis in having}
 
     @cached_property
     def expansion(self) -> Expansion:
@@ -128,9 +134,23 @@ class Results:
 
         A search that is no grid has cells for its stored trials and for the trials that come next.
         """
-        cells = pd.DataFrame(list(_cells(self.expansion, self.trials)), columns=_columns(self.spec))
+        hps = kind_of(self.spec).hps(self.spec)
+        rows = [
+            {
+                **vars(cell),
+                "is_base": cell.trial.shape == cell.trial.base,
+                "seed": cell.trial.seed,
+                "trial_id": cell.trial.id,
+                **{hp: cell.trial.hps.get(hp) for hp in hps},
+            }
+            for cell in cells_of(self.expansion, self.trials)
+        ]
+        cells = pd.DataFrame(rows, columns=[*_CELL, *hps])
         if self.base is not None:
-            cells = _from_base(cells, _labels(self.expansion, self.base))
+            at_base = cells["shape"] == cells["axis"].map(self._base_labels)
+            scales = cells["axis"].map(cells[at_base].groupby("axis")["scale"].first())
+            # An axis without the shape has no scale to compare with.
+            cells = cells.assign(is_base=at_base)[cells["scale"] >= scales].reset_index(drop=True)
         out = cells.merge(self.trials[_OF_TRIAL], how="left", on="trial_id", validate="many_to_one")
         return out.fillna({"status": MISSING})
 
@@ -143,47 +163,38 @@ class Results:
         The table is empty if the search scans no line, see `why_no_line`.
         """
         hp = hp or self.spec.judged_hp
-        loss = loss or self.spec.judge.loss
-        if hp not in self.spec.grid and self.why_no_line(hp) is None:
+        column = loss_row(loss or self.spec.judge.loss).column
+        cells = self.cells
+        if self.why_no_line(hp) is not None:
+            cells = (cells if hp in cells else cells.assign(**{hp: None})).head(0)
+        elif hp not in self.spec.grid:
             raise HpxferError(
                 f"{self.folder}: hp: must be scanned by the sweep, got {shown(hp)}; {nearest(hp, self.spec.grid)}"
             )
-        column = loss_row(loss).column
-        cells = self.cells
-        rows = cells["line"].isin([hp, PRODUCT])
-        if self.spec.product and self.why_no_line(hp) is None:
-            for other in self.spec.grid:
+        else:
+            cells = cells[cells["line"].isin([hp, PRODUCT])]
+            for other in self.spec.grid if self.spec.product else ():
                 if other != hp:
-                    base = {label: self._base_value(part.spec, other, hp) for label, (part, _) in self._arms.items()}
-                    rows &= cells[other] == cells["parameterization"].map(base)
-        if self.why_no_line(hp) is not None:
-            cells = cells.assign(**{hp: None}) if hp not in cells else cells
-            rows &= False
-        found = cells[rows].rename(columns={hp: "value", column: "loss"})[_LINE]
+                    arms = self.expansion.arms.items()
+                    base = {label: self._base_value(part.spec, other, hp) for label, (part, _) in arms}
+                    cells = cells[cells[other] == cells["parameterization"].map(base)]
+        found = cells.rename(columns={hp: "value", column: "loss"})[_LINE]
         return found.assign(loss=found["loss"].where(found["status"] == "finished")).reset_index(drop=True)
 
     def why_no_line(self, hp: str | None = None) -> str | None:
         """Return why the sweep's search scans no line of `hp` (by default the judged HP), or None if it scans one."""
         return kind_of(self.spec).why_no_line(self.spec, hp or self.spec.judged_hp)
 
-    @property
-    def _arms(self) -> dict[str, tuple[Expansion, Parameterization]]:
-        return self.expansion.arms
-
     def _base_value(self, spec: SweepSpec, other: str, hp: str) -> float:
         """Return the base value of `other` as the grid spells it. Raise HpxferError if the grid does not have it."""
-        where = f"{self.folder}: the line of {hp} needs {other} at its base value"
         values = self.spec.grid[other].numbers()
-        spelled = ", ".join(f"{value:g}" for value in values)
-        if other == "lr" and self.spec.hps.lr is None:
-            raise HpxferError(f"{where}, got none; give hps.lr one of {spelled} in the sweep file and run it again")
-        base = base_hps(spec).get(other)
+        base = None if other == "lr" and self.spec.hps.lr is None else base_hps(spec).get(other)
         for value in values:
-            if math.isclose(value, base, rel_tol=1e-9):
+            if base is not None and math.isclose(value, base, rel_tol=1e-9):
                 return value
         raise HpxferError(
-            f"{where} {base:g}, got only {spelled} in grid.{other}; add {base:g} to it, or give {other} one of these "
-            f"base values in the sweep file, and run it again"
+            f"{self.folder}: the line of {hp} needs {other} at its base value, got "
+            f"{'none' if base is None else f'{base:g}'}; grid.{other}: {', '.join(f'{value:g}' for value in values)}"
         )
 
 
@@ -214,44 +225,3 @@ def load_results(folder: str | Path) -> Results:
         trainer_version=version,
         checks=None if spec.trainer is None else read_checks(path),
     )
-
-
-def _columns(spec: SweepSpec) -> list[str]:
-    names = ("axis", "scale_name", "scale", "shape", "is_base", "parameterization", "line", "seed", "trial_id")
-    return [*names, *kind_of(spec).hps(spec)]
-
-
-def _labels(expansion: Expansion, base: AxisShape) -> dict[str, str]:
-    """Return axis -> its name of a shape, for the axes that have this shape."""
-    (own,) = (axis for axis in expansion.axes if axis.name == base.axis)
-    shape = next(point.shape for point in own.points if own.label(point.shape) == base.shape)
-    having = [axis for axis in expansion.axes if any(point.shape == shape for point in axis.points)]
-    return {axis.name: axis.label(shape) for axis in having}
-
-
-def _from_base(cells: pd.DataFrame, label_of: Mapping[str, str]) -> pd.DataFrame:
-    """Return the cells from a shape on, with that shape as the base. `label_of` has its name on each axis."""
-    at_base = cells["shape"] == cells["axis"].map(label_of)
-    scale_of = cells[at_base].groupby("axis")["scale"].first()
-    kept = cells["scale"] >= cells["axis"].map(scale_of)  # an axis without the shape has no scale to compare with
-    return cells[kept].assign(is_base=at_base[kept]).reset_index(drop=True)
-
-
-def _cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a sweep."""
-    spec = expansion.spec
-    hps = kind_of(spec).hps(spec)
-    for cell in cells_of(expansion, trials):
-        trial = cell.trial
-        yield {
-            "axis": cell.axis,
-            "scale_name": cell.scale_name,
-            "scale": cell.scale,
-            "shape": cell.shape,
-            "is_base": trial.shape == trial.base,
-            "parameterization": cell.parameterization,
-            "line": cell.line,
-            "seed": trial.seed,
-            "trial_id": trial.id,
-            **{hp: trial.hps.get(hp) for hp in hps},
-        }

@@ -15,7 +15,7 @@ import torch
 import hpxfer
 from hpxfer.bench.rates import rows as rows_on
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.files import require_appendable
+from hpxfer.host.files import append_line
 from hpxfer.host.machine import cpu_name, num_cpus
 from hpxfer.host.output import aligned
 from hpxfer.plan.hardware import SPEEDS, Kind, Record, Row, append, file_of, latest
@@ -30,7 +30,7 @@ def run_bench(device: str, output: Path, keys: Sequence[str] = ()) -> Record:
     """
     where = bench_device(device)
     rows = _chosen(rows_on(where), keys, where.type)
-    require_appendable(file_of(SPEEDS, output))
+    append_line(file_of(SPEEDS, output), None)
     run = record(SPEEDS, f"hpxfer bench --device {where.type}", where, asked=keys, run=uuid.uuid4().hex[:12])
     for measure in rows.values():
         if (row := measure()) is not None:

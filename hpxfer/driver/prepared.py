@@ -38,7 +38,7 @@ from hpxfer.spec.ties import resolved
 from hpxfer.spec.trainer_files import digested
 from hpxfer.spec.yaml_file import key_path, read_yaml
 from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
-from hpxfer.store.location import ResultsLocation, open_location
+from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.schema import shape_of_row
 from hpxfer.store.sweep_file import damage, load_given, stored_sweep
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
@@ -181,7 +181,7 @@ def prepare(
     spec = spec.model_copy(update={"data": spec.data.model_copy(update={"validation_digest": data.validation_digest})})
     digests = dict(data.others)
     spec = with_point_data(spec, lambda own: own.model_copy(update={"digest": digests[own.source]}))
-    location = open_location(results or spec.storage or _root_of_stored(file, spec.name) or RESULTS, spec.name)
+    location = location_at(results or spec.storage or _root_of_stored(file, spec.name) or RESULTS, spec.name)
     device = _device(spec.resources, address)
     precision = precision_of(spec, device, location, address)
     spec = with_precision(resolved(spec), precision.value)

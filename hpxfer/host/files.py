@@ -297,21 +297,13 @@ def text_writer(text: str) -> Callable[[IO[bytes]], object]:
     return lambda file: file.write(f"{text}\n".encode())
 
 
-def append_line(path: Path, data: Mapping[str, Any]) -> None:
-    """Append `data` as one JSON line, and wait until it is on the disk.
+def append_line(path: Path, data: Mapping[str, Any] | None) -> None:
+    """Append `data` as one JSON line, and wait until it is on the disk. Without data, only try whether it could be.
 
     If the file ends in the middle of a line, because the writer before was killed, the new line starts below it. Raises
     HpxferError if the file cannot be written, and ValueError for a number that is not finite.
     """
-    _append(path, json.dumps(data, allow_nan=False) + "\n")
-
-
-def require_appendable(path: Path) -> None:
-    """Raise HpxferError if nothing could be appended to the file. Call it before minutes of measuring."""
-    _append(path, "")
-
-
-def _append(path: Path, text: str) -> None:
+    text = "" if data is None else json.dumps(data, allow_nan=False) + "\n"
     with _writing(path.parent, "line", "--output"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab+") as file:

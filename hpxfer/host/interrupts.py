@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 class Interrupted(KeyboardInterrupt):
     """The process was asked to end. `signal_number` is SIGINT or SIGTERM."""
@@ -28,11 +26,11 @@ class Interrupts:
     def __init__(self) -> None:
         self._deferring = False
         self._waiting: int | None = None
-        self._last: int | None = None  # the last signal that came
+        self.last: int | None = None  # the last signal that came
 
     def handle(self, signal_number: int, _: FrameType | None) -> None:
         """Raise Interrupted, or remember the first signal until the `deferred` block ends."""
-        self._last = signal_number
+        self.last = signal_number
         if not self._deferring:
             raise Interrupted(signal_number)
         self._waiting = self._waiting or signal_number
@@ -49,19 +47,6 @@ class Interrupts:
             number, self._waiting = self._waiting, None
             raise Interrupted(number)
 
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Turn the KeyboardInterrupt that a library raises in place of Interrupted into Interrupted, as Ray does."""
-        try:
-            yield
-        except KeyboardInterrupt as error:
-            if isinstance(error, Interrupted) or self._last is None:
-                raise
-            interrupted = Interrupted(self._last)
-            for note in getattr(error, "__notes__", ()):
-                interrupted.add_note(note)
-            raise interrupted from error
-
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
@@ -74,13 +59,19 @@ def interrupts() -> Iterator[Interrupts]:
         yield signals
         return
     # A process that ignores a signal, e.g. under nohup, goes on ignoring it.
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
     try:
         for number in before:
             signal.signal(number, signals.handle)
-        with signals.named():
-            yield signals
+        yield signals
+    except KeyboardInterrupt as error:
+        if isinstance(error, Interrupted) or signals.last is None:
+            raise
+        interrupted = Interrupted(signals.last)  # a library, such as Ray, raised its own in the place of ours
+        for note in getattr(error, "__notes__", ()):
+            interrupted.add_note(note)
+        raise interrupted from error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -9,7 +9,7 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import locked, read_bytes, read_text
 from hpxfer.jobs.request import Request, where
-from hpxfer.store.location import open_location
+from hpxfer.store.location import location_at
 
 JOBS_FILE = "jobs.txt"
 # The most that a log can carry: Ray reads a job's log whole and sends it through three servers.
@@ -26,7 +26,7 @@ def answer(request: Request, sweep: Path) -> tuple[dict[str, Any], dict[str, byt
 
                 return check(request, sweep), {}
             case _:
-                return {}, files_of(open_location(where(request.root), request.name).folder)
+                return {}, files_of(location_at(where(request.root), request.name).folder)
     except HpxferError as error:
         return {"error": str(error)}, {}
     except Exception as error:

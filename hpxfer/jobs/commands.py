@@ -26,7 +26,7 @@ from hpxfer.spec.trainer_files import digested
 from hpxfer.storage.lease import LeaseFile, leased
 from hpxfer.storage.uri import parse_root
 from hpxfer.store import SWEEP_FILE, Store
-from hpxfer.store.location import ResultsLocation, open_location
+from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.sweep_file import load_given, load_stored
 from hpxfer.trial import TRAINER_VERSION
 
@@ -272,5 +272,5 @@ def _visible_location(info: JobInfo) -> ResultsLocation | None:
     """Return the location of a job's results if this machine can see it: in storage, or in a folder with the job's
     mark.
     """
-    location = open_location(info.metadata[ROOT_KEY], info.metadata[SWEEP_KEY])
+    location = location_at(info.metadata[ROOT_KEY], info.metadata[SWEEP_KEY])
     return location if location.is_remote or has_mark(location.folder, info.id) else None

@@ -1,1 +1,1 @@
-"""Storage: bytes in a folder or on an object store, and the lease that says who may write."""
+"""Storage: objects in a folder or in a bucket, and the lease that says who may write."""

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import NoLocks, locked, path_problem, read_bytes, reason, wait_for_lock, write_files
@@ -71,7 +71,7 @@ class Holder:
         return f"process {self.pid} on host {self.host}"
 
 
-_HOLDER = TypeAdapter(Annotated[Holder, ConfigDict(strict=True)])
+_HOLDER = TypeAdapter(Holder)
 
 
 def encoded(holder: Holder) -> bytes:
@@ -79,11 +79,19 @@ def encoded(holder: Holder) -> bytes:
     return json.dumps(asdict(holder)).encode().ljust(_BYTES - 1) + b"\n"
 
 
-def decoded(content: bytes) -> Holder | None:
-    """Return the driver that a lease names, or None if it cannot be understood."""
+def decoded(content: bytes, where: str | None = None) -> Holder | None:
+    """Return the driver that a lease names, or None if it cannot be understood.
+
+    With `where`, raise HpxferError for a lease of another version.
+    """
     try:
         return _HOLDER.validate_json(content, strict=True)
-    except ValidationError:
+    except ValidationError as error:
+        for each in error.errors():
+            if where is not None and each["loc"] == ("version",) and isinstance(each["input"], int):
+                rule = f"{LEASE_FILE} must have version {LEASE_VERSION}, got {each['input']}"
+                fix = "use the hpxfer that wrote it, or remove the file if no run is active"
+                raise HpxferError(f"{where}: {rule}; {fix}") from None
         return None
 
 
@@ -92,9 +100,8 @@ class LeaseFile:
     """The lease in a folder. All methods raise OSError if the disk refuses.
 
     Its driver changes the file in place, under a lock of its own. So neither a full disk nor a long write of the store,
-    which has another lock, keeps the counter from moving. Every content has the same length, so nothing of an older
-    text remains. Whoever takes over replaces the file, under the lock of the folder. Without locks nobody takes over,
-    and the counter stands still.
+    which has another lock, keeps the counter from moving. Whoever takes over replaces the file, under the lock of the
+    folder. Without locks nobody takes over, and the counter stands still.
     """
 
     folder: Path
@@ -104,18 +111,14 @@ class LeaseFile:
         return self.folder / LEASE_FILE
 
     def read(self) -> bytes | None:
-        """Return the content, or None if there is no lease."""
+        """Return the content, or None if there is no lease. Raise HpxferError if it cannot be read."""
         try:
             return read_bytes(self.path)
-        except FileNotFoundError:
-            if not self.path.is_symlink():
-                return None
-            why = "it is a link to nothing"
         except OSError as error:
-            if (problem := path_problem(error)) is not None:
-                raise HpxferError(problem) from None
-            why = reason(error)
-        raise HpxferError(f"{self.path}: cannot be read: {why}; remove it if no run is active")
+            if isinstance(error, FileNotFoundError) and not self.path.is_symlink():
+                return None
+            fix = "remove it if no run is active"
+            raise HpxferError(path_problem(error) or f"{self.path}: cannot be read: {reason(error)}; {fix}") from None
 
     def create(self, content: bytes) -> bool:
         """Create the lease unless it exists. Return whether it was created."""
@@ -189,8 +192,7 @@ class LeaseObject:
     bucket: Bucket
 
     def read(self) -> bytes | None:
-        found = self.bucket.read(LEASE_FILE)
-        return None if found is None else found[0]
+        return (self.bucket.read(LEASE_FILE) or (None,))[0]
 
     def create(self, content: bytes) -> bool:
         if self.read() is not None or not self.bucket.write(LEASE_FILE, content, "create"):
@@ -204,9 +206,9 @@ class LeaseObject:
         return True
 
     def swap(self, old: bytes, new: bytes, *, takeover: bool = False) -> bool:
-        found = self.bucket.read(LEASE_FILE)
+        content, unchanged = self.bucket.read(LEASE_FILE) or (None, None)
         with suppress(FileNotFoundError):
-            return found is not None and found[0] == old and self.bucket.write(LEASE_FILE, new, found[1])
+            return content == old and self.bucket.write(LEASE_FILE, new, unchanged)
         return False
 
     def drop(self, old: bytes) -> None:
@@ -224,6 +226,39 @@ class Lease:
         self._storage, self._where, self._holder = lease_storage, where, holder
         self._lost: str | None = None
         self._has_locks = False  # whether the storage has ever locked the lease
+
+    def acquire(
+        self,
+        on_wait: Callable[[str], None] | None,
+        stale_s: float,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        """Create the lease, or take over that of a driver which is gone. See `leased`."""
+        where, content = self._where, encoded(self._holder)
+        watched, since = None, clock()
+        while not self._storage.create(content):
+            if (found := self._storage.read()) is None:
+                continue  # released between the two calls
+            holder = decoded(found, where)
+            if watched is not None and found != watched:
+                raise HpxferError(
+                    f"{where}: another driver has just started to write to it; wait until that run ends, then run again"
+                    if holder is None
+                    else f"{where}: in use by {holder}, which is running since {holder.since}; wait until it ends, "
+                    f"stop it (kill {holder.pid} on {holder.host}), or give another folder with --results"
+                )
+            if (holder is not None and holder.is_gone) or (watched is not None and clock() - since >= stale_s):
+                if self._storage.swap(found, content, takeover=True):
+                    return
+                watched = found  # another driver was quicker: the lease is no longer the one that was read
+                continue
+            if watched is None:
+                watched, since = found, clock()
+                if on_wait is not None:
+                    whose = "its lease cannot be read" if holder is None else f"in use by {holder}"
+                    on_wait(f"{where}: {whose}; checking for at most {stale_s:g} s whether that run is alive")
+            sleep(POLL_S)
 
     def check(self, *, read: bool = True) -> None:
         """Raise HpxferError if this process no longer holds the lease. With `read`, read the lease now."""
@@ -246,7 +281,7 @@ class Lease:
     def bump(self) -> None:
         """Raise the counter. If the disk refuses, the next call tries again. A lost lease stays lost.
 
-        Without the lock nothing is written. A file system that had locks and has them no more ends the run.
+        Without locks nothing is written. A file system that had locks and has them no more ends the run.
         """
         if self._lost is not None:
             return
@@ -310,9 +345,9 @@ def leased(
         started=process_started(os.getpid()),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
-    with storage_errors(where, "its lease cannot be written", "choose another folder with --results"):
-        _acquire(lease_storage, where, encoded(mine), on_wait, stale_s, clock, sleep)
     lease, ended = Lease(lease_storage, where, mine), threading.Event()
+    with storage_errors(where, "its lease cannot be written", "choose another folder with --results"):
+        lease.acquire(on_wait, stale_s, clock, sleep)
     lease.bump()  # finds out whether there are locks
 
     def bump_until_ended() -> None:
@@ -327,54 +362,3 @@ def leased(
         ended.set()
         thread.join()
         lease.release()
-
-
-def _acquire(
-    lease_storage: LeaseFile | LeaseObject,
-    where: str,
-    content: bytes,
-    on_wait: Callable[[str], None] | None,
-    stale_s: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> None:
-    watched: bytes | None = None
-    since = clock()
-    while not lease_storage.create(content):
-        found = lease_storage.read()
-        if found is None:
-            continue  # released between the two calls
-        holder = decoded(found)
-        if holder is None:
-            _refuse_other_version(found, where)
-        if watched is not None and found != watched:
-            raise HpxferError(
-                f"{where}: another driver has just started to write to it; wait until that run ends, then run again"
-                if holder is None
-                else f"{where}: in use by {holder}, which is running since {holder.since}; wait until it ends, stop it "
-                f"(kill {holder.pid} on {holder.host}), or give another folder with --results"
-            )
-        if (holder is not None and holder.is_gone) or (watched is not None and clock() - since >= stale_s):
-            if lease_storage.swap(found, content, takeover=True):
-                return
-            watched = found  # another driver was quicker: the lease is no longer the one that was read
-            continue
-        if watched is None:
-            watched, since = found, clock()
-            if on_wait is not None:
-                whose = "its lease cannot be read" if holder is None else f"in use by {holder}"
-                on_wait(f"{where}: {whose}; checking for at most {stale_s:g} s whether that run is alive")
-        sleep(POLL_S)
-
-
-def _refuse_other_version(content: bytes, where: str) -> None:
-    try:
-        data = json.loads(content)
-    except (ValueError, RecursionError):
-        return
-    version = data.get("version") if isinstance(data, dict) else None
-    if isinstance(version, int) and version != LEASE_VERSION:
-        raise HpxferError(
-            f"{where}: {LEASE_FILE} must have version {LEASE_VERSION}, got {version}; use the hpxfer that wrote it, or "
-            "remove the file if no run is active"
-        )

@@ -14,13 +14,12 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import MemoryStore, from_url
+from obstore.store import from_url
 from pyarrow.fs import resolve_s3_region
 
 from hpxfer.errors import HpxferError, first_line
@@ -45,21 +44,17 @@ class Folder:
     """A folder on this disk. It is made when an object is put, and removed with its last object."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self.where = folder, str(folder.resolve())  # for people and for other processes
 
-    @property
-    def where(self) -> str:
-        """The path, for people and for other processes."""
-        return str(self._folder.resolve())
-
-    def stamps(self) -> Mapping[str, Hashable]:
+    def stamps(self) -> dict[str, Hashable]:
         """Return name -> a stamp that changes with the object. The mapping is empty if there is no such folder."""
-        out = {}
+        out: dict[str, Hashable] = {}
         with suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(OSError):  # removed meanwhile
-                    state = entry.stat(follow_symlinks=False)
-                    out[entry.name] = (state.st_ino, state.st_size, state.st_mtime_ns)
+                    if entry.is_file(follow_symlinks=False):
+                        state = entry.stat(follow_symlinks=False)
+                        out[entry.name] = (state.st_ino, state.st_size, state.st_mtime_ns)
         return out
 
     @contextmanager
@@ -106,16 +101,11 @@ class Bucket:
     """What lies below a URI. A patient bucket waits minutes for a network that is down, else less than one."""
 
     def __init__(self, uri: Uri, *, patient: bool = False) -> None:
-        self.uri = uri
+        self.uri, self.where = uri, str(uri)
         with storage_errors(str(uri), "cannot be reached", FIX), _answers():
             self._store = _store(uri, patient)
 
-    @property
-    def where(self) -> str:
-        """The URI."""
-        return str(self.uri)
-
-    def stamps(self) -> Mapping[str, Stamp]:
+    def stamps(self) -> dict[str, Stamp]:
         """See `Folder.stamps`."""
         with _answers():
             found = obstore.list_with_delimiter(self._store, "/".join(self.uri.path))["objects"]
@@ -159,12 +149,7 @@ class Bucket:
         """See `Folder.put`."""
         with tempfile.TemporaryDirectory(prefix="hpxfer-") as scratch:
             write(Path(scratch) / name)
-            self.upload(Path(scratch) / name)
-
-    def upload(self, path: Path) -> None:
-        """Put a file of this disk under its own name."""
-        with _answers():
-            obstore.put(self._store, self._key(path.name), path)
+            self.write(name, Path(scratch) / name)
 
     def read(self, name: str) -> tuple[bytes, UpdateVersion] | None:
         """Return a small object and the condition that it has not changed. None if it is absent."""
@@ -176,11 +161,14 @@ class Bucket:
             unchanged = {part: found.meta[part] for part in ("e_tag", "version") if found.meta.get(part)}
             return bytes(found.bytes()), cast("UpdateVersion", unchanged)
 
-    def write(self, name: str, content: bytes, condition: Any = "overwrite") -> bool:
-        """Write a small object if it is absent (`create`) or has not changed. Return whether it was written."""
+    def write(self, name: str, content: bytes | Path, condition: Any = "overwrite") -> bool:
+        """Write bytes, or a file, or small bytes if there is no object (`create`) or one that has not changed.
+
+        Return whether it was written.
+        """
         with _answers():
             try:
-                obstore.put(self._store, self._key(name), content, mode=condition, use_multipart=False)
+                obstore.put(self._store, self._key(name), content, mode=condition)
             except (AlreadyExistsError, PreconditionError):
                 return False
         return True
@@ -245,8 +233,6 @@ def _stamp(meta: Mapping[str, Any]) -> Stamp:
 
 
 def _store(uri: Uri, patient: bool) -> ObjectStore:
-    if uri.scheme == "memory":
-        return _memory(uri.host)
     options: dict[str, Any] = dict(uri.options)
     protocol, endpoint = options.pop("scheme", "https"), options.pop("endpoint_override", None)
     if uri.scheme == "s3":
@@ -282,8 +268,3 @@ def _credentials() -> dict[str, Any]:
         return {"credential_provider": Boto3CredentialProvider()}
     except (ImportError, ValueError):
         return {}
-
-
-@cache
-def _memory(name: str) -> MemoryStore:
-    return MemoryStore()

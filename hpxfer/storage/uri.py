@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError, nearest, shown
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 # A URI that went through pathlib has only one slash left.
 _ONE_SLASH = re.compile(r"(s3a?|gs|gcs|file|az|abfss?):/")
 # scheme -> options that may follow a question mark. Keys and tokens are not among them, as URIs stand in files.
@@ -17,7 +17,6 @@ SCHEMES: dict[str, tuple[str, ...]] = {
     "s3": ("region", "scheme", "endpoint_override"),
     "gs": ("scheme", "endpoint_override"),
     **dict.fromkeys(("az", "abfs", "abfss"), ()),
-    "memory": (),  # of this process
 }
 _SAME = {"s3a": "s3", "gcs": "gs"}
 
@@ -61,41 +60,37 @@ def parse_root(text: str | Path) -> Uri | Path:
 
     Raises HpxferError without the name of the key or option, which the caller puts in front.
     """
-    match = _SCHEME.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        given = str(text)
+    given = str(text)
+    if not is_uri(text):
         if not given or "\0" in given or "://" in given or _ONE_SLASH.match(given):
             raise HpxferError(f"must be a folder or a URI, e.g. results or s3://bucket/prefix, got {shown(given)}")
         return Path(text)
-    scheme, rest = match[1].lower(), match[2]
-    scheme = _SAME.get(scheme, scheme)
+    scheme, rest = given.split("://", 1)
+    scheme = _SAME.get(scheme.lower(), scheme.lower())
     if "@" in rest.partition("/")[0] and (scheme in ("s3", "gs") or ":" in rest.partition("@")[0]):
         # The message does not quote the text, which may hold a secret.
         raise HpxferError(
             f"must hold no credentials, got some before the @ of {scheme}://; set them in the environment, e.g. "
             f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
         )
-    if scheme == "file":
-        if not rest.startswith("/") or not rest.strip("/"):
-            raise HpxferError(f"must be file:///absolute/path, got {shown(str(text))}")
+    if scheme == "file" and rest.startswith("/") and rest.strip("/"):
         return Path(rest)
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{name}://" for name in SCHEMES if name != "memory")
-        raise HpxferError(f"must be a folder or a URI that begins with one of {known}, got {shown(str(text))}")
     location, _, query = rest.partition("?")
-    host, _, path = location.partition("/")
-    segments = tuple(path.rstrip("/").split("/")) if path.strip("/") else ()
+    host, *segments = location.rstrip("/").split("/")
+    options = tuple((name, value) for name, _, value in (each.partition("=") for each in query.split("&") if query))
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        raise HpxferError(f"must be a folder, file:///absolute/path, or a URI with one of {known}, got {shown(given)}")
     if not all(map(_is_name, (host, *segments))):
         rule = f"must be {scheme}://BUCKET/PREFIX without empty parts, '.', '..', quotes and backslashes"
-        raise HpxferError(f"{rule}, got {shown(str(text))}")
-    options = tuple((name, value) for name, _, value in (each.partition("=") for each in query.split("&") if query))
+        raise HpxferError(f"{rule}, got {shown(given)}")
     for name, value in options:
         if name not in SCHEMES[scheme] or not value:
             legal = nearest(name, SCHEMES[scheme]) if SCHEMES[scheme] else f"{scheme}:// takes none"
             raise HpxferError(
                 f"must have known options after '?', got {shown(name)}; {legal}; keys go in the environment"
             )
-    return Uri(scheme=scheme, host=host, path=segments, options=options)
+    return Uri(scheme=scheme, host=host, path=tuple(segments), options=options)
 
 
 def _is_name(text: str) -> bool:

@@ -1,6 +1,6 @@
 """Where the results of one sweep are. A folder is used directly, a bucket through a mirror on this disk.
 
-    location = open_location("s3://bucket/prefix", "quickstart")
+    location = location_at("s3://bucket/prefix", "quickstart")
     location.folder                    # the store works here
     with leased(location.lease_storage, ...):
         location.begin(lease.check)    # fetch what others wrote, push what an earlier run could not
@@ -22,7 +22,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +30,7 @@ from pathlib import Path
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import cache_folder, reason
 from hpxfer.storage.lease import LEASE_FILE, LeaseFile, LeaseObject
-from hpxfer.storage.objects import FIX, Bucket, Stamp, storage_errors
+from hpxfer.storage.objects import FIX, Bucket, Folder, Stamp, storage_errors
 from hpxfer.storage.uri import Uri, know_mirror, parse_root
 from hpxfer.store.parquet import list_parts
 from hpxfer.store.store import Store
@@ -39,16 +39,15 @@ from hpxfer.store.sweep_file import SWEEP_FILE
 _DOWNLOADS = 16
 # How often a listing may be out of date because a driver merges files meanwhile.
 _PULLS = 5
-_State = tuple[int, int, int]  # inode, size and time of change of a local file
-# The order in which the store writes: the sweep, then curves, then the trials that commit them, then what is made of
-# them.
+# The order in which the store writes. Curves come before the trials that commit them, and last what is made of them.
 _ORDER = ("sweep-", "sweep", "curves", "trials")
 
 
-class LocalLocation:
-    """A folder on this disk, used directly: most methods have nothing to do."""
+class ResultsLocation:
+    """Where the results of one sweep are: here a folder on this disk, in which nothing has to be fetched or pushed."""
 
-    is_remote = False
+    is_remote = False  # whether results are stored only once they have been pushed
+    lease_storage: LeaseFile | LeaseObject
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder  # that the store works in
@@ -64,29 +63,25 @@ class LocalLocation:
     def refresh(self) -> None:
         """Fetch what was written since. For readers."""
 
-    def close(self) -> None:
-        """Remove the folder if it is a mirror, unless it holds results that are nowhere else."""
 
+class Mirror(ResultsLocation):
+    """The mirror of a bucket's results. It is removed by `close`, or when the process ends."""
 
-class Mirror:
-    """The mirror of a bucket's results. It is removed by `close`, or when the process ends. See `LocalLocation`."""
-
-    is_remote = True  # results are stored only once they have been pushed
+    is_remote = True
 
     def __init__(self, uri: Uri) -> None:
-        self._bucket, self.where = Bucket(uri, patient=True), str(uri)
+        self._bucket, at_once = Bucket(uri, patient=True), Bucket(uri)
         self._fetched: dict[str, Stamp] = {}  # name -> stamp of the files as they were fetched
-        self._home: dict[str, _State] = {}  # name -> state of the local files that are in the bucket
-        self._run, self._lock = _new_run(uri)
+        self._home: dict[str, Hashable] = {}  # name -> state of the local files that are in the bucket
         self._pid = os.getpid()
-        self.folder = self._run / uri.name
-        self.lease_storage = LeaseObject(Bucket(uri))
+        self._run, self._lock = _new_run(uri)
+        self.folder, self.where, self.lease_storage = self._run / uri.name, str(uri), LeaseObject(at_once)
         know_mirror(self.folder, uri)
         atexit.register(self.close)
-        self._pull(self.lease_storage.bucket)
+        self._pull(at_once)
 
     def begin(self, check: Callable[[], None] = lambda: None) -> None:
-        """See `LocalLocation.begin`. What earlier runs on this machine could not push is added to the store."""
+        """Fetch what was written. What earlier runs on this machine could not push is added to the store and pushed."""
         self.refresh()
         dead = dict(self._dead_runs())
         try:
@@ -100,11 +95,11 @@ class Mirror:
                 os.close(lock)
 
     def push(self, check: Callable[[], None] = lambda: None) -> None:
-        """See `LocalLocation.push`: new files, then the removal of files that the store has merged.
+        """Push new files, then remove from the bucket the files that the store has merged.
 
         A network that is down is waited for. Then HpxferError says where the results are.
         """
-        local = dict(self._files())
+        local = self._files()
         changed = [name for name, state in local.items() if self._home.get(name) != state]
         gone = [name for name in self._home if name not in local and name.endswith(".parquet")]
         if not changed and not gone:
@@ -121,7 +116,7 @@ class Mirror:
                         f"{self._run}; run again to add them"
                     )
                 check()
-                self._bucket.upload(self.folder / name)
+                self._bucket.write(name, self.folder / name)
                 self._is_home(name, local[name])
             for name in sorted(gone, key=_order):
                 check()
@@ -129,15 +124,14 @@ class Mirror:
                 del self._home[name]
 
     def refresh(self) -> None:
-        """See `LocalLocation.refresh`."""
         self._pull(self._bucket)
 
     def close(self) -> None:
-        """See `LocalLocation.close`."""
+        """Remove the mirror, unless it holds results that are nowhere else."""
         if self._lock < 0 or os.getpid() != self._pid:
             return
         atexit.unregister(self.close)
-        if all(self._home.get(name) == state for name, state in self._files() if name.endswith(".parquet")):
+        if all(self._home.get(name) == state for name, state in self._files().items() if name.endswith(".parquet")):
             shutil.rmtree(self._run, ignore_errors=True)
         os.close(self._lock)
         self._lock = -1
@@ -147,19 +141,18 @@ class Mirror:
         with storage_errors(self.where, "cannot be read", FIX):
             for _ in range(_PULLS):
                 listed = {name: stamp for name, stamp in bucket.stamps().items() if _is_read(name)}
-                for name in dict(self._files()).keys() - listed:
+                for name in self._files().keys() - listed:
                     (self.folder / name).unlink()
                 stale = [name for name, stamp in listed.items() if self._fetched.get(name) != stamp]
                 with suppress(FileNotFoundError), ThreadPoolExecutor(_DOWNLOADS) as pool:
                     list(pool.map(lambda name: bucket.fetch(name, self.folder / name), stale))
                     self._fetched = listed
-                    for name, state in self._files():
-                        if name in listed:
-                            self._is_home(name, state)
+                    for name, state in self._files().items():
+                        self._is_home(name, state)
                     return
             raise OSError("its files keep changing, because another run is merging them")
 
-    def _is_home(self, name: str, state: _State) -> None:
+    def _is_home(self, name: str, state: Hashable) -> None:
         """Note that a file is in the bucket, also for whoever finds the mirror of this process when it is dead."""
         self._home[name] = state
         if name.endswith(".parquet"):
@@ -169,14 +162,14 @@ class Mirror:
     def _dead_runs(self) -> Iterator[tuple[Path, int]]:
         """Yield the mirrors of processes that are gone, and the lock of each."""
         for run in sorted(self._run.parent.glob("run-*")):
-            with suppress(OSError):
+            with suppress(FileNotFoundError):  # closed meanwhile
                 lock = os.open(run, os.O_RDONLY)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
                     os.close(lock)
-                    continue
-                yield run, lock
+                else:
+                    yield run, lock
 
     def _adopt(self, folder: Path) -> None:
         """Add what a dead process's mirror holds beyond the bucket."""
@@ -188,27 +181,23 @@ class Mirror:
         if store.adopt(Store.open(folder, write=False)):
             store.compact()  # curves that were pushed without the trials that commit them go
 
-    def _files(self) -> Iterator[tuple[str, _State]]:
-        """Yield name and state of the files to push. Folders are not pushed: checkpoints go to the bucket directly."""
-        with os.scandir(self.folder) as entries:
-            for entry in entries:
-                if entry.is_file(follow_symlinks=False) and _is_ours(entry.name):
-                    with suppress(FileNotFoundError):
-                        state = entry.stat(follow_symlinks=False)
-                        yield entry.name, (state.st_ino, state.st_size, state.st_mtime_ns)
+    def _files(self) -> dict[str, Hashable]:
+        """Return name and stamp of the files to push. Folders are not pushed: checkpoints go to the bucket directly."""
+        return {name: stamp for name, stamp in Folder(self.folder).stamps().items() if _is_ours(name)}
 
 
-ResultsLocation = LocalLocation | Mirror
+def location_at(root: str | Path, *below: str) -> ResultsLocation:
+    """Return the location of a results folder, or of the sweep `below` a folder or URI.
 
-
-def open_location(root: str | Path, name: str) -> ResultsLocation:
-    """Return the location of sweep `name` below a folder or URI. Raise HpxferError if it cannot be reached."""
-    return _location(_parsed(root) / name)
-
-
-def location_at(results: str | Path) -> ResultsLocation:
-    """Return the location of a results folder or of its URI. Raise HpxferError if it cannot be reached."""
-    return _location(_parsed(results))
+    Raise HpxferError if it cannot be reached.
+    """
+    try:
+        where = parse_root(root)
+    except HpxferError as error:
+        raise HpxferError(f"results: {error}") from None
+    for name in below:
+        where = where / name
+    return ResultsLocation(where) if isinstance(where, Path) else Mirror(where)
 
 
 def local_results(results: str | Path) -> Path:
@@ -222,17 +211,6 @@ def local_results(results: str | Path) -> Path:
             f"root, e.g. s3://bucket/prefix/quickstart"
         )
     return location.folder
-
-
-def _location(where: Uri | Path) -> ResultsLocation:
-    return LocalLocation(where) if isinstance(where, Path) else Mirror(where)
-
-
-def _parsed(root: str | Path) -> Uri | Path:
-    try:
-        return parse_root(root)
-    except HpxferError as error:
-        raise HpxferError(f"results: {error}") from None
 
 
 def _new_run(uri: Uri) -> tuple[Path, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -23,9 +23,19 @@ import pyarrow.compute as pc
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import locked, path_problem, prove_writable, reason, write_files
 from hpxfer.spec import SweepSpec
-from hpxfer.store import merge, parquet
-from hpxfer.store.parquet import Part, list_parts, next_number, part_path
-from hpxfer.store.rows import Pair, curves_table, trials_table
+from hpxfer.store import parquet
+from hpxfer.store.parquet import CurvesOnDisk, Part, list_parts, next_number, part_path
+from hpxfer.store.rows import (
+    STOPPED,
+    Pair,
+    best_rows,
+    curves_table,
+    done_rows,
+    joined,
+    of_trials,
+    points_of_trials,
+    trials_table,
+)
 from hpxfer.store.schema import CURVES, TRIALS
 from hpxfer.store.sweep_file import save_sweep
 
@@ -42,9 +52,8 @@ class _Source:
     curves: Iterable[pa.RecordBatch] | None
 
     @property
-    def ids(self) -> list[str]:
-        ids: list[str] = self.trials["trial_id"].to_pylist()
-        return ids
+    def ids(self) -> set[str]:
+        return set(self.trials["trial_id"].to_pylist())
 
 
 class Store:
@@ -65,8 +74,8 @@ class Store:
         was changed then.
         """
         store = cls(Path(folder))
-        if write:
-            with store._writing(_FIX):
+        with store._writing(_FIX):
+            if write:
                 store.folder.mkdir(parents=True, exist_ok=True)
         with store._reading():
             for path in parquet.unknown_files(store.folder):
@@ -75,22 +84,20 @@ class Store:
                 store._try(parquet.check, part.trials, TRIALS)
                 if store._try(parquet.check, part.curves, CURVES) is not None and part.curves and not part.trials:
                     store._pass_over(part.curves, "has no trials file beside it")
-        if write:
-            with store._writing(_FIX):
+        with store._writing(_FIX):
+            if write:
                 prove_writable(store.folder)
         return store
 
     def read_trials(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the table TRIALS, or these columns of it: one row per trial, ordered by trial_id."""
-        with self._reading():
-            rows = self._rows().select(list(columns or TRIALS.names))
+        rows = self._rows().select(list(columns or TRIALS.names))
         target = pa.schema([TRIALS.field(name) for name in rows.column_names], metadata=TRIALS.metadata)
         return pa.Table.from_batches(parquet.plain(rows), target)
 
     def done_ids(self) -> set[str]:
         """Return the ids of the trials that are never run again: those that finished or diverged."""
-        with self._reading():
-            return set(merge.done(self._rows())["trial_id"].to_pylist())
+        return set(done_rows(self._rows())["trial_id"].to_pylist())
 
     def outcomes(
         self, loss: str, *, stopped: bool = False
@@ -99,21 +106,14 @@ class Store:
 
         With `stopped`, trials that were stopped early are included.
         """
-        with self._reading():
-            rows = merge.done(self._rows(), *([merge.STOPPED] if stopped else []))
-        names = ("trial_id", "status", loss, "wall_s", "stack_size")
-        return {
-            trial_id: (status, value, wall_s, stack_size)
-            for trial_id, status, value, wall_s, stack_size in zip(
-                *(rows[name].to_pylist() for name in names), strict=True
-            )
-        }
+        found = done_rows(self._rows(), *([STOPPED] if stopped else []))
+        rows = found.select(["trial_id", "status", loss, "wall_s", "stack_size"]).to_pylist()
+        return {row["trial_id"]: (row["status"], row[loss], row["wall_s"], row["stack_size"]) for row in rows}
 
     def trainer_version(self) -> int | None:
         """Return the newest trainer version of the trials that are done, else of all trials. None if there are none."""
-        with self._reading():
-            rows = self._rows()
-        done = merge.done(rows)
+        rows = self._rows()
+        done = done_rows(rows)
         newest: int | None = pc.max((done if len(done) else rows)["trainer_version"]).as_py()
         return newest
 
@@ -126,8 +126,8 @@ class Store:
     def without_curves(self) -> set[str]:
         """Return the ids of the ended trials that have lost their curves: the file with them is gone or damaged."""
         with self._reading():
-            lost = [source.trials for source in self._sources(parquet.CurvesOnDisk) if source.curves is None]
-        ids = {trial_id for rows in lost for trial_id in merge.done(rows, merge.STOPPED)["trial_id"].to_pylist()}
+            lost = [source.trials for source in self._sources(CurvesOnDisk) if source.curves is None]
+        ids = set(done_rows(joined(lost), STOPPED)["trial_id"].to_pylist())
         if ids:
             self._note(f"{self.folder}: {len(ids)} trials have lost their curves; a run trains them again")
         return ids
@@ -137,7 +137,7 @@ class Store:
         if not pairs:
             return
         rows = trials_table(pairs)
-        (kept,) = merge.best_rows([rows])
+        (kept,) = best_rows([rows])
         curves = curves_table([pairs[row][1] for row in kept.to_pylist()])
         with self._changing(lambda: self._how_many_stored(len(kept))):
             self._write_part(next_number(list_parts(self.folder)), rows.take(kept).to_batches(), curves.to_batches())
@@ -149,16 +149,14 @@ class Store:
         trained. The other store is only read. The files that it cannot read are in its `problems`.
         """
         with other._reading():
-            sources = other._sources(parquet.CurvesOnDisk)
+            sources = other._sources(CurvesOnDisk)
             if trial_ids is not None:
-                wanted = pa.array(list(trial_ids), pa.string())
-                done = [merge.done(source.trials) for source in sources]
-                found = [rows.filter(pc.is_in(rows["trial_id"].cast(pa.string()), value_set=wanted)) for rows in done]
+                found = [of_trials(done_rows(source.trials), trial_ids) for source in sources]
                 sources = [replace(source, trials=rows) for source, rows in zip(sources, found, strict=True)]
             ids = {trial_id for source in sources for trial_id in source.ids}
             if ids:
                 with self._changing(lambda: self._how_many_stored(len(ids))):
-                    self._write_sources(next_number(list_parts(self.folder)), sources)
+                    self._merge(next_number(list_parts(self.folder)), sources)
         return ids
 
     def compact(self) -> None:
@@ -175,14 +173,20 @@ class Store:
             # If a copy has both, all that is left of a part may be its trials: then no row of it counts.
             sources = [
                 source
-                for source in self._sources(parquet.CurvesOnDisk)
-                if source.curves is not None or (source.part.curves is None and not len(source.trials))
+                for source in self._sources(CurvesOnDisk)
+                if source.curves is not None or (source.part.curves is None and not source.ids)
             ]
             moved = [source for source in sources if source.part.number is not None]
-            if self._has_read_compacted(parts, sources):
-                self._merge(None, sources, moved)
+            if moved and self._has_read_compacted(parts, sources):
+                self._merge(None, sources)
             elif len(moved) > 1:
-                self._merge(next_number(parts), moved, moved)
+                self._merge(next_number(parts), moved)
+            else:
+                moved = []
+            for source in moved:
+                # Curves first: trials without curves give way to their copy, curves without trials would stay for good.
+                for path in filter(None, (source.part.curves, source.part.trials)):
+                    os.unlink(path)
             self._remove_uncommitted()
 
     def save_sweep(self, spec: SweepSpec, digest: str) -> None:
@@ -190,9 +194,10 @@ class Store:
         with self._changing("nothing is lost; make room in it and run again"):
             save_sweep(self.folder, spec, digest)
 
-    def _rows(self) -> pa.Table:
+    def _rows(self, *, lock: bool = True) -> pa.Table:
         """Return one coded row per trial, ordered by trial_id."""
-        return merge.joined([source.trials for source in self._sources(lambda path: parquet.check(path, CURVES))])
+        with self._reading() if lock else nullcontext():
+            return joined([source.trials for source in self._sources(lambda path: parquet.check(path, CURVES))])
 
     def _sources(self, curves: Callable[[Path], Iterable[pa.RecordBatch]]) -> list[_Source]:
         """Return the parts with readable trials, with the rows that count. `curves` opens a file, or refuses it.
@@ -205,7 +210,7 @@ class Store:
             if (trials := self._try(self._trials, part.trials)) is not None:
                 found.append(_Source(part=part, trials=trials, curves=self._try(curves, part.curves)))
         found.sort(key=lambda source: (source.curves is None, -(source.part.number or 0)))
-        best = merge.best_rows([source.trials for source in found])
+        best = best_rows([source.trials for source in found])
         return [replace(source, trials=source.trials.take(rows)) for source, rows in zip(found, best, strict=True)]
 
     def _trials(self, path: Path) -> pa.Table:
@@ -225,30 +230,18 @@ class Store:
         ids = set() if old.curves is None else self._try(_ids_of_curves, old.curves)
         return ids is not None and ids <= {trial_id for source in sources for trial_id in source.ids}
 
-    def _merge(self, number: int | None, sources: Sequence[_Source], moved: Sequence[_Source]) -> None:
-        """Write the sources as one part, then remove those of them that were moved."""
-        if moved:
-            self._write_sources(number, sources)
-        for source in moved:
-            # Curves first: trials without curves give way to their copy, curves without trials would stay for good.
-            for path in filter(None, (source.part.curves, source.part.trials)):
-                os.unlink(path)
-
     def _remove_uncommitted(self) -> None:
         """Remove curves of an append that a crash ended before their trials, once other files hold all of them."""
         parts = list_parts(self.folder)
-        uncommitted = [part.curves for part in parts if part.number is not None and part.trials is None]
-        held: set[str] = set()
-        for part in parts if uncommitted else ():
-            if part.trials is not None:
-                held |= self._try(_ids_of_curves, part.curves) or set()
-        for path in filter(None, uncommitted):
-            if (ids := self._try(_ids_of_curves, path)) is not None and ids <= held:
-                os.unlink(path)
+        if uncommitted := [part.curves for part in parts if part.number is not None and part.trials is None]:
+            held = [self._try(_ids_of_curves, part.curves) or set() for part in parts if part.trials is not None]
+            for path in filter(None, uncommitted):
+                if (ids := self._try(_ids_of_curves, path)) is not None and ids <= set().union(*held):
+                    os.unlink(path)
 
-    def _write_sources(self, number: int | None, sources: Sequence[_Source]) -> None:
-        rows = merge.joined([source.trials for source in sources])
-        self._write_part(number, parquet.plain(rows), _curves(sources))
+    def _merge(self, number: int | None, sources: Sequence[_Source]) -> None:
+        """Write the sources as one part."""
+        self._write_part(number, parquet.plain(joined([source.trials for source in sources])), _curves(sources))
 
     def _write_part(
         self, number: int | None, trials: Iterable[pa.RecordBatch], curves: Iterable[pa.RecordBatch]
@@ -262,7 +255,7 @@ class Store:
 
     def _how_many_stored(self, num_lost: int) -> str:
         return (
-            f"{len(merge.done(self._rows()))} trials are safely stored in it, the last {num_lost} are not; "
+            f"{len(done_rows(self._rows(lock=False)))} trials are safely stored in it, the last {num_lost} are not; "
             f"make room in it and run again: only the missing trials are trained"
         )
 
@@ -290,8 +283,7 @@ class Store:
                 yield
             except OSError as error:
                 closed = path_problem(error) if isinstance(error, PermissionError) else None
-                why = closed or f"{self.folder}: cannot be read: {_reason(error)}; name a results folder"
-                raise HpxferError(why) from None
+                raise HpxferError(closed or f"{self.folder}: cannot be read: {reason(error)}") from None
 
     @contextmanager
     def _changing(self, fix: str | Callable[[], str]) -> Iterator[None]:
@@ -305,21 +297,16 @@ class Store:
             yield
         except OSError as error:
             tail = fix if isinstance(fix, str) else fix()
-            raise HpxferError(f"{self.folder}: cannot be written: {_reason(error)}; {tail}") from None
+            raise HpxferError(f"{self.folder}: cannot be written: {reason(error)}; {tail}") from None
 
 
 def _curves(sources: Sequence[_Source]) -> Iterator[pa.RecordBatch]:
     """Yield the curves of each source's own trials."""
     for source in sources:
-        if source.curves is not None and len(source.trials):
-            ids = source.ids
+        if source.curves is not None and (ids := source.ids):
             for batch in source.curves:
-                yield merge.of_trials(batch, ids)
+                yield points_of_trials(batch, ids)
 
 
 def _ids_of_curves(path: Path) -> set[str]:
     return {each for batch in parquet.batches(path) for each in batch.column("trial_id").unique().to_pylist()}
-
-
-def _reason(error: OSError) -> str:
-    return "a file of that name is in the way" if isinstance(error, FileExistsError) else reason(error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -87,13 +88,9 @@ def _repairable(path: Path) -> Iterator[None]:
     except HpxferError as error:
         if not path.is_file() or not os.access(path, os.R_OK):
             raise  # what is wrong is not the content
-        first, *more = str(error).splitlines()
-        line, colon, rest = first.removeprefix(f"{path}:").partition(": ")
-        what = f"line {line}: {rest}" if colon and line.isdecimal() else first.removeprefix(f"{path}: ")
-        others = f" (and {len(more)} more)" if more else ""
-        raise HpxferError(
-            f"{path}: the stored sweep is damaged, or of another hpxfer: {what}{others}; {REPAIR}"
-        ) from None
+        what = str(error).splitlines()[0].removeprefix(f"{path}:").strip()
+        what = re.sub(r"^\d+:", lambda line: f"line {line[0]}", what)
+        raise HpxferError(f"{path}: the stored sweep is damaged, or of another hpxfer: {what}; {REPAIR}") from None
 
 
 def save_sweep(folder: Path, spec: SweepSpec, digest: str) -> None:

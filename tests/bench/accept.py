@@ -29,7 +29,7 @@ from typing import Any
 
 from goals import gpu_rows
 
-from hpxfer.host.files import append_line, json_lines, require_appendable
+from hpxfer.host.files import append_line, json_lines
 from hpxfer.host.output import aligned
 
 ROOT = Path(__file__).parents[2]
@@ -232,7 +232,7 @@ def accept(items: Sequence[Item], *, budget_s: float, done: Sequence[Path], outp
     lines = [line for path in done for _, line in json_lines(path)]
     own = [line for _, line in json_lines(output)] if output.exists() else []
     lines += [line for line in own if all(line.get(key) == value for key, value in stamp.items())]
-    require_appendable(output)
+    append_line(output, None)
 
     def keep(line: dict[str, Any]) -> None:
         lines.append({**line, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), **stamp})

@@ -73,7 +73,7 @@ def test_a_folder_is_a_folder(text: str, path: str) -> None:
         ('s3://bucket/a"b', "quotes"),
         ("s3://bucket/a?access_key=AKIA", "keys go in the environment"),
         ("s3://bucket/a?region", "'region'"),
-        ("https://example.com/a", "begins with one of s3://, gs://, az://, abfs://, abfss://, got"),
+        ("https://example.com/a", "or a URI with one of s3://, gs://, az://, abfs://, abfss://, got"),
         ("simplecache::s3://bucket/a", "must be a folder or a URI"),
         ("file://host/a", "file:///absolute/path"),
     ],

@@ -295,7 +295,7 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path, below: str) -> None:
     where = tmp_path / "x" / below
     with pytest.raises(HpxferError) as error:
         Store.open(where, write=True)
-    reason = "Not a directory" if below else "a file of that name is in the way"
+    reason = "Not a directory" if below else "a file is in its place"
     assert str(error.value) == f"{where}: cannot be written: {reason}; choose another folder with --results"
     with pytest.raises(HpxferError, match="cannot be read: Not a directory"):
         Store.open(where, write=False)
