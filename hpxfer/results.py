@@ -20,7 +20,7 @@ from hpxfer.spec.data_section import is_own
 from hpxfer.spec.source_kind import source_row
 from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.store import Store
-from hpxfer.store.location import local_results
+from hpxfer.store.location import location_at
 from hpxfer.store.losses import LOSS_NUMBERS, loss_row
 from hpxfer.store.sweep_file import load_stored
 from hpxfer.store.trainer_checks import TrainerChecks, read_checks
@@ -203,17 +203,13 @@ def load_results(folder: str | Path) -> Results:
 
     It needs neither the data nor a finished run. Files that cannot be read are named in `problems`.
     """
-    path = local_results(folder)
-    fix = "`hpxfer run SWEEP.yaml` makes it"
-    if not path.is_dir():
-        got = "a file" if path.exists() else "nothing of that name"
-        raise HpxferError(f"{path}: must be a results folder, got {got}; {fix}")
+    path = location_at(folder).folder
     spec = load_stored(path)
     store = Store.open(path, write=False)
     trials = store.read_trials().to_pandas()
     if trials.empty:
-        passed_over = "".join(f"\n{problem}" for problem in store.problems)
-        raise HpxferError(f"{path}: must hold at least one trial in trials*.parquet, got none; {fix}{passed_over}")
+        why = f"{path}: must hold at least one trial in trials*.parquet, got none; `hpxfer run SWEEP.yaml` makes it"
+        raise HpxferError("\n".join([why, *store.problems]))
     version = store.trainer_version() or TRAINER_VERSION
     if spec.resources.curves == "all":
         store.without_curves()  # which notes those that are lost

@@ -254,8 +254,8 @@ MADE = "`hpxfer run SWEEP.yaml` makes it"
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda at: None, f": must be a results folder, got nothing of that name; {MADE}"),
-        (lambda at: at.write_text("a note"), f": must be a results folder, got a file; {MADE}"),
+        (lambda at: None, f": must be a results folder with sweep.yaml and trials*.parquet, got no sweep.yaml; {MADE}"),
+        (lambda at: at.write_text("a note"), f"got no sweep.yaml; {MADE}"),
         (Path.mkdir, f": must be a results folder with sweep.yaml and trials*.parquet, got no sweep.yaml; {MADE}"),
         (unrun, f": must hold at least one trial in trials*.parquet, got none; {MADE}"),
         (

@@ -65,10 +65,10 @@ def report(
     from hpxfer.analysis.references import References, read_reference_curves
     from hpxfer.report.write import write_report
     from hpxfer.storage.uri import is_uri
-    from hpxfer.store.location import local_results
+    from hpxfer.store.location import location_at
 
     load_plugins(plugin)
-    folders = [local_results(folder) for folder in results]
+    folders = [location_at(folder).folder for folder in results]
     if output is None and any(map(is_uri, results)):
         output = Path("report")  # results on an object store are read, never written
     found = write_report(

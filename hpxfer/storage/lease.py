@@ -172,11 +172,9 @@ class LeaseFile:
             if self.read() == old:
                 os.unlink(self.path)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[object]:
         """Keep others from taking over while entered. Raise HpxferError if another process was suspended in here."""
-        with locked(self.folder, exclusive=False):
-            yield
+        return locked(self.folder, exclusive=False)
 
     def _is_named(self, handle: int) -> bool:
         try:
@@ -215,7 +213,7 @@ class LeaseObject:
         if self.read() == old:
             self.bucket.remove(LEASE_FILE)
 
-    def writing(self) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[object]:
         return nullcontext()  # object storage has no locks
 
 
@@ -242,11 +240,11 @@ class Lease:
                 continue  # released between the two calls
             holder = decoded(found, where)
             if watched is not None and found != watched:
+                if holder is None:
+                    raise HpxferError(f"{where}: another driver has just started to write to it; wait until it ends")
                 raise HpxferError(
-                    f"{where}: another driver has just started to write to it; wait until that run ends, then run again"
-                    if holder is None
-                    else f"{where}: in use by {holder}, which is running since {holder.since}; wait until it ends, "
-                    f"stop it (kill {holder.pid} on {holder.host}), or give another folder with --results"
+                    f"{where}: in use by {holder}, which is running since {holder.since}; wait until it ends, stop it "
+                    f"(kill {holder.pid} on {holder.host}), or give another folder with --results"
                 )
             if (holder is not None and holder.is_gone) or (watched is not None and clock() - since >= stale_s):
                 if self._storage.swap(found, content, takeover=True):

@@ -34,7 +34,6 @@ from hpxfer.storage.objects import FIX, Bucket, Folder, Stamp, storage_errors
 from hpxfer.storage.uri import Uri, know_mirror, parse_root
 from hpxfer.store.parquet import list_parts
 from hpxfer.store.store import Store
-from hpxfer.store.sweep_file import SWEEP_FILE
 
 _DOWNLOADS = 16
 # How often a listing may be out of date because a driver merges files meanwhile.
@@ -198,19 +197,6 @@ def location_at(root: str | Path, *below: str) -> ResultsLocation:
     for name in below:
         where = where / name
     return ResultsLocation(where) if isinstance(where, Path) else Mirror(where)
-
-
-def local_results(results: str | Path) -> Path:
-    """Return a results folder on this disk: the folder itself, or the mirror of a URI. Raise HpxferError if a URI
-    has none.
-    """
-    location = location_at(results)
-    if location.is_remote and not (location.folder / SWEEP_FILE).exists():
-        raise HpxferError(
-            f"{location.where}: must be the results of a sweep, with {SWEEP_FILE}, got none; name the sweep after the "
-            f"root, e.g. s3://bucket/prefix/quickstart"
-        )
-    return location.folder
 
 
 def _new_run(uri: Uri) -> tuple[Path, int]:

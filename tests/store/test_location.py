@@ -410,7 +410,7 @@ def test_results_that_are_not_there_and_results_elsewhere(s3: str, tmp_path: Pat
     for command in (["report"], ["recipe", "write"]):
         code, _, err = hpxfer(capsys, *command, f"{s3}/tiny")
         assert (code, err.count("\n")) == (2, 1)
-        assert err.startswith(f"hpxfer: {s3}/tiny: must be the results of a sweep")
+        assert err.startswith(f"hpxfer: {s3}/tiny: must be a results folder with sweep.yaml")
     sweep = write_tiny(tmp_path)
     sweep.write_text(f"{sweep.read_text()}storage: '{s3}'\n")
     assert prepare(sweep).location.where == f"{s3}/tiny"
