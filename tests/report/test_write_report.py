@@ -87,7 +87,7 @@ def test_folders_apart_need_an_output(tmp_path: Path) -> None:
 
 def test_a_link_that_leads_in_a_circle_is_no_results_folder(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "a")
-    with pytest.raises(HpxferError, match="a: must be a results folder with sweep.yaml"):
+    with pytest.raises(HpxferError, match=r"a: must be a results folder with sweep\.yaml"):
         write_report([tmp_path / "a", tmp_path / "b"])
 
 
