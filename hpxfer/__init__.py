@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from hpxfer.analysis.analyze import analyze as analyze
     from hpxfer.coordinates.checking import check as check
     from hpxfer.coordinates.own.checking import check_module as check_module
-    from hpxfer.data.samples import register_sample_source as register_sample_source
     from hpxfer.data.sources import register_data_source as register_data_source
+    from hpxfer.data.sources import register_sample_source as register_sample_source
     from hpxfer.driver import run as run
     from hpxfer.errors import HpxferError as HpxferError
     from hpxfer.export import register_export_target as register_export_target
@@ -59,7 +59,7 @@ _HOME = {
     "register_gate": "hpxfer.model.gates",
     "register_logger": "hpxfer.loggers.kinds",
     "register_parameterization": "hpxfer.scaling",
-    "register_sample_source": "hpxfer.data.samples",
+    "register_sample_source": "hpxfer.data.sources",
     "register_search": "hpxfer.search.kinds",
     "register_statistic": "hpxfer.analysis",
     "roles": "hpxfer.recipe",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpxfer.data import data_ref
-from hpxfer.data.formats.llmc import UINT16
+from hpxfer.data.readers.llmc import UINT16
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep

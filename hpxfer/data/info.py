@@ -1,4 +1,4 @@
-"""Info: what a file or folder of data is, whether a sweep can use it, and whether the vocabulary can be right."""
+"""Info: what a file or folder of data is, whether a sweep can use it, and what is most likely wrong with its data."""
 
 from __future__ import annotations
 
@@ -7,121 +7,40 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from hpxfer.data.formats import HEAD_BYTES, PACKED_SUFFIXES, TEXT_SUFFIXES, NoFormat, arrow, is_text
-from hpxfer.data.prepared import damage, hashed, missing, unknown
-from hpxfer.data.reference import digest
-from hpxfer.data.samples import sample_source_of
-from hpxfer.data.samples.builtin import MAKERS
-from hpxfer.data.samples.reference import guessed, sample_facts
-from hpxfer.data.sources import SOURCES, open_dataset, source_of
-from hpxfer.data.sources.dataset import Dataset, check_ids, read_bytes, spans
-from hpxfer.data.sources.tokens import check_finished, pairs_of_uint32, pattern_in, token_files
+from hpxfer.data.files import read_bytes
+from hpxfer.data.made.makers import MAKERS
+from hpxfer.data.prepared import inspected
+from hpxfer.data.readers import arrow, cifar, ids, idx
+from hpxfer.data.remote import is_uri
+from hpxfer.data.samples import Samples
+from hpxfer.data.sources import SOURCES, Dataset, open_dataset, opened, row_of, source_of
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at
 from hpxfer.scaling.shape import MAX_DIM
-from hpxfer.spec.data_section import DataSpec
+from hpxfer.spec.data_section import DataSpec, is_own
 from hpxfer.spec.manifest import Manifest, read_manifest
 from hpxfer.spec.source_kind import SAMPLES, source_kind
 from hpxfer.spec.vocabulary import vocabulary
-from hpxfer.storage.uri import is_uri
 
-# The largest token id of a data set: whether the vocabulary that a sweep gives, or leaves out, can be right.
-#
-# A model is planned with one embedding and one logit per id of the vocabulary. With gpt2's 50304 ids for data of 500
-# ids, it is a much larger model than the data needs, and nothing fails.
-
-# Planning reads at most so many tokens, 128 MiB of shards: 0.1 s from memory (one core of an AMD EPYC, 2026-11), about
-# a second from a slow disk.
-MOST_TOKENS = 2**26
-PIECE_TOKENS = 2**18
 # Data that uses less of its vocabulary was most likely written with another tokenizer: shards of gpt2 ids hold the
 # largest id of all, 50256, between their documents.
 USED = 0.9
-
-
-@dataclass(frozen=True, kw_only=True)
-class LargestId:
-    """The largest id among the tokens that were read."""
-
-    value: int
-    num_read: int
-    num_tokens: int  # of the whole data set
-
-    def how_read(self) -> str:
-        """Return in words how much of the data the id is the largest of."""
-        if self.num_read == self.num_tokens:
-            return "all its tokens were read"
-        return f"{self.num_read} of its {self.num_tokens} tokens were read, spread evenly"
-
-
-def largest_id(dataset: Dataset, vocab_size: int) -> LargestId:
-    """Return the largest id of a data set that holds ids, or of pieces spread evenly if the data set is large.
-
-    Raise HpxferError for an id that is not in the vocabulary.
-    """
-    value = num_read = 0
-    for begin, end in pieces(dataset.num_tokens):
-        for index, low, high in spans(dataset.starts, begin, end):
-            part = dataset.parts[index]
-            ids = part.read(low, high)
-            check_ids(ids, vocab_size, part.path, low)
-            value, num_read = max(value, int(ids.max())), num_read + len(ids)
-    return LargestId(value=value, num_read=num_read, num_tokens=dataset.num_tokens)
-
-
-def pieces(num_tokens: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of tokens to read: all of them, or pieces of which the first and the last are the ends."""
-    if num_tokens <= MOST_TOKENS:
-        yield from ((begin, min(begin + PIECE_TOKENS, num_tokens)) for begin in range(0, num_tokens, PIECE_TOKENS))
-        return
-    number = MOST_TOKENS // PIECE_TOKENS
-    for index in range(number):
-        begin = index * (num_tokens - PIECE_TOKENS) // (number - 1)
-        yield begin, begin + PIECE_TOKENS
-
-
-def vocabulary_cautions(spec: DataSpec) -> tuple[str, ...]:
-    """Return a caution if the sweep leaves the vocabulary to the default and the ids of the data do not fit to it.
-
-    Nothing is known of data that is not on this machine, and of text the vocabulary is known. Raise HpxferError for
-    an id that is not in the vocabulary.
-    """
-    source = source_of(spec.source)
-    dataset = open_dataset(spec.source)
-    if not source.holds_ids or dataset is None or is_uri(spec.source.partition(":")[2]):
-        return ()  # of data in storage, the digest checks a sample of the ids
-    tokenizer, vocab_size = vocabulary(spec)
-    held_out = spec.validation and open_dataset(spec.validation, "data.validation")
-    if held_out:
-        largest_id(held_out, vocab_size)
-    found = largest_id(dataset, vocab_size)
-    num_ids = source.unpadded.get(tokenizer, vocab_size)
-    is_given = spec.tokenizer is not None or spec.vocab_size is not None
-    if is_given or source.max_vocab_size is None or USED * num_ids <= found.value + 1 <= num_ids:
-        return ()
-    size = f"{vocab_size} ids" if num_ids == vocab_size else f"{num_ids} ids, padded to {vocab_size}"
-    return (
-        f"data.vocab_size: not given, so the vocabulary of {tokenizer} is assumed, {size}, and the largest id of "
-        f"{spec.source} is {found.value} ({found.how_read()}); write vocab_size: {found.value + 1}, or more if the "
-        f"tokenizer of the data has more ids; tokenizer: {tokenizer} keeps {vocab_size} without this warning",
-    )
-
-
 _FORMATS = {
     "tokens": "token shards of uint16 (llm.c version 1)",
     "tokens_uint32": "token shards of uint32 (llm.c version 7)",
-    "text": "text",
 }
 # No vocabulary is as large. Bare ids beyond it were written in another type.
 _MOST_IDS = 10**6
 _LOOKED_AT = 2**22  # bytes of a file without a header
 _MORE_IDS = "vocab_size is the largest id and one: write more if the tokenizer of the data has more ids"
+_COUNTED = 10_000  # samples of a source without end, of which the classes are counted
+_MOST_COUNTS = 20  # counts that are listed one by one
 
 
 class TextFiles(Protocol):
@@ -150,7 +69,7 @@ class DataInfo:
     fix: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"path": self.path, "what": self.what, "facts": self.facts, "use": self.use, "fix": self.fix}
+        return asdict(self)
 
     def text(self) -> str:
         lines = [f"{self.path}: {self.what}"]
@@ -170,47 +89,49 @@ def info(given: str, open_text: OpenText) -> DataInfo:
     """
     kind, _, path = given.partition(":")
     is_source = bool(path) and not os.path.lexists(given)
-    if is_source and source_kind(given) == SAMPLES:
-        return _of_samples(given)
-    if (name := guessed(given)) is not None:
-        return _of_samples(name)
-    if kind not in SOURCES or not is_source:
-        return _of_path(given, open_text)
-    if kind == "tokens":
-        return _of_path(path, open_text)
-    if (problem := source_of(given).problem(path)) is not None:
-        of_samples = f", or for samples: {', '.join(MAKERS)}" if kind == "builtin" else ""
-        raise HpxferError(f"{given}: {problem}{of_samples}")
-    dataset = open_dataset(given)
-    if dataset is None:
+    name = given if is_source and source_kind(given) == SAMPLES else _guessed(given)
+    if name is None and (not is_source or kind not in SOURCES or kind == "tokens"):
+        return _of_path(path if is_source and kind == "tokens" else given, open_text)
+    name = name or given
+    row = row_of(name)
+    if (problem := row.problem(name.partition(":")[2])) is not None:
+        raise HpxferError(f"{name}: {problem}" + f", or for samples: {', '.join(MAKERS)}" * (kind == "builtin"))
+    found = opened(name)
+    if found is None:
         raise _nothing(given)
-    if source_of(given).holds_ids:
-        return _of_tokens(given, given, dataset)
-    facts = {"files": len(dataset.parts), "bytes": dataset.num_tokens}
-    return DataInfo(path=given, what="text, every byte a token", facts=facts, use={"source": _from_root(given)})
+    if not isinstance(found, Dataset):
+        fix = "a sweep of a family that reads samples states inputs, and classes or targets, only where it has no data"
+        return DataInfo(
+            path=name, what="samples", facts=_sample_facts(found), use={"source": _from_root(name)}, fix=fix
+        )
+    if source_of(name).holds_ids:
+        return _of_tokens(name, name, found)
+    facts = {"files": len(found.parts), "bytes": found.num_tokens}
+    return DataInfo(path=name, what="text, every byte a token", facts=facts, use={"source": _from_root(name)})
 
 
-def _of_samples(name: str) -> DataInfo:
-    if (problem := sample_source_of(name).problem(name.partition(":")[2])) is not None:
-        raise HpxferError(f"{name}: {problem}")
-    facts = sample_facts(name)
-    if facts is None:
-        raise _nothing(name)
-    fix = "a sweep of a family that reads samples states inputs, and classes or targets, only where it has no data"
-    return DataInfo(path=name, what="samples", facts=facts, use={"source": _from_root(name)}, fix=fix)
+def _guessed(path: str) -> str | None:
+    """Return the source of samples that a path most likely is, by the names of files alone, or None."""
+    if (folder := folder_at(path)) is not None:
+        names = os.listdir(folder)
+        kinds = {"idx": any(map(idx.is_images, names)), "cifar": any(map(cifar.is_one, names))}
+    else:
+        is_file = os.path.isfile(path)
+        kinds = {"npz": is_file and path.endswith(".npz"), "idx": is_file and "idx3-ubyte" in os.path.basename(path)}
+    return next((f"{kind}:{path}" for kind, is_one in kinds.items() if is_one), None)
 
 
 def _of_path(path: str, open_text: OpenText) -> DataInfo:
     if (folder := folder_at(path)) is not None:
         return _of_folder(path, folder, open_text)
-    files = token_files(path, "PATH")
+    files = ids.token_files(path, "PATH")
     if not files:
         raise _nothing(path)
-    if files[0].endswith(TEXT_SUFFIXES) or is_text(read_bytes(files[0], 0, HEAD_BYTES)):
+    if files[0].endswith(ids.TEXT_SUFFIXES) or ids.is_text(read_bytes(files[0], 0, 1024)):
         return _of_text(path, files, open_text)
     try:
         dataset = open_dataset(f"tokens:{path}")
-    except NoFormat:
+    except ids.NoFormat:
         return _of_bare(path, files)
     assert dataset is not None
     return _of_tokens(path, f"tokens:{path}", dataset)
@@ -230,8 +151,8 @@ def _of_folder(path: str, folder: str, open_text: OpenText) -> DataInfo:
             return DataInfo(path=path, what="a data set of text that `datasets` saved", fix=_prepare(path))
         assert dataset is not None
         return _of_tokens(path, f"tokens:{path}", dataset)
-    check_finished(folder)
-    pattern = pattern_in(folder)
+    ids.check_finished(folder)
+    pattern = ids.pattern_in(folder)
     try:
         found = open_text(path, "text")
     except HpxferError:
@@ -249,7 +170,7 @@ def _of_folder(path: str, folder: str, open_text: OpenText) -> DataInfo:
 
 
 def _of_prepared(folder: str, manifest: Manifest) -> DataInfo:
-    source, made = manifest.source, manifest.tokenizer
+    source, made, what = manifest.source, manifest.tokenizer, "a folder that `hpxfer data prepare` made"
     facts: dict[str, Any] = {
         name: {
             "tokens": split.tokens,
@@ -264,40 +185,35 @@ def _of_prepared(folder: str, manifest: Manifest) -> DataInfo:
     facts["license"] = source.license or "not stated"
     if manifest.empty_documents:
         facts["documents of no tokens, left out"] = manifest.empty_documents
-    facts["checked"] = hashed(manifest)
-    if lacking := missing(folder, manifest):
-        facts["missing, not needed by a sweep"] = ", ".join(lacking)
-    if others := unknown(folder, manifest):
-        facts["not in the manifest, not read"] = ", ".join(others)
-    what = "a folder that `hpxfer data prepare` made"
-    if broken := damage(folder, manifest):
-        facts["damage"] = broken
+    of_files, damage = inspected(folder, manifest)
+    facts |= of_files
+    if damage:
+        facts["damage"] = damage
         fix = "copy the folder again, or prepare the data again"
         return DataInfo(path=folder, what=f"{what}, damaged", facts=facts, fix=fix)
-    use: dict[str, str | int] = {"source": _from_root(f"tokens:{folder}")}
     fix = f"the vocabulary is {manifest.padded_vocab_size} ids, whole tiles of 128, and is read from the folder"
-    return DataInfo(path=folder, what=what, facts=facts, use=use, fix=fix)
+    return DataInfo(path=folder, what=what, facts=facts, use={"source": _from_root(f"tokens:{folder}")}, fix=fix)
 
 
 def _of_tokens(path: str, name: str, dataset: Dataset) -> DataInfo:
-    found = largest_id(dataset, MAX_DIM)
+    largest, num_read = _largest_id(dataset, MAX_DIM)
     facts = {
         "files": len(dataset.parts),
         "tokens": dataset.num_tokens,
-        "largest id": found.value,
-        "tokens read for it": found.num_read,
-        "digest": digest(dataset),
+        "largest id": largest,
+        "tokens read for it": num_read,
+        "digest": dataset.digest(),
     }
     what = _FORMATS.get(dataset.format, f"token ids ({dataset.format.replace('_', ' of ')} bits)")
     if not source_of(name).tokenizers:
         what = f"bare ids of {dataset.format}, without a header"
-    use: dict[str, str | int] = {"source": _from_root(name), "vocab_size": found.value + 1}
+    use: dict[str, str | int] = {"source": _from_root(name), "vocab_size": largest + 1}
     return DataInfo(path=path, what=what, facts=facts, use=use, fix=_MORE_IDS)
 
 
 def _of_text(path: str, files: list[str], open_text: OpenText) -> DataInfo:
     facts = {"files": len(files), "bytes": sum(os.path.getsize(file) for file in files)}
-    plain = not any(file.endswith(PACKED_SUFFIXES) for file in files)
+    plain = not any(file.endswith(ids.PACKED_SUFFIXES) for file in files)
     what = "text" if plain else f"text in {''.join(Path(files[0]).suffixes[-2:])} files"
     if not facts["bytes"]:
         return DataInfo(path=path, what="an empty file of text", facts=facts, fix="name a file that holds text")
@@ -321,10 +237,10 @@ def _of_bare(path: str, files: list[str]) -> DataInfo:
         if any(os.path.getsize(file) % size for file in files):
             facts[f"as {name}"] = "not possible, the size is no multiple"
             continue
-        ids = np.frombuffer(content[: len(content) // size * size], f"<u{size}")
-        largest = int(ids.max(initial=0))
-        facts[f"as {name}"] = {"largest id": largest, "ids read": len(ids)}
-        if largest < _MOST_IDS and len(ids) and (size == 2 or pairs_of_uint32(content)):
+        found = np.frombuffer(content[: len(content) // size * size], f"<u{size}")
+        largest = int(found.max(initial=0))
+        facts[f"as {name}"] = {"largest id": largest, "ids read": len(found)}
+        if largest < _MOST_IDS and len(found) and (size == 2 or ids.pairs_of_uint32(content)):
             likely[name] = largest
     if not likely:
         fix = "write it again with a tool that states its format, or name the text that it was made from: "
@@ -337,15 +253,40 @@ def _of_bare(path: str, files: list[str]) -> DataInfo:
     return DataInfo(path=path, what=what, facts=facts, use=use, fix=_MORE_IDS)
 
 
+def _sample_facts(samples: Samples) -> dict[str, Any]:
+    """Return what is known of samples, in words and numbers. All samples are read."""
+    facts, num_train, num_test = samples.facts, samples.num_train, samples.num_test
+    out: dict[str, Any] = {
+        "training samples": "without end" if num_train is None else num_train,
+        "test samples": "without end" if num_test is None else num_test,
+        "inputs": f"{facts.num_inputs} ({' x '.join(map(str, facts.shape))})",
+        "normalization": "none, real inputs are read as they are",
+    }
+    if num_test == 0:
+        out["test samples"] = "none, so some training samples are held out"
+    if samples.normalization is not None:
+        mean, std = samples.normalization
+        out["normalization"] = f"(pixel - {mean:.6g}) / {std:.6g}"
+    if facts.num_classes:
+        num = _COUNTED if num_train is None else num_train
+        counts = np.bincount(samples.train(0, 0, num, 0)[1], minlength=facts.num_classes).tolist()
+        several = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(min(counts))
+        text = ", ".join(map(str, counts)) if len(counts) <= _MOST_COUNTS else several
+        out["classes"] = facts.num_classes
+        out["training samples per class"] = text + (f" in the first {num} of seed 0" if num_train is None else "")
+    else:
+        out["targets"] = f"{facts.num_targets} real"
+    return out | {"digest": samples.digest()}
+
+
 def _from_root(name: str) -> str:
     """Return a source whose path starts at the root, so that it holds in a sweep file of any folder."""
     kind, _, path = name.partition(":")
-    if source_kind(name) == SAMPLES:
-        return f"{kind}:{os.path.abspath(path)}" if sample_source_of(name).is_path else name
-    if not source_of(name).is_path or is_uri(path):
+    if not row_of(name).is_path or is_uri(path):
         return name
-    start = "" if os.path.lexists(path) else glob.escape(os.getcwd())
-    return f"{kind}:{os.path.join(start, path) if start else os.path.abspath(path)}"
+    if source_kind(name) == SAMPLES or os.path.lexists(path):
+        return f"{kind}:{os.path.abspath(path)}"
+    return f"{kind}:{os.path.join(glob.escape(os.getcwd()), path)}"
 
 
 def _prepare(path: str) -> str:
@@ -360,3 +301,83 @@ def _in_words(value: Any) -> str:
 
 def _as_yaml(value: str | int) -> str:
     return json.dumps(value) if isinstance(value, str) and (": " in value or " #" in value) else str(value)
+
+
+def _largest_id(dataset: Dataset, vocab_size: int) -> tuple[int, int]:
+    """Return the largest id of a data set, and how many tokens were read for it: all, or pieces spread evenly.
+
+    Raise HpxferError for an id that is not in the vocabulary.
+    """
+    largest = num_read = 0
+    for found in dataset.chunks(vocab_size):
+        largest, num_read = max(largest, int(found.max(initial=0))), num_read + len(found)
+    return largest, num_read
+
+
+def data_cautions(spec: DataSpec) -> Iterator[str]:
+    """Yield what is most likely wrong with the data of a sweep although a run would end without an error.
+
+    Nothing is known of data that is not on this machine. Raise HpxferError for an id that is not in the vocabulary.
+    """
+    found = None if is_own(spec) else opened(spec.source)
+    if found is None:
+        return
+    if not isinstance(found, Dataset):
+        if spec.source == spec.validation and not found.num_test:
+            yield (
+                "data.validation: is data.source, which has no test split, so the validation loss is that of samples on"
+                " which the models are trained; hold out other samples"
+            )
+        return
+    held_out = None if spec.validation is None else open_dataset(spec.validation, "data.validation")
+    # Of data in storage, the digest checks a sample of the ids.
+    holds_ids = source_of(spec.source).holds_ids and not is_uri(spec.source.partition(":")[2])
+    if holds_ids:
+        yield from _vocabulary_cautions(spec, found, held_out)
+    trained = {os.path.realpath(part.path) for part in found.parts}
+    shared = [part.path for part in (held_out.parts if held_out else ()) if os.path.realpath(part.path) in trained]
+    if shared:
+        more = f" and {len(shared) - 1} more files" if shared[1:] else ""
+        yield (
+            f"data.validation: {shared[0]}{more} is read for training too, so the validation loss is that of tokens on "
+            "which the models are trained; hold out other files"
+        )
+    if spec.documents == "masked" and holds_ids:
+        num_read = 0
+        for chunk in found.chunks(None):
+            if (chunk == spec.eos_id).any():
+                return
+            num_read += len(chunk)
+        yield (
+            f"data.eos_id: no token of {spec.source} is {spec.eos_id} ({_read_of(num_read, found)}), so no document "
+            "ends and documents: masked masks nothing; give the id that ends the documents of this data"
+        )
+
+
+def _vocabulary_cautions(spec: DataSpec, dataset: Dataset, held_out: Dataset | None) -> Iterator[str]:
+    """Yield a caution if the sweep leaves the vocabulary to the default and the ids of the data do not fit to it.
+
+    A model is planned with one embedding and one logit per id of the vocabulary. With gpt2's 50304 ids for data of 500
+    ids, it is a much larger model than the data needs, and nothing fails.
+    """
+    source, (tokenizer, vocab_size) = source_of(spec.source), vocabulary(spec)
+    if held_out is not None:
+        _largest_id(held_out, vocab_size)
+    largest, num_read = _largest_id(dataset, vocab_size)
+    num_ids = source.unpadded.get(tokenizer, vocab_size)
+    is_given = spec.tokenizer is not None or spec.vocab_size is not None
+    if is_given or source.max_vocab_size is None or USED * num_ids <= largest + 1 <= num_ids:
+        return
+    size = f"{vocab_size} ids" if num_ids == vocab_size else f"{num_ids} ids, padded to {vocab_size}"
+    yield (
+        f"data.vocab_size: not given, so the vocabulary of {tokenizer} is assumed, {size}, and the largest id of "
+        f"{spec.source} is {largest} ({_read_of(num_read, dataset)}); write vocab_size: {largest + 1}, or more if the "
+        f"tokenizer of the data has more ids; tokenizer: {tokenizer} keeps {vocab_size} without this warning"
+    )
+
+
+def _read_of(num_read: int, dataset: Dataset) -> str:
+    """Return in words how much of the data was read."""
+    if num_read == dataset.num_tokens:
+        return "all its tokens were read"
+    return f"{num_read} of its {dataset.num_tokens} tokens were read, spread evenly"

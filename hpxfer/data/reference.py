@@ -1,16 +1,14 @@
-"""What planning needs to know about the data: its digest and its length. It never reads all of the data."""
+"""What planning needs to know about the data: its digest, its length and its form. It never reads all tokens."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from hpxfer.data.prepared import check_digest, check_tokenizers
-from hpxfer.data.samples import open_samples
-from hpxfer.data.samples.reference import missing, require_alike, require_samples, sample_ref
-from hpxfer.data.sources import open_dataset, source_of
-from hpxfer.data.sources.dataset import Dataset, check_ids, spans
+from hpxfer.data.samples import Facts, Samples
+from hpxfer.data.sources import Dataset, opened, source_of
+from hpxfer.data.tokens import Corpus
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.check_shapes import AT_BASE, keyed_shapes
@@ -21,47 +19,34 @@ from hpxfer.spec.vocabulary import data_sizes, vocabulary
 from hpxfer.spec.yaml_file import KeyPath, spell
 from hpxfer.trial import DataRef
 
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A point of an axis as the messages name it: the keys of its data and of its steps, and the point itself."""
-
-    data: str
-    steps: str
-    where: str
+Opened = Dataset | Corpus | Samples
+Points = Iterable[tuple[str, PointData]]
 
 
-# The keys of a sweep that name data, with the keys of their digests.
-KEYS = {"source": "digest", "validation": "validation_digest"}
-
-
-def data_ref(spec: DataSpec, points: Iterable[tuple[str, PointData]] = ()) -> DataRef:
-    """Return the identity of a sweep's data: digests (see `hpxfer.data.reference`), and what a token or a sample is.
+def data_ref(spec: DataSpec, points: Points = ()) -> DataRef:
+    """Return the identity of a sweep's data: digests (see `Dataset.digest`), and what a token or a sample is.
 
     Where data is not on this machine, the digest that `spec` gives is taken. Raise HpxferError if there is neither data
-    nor digest, or if the data has another digest. `points` are (key, data) of single points of the sweep.
+    nor digest, if the data has another digest, or if it is not what `spec` says of it. `points` are (key, data) of
+    single points of the sweep.
     """
-    points = tuple(points)
     if is_own(spec):  # the name says which data it is, and no byte of it is read here
         name = spec.source.removeprefix(OWN_DATA)
         return DataRef(digest=hashlib.blake2b(name.encode(), digest_size=16).hexdigest(), **data_sizes(spec))
-    if source_kind(spec.source) == SAMPLES:
-        return sample_ref(spec, points)
-    tokenizer, vocab_size = vocabulary(spec)
+    points = tuple(points)
     check_tokenizers(spec, points)
-    held_out = spec.validation and _digest(
-        "data.validation", "data.validation_digest", spec.validation, spec.validation_digest, vocab_size
-    )
-    return DataRef(
-        digest=_digest("data.source", "data.digest", spec.source, spec.digest, vocab_size),
-        tokenizer=tokenizer,
-        vocab_size=vocab_size,
-        validation_digest=held_out,
-        others=tuple(
-            (own.source, _digest(f"{key}.source", f"{key}.digest", own.source, own.digest, vocab_size))
-            for key, own in points
-        ),
-    )
+    first, *others = [(named[2], _digest(*named, spec)) for named in _named(spec, points)]
+    held_out = None if spec.validation is None else others.pop(0)[1]
+    return DataRef(digest=first[1], validation_digest=held_out, others=tuple(others), **data_sizes(spec))
+
+
+def _named(spec: DataSpec, points: Points) -> Iterator[tuple[str, str, str, str | None]]:
+    """Yield (key, key of the digest, name, given digest) of all data of a sweep."""
+    yield "data.source", "data.digest", spec.source, spec.digest
+    if spec.validation is not None:
+        yield "data.validation", "data.validation_digest", spec.validation, spec.validation_digest
+    for key, own in points:
+        yield f"{key}.source", f"{key}.digest", own.source, own.digest
 
 
 def point_keys(spec: SweepSpec) -> tuple[tuple[str, PointData], ...]:
@@ -69,32 +54,39 @@ def point_keys(spec: SweepSpec) -> tuple[tuple[str, PointData], ...]:
     return tuple((spell((*at, "data")), own) for at, _, own in points_with_data(spec))
 
 
-def _digest(key: str, digest_key: str, name: str, given: str | None, vocab_size: int) -> str:
+def is_ids(name: str) -> bool:
+    """Return whether a source of tokens holds ids, which must be below the vocabulary."""
+    return source_of(name).holds_ids
+
+
+def _digest(key: str, digest_key: str, name: str, given: str | None, spec: DataSpec) -> str:
     """Return the digest of the data that a key names."""
-    if given is None:
-        _require(key, digest_key, name)
-    dataset = open_dataset(name, key)
-    found = given or ""
-    if dataset is not None:
-        found = digest(dataset, vocab_size if source_of(name).holds_ids else None)
-        check_digest(key, name, dataset, found)
-    if given not in (None, found):
+    found = opened(name, key, spec.only or ())
+    if found is None:
+        if given is None:
+            raise _missing(key, digest_key, name)
+        return given
+    if isinstance(found, Dataset):
+        digest = found.digest(vocabulary(spec)[1] if is_ids(name) else None)
+        check_digest(key, name, found, digest)
+    else:
+        _require_stated(key, name, found.facts, spec)
+        digest = found.digest()
+        if found.num_train == 0:
+            raise HpxferError(f"{key}: must hold samples, got none at {name}")
+    if given not in (None, digest):
         raise HpxferError(
-            f"{digest_key}: must be the digest of the data at {name}, {found}, got {given}; name the data "
-            f"that has this digest, or remove the key to accept this data"
+            f"{digest_key}: must be the digest of the data at {name}, {digest}, got {given}; name the data that has "
+            "this digest, or remove the key to accept this data"
         )
-    return found
+    return digest
 
 
 def require_data(spec: SweepSpec) -> None:
     """Raise HpxferError unless the data is on this machine. What a user's own trainer reads is not looked for."""
-    if is_own(spec.data):
-        return
-    for key in KEYS:
-        if (name := getattr(spec.data, key)) is not None:
-            _require(f"data.{key}", f"data.{KEYS[key]}", name)
-    for at, own in point_keys(spec):
-        _require(f"{at}.source", f"{at}.digest", own.source)
+    for key, digest_key, name, _ in _named(spec.data, point_keys(spec)):
+        if not is_here(name, key):
+            raise _missing(key, digest_key, name)
 
 
 def is_here(name: str, key: str = "data.source") -> bool:
@@ -102,185 +94,127 @@ def is_here(name: str, key: str = "data.source") -> bool:
 
     A user's own trainer finds its data by itself.
     """
-    if name.startswith(OWN_DATA):
-        return True
-    if source_kind(name) == SAMPLES:
-        return open_samples(name) is not None
-    return open_dataset(name, key) is not None
+    return name.startswith(OWN_DATA) or opened(name, key) is not None
 
 
-def _require(key: str, digest_key: str, name: str) -> None:
-    if is_here(name, key):
-        return
-    if source_kind(name) == SAMPLES:
-        raise missing(key, digest_key, name)
-    raise HpxferError(
-        f"{key}: must name data on this machine, got {name}, which no file matches; correct the path "
-        f"(a relative one in a sweep file starts at the file's folder), or give {digest_key} to plan without "
-        "the data"
+def _missing(key: str, digest_key: str, name: str) -> HpxferError:
+    sizes = ", data.inputs and data.classes or data.targets" if source_kind(name) == SAMPLES else ""
+    return HpxferError(
+        f"{key}: must name data on this machine, got {name}, which no file matches; correct the path (a relative one "
+        f"in a sweep file starts at the file's folder), or give {digest_key}{sizes} to plan without the data"
     )
+
+
+def _require_stated(key: str, name: str, facts: Facts, spec: DataSpec) -> None:
+    """Raise HpxferError unless samples are what the sweep says, e.g. have as many classes."""
+    found = {"inputs": facts.num_inputs, "classes": facts.num_classes, "targets": facts.num_targets}
+    # Keys that the sweep gives come first, so that "remove the key" names one that is there.
+    for what, number in sorted(found.items(), key=lambda item: getattr(spec, item[0]) is None):
+        given, got = getattr(spec, what) or "none", number or "none"
+        if given != got and key == "data.source":
+            raise HpxferError(f"data.{what}: must be as in the samples of {name}, {got}, got {given}; remove the key")
+        if given != got:
+            raise HpxferError(f"{key}: must hold samples with {given} {what} as data.source, got {got} in {name}")
+
+
+def require_alike(key: str, name: str, found: Opened, first: Opened) -> None:
+    """Raise HpxferError unless samples have inputs and targets as those of `data.source`."""
+    one, other = (_form(each) for each in (first, found))
+    if one != other:
+        raise HpxferError(f"{key}: must hold samples as data.source, {one}, got {other} in {name}")
+
+
+def _form(found: Opened) -> str:
+    if isinstance(found, Dataset | Corpus):
+        return "tokens"
+    facts = found.facts
+    return f"{facts.num_inputs} {'pixels' if facts.is_pixels else 'real inputs'} with {facts.targets}"
 
 
 def check_length(spec: SweepSpec) -> None:
     """Raise HpxferError if the data is shorter than a run of the sweep. Do nothing if it is not on this machine."""
-    if is_own(spec.data):
+    data, own = spec.data, own_data(spec)
+    if is_own(data):
         return
-    if source_kind(spec.data.source) == SAMPLES:
-        _check_samples(spec)
-    else:
-        _check_tokens(spec)
-
-
-def _check_tokens(spec: SweepSpec) -> None:
-    dataset = open_dataset(spec.data.source)
-    held_out = spec.data.validation and open_dataset(spec.data.validation, "data.validation")
-    if dataset is None or (spec.data.validation is not None and not held_out):
+    first = opened(data.source, only=data.only or ())
+    held_out = None if data.validation is None else opened(data.validation, "data.validation", data.only or ())
+    if first is None or (data.validation is not None and held_out is None):
         return
-    own = own_data(spec)
+    if held_out is not None:
+        require_alike("data.validation", str(data.validation), held_out, first)
     for at, shape in keyed_shapes(spec):
-        name = own[shape].source if shape in own else spec.data.source
-        found = dataset if name == spec.data.source else open_dataset(name)
+        name = own[shape].source if shape in own else data.source
+        found = first if name == data.source else opened(name, only=data.only or ())
         if found is None:
             continue
+        key, where = _point(at, has_data=shape in own)
+        require_alike(key, name, found, first)
         require_length(
-            name=name,
-            num_tokens=found.num_tokens,
-            held_out=(str(spec.data.validation), held_out.num_tokens) if held_out else None,
+            name,
+            found,
+            held_out=None if held_out is None else (str(data.validation), held_out),
             steps=shape.steps,
-            batch_tokens=shape.batch_tokens,
-            validation_tokens=spec.training.validation,
+            batch=shape.batch_tokens,
+            validation=spec.training.validation,
             context=spec.model.context or 1,
-            epochs=spec.data.epochs,
-            point=None if at == AT_BASE else _point(at, has_data=shape in own),
+            epochs=data.epochs,
+            key=key,
+            where=where,
         )
 
 
-def _check_samples(spec: SweepSpec) -> None:
-    """Raise HpxferError if the samples are fewer than a run reads. Do nothing if they are not on this machine."""
-    only, name = spec.data.only or (), spec.data.validation
-    first = open_samples(spec.data.source, only)
-    held_out = None if name is None else open_samples(name, only)
-    if first is None or (name is not None and held_out is None):
-        return
-    if name is not None and held_out is not None:
-        require_alike("data.validation", name, held_out, first)
-    own = own_data(spec)
-    for at, shape in keyed_shapes(spec):
-        source = own[shape].source if shape in own else spec.data.source
-        point = None if at == AT_BASE else _point(at, has_data=shape in own)
-        samples = open_samples(source, only)
-        if samples is None:
-            continue
-        require_alike(point.data if point else "data.source", source, samples, first)
-        require_samples(
-            name=source,
-            samples=samples,
-            held_out=held_out,
-            steps=shape.steps,
-            batch_samples=shape.batch_tokens,
-            validation_samples=spec.training.validation,
-            epochs=spec.data.epochs,
-            **({} if point is None else {"data_key": point.data, "steps_key": point.steps, "where": point.where}),
-        )
-
-
-def _point(at: KeyPath, *, has_data: bool) -> Point:
-    """Return the keys of a point of an axis, given whole or by a bare value."""
-    axes, axis, form, index = at
-    name = spell((axes, axis, index))  # as files in the short form have it
-    return Point(
-        data=spell((*at, "data", "source")) if has_data else "data.source",
-        steps=f"{name}.steps" if form == "shapes" else name,
-        where=name,
-    )
-
-
-def windows_of(num_tokens: int, validation_tokens: int, context: int, *, own_tail: bool) -> int:
-    """Return the training windows in an epoch of the data, which keeps its tail for validation if `own_tail`."""
-    return (num_tokens - (validation_tokens + 1 if own_tail else 0) - 1) // context
+def _point(at: KeyPath, *, has_data: bool) -> tuple[str, str]:
+    """Return the key of the data of a point, and the words for a point of an axis, given whole or by a bare value."""
+    if at == AT_BASE:
+        return "data.source", ""
+    axes, axis, _, index = at
+    # Files in the short form name a point without the key `shapes` or `values`.
+    return spell((*at, "data", "source")) if has_data else "data.source", f"at {spell((axes, axis, index))}: "
 
 
 def require_length(
-    *,
     name: str,
-    num_tokens: int,
-    held_out: tuple[str, int] | None,
+    found: Opened,
+    *,
+    held_out: tuple[str, Opened] | None,
     steps: int,
-    batch_tokens: int,
-    validation_tokens: int,
+    batch: int,
+    validation: int,
     context: int,
     epochs: int,
-    point: Point | None = None,
+    key: str = "data.source",
+    where: str = "",
 ) -> None:
-    """Raise HpxferError unless a run fits into the epochs of `num_tokens`, and its validation into the held-out data.
+    """Raise HpxferError unless a run fits into the epochs of the data, and its validation into the held-out data.
 
-    `held_out` is the name and the number of tokens of a data set of its own. Otherwise the tail is held out. The
-    training region and the held-out tokens each need one more token, the last target. `point` is the point of an axis
-    whose run this is, None for the base.
+    Sizes are in tokens or in samples. Without `held_out`, (name, data), and without a test split, the end of the data
+    is held out. Tokens that are trained on or held out each need one more token, the last target.
     """
-    if held_out is not None and held_out[1] < validation_tokens + 1:
-        most = max(0, (held_out[1] - 1) // batch_tokens * batch_tokens)
+    unit, last, num_train, num_test = _counts(found)
+    held_name, of_held = (f"{name}, its test split", num_test) if held_out is None else (held_out[0], 0)
+    if held_out is not None:
+        of_own = _counts(held_out[1])
+        of_held = of_own[2] if of_own[3] == 0 else of_own[3]  # the test split, else the training split
+    kept = validation + last if held_out is None and of_held == 0 and num_train is not None else 0
+    if not kept and of_held is not None and of_held < validation + last:
         raise HpxferError(
-            f"data.validation: must hold at least {validation_tokens + 1} tokens, {validation_tokens} and a last "
-            f"target, got {held_out[1]} at {held_out[0]}; lower training.validation_tokens (at most {most} fit), or "
-            "name more data"
+            f"{key if held_out is None else 'data.validation'}: must hold at least {validation + last} {unit} for "
+            f"validation, got {of_held} at {held_name}"
         )
-    own_tail = held_out is None
-    windows = windows_of(num_tokens, validation_tokens, context, own_tail=own_tail)
-    rows = batch_tokens // context
-    if windows > 0 and steps * rows <= epochs * windows:
+    rows = -(-steps * batch // context // epochs)
+    if num_train is None or (num_train - kept - last) // context >= max(rows, 1):
         return
-    most = max(0, windows) * epochs // rows
-    needed = -(-steps * rows // epochs) * context + 1 + (validation_tokens + 1 if own_tail else 0)
-    parts = f"{validation_tokens} for validation and 2 last targets" if own_tail else "a last target"
-    runs = f"{steps} steps of {batch_tokens}" + (f" in {epochs} epochs" if epochs > 1 else "")
-    enough = -(-steps * rows // windows) if windows > 0 else None
-    fix = "add data" if enough is None else f"add data, set data.epochs: {enough} to read it so often"
-    shorter = "training.batch_tokens or training.validation_tokens" if own_tail else "or training.batch_tokens"
+    runs = f"{steps} steps of {batch}" + (f" in {epochs} epochs" if epochs > 1 else "")
+    targets = "" if not last else " and 2 last targets" if kept else " and a last target"
     raise HpxferError(
-        f"{'data.source' if point is None else point.data}: {'' if point is None else f'at {point.where}: '}"
-        f"must hold at least {needed} tokens for {runs}, {parts}, got {num_tokens} at {name}; {fix}, or "
-        f"lower {'training.steps' if point is None else point.steps} (at most {most} fit), {shorter}"
+        f"{key}: {where}must hold at least {rows * context + last + kept} {unit} for {runs}"
+        f"{f', {validation} for validation' if kept else ''}{targets}, got {num_train} at {name}; "
+        "add data, raise data.epochs, or train for fewer steps"
     )
 
 
-NUM_BLOCKS = 64
-BLOCK_BYTES = 64 * 1024
-
-
-def blocks(num_tokens: int, token_bytes: int) -> list[tuple[int, int]]:
-    """Return the ranges of tokens that the digest covers: all, or 64 blocks of 64 KiB spaced evenly over the data.
-
-    The first block starts at the first token, and the last block ends at the last token.
-    """
-    block = BLOCK_BYTES // token_bytes
-    if num_tokens <= NUM_BLOCKS * block:
-        return [(0, num_tokens)]
-    starts = [index * (num_tokens - block) // (NUM_BLOCKS - 1) for index in range(NUM_BLOCKS)]
-    return [(start, start + block) for start in starts]
-
-
-def digest(dataset: Dataset, vocab_size: int | None = None) -> str:
-    """Return the digest of a data set, 32 hex digits. It reads at most 4 MiB of tokens.
-
-    The digest is the 16-byte blake2b of these bytes, in this order:
-    1. the format (`text` or `tokens`; built-in data is text), a space, the number of files in decimal, a newline;
-    2. for each file, its number of tokens in decimal, a newline, and its header: 1024 bytes for a token shard, none
-       for text;
-    3. the tokens in the ranges of `blocks`, which index the tokens of all files in order.
-
-    The digest covers the order of the files, not their paths. It does not cover the tokenizer, which is a separate part
-    of a trial's identity. If `vocab_size` is given, raise HpxferError for a token read here that is not below it.
-    """
-    state = hashlib.blake2b(digest_size=16)
-    state.update(f"{dataset.format} {len(dataset.parts)}\n".encode())
-    for part in dataset.parts:
-        state.update(f"{part.num_tokens}\n".encode() + part.header)
-    for begin, end in blocks(dataset.num_tokens, dataset.token_bytes):
-        for index, low, high in spans(dataset.starts, begin, end):
-            part = dataset.parts[index]
-            ids = part.read(low, high)
-            if vocab_size is not None:
-                check_ids(ids, vocab_size, part.path, low)
-            state.update(ids.tobytes())
-    return state.hexdigest()
+def _counts(found: Opened) -> tuple[str, int, int | None, int | None]:
+    """Return (unit, last targets of a region, the size of the training split, that of the test split)."""
+    if isinstance(found, Dataset | Corpus):
+        return "tokens", 1, found.num_tokens, 0
+    return "samples", 0, found.num_train, found.num_test

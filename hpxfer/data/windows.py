@@ -9,6 +9,15 @@ from numpy.typing import NDArray
 ROUNDS = 8
 
 
+def by_epoch(begin: int, end: int, size: int, seed: int) -> NDArray[np.int64]:
+    """Return which of `size` rows a seed reads as its row `begin` to its row `end`: each once per epoch."""
+    epochs, rows = np.divmod(np.arange(begin, end), size)
+    for epoch in np.unique(epochs).tolist():
+        here = epochs == epoch
+        rows[here] = shuffled(rows[here], size, seed, epoch)
+    return rows
+
+
 def shuffled(index: NDArray[np.int64], size: int, seed: int, epoch: int = 0) -> NDArray[np.int64]:
     """Return where a permutation of range(size), chosen by `seed` and `epoch`, sends each index, [N] as `index`.
 

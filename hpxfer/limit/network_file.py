@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hpxfer.data.samples.teacher import polynomial
+from hpxfer.data.made.teacher import polynomial
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.limit.given import Batch, Given, Loss
 from hpxfer.limit.network import Gate, Network, Regime, Role, Style

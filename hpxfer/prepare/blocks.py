@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hpxfer.data.formats.arrow import record_batches, whole_column
+from hpxfer.data.readers.arrow import record_batches, whole_column
 from hpxfer.errors import HpxferError, cut, shown
 from hpxfer.host.files import open_regular, reason
 

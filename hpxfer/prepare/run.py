@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import hpxfer
-from hpxfer.data.formats import llmc
-from hpxfer.data.reference import digest
-from hpxfer.data.sources.tokens import file_dataset
+from hpxfer.data.readers import llmc
+from hpxfer.data.readers.ids import file_dataset
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import locked, reason, remove_half_written
 from hpxfer.host.machine import num_cpus
@@ -191,7 +190,7 @@ def _split(out: Path, shards: list[ShardEntry]) -> SplitEntry:
     return SplitEntry(
         tokens=dataset.num_tokens,
         num_documents=sum(shard.num_documents for shard in shards),
-        digest=digest(dataset),
+        digest=dataset.digest(),
         shards=tuple(shards),
     )
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpxfer.data.formats import arrow
-from hpxfer.data.sources.files import matching_files
+from hpxfer.data.files import matching_files
+from hpxfer.data.readers import arrow
 from hpxfer.errors import HpxferError, cut, first_line, shown
 from hpxfer.host.files import folder_at, path_problem, read_text, reason
 from hpxfer.prepare.blocks import Block, Kind, blocks_of

@@ -24,7 +24,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.data.formats import llmc
+from hpxfer.data.readers import llmc
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import reason, write_files
 from hpxfer.prepare.stopped import LAST, shards_in

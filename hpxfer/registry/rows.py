@@ -20,7 +20,7 @@ KINDS = {
     "parameterization": "hpxfer.scaling.tables:PARAMETERIZATIONS",
     "gate": "hpxfer.model.gates:GATES",
     "data source": "hpxfer.data.sources:SOURCES",
-    "sample source": "hpxfer.data.samples:SAMPLE_SOURCES",
+    "sample source": "hpxfer.data.sources:SAMPLE_SOURCES",
     "search": "hpxfer.search.kinds:SEARCHES",
     "logger": "hpxfer.loggers.kinds:LOGGERS",
     "statistic": "hpxfer.analysis.statistics:STATISTICS",

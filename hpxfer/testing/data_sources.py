@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from hpxfer.data.batches import TokenData
-from hpxfer.data.corpus import Corpus, load_corpus
-from hpxfer.data.reference import data_ref, digest
-from hpxfer.data.sources import SOURCES, Dataset, DataSource, open_dataset, source_of
+from hpxfer.data.reference import data_ref
+from hpxfer.data.sources import SOURCES, Dataset, DataSource, load_corpus, open_dataset, source_of
+from hpxfer.data.tokens import Corpus
 from hpxfer.spec.data_section import DataSpec
 
 FEWEST_TOKENS = 200
@@ -58,7 +58,7 @@ class DataSourceSuite:
                 assert np.array_equal(part.read(low, high), whole[low:high]), f"tokens {low} to {high}"
 
     def test_the_digest_is_a_function_of_the_data(self, source: str) -> None:
-        first, second = digest(opened(source)), digest(opened(source))
+        first, second = opened(source).digest(), opened(source).digest()
         assert (first, len(first)) == (second, 32)
         size = None if source_of(source).tokenizers else source_of(source).max_vocab_size
         assert data_ref(DataSpec(source=source, vocab_size=size)).digest == first

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpxfer.data.samples import SAMPLE_SOURCES, Samples, open_samples, sample_source_of
-from hpxfer.data.samples.facts import scaled
+from hpxfer.data.samples import scaled
+from hpxfer.data.sources import SAMPLE_SOURCES, Samples, open_samples, sample_source_of
 
 FEWEST = 20
 

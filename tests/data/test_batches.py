@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from laws import examples
 
 from hpxfer.data import TokenData, data_ref, open_data
-from hpxfer.data.corpus import Corpus
+from hpxfer.data.tokens import Corpus
 from hpxfer.data.windows import shuffled
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec

@@ -12,8 +12,7 @@ from command_line import hpxfer
 from corpus import documents, jsonl, tokenizer_file
 from tiny import write_tiny
 
-from hpxfer.data import data_cautions, data_ref, info
-from hpxfer.data.info import pieces, vocabulary_cautions
+from hpxfer.data import data_cautions, data_ref, tokens
 from hpxfer.errors import HpxferError
 from hpxfer.prepare.run import prepare_data
 from hpxfer.spec.data_section import DataSpec, PointData
@@ -22,7 +21,7 @@ Write = Callable[..., Path]
 
 
 def said(source: str, **keys: object) -> tuple[str, ...]:
-    return vocabulary_cautions(DataSpec.model_validate({"source": source, **keys}))
+    return tuple(data_cautions(DataSpec.model_validate({"source": source, **keys})))
 
 
 def test_small_ids_without_a_vocabulary(tmp_path: Path, write_shard: Write) -> None:
@@ -52,11 +51,11 @@ def test_the_largest_id_of_all_shards_counts(tmp_path: Path, write_shard: Write)
 
 
 def test_a_large_data_set_is_sampled(tmp_path: Path, write_shard: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(info, "MOST_TOKENS", 64)
-    monkeypatch.setattr(info, "PIECE_TOKENS", 16)
-    assert list(pieces(64)) == [(0, 16), (16, 32), (32, 48), (48, 64)]
-    assert list(pieces(50)) == [(0, 16), (16, 32), (32, 48), (48, 50)]
-    assert list(pieces(1000)) == [(0, 16), (328, 344), (656, 672), (984, 1000)]
+    monkeypatch.setattr(tokens, "MOST_TOKENS", 64)
+    monkeypatch.setattr(tokens, "CHUNK_TOKENS", 16)
+    assert tokens.spread(64, 16, 4) == [(0, 16), (16, 32), (32, 48), (48, 64)]
+    assert tokens.spread(50, 16, 4) == [(0, 16), (16, 32), (32, 48), (48, 50)]
+    assert tokens.spread(1000, 16, 4) == [(0, 16), (328, 344), (656, 672), (984, 1000)]
     ids = np.zeros(1000, int)
     ids[[20, 330]] = 60_000, 7
     path = write_shard(tmp_path / "a.bin", ids)

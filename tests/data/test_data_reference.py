@@ -14,6 +14,7 @@ from sweep_text import SWEEP
 
 from hpxfer.data import check_length, data_ref, open_data, point_keys, require_data
 from hpxfer.data.reference import require_length
+from hpxfer.data.sources import DataFile, Dataset
 from hpxfer.driver import prepare
 from hpxfer.errors import HpxferError
 from hpxfer.plan.make import make_plan
@@ -89,10 +90,7 @@ def test_shortest_data_that_is_long_enough(tmp_path: Path, make_sweep: Make) -> 
     with pytest.raises(HpxferError) as error:
         check_length(sweep)
     assert "must hold at least 162 tokens for 3 steps of 32, 64 for validation and 2 last targets" in str(error.value)
-    assert (
-        f"got 161 at text:{path}; add data, set data.epochs: 2 to read it so often, or lower training.steps "
-        "(at most 2 fit)" in str(error.value)
-    )
+    assert f"got 161 at text:{path}; add data, raise data.epochs" in str(error.value)
 
 
 def test_the_longest_run_of_an_axis_must_fit_too(tmp_path: Path, make_sweep: Make) -> None:
@@ -113,21 +111,26 @@ def test_length_of_missing_data_is_not_checked(make_sweep: Make) -> None:
 
 @settings(deadline=None, max_examples=examples(50))
 @given(*(st.integers(1, most) for most in (2000, 50, 20, 4, 3, 3)))
-def test_steps_said_to_fit_do_fit(num_tokens: int, steps: int, context: int, rows: int, tail: int, epochs: int) -> None:
-    def fits(steps: int) -> str | None:
+def test_as_much_as_is_said_to_be_needed_is_enough(
+    num_tokens: int, steps: int, context: int, rows: int, tail: int, epochs: int
+) -> None:
+    def of(num_tokens: int) -> Dataset:
+        return Dataset(format="text", parts=(DataFile(path="x", num_tokens=num_tokens, dtype="u1"),))
+
+    def refused(num_tokens: int) -> str | None:
         try:
-            sizes = {"batch_tokens": context * rows, "validation_tokens": tail * context * rows, "context": context}
-            require_length(name="x", num_tokens=num_tokens, steps=steps, held_out=None, epochs=epochs, **sizes)
+            sizes = {"batch": context * rows, "validation": tail * context * rows, "context": context}
+            require_length("x", of(num_tokens), steps=steps, held_out=None, epochs=epochs, **sizes)
         except HpxferError as error:
             return str(error)
         return None
 
-    refusal = fits(steps)
+    refusal = refused(num_tokens)
     if refusal is not None:
-        most = int(refusal.partition("(at most ")[2].partition(" fit)")[0])
-        assert most < steps
-        assert most == 0 or fits(most) is None
-        assert fits(most + 1) is not None
+        needed = int(refusal.partition("must hold at least ")[2].partition(" ")[0])
+        assert num_tokens < needed
+        assert refused(needed) is None
+        assert refused(needed - 1) is not None
 
 
 def test_epochs_lift_the_limit_and_held_out_data_has_its_own(tmp_path: Path, make_sweep: Make) -> None:
@@ -135,14 +138,12 @@ def test_epochs_lift_the_limit_and_held_out_data_has_its_own(tmp_path: Path, mak
     path.write_bytes(b"x" * 100)
     held_out.write_bytes(b"y" * 65)
     given = f"text:{path}", f"text:{held_out}"
-    with pytest.raises(
-        HpxferError, match=r"set data\.epochs: 2 to read it so often, or lower training\.steps \(at most"
-    ):
+    with pytest.raises(HpxferError, match=r"at least 129 tokens for 4 steps of 32 and a last target, got 100"):
         check_length(make_sweep(given[0], validation=given[1], steps=4))
     check_length(make_sweep(given[0], validation=given[1], steps=4, epochs=2))
     check_length(make_sweep(given[0], validation=given[1], steps=3))
     held_out.write_bytes(b"y" * 64)
-    with pytest.raises(HpxferError, match=r"^data\.validation: must hold at least 65 tokens, .*\(at most 32 fit\)"):
+    with pytest.raises(HpxferError, match=r"^data\.validation: must hold at least 65 tokens for validation, got 64"):
         check_length(make_sweep(given[0], validation=given[1], steps=3))
 
 
@@ -255,9 +256,9 @@ def test_data_that_is_too_short_or_not_there(tmp_path: Path) -> None:
             "{width: 64, steps: 40000, data: text:more.txt}",
             18,
             "axes.long[0].data.source",
-            "or lower axes.long[0].steps (at most 499 fit), or training.batch_tokens",
+            "at axes.long[0]: must hold at least",
         ),
-        ("{width: 64, steps: 40000}", 7, "data.source", "or lower axes.long[0].steps (at most 249 fit), or training"),
+        ("{width: 64, steps: 40000}", 7, "data.source", "at axes.long[0]: must hold at least"),
     ],
 )
 def test_errors_name_keys_of_the_point(tmp_path: Path, form: str, long: str, line: int, key: str, rule: str) -> None:

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from laws import examples
 from numpy.typing import NDArray
 
-from hpxfer.data.sources import SOURCES, DataFile, Dataset, DataSource, files, open_dataset
-from hpxfer.data.sources.builtin import stdlib_files
-from hpxfer.data.sources.dataset import cumulative, spans
-from hpxfer.data.sources.files import matching_files
+from hpxfer.data import files
+from hpxfer.data.files import matching_files
+from hpxfer.data.readers.text import stdlib_files
+from hpxfer.data.sources import SOURCES, DataFile, Dataset, DataSource, open_dataset
+from hpxfer.data.tokens import cumulative, spans
 from hpxfer.errors import HpxferError
 from hpxfer.testing.data_sources import DataSourceSuite
 
@@ -53,7 +54,7 @@ def test_no_file_is_no_source(tmp_path: Path, pattern: str) -> None:
 def test_empty_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     (tmp_path / "b.txt").touch()
-    with pytest.raises(HpxferError, match=r"must hold tokens, got 2 empty file\(s\) at text:.*name other files"):
+    with pytest.raises(HpxferError, match=r"must hold tokens, got 2 empty file\(s\) at text:"):
         open_dataset(f"text:{tmp_path}/*.txt")
 
 
@@ -74,7 +75,7 @@ def test_what_is_no_file_or_changes_is_refused(tmp_path: Path) -> None:
         open_dataset(f"text:{tmp_path}/pipe")
     with pytest.raises(HpxferError, match=r"gone: cannot be read: No such file"):
         DataFile(path=str(tmp_path / "gone"), num_tokens=1, dtype="u1").read(0, 1)
-    with pytest.raises(HpxferError, match="became shorter while it was read; start again"):
+    with pytest.raises(HpxferError, match="became shorter while it was read"):
         DataFile(path=str(tmp_path / "a"), num_tokens=4, dtype="u1").read(0, 4)
 
 
@@ -301,4 +302,4 @@ def test_an_unknown_prefix_is_named_with_the_nearest() -> None:
 def test_a_file_of_any_dtype_is_a_part(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"head" + np.arange(10, dtype="<u4").tobytes())
     file = DataFile(path=str(tmp_path / "a"), num_tokens=10, dtype="<u4", header=b"head")
-    assert file.read(3, 6).tolist() == file.mapped()[3:6].tolist() == [3, 4, 5]
+    assert file.read(3, 6).tolist() == file.mapped()[0][3:6].tolist() == [3, 4, 5]

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from hpxfer.data import data_ref
-from hpxfer.data.corpus import load_corpus
-from hpxfer.data.sources import open_dataset, remote, source_of
+from hpxfer.data import data_ref, remote
+from hpxfer.data.sources import load_corpus, open_dataset, source_of
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import cache_folder
 from hpxfer.spec.data_section import DataSpec

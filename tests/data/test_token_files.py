@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from hpxfer.data import data_ref
-from hpxfer.data.reference import digest
+from hpxfer.data.readers.ids import pairs_of_uint32
 from hpxfer.data.sources import open_dataset
-from hpxfer.data.sources.tokens import pairs_of_uint32
 from hpxfer.errors import HpxferError
 from hpxfer.spec.data_section import DataSpec
 from hpxfer.testing.data_sources import DataSourceSuite
@@ -108,7 +107,7 @@ class TestBareIds:
 
     def test_half_an_id_is_refused(self, name: str, tmp_path: Path) -> None:
         (tmp_path / "a.bin").write_bytes(bytes(1001))
-        with pytest.raises(HpxferError, match=r"a\.bin: must hold whole ids of \d bytes, got 1001 bytes;.* than "):
+        with pytest.raises(HpxferError, match=r"a\.bin: must hold whole ids of \d bytes, got 1001 bytes"):
             open_dataset(f"{name}:{tmp_path}/a.bin")
 
     def test_a_file_that_states_its_format_is_refused(self, name: str, tmp_path: Path) -> None:
@@ -132,7 +131,7 @@ def test_the_same_ids_in_two_types_are_two_data_sets(tmp_path: Path) -> None:
     IDS.astype("<u2").tofile(tmp_path / "c.bin")
     names = (f"tokens:{tmp_path}/a.bin", f"uint32:{tmp_path}/b.bin", f"uint16:{tmp_path}/c.bin")
     found = [open_dataset(name) for name in names]
-    assert len({digest(each) for each in found if each is not None}) == 3
+    assert len({each.digest() for each in found if each is not None}) == 3
 
 
 def test_shards_of_mixed_types_are_refused(tmp_path: Path) -> None:
@@ -157,8 +156,8 @@ def test_a_pair_of_megatron_is_named_without_its_ending(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cut", "message"),
     [
-        ({"bin": -4}, r"x\.bin: the index counts 700 tokens, which make a file of 2800 bytes, got 2796; copy both"),
-        ({"idx": 40}, r"x\.idx: must list 3 sequences, got a shorter file; copy it again"),
+        ({"bin": -4}, r"x\.bin: the index counts 700 tokens, which make a file of 2800 bytes, got 2796"),
+        ({"idx": 40}, r"x\.idx: must list 3 sequences, got a shorter file"),
         ({"idx": 5}, r"x\.idx: must be Megatron's index of .*x\.bin, got another file"),
     ],
 )
@@ -183,8 +182,8 @@ def test_the_index_of_megatron_and_floats_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (IDS.astype(float), "must be one row of whole numbers, little-endian, got an array of float64 of 1 dimension;"),
-        (IDS.reshape(7, 100), "got an array of int64 of 2 dimensions;"),
+        (IDS.astype(float), "must be one row of whole numbers, little-endian, got an array of float64 of 1 dimension"),
+        (IDS.reshape(7, 100), "got an array of int64 of 2 dimensions"),
         (IDS.astype(">i4"), "little-endian, got an array of >i4"),
     ],
 )
@@ -210,9 +209,7 @@ def test_folders_of_datasets_that_cannot_be_read(tmp_path: Path) -> None:
     ):
         open_dataset(f"tokens:{tmp_path}/texts")
     datasets.DatasetDict({"train": texts, "test": texts}).save_to_disk(str(tmp_path / "both"))
-    with pytest.raises(
-        HpxferError, match=r"must be one split, got a folder of 2: train, test; name one, e\.g\. .*train"
-    ):
+    with pytest.raises(HpxferError, match=r"must be one split, got a folder of 2: train, test; name one"):
         open_dataset(f"tokens:{tmp_path}/both")
     saved(tmp_path / "cut", [[1, 2, 3]] * 200)
     file = next((tmp_path / "cut").glob("data-00001*.arrow"))
@@ -259,8 +256,8 @@ def test_damaged_files_end_in_words(tmp_path: Path) -> None:
             {"magic": 7},
             r"a\.bin: .*must be a file of token ids that states its format.*starts with the number 7; if it holds bare",
         ),
-        ({"version": 2}, r"a\.bin: must be a token shard of version 1 .*, got version 2; write it again"),
-        ({"count": 11}, r"a\.bin: the header counts 11 tokens, which make a file of 1046 bytes, got 1044; fetch"),
+        ({"version": 2}, r"a\.bin: must be a token shard of version 1 .*, got version 2"),
+        ({"count": 11}, r"a\.bin: the header counts 11 tokens, which make a file of 1046 bytes, got 1044"),
         ({"count": -1}, r"a\.bin: the header counts -1 tokens"),
     ],
 )

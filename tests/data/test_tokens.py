@@ -13,9 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from laws import examples
 
-from hpxfer.data.corpus import Corpus, load_corpus
-from hpxfer.data.reference import BLOCK_BYTES, NUM_BLOCKS, blocks, digest
-from hpxfer.data.sources import open_dataset, source_of
+from hpxfer.data.sources import load_corpus, open_dataset, source_of
+from hpxfer.data.tokens import BLOCK_BYTES, NUM_BLOCKS, Corpus, spread
 from hpxfer.data.windows import shuffled
 from hpxfer.errors import HpxferError
 
@@ -75,10 +74,14 @@ def test_id_beyond_the_vocabulary_is_placed_in_its_file() -> None:
 READ_BYTES = NUM_BLOCKS * BLOCK_BYTES
 
 
+def blocks(num_tokens: int, token_bytes: int) -> list[tuple[int, int]]:
+    return spread(num_tokens, BLOCK_BYTES // token_bytes, NUM_BLOCKS)
+
+
 def of(name: str, vocab_size: int = 2**16) -> str:
     dataset = open_dataset(name)
     assert dataset is not None
-    return digest(dataset, vocab_size if source_of(name).holds_ids else None)
+    return dataset.digest(vocab_size if source_of(name).holds_ids else None)
 
 
 def test_text_by_hand(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from hpxfer.data.reference import digest
 from hpxfer.data.sources import open_dataset
 from hpxfer.scaling.evaluate import BaseInit, parameterization
 from hpxfer.scaling.hps import HPs
@@ -76,7 +75,7 @@ def text_setting(folder: Path) -> Setting:
     source = f"text:{path}"
     dataset = open_dataset(source)
     assert dataset is not None
-    return replace(SETTING, data_source=source, data_digest=digest(dataset))
+    return replace(SETTING, data_source=source, data_digest=dataset.digest())
 
 
 def trial(

@@ -14,8 +14,8 @@ from fixture_types import Folders, Patch
 from limit_sweeps import REGIME_I, along, text_of
 
 import hpxfer
-from hpxfer.data.samples import open_samples
-from hpxfer.data.samples.batches import open_sample_data
+from hpxfer.data import open_data
+from hpxfer.data.sources import open_samples
 from hpxfer.errors import HpxferError
 from hpxfer.limit.against import Comparisons, against, compare, network_of
 from hpxfer.limit.against.figure import against_figures, against_info
@@ -195,7 +195,7 @@ def test_full_batches_are_one_training_for_all_seeds_and_the_held_out_samples_co
     assert all(batch is training[0] for batch in training)
     assert seen.given.lrs == pytest.approx([0.005, 0.01, 0.005, 0.0])
     assert seen.given.router_bias is None
-    (own,) = open_sample_data(trials[0].setting).validation_batches()
+    (own,) = open_data(trials[0].setting).validation_batches()
     assert sorted(held_out.targets[:, 0].tolist()) == sorted(own[1][:, 0].astype(float).tolist())
     (cut,) = seen_by(trials, 3, has_bias=True)  # before the last update no held-out samples are read
     assert all(np.array_equal(batch.inputs, training[0].inputs) for batch in cut.given.batches)
@@ -206,7 +206,7 @@ def test_a_stream_is_a_training_for_each_seed() -> None:
     trials = trials_of(text, "builtin:teacher/polynomial")
     found = seen_by(trials, 3, has_bias=True)
     assert [seen.seeds for seen in found] == [(0,), (1,)]
-    data = open_sample_data(trials[0].setting)
+    data = open_data(trials[0].setting)
     for seed, seen in enumerate(found):
         for step in range(4):
             inputs, targets = data.train_batch(seed, step)
@@ -233,7 +233,7 @@ def test_classes_are_the_numbers_that_outputs_should_be(only: str, outputs: int)
 @pytest.mark.parametrize("bias", ["fixed", "schedule"])
 def test_a_bias_of_the_router_is_the_draw_of_each_trial(bias: str) -> None:
     trial = of_few(1, options=f", router_bias: {bias}")[0]
-    data = open_sample_data(trial.setting)
+    data = open_data(trial.setting)
     found = given_of(trial, data, 3, has_bias=True).router_bias
     assert found is not None
     assert found.shape == (4, 2)
@@ -256,7 +256,7 @@ def test_a_learned_bias_starts_where_the_trainer_starts_it(method: str) -> None:
     stds = [{role: numbers.init_std for role, numbers in trial.resolved().items()}]
     whole: torch.Tensor = draw(layout, [trial.seed], stds, method=method)
     expected = layout.weights(whole)["router_logit_bias"][0][0]
-    found = given_of(trial, open_sample_data(trial.setting), 3, has_bias=True).router_bias
+    found = given_of(trial, open_data(trial.setting), 3, has_bias=True).router_bias
     assert found is not None
     assert np.array_equal(found, np.tile(expected.double().numpy(), (4, 1)))
 

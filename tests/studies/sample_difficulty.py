@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hpxfer.data.samples import sample_source_of
-from hpxfer.data.samples.facts import scaled
+from hpxfer.data.samples import scaled
+from hpxfer.data.sources import sample_source_of
 
 WIDTH, EXPERTS, HIDDEN, STEPS, BATCH, HELD_OUT = 128, 8, 16, 1000, 50, 5000
 Weights = dict[str, Tensor]

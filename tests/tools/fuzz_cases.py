@@ -71,7 +71,7 @@ def make_materials() -> Materials:
 
     from hpxfer.cli.init import examples
     from hpxfer.data import data_ref
-    from hpxfer.data.formats.llmc import UINT16
+    from hpxfer.data.readers.llmc import UINT16
     from hpxfer.recipe import recipe_from_results, write_recipe
     from hpxfer.report.write import write_report
     from hpxfer.results import load_results

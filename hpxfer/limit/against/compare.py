@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from hpxfer.analysis import analyze
-from hpxfer.data.samples.batches import open_sample_data
+from hpxfer.data import open_data
 from hpxfer.errors import HpxferError
 from hpxfer.limit.against.measured import (
     LOSS_CURVE,
@@ -236,7 +236,7 @@ def _is_probed(trial: Trial, groups: Sequence[Seen]) -> bool:
     training = groups[0].given.batches[: trial.shape.steps]
     if len(groups) > 1 or any(batch is not training[0] for batch in training):
         return False
-    probe = batch_of(trial.setting, probe_samples(open_sample_data(trial.setting)))
+    probe = batch_of(trial.setting, probe_samples(open_data(trial.setting)))
     return np.array_equal(probe.inputs, training[0].inputs) and np.array_equal(probe.targets, training[0].targets)
 
 

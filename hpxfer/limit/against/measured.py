@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from hpxfer.data.samples.batches import SampleBatch, open_sample_data
+from hpxfer.data import open_data
+from hpxfer.data.batches import Batch as SampleBatch
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.limit.given import Batch, Floats, Given
 from hpxfer.limit.network import Regime
@@ -52,7 +53,7 @@ def seen_by(trials: Sequence[Trial], num_updates: int, *, has_bias: bool, data: 
     of a batch are sorted, as no loss depends on their order: full-batch training has one limit for all seeds. `data`
     replaces the samples of the trials' setting. Raise HpxferError if those are not on this machine.
     """
-    data = open_sample_data(trials[0].setting) if data is None else data
+    data = open_data(trials[0].setting) if data is None else data
     groups: dict[bytes, tuple[list[int], Given]] = {}
     for trial in trials:
         found = given_of(trial, data, num_updates, has_bias=has_bias)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpxfer.data import data_ref
-from hpxfer.data.samples.batches import open_sample_data
+from hpxfer.data import open_data
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.limit.against.measured import given_of
 from hpxfer.limit.against.of_trials import network_of
@@ -34,5 +34,5 @@ def limit_of_sweep(
         raise HpxferError(f"--value: must be one of {', '.join(f'{one:g}' for one in values)}, got {lowest:g}")
     trials = [cell.trial for cell in cells if cell.trial.hps.get(cell.line) == lowest]
     network, first = network_of(trials, f"{spec.name}: {cells[0].parameterization} along {cells[0].axis}"), trials[0]
-    data = open_sample_data(first.setting)
+    data = open_data(first.setting)
     return network, given_of(first, data, first.setting.steps, has_bias=network.regime == "I")

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 from sample_files import cifar_records, mnist, numbered
 
-from hpxfer.data.samples import SAMPLE_SOURCES, SampleSource, open_samples, shapes, teacher
-from hpxfer.data.samples.builtin import MAKERS
-from hpxfer.data.samples.endless import EndlessSamples
+from hpxfer.data.made import shapes, teacher
+from hpxfer.data.made.makers import MAKERS, EndlessSamples
+from hpxfer.data.sources import SAMPLE_SOURCES, SampleSource, open_samples
 from hpxfer.testing.sample_sources import SampleSourceSuite
 
 # Of the first 300 samples of seed 0. Another digest needs another VERSION, because stored results rely on the samples.

@@ -14,11 +14,10 @@ from laws import examples
 from sample_files import mnist, numbered, numbers_of
 
 from hpxfer.data import SampleData, open_data
-from hpxfer.data.samples import endless, open_samples, shapes
-from hpxfer.data.samples.builtin import MAKERS
-from hpxfer.data.samples.endless import EndlessSamples, Maker
-from hpxfer.data.samples.facts import Facts
-from hpxfer.data.samples.stored import SampleFiles, Split, Splits, StoredSamples
+from hpxfer.data.made import makers, shapes
+from hpxfer.data.made.makers import MAKERS, EndlessSamples, Maker
+from hpxfer.data.samples import Facts, SampleFiles, Split, StoredSamples
+from hpxfer.data.sources import open_samples
 from hpxfer.errors import HpxferError
 from hpxfer.trial import Setting
 from hpxfer.trial.identity import non_defaults
@@ -30,9 +29,7 @@ def held(train: int, test: int = 0) -> StoredSamples:
     if test:
         parts.append(Split(name="b", inputs=numbered(test, start=1000), targets=np.arange(test) % 2))
     facts = Facts(shape=(15,), is_pixels=True, num_classes=2)
-    return StoredSamples(
-        files=SampleFiles(facts=facts, load=lambda: Splits(train=parts[0], test=parts[1] if parts[1:] else None))
-    )
+    return StoredSamples(files=SampleFiles(facts=facts, load=lambda: parts))
 
 
 def raw(data: SampleData, batch: np.ndarray) -> np.ndarray:
@@ -93,7 +90,7 @@ def test_files_that_hold_one_class_after_the_other_are_held_out_from_all_of_them
     def by_class(count: int, start: int = 0) -> Split:
         return Split(name="a", inputs=numbered(count, start=start), targets=np.arange(count) * 4 // count)
 
-    splits = Splits(train=by_class(400), test=by_class(test, 1000) if test else None)
+    splits = [by_class(400), *([by_class(test, 1000)] if test else [])]
     facts = Facts(shape=(15,), is_pixels=True, num_classes=4)
     samples = StoredSamples(files=SampleFiles(facts=facts, load=lambda: splits))
     data = SampleData(samples=samples, batch_samples=10, validation_tokens=100)
@@ -142,7 +139,7 @@ def test_nothing_is_made_twice_in_a_process() -> None:
 
 
 def test_cached_samples_are_read_only() -> None:
-    block = endless._block(MAKERS["shapes"], (0, 1), "train 0", 0, 8)
+    block = makers._block(MAKERS["shapes"], (0, 1), "train 0", 0, 8)
     with pytest.raises(ValueError, match="read-only"):
         block[0][0] = 1
 
@@ -194,10 +191,10 @@ def test_a_setting_opens_its_classes_alone(tmp_path: Path, make_setting: Callabl
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"steps": 11}, "data.source: must hold at least 44 training samples for 11 steps of 4, got 40 .*epochs: 2"),
-        ({"steps": 21, "epochs": 2}, "at least 42 training samples for 21 steps of 4 in 2 epochs, got 40"),
-        ({"validation_tokens": 16}, "the test split: must hold at least 16 samples, got 12 .*at most 12 fit"),
-        ({"data_digest": "0" * 32}, "differ from the sweep's: their digest must be 0000"),
+        ({"steps": 11}, "data.source: must hold at least 44 samples for 11 steps of 4, got 40"),
+        ({"steps": 21, "epochs": 2}, "at least 42 samples for 21 steps of 4 in 2 epochs, got 40"),
+        ({"validation_tokens": 16}, "must hold at least 16 samples for validation, got 12 at .*, its test split"),
+        ({"data_digest": "0" * 32}, "differs from the sweep's: its digest must be 0000"),
         ({"data_source": "idx:/nowhere/at/all"}, "must be on every machine that trains"),
     ],
 )
@@ -213,5 +210,5 @@ def test_what_a_setting_cannot_open(
 def test_without_a_test_split_held_out_ones_are_kept(tmp_path: Path, make_setting: Callable[..., Setting]) -> None:
     setting = make_setting(mnist(tmp_path, test=0), steps=8)
     open_data(setting)
-    with pytest.raises(HpxferError, match="at least 44 training samples for 9 steps of 4 and 8 for validation, got 40"):
+    with pytest.raises(HpxferError, match="at least 44 samples for 9 steps of 4, 8 for validation, got 40"):
         open_data(replace(setting, steps=9))

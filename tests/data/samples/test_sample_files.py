@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from sample_files import HEIGHT, WIDTH, cifar_records, idx_bytes, mnist, numbered, numbers_of, write_idx
 
-from hpxfer.data.samples import Samples, open_samples
+from hpxfer.data.sources import Samples, open_samples
 from hpxfer.errors import HpxferError
 
 
@@ -218,7 +218,7 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
     "idx goes on": (spoiled(IMAGES, FORTY + b"x"), "must have 616 bytes for 40 x 3 x 5 images, got more"),
     "idx empty": (spoiled(IMAGES, b""), "must start as an IDX file of bytes"),
     "idx magic": (spoiled(IMAGES, b"\x00\x00\x0d" + FORTY[3:]), "got 00 00 0d 03"),
-    "idx header": (spoiled(LABELS, b"\x00\x00\x08\x01\x00"), "got 00 00 08 01 and no more"),
+    "idx header": (spoiled(LABELS, b"\x00\x00\x08\x01\x00"), "and their sizes, got 00 00 08 01"),
     "idx counts": (spoiled(LABELS, idx_bytes((39,), bytes(39))), "as many samples as .* has labels, got 40 and 39"),
     "idx no labels": (spoiled(LABELS, None), "must have its labels beside it in train-labels-idx1-ubyte"),
     "idx a class without samples": (
@@ -232,7 +232,7 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
     "idx empty folder": (lambda folder: f"idx:{folder}", "or such a file, plain or .gz, got none in"),
     "idx test labels alone": (
         spoiled("t10k-images-idx3-ubyte", None),
-        "t10k-labels-idx1-ubyte: must have its images beside it in t10k-images-idx3-ubyte .*both files",
+        "t10k-labels-idx1-ubyte: must have its images beside it in t10k-images-idx3-ubyte",
     ),
     "idx test images alone": (
         spoiled("t10k-labels-idx1-ubyte", None),
@@ -251,14 +251,14 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
         one("cifar", "data_batch_1.bin", cifar_records(numbered(2, 3072), [1, 10])),
         "a label must be below 10, got 10 in record 1",
     ),
-    "cifar missing batch": (one("cifar", "data_batch_2.bin", b""), "must hold data_batch_1.bin and all others"),
+    "cifar missing batch": (one("cifar", "data_batch_2.bin", b""), "must hold data_batch_1.bin and all that follow"),
     "cifar pickled": (one("cifar", "data_batch_1", pickle.dumps({})), "files of Python's pickle, which are not read"),
     "cifar empty folder": (lambda folder: f"cifar:{folder}", "got neither; fetch the binary version"),
-    "npz of objects": (one("npz", "a.npz", npz(x=np.array([{}]), y=[0])), "x: must hold numbers, got Python objects"),
-    "npz labels of objects": (one("npz", "a.npz", npz(x=numbered(1), y=np.array([{}]))), "y: must hold numbers"),
+    "npz of objects": (one("npz", "a.npz", npz(x=np.array([{}]), y=[0])), "got x.npy of Python objects"),
+    "npz labels of objects": (one("npz", "a.npz", npz(x=numbered(1), y=np.array([{}]))), "got y.npy of Python objects"),
     "npz names": (
         one("npz", "a.npz", npz(data=[1])),
-        "must hold arrays with the names x_train and y_train; .*got data",
+        "arrays with the names x_train and y_train; .*got data",
     ),
     "npz counts": (one("npz", "a.npz", npz(x=numbered(3), y=[0, 1])), "has labels, got 3 and 2"),
     "npz negative": (one("npz", "a.npz", npz(x=numbered(2), y=[0, -1])), "classes must be from 0 to"),
@@ -273,7 +273,7 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
     ),
     "npz two pairs": (
         one("npz", "a.npz", npz(x_train=numbered(2), y_train=[0, 1], x=numbered(2), y=[0, 1])),
-        "must hold one pair of training arrays, got x_train and y_train and also x and y; save one pair",
+        "must hold one pair of training arrays .*, got x, x_train, y, y_train",
     ),
     "npz half a test split": (
         one("npz", "a.npz", npz(x_train=numbered(2), y_train=[0, 1], y_test=[0, 1])),
@@ -297,7 +297,7 @@ BROKEN: dict[str, tuple[Callable[[Path], str], str]] = {
         one("npz", "a.npz", npz(x=numbered(4), y=np.array([0, 1, 2, 600_000_000]))),
         "must have a training sample, got none of class 3, 4, .* and 599999987 more; name the classes",
     ),
-    "idx not a name of images": (other_name, "a.bin: must have `images` in its name, .*got a.bin;"),
+    "idx not a name of images": (other_name, "a.bin: must have `images` in its name, so that its labels"),
     "images of two sizes": (two_sizes, "must have the size of .*1.png, 4 x 3 pixels, got 5 x 3"),
     "images of the test split alone": (
         no_training_images,
@@ -315,7 +315,6 @@ def test_a_broken_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(HpxferError, match=message) as found:
         everything(source)
     assert str(tmp_path) in str(found.value)
-    assert ";" in str(found.value)
 
 
 def test_a_header_that_asks_for_more_than_its_data_is_refused(tmp_path: Path) -> None:
@@ -326,7 +325,7 @@ def test_a_header_that_asks_for_more_than_its_data_is_refused(tmp_path: Path) ->
         archive.writestr("x.npy", head.getvalue())
         archive.writestr("y.npy", head.getvalue())
     (tmp_path / "a.npz").write_bytes(content.getvalue())
-    with pytest.raises(HpxferError, match="and at most"):
+    with pytest.raises(HpxferError, match=r"for the shape .*, at most"):
         opened(f"npz:{tmp_path}/a.npz")
 
 

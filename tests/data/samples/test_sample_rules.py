@@ -153,13 +153,11 @@ def test_a_point_may_have_samples_of_its_own(tmp_path: Path) -> None:
     (key, own), *_ = point_keys(spec)
     assert data_ref(data, [(key, own)]).others == ((own.source, data_ref(filled(own.source)).digest),)
     fewer = with_point_data(spec, lambda own: own.model_copy(update={"source": f"idx:{tmp_path}/a"}))
-    rule = (
-        r"axes.width.shapes\[0\].data.source: at axes.width\[0\]: must hold at least 320 training samples for 10 steps"
-    )
+    rule = r"axes.width.shapes\[0\].data.source: at axes.width\[0\]: must hold at least 320 samples for 10 steps"
     with pytest.raises(HpxferError, match=rule):
         check_length(fewer)
     longer = spec.model_copy(update={"training": spec.training.model_copy(update={"validation_tokens": 64})})
-    with pytest.raises(HpxferError, match=r"data\.validation: must hold at least 64 samples, got 40"):
+    with pytest.raises(HpxferError, match=r"data\.validation: must hold at least 64 samples for validation, got 40"):
         check_length(longer)
 
 
@@ -180,10 +178,10 @@ def test_the_identity_has_sizes_and_digests(tmp_path: Path, make_sweep: Make) ->
         ({"classes": 9, "inputs": 15}, "data.classes: must be as in the samples of .*, 4, got 9; remove the key"),
         ({"classes": 4, "inputs": 16}, "data.inputs: must be as in the samples of .*, 15, got 16"),
         ({"targets": 2}, "data.targets: must be as in the samples of .*, none, got 2; remove the key"),
-        ({"digest": "ab"}, "data.digest: must be the digest of the samples of .*, got ab"),
+        ({"digest": "ab"}, "data.digest: must be the digest of the data at .*, got ab"),
         (
             {"validation": "builtin:shapes"},
-            "data.validation: must hold samples with 15 inputs as those of data.source, got 256 in builtin:shapes",
+            "data.validation: must hold samples with 15 inputs as data.source, got 256 in builtin:shapes",
         ),
         ({"only": (0, 4)}, "data.only: must name classes from 0 .*, got 4 of 4 classes"),
     ],
@@ -210,7 +208,7 @@ def test_a_plan_needs_no_samples_but_a_run_does(make_sweep: Make) -> None:
     spec = make_sweep("x").model_copy(update={"data": data})
     check_length(spec)
     assert list(data_cautions(data)) == []
-    with pytest.raises(HpxferError, match=r"data\.source: must name samples on this machine, got cifar:/nowhere"):
+    with pytest.raises(HpxferError, match=r"data\.source: must name data on this machine, got cifar:/nowhere"):
         require_data(spec)
     with pytest.raises(HpxferError, match=r"or give data\.digest, data\.inputs and data\.classes or data\.targets"):
         data_ref(data.model_copy(update={"digest": None}))

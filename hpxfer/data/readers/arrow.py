@@ -17,14 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hpxfer.data.sources.dataset import Dataset, cumulative, spans
+from hpxfer.data.tokens import Dataset, cumulative, spans
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import read_text
 
-STATE, SPLITS = "state.json", "dataset_dict.json"
-COLUMN = "input_ids"
-
-
+STATE, SPLITS, COLUMN = "state.json", "dataset_dict.json", "input_ids"
 _FILE_MAGIC, _STREAM_MARK = b"ARROW1", b"\xff\xff\xff\xff"
 
 
@@ -46,15 +43,13 @@ def is_folder(path: str) -> bool:
 def data_files(folder: str) -> list[str]:
     """Return the files of a saved data set, in order. Raise HpxferError if the folder holds several splits."""
     if (splits := split_names(folder)) is not None:
-        example = os.path.join(folder, splits[0]) if splits else folder
-        raise HpxferError(
-            f"{folder}: must be one split, got a folder of {len(splits)}: {', '.join(splits)}; name one, e.g. {example}"
-        )
+        raise HpxferError(f"{folder}: must be one split, got a folder of {len(splits)}: {', '.join(splits)}; name one")
     entries = _json(os.path.join(folder, STATE)).get("_data_files")
-    names: list[Any] = [entry.get("filename") for entry in entries or () if isinstance(entry, dict)]
-    if not names or any(not isinstance(name, str) or os.path.basename(name) != name for name in names):
-        raise HpxferError(f"{folder}: {STATE} must name the data files, got {shown(entries)}; save the data set again")
-    return [os.path.join(folder, name) for name in names]
+    listed = entries if isinstance(entries, list) else []
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in listed]
+    return [
+        os.path.join(folder, name) for name in _named(names, f"{folder}: {STATE} must name the data files", entries)
+    ]
 
 
 def split_names(folder: str) -> list[str] | None:
@@ -63,10 +58,7 @@ def split_names(folder: str) -> list[str] | None:
     if not os.path.isfile(path):
         return None
     stated = _json(path).get("splits")
-    names = [name for name in stated or () if isinstance(name, str) and os.path.basename(name) == name]
-    if not isinstance(stated, list) or len(names) != len(stated):
-        raise HpxferError(f"{path}: must name the splits, got {shown(stated)}; save the data set again")
-    return names
+    return _named(stated, f"{path}: must name the splits", stated)
 
 
 def stated_split(folder: str) -> str | None:
@@ -80,7 +72,7 @@ def open_folder(folder: str) -> Dataset:
     parts = tuple(ArrowFile(path=path) for path in data_files(folder))
     sizes = sorted({part.token_bytes for part in parts})
     if len(sizes) > 1:
-        raise HpxferError(f"{folder}: all files must hold ids of one size, got {sizes} bytes; save the data set again")
+        raise HpxferError(f"{folder}: all files must hold ids of one size, got {sizes} bytes")
     return Dataset(format=f"arrow_{8 * sizes[0]}", parts=parts, token_bytes=sizes[0])
 
 
@@ -96,9 +88,12 @@ class ArrowFile:
         """The ids of each record batch, unsigned, memory-mapped."""
         return tuple(_ids(batch, self.path) for batch in record_batches(self.path))
 
+    def mapped(self) -> tuple[NDArray[Any], ...]:
+        return self.arrays
+
     @cached_property
     def _starts(self) -> tuple[int, ...]:
-        return cumulative(len(array) for array in self.arrays)
+        return cumulative(map(len, self.arrays))
 
     @property
     def num_tokens(self) -> int:
@@ -122,8 +117,7 @@ def record_batches(path: str) -> tuple[pa.RecordBatch, ...]:
             _ = stream.schema.names  # which need not be text
             return tuple(stream)
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
-        why = str(error).splitlines()[0]
-        raise HpxferError(f"{path}: must be a file of `datasets`, got a broken one: {why}; save it again") from None
+        raise _broken(path, error) from None
 
 
 def whole_column(batch: pa.RecordBatch, name: str, path: str) -> Any:
@@ -132,37 +126,43 @@ def whole_column(batch: pa.RecordBatch, name: str, path: str) -> Any:
     try:
         column.validate(full=True)
     except pa.ArrowException as error:
-        why = str(error).splitlines()[0]
-        raise HpxferError(f"{path}: must be a file of `datasets`, got a broken one: {why}; save it again") from None
+        raise _broken(path, error) from None
     return column
 
 
+def _broken(path: str, error: Exception) -> HpxferError:
+    why = str(error).splitlines()[0]
+    return HpxferError(f"{path}: must be a file of `datasets`, got a broken one: {why}; save it again")
+
+
 def _ids(batch: pa.RecordBatch, path: str) -> NDArray[Any]:
-    column = _column(batch.schema, path)
+    names = [str(field.name) for field in batch.schema if _is_ids(field.type)]
+    if COLUMN not in names and len(names) != 1:
+        raise NoIds(
+            f"{path}: must have a column {COLUMN} of lists of whole numbers, got the columns "
+            f"{', '.join(batch.schema.names)}; for a column of text: hpxfer data prepare FOLDER --tokenizer "
+            "tokenizer.json --out DIR"
+        )
+    column = COLUMN if COLUMN in names else names[0]
     lists = whole_column(batch, column, path)
     values = lists.flatten()
     if lists.null_count or values.null_count:
-        raise HpxferError(f"{path}: {column} must have ids in every row, got an empty entry; save the data set again")
+        raise HpxferError(f"{path}: {column} must have ids in every row, got an empty entry")
     found: NDArray[Any] = values.to_numpy(zero_copy_only=True)
     return found.view(f"<u{found.itemsize}")
-
-
-def _column(schema: pa.Schema, path: str) -> str:
-    lists = [str(field.name) for field in schema if _is_ids(field.type)]
-    if COLUMN in lists:
-        return COLUMN
-    if len(lists) == 1:
-        return lists[0]
-    names = ", ".join(schema.names)
-    raise NoIds(
-        f"{path}: must have a column {COLUMN} of lists of whole numbers, got the columns {names}; for a column of "
-        "text: hpxfer data prepare FOLDER --tokenizer tokenizer.json --out DIR"
-    )
 
 
 def _is_ids(kind: pa.DataType) -> bool:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     return bool(is_list and pa.types.is_integer(kind.value_type))
+
+
+def _named(found: Any, rule: str, stated: Any) -> list[str]:
+    """Return the names of files or folders beside the file that states them."""
+    listed = found if isinstance(found, list) else []
+    if not listed or not all(isinstance(name, str) and os.path.basename(name) == name for name in listed):
+        raise HpxferError(f"{rule}, got {shown(stated)}; save the data set again")
+    return listed
 
 
 def _json(path: str) -> dict[str, Any]:

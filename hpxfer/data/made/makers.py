@@ -1,4 +1,4 @@
-"""EndlessSamples: samples that are made on the spot, each a function of its stream and its number, and their words.
+"""makers: samples without end, each a function of its stream and its number.
 
 Each seed reads a stream of its own, and validation another one. What was made stays in a bounded cache of the process,
 so the stacks that a worker trains one after the other share it.
@@ -10,17 +10,16 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hpxfer.data.samples.facts import Facts, Rows
-from hpxfer.data.windows import mix
+from hpxfer.data.made import shapes, teacher
+from hpxfer.data.samples import Facts, Rows
+from hpxfer.data.sources import SampleSource
+from hpxfer.errors import nearest, shown
 
 # Samples are made and cached in blocks of about this size: 256 MiB in all, which is a million images of builtin:shapes.
 BLOCK_BYTES, MAX_BLOCKS = 2**18, 2**10
-_VALIDATION = "validation"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,7 @@ class EndlessSamples:
         return self.maker.normalization
 
     def only(self, classes: tuple[int, ...]) -> EndlessSamples:
-        return EndlessSamples(maker=self.maker, classes=classes)
+        return replace(self, classes=classes)
 
     def digest(self) -> str:
         return hashlib.blake2b(f"builtin {self.maker.name}".encode(), digest_size=16).hexdigest()
@@ -66,22 +65,19 @@ class EndlessSamples:
         return self._rows("train" if self.maker.cycle else f"train {seed}", begin, end)
 
     def held_out(self, begin: int, end: int) -> Rows:
-        return self._rows(_VALIDATION, begin, end)
+        return self._rows("validation", begin, end)
 
     def _rows(self, stream: str, begin: int, end: int) -> Rows:
-        size = max(1, BLOCK_BYTES // (self.facts.num_inputs * (1 if self.facts.is_pixels else 4)))
         classes = self.classes or tuple(range(self.facts.num_classes))
         if self.maker.cycle:
-            x, y = _block(self.maker, classes, stream, 0, self.maker.cycle)
             rows = np.arange(begin, end) % self.maker.cycle
+            x, y = _block(self.maker, classes, stream, 0, self.maker.cycle)
             return x[rows], y[rows]
-        inputs, targets = [], []
-        for number in range(begin // size, -(-end // size)):
-            block = _block(self.maker, classes, stream, number, size)
-            here = slice(max(begin - number * size, 0), end - number * size)
-            inputs.append(block[0][here])
-            targets.append(block[1][here])
-        return np.concatenate(inputs), np.concatenate(targets)
+        size = max(1, BLOCK_BYTES // (self.facts.num_inputs * (1 if self.facts.is_pixels else 4)))
+        first, last = begin // size, -(-end // size)
+        blocks = [_block(self.maker, classes, stream, number, size) for number in range(first, last)]
+        here = slice(begin - first * size, end - first * size)
+        return np.concatenate([x for x, _ in blocks])[here], np.concatenate([y for _, y in blocks])[here]
 
 
 @lru_cache(maxsize=MAX_BLOCKS)
@@ -89,30 +85,45 @@ def _block(maker: Maker, classes: tuple[int, ...], stream: str, number: int, siz
     """Return a block of a stream, read-only because everyone who reads it shares it."""
     found = maker.draw(stream, number * size, (number + 1) * size, classes)
     for array in found:
-        _lock(array)
+        array.flags.writeable = False
     return found
 
 
-def _lock(array: NDArray[Any]) -> None:
-    array.flags.writeable = False
+MAKERS = {
+    "shapes": Maker(
+        name=f"shapes {shapes.VERSION}",
+        facts=Facts(shape=(shapes.SIDE, shapes.SIDE), is_pixels=True, num_classes=shapes.CLASSES),
+        draw=shapes.draw,
+        normalization=(shapes.MEAN, shapes.STD),
+    ),
+    "teacher/polynomial": Maker(
+        name=f"teacher/polynomial {teacher.VERSION}",
+        facts=Facts(shape=(teacher.POLYNOMIAL_INPUTS,), is_pixels=False, num_targets=1),
+        draw=teacher.polynomial,
+    ),
+    "teacher/network": Maker(
+        name=f"teacher/network {teacher.VERSION}",
+        facts=Facts(shape=(teacher.NETWORK_INPUTS,), is_pixels=False, num_classes=teacher.CLASSES),
+        draw=teacher.network,
+    ),
+    "teacher/few": Maker(
+        name=f"teacher/few {teacher.VERSION}",
+        facts=Facts(shape=(teacher.FEW_INPUTS,), is_pixels=False, num_targets=1),
+        draw=teacher.few,
+        cycle=teacher.FEW,
+    ),
+}
 
 
-# Random words for samples that are made on the spot: any part of a stream by itself, with the same bits everywhere.
-#
-# The words are those of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
-# 2014): word n of a stream is mix(start + (n + 1) * GAMMA) modulo 2^64. The hash of the stream's name is the start.
-
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+def _problem(name: str) -> str | None:
+    return None if name in MAKERS else f"unknown built-in samples {shown(name)}; {nearest(name, MAKERS)}"
 
 
-def words(stream: str, begin: int, end: int, per_sample: int) -> NDArray[np.uint64]:
-    """Return the words of samples `begin` to `end` of a stream, uint64 [end - begin, per_sample]."""
-    digest = hashlib.blake2b(stream.encode(), digest_size=8).digest()
-    start = np.uint64(int.from_bytes(digest, "little"))
-    counter = np.arange(begin * per_sample + 1, end * per_sample + 1, dtype=np.uint64)
-    return mix(counter * _GAMMA + start).reshape(end - begin, per_sample)
-
-
-def parts(found: NDArray[np.uint64], dtype: str) -> NDArray[Any]:
-    """Return the words [N, W] cut into smaller numbers, the lowest bits first: `<u1` gives [N, 8 W]."""
-    return np.ascontiguousarray(found, dtype="<u8").view(dtype)
+BUILTIN = SampleSource(
+    name="builtin",
+    usage=" or ".join(f"builtin:{name}" for name in MAKERS),
+    is_path=False,
+    problem=_problem,
+    open=lambda name: EndlessSamples(maker=MAKERS[name]),
+    mismatch_fix="install the version of hpxfer that the sweep was made with",
+)

@@ -21,7 +21,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.data.samples.endless import parts, words
+from hpxfer.data.made.words import parts, words
 
 VERSION = 1
 POLYNOMIAL_INPUTS, NETWORK_INPUTS, CLASSES = 20, 20, 100

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpxfer.data.sources.dataset import DataFile
+from hpxfer.data.tokens import DataFile, counted_file
 from hpxfer.errors import HpxferError
 
 HEADER_BYTES = 256 * 4
@@ -32,9 +32,7 @@ class Version:
 
     def header(self, num_tokens: int) -> bytes:
         """Return the header of a shard."""
-        out = np.zeros(HEADER_BYTES // 4, "<i4")
-        out[:3] = self.magic, self.number, num_tokens
-        return out.tobytes()
+        return np.array([self.magic, self.number, num_tokens], "<i4").tobytes().ljust(HEADER_BYTES, b"\0")
 
 
 UINT16 = Version(magic=20240520, number=1, token_bytes=2, format="tokens")
@@ -43,28 +41,21 @@ _BY_MAGIC = {version.magic: version for version in (UINT16, UINT32)}
 
 
 def is_one(head: bytes) -> bool:
-    return len(head) >= 4 and int(np.frombuffer(head, "<i4", count=1)[0]) in _BY_MAGIC
+    return int.from_bytes(head[:4], "little") in _BY_MAGIC
 
 
 def opened(path: str, head: bytes, num_bytes: int) -> tuple[str, DataFile]:
     """Return (format, part) of a shard. Raise HpxferError unless its header and its size fit to each other."""
+    head = head[:HEADER_BYTES]
     if len(head) < HEADER_BYTES:
         raise HpxferError(
-            f"{path}: a token shard must start with a header of {HEADER_BYTES} bytes, got a file of {num_bytes}; "
-            f"fetch or write it again"
+            f"{path}: a token shard must start with a header of {HEADER_BYTES} bytes, got a file of {num_bytes}"
         )
-    magic, number, num_tokens = (int(value) for value in np.frombuffer(head, "<i4", count=3))
+    magic, number, num_tokens = np.frombuffer(head, "<i4", count=3).tolist()
     version = _BY_MAGIC[magic]
     if number != version.number:
         raise HpxferError(
             f"{path}: must be a token shard of version {version.number} (uint{8 * version.token_bytes} tokens), got "
-            f"version {number}; write it again in that version"
+            f"version {number}"
         )
-    expected = HEADER_BYTES + version.token_bytes * num_tokens
-    if num_bytes != expected:
-        raise HpxferError(
-            f"{path}: the header counts {num_tokens} tokens, which make a file of {expected} bytes, got {num_bytes}; "
-            f"fetch or write it again"
-        )
-    header = head[:HEADER_BYTES]
-    return version.format, DataFile(path=path, num_tokens=num_tokens, dtype=version.dtype, header=header)
+    return version.format, counted_file(path, head, num_bytes, num_tokens, version.token_bytes)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.data.samples.endless import parts, words
+from hpxfer.data.made.words import parts, words
 
 VERSION = 1
 SIDE, CLASSES = 16, 100

@@ -1,4 +1,7 @@
-"""StoredSamples: the samples of files. All of them are held in memory, as bytes or as float32."""
+"""Samples: images and vectors with a class or real targets each, and those of files, which are held in memory.
+
+A sample has `num_inputs` features and a target. The target is a class, from 0 on, or a row of real numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,91 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.data.samples.facts import Facts, Rows
-from hpxfer.data.windows import shuffled
+from hpxfer.data.windows import by_epoch, shuffled
 from hpxfer.errors import HpxferError
+
+# (inputs [N, num_inputs] uint8 or float32, targets int64 [N] or float32 [N, num_targets])
+Rows = tuple[NDArray[Any], NDArray[Any]]
 
 # The order from which held-out samples are taken. Files, such as image folders, often hold one class after the other.
 # No trial of a sweep uses this seed.
 HELD_OUT_SEED = 2**61
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What holds for every sample of a source."""
+
+    shape: tuple[int, ...]
+    """The dimensions of one sample, e.g. (28, 28)."""
+    is_pixels: bool
+    """Whether inputs are bytes, which are normalized. Otherwise they are real numbers, which are read as they are."""
+    num_classes: int = 0
+    """0 where targets are real."""
+    num_targets: int = 0
+    """Real targets of a sample. 0 where the target is a class."""
+
+    @property
+    def num_inputs(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def targets(self) -> str:
+        """The targets in words."""
+        return f"{self.num_classes} classes" if self.num_classes else f"{self.num_targets} real targets"
+
+
+class Samples(Protocol):
+    """The samples of a source, or those of its classes that a sweep wants."""
+
+    @property
+    def facts(self) -> Facts: ...
+
+    @property
+    def num_train(self) -> int | None:
+        """The samples of the training split. None: they never end."""
+
+    @property
+    def num_test(self) -> int | None:
+        """The samples of the test split: 0 without one. None: they never end."""
+
+    def only(self, classes: tuple[int, ...]) -> Samples:
+        """Return the samples of these classes, which are numbered anew in this order. With none, all samples."""
+
+    def digest(self) -> str:
+        """Return the identity of the whole source, 32 hex digits."""
+
+    def train(self, seed: int, begin: int, end: int, num_kept: int) -> Rows:
+        """Return what a seed reads from its sample `begin` to its sample `end`, epoch after epoch.
+
+        `num_kept` samples of the split are kept for validation and never read.
+        """
+
+    def held_out(self, begin: int, end: int) -> Rows:
+        """Return samples `begin` to `end` of the test split, in an order of the source's own.
+
+        Of a source without a test split they are of the training split, and the last ones are those that are kept.
+        """
+
+    @property
+    def normalization(self) -> tuple[float, float] | None:
+        """The mean and the standard deviation that normalize pixels. None: inputs are read as they are."""
+
+
+def scaled(inputs: NDArray[Any], normalization: tuple[float, float] | None) -> NDArray[np.float32]:
+    """Return inputs as a model reads them: a pixel becomes (pixel - mean) / std."""
+    return inputs if normalization is None else _pixel_table(*normalization)[inputs]
+
+
+@lru_cache(maxsize=8)
+def _pixel_table(mean: float, std: float) -> NDArray[np.float32]:
+    """Return what each of the 256 values of a pixel becomes. It is computed in float64 and rounded once."""
+    return ((np.arange(256) - mean) / std).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,19 +110,8 @@ class Split:
     """The label that a file gives class 0."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Splits:
-    train: Split
-    test: Split | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Format:
-    """How the files of one format are read. Files are in an order that the format knows."""
-
-    facts: Callable[[tuple[str, ...]], Facts]
-    """Read little of the files."""
-    read: Callable[[tuple[str, ...]], Splits]
+# The training split, and the test split if there is one.
+Splits = Sequence[Split]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +133,7 @@ class SampleFiles:
         types of inputs and targets, and the numbers of samples, classes and real targets; all inputs; all targets.
         """
         state = hashlib.blake2b(digest_size=16)
-        for split in filter(None, (self.splits.train, self.splits.test)):
+        for split in self.splits:
             shape = "x".join(map(str, self.facts.shape))
             counts = f"{len(split.inputs)} {self.facts.num_classes} {self.facts.num_targets}"
             state.update(f"samples {shape} {split.inputs.dtype.name} {split.targets.dtype.name} {counts}\n".encode())
@@ -91,28 +156,26 @@ class StoredSamples:
 
     @cached_property
     def splits(self) -> Splits:
-        """The samples.
-
-        Raise HpxferError if a class has no training sample, or if all inputs are equal.
-        """
-        found = self.files.splits
+        """The samples. Raise HpxferError if a class has no training sample, or if all inputs are equal."""
+        train, *test = found = self.files.splits
         if self.classes:
-            test = None if found.test is None else _of_classes(found.test, self.classes)
-            found = Splits(train=_of_classes(found.train, self.classes), test=test)
-        elif self.facts.num_classes and found.test is not None:
-            _require_known(found.test, found.train)
+            train, *test = found = [_of_classes(split, self.classes) for split in found]
+        elif self.facts.num_classes and test:
+            _require_known(test[0], train)
         if self.facts.num_classes:
-            _require_classes(found.train, self.classes or range(self.facts.num_classes))
-        _require_varied(found.train)
+            _require_classes(train, self.classes or range(self.facts.num_classes))
+        if train.inputs.size and train.inputs.min() == train.inputs.max():
+            rule = "all inputs of these training samples are equal, and a model learns nothing from them"
+            raise HpxferError(f"{train.name}: {rule}, got {train.inputs.flat[0]} everywhere")
         return found
 
     @property
     def num_train(self) -> int:
-        return len(self.splits.train.inputs)
+        return len(self.splits[0].inputs)
 
     @property
     def num_test(self) -> int:
-        return len(self.splits.test.inputs) if self.splits.test else 0
+        return sum(len(split.inputs) for split in self.splits[1:])
 
     def only(self, classes: tuple[int, ...]) -> StoredSamples:
         return _restricted(self.files, classes)
@@ -121,17 +184,13 @@ class StoredSamples:
         return self.files.digest
 
     def train(self, seed: int, begin: int, end: int, num_kept: int) -> Rows:
-        size = self.num_train - num_kept
-        epochs, rows = np.divmod(np.arange(begin, end), size)
-        for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            rows[here] = shuffled(rows[here], size, seed, epoch)
+        rows = by_epoch(begin, end, self.num_train - num_kept, seed)
         if num_kept:
             rows = shuffled(rows, self.num_train, HELD_OUT_SEED)
-        return self.splits.train.inputs[rows], self.splits.train.targets[rows]
+        return self.splits[0].inputs[rows], self.splits[0].targets[rows]
 
     def held_out(self, begin: int, end: int) -> Rows:
-        split = self.splits.test or self.splits.train
+        split = self.splits[-1]
         rows = shuffled(np.arange(begin, end), len(split.inputs), HELD_OUT_SEED)
         return split.inputs[rows], split.targets[rows]
 
@@ -143,32 +202,57 @@ class StoredSamples:
         """
         if not self.facts.is_pixels:
             return None
-        pixels = self.splits.train.inputs.reshape(-1)
-        counts = sum((np.bincount(pixels[k : k + 2**20], minlength=256) for k in range(0, len(pixels), 2**20)), _NONE)
+        pixels = self.splits[0].inputs.reshape(-1)
+        counts = np.zeros(256, np.int64)
+        for start in range(0, len(pixels), 2**20):
+            counts += np.bincount(pixels[start : start + 2**20], minlength=256)
         num, first, second = (int((counts * np.arange(256) ** power).sum()) for power in (0, 1, 2))
         return first / num, math.sqrt(num * second - first * first) / num
 
 
-_NONE = np.zeros(256, np.int64)
+Files = tuple[str, ...]
 
 
-def stored(form: Format, files: Sequence[str]) -> StoredSamples:
-    """Return the samples in files, which a process reads once while they do not change. It keeps two sources."""
+def stored(facts: Callable[[Files], Facts], read: Callable[[Files], Splits], files: Sequence[str]) -> StoredSamples:
+    """Return the samples in files, which a process reads once while they do not change. It keeps two sources.
+
+    `facts` reads little of the files, `read` all of them.
+    """
     try:
         stamps = tuple((found.st_size, found.st_mtime_ns) for found in map(os.stat, files))
     except OSError as error:
         raise HpxferError(f"{files[0]}: cannot be read: {error.strerror}; correct the path") from None
-    return StoredSamples(files=_opened(form, tuple(files), stamps))
+    return StoredSamples(files=_opened(facts, read, tuple(files), stamps))
 
 
 @lru_cache(maxsize=2)
-def _opened(form: Format, files: tuple[str, ...], stamps: tuple[tuple[int, int], ...]) -> SampleFiles:
-    return SampleFiles(facts=form.facts(files), load=lambda: form.read(files))
+def _opened(facts: Any, read: Any, files: Files, stamps: tuple[tuple[int, int], ...]) -> SampleFiles:
+    return SampleFiles(facts=facts(files), load=lambda: read(files))
 
 
 @lru_cache(maxsize=2)
 def _restricted(files: SampleFiles, classes: tuple[int, ...]) -> StoredSamples:
     return StoredSamples(files=files, classes=classes)
+
+
+def num_classes(*labels: NDArray[np.int64]) -> tuple[int, int]:
+    """Return (first, number of classes) of the labels of all splits: first is 1 if labels go from 1 up without a gap.
+
+    Then label 1 is class 0, as in the letters of EMNIST.
+    """
+    seen = np.unique(np.concatenate(labels))
+    first = int(len(seen) > 0 and seen[0] == 1 and seen[-1] == len(seen))
+    return first, int(seen[-1]) + 1 - first if len(seen) else 0
+
+
+def require_equal(path: str, num_inputs: int, labels: str, num_labels: int) -> None:
+    """Raise HpxferError unless there are as many labels as samples, and at least one."""
+    if num_inputs != num_labels:
+        raise HpxferError(
+            f"{path}: must hold as many samples as {labels} has labels, got {num_inputs} and {num_labels}"
+        )
+    if not num_inputs:
+        raise HpxferError(f"{path}: must hold at least one sample, got none")
 
 
 def _of_classes(split: Split, classes: tuple[int, ...]) -> Split:
@@ -187,13 +271,6 @@ def _require_known(test: Split, train: Split) -> None:
         rule = f"labels must be from {low + train.first} to {high + train.first} as in {train.name}"
         got = f"{int(test.targets[wrong[0]]) + test.first} at position {wrong[0]}"
         raise HpxferError(f"{test.name}: {rule}, got {got}; mend the labels, or name the classes to read in data.only")
-
-
-def _require_varied(split: Split) -> None:
-    """Raise HpxferError if all inputs are equal: they have no standard deviation, and no model can learn from them."""
-    if split.inputs.size and split.inputs.min() == split.inputs.max():
-        rule = "all inputs of these training samples are equal, and a model learns nothing from them"
-        raise HpxferError(f"{split.name}: {rule}, got {split.inputs.flat[0]} everywhere; mend the inputs")
 
 
 def _require_classes(split: Split, classes: Sequence[int]) -> None:

@@ -1,0 +1,1 @@
+"""Readers: one file per format of tokens or samples."""
