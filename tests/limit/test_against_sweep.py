@@ -270,5 +270,5 @@ def test_samples_that_are_no_longer_here_are_named(tmp_path: Path) -> None:
     trials = trials_of(text, f"npz:{path}")
     assert len(seen_by(trials, 3, has_bias=True)) == 2  # halves of the samples, in another order for each seed
     path.unlink()
-    with pytest.raises(HpxferError, match="is not on this machine"):
+    with pytest.raises(HpxferError, match="must be on every machine that trains"):
         seen_by(trials, 3, has_bias=True)
