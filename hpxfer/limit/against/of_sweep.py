@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpxfer.data import data_ref
-from hpxfer.data import open_data
+from hpxfer.data import data_ref, open_data
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.limit.against.measured import given_of
 from hpxfer.limit.against.of_trials import network_of
