@@ -13,9 +13,8 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.jobs.answers import answer, leave_mark
-from hpxfer.jobs.plugins import unpacked_sweep
 from hpxfer.jobs.request import VARIABLE, Request, answer_lines, unpacked, where
-from hpxfer.jobs.trainer import with_trainer_files
+from hpxfer.jobs.travel import with_plugins, with_trainer_files
 from hpxfer.storage.uri import parse_root
 
 
@@ -26,7 +25,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="hpxfer-job-", ignore_cleanup_errors=True) as scratch:
             path = Path(scratch, "sweep.yaml")
             if request.plugins:
-                sweep = unpacked_sweep(sweep, dict(request.plugins))
+                sweep = with_plugins(sweep, dict(request.plugins))
             if request.files:  # a check leaves nothing on the cluster
                 root = where(request.root) if request.action == "run" else scratch
                 sweep = with_trainer_files(sweep, request.files, root, request.name)

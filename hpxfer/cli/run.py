@@ -14,7 +14,7 @@ from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
     from hpxfer.driver import PreparedSweep
-    from hpxfer.progress.file import RunCounts
+    from hpxfer.progress.counts import RunCounts
     from hpxfer.results import Results
     from hpxfer.trial.events import Event
     from hpxfer.trial.stack import Stack

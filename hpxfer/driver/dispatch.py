@@ -11,7 +11,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Reached
 from hpxfer.plan.make import nearest_first
 from hpxfer.plan.packing import How, pack, with_way
-from hpxfer.progress.file import RunCounts
+from hpxfer.progress.counts import RunCounts
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome
 from hpxfer.search.export import StudyExport

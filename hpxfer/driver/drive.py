@@ -28,7 +28,7 @@ from hpxfer.loggers.kinds import LoggerKind, logger_kinds
 from hpxfer.loggers.logger import LoggedTrial, Place
 from hpxfer.loggers.names import Names
 from hpxfer.plan.cautions import require_fit
-from hpxfer.progress.file import RunCounts, run_counts, writing
+from hpxfer.progress.counts import RunCounts, writing
 from hpxfer.registry import PluginFile
 from hpxfer.results import Results, load_results
 from hpxfer.search.rounds import RoundSearch
@@ -257,7 +257,7 @@ def _weights(prepared: PreparedSweep) -> Path | Uri:
 def _counts(prepared: PreparedSweep) -> RunCounts:
     """Return the counts of a run that begins, with the best losses of the stored trials."""
     loss = LOSS_COLUMNS[prepared.spec.judge.loss]
-    counts = run_counts(
+    counts = RunCounts(
         prepared.real,
         hps=tuple(prepared.spec.grid),
         loss=lambda result: getattr(result, loss),

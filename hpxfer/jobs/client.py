@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import requests
 from ray.exceptions import AuthenticationError
-from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
+from ray.job_submission import JobStatus, JobSubmissionClient
 
 from hpxfer.errors import HpxferError, last_line, shown
 from hpxfer.host.files import read_text
@@ -108,7 +108,9 @@ class Cluster:
     def info(self, job: str) -> JobInfo:
         """Return what the cluster knows of a job. Raise HpxferError if it knows no job of that id."""
         with _client_errors(self.address, job):
-            return replace(_job_info(self._client.get_job_info(job)), id=job)
+            found = self._client.get_job_info(job)
+        metadata = dict(found.metadata or {})
+        return JobInfo(id=job, state=str(found.status), message=found.message or "", metadata=metadata)
 
     def logs(self, job: str) -> str:
         """Return everything that a job has printed."""
@@ -167,11 +169,6 @@ def new_id(name: str) -> str:
     return f"hpxfer-{name}-{secrets.token_hex(4)}"
 
 
-def new_nonce() -> str:
-    """Return a random mark for the lines of one answer."""
-    return secrets.token_hex(8)
-
-
 def checked_id(job: str) -> str:
     """Return the id unchanged. Raise HpxferError if no job can have it."""
     if not is_job_id(job):
@@ -206,12 +203,7 @@ def _require_job_server(address: str, headers: dict[str, str]) -> None:
     with _client_errors(address):
         said = requests.get(f"{address}/api/version", headers=headers, timeout=FIRST_ANSWER_S)
         _refuse_token(said.status_code)
-        try:
-            data = said.json() if said.status_code == 200 else None
-            legal = isinstance(data, dict) and "ray_version" in data
-        except ValueError:
-            legal = False
-    if not legal:
+    if said.status_code != 200 or '"ray_version"' not in said.text:
         raise HpxferError(
             f"{address}: answers, but not as Ray's job server (status {said.status_code}); give the dashboard's "
             f"address, and install ray[default] on the cluster's head: without it a dashboard takes no jobs"
@@ -219,15 +211,11 @@ def _require_job_server(address: str, headers: dict[str, str]) -> None:
 
 
 def _refuse_token(status: int) -> None:
-    if status == 401:
+    what = {401: "requires Ray's token, and this shell has none", 403: "does not accept this shell's Ray token"}
+    if status in what:
         raise HpxferError(
-            "the cluster requires Ray's token, and this shell has none; copy ~/.ray/auth_token from the cluster's "
-            "head, or name it with RAY_AUTH_TOKEN_PATH"
-        )
-    if status == 403:
-        raise HpxferError(
-            "the cluster does not accept this shell's Ray token; copy ~/.ray/auth_token from the cluster's head, or "
-            "name it with RAY_AUTH_TOKEN_PATH"
+            f"the cluster {what[status]}; copy ~/.ray/auth_token from the cluster's head, or name it with "
+            "RAY_AUTH_TOKEN_PATH"
         )
 
 
@@ -283,15 +271,6 @@ def _why_no_answer(info: JobInfo) -> str:
         return "the cluster has no `python` in the PATH that Ray was started with; start it from hpxfer's environment"
     said = next((line for line in reversed(lines) if line.startswith("hpxfer: ")), None)
     return said.removeprefix("hpxfer: ") if said else "the check on the cluster failed: " + (lines or ["no reason"])[-1]
-
-
-def _job_info(found: JobDetails) -> JobInfo:
-    return JobInfo(
-        id=str(found.submission_id),
-        state=str(found.status),
-        message=found.message or "",
-        metadata=dict(found.metadata or {}),
-    )
 
 
 def _reason(error: BaseException) -> str:

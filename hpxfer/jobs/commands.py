@@ -6,20 +6,20 @@ A job's metadata names its sweep and its results. `fetch` needs nothing else of 
 from __future__ import annotations
 
 import math
+import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpxfer.driver.prepared import located, overridden
 from hpxfer.errors import HpxferError, shown
 from hpxfer.jobs.answers import has_mark, is_store_file
-from hpxfer.jobs.client import Cluster, JobInfo, checked_id, new_id, new_nonce
-from hpxfer.jobs.plugins import sources
+from hpxfer.jobs.client import Cluster, JobInfo, checked_id, new_id
 from hpxfer.jobs.request import DEFAULT_ROOT, Request, ray_job
-from hpxfer.jobs.trainer import trainer_files
+from hpxfer.jobs.travel import plugin_sources, trainer_files
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.spec.precision import AUTO, with_precision
 from hpxfer.spec.trainer_files import digested
@@ -38,15 +38,16 @@ class Offer:
     """A sweep that the cluster has checked and can run: its plan there, and where its results will be."""
 
     spec: SweepSpec
-    root: str
+    request: Request  # of its run; the job gets its id when it is submitted
     host: str  # name of the head, where a root lies that is no URI
     plan: dict[str, Any]
     text: str
     warnings: tuple[str, ...]
-    reuse: tuple[str, ...] = ()  # results folders on the cluster, whose trials are copied
-    strict_memory: bool = True
-    strict_code: bool = False
-    files: Mapping[str, str] = field(default_factory=dict)  # of a trainer of the user's own, as they were checked
+
+    @property
+    def root(self) -> str:
+        """The folder or URI that holds the results folder of the sweep."""
+        return self.request.root
 
     @property
     def num_left(self) -> int:
@@ -97,58 +98,42 @@ def offer(
         spec = overridden(spec, None, early_stopping)
     with located(sweep, overrides):
         spec = digested(spec)
-    root = root_of(spec, results)
+    root = cluster_folder("--results", results or spec.storage or DEFAULT_ROOT)
     for folder in reuse:
-        _cluster_folder("--reuse", folder)
+        cluster_folder("--reuse", folder)
     request = Request(
         action="check",
         job="none",
         root=root,
         name=spec.name,
-        nonce=new_nonce(),
+        nonce=secrets.token_hex(8),
         price_per_hour=price_per_hour,
         strict_memory=strict_memory,
         strict_code=strict_code,
         reuse=tuple(reuse),
-        plugins=sources(spec),
+        plugins=plugin_sources(spec),
         files=trainer_files(spec),
     )
     answer = cluster.ask(request, dump_sweep(spec)).data
-    refused = list(refusals(answer, cluster.address))
-    if refused:
+    if refused := list(refusals(answer, cluster.address)):
         raise HpxferError("\n".join([*refused, "nothing was submitted"]))
     return Offer(
         # The job trains what was planned: the cluster has decided `precision: auto`, and the run does not ask again.
         spec=with_precision(spec, answer["precision"]) if spec.precision == AUTO else spec,
-        root=answer["root"],
+        request=replace(request, action="run", root=answer["root"], nonce="", price_per_hour=None),
         host=answer["host"],
         plan=answer["plan"],
         text=answer["text"],
         warnings=tuple(answer["warnings"]),
-        reuse=tuple(reuse),
-        strict_memory=strict_memory,
-        strict_code=strict_code,
-        files=request.files,
     )
 
 
 def submit(cluster: Cluster, offered: Offer) -> str:
     """Start the sweep as a job and return its id."""
-    job = new_id(offered.spec.name)
-    request = Request(
-        action="run",
-        job=job,
-        root=offered.root,
-        name=offered.spec.name,
-        reuse=offered.reuse,
-        strict_memory=offered.strict_memory,
-        strict_code=offered.strict_code,
-        plugins=sources(offered.spec),
-        files=offered.files,
-    )
+    request = replace(offered.request, job=new_id(offered.spec.name))
     metadata = {SWEEP_KEY: offered.spec.name, ROOT_KEY: offered.root}
-    cluster.submit(request, dump_sweep(offered.spec), job=job, metadata=metadata)
-    return job
+    cluster.submit(request, dump_sweep(offered.spec), job=request.job, metadata=metadata)
+    return request.job
 
 
 def refusals(answer: dict[str, Any], address: str) -> Iterator[str]:
@@ -182,12 +167,7 @@ def _difference(here: dict[str, Any], there: dict[str, Any]) -> str:
     return ", ".join(f"{name} {there.get(name, 'unknown')}, not {here[name]}" for name in names)
 
 
-def root_of(spec: SweepSpec, results: str | None) -> str:
-    """Return the results root on the cluster: the given one, else the sweep's, else one in Ray's home."""
-    return _cluster_folder("--results", results or spec.storage or DEFAULT_ROOT)
-
-
-def _cluster_folder(option: str, folder: str) -> str:
+def cluster_folder(option: str, folder: str) -> str:
     """Return a folder on the cluster as given. Raise HpxferError if the cluster would read it as another folder."""
     try:
         found = parse_root(folder)
@@ -257,7 +237,7 @@ def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
         yield location.folder
         return
     root, name = info.metadata[ROOT_KEY], info.metadata[SWEEP_KEY]
-    answer = cluster.ask(Request(action="fetch", job=info.id, root=root, name=name, nonce=new_nonce()), "")
+    answer = cluster.ask(Request(action="fetch", job=info.id, root=root, name=name, nonce=secrets.token_hex(8)), "")
     if "error" in answer.data:
         raise HpxferError(f"{cluster.address}: {answer.data['error']}")
     with tempfile.TemporaryDirectory(prefix="hpxfer-fetch-") as scratch:

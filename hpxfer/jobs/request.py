@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from hpxfer.errors import HpxferError
+from hpxfer.errors import HpxferError, shown
 
 # `exec`: a signal for the job reaches Python and not a shell around it. `-P`: nothing is imported from the folder in
 # which somebody started Ray.
@@ -52,8 +52,8 @@ class Request:
     strict_memory: bool = True
     reuse: tuple[str, ...] = ()  # results folders on the cluster, or URIs
     strict_code: bool = False
-    plugins: Mapping[str, str] = field(default_factory=dict)  # name -> source, see `hpxfer.jobs.plugins`
-    files: Mapping[str, str] = field(default_factory=dict)  # name -> content, see `hpxfer.jobs.trainer`
+    plugins: Mapping[str, str] = field(default_factory=dict)  # name -> source, see `hpxfer.jobs.travel`
+    files: Mapping[str, str] = field(default_factory=dict)  # name -> content, see `hpxfer.jobs.travel`
 
 
 def where(root: str) -> str:
@@ -75,19 +75,16 @@ def packed(request: Request, sweep: str) -> str:
     """Return the text that travels with a job. Raise HpxferError if the sweep is too long."""
     content = json.dumps({**asdict(request), "sweep": sweep}).encode()
     text = base64.b64encode(zlib.compress(content, 9)).decode("ascii")
-    if (len(text) > MOST_CHARACTERS or len(content) > _MOST_BYTES) and request.files:
-        largest = max(request.files, key=lambda name: len(request.files[name]))
-        raise HpxferError(
-            f"trainer.files: must fit into {MOST_CHARACTERS} characters to be submitted, compressed and with the "
-            f"sweep, got {len(text)}; the largest is {largest} ({len(request.files[largest]) / 1024:.0f} KiB); name "
-            "code alone, install libraries on every node, or give `hpxfer run` on the cluster the file"
-        )
-    if len(text) > MOST_CHARACTERS or len(content) > _MOST_BYTES:
-        raise HpxferError(
-            f"the sweep must fit into {MOST_CHARACTERS} characters to be submitted, got {len(text)}; shorten its "
-            f"lists (seeds as a count, grids as log2 ranges), or give `hpxfer run` on the cluster the file"
-        )
-    return text
+    if len(text) <= MOST_CHARACTERS and len(content) <= _MOST_BYTES:
+        return text
+    what, largest = "the sweep", ""
+    if request.files:
+        name = max(request.files, key=lambda name: len(request.files[name]))
+        what, largest = "trainer.files:", f"; the largest is {name} ({len(request.files[name]) / 1024:.0f} KiB)"
+    raise HpxferError(
+        f"{what} must fit into {MOST_CHARACTERS} characters to be submitted, compressed, got {len(text)}{largest}; or "
+        "give `hpxfer run` on the cluster the file"
+    )
 
 
 def unpacked(text: str) -> tuple[Request, str]:
@@ -98,15 +95,13 @@ def unpacked(text: str) -> tuple[Request, str]:
         request = Request(**{**data, "reuse": tuple(data.get("reuse", ()))})
     except (ValueError, LookupError, TypeError, AttributeError, zlib.error) as error:
         raise HpxferError(f"{VARIABLE}: must be what `hpxfer submit` packs, got {error}") from None
-    texts = (sweep, request.root, request.name, request.job, request.nonce, *request.reuse)
-    if not isinstance(request.plugins, dict):
-        raise HpxferError(f"{VARIABLE}: must map plug-ins to their sources, got {type(request.plugins).__name__}")
-    if not isinstance(request.files, dict):
-        raise HpxferError(f"{VARIABLE}: must map files to their contents, got {type(request.files).__name__}")
-    texts = (*texts, *request.plugins, *request.plugins.values(), *request.files, *request.files.values())
-    legal = request.action in get_args(Action) and all(isinstance(text, str) for text in texts)
+    maps = (request.plugins, request.files)
+    are_maps = all(isinstance(each, dict) for each in maps)
+    texts = [sweep, request.root, request.name, request.job, request.nonce, *request.reuse]
+    texts += [text for each in maps for pair in each.items() for text in pair] if are_maps else []
+    legal = request.action in get_args(Action) and are_maps and all(isinstance(text, str) for text in texts)
     if not legal or not is_job_id(request.job) or not is_job_id(request.name):
-        raise HpxferError(f"{VARIABLE}: must name an action, a job and a sweep, got {request}")
+        raise HpxferError(f"{VARIABLE}: must name an action, a job and a sweep, got {shown(request)}")
     return request, sweep
 
 

@@ -19,14 +19,8 @@ from hpxfer.loggers.kinds import WHERE, LoggerKind
 from hpxfer.loggers.logger import Final, LoggedTrial, Logger, OpenTrial, Place, by_step, final_of, since
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended, Event, Progress
-from hpxfer.trial.result import Curve, TrialResult
+from hpxfer.trial.result import Curve
 from hpxfer.trial.stack import Stack
-
-# Stream: the events of a run become the curves of its trials, each point once.
-#
-# A trial's points are known up to a step. A report that begins there, or before, adds its later points. A report that
-# begins after it is passed over, because a report before it was lost; the results bring those points. So no point is
-# logged twice when a worker is lost and its stack goes on from a checkpoint, and none is missing.
 
 INTERRUPTED = Final(status="interrupted", values={})
 # How long a run that ends early waits for its loggers.
@@ -36,7 +30,12 @@ Describe = Callable[[Trial], LoggedTrial]
 
 
 class Stream:
-    """Takes the events of a run, and puts each trial's new points into all feeds."""
+    """Takes the events of a run, and puts each trial's new points into all feeds.
+
+    A trial's points are known up to a step. A report that begins there, or before, adds its later points. A report that
+    begins after it is passed over, because a report before it was lost; the results bring those points. So no point is
+    logged twice when a worker is lost and its stack goes on from a checkpoint, and none is missing.
+    """
 
     def __init__(self, feeds: Sequence[Feed], describe: Describe) -> None:
         self._feeds, self._describe = tuple(feeds), describe
@@ -49,11 +48,15 @@ class Stream:
             if trial.id not in self._open:
                 self._open[trial.id], self._known[trial.id] = self._describe(trial), 0
         if isinstance(event, Progress) and event.points is not None:
-            for trial_id, curves in event.points.curves.items():
-                self._add(trial_id, curves, event.points.first, event.points.stop)
+            for key, curves in event.points.curves.items():
+                known = self._known[key]
+                if event.points.first <= known < event.points.stop:
+                    self._known[key] = event.points.stop
+                    self._put(self._open[key], since(curves, known))
         elif isinstance(event, Ended):
             for result in event.results:
-                self._end(result, stack.setting.steps)
+                new = since(result.curves, self._known.pop(result.trial_id))
+                self._put(self._open.pop(result.trial_id), new, final_of(result, stack.setting.steps))
 
     def interrupt(self) -> None:
         """Close the trials that have not ended."""
@@ -61,20 +64,8 @@ class Stream:
             self._put(trial, (), INTERRUPTED)
         self._open.clear()
 
-    def _add(self, trial_id: str, curves: Sequence[Curve], first: int, stop: int) -> None:
-        known = self._known[trial_id]
-        if not first <= known < stop:
-            return
-        self._known[trial_id] = stop
-        if new := since(curves, known):
-            self._put(self._open[trial_id], new)
-
-    def _end(self, result: TrialResult, steps: int) -> None:
-        new = since(result.curves, self._known.pop(result.trial_id))
-        self._put(self._open.pop(result.trial_id), new, final_of(result, steps))
-
     def _put(self, trial: LoggedTrial, curves: tuple[Curve, ...], final: Final | None = None) -> None:
-        for feed in self._feeds:
+        for feed in self._feeds if curves or final else ():
             feed.put(trial, curves, final)
 
 
@@ -170,12 +161,8 @@ class Feed:
                 self._leave_out("it did not end in time")
             elif not is_said and now - began > QUIET_S:
                 is_said = True
-                _log.warning("%s: waiting for %s to write what it has of %d trials", WHERE, self.name, self._num_left)
-
-    @property
-    def _num_left(self) -> int:
-        with self._changed:
-            return len(self._waiting)
+                left = len(self._waiting)
+                _log.warning("%s: waiting for %s to write what it has of %d trials", WHERE, self.name, left)
 
     def _leave_out(self, why: str) -> None:
         with self._changed:

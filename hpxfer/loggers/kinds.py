@@ -22,7 +22,9 @@ class LoggerKind:
     """A way to show curves, by the name that `resources.loggers` gives it."""
 
     name: str
-    require: Callable[[], None]  # raises HpxferError, before anything trains, if it cannot log: no library, no account
+    require: Callable[
+        [], object
+    ]  # raises HpxferError, before anything trains, if it cannot log: no library, no account
     make: Callable[[Place], Logger]
     most_open: int | None = None  # trials that it has open at once; others wait, and their points with them
 

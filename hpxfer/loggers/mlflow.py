@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from hpxfer.errors import HpxferError, first_line
@@ -30,41 +28,36 @@ class MLflow:
     """Starts a run of MLflow for each trial."""
 
     def __init__(self, place: Place) -> None:
-        self._place = place
-        self._entities, self._mlflow = library("mlflow.entities", NAME), library("mlflow", NAME)
+        self._place, self._entities = place, library("mlflow.entities", NAME)
         self._client: Any = None
         self._experiment = ""
 
     def open(self, trial: LoggedTrial) -> OpenTrial:
         """See `Logger.open`."""
         if self._client is None:
-            self._client = self._mlflow.MlflowClient(tracking_uri=os.environ.get(URI) or self._own_uri())
-            found = self._client.get_experiment_by_name(self._place.sweep)
-            self._experiment = (
-                self._client.create_experiment(self._place.sweep) if found is None else found.experiment_id
-            )
-        for old in self._runs_of(trial):
-            self._client.delete_run(old.info.run_id)
+            self._connect()
+        for old in self._client.search_runs([self._experiment], filter_string=f"tags.`{TRIAL}` = '{trial.id}'"):
+            if old.data.tags.get(RESULTS) == self._place.results:
+                self._client.delete_run(old.info.run_id)
         tags = {TRIAL: trial.id, RESULTS: self._place.results}
         run = self._client.create_run(self._experiment, run_name=trial.name, tags=tags)
         params = [self._entities.Param(key, str(value)) for key, value in trial.config.items()]
-        for some in _batches(params, MOST_PARAMS):
-            self._client.log_batch(run.info.run_id, params=some)
+        for at in range(0, len(params), MOST_PARAMS):
+            self._client.log_batch(run.info.run_id, params=params[at : at + MOST_PARAMS])
         return _Run(self._client, self._entities, run.info.run_id)
 
-    def _own_uri(self) -> str:
-        """Return the database in the results folder."""
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it says that it makes tables
-        folder = self._place.folder / NAME
-        with self._place.writing():
-            folder.mkdir(parents=True, exist_ok=True)
-        return f"sqlite:///{folder.absolute() / 'mlflow.db'}"
-
-    def _runs_of(self, trial: LoggedTrial) -> Sequence[Any]:
-        """Return the runs of a trial of the same results."""
-        where = f"tags.`{TRIAL}` = '{trial.id}'"
-        runs: Sequence[Any] = self._client.search_runs([self._experiment], filter_string=where)
-        return [run for run in runs if run.data.tags.get(RESULTS) == self._place.results]
+    def _connect(self) -> None:
+        """Find or make the experiment of the sweep. The default store is a database in the results folder."""
+        uri = os.environ.get(URI)
+        if not uri:
+            logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it says that it makes tables
+            folder = self._place.folder / NAME
+            with self._place.writing():
+                folder.mkdir(parents=True, exist_ok=True)
+            uri = f"sqlite:///{folder.absolute() / 'mlflow.db'}"
+        self._client = library("mlflow", NAME).MlflowClient(tracking_uri=uri)
+        found = self._client.get_experiment_by_name(self._place.sweep)
+        self._experiment = self._client.create_experiment(self._place.sweep) if found is None else found.experiment_id
 
 
 class _Run:
@@ -78,19 +71,13 @@ class _Run:
             for step, values in points.items()
             for metric, value in values.items()
         ]
-        for some in _batches(metrics, MOST_METRICS):
-            self._client.log_batch(self._id, metrics=some)
+        for at in range(0, len(metrics), MOST_METRICS):
+            self._client.log_batch(self._id, metrics=metrics[at : at + MOST_METRICS])
 
     def close(self, final: Final) -> None:
         self.log({final.step: final.values})
         self._client.set_tag(self._id, STATUS, final.status)
         self._client.set_terminated(self._id, _STATUS.get(final.status, "FINISHED"))
-
-
-def _batches(items: Sequence[Any], most: int) -> Iterator[list[Any]]:
-    left = iter(items)
-    while some := list(islice(left, most)):
-        yield some
 
 
 def _require() -> None:
@@ -102,10 +89,7 @@ def _require() -> None:
     try:
         mlflow.MlflowClient(tracking_uri=uri)
     except Exception as error:
-        raise HpxferError(
-            f"{WHERE}: mlflow cannot write to {URI}={uri}: {first_line(error)}; give another, such as "
-            "sqlite:////home/me/mlflow.db or http://HOST:5000"
-        ) from None
+        raise HpxferError(f"{WHERE}: mlflow cannot write to {URI}={uri}: {first_line(error)}") from None
 
 
 MLFLOW = LoggerKind(name=NAME, require=_require, make=MLflow)

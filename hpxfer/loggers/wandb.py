@@ -11,7 +11,6 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ class Wandb:
         run_id = hashlib.blake2b(f"{self._key()} {trial.id}".encode(), digest_size=8).hexdigest()
         with self._place.writing():
             folder.mkdir(parents=True, exist_ok=True)
-            for old in _folders_of(folder, run_id):
+            for old in (folder / NAME).glob(f"*run-*-{run_id}"):  # in which wandb kept the run
                 shutil.rmtree(old, ignore_errors=True)
         run = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
@@ -79,19 +78,13 @@ class _Run:
         self._run.finish(exit_code=1 if final.status in _FAILED else 0)
 
 
-def _folders_of(folder: Path, run_id: str) -> Iterator[Path]:
-    """Yield the folders in which wandb kept a run."""
-    for start in ("run", "offline-run"):
-        yield from (folder / NAME).glob(f"{start}-*-{run_id}")
-
-
 def _require() -> None:
     wandb = library("wandb", NAME)
     try:
         settings = wandb.setup().settings
     except Exception as error:  # such as a variable with an illegal value
         why = " ".join(str(error).split())
-        raise HpxferError(f"{WHERE}: wandb cannot start: {why}; mend what the message names") from None
+        raise HpxferError(f"{WHERE}: wandb cannot start: {why}") from None
     if settings.mode not in ("online", "shared") or settings.api_key or settings.identity_token_file:
         return
     if library("requests.utils", NAME).get_netrc_auth(settings.base_url) is None:

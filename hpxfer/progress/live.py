@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpxfer.host.output import spell_time
-from hpxfer.progress.file import RunCounts
+from hpxfer.progress.counts import RunCounts
 from hpxfer.progress.status import RunningStack, RunStatus, ShapeProgress
 from hpxfer.trial.events import Event
 from hpxfer.trial.stack import Stack
@@ -30,8 +31,7 @@ class LiveDisplay:
 
     def __init__(self, console: Console, status_now: Callable[[], RunStatus | None], waiting: str = "") -> None:
         self._console, self._status_now, self._waiting = console, status_now, waiting
-        self._began = time.monotonic()
-        self._last_plain = self._began
+        self._began = self._last_plain = time.monotonic()
         self._num_notes = 0
         self._live = Live(
             console=console,
@@ -51,10 +51,8 @@ class LiveDisplay:
     ) -> None:
         if self._console.is_terminal:
             self._live.stop()
-        run_status = self._status_now()
-        if run_status is not None:
-            self._print_notes(run_status)
-            self._print_line(status_text(run_status))
+        if (run_status := self._status_now()) is not None:
+            self._print(run_status, line=True)
 
     def update(self, num_notes: int) -> None:
         """Print what is due: new decisions of the search and, without a terminal, a line every few seconds.
@@ -62,24 +60,19 @@ class LiveDisplay:
         `num_notes` is the number of decisions so far. The status is computed only if something is due.
         """
         self._num_notes = min(self._num_notes, num_notes)  # fewer than before: this is another run
-        now = time.monotonic()
-        line = not self._console.is_terminal and now - self._last_plain >= PLAIN_LINE_S
-        run_status = self._status_now() if line or num_notes > self._num_notes else None
-        if run_status is None:
-            return
-        self._print_notes(run_status)
-        if line:
-            self._last_plain = now
-            self._print_line(status_text(run_status))
+        line = not self._console.is_terminal and time.monotonic() - self._last_plain >= PLAIN_LINE_S
+        if (line or num_notes > self._num_notes) and (run_status := self._status_now()) is not None:
+            self._print(run_status, line=line)
 
-    def _print_notes(self, run_status: RunStatus) -> None:
+    def _print(self, run_status: RunStatus, *, line: bool) -> None:
         new = run_status.num_notes - self._num_notes
         self._num_notes = run_status.num_notes
-        for note in run_status.notes[-new:] if new > 0 else ():
-            self._print_line(f"search: {note}")
-
-    def _print_line(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        texts = [f"search: {note}" for note in (run_status.notes[-new:] if new > 0 else ())]
+        if line:
+            self._last_plain = time.monotonic()
+            texts.append(status_text(run_status))
+        for text in texts:
+            self._console.print(Text(text), soft_wrap=True)
 
     def _renderable(self) -> RenderableType:
         run_status = self._status_now()
@@ -93,15 +86,14 @@ class LiveProgress(LiveDisplay):
 
     def __init__(self, console: Console) -> None:
         self._counts: RunCounts | None = None
-        super().__init__(console, self._run_status, waiting="starting workers")
+        super().__init__(
+            console, lambda: None if self._counts is None else self._counts.run_status(), waiting="starting workers"
+        )
 
     def __call__(self, stack: Stack, event: Event, counts: RunCounts) -> None:
         """Note an event. On a terminal the display refreshes by itself."""
         self._counts = counts
         self.update(counts.num_notes)
-
-    def _run_status(self) -> RunStatus | None:
-        return None if self._counts is None else self._counts.run_status()
 
 
 # A table drops the less important columns if the terminal is narrower than this.
@@ -114,88 +106,41 @@ LEAST_ROWS = 2
 def status_text(run_status: RunStatus) -> str:
     """Return the line: trials done, failed and diverged, tokens/s, and the time left at the present throughput."""
     most = "at most " if run_status.at_most else ""
-    trials = (
+    parts = [
         f"trials {run_status.ended}/{most}{run_status.num_left} done, {run_status.failed} failed, "
         f"{run_status.diverged} diverged" + (f", {run_status.stopped} stopped early" if run_status.stopped else "")
-    )
-    over = run_status.ended >= run_status.num_left
-    if run_status.tokens_per_s is None:
-        waits = "starting workers" if not run_status.running else "waiting for the first report"
-        return trials if over else f"{trials} | {waits}"
-    line = f"{trials} | {run_status.tokens_per_s:,.0f} {run_status.reads}/s"
-    if over or run_status.eta_s is None:
-        return line
-    return f"{line} | ETA {most}{spell_time(run_status.eta_s)}"
+    ]
+    is_over = run_status.ended >= run_status.num_left
+    if run_status.tokens_per_s is not None:
+        parts.append(f"{run_status.tokens_per_s:,.0f} {run_status.reads}/s")
+    elif not is_over:
+        parts.append("waiting for the first report" if run_status.running else "starting workers")
+    if run_status.tokens_per_s is not None and run_status.eta_s is not None and not is_over:
+        parts.append(f"ETA {most}{spell_time(run_status.eta_s)}")
+    return " | ".join(parts)
 
 
 def progress_table(run_status: RunStatus, *, width: int, height: int) -> RenderableType:
-    """Return the line and the tables, cut to fit a terminal of this size."""
+    """Return the line and the tables, cut to fit a terminal of this size.
+
+    If shapes are too many, those with work running or left stay; of stacks, those that began first.
+    """
     line = textwrap.wrap(f"{run_status.sweep}: {status_text(run_status)}", max(1, width - 1))
+    shapes, running = run_status.shapes, run_status.running
     # The line, two headings, two rows that say what was left out, and one free row.
     rows = max(2 * LEAST_ROWS, height - 5 - len(line))
-    shown = min(len(run_status.shapes), max(LEAST_ROWS, rows - min(len(run_status.running), rows // 2)))
-    parts: list[RenderableType] = [Text("\n".join(line))]
-    parts += _shapes(run_status.shapes, shown, width)
-    if run_status.running:
-        parts += _running(run_status.running, max(LEAST_ROWS, rows - shown), width)
-    return Group(*parts)
-
-
-def _shapes(shapes: tuple[ShapeProgress, ...], most: int, width: int) -> list[RenderableType]:
-    """Return the table of shapes. If they are too many, those with work running or left go first."""
-    table = _table(("shape", "left"), ("done", "right"))
-    for name in ("diverged", "failed"):
-        table.add_column(name if width >= NARROW else name[:3], justify="right", no_wrap=True)
-    if width >= NARROW:
-        table.add_column("running", justify="right", no_wrap=True)
-    table.add_column("best so far", justify="right", no_wrap=True)
-    if width >= NARROW:
-        table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+    most = min(len(shapes), max(LEAST_ROWS, rows - min(len(running), rows // 2)))
     order = sorted(range(len(shapes)), key=lambda k: (not shapes[k].running, not shapes[k].num_left))
-    for k in sorted(order[:most]):
-        shape = shapes[k]
-        best = shape.best_text or "-"
-        cells = [shape.label, f"{shape.num_done}/{shape.num_trials}", str(shape.diverged), str(shape.failed)]
-        cells += [str(shape.running), best, shape.best] if width >= NARROW else [best]
-        table.add_row(*(Text(cell) for cell in cells))
-    left_out = [shapes[k] for k in order[most:]]
-    if not left_out:
-        return [table]
-    done, trials = sum(shape.num_done for shape in left_out), sum(shape.num_trials for shape in left_out)
-    return [table, _cut(f"... and {len(left_out)} more shapes: {done}/{trials} trials done", width)]
-
-
-def _running(running: tuple[RunningStack, ...], most: int, width: int) -> list[RenderableType]:
-    """Return the table of running stacks. If they are too many, those that began first stay."""
-    table = _table(("running", "left"), ("trials", "right"), ("step", "right"))
-    if width >= NARROW:
-        table.add_column("", no_wrap=True)
-    table.add_column("loss", justify="right", no_wrap=True)
-    table.add_column("for", justify="right", no_wrap=True)
-    if width >= NARROW:
-        table.add_column("on", no_wrap=True, overflow="ellipsis", ratio=1)
-    for stack in running[:most]:
-        cells = [stack.label, _trials(stack), f"{stack.step}/{stack.steps}"]
-        cells += [_bar(stack.step, stack.steps, 20 if width >= WIDE else 8)] if width >= NARROW else []
-        cells += [_loss(stack), spell_time(stack.running_s)]
-        cells += [f"{stack.host} {stack.pid}" if stack.host else "-"] if width >= NARROW else []
-        table.add_row(*(Text(cell) for cell in cells))
-    left_out = len(running) - most
-    return [table, *([_cut(f"... and {left_out} more stacks", width)] if left_out > 0 else [])]
-
-
-def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-    for name, justify in columns:
-        if justify == "right":
-            table.add_column(name, justify="right", no_wrap=True)
-        else:
-            table.add_column(name, no_wrap=True, overflow="ellipsis")
-    return table
-
-
-def _trials(stack: RunningStack) -> str:
-    return str(stack.num_trials) if stack.alive >= stack.num_trials else f"{stack.alive} of {stack.num_trials}"
+    parts: list[RenderableType] = [Text("\n".join(line))]
+    parts.append(_table(width, _SHAPE, [shapes[k] for k in sorted(order[:most])]))
+    if left_out := [shapes[k] for k in order[most:]]:
+        done, trials = sum(shape.num_done for shape in left_out), sum(shape.num_trials for shape in left_out)
+        parts.append(_cut(f"... and {len(left_out)} more shapes: {done}/{trials} trials done", width))
+    if running:
+        most = max(LEAST_ROWS, rows - most)
+        parts.append(_table(width, _STACK, running[:most]))
+        parts += [_cut(f"... and {len(running) - most} more stacks", width)] if len(running) > most else []
+    return Group(*parts)
 
 
 def _loss(stack: RunningStack) -> str:
@@ -204,10 +149,55 @@ def _loss(stack: RunningStack) -> str:
     return "-" if stack.alive else "diverged"
 
 
-def _bar(step: int, steps: int, cells: int) -> str:
+def _bar(stack: RunningStack, cells: int) -> str:
     """Return a progress bar in plain ASCII, which logs and old terminals show too."""
-    full = round(cells * min(1.0, step / steps)) if steps else 0
+    full = round(cells * min(1.0, stack.step / stack.steps)) if stack.steps else 0
     return "#" * full + "." * (cells - full)
+
+
+# Heading, whether its text stands at the right, the least width of the terminal, and the text of a row by that width.
+Column = tuple[str, bool, int, Callable[[Any, int], str]]
+_SHAPE: tuple[Column, ...] = (
+    ("shape", False, 0, lambda shape, _: shape.label),
+    ("done", True, 0, lambda shape, _: f"{shape.num_done}/{shape.num_trials}"),
+    ("diverged", True, 0, lambda shape, _: str(shape.diverged)),
+    ("failed", True, 0, lambda shape, _: str(shape.failed)),
+    ("running", True, NARROW, lambda shape, _: str(shape.running)),
+    ("best so far", True, 0, lambda shape, _: shape.best_text or "-"),
+    ("", False, NARROW, lambda shape, _: shape.best),
+)
+_STACK: tuple[Column, ...] = (
+    ("running", False, 0, lambda stack, _: stack.label),
+    (
+        "trials",
+        True,
+        0,
+        lambda it, _: f"{it.num_trials}" if it.alive >= it.num_trials else f"{it.alive} of {it.num_trials}",
+    ),
+    ("step", True, 0, lambda stack, _: f"{stack.step}/{stack.steps}"),
+    ("", True, NARROW, lambda stack, width: _bar(stack, 20 if width >= WIDE else 8)),
+    ("loss", True, 0, lambda stack, _: _loss(stack)),
+    ("for", True, 0, lambda stack, _: spell_time(stack.running_s)),
+    ("on", False, NARROW, lambda stack, _: f"{stack.host} {stack.pid}" if stack.host else "-"),
+)
+
+
+def _table(width: int, columns: Sequence[Column], rows: Sequence[ShapeProgress | RunningStack]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+    fitting = [column for column in columns if width >= column[2]]
+    for at, (name, is_right, _, _) in enumerate(fitting):
+        heading = name[:3] if name in ("diverged", "failed") and width < NARROW else name
+        last = at == len(fitting) - 1 and not is_right
+        table.add_column(
+            heading,
+            justify="right" if is_right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if last else None,
+        )
+    for row in rows:
+        table.add_row(*(Text(text(row, width)) for _, _, _, text in fitting))
+    return table
 
 
 def _cut(text: str, width: int) -> Text:

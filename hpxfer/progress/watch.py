@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hpxfer.errors import HpxferError
-from hpxfer.progress.file import Written, read
-from hpxfer.progress.status import RunStatus
+from hpxfer.progress.status import RunStatus, Written, as_data, read
 from hpxfer.storage.lease import decoded
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation
@@ -40,20 +39,16 @@ class RunView:
 
     @property
     def run_status(self) -> RunStatus | None:
-        return None if self.written is None else self.written.run_status
+        return None if self.written is None else self.written.progress
 
     @property
     def is_over(self) -> bool:
         return self.state in OVER
 
-    def signature(self) -> tuple[object, ...]:
-        """Return the parts that change while the driver lives."""
-        return self.state, self.lease, None if self.written is None else (self.written.run, self.written.counter)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the view as JSON-ready data."""
         process = {} if self.written is None else {"host": self.written.host, "pid": self.written.pid}
-        progress = None if self.run_status is None else self.run_status.to_dict()
+        progress = None if self.run_status is None else as_data(self.run_status)
         return {"results": self.location.where, "state": self.state, **process, "progress": progress}
 
     def require_run(self) -> None:
@@ -88,28 +83,24 @@ class RunView:
 
     def text(self) -> str:
         """Return what the state means, as a line for a person."""
-        stored = _stored(self.location) if self.is_over else ""
-        advice = "the same `hpxfer run` trains the rest" if self.state in ("stopped", "gone") else ""
-        return f"{self.location.where}: " + "; ".join(filter(None, (self._words(), stored, advice)))
-
-    def _words(self) -> str:
-        """Return what the state means, without what is stored."""
         where = "" if self.written is None else f" ({self.written.host}, process {self.written.pid})"
-        match self.state:
-            case "waiting":
-                last = None if self.written is None or self.written.state == "running" else self.written.state
-                report = f"the last report of a run was: {last}" if last else "it has reported nothing yet"
-                return f"a driver holds the folder; {report}"
-            case "none":
-                return "no run has reported here"
-            case "running":
-                return f"running{where}"
-            case "ended":
-                return "the run has ended"
-            case "stopped":
-                return f"the run was stopped before its end{where}"
-            case "gone":
-                return f"the driver is gone{where}"
+        last = None if self.written is None or self.written.state == "running" else self.written.state
+        report = f"the last report of a run was: {last}" if last else "it has reported nothing yet"
+        parts = [
+            {
+                "waiting": f"a driver holds the folder; {report}",
+                "none": "no run has reported here",
+                "running": f"running{where}",
+                "ended": "the run has ended",
+                "stopped": f"the run was stopped before its end{where}",
+                "gone": f"the driver is gone{where}",
+            }[self.state]
+        ]
+        if self.is_over:  # no driver writes, so the store can be read
+            parts.append(f"{len(Store.open(self.location.folder, write=False).done_ids())} trials are stored")
+        if self.state in ("stopped", "gone"):
+            parts.append("the same `hpxfer run` trains the rest")
+        return f"{self.location.where}: {'; '.join(parts)}"
 
 
 def view_now(location: ResultsLocation) -> RunView:
@@ -120,10 +111,7 @@ def view_now(location: ResultsLocation) -> RunView:
     """
     if not location.is_remote and not location.folder.is_dir():
         got = "a file" if location.folder.exists() else "nothing of that name"
-        raise HpxferError(
-            f"{location.where}: must be a results folder, got {got}; "
-            f"name one that hpxfer run made, e.g. results/quickstart"
-        )
+        raise HpxferError(f"{location.where}: must be a results folder that hpxfer run made, got {got}")
     found = _read_view(location)
     # The driver may have come or gone between the two reads: its last report counts.
     return _read_view(location) if found.state == "gone" else found
@@ -165,26 +153,16 @@ def views(
     gone_since: float | None = None
     while True:
         found = view_now(location)
-        new_signature = found.signature()
-        if new_signature != signature:
-            signature, changed_at = new_signature, clock()
+        # What changes while the driver lives.
+        report = None if found.written is None else (found.written.run, found.written.counter)
+        if (new := (found.state, found.lease, report)) != signature:
+            signature, changed_at = new, clock()
         elif not found.is_over and clock() - changed_at >= GONE_S:
-            found = replace(found, state=_state_of_silent(found))
+            # Nothing changes: the lease has no driver.
+            last = "running" if found.written is None or found.state == "running" else found.written.state
+            found = replace(found, state="gone" if last == "running" else last)
         yield found
         gone_since = None if found.state != "gone" else clock() if gone_since is None else gone_since
         if found.is_over and (gone_since is None or clock() - gone_since >= next_s):
             return
         sleep(EVERY_REMOTE_S if location.is_remote else EVERY_S)
-
-
-def _state_of_silent(found: RunView) -> State:
-    """Return the state of a folder in which nothing changes: its lease has no driver."""
-    if found.state == "running" or found.written is None:
-        return "gone"
-    return "gone" if found.written.state == "running" else found.written.state
-
-
-def _stored(location: ResultsLocation) -> str:
-    """Return how many trials the store has. It is read only where no driver writes."""
-    number = len(Store.open(location.folder, write=False).done_ids())
-    return f"{number} trials are stored"

@@ -13,7 +13,7 @@ from hpxfer.analysis import transfer_report
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import path_problem, reason, require_reachable
 from hpxfer.host.output import Table, text_table
-from hpxfer.progress.file import FILE as PROGRESS_FILE
+from hpxfer.progress.status import FILE as PROGRESS_FILE
 from hpxfer.progress.watch import view_now
 from hpxfer.results import MISSING, Results, load_results
 from hpxfer.storage.lease import LEASE_FILE

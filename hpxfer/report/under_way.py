@@ -10,7 +10,7 @@ from types import TracebackType
 
 from hpxfer.errors import HpxferError, first_line
 from hpxfer.host.files import write_folder
-from hpxfer.progress.file import RunCounts
+from hpxfer.progress.counts import RunCounts
 from hpxfer.report.contents import make_report
 from hpxfer.report.html import to_html
 from hpxfer.report.write import garbage_collection_paused, source_of

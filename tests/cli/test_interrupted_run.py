@@ -13,7 +13,7 @@ from tiny import write_tiny
 from waiting import LONG_S, until
 
 from hpxfer.errors import HpxferError
-from hpxfer.progress.file import read
+from hpxfer.progress.status import read
 from hpxfer.storage.lease import LEASE_FILE
 from hpxfer.train.checkpoints import Checkpoints
 

@@ -17,7 +17,7 @@ from tiny import write_tiny
 from hpxfer.driver import run
 from hpxfer.errors import HpxferError
 from hpxfer.loggers.kinds import LOGGERS, LoggerKind
-from hpxfer.progress.file import RunCounts
+from hpxfer.progress.counts import RunCounts
 from hpxfer.results import Results
 from hpxfer.train import trainer
 from hpxfer.trial.events import Event, Progress

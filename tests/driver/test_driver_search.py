@@ -22,7 +22,7 @@ from hpxfer.driver import prepared as driver_job
 from hpxfer.driver.trial_list import known_trials, trials_of
 from hpxfer.errors import HpxferError
 from hpxfer.plan.packing import Device, Measured
-from hpxfer.progress.file import RunCounts
+from hpxfer.progress.counts import RunCounts
 from hpxfer.results import Results, load_results
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome

@@ -155,7 +155,8 @@ def test_submit_prints_the_commands_that_follow_the_job(
     root: str, watch: str, tmp_path: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     plan = {"num_left": 0, "gpu_hours": 0, "worker_hours": 0, "rate_from": ""}
-    offered = Offer(spec=SPEC, root=root, host="head", plan=plan, text="", warnings=())
+    request = Request(action="run", job="none", root=root, name=SPEC.name)
+    offered = Offer(spec=SPEC, request=request, host="head", plan=plan, text="", warnings=())
     monkeypatch.setattr(client, "connect", lambda address: _Answers())
     monkeypatch.setattr(commands, "offer", lambda *_, **__: offered)
     monkeypatch.setattr(commands, "submit", lambda *_: "hpxfer-a-1")

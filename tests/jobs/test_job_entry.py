@@ -22,9 +22,8 @@ from hpxfer.cli.job_entry import main
 from hpxfer.driver.own_code import SENT, code_of, sent_files
 from hpxfer.errors import HpxferError
 from hpxfer.jobs.answers import has_mark
-from hpxfer.jobs.plugins import sources, unpacked_sweep
 from hpxfer.jobs.request import MOST_CHARACTERS, VARIABLE, Answer, Request, packed, read_answer, unpacked, where
-from hpxfer.jobs.trainer import checked_name, trainer_files, with_trainer_files
+from hpxfer.jobs.travel import checked_name, plugin_sources, trainer_files, with_plugins, with_trainer_files
 from hpxfer.registry import Registry, read_plugin
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
 from hpxfer.spec.trainer_files import digested
@@ -149,10 +148,10 @@ def spec(tmp_path: Path, monkeypatch: Patch) -> Iterator[SweepSpec]:
 
 
 def test_a_plugin_file_travels_and_gets_the_same_path_every_time(spec: SweepSpec, tmp_path: Path) -> None:
-    request = Request(action="run", job="a", root="r", name=spec.name, plugins=sources(spec))
+    request = Request(action="run", job="a", root="r", name=spec.name, plugins=plugin_sources(spec))
     arrived, text = unpacked(packed(request, dump_sweep(spec)))
     assert arrived == request
-    first, second = (unpacked_sweep(text, dict(arrived.plugins)) for _ in range(2))
+    first, second = (with_plugins(text, dict(arrived.plugins)) for _ in range(2))
     assert first == second
     (plugin,) = parse_sweep(first, trusted=False).plugins or ()
     assert plugin.digest == spec.plugins[0].digest
@@ -161,17 +160,17 @@ def test_a_plugin_file_travels_and_gets_the_same_path_every_time(spec: SweepSpec
 
 
 def test_other_code_than_was_submitted_is_refused(spec: SweepSpec) -> None:
-    files = {name: f"{source}# changed\n" for name, source in sources(spec).items()}
+    files = {name: f"{source}# changed\n" for name, source in plugin_sources(spec).items()}
     with pytest.raises(HpxferError, match="must be the one that was submitted"):
-        unpacked_sweep(dump_sweep(spec), files)
+        with_plugins(dump_sweep(spec), files)
 
 
 def test_a_version_is_no_path(spec: SweepSpec, tmp_path: Path) -> None:
-    (name,) = sources(spec)
+    (name,) = plugin_sources(spec)
     source = f'version = "../../../outside"\n{TABLE}'
     plugin = spec.plugins[0].model_copy(update={"digest": "version:../../../outside"})
     text = dump_sweep(spec.model_copy(update={"plugins": (plugin,)}))
-    (local,) = parse_sweep(unpacked_sweep(text, {name: source}), trusted=False).plugins or ()
+    (local,) = parse_sweep(with_plugins(text, {name: source}), trusted=False).plugins or ()
     assert Path(local.name).resolve().is_relative_to(tmp_path / "cache" / "hpxfer" / "plugins")
 
 

@@ -29,8 +29,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.jobs import client as jobs
 from hpxfer.jobs.check import capable_nodes, require_writable
 from hpxfer.jobs.client import checked_id, connect
-from hpxfer.jobs.commands import refusals, root_of
-from hpxfer.jobs.request import DEFAULT_ROOT, Request, answer_lines, is_job_id, packed, read_answer, unpacked
+from hpxfer.jobs.commands import cluster_folder, refusals
+from hpxfer.jobs.request import Request, answer_lines, is_job_id, packed, read_answer, unpacked
 from hpxfer.spec import SweepSpec
 from hpxfer.trial import TRAINER_VERSION
 
@@ -155,12 +155,12 @@ def test_a_results_root_that_cannot_be_written_is_refused_and_none_is_made(tmp_p
         require_writable(tmp_path / "file" / "below")
 
 
-def test_the_results_root_of_a_job(smoke: SweepSpec) -> None:
-    for results in (None, "/shared", "~/mine", "s3://bucket/prefix"):
-        assert root_of(smoke, results) == results or (results, root_of(smoke, results)) == (None, DEFAULT_ROOT)
-    for results in ("results", "../x", "~someone"):  # would be in a folder of Ray's
+def test_the_results_root_of_a_job() -> None:
+    for root in ("/shared", "~/mine", "s3://bucket/prefix"):
+        assert cluster_folder("--results", root) == root
+    for root in ("results", "../x", "~someone"):  # would be in a folder of Ray's
         with pytest.raises(HpxferError, match="--results must be a URI or an absolute path on the cluster"):
-            root_of(smoke, results)
+            cluster_folder("--results", root)
 
 
 class _Server(BaseHTTPRequestHandler):

@@ -27,7 +27,7 @@ from waiting import LONG_S, listens, until
 from hpxfer.errors import HpxferError
 from hpxfer.jobs import commands as job_commands
 from hpxfer.jobs.client import connect
-from hpxfer.progress.file import read
+from hpxfer.progress.status import read
 from hpxfer.results import load_results
 from hpxfer.spec import load_sweep
 
@@ -167,7 +167,7 @@ def pids(folder: Path) -> set[int]:
     """The workers that have a stack now, by what the run says of itself."""
     written = read(folder)
     assert written is None or written.state == "running", "the run ended before it was seen at work"
-    return {stack.pid for stack in written.run_status.running} if written else set()
+    return {stack.pid for stack in written.progress.running} if written else set()
 
 
 def test_a_job_survives_a_node_and_comes_home_with_the_numbers_of_one_machine(far: Cluster, tmp_path: Path) -> None:

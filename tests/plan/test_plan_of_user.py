@@ -17,7 +17,7 @@ from hpxfer.plan.make import workers_of
 from hpxfer.plan.packing import Device
 from hpxfer.plan.plan import Plan
 from hpxfer.plan.text import plan_text
-from hpxfer.progress.file import run_counts
+from hpxfer.progress.counts import RunCounts
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.trial.events import Ended, Started
 from hpxfer.trial.result import TrialResult
@@ -118,7 +118,7 @@ def test_the_first_trials_tell_how_long_the_others_take(tmp_path: Path) -> None:
     """Progress without a known time counts trials, and a median of what has ended."""
     job = prepare(write_user(tmp_path), results=tmp_path / "results")
     now = [0.0]
-    counts = run_counts(job.plan, clock=lambda: now[0])
+    counts = RunCounts(job.plan, clock=lambda: now[0])
     assert counts.run_status().eta_s is None
     for number, trial in enumerate(job.missing[:8]):
         stack = Stack(trials=(trial,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import textwrap
 import threading
@@ -15,14 +16,15 @@ from fixture_types import Patch
 from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import Clock, planned, run_status, running_stack, shape_progress, stack_of
+from pydantic import TypeAdapter
 from rich.console import Console, RenderableType
 from tiny_trials import BASE, JOINT
 
 from hpxfer.host.output import spell_time
 from hpxfer.progress import live as progress
-from hpxfer.progress.file import MOST_NOTES, run_counts
+from hpxfer.progress.counts import LEAST_S, MOST_MARKS, MOST_NOTES, RunCounts, Throughput
 from hpxfer.progress.live import LEAST_ROWS, LiveProgress, progress_table, status_text
-from hpxfer.progress.status import LEAST_S, MOST_MARKS, RunStatus, Throughput, run_status_from_dict
+from hpxfer.progress.status import RunStatus, as_data
 from hpxfer.trial.events import Ended, Progress, Started
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
@@ -46,21 +48,26 @@ def steps(stack: Stack, number: int, at: int | None = None, losses: tuple[float,
     return Progress(tokens=number * stack.setting.batch_tokens * len(stack.trials), step=at, losses=losses)
 
 
+def again(status: RunStatus) -> RunStatus:
+    """Return a status as a reader of its file gets it."""
+    return TypeAdapter(RunStatus).validate_json(json.dumps(as_data(status)))
+
+
 def test_a_run_is_counted_from_its_events() -> None:
     clock = Clock()
-    counts = run_counts(planned({BASE: (4, 1), JOINT: (2, 0)}), clock=clock)
+    counts = RunCounts(planned({BASE: (4, 1), JOINT: (2, 0)}), clock=clock)
     stack = stack_of(BASE, 3)
     counts.add(stack, HERE)
     clock.now = 5.0
     counts.add(stack, steps(stack, 2, 2, (2.5, math.nan, 3.5)))
     counts_now = counts.run_status()
-    assert run_status_from_dict(counts_now.to_dict(), "here") == counts_now
+    assert again(counts_now) == counts_now
     (running,) = counts_now.running
     assert (running.label, running.host, running.pid, running.step, running.steps) == (BASE.label(), "here", 7, 2, 6)
     assert (running.alive, running.loss_nats, running.running_s) == (2, 2.5, 5.0)
     assert counts_now.shapes[0].running == 3
     counts.add(stack, steps(stack, 2, 3, (math.nan,) * 3))
-    (lost,) = counts.run_status().to_dict()["running"]
+    (lost,) = as_data(counts.run_status())["running"]
     assert (lost["loss_nats"], lost["alive"]) == (None, 0)  # JSON has no NaN
     counts.add(stack, Ended(results=results(stack, "finished", "diverged", "failed")))
     found = counts.run_status()
@@ -72,14 +79,14 @@ def test_a_run_is_counted_from_its_events() -> None:
 
 
 def test_a_trial_that_was_stopped_early_is_done_and_never_the_best() -> None:
-    counts, stack = run_counts(planned({BASE: (2, 0)})), stack_of(BASE, 1)
+    counts, stack = RunCounts(planned({BASE: (2, 0)})), stack_of(BASE, 1)
     counts.add(stack, Ended(results=tuple(replace(result, status="stopped") for result in results(stack, "finished"))))
     (shape,) = counts.run_status().shapes
     assert (counts.run_status().ended, shape.stopped, shape.num_done, shape.best_loss) == (1, 1, 1, None)
 
 
 def test_the_best_of_a_shape_is_named_and_stored_trials_count() -> None:
-    counts = run_counts(planned({BASE: (4, 1)}))
+    counts = RunCounts(planned({BASE: (4, 1)}))
     stack = stack_of(BASE, 2, lr=2.0**-5)
     counts.add(stack, Ended(results=results(stack, "finished", "diverged", loss=2.0)))
     assert (counts.run_status().shapes[0].best_loss, counts.run_status().shapes[0].best) == (2.0, "lr 2^-5 sp")
@@ -90,7 +97,7 @@ def test_the_best_of_a_shape_is_named_and_stored_trials_count() -> None:
 
 def test_what_a_lost_worker_repeats_is_not_done_twice() -> None:
     clock = Clock()
-    counts = run_counts(planned({BASE: (2, 0)}), clock=clock)
+    counts = RunCounts(planned({BASE: (2, 0)}), clock=clock)
     stack = stack_of(BASE, 2)
     for second, event in enumerate((HERE, steps(stack, 4, 4), HERE, steps(stack, 2, 2))):
         clock.now = float(second)
@@ -108,7 +115,7 @@ def test_a_stack_that_goes_on_from_a_checkpoint_has_less_left() -> None:
     left = {}
     for step in (1, 5):
         clock = Clock()
-        counts = run_counts(planned({BASE: (2, 0)}), clock=clock)
+        counts = RunCounts(planned({BASE: (2, 0)}), clock=clock)
         stack = stack_of(BASE, 2)
         counts.add(stack, steps(stack, 1, step - 1, (1.0, 1.0)))
         clock.now = LEAST_S
@@ -119,7 +126,7 @@ def test_a_stack_that_goes_on_from_a_checkpoint_has_less_left() -> None:
 
 def test_the_eta_waits_for_the_slowest_stack() -> None:
     clock = Clock()
-    counts = run_counts(planned({BASE: (100, 97)}), clock=clock)
+    counts = RunCounts(planned({BASE: (100, 97)}), clock=clock)
     slow, fast = stack_of(BASE, 1), stack_of(BASE, 2, lr=0.1)
     counts.add(slow, steps(slow, 1, 1))
     counts.add(fast, steps(fast, 1, 1))
@@ -131,7 +138,7 @@ def test_the_eta_waits_for_the_slowest_stack() -> None:
 
 def test_nobody_knows_an_eta_before_there_is_a_pace() -> None:
     clock = Clock()
-    counts = run_counts(planned({BASE: (2, 0)}), clock=clock)
+    counts = RunCounts(planned({BASE: (2, 0)}), clock=clock)
     stack = stack_of(BASE, 2)
     clock.now = 100.0  # the workers were slow to start
     counts.add(stack, steps(stack, 1, 1))
@@ -142,7 +149,7 @@ def test_nobody_knows_an_eta_before_there_is_a_pace() -> None:
 
 
 def test_an_adaptive_search_may_have_shapes_and_trials_that_no_plan_had() -> None:
-    counts = run_counts(replace(planned({BASE: (1, 0)}), at_most=True))
+    counts = RunCounts(replace(planned({BASE: (1, 0)}), at_most=True))
     for stack in (stack_of(BASE, 2), stack_of(JOINT, 1)):
         counts.add(stack, Ended(results=results(stack, *["finished"] * len(stack.trials))))
     found = counts.run_status()
@@ -151,7 +158,7 @@ def test_an_adaptive_search_may_have_shapes_and_trials_that_no_plan_had() -> Non
 
 
 def test_each_decision_is_kept_once_and_the_last_few_are() -> None:
-    counts = run_counts(planned({BASE: (1, 0)}))
+    counts = RunCounts(planned({BASE: (1, 0)}))
     for _ in range(2):  # a search says all it has decided whenever it is asked
         for number in range(20):
             counts.note(f"round {number}")
@@ -166,7 +173,7 @@ EVENTS = st.lists(st.sampled_from(("start", "steps", "more", "end")), max_size=3
 @given(EVENTS, st.lists(st.floats(0, 100), min_size=30, max_size=30))
 def test_no_order_of_events_breaks_the_counts(events: Sequence[str], gaps: Sequence[float]) -> None:
     clock = Clock()
-    counts = run_counts(planned({BASE: (6, 1)}), clock=clock)
+    counts = RunCounts(planned({BASE: (6, 1)}), clock=clock)
     stack = stack_of(BASE, 2)
     for kind, gap in zip(events, gaps, strict=False):
         clock.now += gap
@@ -184,11 +191,11 @@ def test_no_order_of_events_breaks_the_counts(events: Sequence[str], gaps: Seque
         assert found.eta_s is None or 0 <= found.eta_s < math.inf
         assert found.tokens_per_s is None or found.tokens_per_s > 0
         assert found.ended == found.finished + found.diverged
-        assert run_status_from_dict(found.to_dict(), "here") == found
+        assert again(found) == found
 
 
 def test_threads_may_look_while_the_driver_counts() -> None:
-    counts = run_counts(planned({BASE: (400, 0)}))
+    counts = RunCounts(planned({BASE: (400, 0)}))
     stacks = [stack_of(BASE, 1, lr=1.0 / (1 + k)) for k in range(200)]
     looked: list[RunStatus] = []
     done = threading.Event()
@@ -293,7 +300,7 @@ def test_shapes_with_work_to_do_are_shown_before_those_that_are_done() -> None:
 
 def test_off_a_terminal_the_last_state_is_printed_once() -> None:
     out, silent = io.StringIO(), io.StringIO()
-    counts, stack, event = run_counts(planned({BASE: (10, 0)})), stack_of(BASE, 1), Progress(tokens=64)
+    counts, stack, event = RunCounts(planned({BASE: (10, 0)})), stack_of(BASE, 1), Progress(tokens=64)
     with LiveProgress(Console(file=out, width=200)) as live, LiveProgress(Console(file=silent)):
         for _ in range(3):
             counts.add(stack, event)
@@ -304,7 +311,7 @@ def test_off_a_terminal_the_last_state_is_printed_once() -> None:
 
 def test_off_a_terminal_lines_come_now_and_then_and_decisions_at_once(monkeypatch: Patch) -> None:
     out = io.StringIO()
-    counts, stack, event = run_counts(planned({BASE: (10, 0)})), stack_of(BASE, 1), Progress(tokens=64)
+    counts, stack, event = RunCounts(planned({BASE: (10, 0)})), stack_of(BASE, 1), Progress(tokens=64)
     with LiveProgress(Console(file=out, width=30)) as live:
         counts.note("widened to 2^-9, the optimum was on the edge")
         for _ in range(2):
@@ -317,7 +324,7 @@ def test_off_a_terminal_lines_come_now_and_then_and_decisions_at_once(monkeypatc
 
 @pytest.mark.parametrize("end", [None, KeyboardInterrupt, ValueError])
 def test_the_terminal_is_given_back_whatever_ended_the_run(end: type[BaseException] | None) -> None:
-    out, counts, stack = io.StringIO(), run_counts(planned({BASE: (10, 0)})), stack_of(BASE, 1)
+    out, counts, stack = io.StringIO(), RunCounts(planned({BASE: (10, 0)})), stack_of(BASE, 1)
     counts.add(stack, event := Progress(tokens=64))
     with (
         pytest.raises(end) if end else nullcontext(),
