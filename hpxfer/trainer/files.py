@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import write_files
 from hpxfer.spec.own import TrainerSpec
 from hpxfer.spec.trainer_files import digest_of
 
-# Of files that were read: path -> (size, time of the last change, digest).
-_Known = dict[Path, tuple[int, int, str]]
-_KNOWN: _Known = {}
+
+def _write(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)
 
 
-def require_files(trainer: TrainerSpec, sent: Mapping[str, bytes], known: _Known = _KNOWN) -> None:
+def require_files(trainer: TrainerSpec, sent: Mapping[str, bytes]) -> None:
     """Raise HpxferError if a file of the trainer is not on this node, or is another than the run began with.
 
-    `sent` are files that came with a job: name -> content. Those that are not there are written first. `known` spares a
-    trial the reading of files that have not changed since the one before.
+    `sent` are files that came with a job: name -> content. Those that are not there are written first.
     """
     folder = Path(trainer.folder or ".")
     for name, digest in (trainer.digests or {}).items():
-        path = folder / name
-        if name in sent and not path.exists():
-            _write(path, sent[name])
-        if (found := _digest(path, known)) != digest:
-            got = "no such file" if found is None else f"another one ({found[:12]})"
+        path, content = folder / name, sent.get(name)
+        if content is not None and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_files({path: partial(_write, content)})
+        found = digest_of(path.read_bytes()) if path.is_file() else "no such file"
+        if found != digest:
             raise HpxferError(
-                f"trainer.files: {name}: must be the file that the run began with ({digest[:12]}), got {got} in "
+                f"trainer.files: {name}: must be the file that the run began with ({digest[:12]}), got {found[:12]} in "
                 f"{folder} on {socket.gethostname()}; give every node the same files, and run again after a change"
             )
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_files({path: lambda file: file.write(content)})
-
-
-def _digest(path: Path, known: _Known) -> str | None:
-    try:
-        state = os.stat(path)
-        size, changed, digest = known.get(path, (-1, -1, ""))
-        if (size, changed) != (state.st_size, state.st_mtime_ns):
-            digest = digest_of(path.read_bytes())
-            known[path] = state.st_size, state.st_mtime_ns, digest
-    except OSError:
-        return None
-    return digest

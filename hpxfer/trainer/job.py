@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from string import Formatter
 from typing import IO, Any
 
 from hpxfer.errors import HpxferError, nearest, shown
@@ -103,90 +104,44 @@ def _dims(shape: Shape) -> dict[str, int]:
     return {name: int(value) for name, value in shape.dims().items() if name != "own" and value}
 
 
-# Placeholders: the names in braces inside the elements of a command, and what stands in their place. Pure.
-#
-# A literal brace is doubled, as in Python: `{{` and `}}`.
-
+# The names that may stand in braces within the elements of a command, beside `hp.NAME`, `shape.NAME` and `arg.NAME`. A
+# literal brace is doubled, as in Python.
 PLAIN = (
-    "config_json",
-    "gpus",
-    "nodes",
-    "node_rank",
-    "rdzv_endpoint",
-    "rdzv_id",
-    "rdzv_is_host",
-    "run_dir",
-    "seed",
-    "steps",
+    *("config_json", "gpus", "nodes", "node_rank", "rdzv_endpoint", "rdzv_id", "rdzv_is_host", "run_dir"),
+    *("seed", "steps"),
 )
-_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
-def check(
-    argv: Sequence[str],
-    shape_keys: Collection[str],
-    hp_keys: Collection[str],
-    arg_keys: Collection[str] = (),
-    where: str = "trainer.command",
-) -> None:
-    """Raise HpxferError, with a line per mistake, unless a command can be filled for each trial.
-
-    Legal are `PLAIN`, and `hp.NAME`, `shape.NAME` and `arg.NAME` of the names given.
-    """
-    if isinstance(argv, str) or not argv:
-        raise HpxferError(f"{where}: must be a list of at least one text, got {shown(argv)}; write [python, train.py]")
-    legal = [
-        *PLAIN,
-        *(f"shape.{key}" for key in shape_keys),
-        *(f"hp.{key}" for key in hp_keys),
-        *(f"arg.{key}" for key in arg_keys),
-    ]
-    broken = [
-        f"{where}[{index}]: {problem}" for index, element in enumerate(argv) for problem in _problems(element, legal)
-    ]
-    if not argv[0]:
-        broken.append(f"{where}[0]: must name a program, got an empty text")
+def check(argv: Sequence[str], shape_keys: Iterable[str], hp_keys: Iterable[str], arg_keys: Iterable[str] = ()) -> None:
+    """Raise HpxferError, with a line per mistake, unless each placeholder of a command is known."""
+    keys = {"shape": shape_keys, "hp": hp_keys, "arg": arg_keys}
+    legal, broken = [*PLAIN, *(f"{kind}.{key}" for kind, of in keys.items() for key in of)], []
+    for at, element in enumerate(argv):
+        try:
+            parts = [part for part in Formatter().parse(element) if part[1] is not None]
+        except ValueError:
+            broken.append(f"trainer.command[{at}]: a literal brace must be doubled, got {shown(element)}")
+            continue
+        names = [f"{name}{f'!{how}' if how else ''}{f':{spec}' if spec else ''}" for _, name, spec, how in parts]
+        broken += [
+            f"trainer.command[{at}]: must use known names in braces, got {shown(f'{{{name}}}')}; {nearest(name, legal)}"
+            for name in names
+            if name not in legal
+        ]
     if broken:
         raise HpxferError("\n".join(broken))
 
 
 def fill(argv: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the command with values in place of names, e.g. {"hp.lr": 0.01, "gpus": 2}.
+    """Return the command with values in place of names, e.g. {"hp.lr": 0.01}. A number reads back equal."""
 
-    A number is spelled so that it reads back equal. Raises HpxferError for an unknown name, with the nearest one.
-    """
-    return tuple(_filled(element, values, f"command[{index}]") for index, element in enumerate(argv))
+    def spelled(name: str) -> str:
+        return repr(float(value)) if isinstance(value := values[name], float) else str(value)
 
-
-def _filled(element: str, values: Mapping[str, object], where: str) -> str:
-    def value(match: re.Match[str]) -> str:
-        if match[0] in ("{{", "}}"):
-            return match[0][0]
-        name = match[1]
-        if name is None or name not in values:
-            raise HpxferError("\n".join(f"{where}: {problem}" for problem in _problems(element, list(values))))
-        return _spelled(values[name])
-
-    return _TOKEN.sub(value, element)
-
-
-def _spelled(value: object) -> str:
-    return repr(float(value)) if isinstance(value, float) else str(value)
-
-
-def _problems(element: object, legal: Sequence[str]) -> Iterator[str]:
-    if not isinstance(element, str):
-        yield f"must be text, got {shown(element)}; quote it"
-        return
-    if "\0" in element:
-        yield "must not hold a zero byte"
-    for match in _TOKEN.finditer(element):
-        if match[0] in ("{{", "}}"):
-            continue
-        if match[1] is None:
-            yield f"a literal brace must be doubled, got {shown(element)}; write {match[0] * 2}"
-        elif match[1] not in legal:
-            yield f"must use known names in braces, got {shown('{' + match[1] + '}')}; {nearest(match[1], legal)}"
+    return tuple(
+        "".join(text + ("" if name is None else spelled(name)) for text, name, _, _ in Formatter().parse(element))
+        for element in argv
+    )
 
 
 # The variables of the worker that a command gets. Anything else must be declared in the sweep file.

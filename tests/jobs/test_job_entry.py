@@ -259,16 +259,15 @@ def test_undeclared_and_large_files_are_refused(own: SweepSpec, tmp_path: Path) 
 
 def test_each_node_compares_the_files(own: SweepSpec) -> None:
     folder = Path(own.trainer.folder or "")
-    known: dict[Path, tuple[int, int, str]] = {}
-    require_files(own.trainer, {}, known)
+    require_files(own.trainer, {})
     content = (folder / "train.py").read_bytes()
     (folder / "train.py").write_text("print('changed')\n")
     with pytest.raises(HpxferError, match=r"train\.py: must be the file that the run began with .* on "):
-        require_files(own.trainer, {}, known)
+        require_files(own.trainer, {})
     (folder / "train.py").unlink()
     with pytest.raises(HpxferError, match="got no such file in "):
-        require_files(own.trainer, {}, known)
-    require_files(own.trainer, {"train.py": content}, known)  # a node that lacks what came with the job gets it
+        require_files(own.trainer, {})
+    require_files(own.trainer, {"train.py": content})  # a node that lacks what came with the job gets it
     assert (folder / "train.py").read_bytes() == content
 
 

@@ -132,7 +132,7 @@ def test_an_ignored_seed_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--seeds", "3"], "--trainer: goes with"),
+        (["--seeds", "3"], "--seeds: not read with --trainer"),
         (["--steps", "2"], "--steps: must be at least 5"),
     ],
 )
