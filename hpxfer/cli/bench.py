@@ -7,14 +7,12 @@ from typing import Annotated
 
 from typer import Option
 
-from hpxfer.cli.options import AsJson
+from hpxfer.cli.options import AsJson, Texts
 from hpxfer.cli.output import answer
 
 
 def bench(
-    rows: Annotated[
-        list[str] | None, Option("--row", metavar="NAME", help="Measure this row only, e.g. width-32; may be repeated.")
-    ] = None,
+    rows: Annotated[Texts, Option("--row", metavar="NAME", help="Measure this row only; may be repeated.")] = None,
     output: Annotated[Path, Option(help="Append the rows to speeds.jsonl in this folder.")] = Path("results/bench"),
     device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
     as_json: AsJson = False,

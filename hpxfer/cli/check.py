@@ -13,9 +13,13 @@ from typer import Option
 from hpxfer.cli.options import (
     AsJson,
     Conventions,
+    File,
     Optimizer,
     Parameterization,
     Plugins,
+    Text,
+    Texts,
+    Whole,
     column,
     excludes,
     load_plugins,
@@ -34,48 +38,27 @@ LEAST_STEPS = 5  # of --trainer: a warm-up, a peak, a decay and an end
 def check(
     parameterization: Parameterization = None,
     convention: Conventions = None,
-    axis: Annotated[
-        list[str] | None, Option(help="What grows; may be repeated; default: the sweep's or the table's axes.")
-    ] = None,
+    axis: Annotated[Texts, Option(help="What grows; may be repeated; default: the sweep's or the table's.")] = None,
     optimizer: Optimizer = None,
-    sweep: Annotated[Path | None, Option(help="Take model, data, HPs and shapes from this sweep.")] = None,
+    sweep: Annotated[File, Option(help="Take model, data, HPs and shapes from this sweep.")] = None,
     trainer: Annotated[
-        Path | None,
-        Option(metavar="SWEEP", help="Check the trainer of this sweep: receipts, seeds, repetition, and more."),
+        File, Option(metavar="SWEEP", help="Check the trainer of this sweep: its receipts, seeds.")
     ] = None,
-    results: Annotated[
-        str | None, Option(help="Of --trainer: the folder or URI that holds the sweep's own folder.")
-    ] = None,
-    module: Annotated[
-        str | None,
-        Option(metavar="PKG.MOD:BUILD", help="Check your own torch module; PKG.MOD has batch and loss_fn too."),
-    ] = None,
-    recipe: Annotated[Path | None, Option(help="Of --module: the recipe that it trains by.")] = None,
-    base: Annotated[Path | None, Option(help="Of --module without a recipe: a JSON file with the base shape.")] = None,
-    hp: Annotated[
-        list[str] | None,
-        Option(metavar="NAME=NUMBER", help="Of --module without a recipe: a base HP; may be repeated."),
-    ] = None,
-    points: Annotated[str | None, Option(help="Values along one axis, e.g. 32,64,128,256.")] = None,
-    steps: Annotated[
-        int | None, Option(help="Optimizer steps; default: 6, or 5 of --module, or 20 of --trainer.")
-    ] = None,
-    seeds: Annotated[int | None, Option(help="Seeds, trained together; default: 6, or 3 of --module.")] = None,
-    architecture: Annotated[
-        str | None, Option(help="gpt, or mlp: the MLP mixture of the papers; default: the sweep's, or gpt.")
-    ] = None,
-    gate: Annotated[
-        str | None, Option(help="Of mlp: sigmoid, softmax or normalized_softmax; of --module any; default: sigmoid.")
-    ] = None,
-    activation: Annotated[
-        str | None, Option(help="Of mlp's experts: linear, relu, gelu or tanh; default: linear.")
-    ] = None,
-    matrices: Annotated[int | None, Option(help="Of an expert of mlp: 1 or 2; default: 2.")] = None,
-    top_k: Annotated[int | None, Option(help="Active experts of mlp at every shape; default: all.")] = None,
-    bias: Annotated[
-        str | None, Option(help="Of mlp's router: none, fixed, schedule, learned or learned_sgd; default: none.")
-    ] = None,
-    output: Annotated[Path | None, Option(help="Write figures, check.txt and check.json to this folder.")] = None,
+    results: Annotated[Text, Option(help="Of --trainer: the folder or URI that holds the sweep's own folder.")] = None,
+    module: Annotated[Text, Option(metavar="PKG.MOD:BUILD", help="Check your own torch module.")] = None,
+    recipe: Annotated[File, Option(help="Of --module: the recipe that it trains by.")] = None,
+    base: Annotated[File, Option(help="Of --module without a recipe: a JSON file with the base shape.")] = None,
+    hp: Annotated[Texts, Option(metavar="NAME=NUMBER", help="Of --module without a recipe: a base HP.")] = None,
+    points: Annotated[Text, Option(help="Values along one axis, e.g. 32,64,128,256.")] = None,
+    steps: Annotated[Whole, Option(help="Optimizer steps; default: 6, or 5 of --module, or 20 of --trainer.")] = None,
+    seeds: Annotated[Whole, Option(help="Seeds, trained together; default: 6, or 3 of --module.")] = None,
+    architecture: Annotated[Text, Option(help="gpt, or mlp: that of the papers; default: the sweep's, or gpt.")] = None,
+    gate: Annotated[Text, Option(help="Of mlp: sigmoid, softmax or normalized_softmax; of --module any.")] = None,
+    activation: Annotated[Text, Option(help="Of mlp's experts: linear, relu, gelu or tanh; default: linear.")] = None,
+    matrices: Annotated[Whole, Option(help="Of an expert of mlp: 1 or 2; default: 2.")] = None,
+    top_k: Annotated[Whole, Option(help="Active experts of mlp at every shape; default: all.")] = None,
+    bias: Annotated[Text, Option(help="Of mlp's router: none, fixed, schedule, learned or learned_sgd.")] = None,
+    output: Annotated[File, Option(help="Write figures, check.txt and check.json to this folder.")] = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from hpxfer.cli.options import AsJson
+from hpxfer.cli.options import AsJson, Text, Whole
 from hpxfer.cli.output import answer, say, warn
 from hpxfer.prepare import SHARD_TOKENS
 
@@ -39,25 +39,19 @@ def prepare(
         str,
         Argument(
             metavar="SOURCE",
-            help="hf:NAME[:config][:split], a folder that datasets saved, or files, a glob or a folder of JSONL (also "
-            ".gz, .zst), Parquet or text.",
+            help="hf:NAME[:config][:split], a folder that datasets saved, or files, a glob or a folder of JSONL "
+            "(also .gz, .zst), Parquet or text.",
         ),
     ],
     tokenizer: Annotated[str, Option(metavar="NAME|FILE", help="A tokenizer.json, its folder, or a name on the hub.")],
     out: Annotated[Path, Option(metavar="DIR", help="The folder to make.")],
     field: Annotated[str, Option(help="The field or column that holds the text.")] = "text",
     val_tokens: Annotated[int, Option(min=0, help="Hold out so many tokens, as a split of their own.")] = 0,
-    eos: Annotated[
-        str | None, Option(help="The token that ends a document, or none; default: the tokenizer's own.")
-    ] = None,
-    license_name: Annotated[str | None, Option("--license", help="The license of the data, for the record.")] = None,
-    workers: Annotated[int | None, Option(min=1, help="Processes; default: one per core.")] = None,
-    shard_tokens: Annotated[
-        int, Option(min=1, help="Tokens per shard, at least; the last one may have fewer.")
-    ] = SHARD_TOKENS,
-    address: Annotated[
-        str | None, Option(help="Tokenize with Ray Data on this cluster: auto, HOST:PORT or ray://HOST:PORT.")
-    ] = None,
+    eos: Annotated[Text, Option(help="The token that ends a document, or none; default: the tokenizer's own.")] = None,
+    license_name: Annotated[Text, Option("--license", help="The license of the data, for the record.")] = None,
+    workers: Annotated[Whole, Option(min=1, help="Processes; default: one per core.")] = None,
+    shard_tokens: Annotated[int, Option(min=1, help="Tokens per shard, at least, but for the last.")] = SHARD_TOKENS,
+    address: Annotated[Text, Option(help="Tokenize on this Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tokenize text into a folder of token shards that `data.source: tokens:DIR` reads.

@@ -10,9 +10,11 @@ from typer import Option
 from hpxfer.cli.options import (
     AsJson,
     Conventions,
+    File,
     Optimizer,
     Parameterization,
     Plugins,
+    Text,
     column,
     excludes,
     load_plugins,
@@ -25,26 +27,16 @@ from hpxfer.errors import HpxferError
 def explain(
     parameterization: Parameterization = None,
     optimizer: Optimizer = None,
-    base: Annotated[Path | None, Option(help="A JSON file with the base shape.")] = None,
-    target: Annotated[Path | None, Option(help="A JSON file with the target shape.")] = None,
-    sweep: Annotated[Path | None, Option(help="Take base, HPs and initialization from a sweep file.")] = None,
-    recipe: Annotated[Path | None, Option(help="Take base, HPs and initialization from a recipe.")] = None,
-    model: Annotated[
-        Path | None,
-        Option(help="With --recipe: the config.json of a model of transformers. Shows what each tensor gets."),
-    ] = None,
-    names: Annotated[
-        Path | None,
-        Option(help="With --model: roles of its parameters or of patterns such as *.wq.weight, as for export."),
-    ] = None,
+    base: Annotated[File, Option(help="A JSON file with the base shape.")] = None,
+    target: Annotated[File, Option(help="A JSON file with the target shape.")] = None,
+    sweep: Annotated[File, Option(help="Take base, HPs and initialization from a sweep file.")] = None,
+    recipe: Annotated[File, Option(help="Take base, HPs and initialization from a recipe.")] = None,
+    model: Annotated[File, Option(help="With --recipe: the config.json of a model of transformers.")] = None,
+    names: Annotated[File, Option(help="With --model: roles of parameters or patterns, as for export.")] = None,
     convention: Conventions = None,
-    gate: Annotated[str | None, Option(help="The gate of the model, e.g. sigmoid; only warnings depend on it.")] = None,
-    tied: Annotated[
-        bool | None, Option("--tied/--untied", help="Whether embeddings are tied; only warnings depend on it.")
-    ] = None,
-    strict: Annotated[
-        bool, Option("--strict", help="Refuse a target that the table's source does not cover (exit code 2).")
-    ] = False,
+    gate: Annotated[Text, Option(help="The gate of the model, e.g. sigmoid; only warnings depend on it.")] = None,
+    tied: Annotated[bool | None, Option("--tied/--untied", help="Of the model; only warnings depend on it.")] = None,
+    strict: Annotated[bool, Option("--strict", help="Refuse a target that the table's source does not cover.")] = False,
     list_all: Annotated[bool, Option("--list", help="List the parameterizations and their conventions.")] = False,
     plugin: Plugins = None,
     as_json: AsJson = False,

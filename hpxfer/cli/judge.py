@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
-from hpxfer.cli.options import AsJson, pairs
+from hpxfer.cli.options import AsJson, File, Text, Texts, Whole, pairs
 from hpxfer.cli.output import answer, written
 
 
@@ -21,60 +20,43 @@ def judge(
         ),
     ],
     mapped: Annotated[
-        list[str] | None,
-        Option(
-            "--map", metavar="COLUMN=NAME", help="The table's own name of a column, e.g. value=lr; may be repeated."
-        ),
+        Texts, Option("--map", metavar="COLUMN=NAME", help="A column by its own name; repeatable.")
     ] = None,
-    shape: Annotated[
-        list[str] | None, Option(metavar="NAME", help="A column with a dimension of the shape; may be repeated.")
-    ] = None,
-    control: Annotated[str | None, Option(metavar="ARM", help="The arm that the others are compared with.")] = None,
-    base: Annotated[
-        list[str] | None,
-        Option(metavar="NAME=SIZE", help="The base, e.g. scale=64; default: the marked one, else the smallest."),
-    ] = None,
-    duplicates: Annotated[
-        str, Option(metavar="refuse|last", help="What to do with two results of one cell and seed.")
-    ] = "refuse",
+    shape: Annotated[Texts, Option(metavar="NAME", help="A dimension of the shape; may be repeated.")] = None,
+    control: Annotated[Text, Option(metavar="ARM", help="The arm that the others are compared with.")] = None,
+    base: Annotated[Texts, Option(metavar="NAME=SIZE", help="The base; default: the marked, or smallest.")] = None,
+    duplicates: Annotated[str, Option(metavar="refuse|last", help="If a cell and seed has two results.")] = "refuse",
     empty: Annotated[
-        str, Option(metavar="refuse|diverged|missing", help="What an empty loss is where no status says it.")
+        str, Option(metavar="refuse|diverged|missing", help="An empty loss that no status explains.")
     ] = "refuse",
-    hp: Annotated[str | None, Option(help="The HP to judge; default: lr, else the first.")] = None,
+    hp: Annotated[Text, Option(help="The HP to judge; default: lr, else the first.")] = None,
     regret_limit: Annotated[
-        str | None, Option(metavar="loss=SHARE|octaves=N", help="The largest loss given up that counts as none.")
+        Text, Option(metavar="loss=SHARE|octaves=N", help="The regret that counts as none.")
     ] = None,
     error: Annotated[float, Option(help="The largest chance of a wrong verdict.")] = 0.02,
     tolerance: Annotated[float, Option(help="HP values within so many octaves are one.")] = 0.02,
-    unit: Annotated[str | None, Option(help="The unit of the loss; default: nats.")] = None,
+    unit: Annotated[Text, Option(help="The unit of the loss; default: nats.")] = None,
     metric: Annotated[
-        str | None,
-        Option(help="Of a tracker: the metric that is the loss; default: its only held-out loss, else of training."),
+        Text, Option(help="Of a tracker: the loss; default: its only held-out one, else of training.")
     ] = None,
     reduce: Annotated[
-        str | None,
+        Text,
         Option(
             metavar="last|tail",
-            help="Of a tracker: the loss is the last point, or the mean of the last 5% of points; default: last of a "
-            "held-out loss.",
+            help="Of a tracker: the loss is the last point, or the mean of the last 5% of points; default: last "
+            "of a held-out loss.",
         ),
     ] = None,
     pattern: Annotated[
-        str | None,
+        Text,
         Option(
             metavar="REGEX",
             help="Of a tracker: named groups are columns, read from a run's name, e.g. 'lr(?P<lr>[^_]+)'.",
         ),
     ] = None,
-    steps: Annotated[
-        int | None, Option(min=1, help="Of a tracker: where a run has finished; default: the last step of its shape.")
-    ] = None,
-    save_table: Annotated[
-        Path | None, Option(metavar="FILE", help="Write the table that is judged, as .csv or .parquet.")
-    ] = None,
-    report: Annotated[
-        Path | None, Option(metavar="DIR", help="Write report.html and its figures into this folder.")
-    ] = None,
+    steps: Annotated[Whole, Option(min=1, help="Of a tracker: where a run is finished; default: the last.")] = None,
+    save_table: Annotated[File, Option(metavar="FILE", help="Write the judged table, as .csv or .parquet.")] = None,
+    report: Annotated[File, Option(metavar="DIR", help="Write report.html and figures to this folder.")] = None,
     full: Annotated[bool, Option("--full", help="Print all that was found: reasons and every shape.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from hpxfer.cli.options import AsJson, Plugins, excludes, load_plugins
+from hpxfer.cli.options import AsJson, File, Plugins, Real, Text, Whole, excludes, load_plugins
 from hpxfer.cli.output import answer, say, warn
 from hpxfer.errors import HpxferError
 
@@ -17,32 +17,19 @@ LONG_S = 60.0  # a solution of so many seconds says its time before it starts
 
 
 def limit(
-    network: Annotated[
-        Path | None, Argument(metavar="NETWORK", help="A network file, or a sweep file of the family mlp.")
-    ] = None,
-    against: Annotated[
-        str | None, Option(metavar="RESULTS", help="Compare the networks of this sweep with their limit.")
-    ] = None,
+    network: Annotated[File, Argument(metavar="NETWORK", help="A network file, or a sweep of the family mlp.")] = None,
+    against: Annotated[Text, Option(metavar="RESULTS", help="Compare this sweep's networks with their limit.")] = None,
     bias_rate: Annotated[
-        bool, Option("--bias-rate", help="How many experts change per step of a balancing bias (CompleteP Fig. 6).")
+        bool, Option("--bias-rate", help="How many experts a balancing bias changes per step.")
     ] = False,
-    axis: Annotated[str | None, Option(help="Of a sweep: this axis alone.")] = None,
-    arm: Annotated[str | None, Option(help="Of a sweep: this arm alone, e.g. mssp-ii.")] = None,
-    value: Annotated[
-        float | None, Option(help="Of a sweep: the value of the judged HP; default of --against: the best.")
-    ] = None,
-    steps: Annotated[int | None, Option(help="Of --against: the first updates alone; default: all.")] = None,
-    tolerance: Annotated[
-        float | None, Option(help="Of --against: how near is near enough, as a share of the loss; default: 0.05.")
-    ] = None,
-    sites: Annotated[
-        int | None,
-        Option(help="Sampled sites of every population, a power of two; default: 32768, or 2048 in regime III."),
-    ] = None,
-    seeds: Annotated[
-        int | None, Option(help="Seeds of the solver; default: 4, or 8 of --against. Repeats of --bias-rate.")
-    ] = None,
-    output: Annotated[Path | None, Option(help="Write figures, limit.txt and limit.json to this folder.")] = None,
+    axis: Annotated[Text, Option(help="Of a sweep: this axis alone.")] = None,
+    arm: Annotated[Text, Option(help="Of a sweep: this arm alone, e.g. mssp-ii.")] = None,
+    value: Annotated[Real, Option(help="Of a sweep: the value of the HP; default of --against: the best.")] = None,
+    steps: Annotated[Whole, Option(help="Of --against: the first updates alone; default: all.")] = None,
+    tolerance: Annotated[Real, Option(help="Of --against: near enough, as a share of the loss; default: 0.05.")] = None,
+    sites: Annotated[Whole, Option(help="Sites of every population; default: 32768, or 2048 in regime III.")] = None,
+    seeds: Annotated[Whole, Option(help="Of the solver; default: 4, of --against 8. Repeats of --bias-rate.")] = None,
+    output: Annotated[File, Option(help="Write figures, limit.txt and limit.json to this folder.")] = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:

@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from hpxfer.scaling.table import Column
 
 Value = TypeVar("Value")
+# Options that need not be given.
+Text = str | None
+Texts = list[str] | None
+File = Path | None
+Whole = int | None
+Real = float | None
 
 Folder = Annotated[str, Argument(metavar="RESULTS", help="A results folder or its URI, e.g. results/quickstart.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON on stdout, for a program to read.")]
 Yes = Annotated[bool, Option("--yes", help="Do not ask before a run that costs much.")]
 Plugins = Annotated[
-    list[str] | None,
+    Texts,
     Option("--plugin", metavar="FILE|MODULE", help="Import this Python code first, e.g. a gate; may be repeated."),
 ]
 Address = Annotated[
     str, Option(envvar="RAY_API_SERVER_ADDRESS", help="The address of Ray's dashboard on the cluster's head.")
 ]
-Cluster = Annotated[str | None, Option("--address", help="A Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")]
-Hardware = Annotated[
-    str | None, Option("--hardware", help="Plan for this hardware: cpu, h200, h100, a100, l40s, ... A run stays here.")
-]
+Cluster = Annotated[Text, Option("--address", help="A Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")]
+Hardware = Annotated[Text, Option("--hardware", help="Plan for cpu, h200, h100, a100, l40s, ... A run stays here.")]
 Parameterization = Annotated[
-    str | None,
+    Text,
     Option("--parameterization", help="A table, or an arm of the sweep by its label or name; default: the first."),
 ]
-Conventions = Annotated[
-    list[str] | None, Option("--convention", metavar="KEY=VALUE", help="An option of the table; may be repeated.")
-]
-Optimizer = Annotated[
-    str | None, Option("--optimizer", help="adamw or sgd; default: the sweep's or recipe's, or the table's first.")
-]
+Conventions = Annotated[Texts, Option("--convention", metavar="KEY=VALUE", help="Of the table; may be repeated.")]
+Optimizer = Annotated[Text, Option("--optimizer", help="adamw or sgd; default: the sweep's, recipe's or table's.")]
 Base = Annotated[
-    str | None,
+    Text,
     Option(metavar="SHAPE", help="Judge as if this shape were the base, e.g. w64 or 'width 64'; default: the sweep's."),
 ]
 
@@ -55,35 +55,28 @@ class SweepOptions:
 
     sweep: Annotated[Path, Argument(metavar="SWEEP", help="A sweep file, e.g. sweeps/quickstart.yaml.")]
     results: Annotated[
-        str | None,
+        Text,
         Option(
-            help="The folder or URI that holds the sweep's results folder; default: the sweep's storage, or results, "
-            "or ~/hpxfer-results on the head of a cluster; a sweep.yaml in a results folder goes on there."
+            help="The folder or URI that holds the sweep's results folder; default: the sweep's storage, or "
+            "results, or ~/hpxfer-results on the head of a cluster; a sweep.yaml in a results folder goes on there."
         ),
     ] = None
-    reuse: Annotated[
-        list[str] | None,
-        Option("--reuse", help="Copy what is needed from this results folder or URI; may be repeated."),
-    ] = None
-    price_per_hour: Annotated[float | None, Option(min=0, help="The price of a GPU or a CPU worker per hour.")] = None
-    max_gpu_hours: Annotated[float | None, Option(min=0, help="Refuse a plan of more GPU-hours than this.")] = None
-    early_stopping: Annotated[
-        str | None, Option(help="none: ignore the sweep's rule; a trial then stops only if it diverges.")
-    ] = None
-    strict_memory: Annotated[
-        bool, Option(help="Refuse a sweep with a shape that does not fit into memory even alone, or try all the same.")
-    ] = True
+    reuse: Annotated[Texts, Option("--reuse", help="Copy trials from this results folder or URI; repeatable.")] = None
+    price_per_hour: Annotated[Real, Option(min=0, help="The price of a GPU or a CPU worker per hour.")] = None
+    max_gpu_hours: Annotated[Real, Option(min=0, help="Refuse a plan of more GPU-hours than this.")] = None
+    early_stopping: Annotated[Text, Option(help="none: ignore the sweep's rule; only divergence stops.")] = None
+    strict_memory: Annotated[bool, Option(help="Refuse a shape that cannot fit into memory, or try it.")] = True
     strict_code: Annotated[
         bool,
         Option(
             "--strict-code",
-            help="With a trainer of your own: refuse if its commit, uncommitted changes or packages differ from those "
-            "of the last stored trial, instead of a warning.",
+            help="With a trainer of your own: refuse if its commit, uncommitted changes or packages differ from "
+            "those of the last stored trial, instead of a warning.",
         ),
     ] = False
     plugin: Plugins = None
     overrides: Annotated[
-        list[str] | None,
+        Texts,
         Option(
             "--set",
             metavar="KEY=VALUE",

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from hpxfer.cli.explain import explain
-from hpxfer.cli.options import AsJson, Base, Folder, Parameterization, Plugins, load_plugins
+from hpxfer.cli.options import AsJson, Base, File, Folder, Parameterization, Plugins, Whole, load_plugins
 from hpxfer.cli.output import answer, warn, written
 
 recipe_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -34,10 +34,7 @@ def write(
     results: Folder,
     parameterization: Parameterization = None,
     base: Base = None,
-    output: Annotated[
-        Path | None,
-        Option(help="The file; default: recipe.yaml in the results folder, NAME-recipe.yaml here for a URI."),
-    ] = None,
+    output: Annotated[File, Option(help="Default: recipe.yaml in the folder, NAME-recipe.yaml for a URI.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the tuned base HPs as a recipe for your own model.
@@ -67,9 +64,7 @@ recipe_app.command()(explain)
 def predict(
     results: Folder,
     target: Annotated[Path, Option(help="A JSON file with the target shape.")],
-    tokens: Annotated[
-        int | None, Option(help="The tokens that the target trains on; default: as the shapes of its axis.")
-    ] = None,
+    tokens: Annotated[Whole, Option(help="Tokens that the target trains on; default: as on its axis.")] = None,
     parameterization: Parameterization = None,
     base: Base = None,
     plugin: Plugins = None,
@@ -104,18 +99,10 @@ def predict(
 @recipe_app.command()
 def export(
     recipe: Annotated[Path, Argument(metavar="RECIPE", help="A recipe, e.g. results/quickstart/recipe.yaml.")],
-    to: Annotated[
-        str,
-        Option(metavar="TARGET", help="megatron, torchtitan, olmo-core, transformers, torch, json, or a plug-in's."),
-    ],
+    to: Annotated[str, Option(metavar="TARGET", help="megatron, torchtitan, olmo-core, transformers, torch, json.")],
     shape: Annotated[Path, Option(help="A JSON file with the shape of the model to train.")],
-    names: Annotated[
-        Path | None,
-        Option(help="Parameters of your model, or patterns with a role, one per line; default: the trainer's."),
-    ] = None,
-    partial: Annotated[
-        bool, Option("--partial", help="Write what the trainer can hold, and list the calls that do the rest.")
-    ] = False,
+    names: Annotated[File, Option(help="Parameters or patterns with a role; default: the trainer's.")] = None,
+    partial: Annotated[bool, Option("--partial", help="Write what the trainer can hold, and list the rest.")] = False,
     output: Annotated[Path, Option(help="The folder for the files.")] = Path("hpxfer-export"),
     plugin: Plugins = None,
     as_json: AsJson = False,

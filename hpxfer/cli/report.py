@@ -7,29 +7,21 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from hpxfer.cli.options import AsJson, Base, Plugins, load_plugins
+from hpxfer.cli.options import AsJson, Base, File, Plugins, Text, load_plugins
 from hpxfer.cli.output import answer, warn, written
 from hpxfer.errors import HpxferError
 
 
 def report(
     results: Annotated[list[str], Argument(metavar="RESULTS", help="One or several results folders or URIs.")],
-    output: Annotated[
-        Path | None,
-        Option(
-            help="The folder for the files; default: the results folder, of several the one above, report for a URI."
-        ),
-    ] = None,
-    hp: Annotated[str | None, Option(help="The HP to judge; default: the sweep's.")] = None,
-    loss: Annotated[str | None, Option(help="A loss, as in judge.loss; default: the sweep's.")] = None,
+    output: Annotated[File, Option(help="For files; default: the results folder, of several the one above.")] = None,
+    hp: Annotated[Text, Option(help="The HP to judge; default: the sweep's.")] = None,
+    loss: Annotated[Text, Option(help="A loss, as in judge.loss; default: the sweep's.")] = None,
     base: Base = None,
     form: Annotated[str, Option("--format", help="html, json; text: the verdict alone.")] = "html",
-    write_followup: Annotated[
-        Path | None,
-        Option(help="Write the sweep that would decide an undecided verdict, or add a control, to this new file."),
-    ] = None,
+    write_followup: Annotated[File, Option(help="Write the sweep that would decide, or add a control.")] = None,
     reference: Annotated[
-        str | None,
+        Text,
         Option(
             metavar="ARM",
             help="Count the steps to the loss of this arm: a shape, a parameterization or both, e.g. w64, sp or "
@@ -37,11 +29,11 @@ def report(
         ),
     ] = None,
     reference_curves: Annotated[
-        Path | None,
+        File,
         Option(
             metavar="FILE",
-            help="Draw these loss curves beside the arms, and count the steps to their losses: a CSV file with the "
-            "columns name, step or tokens, and loss.",
+            help="Draw these loss curves beside the arms, and count the steps to their losses: a CSV file with "
+            "the columns name, step or tokens, and loss.",
         ),
     ] = None,
     show: Annotated[bool, Option("--open", help="Open the report in a browser.")] = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from hpxfer.cli.options import AsJson, Cluster, Hardware, SweepOptions, Yes
+from hpxfer.cli.options import AsJson, Cluster, Hardware, SweepOptions, Text, Yes
 from hpxfer.cli.output import TRIALS_FAILED, answer, say, warn, written
 from hpxfer.cli.plan import plan_data, plan_lines
 from hpxfer.errors import HpxferError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def run(
     of: SweepOptions,
-    executor: Annotated[str | None, Option(help="ray or local; default: the sweep's.")] = None,
+    executor: Annotated[Text, Option(help="ray or local; default: the sweep's.")] = None,
     address: Cluster = None,
     hardware: Hardware = None,
     yes: Yes = False,

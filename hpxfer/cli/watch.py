@@ -19,9 +19,7 @@ NEXT_S = 60.0  # a person or a scheduler soon starts the next run
 def watch(
     results: Folder,
     once: Annotated[bool, Option("--once", help="Show the state once and leave.")] = False,
-    wait: Annotated[
-        float, Option(min=0, help="Seconds to wait for the next run if the driver is gone; inf: without end.")
-    ] = NEXT_S,
+    wait: Annotated[float, Option(min=0, help="Seconds to wait for the next run if the driver is gone.")] = NEXT_S,
     as_json: AsJson = False,
 ) -> None:
     """Show from another shell how far a run is. The command ends when the run ends.

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-from hpxfer.cli.options import AsJson, Folder, Plugins, load_plugins
+from hpxfer.cli.options import AsJson, Folder, Plugins, Text, load_plugins
 from hpxfer.cli.output import answer, say, warn, written
 
 
 def weights(
     results: Folder,
     out: Annotated[Path, Option(help="A new folder for the files.")],
-    trial: Annotated[str | None, Option(help="The trial's id, or how it begins.")] = None,
+    trial: Annotated[Text, Option(help="The trial's id, or how it begins.")] = None,
     best: Annotated[bool, Option("--best", help="The trial of lowest judged loss, over all shapes.")] = False,
     form: Annotated[
         Literal["transformers", "safetensors"] | None,

@@ -75,6 +75,9 @@ class NetworkFile(Section):
 def load_network(path: Path) -> tuple[Network, Given]:
     """Return the network of a file and its training. Files of samples start at the folder of the network file."""
     file = read_yaml(path)
+    if not isinstance(file.data, dict):
+        got = "an empty file" if file.data is None else type(file.data).__name__
+        raise HpxferError(f"{path}: must be a mapping with regime, parameterization and model, got {got}")
     found = validated(NetworkFile, file)
     return network_of(file, found), given_of(file, found, path.parent)
 

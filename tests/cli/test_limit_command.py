@@ -226,6 +226,15 @@ def test_a_network_file_that_is_none(changes: dict[str, Any], message: str, limi
     assert message in err
 
 
+@pytest.mark.parametrize("text", ["", "- 1", "text"])
+def test_a_file_that_is_no_mapping(text: str, limit: Limit, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(text)
+    assert (
+        "other.yaml: must be a mapping with regime, parameterization and model, got"
+        in limit(tmp_path / "other.yaml")[2]
+    )
+
+
 def test_an_arm_or_a_value_that_the_sweep_lacks(limit: Limit) -> None:
     sweep = ROOT / "sweeps" / "limit" / "limit_regime_ii.yaml"
     assert "--arm: must be one of the sweep's, got 'mssp'; did you mean 'mssp-ii'?" in limit(sweep, "--arm", "mssp")[2]
