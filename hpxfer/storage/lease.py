@@ -121,7 +121,7 @@ class LeaseFile:
             raise HpxferError(path_problem(error) or f"{self.path}: cannot be read: {reason(error)}; {fix}") from None
 
     def create(self, content: bytes) -> bool:
-        """Create the lease unless it exists. Return whether it was created."""
+        """Create the lease unless it exists. Return whether it was created. A kill may leave it empty."""
         try:
             handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError:
@@ -129,8 +129,9 @@ class LeaseFile:
         try:
             os.write(handle, content)
             os.fsync(handle)
-        except OSError:
-            os.unlink(self.path)
+        except BaseException:
+            if self._is_named(handle):
+                os.unlink(self.path)
             raise
         finally:
             os.close(handle)

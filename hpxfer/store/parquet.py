@@ -117,17 +117,17 @@ class CurvesOnDisk:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        for _ in self:
-            pass
+        self.trial_ids = {each for batch in self for each in batch.column("trial_id").unique().to_pylist()}
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return batches(self._path)
+        with _opened(self._path, CURVES) as file:
+            yield from file.iter_batches(_READ_ROWS, columns=CURVES.names, use_threads=False)
 
 
-def batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file of CURVES. Raise Unreadable if it is not a complete one."""
+def read_curves(path: Path) -> list[pa.RecordBatch]:
+    """Return the rows of a file of CURVES. Raise Unreadable if it is not a complete one."""
     with _opened(path, CURVES) as file:
-        yield from file.iter_batches(_READ_ROWS, columns=CURVES.names, use_threads=False)
+        return list(file.read(CURVES.names).to_batches())
 
 
 def write(file: IO[bytes], schema: pa.Schema, chunks: Iterable[pa.RecordBatch]) -> None:

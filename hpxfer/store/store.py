@@ -120,7 +120,7 @@ class Store:
     def read_curves(self) -> pa.Table:
         """Return the table CURVES of the trials in `read_trials()`."""
         with self._reading():
-            sources = self._sources(lambda path: list(parquet.batches(path)))
+            sources = self._sources(parquet.read_curves)
         return pa.Table.from_batches(_curves(sources), CURVES).unify_dictionaries()
 
     def without_curves(self) -> set[str]:
@@ -205,8 +205,9 @@ class Store:
         Of equal rows, a row whose curves can be read counts first, and of these the row in the newest part: it may have
         the curves that another one lost. The compacted part is the oldest.
         """
-        found = []
-        for part in list_parts(self.folder):
+        found, parts = [], list_parts(self.folder)
+        self._read = {part.trials: self._read[part.trials] for part in parts if part.trials in self._read}
+        for part in parts:
             if (trials := self._try(self._trials, part.trials)) is not None:
                 found.append(_Source(part=part, trials=trials, curves=self._try(curves, part.curves)))
         found.sort(key=lambda source: (source.curves is None, -(source.part.number or 0)))
@@ -227,16 +228,18 @@ class Store:
         if old.trials is not None and all(source.part != old for source in sources):
             return False
         # Curves without trials: of a crash in the first `compact`, or all that is left of trials that someone removed.
-        ids = set() if old.curves is None else self._try(_ids_of_curves, old.curves)
-        return ids is not None and ids <= {trial_id for source in sources for trial_id in source.ids}
+        curves = self._try(CurvesOnDisk, old.curves)
+        ids = {trial_id for source in sources for trial_id in source.ids}
+        return old.curves is None or (curves is not None and curves.trial_ids <= ids)
 
     def _remove_uncommitted(self) -> None:
         """Remove curves of an append that a crash ended before their trials, once other files hold all of them."""
         parts = list_parts(self.folder)
         if uncommitted := [part.curves for part in parts if part.number is not None and part.trials is None]:
-            held = [self._try(_ids_of_curves, part.curves) or set() for part in parts if part.trials is not None]
+            committed = [self._try(CurvesOnDisk, part.curves) for part in parts if part.trials is not None]
+            held = {trial_id for curves in committed if curves is not None for trial_id in curves.trial_ids}
             for path in filter(None, uncommitted):
-                if (ids := self._try(_ids_of_curves, path)) is not None and ids <= set().union(*held):
+                if (curves := self._try(CurvesOnDisk, path)) is not None and curves.trial_ids <= held:
                     os.unlink(path)
 
     def _merge(self, number: int | None, sources: Sequence[_Source]) -> None:
@@ -306,7 +309,3 @@ def _curves(sources: Sequence[_Source]) -> Iterator[pa.RecordBatch]:
         if source.curves is not None and (ids := source.ids):
             for batch in source.curves:
                 yield points_of_trials(batch, ids)
-
-
-def _ids_of_curves(path: Path) -> set[str]:
-    return {each for batch in parquet.batches(path) for each in batch.column("trial_id").unique().to_pylist()}

@@ -264,34 +264,6 @@ def test_a_folder_that_refuses(tmp_path: Path, monkeypatch: Patch, code: int) ->
     )
 
 
-def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: Patch) -> None:
-    def refuse(*_: object) -> NoReturn:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "link", refuse)
-    lease_storage = LeaseFile(tmp_path)
-    with leased(lease_storage, "results/x"):
-        assert not lease_storage.create(b"x")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_swap_changes_only_what_is_known(tmp_path: Path) -> None:
-    lease_storage = LeaseFile(tmp_path)
-    assert lease_storage.read() is None
-    assert not lease_storage.swap(b"", b"x")
-    assert lease_storage.create(b"one")
-    assert not lease_storage.create(b"two")
-    assert not lease_storage.swap(b"on", b"two")
-    assert not lease_storage.swap(b"ones", b"two")
-    assert lease_storage.swap(b"one", b"2")
-    assert lease_storage.read() == b"2"
-    lease_storage.drop(b"one")
-    assert lease_storage.read() == b"2"
-    lease_storage.drop(b"2")
-    assert lease_storage.read() is None
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_lease_round_trips_and_nonsense_is_nobody() -> None:
     assert decoded(encoded(other(counter=12))) == other(counter=12)
     assert len(encoded(other(counter=12))) == len(encoded(other(counter=10**9, host="h" * 255)))

@@ -174,21 +174,25 @@ def bucket_at(root: str) -> Bucket:
     return Bucket(parse_root(root) / "small")
 
 
-def test_a_slot_keeps_its_promises(s3: str) -> None:
-    lease_storage = LeaseObject(bucket_at(s3))
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+def test_a_swap_changes_only_what_is_known(where: str, s3: str, tmp_path: Path) -> None:
+    lease_storage = LeaseFile(tmp_path) if where == "disk" else LeaseObject(bucket_at(s3))
     assert lease_storage.read() is None
+    assert not lease_storage.swap(b"", b"x")
     assert lease_storage.create(b"one")
     assert not lease_storage.create(b"two")
-    assert not lease_storage.swap(b"other", b"two")
-    assert lease_storage.read() == b"one"
-    assert lease_storage.swap(b"one", b"two")
-    assert lease_storage.swap(b"two", b"three", takeover=True)
-    lease_storage.drop(b"two")
+    assert not lease_storage.swap(b"on", b"two")
+    assert not lease_storage.swap(b"ones", b"two")
+    assert lease_storage.swap(b"one", b"2")
+    assert lease_storage.read() == b"2"
+    assert lease_storage.swap(b"2", b"three", takeover=True)
+    lease_storage.drop(b"2")
     assert lease_storage.read() == b"three"
     lease_storage.drop(b"three")
     assert lease_storage.read() is None
     lease_storage.drop(b"three")
     assert not lease_storage.swap(b"three", b"four")
+    assert list(tmp_path.glob("*.*")) == []
 
 
 @pytest.mark.parametrize("old", [None, b"a dead one"])
