@@ -25,6 +25,7 @@ import tempfile
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
@@ -32,7 +33,7 @@ from hpxfer.host.files import cache_folder, reason
 from hpxfer.storage.lease import LEASE_FILE, LeaseFile, LeaseObject
 from hpxfer.storage.objects import FIX, Bucket, Folder, Stamp, storage_errors
 from hpxfer.storage.uri import Uri, know_mirror, parse_root
-from hpxfer.store.parquet import list_parts
+from hpxfer.store.parquet import Kind, list_parts, next_number, part_path
 from hpxfer.store.store import Store
 
 _DOWNLOADS = 16
@@ -171,14 +172,16 @@ class Mirror(ResultsLocation):
                     yield run, lock
 
     def _adopt(self, folder: Path) -> None:
-        """Add what a dead process's mirror holds beyond the bucket."""
-        for part in list_parts(folder):
-            if part.trials is None or not part.trials.stat().st_mode & stat.S_IWUSR:
-                for path in filter(None, (part.trials, part.curves)):
-                    path.unlink()
-        store = Store.open(self.folder, write=True)
-        if store.adopt(Store.open(folder, write=False)):
-            store.compact()  # curves that were pushed without the trials that commit them go
+        """Add the parts of a dead process's mirror that are not in the bucket, as new parts."""
+        parts = [part for part in list_parts(folder) if part.trials and part.trials.stat().st_mode & stat.S_IWUSR]
+        for part in parts:
+            number = next_number(list_parts(self.folder))
+            kinds: tuple[tuple[Kind, Path | None], ...] = (("curves", part.curves), ("trials", part.trials))
+            for kind, path in kinds:
+                if path is not None:
+                    Folder(self.folder).put(part_path(self.folder, kind, number).name, partial(shutil.copyfile, path))
+        if parts:  # curves that were pushed without the trials that commit them go
+            Store.open(self.folder, write=True).compact()
 
     def _files(self) -> dict[str, Hashable]:
         """Return name and stamp of the files to push. Folders are not pushed: checkpoints go to the bucket directly."""

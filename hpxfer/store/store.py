@@ -142,17 +142,17 @@ class Store:
         with self._changing(lambda: self._how_many_stored(len(kept))):
             self._write_part(next_number(list_parts(self.folder)), rows.take(kept).to_batches(), curves.to_batches())
 
-    def adopt(self, other: Store, trial_ids: Collection[str] | None = None) -> set[str]:
+    def adopt(self, other: Store, trial_ids: Collection[str]) -> set[str]:
         """Copy the trials that are done in another store, with their curves, as the next part. Return their ids.
 
-        Without `trial_ids`, all trials are copied, done or not. A row is copied unchanged, with where and when it was
-        trained. The other store is only read. The files that it cannot read are in its `problems`.
+        A row is copied unchanged, with where and when it was trained. The other store is only read. The files that it
+        cannot read are in its `problems`.
         """
         with other._reading():
-            sources = other._sources(CurvesOnDisk)
-            if trial_ids is not None:
-                found = [of_trials(done_rows(source.trials), trial_ids) for source in sources]
-                sources = [replace(source, trials=rows) for source, rows in zip(sources, found, strict=True)]
+            sources = [
+                replace(source, trials=of_trials(done_rows(source.trials), trial_ids))
+                for source in other._sources(CurvesOnDisk)
+            ]
             ids = {trial_id for source in sources for trial_id in source.ids}
             if ids:
                 with self._changing(lambda: self._how_many_stored(len(ids))):

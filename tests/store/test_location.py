@@ -255,6 +255,19 @@ def test_what_nothing_reads_is_not_mirrored(s3: str, s3_names: Names) -> None:
     assert not (location.folder / "notes.txt").exists()
 
 
+def test_a_damaged_part_of_a_dead_process_is_named_and_not_lost(s3: str, s3_names: Names) -> None:
+    killed = opened(s3)
+    Store.open(killed.folder, write=True).append(planted_pairs()[:1])
+    (killed.folder / "trials-000001.parquet").write_bytes(b"PAR1")
+    abandon(killed)
+    following = opened(s3)
+    following.begin()
+    assert s3_names("small") == ["curves-000001.parquet", "trials-000001.parquet"]
+    (problem,) = Store.open(following.folder, write=False).problems
+    assert "trials-000001.parquet: not a whole Parquet file" in problem
+    assert not killed.folder.parent.exists()
+
+
 def test_what_a_user_removed_from_the_bucket_stays_away(s3: str, s3_names: Names) -> None:
     """A mirror that a killed process left behind holds nothing that the bucket has not had."""
     killed = opened(s3)
