@@ -9,8 +9,7 @@ from dataclasses import replace
 from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Reached
-from hpxfer.plan.make import nearest_first
-from hpxfer.plan.packing import How, pack, with_way
+from hpxfer.plan.packing import Packer, nearest_first
 from hpxfer.progress.counts import RunCounts
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome
@@ -200,17 +199,11 @@ def stacks_in_order(
 
     Trials that share a checkpoint stay in one stack and resume from it.
     """
-    resources, device = prepared.spec.resources, prepared.real.device
-    how, share = How.of(resources), resources.gpu_share
-    workers = prepared.real.workers * resources.ranks
     resumed, fresh = ([], trials) if checkpoints is None else checkpoints.resumable(trials)
-    known = prepared.measured
-    stacks = pack(fresh, device, asked=prepared.spec.stack_size, measured=known, workers=workers, share=share, how=how)
-    placed = [
-        with_way(stack, device, how, measured=known.get(stack.shape), share=share, workers=workers) for stack in resumed
-    ]
+    packer = Packer.of(prepared.spec, prepared.real.device, prepared.real.workers, prepared.measured)
+    stacks = [*map(packer.with_way, resumed), *packer.pack(fresh)]
     distances = _distances(prepared.expansion.axes, prepared.spec.base_shape)
-    return nearest_first([*placed, *stacks], distances, prepared.real.workers)
+    return nearest_first(stacks, distances, prepared.real.workers)
 
 
 def _distances(axes: Iterable[Axis], base: Shape) -> dict[Shape, int]:

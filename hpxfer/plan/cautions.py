@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,9 @@ from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.scaling.coverage import control_notes, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape, check_shape
-from hpxfer.spec import Axis
 from hpxfer.spec.base_values import base_values
 from hpxfer.spec.resources_section import ResourcesSpec
-from hpxfer.spec.sweep import HPsSpec, TrainingSpec
+from hpxfer.spec.sweep import HPsSpec, SweepSpec, TrainingSpec
 from hpxfer.trial import Expansion
 
 CROSSING = (
@@ -29,60 +28,31 @@ def cautions(expansion: Expansion) -> tuple[str, ...]:
     """Return the cautions of a sweep: of early stopping, of base values beside the grid, of its model, and of each
     table at the base and along each axis.
     """
-    out = [*_of_early_stopping(expansion), *base_point_cautions(expansion), *_of_gate(expansion), *_of_dims(expansion)]
-    for choice in expansion.choices:
-        at_base = _warnings(expansion, choice, expansion.spec.base_shape)
-        out += at_base
-        for axis in expansion.axes:
-            if found := _along(expansion, choice, axis, set(at_base)):
-                out.append(f"{choice.label()} along {axis.name}: {'; '.join(found)}")
-    return tuple(dict.fromkeys(out))
-
-
-def _of_early_stopping(expansion: Expansion) -> Iterator[str]:
-    if expansion.spec.early_stopping.asha is not None:
-        yield CROSSING
-
-
-def _of_gate(expansion: Expansion) -> Iterator[str]:
-    """Yield what is wrong with the gate, at the first shape where it is."""
-    found = [text for shape in expansion.shapes for text in gate_warnings(shape, expansion.setting.gate)]
-    if found:
-        more = len(found) - 1
-        yield found[0] + (f"; and at {more} more shape{'s' if more > 1 else ''}" if more else "")
-
-
-def _of_dims(expansion: Expansion) -> Iterator[str]:
-    """Yield why the trials of a user's own trainer get no recipe, under tables that could give one."""
-    base = expansion.spec.base_shape
-    if expansion.spec.trainer is None or all(choice.is_own for choice in expansion.choices):
-        return
-    if (problem := check_shape(replace(base, own=""))) is not None:
-        yield (
+    spec = expansion.spec
+    out = [*([] if spec.early_stopping.asha is None else [CROSSING]), *base_point_cautions(expansion)]
+    if gates := [text for shape in expansion.shapes for text in gate_warnings(shape, expansion.setting.gate)]:
+        more = len(gates) - 1
+        out.append(gates[0] + (f"; and at {more} more shape{'s' if more > 1 else ''}" if more else ""))
+    takes_recipe = spec.trainer is not None and not all(choice.is_own for choice in expansion.choices)
+    if takes_recipe and (problem := check_shape(replace(spec.base_shape, own=""))) is not None:
+        out.append(
             f"model.dims: names too few dimensions for a recipe: {problem}; config.json has the numbers of roles only, "
             "and a dimension that is not named counts as one that never changes"
         )
+    for choice in expansion.choices:
+        at_base = _of_table(expansion, choice, spec.base_shape)
+        out += at_base
+        for axis in expansion.axes:
+            # Of warnings that differ only in numbers, the last one of the axis is kept.
+            along = (text for point in axis.points for text in _of_table(expansion, choice, point.shape))
+            if found := {text.partition(":")[0]: text for text in along if text not in at_base}:
+                out.append(f"{choice.label()} along {axis.name}: {'; '.join(found.values())}")
+    return tuple(dict.fromkeys(out))
 
 
-def _along(expansion: Expansion, choice: Parameterization, axis: Axis, known: set[str]) -> list[str]:
-    """Return the warnings along an axis that the base does not have. Of warnings that differ only in numbers, keep
-    the last.
-    """
-    found: dict[str, str] = {}
-    for point in axis.points:
-        for text in _warnings(expansion, choice, point.shape):
-            if text not in known:
-                found[text.partition(":")[0]] = text
-    return list(found.values())
-
-
-def _warnings(expansion: Expansion, choice: Parameterization, shape: Shape) -> list[str]:
-    base, column = expansion.spec.base_shape, expansion.setting.column
-    facts = expansion.facts(choice, shape)
-    return [
-        *coverage_warnings(choice, base, shape, facts, column),
-        *control_notes(choice, base, shape, facts, column),
-    ]
+def _of_table(expansion: Expansion, choice: Parameterization, shape: Shape) -> list[str]:
+    given = (choice, expansion.spec.base_shape, shape, expansion.facts(choice, shape), expansion.setting.column)
+    return [*coverage_warnings(*given), *control_notes(*given)]
 
 
 # Base points: cautions about base values that their own grid does not have.
@@ -100,14 +70,13 @@ def base_point_cautions(expansion: Expansion) -> Iterator[str]:
     """
     known = set[str]()
     for part in expansion.parts:
-        cautions = set(_of_part(part)) - known
-        known |= cautions
         of_arm = "" if part.name is None else f"arm {part.name}: "
-        yield from (f"{of_arm}{caution}" for caution in _of_part(part) if caution in cautions)
+        new = [caution for caution in _of_part(part.spec) if caution not in known]
+        known.update(new)
+        yield from (f"{of_arm}{caution}" for caution in new)
 
 
-def _of_part(expansion: Expansion) -> Iterator[str]:
-    spec = expansion.spec
+def _of_part(spec: SweepSpec) -> Iterator[str]:
     if spec.search_row.is_box or any(spec.search_row.why_no_line(spec, name) for name in spec.grid):
         return
     for name, values in spec.grid.items():
@@ -147,27 +116,46 @@ UNMEASURED = "by a model of memory that was never measured on a GPU"
 SURE_EXCESS = 2.0  # the excess above which even an unmeasured model is believed
 
 
-def memory_cautions(plan: Plan, resources: ResourcesSpec) -> Iterator[str]:
-    """Yield what the user should know about memory before a run: per kind of caution, the shape that is worst off."""
-    if left := [row for row in plan.shapes if row.num_stacks and not row.shape.own]:
-        room = room_of(plan, resources)
-        refused = {row.shape for row in _refused(plan, room)}
-        if over := [row for row in _too_large(plan, room) if row.shape not in refused]:
-            worst = max(over, key=lambda row: row.stack_bytes)
-            more = f" and {len(over) - 1} other shapes" if len(over) > 1 else ""
-            yield f"{_need(plan, worst, room, more)}: expect it to fail; {_fix(plan)}"
-        if resources.stack_size is not None:
-            yield from _clamped(plan, left, room, resources.stack_size)
-
-
-def unfit(plan: Plan, resources: ResourcesSpec) -> tuple[str, ...]:
-    """Return one line for each shape of which not even a single trial fits into memory.
+def memory_lines(plan: Plan, resources: ResourcesSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what the user should know about memory before a run, and one line for each shape of which not even a
+    single trial fits.
 
     On a GPU the model of memory was never measured. So a shape that no stored trial has measured counts as too large
     from SURE_EXCESS times the memory on. Below that it is a caution, and so is any excess over a GPU of unknown size.
     """
-    room = room_of(plan, resources)
-    return tuple(f"{_need(plan, row, room)}; {_fix(plan)}" for row in _refused(plan, room))
+    device, left = plan.device, [row for row in plan.shapes if row.num_stacks]
+    if any(row.shape.own for row in plan.shapes):
+        return (), ()  # nothing is known of the memory of a user's own trainer
+    busy = max(1, min(plan.workers, sum(row.num_stacks for row in left)))
+    room = device.room(resources.gpu_share or 1.0) if device.cuda else device.most(busy * resources.ranks)
+
+    def need(row: ShapePlan, more: str = "") -> str:
+        where = f"each of {busy} workers" if busy > 1 else "a worker"
+        if device.cuda:
+            where = "a stack's share of the GPU" if row.gpu_share <= 1 else "each GPU"
+        model = "" if not device.cuda or row.is_measured else f", {UNMEASURED}"
+        needs = f"memory: one trial of {plan.label(row.shape)}{more} needs {spell_bytes(row.stack_bytes)}"
+        return f"{needs}, {where} has {spell_bytes(room)}{model}"
+
+    larger = "a larger GPU or share of it" if device.cuda else "fewer resources.workers"
+    fix = f"give {larger}, fewer batch_{plan.reads}, training.accumulation_tokens, or leave the shape out"
+    over = [row for row in left if row.stack_size == 1 and row.stack_bytes > room]
+    is_sure = {row.shape: row.is_measured or row.stack_bytes > SURE_EXCESS * room for row in over}
+    sure = [row for row in over if not device.cuda or (device.memory_bytes is not None and is_sure[row.shape])]
+    out = []
+    if unsure := [row for row in over if row not in sure]:
+        worst = max(unsure, key=lambda row: row.stack_bytes)
+        more = f" and {len(unsure) - 1} other shapes" if len(unsure) > 1 else ""
+        out.append(f"{need(worst, more)}: expect it to fail; {fix}")
+    if (asked := resources.stack_size) is not None:
+        # Fewer trials are stacked than asked for, unless a round of a search simply has no more.
+        cut = [row for row in left if asked * row.stack_bytes > room * row.stack_size]
+        cut = [row for row in cut if row.num_stacks > -(-row.num_stacks * row.stack_size // asked)]
+        if cut:
+            least = min(cut, key=lambda row: row.stack_size)
+            do_not_fit = f"{asked} trials of {plan.label(least.shape)} do not fit into memory"
+            out.append(f"resources.stack_size: {do_not_fit}, stacks of {least.stack_size} are made")
+    return tuple(out), tuple(f"{need(row)}; {fix}" for row in sure)
 
 
 def require_fit(plan: Plan) -> None:
@@ -175,66 +163,6 @@ def require_fit(plan: Plan) -> None:
     if plan.unfit:
         raise HpxferError(
             "\n".join([*plan.unfit, "one trial of each shape must fit; --no-strict-memory tries to train all the same"])
-        )
-
-
-def room_of(plan: Plan, resources: ResourcesSpec) -> float:
-    """Return the bytes that a stack may need, whatever size was asked for."""
-    device = plan.device
-    return device.room(resources.gpu_share or 1.0) if device.cuda else device.most(_at_once(plan) * resources.ranks)
-
-
-def _at_once(plan: Plan) -> int:
-    """Return how many stacks share the memory of the machine."""
-    return max(1, min(plan.workers, sum(row.num_stacks for row in plan.shapes)))
-
-
-def _too_large(plan: Plan, room: float, excess: float = 1.0) -> list[ShapePlan]:
-    """Return the shapes of which a single trial needs more than `excess` times the room."""
-    return [row for row in plan.shapes if row.num_stacks and row.stack_size == 1 and row.stack_bytes > excess * room]
-
-
-def _refused(plan: Plan, room: float) -> list[ShapePlan]:
-    device = plan.device
-    if any(row.shape.own for row in plan.shapes):
-        return []  # nothing is known of the memory of a user's own trainer
-    if not device.cuda:
-        return _too_large(plan, room)
-    if device.memory_bytes is None:
-        return []
-    sure = {row.shape for row in _too_large(plan, room, SURE_EXCESS)}
-    return [row for row in _too_large(plan, room) if row.is_measured or row.shape in sure]
-
-
-def _need(plan: Plan, row: ShapePlan, room: float, more: str = "") -> str:
-    """Return the rule that a shape breaks, and by how much."""
-    cuda, busy = plan.device.cuda, _at_once(plan)
-    where = f"each of {busy} workers" if busy > 1 else "a worker"
-    if cuda:
-        where = "a stack's share of the GPU" if row.gpu_share <= 1 else "each GPU"
-    model = "" if not cuda or row.is_measured else f", {UNMEASURED}"
-    return (
-        f"memory: one trial of {plan.label(row.shape)}{more} needs {spell_bytes(row.stack_bytes)}, {where} has "
-        f"{spell_bytes(room)}{model}"
-    )
-
-
-def _fix(plan: Plan) -> str:
-    larger = "a larger GPU or share of it" if plan.device.cuda else "fewer resources.workers"
-    return f"give {larger}, fewer batch_{plan.reads}, training.accumulation_tokens, or leave the shape out"
-
-
-def _clamped(plan: Plan, left: Sequence[ShapePlan], room: float, asked: int) -> Iterator[str]:
-    """Yield the shapes of which fewer trials are stacked than asked for, unless a round of a search simply has no
-    more.
-    """
-    over = [row for row in left if asked * row.stack_bytes > room * row.stack_size]
-    smaller = [row for row in over if row.num_stacks > -(-row.num_stacks * row.stack_size // asked)]
-    if smaller:
-        least = min(smaller, key=lambda row: row.stack_size)
-        yield (
-            f"resources.stack_size: {asked} trials of {plan.label(least.shape)} do not fit into memory, stacks of "
-            f"{least.stack_size} are made"
         )
 
 

@@ -131,7 +131,7 @@ def _records(path: Path, device: Kind) -> list[Record]:
             if data.pop("version", None) in (WHOLE_RECORD, RECORD_VERSION) and data["device"] == device:
                 found.append(Record(**{**data, "rows": tuple(Row(**row) for row in data["rows"])}))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise HpxferError(f"{path}:{number}: must be a benchmark record, got {error}; remove the line") from None
+            raise HpxferError(f"{path}:{number}: must be a benchmark record, got {error}") from None
     return found
 
 
@@ -224,29 +224,22 @@ def hardware_named(name: str) -> Hardware:
 
 
 def hardware_of(device: Device) -> Hardware:
-    """Return the hardware that a device is. A GPU is found by the name that CUDA gives it; an unknown one is
-    OTHER_GPU.
-    """
-    if not device.cuda:
-        return CPU_CORE
-    return _gpu_named(device.name or "") or OTHER_GPU
+    """Return the hardware that a device is: a GPU by the name that CUDA gives it, and an unknown one as OTHER_GPU."""
+    return CPU_CORE if not device.cuda else _gpu_named(device.name or "") or OTHER_GPU
 
 
 def _gpu_named(name: str) -> Hardware | None:
-    fits = [
-        hardware for hardware in HARDWARE if hardware.cuda and re.search(rf"\b{re.escape(hardware.marker)}\b", name)
-    ]
-    return max(fits, key=lambda hardware: len(hardware.marker), default=None)
+    gpus = [row for row in HARDWARE if row.cuda and re.search(rf"\b{re.escape(row.marker)}\b", name)]
+    return max(gpus, key=lambda row: len(row.marker), default=None)
 
 
 def device_of(hardware: Hardware, device: Device) -> Device:
     """Return the device to plan for if the user names hardware: as many devices as the user's own machine has."""
     if not hardware.cuda:
         return device if not device.cuda else Device(num_cpus=device.num_cpus, host_bytes=device.host_bytes)
-    number = device.num_gpus if device.cuda else None
-    memory = hardware.memory_bytes
-    named = hardware.title
-    return filled(Device(cuda=True, memory_bytes=memory, num_gpus=number or 1, num_cpus=device.num_cpus, name=named))
+    number = (device.num_gpus if device.cuda else None) or 1
+    named, memory = hardware.title, hardware.memory_bytes
+    return filled(Device(cuda=True, memory_bytes=memory, num_gpus=number, num_cpus=device.num_cpus, name=named))
 
 
 def filled(device: Device) -> Device:

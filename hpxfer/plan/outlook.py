@@ -8,7 +8,7 @@ many seeds real noise asks for is what the verdict would ask for at that noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,12 +72,11 @@ class Outlook:
 
 def outlook(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> Outlook | None:
     """Return the outlook of a sweep, given the outcomes of the trials that are stored. None if it judges no HP."""
-    spec = expansion.spec
-    hp, kind, rules = spec.judged_hp, kind_of(spec), rules_of(spec)
+    spec, rules = expansion.spec, rules_of(expansion.spec)
+    hp, num_seeds = spec.judged_hp, len(spec.seeds)
     if hp not in spec.grid:
         return None
-    num_seeds = len(spec.seeds)
-    if (why := kind.why_no_line(spec, hp)) is not None:
+    if (why := kind_of(spec).why_no_line(spec, hp)) is not None:
         return Outlook(num_seeds=num_seeds, why_not=why)
     planted = find([_planted(spec, axis, num_seeds) for axis in expansion.axes], rules)
     lacking = {finding.axis: finding for finding in planted if finding.verdict == "undecided"}
@@ -87,27 +86,25 @@ def outlook(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> Outlook | 
     noise, noise_from = _noise(expansion, outcomes)
     several = planted if num_seeds > 1 else find([_planted(spec, axis, 2) for axis in expansion.axes], rules)
     needed = max((seeds_at_noise(finding) / (finding.noise_nats or 1.0) ** 2 for finding in several), default=0.0)
-    known = noise is not None and rules.loss is not None and needed > 0
-    seeds = tuple(max(math.ceil(needed * share**2), 2) for share in noise or ()) if known else ()
+    if noise is None or rules.loss is None or needed <= 0:
+        noise, noise_from = None, ""
+    seeds = [max(math.ceil(needed * share**2), 2) for share in noise or ()]
     asked = (one for finding in lacking.values() for one in finding.to_add if not asks_nothing(one))
-    adds_seeds = bool(seeds)  # the number that noise asks for is said, and no other
+    at_best = None
+    if not any(is_control(label, rules.control) for label in expansion.arms):
+        at_best = f"no arm is the control {rules.control}, so it can at best be `transfers, no control`"
+        if rules.control is None:
+            at_best = "no arm is named as the control, so it can at best say that the optimum did not move"
     return Outlook(
         num_seeds=num_seeds,
         why_not=why_not,
-        to_add=tuple(dict.fromkeys(one.text for one in asked if not (one.seeds and adds_seeds))),
-        at_best=_at_best(expansion, rules.control),
-        noise=noise if known else None,
-        noise_from=noise_from if known else "",
+        # The number of seeds that noise asks for is said, and no other.
+        to_add=tuple(dict.fromkeys(one.text for one in asked if not (one.seeds and seeds))),
+        at_best=at_best,
+        noise=noise,
+        noise_from=noise_from,
         seeds_needed=(seeds[0], seeds[-1]) if seeds else None,
     )
-
-
-def _at_best(expansion: Expansion, control: str | None) -> str | None:
-    if any(is_control(label, control) for label in expansion.arms):
-        return None
-    if control is None:
-        return "no arm is named as the control, so it can at best say that the optimum did not move"
-    return f"no arm is the control {control}, so it can at best be `transfers, no control`"
 
 
 def _planted(spec: SweepSpec, axis: Axis, num_seeds: int) -> LossGrid:
@@ -146,42 +143,41 @@ def _cell(exponent: float, best: float, num_seeds: int, rng: np.random.Generator
 
 def _noise(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> tuple[tuple[float, float] | None, str]:
     """Return the noise of one seed as a share of the loss: of the stored trials, else of the published sweeps."""
-    spec, judged = expansion.spec, judged_by(expansion.spec)
-    if outcomes and (share := _stored_noise(expansion, outcomes)) is not None:
+    judged = judged_by(expansion.spec)
+    if (share := _stored_noise(expansion, outcomes)) is not None:
         return (share, share), "that of the stored trials"
-    if spec.model.family != "gpt" or judged.unit != NATS.unit:
+    if expansion.spec.model.family != "gpt" or judged.unit != NATS.unit:
         return None, ""
     return PUBLISHED_NOISE, "as half of the published sweeps have"
 
 
 def _stored_noise(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> float | None:
-    rows = list(_stored_line(expansion, outcomes))
+    """Return that of the stored trials of the line of the judged HP, as the verdict reads them."""
+    rows, hp = [], expansion.spec.judged_hp
+    for cell in expansion.cells() if outcomes else ():
+        found = outcomes.get(cell.trial.id) if cell.line == hp else None
+        if found is not None and found.status in ("finished", "diverged"):
+            rows.append(
+                {
+                    "axis": cell.axis,
+                    "scale_name": cell.scale_name,
+                    "scale": cell.scale,
+                    "shape": cell.shape,
+                    "is_base": cell.trial.shape == cell.trial.base,
+                    "parameterization": cell.parameterization,
+                    "value": cell.trial.hps.get(hp),
+                    "seed": cell.trial.seed,
+                    "loss": found.loss,
+                    "status": found.status,
+                }
+            )
     if not rows:
         return None
     import pandas as pd
 
     grids = loss_grids(pd.DataFrame(rows).drop_duplicates(["axis", "parameterization", "shape", "value", "seed"]))
-    found = estimate_all(grids)
-    best = [loss for each in found for i in range(len(each.grid.rows)) for loss in each.measured(i).mean_K if loss > 0]
-    noise = found[0].noise
+    estimates = estimate_all(grids)
+    means = (each.measured(i).mean_K for each in estimates for i in range(len(each.grid.rows)))
+    best = [loss for of_shape in means for loss in of_shape if loss > 0]
+    noise = estimates[0].noise
     return None if noise is None or not best else noise.sd / min(best)
-
-
-def _stored_line(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> Iterator[dict[str, object]]:
-    """Yield the stored trials of the line of the judged HP, as the verdict reads them."""
-    hp = expansion.spec.judged_hp
-    for cell in expansion.cells():
-        found = outcomes.get(cell.trial.id) if cell.line == hp else None
-        if found is not None and found.status in ("finished", "diverged"):
-            yield {
-                "axis": cell.axis,
-                "scale_name": cell.scale_name,
-                "scale": cell.scale,
-                "shape": cell.shape,
-                "is_base": cell.trial.shape == cell.trial.base,
-                "parameterization": cell.parameterization,
-                "value": cell.trial.hps.get(hp),
-                "seed": cell.trial.seed,
-                "loss": found.loss,
-                "status": found.status,
-            }

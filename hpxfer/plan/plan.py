@@ -172,6 +172,18 @@ class Plan:
         return self.num_trials - self.num_done
 
     @property
+    def num_stacks(self) -> int:
+        return sum(row.num_stacks for row in self.shapes)
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.tokens for row in self.shapes)
+
+    @property
+    def flops(self) -> float:
+        return sum(row.flops for row in self.shapes)
+
+    @property
     def wall_s(self) -> float:
         """Seconds until the last trial ends. Workers share the stacks, but no stack is split."""
         if math.isnan(self.worker_hours):
@@ -212,46 +224,26 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-ready data. Units end the names. What is not known is None."""
-        out: dict[str, Any] = json_ready(self._to_dict())
-        return out
-
-    def _to_dict(self) -> dict[str, Any]:
-        return {
-            "sweep": self.sweep,
-            "search": self.search,
-            "budget": self.budget,
-            "at_most": self.at_most,
-            "num_trials": self.num_trials,
-            "num_done": self.num_done,
-            "num_left": self.num_left,
-            "num_stacks": sum(row.num_stacks for row in self.shapes),
-            "tokens": sum(row.tokens for row in self.shapes),
-            "flops": sum(row.flops for row in self.shapes),
-            "stack_bytes": self.stack_bytes,
-            "kept_bytes": self.kept_bytes,
-            "wall_s": self.wall_s,
-            "workers": self.workers,
-            "worker_hours": self.worker_hours,
-            "gpu_hours": self.gpu_hours,
-            "price_per_hour": self.price_per_hour,
-            "price": self.price,
-            "hardware": self.hardware,
+        others = {
             "device": asdict(self.device),
-            "precision": self.precision,
             "precision_from": None if self.chosen is None else asdict(self.chosen),
-            "rate_from": self.rate_from,
             "measured_over_rate": self.ratio,
-            "recipe": list(self.recipe),
-            "preset": list(self.preset),
-            "balance": list(self.balance),
-            "active": list(self.active),
-            "schedules": list(self.schedules),
-            "data": list(self.data),
             "outlook": None if self.outlook is None else {**asdict(self.outlook), "text": self.outlook.line()},
-            "cautions": list(self.cautions),
-            "unfit": list(self.unfit),
             "shapes": [{**asdict(row), "worker_s": row.worker_s, "shape": row.shape.dims()} for row in self.shapes],
         }
+        out: dict[str, Any] = json_ready(
+            {name: others[name] if name in others else getattr(self, name) for name in _KEYS}
+        )
+        return out
+
+
+# The keys of the plan as data, in order.
+_KEYS = (
+    *("sweep", "search", "budget", "at_most", "num_trials", "num_done", "num_left", "num_stacks", "tokens", "flops"),
+    *("stack_bytes", "kept_bytes", "wall_s", "workers", "worker_hours", "gpu_hours", "price_per_hour", "price"),
+    *("hardware", "device", "precision", "precision_from", "rate_from", "measured_over_rate", "recipe", "preset"),
+    *("balance", "active", "schedules", "data", "outlook", "cautions", "unfit", "shapes"),
+)
 
 
 def data_lines(spec: SweepSpec) -> tuple[str, ...]:

@@ -18,11 +18,11 @@ _COUNTS, _SIZES = ("shape", "trials", "done", "stacks", "params", "active"), ("F
 
 def plan_text(plan: Plan) -> str:
     """Return the plan as an aligned table, then lines of totals, time, memory and price."""
-    head = (*_COUNTS, plan.reads, *_SIZES) if _knows_models(plan) else (*_COUNTS[:3], plan.reads, _SIZES[-1])
-    rows = aligned([head, *(_cells(plan, row) for row in plan.shapes)], right_from=1)
-    schedules = [f"schedule of {line}" for line in plan.schedules]
-    data = [f"data of {line}" for line in plan.data]
-    said = (*plan.recipe, *plan.preset, *plan.balance, *schedules, *data)
+    knows = _knows_models(plan)
+    head = (*_COUNTS, plan.reads, *_SIZES) if knows else (*_COUNTS[:3], plan.reads, _SIZES[-1])
+    rows = aligned([head, *(_cells(plan, row, knows) for row in plan.shapes)], right_from=1)
+    said = [*plan.recipe, *plan.preset, *plan.balance]
+    said += [*(f"schedule of {line}" for line in plan.schedules), *(f"data of {line}" for line in plan.data)]
     verdict = [] if plan.outlook is None else [plan.outlook.line()]
     return "\n".join([f"sweep {plan.sweep}", *said, *rows, *plan.active, *_totals(plan), *verdict])
 
@@ -32,22 +32,13 @@ def _knows_models(plan: Plan) -> bool:
     return not any(row.shape.own for row in plan.shapes)
 
 
-def _cells(plan: Plan, row: ShapePlan) -> tuple[str, ...]:
-    if not _knows_models(plan):
-        counts = (plan.label(row.shape), str(row.num_trials), str(row.num_done))
+def _cells(plan: Plan, row: ShapePlan, knows: bool) -> tuple[str, ...]:
+    counts = (plan.label(row.shape), str(row.num_trials), str(row.num_done))
+    if not knows:
         return (*counts, _big(row.tokens), spell_time(row.worker_s))
-    return (
-        plan.label(row.shape),
-        str(row.num_trials),
-        str(row.num_done),
-        str(row.num_stacks),
-        _big(row.params_total),
-        _big(row.params_active),
-        _big(row.tokens),
-        f"{row.flops:.2g}",
-        f"{row.stack_size} in {spell_bytes(row.stack_bytes)}" if row.num_stacks else "",
-        spell_time(row.worker_s),
-    )
+    stack = f"{row.stack_size} in {spell_bytes(row.stack_bytes)}" if row.num_stacks else ""
+    sizes = (_big(row.params_total), _big(row.params_active), _big(row.tokens), f"{row.flops:.2g}")
+    return (*counts, str(row.num_stacks), *sizes, stack, spell_time(row.worker_s))
 
 
 def _totals(plan: Plan) -> Iterator[str]:
@@ -56,27 +47,29 @@ def _totals(plan: Plan) -> Iterator[str]:
     if not plan.num_left:
         yield f"{plan.num_trials} trials, all done"
         return
-    tokens = _big(sum(row.tokens for row in plan.shapes))
-    flops = sum(row.flops for row in plan.shapes)
-    stacks = sum(row.num_stacks for row in plan.shapes)
-    kind = SEARCHES.get(plan.search)
-    at_most = f"search {plan.search}, it may end earlier: at most " if plan.at_most and not kind.fixed_size else ""
+    kind, known = SEARCHES.get(plan.search), _knows_models(plan)
+    is_bound = plan.at_most and not kind.fixed_size
+    at_most = f"search {plan.search}, it may end earlier: at most " if is_bound else ""
     if not kind.lists_trials:
         yield plan.budget
-    known = _knows_models(plan)
     yield (
         f"{at_most}{plan.num_trials} trials, {plan.num_done} done, {plan.num_left} to run"
-        f"{f' in {stacks} stacks' if known else ''}{' counted round by round' if at_most else ''}: "
-        f"{tokens} {plan.reads}{f', {flops:.2g} FLOPs' if known else ''}"
+        f"{f' in {plan.num_stacks} stacks' if known else ''}{' counted round by round' if at_most else ''}: "
+        f"{_big(plan.tokens)} {plan.reads}{f', {plan.flops:.2g} FLOPs' if known else ''}"
     )
     if not known:
         yield from _own_totals(plan)
         return
+    if_full = ", if its rounds keep the workers busy" if is_bound else ""  # which wait for each other
     yield (
         f"about {spell_time(plan.wall_s)} of training on {plan.workers} {'GPU' if plan.fills_gpus else 'worker'}"
-        f"{'s' if plan.workers > 1 else ''} ({_device(plan)}), {_hours(plan)}{_if_full(plan)}; {plan.rate_from}"
+        f"{'s' if plan.workers > 1 else ''} ({_device(plan)}), {_hours(plan)}{if_full}; {plan.rate_from}"
     )
-    yield from _batches(plan)
+    batches: dict[str, list[str]] = {}  # how stacks compute their batches, where that is out of the ordinary
+    for row in plan.shapes:
+        if row.num_stacks and (line := row.batch.line()):
+            batches.setdefault(line, []).append(plan.label(row.shape))
+    yield from (f"batch of {', '.join(labels)}: {line}" for line, labels in batches.items())
     yield _memory(plan)
     if plan.kept_bytes:
         yield f"weights: the results folder grows by {'up to ' if plan.at_most else ''}{spell_bytes(plan.kept_bytes)}"
@@ -93,16 +86,6 @@ def _own_totals(plan: Plan) -> Iterator[str]:
         yield f"about {spell_time(plan.wall_s)} with {where}, {_hours(plan)}; {plan.rate_from}"
 
 
-def _batches(plan: Plan) -> Iterator[str]:
-    """Yield how the stacks compute their batches, where that is out of the ordinary: once for all such shapes."""
-    lines: dict[str, list[str]] = {}
-    for row in plan.shapes:
-        if row.num_stacks and (line := row.batch.line()):
-            lines.setdefault(line, []).append(plan.label(row.shape))
-    for line, labels in lines.items():
-        yield f"batch of {', '.join(labels)}: {line}"
-
-
 def _device(plan: Plan) -> str:
     if not plan.device.cuda:
         return f"{plan.hardware}, one core each" if plan.hardware == "cpu" else plan.hardware
@@ -114,11 +97,6 @@ def _device(plan: Plan) -> str:
     tokens = plan.device.step_tokens
     assumed = ", assumed" if tokens == GPU_STEP_TOKENS else ""
     return f"{plan.hardware}, stacks of {each}; {tokens:,} {plan.reads} a step fill one{assumed}"
-
-
-def _if_full(plan: Plan) -> str:
-    """Return the condition of a search's time estimate: its rounds wait for each other."""
-    return ", if its rounds keep the workers busy" if plan.at_most and not SEARCHES.get(plan.search).fixed_size else ""
 
 
 def _hours(plan: Plan) -> str:
@@ -138,7 +116,7 @@ def _memory(plan: Plan) -> str:
         of = plan.device.memory_bytes
         has = "the memory of the GPU is unknown" if of is None else f"{spell_bytes(of)} of a GPU"
         return f"{text}, {UNMEASURED}; {has}"
-    workers = min(plan.workers, sum(row.num_stacks for row in plan.shapes))
+    workers = min(plan.workers, plan.num_stacks)
     text += f" by a model of it, {workers} at once"
     if plan.device.host_bytes is not None:
         text += f", of {spell_bytes(plan.device.host_bytes)}"

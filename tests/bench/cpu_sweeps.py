@@ -24,7 +24,10 @@ from hpxfer.executors.executor import More, OnEvent, Train, once
 from hpxfer.executors.local import LocalExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.plan.hardware import Row
-from hpxfer.plan.packing import Device, pack
+from hpxfer.plan.packing import (
+    Device,
+    Packer,
+)
 from hpxfer.trial import Expansion
 from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.result import TrialResult
@@ -62,7 +65,10 @@ def start_rows(case: Case = CASE, rounds: int = 3) -> list[Row]:
     """
     with TemporaryDirectory() as folder:
         members = trials(case, TRIALS, Path(folder))
-        runs = {"stacked": [list(pack(members, Device()))], "cold": [[Stack(trials=(trial,))] for trial in members]}
+        runs = {
+            "stacked": [list(Packer(device=Device()).pack(members))],
+            "cold": [[Stack(trials=(trial,))] for trial in members],
+        }
         ways = {name: [spent(stacks) for _ in range(rounds)] for name, stacks in runs.items()}
     starts = {
         f"{name}_start_s": statistics.median((wall - trained) / len(runs[name]) for wall, trained in found)

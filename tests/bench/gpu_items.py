@@ -268,13 +268,16 @@ def speed(name: str, case: Case, num_trials: int = 1, determinism: str | None = 
 
 def planned_stacks() -> None:
     """Print the speed of the stacks that the planner picks for the small trial, and of one trial alone at 2k tokens."""
-    from hpxfer.plan.packing import Device, stack_size
+    from hpxfer.plan.packing import (
+        Device,
+        Packer,
+    )
 
     device = Device(cuda=True, memory_bytes=torch.cuda.get_device_properties(0).total_memory)
     for tokens in (8192, 2048):
         with tempfile.TemporaryDirectory() as folder:
             (member,) = trials(replace(small_case(tokens), steps=1), 1, Path(folder))
-        size = stack_size(member.shape, member.setting, device)
+        size = Packer(device=device).size(member.shape, member.setting)
         speed(f"r-stack-planned-{tokens // 1024}k", small_case(tokens, size), size)
     speed("r-alone-2k", small_case(2048))
 

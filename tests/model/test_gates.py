@@ -16,7 +16,9 @@ from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError
 from hpxfer.model.gates import GATES, Gate
 from hpxfer.model.gates.probe import require_sound
-from hpxfer.plan.packing import pack
+from hpxfer.plan.packing import (
+    Packer,
+)
 from hpxfer.registry import Registry, load_plugin, read_plugin, registry
 from hpxfer.spec import parse_sweep
 from hpxfer.testing.data_sources import DataSourceSuite
@@ -171,7 +173,7 @@ class TestTheDataSource(DataSourceSuite):
 
 def trained(source: str, gate: str) -> tuple[TrialResult, ...]:
     spec = parse_sweep(SWEEP.format(source=source, gate=gate))
-    (stack,) = pack(Expansion(spec, data_ref(spec.data)).trials())
+    (stack,) = Packer().pack(Expansion(spec, data_ref(spec.data)).trials())
     *_, end = train(stack, "cpu")
     assert isinstance(end, Ended)
     return end.results

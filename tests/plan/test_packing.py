@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from hpxfer.driver.prepared import prepare
 from hpxfer.model.cost import train_flops
 from hpxfer.plan.footprint import ONE, Way, stack_bytes
 from hpxfer.plan.hardware import hardware_named
-from hpxfer.plan.make import LONGER, make_plan, nearest_first
+from hpxfer.plan.make import make_plan
 from hpxfer.plan.packing import (
     CPU,
     CPU_STEP_TOKENS,
@@ -27,19 +28,16 @@ from hpxfer.plan.packing import (
     GPU_SHARE,
     GPU_STACK_BYTES,
     GPU_STEP_TOKENS,
+    LONGER,
     MIN_CUT,
     SHARES,
     Device,
-    How,
     Measured,
+    Packer,
     gpu_share,
     memory_fraction,
-    pack,
+    nearest_first,
     stack_flops,
-    stack_size,
-    stack_sizes,
-    way_on,
-    ways,
 )
 from hpxfer.plan.text import plan_text
 from hpxfer.scaling.shape import Shape
@@ -58,17 +56,17 @@ TRIALS = st.lists(
 @given(TRIALS, st.booleans(), st.none() | st.integers(1, 9), st.integers(1, 5))
 def test_packing_makes_even_stacks(trials: list[Trial], cuda: bool, asked: int | None, workers: int) -> None:
     device = Device(cuda=cuda)
-    stacks = list(pack(trials, device, asked=asked, workers=workers))
+    stacks = list(Packer(device=device, asked=asked, workers=workers).pack(trials))
     assert Counter(trial for stack in stacks for trial in stack.trials) == Counter(trials)
     groups: dict[object, list[int]] = {}
     for stack in stacks:
         assert {(trial.shape, trial.setting) for trial in stack.trials} == {(stack.shape, stack.setting)}
         groups.setdefault((stack.shape, stack.setting), []).append(len(stack.trials))
     counts = {group: sum(sizes) for group, sizes in groups.items()}
-    mosts = stack_sizes(counts, device, asked=asked, workers=workers)  # type: ignore[arg-type]
+    mosts = Packer(device=device, asked=asked, workers=workers).sizes(counts)  # type: ignore[arg-type]
     for group, sizes in groups.items():
         most = mosts[group]  # type: ignore[index]
-        assert most <= stack_size(*group, device, asked=asked)  # type: ignore[misc]
+        assert most <= Packer(device=device, asked=asked).size(*group)  # type: ignore[misc]
         assert max(sizes) <= most
         assert max(sizes) - min(sizes) <= 1
         assert len(sizes) == -(-sum(sizes) // most)
@@ -78,8 +76,8 @@ def test_packing_makes_even_stacks(trials: list[Trial], cuda: bool, asked: int |
 def test_size_fills_a_step_and_never_less_than_one_trial(batch_tokens: int) -> None:
     setting = replace(SETTING, batch_tokens=batch_tokens)
     for device, tokens in ((CPU, CPU_STEP_TOKENS), (Device(cuda=True), GPU_STEP_TOKENS)):
-        assert stack_size(BASE, setting, device) == max(1, tokens // batch_tokens)
-        assert stack_size(BASE, setting, device, asked=3) == 3
+        assert Packer(device=device).size(BASE, setting) == max(1, tokens // batch_tokens)
+        assert Packer(device=device, asked=3).size(BASE, setting) == 3
     assert stack_flops(Stack(trials=(trial(SETTING), trial(SETTING, seed=1)))) == 2 * train_flops(BASE, SETTING)
 
 
@@ -88,7 +86,7 @@ def test_size_is_bounded_by_memory() -> None:
     setting = replace(SETTING, batch_tokens=32)
     for device in (Device(cuda=True), Device(cuda=True, memory_bytes=2**34)):
         room = GPU_SHARE * 2**34 if device.memory_bytes else GPU_STACK_BYTES
-        size = stack_size(large, setting, device)
+        size = Packer(device=device).size(large, setting)
         fits, over = (stack_bytes(large, setting, number, cuda=True) for number in (size, size + 1))
         assert fits <= room < over
         assert 1 < size < GPU_STEP_TOKENS // 32
@@ -96,29 +94,32 @@ def test_size_is_bounded_by_memory() -> None:
 
 def test_what_was_measured_counts() -> None:
     device, few = Device(cuda=True), replace(SETTING, batch_tokens=64)
-    assert stack_size(BASE, few, device) == GPU_STEP_TOKENS // 64
-    assert stack_size(BASE, few, device, measured=Measured(trial_s=1.0)) == GPU_STEP_TOKENS // 64
+    assert Packer(device=device).size(BASE, few) == GPU_STEP_TOKENS // 64
+    assert Packer(device=device, measured={BASE: Measured(trial_s=1.0)}).size(BASE, few) == GPU_STEP_TOKENS // 64
     large = Measured(trial_bytes=GPU_STACK_BYTES / 5)
-    assert stack_size(BASE, few, device, measured=large, how=How(recompute="none")) == 5
+    assert Packer(device=device, measured={BASE: large}, recompute="none").size(BASE, few) == 5
     deep, many = replace(BASE, depth=16), replace(few, batch_tokens=4096)
-    assert 5 < stack_size(deep, many, device, measured=large) <= 16  # of blocks that are computed again
+    assert 5 < Packer(device=device, measured={deep: large}).size(deep, many) <= 16  # of blocks that are computed again
     # A stack that had to be halved is not tried again.
-    assert stack_size(BASE, few, device, measured=Measured(trial_bytes=1.0, most=3)) == 3
-    assert stack_size(BASE, few, device, asked=9, measured=Measured(most=3)) == 9
+    assert Packer(device=device, measured={BASE: Measured(trial_bytes=1.0, most=3)}).size(BASE, few) == 3
+    assert Packer(device=device, asked=9, measured={BASE: Measured(most=3)}).size(BASE, few) == 9
     trials = [trial(few, seed=seed) for seed in range(7)]
-    assert [len(stack.trials) for stack in pack(trials, device, measured={BASE: Measured(most=4)})] == [3, 4]
+    assert [len(stack.trials) for stack in Packer(device=device, measured={BASE: Measured(most=4)}).pack(trials)] == [
+        3,
+        4,
+    ]
 
 
 def test_workers_share_what_there_is() -> None:
     """One stack of all would leave a worker idle; the longest is half of a worker's share, but no stack is tiny."""
     few = replace(SETTING, batch_tokens=32)
     group = (BASE, few)
-    assert stack_sizes({group: 40}) == {group: CPU_STEP_TOKENS // 32}
-    assert stack_sizes({group: 40}, workers=2) == {group: 10}
-    assert stack_sizes({group: 40}, workers=2, asked=33) == {group: 33}
-    assert stack_sizes({group: 40}, workers=64) == {group: MIN_CUT}
+    assert Packer().sizes({group: 40}) == {group: CPU_STEP_TOKENS // 32}
+    assert Packer(workers=2).sizes({group: 40}) == {group: 10}
+    assert Packer(workers=2, asked=33).sizes({group: 40}) == {group: 33}
+    assert Packer(workers=64).sizes({group: 40}) == {group: MIN_CUT}
     wide = (JOINT, few)
-    sizes = stack_sizes({group: 40, wide: 40}, workers=2)
+    sizes = Packer(workers=2).sizes({group: 40, wide: 40})
     assert sizes[wide] < sizes[group]
     assert train_flops(*group) * sizes[group] == pytest.approx(train_flops(*wide) * sizes[wide], rel=0.2)
 
@@ -141,7 +142,7 @@ def test_stacks_whose_shares_make_a_gpu_fit_on_it(stacks: list[Stack], device: D
     """Whatever the planner makes of trials: on a GPU together, none finds less memory than the model says it needs."""
     assert device.memory_bytes is not None
     free, need, tokens, number = 1.0, 0.0, 0, 0
-    for stack in [stack for whole in stacks for stack in pack(whole.trials, device)] * len(SHARES) * 2:
+    for stack in [stack for whole in stacks for stack in Packer(device=device).pack(whole.trials)] * len(SHARES) * 2:
         share, size = gpu_share(stack, device), len(stack.trials)
         assert share in SHARES
         mine = stack_bytes(stack.shape, stack.setting, size, cuda=True)
@@ -173,7 +174,7 @@ def test_a_share_covers_what_was_measured_of_memory_and_cuda_itself() -> None:
 
 @given(STACKS, st.integers(1, 200), GPUS, st.sampled_from(SHARES))
 def test_a_stack_that_was_asked_for_is_cut_to_what_fits(stack: Stack, asked: int, device: Device, share: float) -> None:
-    size = stack_size(stack.shape, stack.setting, device, asked=asked, share=share, how=How(recompute="none"))
+    size = Packer(device=device, asked=asked, share=share, recompute="none").size(stack.shape, stack.setting)
     fits, over = (stack_bytes(stack.shape, stack.setting, number, cuda=True) for number in (size, size + 1))
     assert 1 <= size <= asked
     assert size == 1 or fits <= device.room(share)
@@ -184,7 +185,7 @@ def test_the_planner_fills_the_share_that_was_asked_for() -> None:
     few = replace(SETTING, batch_tokens=64)
     device = Device(cuda=True, memory_bytes=2**37)
     for share in SHARES:
-        assert stack_size(BASE, few, device, share=share) == share * GPU_STEP_TOKENS // 64
+        assert Packer(device=device, share=share).size(BASE, few) == share * GPU_STEP_TOKENS // 64
 
 
 # Distances from the base; a farther shape is deeper, and so costs more.
@@ -244,12 +245,16 @@ def need(way: Way, setting: Setting = PAPER, trials: int = 1) -> int:
     return stack_bytes(PAPER_BASE, setting, trials, cuda=True, way=way)
 
 
+def paper_way(device: Device, setting: Setting = PAPER, trials: int = 1, **asked: Any) -> Way:
+    return Packer(device=device, **asked).way(PAPER_BASE, setting, trials)
+
+
 def test_as_many_pieces_as_fill_the_device_where_they_fit() -> None:
-    assert way_on(PAPER_BASE, PAPER, 1, GPU_80) == Way(pieces=4)  # 65,536 tokens fill a GPU_80
-    assert way_on(PAPER_BASE, PAPER, 1, replace(GPU_80, step_tokens=2**18)) == Way(pieces=16)
-    assert way_on(PAPER_BASE, replace(PAPER, accumulation_lanes=16), 1, GPU_80) == Way(pieces=2)  # a lane has no more
-    assert way_on(PAPER_BASE, PAPER, 4, GPU_80) == ONE
-    assert way_on(PAPER_BASE, replace(PAPER, accumulation_tokens=None), 1, replace(GPU_80, memory_bytes=2**40)) == ONE
+    assert paper_way(GPU_80, PAPER) == Way(pieces=4)  # 65,536 tokens fill a GPU_80
+    assert paper_way(replace(GPU_80, step_tokens=2**18), PAPER) == Way(pieces=16)
+    assert paper_way(GPU_80, replace(PAPER, accumulation_lanes=16), 1) == Way(pieces=2)  # a lane has no more
+    assert paper_way(GPU_80, PAPER, 4) == ONE
+    assert paper_way(replace(GPU_80, memory_bytes=2**40), replace(PAPER, accumulation_tokens=None), 1) == ONE
 
 
 def test_fewer_pieces_before_blocks_are_computed_again() -> None:
@@ -257,21 +262,21 @@ def test_fewer_pieces_before_blocks_are_computed_again() -> None:
     again, one_again = need(Way(pieces=4, recompute=True)), need(Way(recompute=True))
     assert one_again < one < four
     assert again < four
-    assert way_on(PAPER_BASE, PAPER, 1, with_memory(four)) == Way(pieces=4)
-    assert way_on(PAPER_BASE, PAPER, 1, with_memory(one)) == ONE
-    assert way_on(PAPER_BASE, PAPER, 1, with_memory(one_again)) == Way(recompute=True)
-    assert way_on(PAPER_BASE, PAPER, 1, with_memory(one_again // 2)) == Way(recompute=True)  # the least that there is
+    assert paper_way(with_memory(four), PAPER) == Way(pieces=4)
+    assert paper_way(with_memory(one), PAPER) == ONE
+    assert paper_way(with_memory(one_again), PAPER) == Way(recompute=True)
+    assert paper_way(with_memory(one_again // 2), PAPER) == Way(recompute=True)  # the least that there is
 
 
 def test_what_the_sweep_asks_for_is_done() -> None:
-    assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(micro_batch_tokens=2**15)) == Way(pieces=2)
-    assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(micro_batch_tokens=2**14)) == ONE
+    assert paper_way(GPU_80, PAPER, 1, micro_batch_tokens=2**15) == Way(pieces=2)
+    assert paper_way(GPU_80, PAPER, 1, micro_batch_tokens=2**14) == ONE
     # At most so many tokens: a lane of 4 pieces is never cut into 3 and 1.
     lanes = replace(PAPER, accumulation_lanes=8)
-    assert way_on(PAPER_BASE, lanes, 1, GPU_80, How(micro_batch_tokens=3 * 2**14)).pieces == 2
-    assert way_on(PAPER_BASE, PAPER, 1, GPU_80, How(recompute="blocks")) == Way(pieces=4, recompute=True)
+    assert paper_way(GPU_80, lanes, 1, micro_batch_tokens=3 * 2**14).pieces == 2
+    assert paper_way(GPU_80, PAPER, 1, recompute="blocks") == Way(pieces=4, recompute=True)
     small = with_memory(need(Way(recompute=True)))
-    assert not way_on(PAPER_BASE, PAPER, 1, small, How(recompute="none")).recompute
+    assert not paper_way(small, PAPER, 1, recompute="none").recompute
 
 
 def test_blocks_are_computed_again_where_a_larger_stack_then_fits() -> None:
@@ -279,11 +284,11 @@ def test_blocks_are_computed_again_where_a_larger_stack_then_fits() -> None:
     deep = replace(PAPER_BASE, depth=32)
     fits = stack_bytes(deep, whole, 4, cuda=True, way=Way(recompute=True))
     device = with_memory(fits)
-    assert stack_size(deep, whole, device, how=How(recompute="none")) < 4
-    assert stack_size(deep, whole, device) == 4
-    assert way_on(deep, whole, 4, device).recompute
-    assert not way_on(deep, whole, 1, device).recompute
-    (stack,) = pack([trial(whole, deep, seed=k) for k in range(4)], device)
+    assert Packer(device=device, recompute="none").size(deep, whole) < 4
+    assert Packer(device=device).size(deep, whole) == 4
+    assert Packer(device=device).way(deep, whole, 4).recompute
+    assert not Packer(device=device).way(deep, whole, 1).recompute
+    (stack,) = Packer(device=device).pack([trial(whole, deep, seed=k) for k in range(4)])
     assert (len(stack.trials), stack.recompute) == (4, True)
 
 
@@ -298,7 +303,7 @@ def test_ways_are_legal_and_stand_once(pieces: int, lanes: int, fill: float, rec
     setting = replace(
         SETTING, batch_tokens=32 * 2**pieces, accumulation_tokens=32, accumulation_lanes=2 ** min(lanes, pieces)
     )
-    found = ways(BASE, setting, fill, How(recompute=recompute), cuda=cuda)  # type: ignore[arg-type]
+    found = Packer(recompute=recompute, device=Device(cuda=cuda)).ways(BASE, setting, fill)  # type: ignore[arg-type]
     assert len(set(found)) == len(found) > 0
     for way in found:
         assert setting.pieces_per_lane % way.pieces == 0

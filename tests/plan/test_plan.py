@@ -16,7 +16,15 @@ from hpxfer.plan.cautions import require_fit, spell_bytes
 from hpxfer.plan.footprint import stack_bytes
 from hpxfer.plan.hardware import CPU_CORE, hardware_named, rate_of
 from hpxfer.plan.make import make_plan, search_counts, workers_of
-from hpxfer.plan.packing import CPU, CPU_STACK_BYTES, GPU_SHARE, WORKER_BYTES, Device, Measured, pack
+from hpxfer.plan.packing import (
+    CPU,
+    CPU_STACK_BYTES,
+    GPU_SHARE,
+    WORKER_BYTES,
+    Device,
+    Measured,
+    Packer,
+)
 from hpxfer.plan.plan import Plan
 from hpxfer.plan.text import plan_text
 from hpxfer.search import Progress
@@ -196,10 +204,10 @@ def test_a_trial_that_does_not_fit_is_said_before_it_runs(tmp_path: Path) -> Non
         (2**40, 0, [], 4),
     ):
         device = Device(cuda=True, memory_bytes=memory)
-        plan = make_plan(sweep, (), device, bench=tmp_path)
+        plan, fours = make_plan(sweep, (), device, bench=tmp_path), Packer(device=device, asked=4)
         assert max(row.stack_size for row in plan.shapes if row.shape == wide) == largest
         assert len(memory_of(plan)) == cautions
-        assert {len(stack.trials) for stack in pack(sweep.trials(), device, asked=4) if stack.shape == wide} <= {
+        assert {len(stack.trials) for stack in fours.pack(sweep.trials()) if stack.shape == wide} <= {
             largest,
             4,
         }
@@ -262,7 +270,9 @@ def test_a_machine_with_little_memory_gets_small_stacks(tmp_path: Path) -> None:
     each = stack_bytes(wide, sweep.setting, 1, cuda=False)
     for workers in (1, 4):
         device = Device(host_bytes=int(workers * (WORKER_BYTES + 3.5 * each) / 0.8))
-        (stack, *_) = [stack for stack in pack(sweep.trials(), device, workers=workers) if stack.shape == wide]
+        (stack, *_) = [
+            stack for stack in Packer(device=device, workers=workers).pack(sweep.trials()) if stack.shape == wide
+        ]
         assert len(stack.trials) <= 3
     assert CPU.room() == CPU_STACK_BYTES
 

@@ -15,7 +15,10 @@ from laws import examples
 
 from hpxfer.plan.hardware import Rate, hardware_of, rate_of
 from hpxfer.plan.make import make_plan, most_stacks, search_counts, workers_of
-from hpxfer.plan.packing import Device, pack
+from hpxfer.plan.packing import (
+    Device,
+    Packer,
+)
 from hpxfer.plan.plan import Plan
 from hpxfer.search import Outcome, Search
 from hpxfer.search.kinds import kind_of
@@ -65,7 +68,9 @@ def ran(
         inside = {trial.id for stack in flying for trial in stack.trials}
         asked = search.ask(known, inside)
         new = [
-            *pack(asked, device, asked=expansion.spec.stack_size, workers=workers_of(expansion.spec.resources, device))
+            *Packer(
+                device=device, asked=expansion.spec.stack_size, workers=workers_of(expansion.spec.resources, device)
+            ).pack(asked)
         ]
         flying += new
         out += new

@@ -10,7 +10,9 @@ from made_results import DATA as MADE
 from strategies import sweeps
 from sweep_text import edited
 
-from hpxfer.plan.packing import pack
+from hpxfer.plan.packing import (
+    Packer,
+)
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.spec.arms import parts_of
 from hpxfer.spec.arms_section import ArmHPs
@@ -143,7 +145,7 @@ def test_a_table_with_ties_of_its_own_shares_no_trial_at_the_base() -> None:
 
 def test_trials_of_both_kinds_share_a_stack() -> None:
     mixed = [trial for found in trials("[sp, mssp-i]", TWO).values() for trial in found]
-    stacks = list(pack(mixed))
+    stacks = list(Packer().pack(mixed))
     assert len(stacks) == 2  # one per shape
     assert {trial.setting.ties for trial in stacks[0].trials} == {"index", "random"}
     assert stacks[0].setting.ties == "index"
