@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -231,8 +232,10 @@ def _client_errors(address: str, job: str = "") -> Iterator[None]:
     except requests.exceptions.SSLError as error:
         raise HpxferError(f"{address}: the server's certificate is not accepted: {error}") from None
     except (requests.exceptions.RequestException, ConnectionError) as error:
+        found = re.search(r"\[Errno -?\d+\] ([^'\")\]]+)", str(error))
+        why = found[1] if found else "it speaks no HTTP"  # in the system's words, e.g. `Connection refused`
         raise HpxferError(
-            f"no Ray dashboard answers at {address}: {_reason(error)}; start one with `ray start --head "
+            f"no Ray dashboard answers at {address}: {why}; start one with `ray start --head "
             f"--dashboard-host 127.0.0.1 --disable-usage-stats`, or name another with --address"
         ) from None
     except AuthenticationError as error:
@@ -271,15 +274,3 @@ def _why_no_answer(info: JobInfo) -> str:
         return "the cluster has no `python` in the PATH that Ray was started with; start it from hpxfer's environment"
     said = next((line for line in reversed(lines) if line.startswith("hpxfer: ")), None)
     return said.removeprefix("hpxfer: ") if said else "the check on the cluster failed: " + (lines or ["no reason"])[-1]
-
-
-def _reason(error: BaseException) -> str:
-    """Return why a connection failed, in the system's words, e.g. `Connection refused`."""
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, OSError) and inner.strerror:
-            return inner.strerror
-        reason = getattr(inner, "reason", None)
-        first = next((arg for arg in inner.args if isinstance(arg, BaseException)), None)
-        inner = reason if isinstance(reason, BaseException) else first or inner.__cause__ or inner.__context__
-    return "the server there does not speak HTTP"

@@ -69,34 +69,17 @@ class _Running:
     """A stack on a worker. `first` is its first report there, from which its throughput is measured."""
 
     stack: Stack
-    host: str
-    pid: int
+    shown: RunningStack
     started: float
-    alive: int
-    step: int = 0
     done: float = 0.0  # steps of the whole stack; half of a stack that was cut in two does half a step
-    loss: float | None = None
     first: tuple[float, int] | None = None
 
     def rest_s(self, now: float) -> float:
         """Return the seconds until the stack ends at its own throughput, or 0 if that is unknown."""
-        if self.first is None or self.step <= self.first[1] or now <= self.first[0]:
+        step = self.shown.step
+        if self.first is None or step <= self.first[1] or now <= self.first[0]:
             return 0.0
-        return (self.stack.setting.steps - self.step) * (now - self.first[0]) / (self.step - self.first[1])
-
-    def shown(self, label: str, now: float) -> RunningStack:
-        return RunningStack(
-            id=self.stack.id,
-            label=label,
-            num_trials=len(self.stack.trials),
-            host=self.host,
-            pid=self.pid,
-            step=self.step,
-            steps=self.stack.setting.steps,
-            running_s=now - self.started,
-            alive=self.alive,
-            loss_nats=self.loss,
-        )
+        return (self.shown.steps - step) * (now - self.first[0]) / (step - self.first[1])
 
 
 class RunCounts:
@@ -185,7 +168,7 @@ class RunCounts:
                 tokens=int(self._tokens.total),
                 tokens_per_s=self._tokens.rate(now),
                 eta_s=self._eta_s(now),
-                running=tuple(each.shown(self._shapes[each.stack.shape].label, now) for each in self._running.values()),
+                running=tuple(replace(each.shown, running_s=now - each.started) for each in self._running.values()),
                 shapes=shapes,
                 num_notes=len(self._notes),
                 notes=tuple(self._notes)[-MOST_NOTES:],
@@ -193,9 +176,20 @@ class RunCounts:
             )
 
     def _start(self, stack: Stack, event: Started, now: float) -> _Running:
-        self._shapes.setdefault(stack.shape, ShapeProgress(label=stack.shape.label()))
-        running = _Running(stack=stack, host=event.host, pid=event.pid, started=now, alive=len(stack.trials))
-        self._running[stack.id] = running
+        size, row = len(stack.trials), self._shapes.setdefault(stack.shape, ShapeProgress(label=stack.shape.label()))
+        shown = RunningStack(
+            id=stack.id,
+            label=row.label,
+            num_trials=size,
+            host=event.host,
+            pid=event.pid,
+            step=0,
+            steps=stack.setting.steps,
+            running_s=0.0,
+            alive=size,
+            loss_nats=None,
+        )
+        self._running[stack.id] = running = _Running(stack=stack, shown=shown, started=now)
         return running
 
     def _advance(self, stack: Stack, event: Progress, now: float) -> None:
@@ -206,15 +200,16 @@ class RunCounts:
         # The executor may not report where its stacks run.
         running = self._running.get(stack.id) or self._start(stack, Started(host="", pid=0), now)
         running.done += new
-        running.step = min(steps, round(running.done) if event.step is None else event.step)
+        step = min(steps, round(running.done) if event.step is None else event.step)
         if event.step is not None and len(event.losses) == size:
             # a stack that resumes from a checkpoint has done more steps than it reported
             running.done = max(running.done, event.step)
         running.done = min(running.done, steps)
-        running.first = running.first or (now, running.step)
+        running.first = running.first or (now, step)
+        running.shown = replace(running.shown, step=step)
         if event.losses:
             finite = [loss for loss in event.losses if math.isfinite(loss)]
-            running.alive, running.loss = len(finite), min(finite, default=None)
+            running.shown = replace(running.shown, alive=len(finite), loss_nats=min(finite, default=None))
 
     def _end(self, stack: Stack, results: tuple[TrialResult, ...], now: float) -> None:
         running = self._running.pop(stack.id, None)
