@@ -36,7 +36,7 @@ WITH_RAY = tuple(
             "executors.ray_data",
             "executors.ray_worker",
         ),
-        *("executors.tune", "executors.tune_side", "jobs.client", "jobs.check"),
+        *("executors.asha", "jobs.client", "jobs.check"),
     )
 )
 IN_KERNELS = ("torch", "triton", "hpxfer.kernels", *sys.stdlib_module_names)

@@ -29,10 +29,10 @@ def plan(
       hpxfer plan sweeps/quickstart.yaml --trials
     """
     from hpxfer.cli.consent import keep_within
-    from hpxfer.driver.own_code import require_same_code
     from hpxfer.driver.trial_list import trials_of, trials_text
     from hpxfer.plan.cautions import require_fit
     from hpxfer.store import Store
+    from hpxfer.trainer.own_code import require_same_code
 
     job = of.prepared(address=address, hardware=hardware)
     warn((*job.problems, *job.plan.cautions, *(() if of.strict_memory else job.plan.unfit)))

@@ -41,11 +41,11 @@ def run(
     """
     from hpxfer.cli.consent import ask, keep_within
     from hpxfer.driver.kernels import require_kernels
-    from hpxfer.driver.own_code import require_same_code
     from hpxfer.driver.prepared import located
     from hpxfer.loggers.kinds import logger_kinds
     from hpxfer.plan.cautions import require_fit
     from hpxfer.store import Store
+    from hpxfer.trainer.own_code import require_same_code
 
     if executor == "local" and address is not None:
         raise HpxferError("--address joins a Ray cluster, and --executor local uses none; leave one out")

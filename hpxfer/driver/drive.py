@@ -11,15 +11,13 @@ import pyarrow as pa
 from hpxfer.data import require_data
 from hpxfer.driver.dispatch import Dispatcher, OnEvent, TrainingFailed, allowed
 from hpxfer.driver.kernels import require_kernels
-from hpxfer.driver.own_code import require_same_code
 from hpxfer.driver.own_trainer import train_user
 from hpxfer.driver.plugins import require_plugins
 from hpxfer.driver.prepared import RESULTS, PreparedSweep, located, prepare, refreshed, require_same
 from hpxfer.driver.trial_list import known_trials
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import Executor, Placement, Stopping, Train
+from hpxfer.executors.executor import STOP_S, Executor, Placement, Stopping, Train
 from hpxfer.executors.kinds import make_executor
-from hpxfer.executors.train_user import TrainUser
 from hpxfer.executors.worker import TrainStack
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
@@ -40,7 +38,9 @@ from hpxfer.storage.uri import Uri, parse_root
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
+from hpxfer.trainer.own_code import require_same_code
 from hpxfer.trainer.supervised import SLACK_S
+from hpxfer.trainer.train_user import TrainUser
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Event
 from hpxfer.trial.stack import Stack
@@ -127,9 +127,9 @@ def placement_of(
     """Return where and how wide the missing trials of a sweep are trained. `own` is for a user's own trainer."""
     return Placement(
         resources=prepared.spec.resources,
-        own_trainer=own is not None,
+        node_gpus=None if own is None else own.gpus_on_node,
         reached=None if own is None else own.reached,
-        stop_s=None if own is None else own.trainer.timeouts.grace_s + SLACK_S,
+        stop_s=STOP_S if own is None else own.trainer.timeouts.grace_s + SLACK_S,
         workers=prepared.real.workers,
         address=address,
         stopping=_stopping(prepared.spec),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hpxfer.driver.own_code import code_of, sent_files
 from hpxfer.driver.prepared import RESULTS, PreparedSweep
 from hpxfer.driver.user_command import scanned_multipliers
-from hpxfer.executors.train_user import TrainUser
+from hpxfer.trainer.own_code import code_of, sent_files
+from hpxfer.trainer.train_user import TrainUser
 
 RUNS = "runs"
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.data import check_length, data_cautions, data_ref, point_keys
 from hpxfer.driver.kernels import kernels_caution
-from hpxfer.driver.own_code import code_cautions
 from hpxfer.driver.plugins import stored_plugins, without_defaults
 from hpxfer.driver.reuse import Reuse, open_reuse, require_reusable, stored_outcomes
 from hpxfer.driver.user_command import require_command
@@ -41,6 +40,7 @@ from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.schema import shape_of_row
 from hpxfer.store.sweep_file import damage, load_given, stored_sweep
+from hpxfer.trainer.own_code import code_cautions
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
 if TYPE_CHECKING:

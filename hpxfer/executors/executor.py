@@ -1,9 +1,8 @@
-"""Executor: the protocol between driver and workers, where and how wide a run trains, and the queue of its stacks."""
+"""Executor: the protocol between driver and workers, and where and how wide a run trains."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,92 +16,14 @@ from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.result import ErrorKind, TrialResult
 from hpxfer.trial.stack import Stack
 
-
-class Queue:
-    """The stacks of a run that have not ended: each waits, or is at a worker.
-
-    A lost worker costs its stack a try, unless the stack has `reached` more than ever before. That number has a limit,
-    so no stack is tried forever. Without `reached`, each loss costs a try.
-    """
-
-    def __init__(self, more: More, reached: Reached | None = None) -> None:
-        self._more = more
-        self._reached = reached
-        self._waiting: deque[Stack] = deque()
-        self._tries: dict[str, int] = {}  # stack id -> tries so far that count, with the one under way
-        self._best: dict[str, int] = {}  # stack id -> the most that it had reached when a try began or was lost
-        self._is_empty = False  # `more` returned nothing, and no stack has ended since then
-        self.num_running = 0
-
-    def ask(self, idle: int) -> int:
-        """Ask for stacks if workers are idle and no stack waits. Return how many stacks wait."""
-        if idle > 0 and not self._waiting and not self._is_empty:
-            self._waiting.extend(self._more())
-            self._is_empty = not self._waiting
-        return len(self._waiting)
-
-    def waiting(self) -> Iterator[Stack]:
-        """Yield the waiting stacks, the next one first."""
-        return iter(self._waiting)
-
-    def take(self) -> Stack:
-        """Return the next stack. It counts as running from now on."""
-        return self._start(self._waiting[0])
-
-    def take_if(self, fits: Callable[[Stack], bool]) -> Stack | None:
-        """Return the first stack that fits, or None. The stack counts as running from now on."""
-        stack = next((waiting for waiting in self._waiting if fits(waiting)), None)
-        return None if stack is None else self._start(stack)
-
-    def _start(self, stack: Stack) -> Stack:
-        self._waiting.remove(stack)
-        self._tries[stack.id] = self._tries.get(stack.id, 0) + 1
-        if self._reached is not None and stack.id not in self._best:
-            self._best[stack.id] = self._reached(stack)
-        self.num_running += 1
-        return stack
-
-    def is_last_try(self, stack: Stack) -> bool:
-        """Return whether a running stack will not be tried again."""
-        return self._tries[stack.id] >= TRIES
-
-    def done(self, stack: Stack) -> None:
-        """Note that a stack has ended."""
-        del self._tries[stack.id]
-        self._best.pop(stack.id, None)
-        self.num_running -= 1
-        self._is_empty = False
-
-    def lost(self, stack: Stack) -> bool:
-        """Note that a stack's worker was lost. Return whether the stack is tried again; if not, it has ended."""
-        if self._has_advanced(stack):
-            self._tries[stack.id] -= 1
-        again = not self.is_last_try(stack)
-        if again:
-            self._waiting.appendleft(stack)
-            self.num_running -= 1
-        else:
-            self.done(stack)
-        return again
-
-    def _has_advanced(self, stack: Stack) -> bool:
-        """Return whether a running stack has reached more than ever before, and note how far it is."""
-        if self._reached is None:
-            return False
-        before, now = self._best[stack.id], self._reached(stack)
-        self._best[stack.id] = max(before, now)
-        return now > before
-
-
 Train = Callable[[Stack], Iterator[Event]]
 More = Callable[[], Sequence[Stack]]
 OnEvent = Callable[[Stack, Event], None]
 # How far a stack has come by what it left on the disk: a whole number that only grows, and has a limit.
 Reached = Callable[[Stack], int]
 
-# How often a stack is tried whose worker is lost: killed, out of host memory, or gone with its node. A user's own
-# trainer may need longer than its workers live: a loss after which a trial has reached more costs no try.
-TRIES = 3
+# How long an interrupted run waits for checkpoints. A training step that takes longer is abandoned.
+STOP_S = 5.0
 
 
 class Executor(Protocol):
@@ -117,7 +38,7 @@ class Executor(Protocol):
 
         Each stack has the events Started, any number of Progress, and Ended, exactly once and last. If `train` raises,
         the stack's results are failed trials with the traceback. If a worker is lost, its stack is tried on any worker,
-        TRIES times in all; the last try trains the stack in halves. Workers import `train` by name.
+        see `lost_workers`. Workers import `train` by name.
         """
 
 
@@ -125,11 +46,6 @@ def once(stacks: Sequence[Stack]) -> More:
     """Return a `more` that returns all stacks at its first call, and nothing afterwards."""
     left = [tuple(stacks)]
     return lambda: left.pop() if left else ()
-
-
-def lost(stack: Stack, why: str) -> Ended:
-    """Return the end of a stack whose worker was lost on every try that counts."""
-    return failed(stack, f"the worker was lost {TRIES} times: {why}", "lost")
 
 
 def failed(stack: Stack, message: str, kind: ErrorKind) -> Ended:
@@ -174,9 +90,9 @@ class Placement:
     """Where and how wide a run trains."""
 
     resources: ResourcesSpec = field(default_factory=ResourcesSpec)  # of the sweep
-    own_trainer: bool = False  # whether a user's own trainer trains, which gets whole nodes or GPUs
+    node_gpus: float | None = None  # of a user's own trainer on each of its nodes; None: as many as a stack needs
     reached: Reached | None = None  # how far a stack has come; a loss after which it has come further costs no try
-    stop_s: float | None = None  # how long an interrupted run waits for its workers; None: as long as a training step
+    stop_s: float = STOP_S  # how long an interrupted run waits for its workers
     workers: int | None = None  # stacks that run at once, for an executor that stays on this machine; None: per core
     address: str | None = None  # of a Ray cluster to join: auto | HOST:PORT | ray://HOST:PORT; None starts Ray here
     stopping: Stopping | None = None  # when trials that fall behind are stopped; None stops none

@@ -1,25 +1,24 @@
-"""The Ray executor: persistent workers on this machine or on a cluster. Each is an actor that trains one stack at a
-time.
+"""The Ray backend: persistent workers on this machine or on a cluster. Each rank is an actor.
 
-It uses plain actors and not Ray Tune. Tune spends about half a second on every unit that it schedules, takes a list
-that is fixed at its start, and reports a lost worker only through trials that must be resumed. Here, the call to a
-worker returns the results of a stack. The call fails as soon as Ray knows that the process or its node is gone, and
-another worker gets the stack. The loop below is the whole scheduler. It keeps no state that a later run needs.
+It uses plain actors and not Tune's. Tune spends about half a second on every unit that it schedules, takes a list that
+is fixed at its start, and reports a lost worker only through trials that must be resumed. Here, the call to a worker
+returns the results of a stack. The call fails as soon as Ray knows that the process or its node is gone.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain
 from typing import Any
 
-from hpxfer.errors import HpxferError, RankLost, first_line, last_line
-from hpxfer.executors.executor import More, OnEvent, Placement, Queue, Train, failed, lost
+from hpxfer.errors import RankLost, first_line, last_line
+from hpxfer.executors.executor import More, OnEvent, Placement, Train, failed
 from hpxfer.executors.ray_cluster import (
-    Bundles,
+    Bundle,
     beside_driver,
     bundles_of,
     cluster_device,
@@ -31,11 +30,9 @@ from hpxfer.executors.ray_cluster import (
     require_place,
 )
 from hpxfer.executors.ray_session import ClusterMonitor
-from hpxfer.executors.ray_worker import Mail, Mailbox, Worker
-from hpxfer.executors.worker import STOP_S
-from hpxfer.host.machine import num_cpus
-from hpxfer.plan.packing import SHARES, gpu_share
-from hpxfer.trial.events import Ended, Started
+from hpxfer.executors.ray_worker import Actor, Mailbox
+from hpxfer.executors.scheduler import Lost, Message, Need, Worker, schedule
+from hpxfer.plan.packing import gpu_share
 from hpxfer.trial.stack import Stack
 
 # ruff: isort: split
@@ -48,8 +45,6 @@ _POLL_S = 0.25
 _ROOM_S = 5.0
 # How long a worker may wait for room on a node before the driver logs it. If no node could ever hold it, the run ends.
 _PATIENCE_S = 30.0
-# After so many lost workers in a row, all lost while they started, the run ends: something is wrong with every worker.
-_STARTS = 5
 _MAIL_S = 10.0
 # Errors that end a call and are not the fault of the call.
 _LOST = (
@@ -73,351 +68,187 @@ class RayExecutor:
 
     def run(self, more: More, train: Train, on_event: OnEvent) -> None:
         """See `Executor.run`."""
-        queue = Queue(more, self.placement.reached)
-        workers = self.placement.resources.workers or (num_cpus() if self.placement.address is None else 0)
-        if workers and not queue.ask(workers):  # no work is no reason to start Ray
+        if not (first := more()):  # no work is no reason to start Ray
             return
+        asked = chain([first], iter(more, None))
         with joined(self.placement):
-            run = _Run(self.placement, queue, train, on_event)
+            backend = RayBackend(self.placement, train)
             try:
-                run.to_the_end()
-            except HpxferError:
-                raise  # the driver lost its lease, its disk is full, or the cluster is gone
-            except BaseException:
-                run.keep()
-                raise
+                schedule(backend, self.placement, lambda: next(asked), on_event)
             finally:
-                run.stop()
+                backend.end(backend.mailbox)
 
 
-@dataclass(eq=False)
-class _Actor:
-    """A worker, as the driver knows it. `starting` is set until it is ready, `call` while it trains.
-
-    A worker of several ranks has an actor for each. The first speaks for all. `others` are the calls of the others.
-    """
-
-    handle: Any
-    gpus: float
-    starting: Any = None
-    who: Started | None = None
-    stack: Stack | None = None
-    number: int = 0  # of the current try
-    call: Any = None
-    ranks: tuple[Any, ...] = ()  # the actors of the other ranks
-    others: tuple[Any, ...] = ()
-    broken: str | Ended | None = None  # how another rank than the first has ended the stack
-    place: Any = None  # the placement group of several ranks
-
-    @property
-    def waits_for(self) -> tuple[Any, ...]:
-        return (self.call, *self.others) if self.starting is None else (self.starting,)
-
-    @property
-    def is_idle(self) -> bool:
-        return self.starting is None and self.stack is None
+@dataclass
+class _Rank:
+    actor: Any
+    call: Any  # what it does now: its start, or a training
 
 
-class _Run:
-    """One run: its workers, and the stack of each."""
+class RayBackend:
+    """See `Backend`."""
 
-    def __init__(self, placement: Placement, queue: Queue, train: Train, on_event: OnEvent) -> None:
-        self._resources, self._measured = placement.resources, placement.measured
-        self._queue, self._on_event = queue, on_event
-        self._own_trainer = placement.own_trainer
-        self._stop_s = STOP_S if placement.stop_s is None else placement.stop_s
+    def __init__(self, placement: Placement, train: Train) -> None:
+        self._placement, self._resources = placement, placement.resources
         self._device = cluster_device(self._resources)
         self._monitor = ClusterMonitor.of_cluster()
         self._train = ray.put(train)
-        self._mailbox: Any = (
+        self.mailbox: Any = (
             ray.remote(Mailbox).options(num_cpus=0, max_restarts=-1, scheduling_strategy=beside_driver()).remote()
         )
-        self._actors: list[_Actor] = []
-        self._gpus: dict[str, float] = {}  # stack id -> share of a GPU
-        self._numbers = 0  # how many tries there were so far
-        self._failed_starts = 0
-        self._any_started = False  # whether a worker has ever started in this run
-        # when the cluster was last asked, and when a worker was last ready
-        self._room_asked = self._last_ready = time.monotonic()
         self._emptied = 0.0  # when the mailbox was last emptied
-        self._room = 0
-        self._ask_room()
-
-    def to_the_end(self) -> None:
-        """Train stacks until there are no more."""
-        while True:
-            self._hand_out()
-            if not self._queue.num_running and not self._queue.ask(self._idle()):
-                return
-            if self._monitor.is_alive():
-                self._start()
-            self._wait()
-            self._check_cluster()
-
-    def keep(self) -> None:
-        """Ask the workers to write checkpoints and end, and wait for them a short time. Pass on the results that
-        come.
-        """
-        deadline = time.monotonic() + self._stop_s
-        busy = {actor.call: actor for actor in self._actors if actor.call is not None}
-        with suppress(ray.exceptions.RayError, ConnectionError):
-            if busy and self._monitor.is_alive():
-                self._mailbox.stop.remote()
-                while busy and time.monotonic() < deadline:
-                    for call in ray.wait(list(busy), timeout=_POLL_S)[0]:
-                        stack, ended, _ = self._outcome(busy.pop(call))
-                        if isinstance(ended, Ended) and ended.results:
-                            self._on_event(stack, ended)
-
-    def stop(self) -> None:
-        """End all workers, whatever they are doing."""
-        for actor in self._actors:
-            self._end(actor)
-        self._kill(self._mailbox)
-
-    def _end(self, actor: _Actor) -> None:
-        """Kill the processes of a worker, and give its place back."""
-        for handle in (actor.handle, *actor.ranks):
-            self._kill(handle)
-        if actor.place is not None:
-            with suppress(ray.exceptions.RayError, ConnectionError):
-                if self._monitor.is_alive():
-                    remove_placement_group(actor.place)
-
-    def _kill(self, handle: Any) -> None:
-        with suppress(ray.exceptions.RayError, ConnectionError):
-            if self._monitor.is_alive():
-                ray.kill(handle)
-
-    # Stacks to workers.
-
-    def _hand_out(self) -> None:
-        """Give idle workers the stacks that wait for a worker of their kind."""
-        while self._queue.ask(self._idle()):
-            if not sum(self._give(actor) for actor in self._actors if actor.is_idle):
-                return
-
-    def _give(self, actor: _Actor) -> bool:
-        """Give an idle worker the first stack that waits for a worker of its kind. Return whether there was one."""
-        stack = self._queue.take_if(lambda waiting: self._gpus_of(waiting) == actor.gpus)
-        if stack is not None:
-            self._numbers += 1
-            actor.stack, actor.number = stack, self._numbers
-            task = self._numbers, stack, self._queue.is_last_try(stack)
-            actor.call, *others = (handle.train.remote(*task) for handle in (actor.handle, *actor.ranks))
-            actor.others = tuple(others)
-            assert actor.who is not None
-            self._on_event(stack, actor.who)
-        return stack is not None
-
-    def _start(self) -> None:
-        """Start the workers that waiting stacks need, as far as the cluster has room for them."""
-        starting = [actor.gpus for actor in self._actors if actor.starting is not None]
-        for stack in islice(self._queue.waiting(), self._most()):
-            gpus = self._gpus_of(stack)
-            if gpus in starting:
-                starting.remove(gpus)
-                continue
-            if not self._has_room(gpus):
-                # Idle workers that no stack waits for hold resources that others need.
-                for actor in [other for other in self._actors if other.is_idle]:
-                    self._drop(actor)
-                if not self._has_room(gpus):
-                    return
-            self._start_one(gpus)
-
-    def _start_one(self, gpus: float) -> None:
-        bundles = self._bundles(gpus)
-        if not self._any_started:
-            require_place(bundles, apart=self._own_trainer)
-        elif not most_workers(bundles, apart=self._own_trainer):
-            return  # a node was lost and may come back; `_check_cluster` says so if it takes long
-        if len(bundles) > 1:
-            self._actors.append(self._team(bundles, gpus))
-            return
-        made: Any = ray.remote(Worker).options(scheduling_strategy="SPREAD", **bundles[0].options())
-        handle = made.remote(self._train, self._mailbox, 0.0 if self._own_trainer else gpus)
-        self._actors.append(_Actor(handle, gpus, starting=handle.ready.remote()))
-
-    def _team(self, bundles: Bundles, gpus: float) -> _Actor:
-        """Start a worker of several ranks, which lie on as few nodes as possible, or of a user's several nodes."""
-        strategy = "STRICT_SPREAD" if self._own_trainer else "PACK"
-        place = placement_group([bundle.resources() for bundle in bundles], strategy=strategy)
-        handles = []
-        for index, bundle in enumerate(bundles):
-            at = PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=index)
-            made: Any = ray.remote(Worker).options(scheduling_strategy=at, **bundle.options())
-            handles.append(made.remote(self._train, self._mailbox, 0.0 if self._own_trainer else bundle.gpus))
-        world, timeout_s = len(bundles), self._resources.rank_timeout_s
-        address = handles[0].lead.remote(world, timeout_s)
-        first, *_ = [handle.join.remote(rank, world, address, timeout_s) for rank, handle in enumerate(handles)]
-        return _Actor(handles[0], gpus, starting=first, ranks=tuple(handles[1:]), place=place)
-
-    def _gpus_of(self, stack: Stack) -> float:
-        """Return the share of a GPU that a stack gets, or the GPUs that a trial of a user's own trainer gets."""
-        if self._own_trainer:
-            return self._resources.gpus_per_trial or 0.0
-        if not self._device.cuda:
-            return 0.0
-        if self._resources.gpus_per_stack is not None:
-            return self._resources.gpus_per_stack
-        if stack.id not in self._gpus:
-            self._gpus[stack.id] = gpu_share(stack, self._device, measured=self._measured.get(stack.shape))
-        return self._gpus[stack.id]
-
-    def _bundles(self, gpus: float) -> Bundles:
-        return bundles_of(self._resources, gpus)
+        self._shares: dict[str, float] = {}  # stack id -> share of a GPU
+        self._tries: dict[Worker, int] = {}  # number of the current try of each worker
+        self._num_tries = 0
+        self._any_ready = False  # whether a worker has ever been ready in this run
+        self._room_asked = self._last_ready = time.monotonic()
+        self._room = self._ask_room()
 
     # Room is counted in workers. Where each stack has its own share of a GPU, it is counted in GPUs.
 
     @property
-    def _by_share(self) -> bool:
-        share_is_open = self._resources.gpus_per_stack is None and not self._own_trainer
-        return self._device.cuda and share_is_open and self._resources.workers is None
+    def _is_shared(self) -> bool:
+        """Whether each stack has the share of a GPU that it needs."""
+        return self._placement.node_gpus is None and self._device.cuda and self._resources.gpus_per_stack is None
 
-    def _ask_room(self) -> None:
-        """Ask the cluster for its room."""
-        if self._by_share:
-            self._room = most_workers(self._bundles(1.0))
-        else:
-            fixed = (self._resources.gpus_per_stack or 1.0) if self._device.cuda else 0.0
-            bundles = self._bundles(fixed if not self._own_trainer else self._resources.gpus_per_trial or 0.0)
-            self._room = self._resources.workers or most_workers(bundles, apart=self._own_trainer)
+    def _ask_room(self) -> float:
+        if self._resources.workers is not None:
+            return self._resources.workers
+        gpus = 1.0 if self._is_shared or not self._device.cuda else self._resources.gpus_per_stack or 1.0
+        return most_workers(bundles_of(self._placement, gpus if self._device.cuda else 0.0))
 
-    def _has_room(self, gpus: float) -> bool:
-        if self._by_share:
-            return sum(actor.gpus for actor in self._actors) + gpus <= self._room
-        return len(self._actors) < max(1, self._room)
+    def room(self) -> float:
+        """Every few seconds ask the cluster for its room. Raise HpxferError if its head has gone for good."""
+        if (now := time.monotonic()) - self._room_asked > _ROOM_S:
+            self._room_asked = now
+            if self._monitor.is_alive():
+                self._room = self._ask_room()
+            else:
+                self._monitor.require()
+        return self._room
 
-    def _most(self) -> int:
-        """Return how many workers there can be at once."""
-        return max(1, self._room) * (round(1 / min(SHARES)) if self._by_share else 1)
+    def need(self, stack: Stack) -> Need:
+        if not self._is_shared:
+            return Need(gpus=(self._resources.gpus_per_stack or 1.0) if self._device.cuda else 0.0)
+        if stack.id not in self._shares:
+            known = self._placement.measured.get(stack.shape)
+            self._shares[stack.id] = gpu_share(stack, self._device, measured=known)
+        share = self._shares[stack.id]
+        return Need(1.0 if self._resources.workers else share, share)
 
-    def _idle(self) -> int:
-        """Return how many stacks could start now, if they need as much as the running ones."""
-        out = [actor.gpus for actor in self._actors if actor.stack is not None]
-        if not self._by_share:
-            return max(1, self._room) - len(out)
-        return int((max(1, self._room) - sum(out)) / (min(out, default=1.0)))
-
-    # Events from workers.
-
-    def _wait(self) -> None:
-        """Wait until a worker reports something, and pass on all reports."""
-        waited = {ref: actor for actor in self._actors if not actor.is_idle for ref in actor.waits_for}
-        if not waited:
-            time.sleep(_POLL_S)
-            return
-        ready, late = ray.wait(list(waited), timeout=_POLL_S)
-        if ready and late:
-            ready += ray.wait(late, num_returns=len(late), timeout=0)[0]
-        actors = [waited[ref] for ref in ready if waited[ref].waits_for[0] == ref]
-        for ref in ready:
-            if (actor := waited[ref]) not in actors and self._has_lost_rank(actor, ref):
-                actors.append(actor)
-        for actor in [other for other in actors if other.starting is not None]:
-            self._take_start(actor)
-            actors.remove(actor)
-        outcomes = [(actor, *self._outcome(actor)) for actor in actors]
-        if any(posted for *_, posted in outcomes) or time.monotonic() - self._emptied > _POLL_S:
-            self._take_mail()
-        for actor, stack, ended, _ in outcomes:
-            self._pass_on(actor, stack, ended)
-
-    def _take_mail(self) -> None:
-        """Pass on the events that the workers left in the mailbox."""
-        self._emptied = time.monotonic()
-        mail: list[Mail] = []
-        with suppress(ray.exceptions.RayError):  # a lost mailbox restarts empty
-            mail = ray.get(self._mailbox.take.remote(), timeout=_MAIL_S)
-        stacks = {actor.number: actor.stack for actor in self._actors if actor.stack is not None}
-        for number, event in mail:
-            if (stack := stacks.get(number)) is not None:
-                self._on_event(stack, event)
-
-    def _take_start(self, actor: _Actor) -> None:
-        try:
-            actor.who = ray.get(actor.starting)
-        except _LOST as error:
-            self._drop(actor)
-            self._failed_starts += 1
-            if "creation task" in str(error) or self._failed_starts >= _STARTS:
-                raise HpxferError(
-                    f"Ray cannot start a worker: {last_line(error)}; every node needs this hpxfer and this Python's "
-                    "packages. The finished trials are stored; run again to train the rest"
-                ) from error
-        else:
-            actor.starting, self._failed_starts, self._any_started = None, 0, True
-
-    def _outcome(self, actor: _Actor) -> tuple[Stack, Ended | str, int]:
-        """Return a worker's stack, its end or the reason why the worker was lost, and the number of events that came
-        before.
-        """
-        stack = actor.stack
-        assert stack is not None
-        if actor.broken is not None:
-            return stack, actor.broken, 1
-        try:
-            return stack, *ray.get(actor.call)
-        except _LOST as error:
-            return stack, first_line(error), 1
-        except RankLost as error:
-            return stack, first_line(getattr(error, "cause", error)), 1
-        except ray.exceptions.RayTaskError as error:  # not caught by `guarded`, e.g. results that cannot be pickled
-            return stack, failed(stack, str(error), "bug"), 1
-
-    def _has_lost_rank(self, actor: _Actor, ref: Any) -> bool:
-        """Return whether a rank beside the first has ended the stack, by an error or because it is gone."""
-        actor.others = tuple(other for other in actor.others if other != ref)
-        try:
-            ended, _ = ray.get(ref)
-        except (*_LOST, RankLost) as error:
-            actor.broken = first_line(getattr(error, "cause", error))
-            return True
-        if any(result.status == "failed" for result in ended.results):
-            actor.broken = ended
-            return True
-        return False
-
-    def _pass_on(self, actor: _Actor, stack: Stack, ended: Ended | str) -> None:
-        actor.stack, actor.call, actor.others = None, None, ()
-        if isinstance(ended, str):
-            self._drop(actor)
-            if self._queue.lost(stack):
-                return
-            ended = lost(stack, ended)
-        else:
-            self._queue.done(stack)
-            if actor.ranks and any(result.status == "failed" for result in ended.results):
-                self._drop(actor)  # the other ranks may wait for this one
-        self._gpus.pop(stack.id, None)
-        self._on_event(stack, ended)
-
-    def _drop(self, actor: _Actor) -> None:
-        """Forget a worker and kill it. A worker that only cannot be reached must not train on."""
-        self._actors.remove(actor)
-        self._end(actor)
-
-    def _check_cluster(self) -> None:
-        """Every few seconds check that the cluster is there, ask for its room, and check that the run moves on."""
-        now = time.monotonic()
-        if any(actor.starting is None for actor in self._actors):
-            self._last_ready = now
-        if now - self._room_asked < _ROOM_S:
-            return
-        self._room_asked = now
+    def start(self, number: int, need: Need) -> Worker | None:
         if not self._monitor.is_alive():
-            self._monitor.require()
-            return
-        self._ask_room()
-        if now - self._last_ready < _PATIENCE_S:
-            return
-        self._last_ready = now  # repeat the warning after the same time
-        for stack in islice(self._queue.waiting(), 1):
-            bundles = self._bundles(self._gpus_of(stack))
-            require_place(bundles, apart=self._own_trainer)
+            return None
+        bundles = bundles_of(self._placement, need.gpus)
+        apart = self._placement.node_gpus is not None
+        if not self._any_ready:
+            require_place(bundles, apart=apart)
+        elif not most_workers(bundles, apart=apart):
+            self._warn(need)
+            return None  # a node was lost and may come back
+        if len(bundles) == 1:
+            actor = self._actor(bundles[0], scheduling_strategy="SPREAD", **bundles[0].options())
+            return Worker(number, need, [_Rank(actor, actor.ready.remote())])
+        # On as few nodes as possible, or on a user's several nodes.
+        strategy = "STRICT_SPREAD" if apart else "PACK"
+        place = placement_group([bundle.resources() for bundle in bundles], strategy=strategy)
+        actors = []
+        for index, bundle in enumerate(bundles):
+            at = PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=index)
+            actors.append(self._actor(bundle, scheduling_strategy=at, **bundle.options()))
+        world, timeout_s = len(bundles), self._resources.rank_timeout_s
+        address = actors[0].lead.remote(world, timeout_s)
+        joins = [actor.join.remote(rank, world, address, timeout_s) for rank, actor in enumerate(actors)]
+        ranks = [_Rank(actors[0], joins[0]), *(_Rank(actor, None) for actor in actors[1:])]
+        return Worker(number, need, ranks, place=place)
+
+    def _actor(self, bundle: Bundle, **options: Any) -> Any:
+        share = 0.0 if self._placement.node_gpus is not None else bundle.gpus
+        return ray.remote(Actor).options(**options).remote(self._train, self.mailbox, share)
+
+    def _warn(self, need: Need) -> None:
+        """Say that no worker is ready, once in a while. Raise HpxferError if no node could ever hold one."""
+        if time.monotonic() - self._last_ready > _PATIENCE_S:
+            self._last_ready = time.monotonic()
+            bundles = bundles_of(self._placement, need.gpus)
+            require_place(bundles, apart=self._placement.node_gpus is not None)
             _log.warning(
                 "waiting for a worker: it needs %s; the Ray cluster has %s, which others may be using",
                 describe(bundles),
                 listing(nodes()),
             )
+
+    def send(self, worker: Worker, stack: Stack | None, last_try: bool = False) -> None:
+        if stack is None:
+            with suppress(ray.exceptions.RayError, ConnectionError):
+                if self._monitor.is_alive():
+                    self.mailbox.stop.remote(self._tries[worker])
+            return
+        self._num_tries += 1
+        self._tries[worker] = self._num_tries
+        for rank in worker.ranks:
+            rank.call = rank.actor.train.remote(self._num_tries, stack, last_try)
+
+    def poll(self, workers: Sequence[Worker], timeout_s: float) -> Iterator[tuple[Worker, int, Message]]:
+        if any(worker.who for worker in workers):
+            self._last_ready = time.monotonic()
+        elif workers:
+            self._warn(workers[0].need)
+        waited = {
+            rank.call: (worker, index)
+            for worker in workers
+            for index, rank in enumerate(worker.ranks)
+            if rank.call is not None
+        }
+        if not waited:
+            time.sleep(_POLL_S)
+            return
+        ready, late = ray.wait(list(waited), timeout=min(timeout_s, _POLL_S))
+        if ready and late:
+            ready += ray.wait(late, num_returns=len(late), timeout=0)[0]
+        if ready or time.monotonic() - self._emptied > _POLL_S:
+            yield from self._mail(workers)
+        for ref in ready:
+            worker, index = waited[ref]
+            message = self._outcome(worker, ref)
+            worker.ranks[index].call = None
+            self._any_ready = self._any_ready or worker.who is not None
+            yield worker, index, message
+
+    def _mail(self, workers: Sequence[Worker]) -> Iterator[tuple[Worker, int, Message]]:
+        """Yield the events that the workers left in the mailbox."""
+        self._emptied = time.monotonic()
+        by_try = {self._tries[worker]: worker for worker in workers if worker.stack is not None}
+        with suppress(ray.exceptions.RayError):  # a lost mailbox restarts empty
+            for number, event in ray.get(self.mailbox.take.remote(), timeout=_MAIL_S):
+                if number in by_try:
+                    yield by_try[number], 0, event
+
+    def _outcome(self, worker: Worker, ref: Any) -> Message:
+        """Return the message of a call that has ended."""
+        try:
+            found: Message = ray.get(ref)
+        except _LOST as error:
+            never = "creation task" in str(error)  # a node without hpxfer, or without what trains
+            return Lost(last_line(error) if never else first_line(error), for_good=never)
+        except RankLost as error:
+            return Lost(first_line(getattr(error, "cause", error)))
+        except ray.exceptions.RayTaskError as error:  # not caught by `guarded`, e.g. results that cannot be pickled
+            return Lost(first_line(error)) if worker.stack is None else failed(worker.stack, str(error), "bug")
+        return found
+
+    def kill(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            self._tries.pop(worker, None)
+            for rank in worker.ranks:
+                self.end(rank.actor)
+            if worker.place is not None:
+                with suppress(ray.exceptions.RayError, ConnectionError):
+                    if self._monitor.is_alive():
+                        remove_placement_group(worker.place)
+
+    def end(self, actor: Any) -> None:
+        """Kill an actor, whatever it is doing."""
+        with suppress(ray.exceptions.RayError, ConnectionError):
+            if self._monitor.is_alive():
+                ray.kill(actor)

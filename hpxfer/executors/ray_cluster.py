@@ -89,15 +89,17 @@ def nodes() -> list[Node]:
     ]
 
 
-def bundles_of(resources: ResourcesSpec, gpus: float) -> Bundles:
+def bundles_of(placement: Placement, gpus: float) -> Bundles:
     """Return the bundles of a worker, given its share of a GPU or the number of its GPUs: one per rank.
 
     A user's own trainer has one for each of its nodes, with all its GPUs there.
     """
-    if resources.gpus_per_trial is not None or resources.nodes > 1:
-        of_node = Bundle(cpus=resources.cpus_per_stack, gpus=resources.gpus_on_node, gpu_type=resources.gpu_type)
-        return (of_node,) * resources.nodes
-    each = Bundle(cpus=resources.cpus_per_stack, gpus=min(gpus, 1.0), gpu_type=resources.gpu_type)
+    resources, on_node = placement.resources, placement.node_gpus
+    each = Bundle(
+        cpus=resources.cpus_per_stack,
+        gpus=min(gpus, 1.0) if on_node is None else on_node,
+        gpu_type=resources.gpu_type,
+    )
     return (each,) * resources.ranks
 
 

@@ -3,64 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import math
-import os
-import socket
-import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from hpxfer.errors import HpxferError, RankLost, first_line
 from hpxfer.executors.executor import Stopping, Train, failed
 from hpxfer.registry import PluginFile, load_plugin
 from hpxfer.train.checkpoints import CheckpointSpec
-from hpxfer.trial.events import Ended, Event, Started
+from hpxfer.trial.events import Ended, Event
+from hpxfer.trial.process import MEMBER, STOP
 from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import Stack, Team
+from hpxfer.trial.stack import Stack
 from hpxfer.weights.kept import KeepSpec
-
-# How long a driver that was interrupted waits for that. A training step that takes longer is abandoned.
-STOP_S = 5.0
-
-
-class StopRequest:
-    """Whether the driver has asked this process to stop. The training then writes a checkpoint and ends.
-
-    A worker that can ask its driver sets `look`, which is called at most every `every_s` seconds.
-    """
-
-    def __init__(self) -> None:
-        self.look: Callable[[], bool] = lambda: False
-        self.every_s = 0.1
-        self.is_set = False
-        self._looked = -math.inf
-
-    def check(self) -> bool:
-        """Look, if that is due, and return whether this process was asked to stop."""
-        if not self.is_set and time.monotonic() - self._looked >= self.every_s:
-            self._looked = time.monotonic()
-            self.is_set = self.look()
-        return self.is_set
-
-
-STOP = StopRequest()
-
-
-class Membership:
-    """The team of this process, if it is one of several ranks of a stack."""
-
-    team: Team | None = None
-    store: Any = None  # of rank 0, through which the ranks find each other
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process speaks for its stack."""
-        return self.team is None or self.team.rank == 0
-
-
-MEMBER = Membership()
 
 
 @dataclass(frozen=True)
@@ -117,26 +72,23 @@ def keep_memory() -> None:
 
 
 def guarded(train: Train, stack: Stack, *, cut: bool = False) -> Iterator[Event]:
-    """Yield Started, the events of the training, and Ended with the results of all trials.
+    """Yield the events of the training, and Ended once, with the results of all trials.
 
     If training raises, all trials have failed. If memory runs out, the halves of the stack are trained, and at last a
-    single trial piece by piece, with its blocks computed again. No bit depends on it. `cut` trains
-    the halves at once: it is set for the last try of a stack whose workers were lost, because a machine without memory
-    may kill its workers. Results are sent when the whole stack is trained. So a worker that is lost before repeats the
-    whole stack, and no result is sent twice. A worker that was asked to stop does not send Ended.
+    single trial piece by piece, with its blocks computed again. No bit depends on it. `cut` trains the halves at once:
+    it is set for the last try of a stack whose workers were lost, because a machine without memory may kill its
+    workers. Results come when the whole stack is trained. So a worker that is lost before repeats the whole stack, and
+    no result is sent twice. Ended has no results if this process was asked to stop.
 
     Several ranks cannot cut a stack each for itself: RankLost is raised, and the whole stack is tried again.
     """
-    yield Started(host=socket.gethostname(), pid=os.getpid())
     results: list[TrialResult] = []
-    events = _halves(train, stack, 0) if cut else _attempt(train, stack, 0)
-    for event in events:
+    for event in _halves(train, stack, 0) if cut else _attempt(train, stack, 0):
         if isinstance(event, Ended):
             results += event.results
         else:
             yield event
-    if len(results) == len(stack.trials) or not STOP.is_set:
-        yield Ended(results=tuple(results))
+    yield Ended(results=tuple(results) if len(results) == len(stack.trials) else ())
 
 
 def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:

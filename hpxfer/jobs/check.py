@@ -53,11 +53,11 @@ def check(request: Request, sweep: Path) -> dict[str, Any]:
 def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
     from hpxfer.driver import prepare
     from hpxfer.driver.kernels import require_kernels
-    from hpxfer.driver.own_code import require_same_code
     from hpxfer.loggers.kinds import logger_kinds
     from hpxfer.plan.cautions import require_fit
     from hpxfer.plan.text import plan_text
     from hpxfer.store import Store
+    from hpxfer.trainer.own_code import require_same_code
 
     spec = load_sweep(sweep)
     if isinstance(found := parse_root(root), Path):

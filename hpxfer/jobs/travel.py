@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from hpxfer.driver.own_code import SENT, commit_of
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import cache_folder, read_bytes, write_files
 from hpxfer.registry import read_plugin
@@ -19,6 +18,7 @@ from hpxfer.spec.load import plugin_files
 from hpxfer.spec.sweep import PluginSpec
 from hpxfer.spec.trainer_files import digested
 from hpxfer.storage.uri import parse_root
+from hpxfer.trainer.own_code import SENT, commit_of
 
 FOLDER = "trainer"  # below the results folder of the sweep
 

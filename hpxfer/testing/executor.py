@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import TRIES, Executor, More, once
+from hpxfer.executors.executor import Executor, More, once
+from hpxfer.executors.lost_workers import TRIES
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting, Trial

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hpxfer.bench.cases import Case, trials
-from hpxfer.executors.executor import More, OnEvent, Train, once
+from hpxfer.executors.executor import More, OnEvent, Placement, Train, once
 from hpxfer.executors.local import LocalExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.plan.hardware import Row
@@ -89,7 +89,7 @@ def spent(runs: Sequence[Sequence[Stack]]) -> tuple[float, float]:
     """
     start, take = time.perf_counter(), Results()
     for stacks in runs:
-        LocalExecutor(workers=1).run(once(stacks), TrainStack("cpu"), take)
+        LocalExecutor(Placement(workers=1)).run(once(stacks), TrainStack("cpu"), take)
     return time.perf_counter() - start, sum(result.wall_s for result in take.found)
 
 
@@ -137,7 +137,6 @@ def _with_ray(run: Callable[[], int], count: int) -> dict[str, float]:
 
 
 def ray_ours(count: str) -> dict[str, float]:
-    from hpxfer.executors.executor import Placement
     from hpxfer.executors.ray import RayExecutor
     from hpxfer.spec.resources_section import ResourcesSpec
 

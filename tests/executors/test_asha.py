@@ -11,11 +11,12 @@ import pytest
 import ray
 import until_asked
 from descend import Descend
+from fixture_types import Patch
 from tiny_trials import SETTING, text_setting, trial
 
-from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Placement, Stopping, once
-from hpxfer.executors.tune import TuneExecutor
+from hpxfer.executors.local import LocalExecutor
+from hpxfer.executors.ray import RayExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.spec.resources_section import ResourcesSpec
@@ -27,6 +28,7 @@ from hpxfer.trial.stack import Stack
 
 pytestmark = pytest.mark.slow
 
+Stops = LocalExecutor | RayExecutor
 HALVING = Stopping(grace_steps=4, reduction_factor=3.0)
 STEPS = 100
 
@@ -42,9 +44,13 @@ def session() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.fixture
-def executor(session: None) -> TuneExecutor:
-    return TuneExecutor(Placement(resources=ResourcesSpec(device="cpu", workers=2), stopping=HALVING))
+@pytest.fixture(params=[LocalExecutor, RayExecutor])
+def executor(session: None, request: pytest.FixtureRequest, monkeypatch: Patch) -> Stops:
+    monkeypatch.setenv("PYTHONPATH", str(Path(descend.__file__).parent))
+    made: Stops = request.param(
+        Placement(resources=ResourcesSpec(device="cpu", workers=2), workers=2, stopping=HALVING)
+    )
+    return made
 
 
 @pytest.fixture
@@ -52,11 +58,11 @@ def setting() -> Setting:
     return replace(SETTING, steps=STEPS)
 
 
-class TestTuneExecutor(ExecutorSuite):
+class TestStopsEarly(ExecutorSuite):
     """All that every executor promises."""
 
 
-def results_of(executor: TuneExecutor, stacks: list[Stack]) -> dict[str, TrialResult]:
+def results_of(executor: Stops, stacks: list[Stack]) -> dict[str, TrialResult]:
     found: dict[str, TrialResult] = {}
 
     def take(stack: Stack, event: Event) -> None:
@@ -76,15 +82,15 @@ def of_table(stack: Stack, name: str) -> Stack:
 
 
 def test_what_falls_behind_in_its_own_arm_is_stopped_and_says_how_far_it_came(
-    executor: TuneExecutor, setting: Setting
+    executor: Stops, setting: Setting
 ) -> None:
     """The first of an arm is compared to none, and one that is never worse than those before it is never stopped."""
     good = [tiny_stack(setting, seed, size=1) for seed in (3, 2, 1)]
     bad = [tiny_stack(setting, seed, size=1) for seed in (20, 21)]
     other_arm = [of_table(tiny_stack(setting, 40, size=1), "sp")]
     of_two = [tiny_stack(setting, 50, size=2)]
-    placement = replace(executor.placement, resources=ResourcesSpec(device="cpu", workers=1))
-    one_at_a_time = TuneExecutor(placement)
+    placement = replace(executor.placement, resources=ResourcesSpec(device="cpu", workers=1), workers=1)
+    one_at_a_time = type(executor)(placement)
     results = results_of(one_at_a_time, [*good, *bad, *other_arm, *of_two])
     status = {key: result.status for key, result in results.items()}
     assert status == {
@@ -102,15 +108,15 @@ def test_what_falls_behind_in_its_own_arm_is_stopped_and_says_how_far_it_came(
         assert result.last_finite_loss_nats == curve.values[-1] == 2.0 + stack.trials[0].seed
 
 
-def test_a_trial_that_has_no_rung_before_its_end_is_never_stopped(executor: TuneExecutor, setting: Setting) -> None:
+def test_a_trial_that_has_no_rung_before_its_end_is_never_stopped(executor: Stops, setting: Setting) -> None:
     resources, stopping = ResourcesSpec(device="cpu", workers=1), Stopping(grace_steps=STEPS, reduction_factor=3.0)
-    never = TuneExecutor(replace(executor.placement, resources=resources, stopping=stopping))
+    never = type(executor)(replace(executor.placement, resources=resources, workers=1, stopping=stopping))
     stacks = [tiny_stack(setting, seed, size=1) for seed in (1, 2, 3)]
     assert {result.status for result in results_of(never, stacks).values()} == {"finished"}
 
 
 def test_an_interrupted_run_keeps_the_steps_of_the_running_trials(
-    executor: TuneExecutor, setting: Setting, tmp_path: Path
+    executor: Stops, setting: Setting, tmp_path: Path
 ) -> None:
     def interrupt(_: Stack, event: Event) -> None:
         if isinstance(event, Progress):
@@ -120,12 +126,6 @@ def test_an_interrupted_run_keeps_the_steps_of_the_running_trials(
     with pytest.raises(KeyboardInterrupt):
         executor.run(once([tiny_stack(setting, 0, size=1)]), train, interrupt)
     assert int((tmp_path / until_asked.KEPT).read_text()) > 0
-
-
-def test_ray_client_is_refused_with_what_to_do(setting: Setting) -> None:
-    far = TuneExecutor(Placement(stopping=HALVING, address="ray://127.0.0.1:10001"))
-    with pytest.raises(HpxferError, match="must be on a node of the cluster"):
-        far.run(once([tiny_stack(setting, 0, size=1)]), Descend(HALVING), lambda stack, event: None)
 
 
 @pytest.mark.parametrize(

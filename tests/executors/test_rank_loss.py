@@ -13,8 +13,9 @@ from one_of_two import BUG, DIES, DIES_ONCE, FINE, GIVES_UP, NO_MEMORY, REFUSES,
 from tiny_trials import numbers
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import TRIES, Executor, Placement, once
+from hpxfer.executors.executor import Executor, Placement, once
 from hpxfer.executors.local import LocalExecutor
+from hpxfer.executors.lost_workers import TRIES
 from hpxfer.executors.ray import RayExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.spec.resources_section import ResourcesSpec
@@ -36,7 +37,7 @@ def importable(monkeypatch: Patch) -> None:
 def executor(request: pytest.FixtureRequest) -> Executor:
     resources = ResourcesSpec(device="cpu", gpus_per_stack=2, workers=1)
     if request.param == "local":
-        return LocalExecutor(workers=1, ranks=resources.ranks)
+        return LocalExecutor(Placement(workers=1, resources=resources))
     return RayExecutor(Placement(resources=resources))
 
 
@@ -82,7 +83,7 @@ def test_a_stack_of_two_ranks_has_the_results_of_one_process(executor: Executor,
     )
     stack = replace(tiny_stack(own, 0, size=2), pieces=2)
     found: list[Ended] = []
-    for each in (executor, LocalExecutor(workers=1)):
+    for each in (executor, LocalExecutor(Placement(workers=1))):
         each.run(once([stack]), TrainStack("cpu"), lambda _, event: found.extend([event] * isinstance(event, Ended)))
     mine, alone = ([numbers(result) for result in ended.results] for ended in found)
     assert mine == alone

@@ -20,7 +20,8 @@ from laws import examples
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors import ray_cluster, ray_session
-from hpxfer.executors.local import LocalExecutor
+from hpxfer.executors.executor import Placement
+from hpxfer.executors.local import LocalBackend
 from hpxfer.executors.ray_cluster import Bundle, Node, bundles_of, listing, most_workers
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.host.interrupts import Interrupted, interrupts
@@ -152,11 +153,11 @@ def most_by_trial(fits: tuple[int, ...], apart: int) -> int:
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=4), st.integers(2, 3))
 def test_workers_on_nodes_apart_are_counted_exactly(fits: Sequence[int], apart: int) -> None:
-    resources = ResourcesSpec(gpus_per_trial=2.0 * apart, gpus_per_node=2)
+    placement = Placement(resources=ResourcesSpec(gpus_per_trial=2.0 * apart, gpus_per_node=2), node_gpus=2.0)
     has = [ray_cluster.Node(id=str(index), has={"CPU": 99.0, "GPU": 2.0 * fit}) for index, fit in enumerate(fits)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray_cluster, "nodes", lambda: has)
-        found = most_workers(bundles_of(resources, 0.0), apart=True)
+        found = most_workers(bundles_of(placement, 0.0), apart=True)
     assert found == most_by_trial(tuple(sorted(fits)), apart)
 
 
@@ -179,6 +180,6 @@ def test_a_local_worker_sees_its_own_gpus(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    executor = LocalExecutor(gpus=gpus)
-    assert [executor._gpus(place) for place in range(3)] == expected
+    backend = LocalBackend(Placement(node_gpus=gpus), lambda stack: iter(()))
+    assert [backend.gpus_of(place) for place in range(3)] == expected
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible

@@ -21,16 +21,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors import local
-from hpxfer.executors.executor import TRIES, Queue, once
+from hpxfer.executors.executor import STOP_S, Placement, once
 from hpxfer.executors.local import LocalExecutor
-from hpxfer.executors.ray_worker import Worker
-from hpxfer.executors.worker import STOP, STOP_S, StopRequest, guarded
+from hpxfer.executors.lost_workers import TRIES, Queue
+from hpxfer.executors.ray_worker import Actor
+from hpxfer.executors.worker import guarded
 from hpxfer.host.interrupts import Interrupted, interrupts
 from hpxfer.plan.packing import GPU_SHARE
 from hpxfer.testing.executor import FINE, WAITS, ExecutorSuite, Misbehave, tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Progress, Started
+from hpxfer.trial.process import STOP, StopRequest
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -38,12 +39,16 @@ from hpxfer.trial.stack import Stack
 class TestLocalExecutor(ExecutorSuite):
     @pytest.fixture
     def executor(self) -> LocalExecutor:
-        return LocalExecutor(workers=2)
+        return LocalExecutor(Placement(workers=2))
 
 
 @pytest.fixture
 def stacks(setting: Setting) -> list[Stack]:
     return [tiny_stack(setting, FINE, size=3, name=name) for name in "abc"]
+
+
+def take(queue: Queue) -> Stack | None:
+    return queue.take_if(lambda stack: True)
 
 
 def test_it_asks_when_nothing_waits_and_again_only_after_something_was_done(stacks: list[Stack]) -> None:
@@ -58,7 +63,7 @@ def test_it_asks_when_nothing_waits_and_again_only_after_something_was_done(stac
     assert queue.ask(0) == 0
     assert [queue.ask(2), queue.ask(2)] == [1, 1]
     assert num_asked == 1
-    out = queue.take()
+    out = take(queue)
     assert [queue.ask(1), queue.ask(1)] == [0, 0]
     assert num_asked == 2
     queue.done(out)
@@ -70,9 +75,9 @@ def test_a_lost_stack_goes_first_until_its_tries_are_used_up(stacks: list[Stack]
     queue = Queue(once(stacks))
     queue.ask(1)
     for left in reversed(range(TRIES)):
-        assert queue.take() is stacks[0]
+        assert take(queue) is stacks[0]
         assert queue.is_last_try(stacks[0]) is (left == 0)
-        assert queue.lost(stacks[0]) is (left > 0)
+        assert (queue.lost(stacks[0], "signal") is None) is (left > 0)
     assert queue.num_running == 0
     assert list(queue.waiting()) == stacks[1:]
 
@@ -84,7 +89,7 @@ def test_a_loss_costs_a_try_unless_more_was_reached_than_ever(setting: Setting, 
     queue = Queue(once(only), lambda _: next(left))
     queue.ask(1)
     losses = 0
-    while queue.take() and queue.lost(stack):
+    while take(queue) and queue.lost(stack, "signal") is None:
         losses += 1
     # By hand: the first number is that before the first try.
     best, free, cost = found[0], 0, 0
@@ -116,8 +121,7 @@ def test_the_last_try_of_a_stack_is_in_halves(setting: Setting, size: int, parts
         yield Ended(results=tuple(TrialResult(trial_id=trial.id, status="finished") for trial in stack.trials))
 
     stack = tiny_stack(setting, FINE, size=size)
-    started, ended = guarded(train, stack, cut=True)
-    assert isinstance(started, Started)
+    (ended,) = guarded(train, stack, cut=True)
     assert seen == parts
     results = ended.results
     assert [result.trial_id for result in results] == [trial.id for trial in stack.trials]
@@ -213,7 +217,7 @@ def test_a_share_of_a_gpu_is_bounded_in_a_process_that_can_still_be_strict(
     monkeypatch.setattr(
         torch.cuda, "set_per_process_memory_fraction", lambda part: found.append((part, os.environ[NAME]))
     )
-    Worker(lambda stack: iter(()), None, share)
+    Actor(lambda stack: iter(()), None, share)
     assert found == limits
 
 
@@ -222,7 +226,7 @@ FAR_S = 600.0
 
 
 def run_until(
-    error: BaseException, setting: Setting, folder: Path, ends_with: type[BaseException] | None = None
+    error: BaseException, setting: Setting, folder: Path, stop_s: float, ends_with: type[BaseException] | None = None
 ) -> float:
     """Return how long a run takes to end whose callback raises, while its worker waits for a file.
 
@@ -237,30 +241,28 @@ def run_until(
             again.start()
         raise error
 
+    executor = LocalExecutor(Placement(workers=1, stop_s=stop_s))
     with pytest.raises(ends_with or type(error)):
-        LocalExecutor(workers=1).run(once([tiny_stack(setting, WAITS, size=1)]), Misbehave(str(folder)), fail)
+        executor.run(once([tiny_stack(setting, WAITS, size=1)]), Misbehave(str(folder)), fail)
     return time.monotonic() - began[0]
 
 
-def test_a_step_that_takes_longer_is_abandoned(setting: Setting, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(local, "STOP_S", 0.2)
-    assert 0.2 <= run_until(KeyboardInterrupt(), setting, tmp_path) < FAR_S
+def test_a_step_that_takes_longer_is_abandoned(setting: Setting, tmp_path: Path) -> None:
+    assert 0.2 <= run_until(KeyboardInterrupt(), setting, tmp_path, 0.2) < FAR_S
 
 
-def test_a_second_interrupt_ends_it_at_once(setting: Setting, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(local, "STOP_S", FAR_S)
+def test_a_second_interrupt_ends_it_at_once(setting: Setting, tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with interrupts():
-            assert run_until(ValueError(), setting, tmp_path, ends_with=Interrupted) < FAR_S / 2
+            assert run_until(ValueError(), setting, tmp_path, FAR_S, ends_with=Interrupted) < FAR_S / 2
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_run_that_may_not_write_waits_for_nothing(setting: Setting, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_run_that_may_not_write_waits_for_nothing(setting: Setting, tmp_path: Path) -> None:
     """Its lease is lost, or its disk is full."""
-    monkeypatch.setattr(local, "STOP_S", FAR_S)
-    assert run_until(HpxferError("the lease was taken over"), setting, tmp_path) < FAR_S / 2
+    assert run_until(HpxferError("the lease was taken over"), setting, tmp_path, FAR_S) < FAR_S / 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -278,7 +280,7 @@ def test_a_worker_that_is_ended_alone_keeps_its_steps(
                 os.kill(pid, number)
 
     train = until_asked.UntilAsked(str(tmp_path))
-    LocalExecutor(workers=1).run(once([tiny_stack(setting, FINE, size=2)]), train, end_the_first)
+    LocalExecutor(Placement(workers=1)).run(once([tiny_stack(setting, FINE, size=2)]), train, end_the_first)
     assert (tmp_path / until_asked.KEPT).exists()
     assert len([event for event in events if isinstance(event, Started)]) == 2
     ended = events[-1]
@@ -288,7 +290,7 @@ def test_a_worker_that_is_ended_alone_keeps_its_steps(
 
 def test_a_worker_looks_now_and_then(monkeypatch: Patch) -> None:
     now, looks, asked = [100.0], [0], [False]
-    monkeypatch.setattr("hpxfer.executors.worker.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("hpxfer.trial.process.time.monotonic", lambda: now[0])
 
     def look() -> bool:
         looks[0] += 1

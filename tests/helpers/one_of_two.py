@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpxfer.errors import HpxferError, RankLost
-from hpxfer.executors.worker import MEMBER
 from hpxfer.trial.events import Ended, Event, Progress
+from hpxfer.trial.process import MEMBER
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 

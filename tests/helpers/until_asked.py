@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpxfer.executors.worker import STOP
 from hpxfer.trial.events import Ended, Event, Progress
+from hpxfer.trial.process import STOP
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 

@@ -19,7 +19,6 @@ from tiny import write_tiny
 
 import hpxfer.cli
 from hpxfer.cli.job_entry import main
-from hpxfer.driver.own_code import SENT, code_of, sent_files
 from hpxfer.errors import HpxferError
 from hpxfer.jobs.answers import has_mark
 from hpxfer.jobs.request import MOST_CHARACTERS, VARIABLE, Answer, Request, packed, read_answer, unpacked, where
@@ -29,6 +28,7 @@ from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
 from hpxfer.spec.trainer_files import digested
 from hpxfer.store import Store
 from hpxfer.trainer.files import require_files
+from hpxfer.trainer.own_code import SENT, code_of, sent_files
 
 JOB = "hpxfer-a-1"
 

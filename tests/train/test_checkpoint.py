@@ -28,7 +28,8 @@ from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.train.step import TrainStep
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial
-from hpxfer.trial.events import Ended, Points, Progress, Started
+from hpxfer.trial.events import Ended, Points, Progress
+from hpxfer.trial.process import StopRequest
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
@@ -278,12 +279,12 @@ def test_an_asked_training_ends_with_its_last_step_and_a_worker_sends_no_results
     assert len(asked) == pair.setting.steps - 1
     assert list(train(pair, "cpu", stop=lambda: True)) == []  # without checkpoints it ends and keeps nothing
     # Neither of a stack that was halved: its second half is not begun.
-    monkeypatch.setattr(worker, "STOP", stop := worker.StopRequest())
+    monkeypatch.setattr(worker, "STOP", stop := StopRequest())
     stop.is_set = True
     how = TrainStack("cpu", checkpoints=Checkpoints(tmp_path).start(3600.0))
     for cut in (False, True):
-        (begun,) = guarded(how, pair, cut=cut)
-        assert isinstance(begun, Started)
+        (ended,) = guarded(how, pair, cut=cut)
+        assert ended == Ended(results=())
 
 
 Series = dict[tuple[str, int | None, str | None], dict[int, float]]

@@ -24,7 +24,6 @@ from typing import Any
 
 import hpxfer
 from hpxfer.errors import RankLost, first_line
-from hpxfer.executors.worker import MEMBER, STOP
 from hpxfer.host.files import remove_half_written, write_files
 from hpxfer.host.machine import cpu_name
 from hpxfer.spec.check_trainer import LEAST_IN_WINDOW
@@ -46,6 +45,7 @@ from hpxfer.trainer.job import (
 from hpxfer.trainer.lines import Point, reached, read_attempts
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended, Event, Points, Progress
+from hpxfer.trial.process import MEMBER, STOP
 from hpxfer.trial.result import Curve, TrialResult
 from hpxfer.trial.stack import Stack, Team
 

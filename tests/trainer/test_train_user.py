@@ -19,8 +19,7 @@ from waiting import LONG_S, until
 
 from hpxfer.driver import run
 from hpxfer.driver.dispatch import TrainingFailed
-from hpxfer.executors import local
-from hpxfer.executors.executor import TRIES
+from hpxfer.executors.lost_workers import TRIES
 from hpxfer.store import Store
 from hpxfer.trainer.job import REPORTS, attempt_numbers
 from hpxfer.trial.events import Event, Progress
@@ -211,7 +210,7 @@ say(type="result", status="finished", validation_loss=2.0)
 
 
 def test_an_interrupted_trainer_has_its_grace_and_goes_on_from_there(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(local, "STOP_S", 0.0)
+    monkeypatch.setattr("hpxfer.driver.drive.STOP_S", 0.0)
 
     def interrupt(_: object, event: Event, __: object) -> None:
         if isinstance(event, Progress):

@@ -13,8 +13,8 @@ from command_line import hpxfer
 from fixture_types import Capsys, Folders, Patch
 
 from hpxfer.driver import prepare, run
-from hpxfer.driver.own_code import SENT, commit_of
 from hpxfer.errors import HpxferError
+from hpxfer.trainer.own_code import SENT, commit_of
 
 TRAIN = """
 import json, math, sys
@@ -81,7 +81,7 @@ def test_another_commit_warns_with_the_difference_and_is_refused_if_strict(folde
 
 
 def test_another_package_is_a_difference(folder: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("hpxfer.driver.own_code._PACKAGES", ("numpy", "pyarrow"))
+    monkeypatch.setattr("hpxfer.trainer.own_code._PACKAGES", ("numpy", "pyarrow"))
     assert "pyarrow none -> " in warnings(write(folder))
 
 
