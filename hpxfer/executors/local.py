@@ -135,9 +135,9 @@ class LocalBackend:
         }
         if not pipes:
             time.sleep(timeout_s)
-        for pipe in wait(list(pipes), timeout_s):
-            worker, index = pipes[pipe]  # type: ignore[index]
-            if not pipe.closed:  # a message before may have ended the worker
+        ready = set(wait(list(pipes), timeout_s))
+        for pipe, (worker, index) in pipes.items():
+            if pipe in ready and not pipe.closed:  # a message before may have ended the worker
                 yield worker, index, worker.ranks[index].receive()
 
     def kill(self, workers: Sequence[Worker]) -> None:
