@@ -29,21 +29,16 @@ def plan(
       hpxfer plan sweeps/quickstart.yaml --trials
     """
     from hpxfer.cli.consent import keep_within
+    from hpxfer.driver.preflight import preflight
     from hpxfer.driver.trial_list import trials_of, trials_text
-    from hpxfer.plan.cautions import require_fit
-    from hpxfer.store import Store
-    from hpxfer.trainer.own_code import require_same_code
 
     job = of.prepared(address=address, hardware=hardware)
     warn((*job.problems, *job.plan.cautions, *(() if of.strict_memory else job.plan.unfit)))
     listed = {"trials": trials_of(job)} if trials else {}
     table = ["", trials_text(listed["trials"])] if trials and not as_json else []
     answer(lambda: {**plan_data(job), **listed}, lambda: "\n".join([plan_lines(job), *table]), as_json=as_json)
-    if of.strict_code:
-        require_same_code(job.spec, Store.open(job.folder, write=False))
+    preflight(job, strict_memory=of.strict_memory, strict_code=of.strict_code, trains=False)
     keep_within(job.plan, of.max_gpu_hours)
-    if of.strict_memory:
-        require_fit(job.plan)
 
 
 def plan_lines(job: PreparedSweep) -> str:

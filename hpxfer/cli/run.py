@@ -14,6 +14,7 @@ from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
     from hpxfer.driver import PreparedSweep
+    from hpxfer.driver.preflight import Cleared
     from hpxfer.progress.counts import RunCounts
     from hpxfer.results import Results
     from hpxfer.trial.events import Event
@@ -40,41 +41,28 @@ def run(
       hpxfer run sweeps/width.yaml --reuse results/quickstart
     """
     from hpxfer.cli.consent import ask, keep_within
-    from hpxfer.driver.kernels import require_kernels
-    from hpxfer.driver.prepared import located
-    from hpxfer.loggers.kinds import logger_kinds
-    from hpxfer.plan.cautions import require_fit
-    from hpxfer.store import Store
-    from hpxfer.trainer.own_code import require_same_code
+    from hpxfer.driver.preflight import preflight
 
     if executor == "local" and address is not None:
         raise HpxferError("--address joins a Ray cluster, and --executor local uses none; leave one out")
     job = of.prepared(executor=executor, address=address, hardware=hardware)
-    if job.missing:
-        with located(job.file, job.overrides):
-            if job.spec.trainer is None:
-                require_kernels(job.spec, job.real.device, address)
-            logger_kinds(job.spec.resources.loggers)
     unfit = () if of.strict_memory else job.real.unfit
     warn(dict.fromkeys((*job.problems, *job.plan.cautions, *job.real.cautions, *unfit)))
     if not as_json:
         say(plan_lines(job))
-    if of.strict_code:
-        require_same_code(job.spec, Store.open(job.folder, write=False))
+    cleared = preflight(job, strict_memory=of.strict_memory, strict_code=of.strict_code)
     keep_within(job.plan, of.max_gpu_hours)
     keep_within(job.real, of.max_gpu_hours)
-    if of.strict_memory:
-        require_fit(job.real)
     ask(job.real, yes=yes)
-    _conclude(_train(job, address), job, as_json=as_json)
+    _conclude(_train(job, cleared), job, as_json=as_json)
 
 
-def _train(job: PreparedSweep, address: str | None) -> Results:
+def _train(job: PreparedSweep, cleared: Cleared) -> Results:
     """Run the job; end the program where it was interrupted, or where training has a bug."""
     from rich.console import Console
 
     from hpxfer.driver import TrainingFailed
-    from hpxfer.driver import run as train
+    from hpxfer.driver.drive import train
     from hpxfer.host.interrupts import Interrupted
     from hpxfer.progress.live import LiveProgress
     from hpxfer.report.under_way import PageUnderWay
@@ -91,9 +79,7 @@ def _train(job: PreparedSweep, address: str | None) -> Results:
 
     try:
         with progress, page:
-            return train(
-                job, address=address, strict_memory=False, on_event=on_event, on_wait=lambda text: say(text, err=True)
-            )
+            return train(job, cleared, on_event=on_event, on_wait=lambda text: say(text, err=True))
     except Interrupted as end:
         say(f"interrupted; {stored(end)}, the same command goes on from there", err=True)
         raise typer.Exit(128 + end.signal_number) from None

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.driver.drive import placement_of
-from hpxfer.driver.own_trainer import train_user
 from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Executor, once
@@ -20,6 +19,7 @@ from hpxfer.spec.load import plugin_files
 from hpxfer.storage.lease import leased
 from hpxfer.store.trainer_checks import TrainerChecks, write_checks
 from hpxfer.trainer.check_trials import BASE, STEPS, Evidence, check_trials, evaluate
+from hpxfer.trainer.own_trainer import OwnTrainer
 from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.setting import trainer_code
@@ -76,13 +76,14 @@ def check_trainer(
     """
     spec, location = prepared.spec, prepared.location
     if spec.trainer is None:
-        where = f"{prepared.file}: " if prepared.file else ""
+        where = f"{prepared.given.file}: " if prepared.given.file else ""
         raise HpxferError(f"{where}trainer: must be given for a check of it, got none; hpxfer check --sweep needs none")
     trials = check_trials(prepared.expansion, STEPS if steps is None else steps)
-    train = train_user(prepared)
+    train = OwnTrainer(spec, spec.trainer).training(prepared.lasting_folder)
     runs = Path(train.runs).with_name(FOLDER)
     shutil.rmtree(runs, ignore_errors=True)
-    how = executor or make_executor(placement_of(prepared, address, plugin_files(spec), train))
+    prepared = replace(prepared, given=replace(prepared.given, address=address))
+    how = executor or make_executor(placement_of(prepared, train, plugin_files(spec)))
     results: dict[str, TrialResult] = {}
 
     def take(stack: Stack, event: Event) -> None:

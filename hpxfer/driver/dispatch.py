@@ -113,7 +113,7 @@ class Dispatcher:
         """
         if result.error_kind not in _FATAL_KINDS:
             return False
-        if self._prepared.spec.trainer is None or result.error_kind == "input" or not self.done:
+        if self._reached is None or result.error_kind == "input" or not self.done:
             return True
         what = (result.error or "").partition("\n")[0]
         seen, self._bugs = what in self._bugs, self._bugs | {what}

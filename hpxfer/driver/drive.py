@@ -4,43 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from hpxfer.data import require_data
 from hpxfer.driver.dispatch import Dispatcher, OnEvent, TrainingFailed, allowed
-from hpxfer.driver.kernels import require_kernels
-from hpxfer.driver.own_trainer import train_user
-from hpxfer.driver.plugins import require_plugins
-from hpxfer.driver.prepared import RESULTS, PreparedSweep, located, prepare, refreshed, require_same
+from hpxfer.driver.preflight import Cleared, preflight
+from hpxfer.driver.prepared import PreparedSweep, prepare, refreshed, require_same
 from hpxfer.driver.trial_list import known_trials
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import STOP_S, Executor, Placement, Stopping, Train
+from hpxfer.executors.executor import Executor, Placement, Stopping, Trains
 from hpxfer.executors.kinds import make_executor
-from hpxfer.executors.worker import TrainStack
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
 from hpxfer.loggers.feed import streaming
-from hpxfer.loggers.kinds import LoggerKind, logger_kinds
+from hpxfer.loggers.kinds import LoggerKind
 from hpxfer.loggers.logger import LoggedTrial, Place
 from hpxfer.loggers.names import Names
-from hpxfer.plan.cautions import require_fit
 from hpxfer.progress.counts import RunCounts, writing
 from hpxfer.registry import PluginFile
 from hpxfer.results import Results, load_results
 from hpxfer.search.rounds import RoundSearch
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.load import plugin_files
 from hpxfer.storage.lease import Lease, leased
 from hpxfer.storage.uri import Uri, parse_root
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
-from hpxfer.trainer.own_code import require_same_code
-from hpxfer.trainer.supervised import SLACK_S
-from hpxfer.trainer.train_user import TrainUser
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Event
 from hpxfer.trial.stack import Stack
@@ -77,22 +69,23 @@ def run(
     The run may be interrupted at any time: stored results stay, and the next run trains the rest. Trials that were
     running then leave a checkpoint, from which they go on; a note of the exception (`__notes__`) says so.
     """
-    prepared = (
-        sweep if isinstance(sweep, PreparedSweep) else prepare(sweep, results=results, address=address, reuse=reuse)
-    )
-    if strict_memory:
-        require_fit(prepared.real)
-    if strict_code:
-        require_same_code(prepared.spec, Store.open(prepared.folder, write=False))
-    with located(prepared.file, prepared.overrides):
-        if prepared.missing and executor is None and prepared.spec.trainer is None:
-            require_kernels(prepared.spec, prepared.real.device, address)
-        if prepared.missing and address is None:
-            require_data(prepared.spec)  # a plan, and a cluster whose nodes have the data, need only its digest
-        trains = bool(prepared.missing or prepared.reuse.wanted)
-        loggers = logger_kinds(prepared.spec.resources.loggers if trains else ())
-    # An executor of the caller's may train in this process, which has every row that it registered.
-    plugins = require_plugins(prepared.spec) if executor is None else plugin_files(prepared.spec)
+    if isinstance(sweep, PreparedSweep):
+        prepared = sweep if address is None else replace(sweep, given=replace(sweep.given, address=address))
+    else:
+        prepared = prepare(sweep, results=results, address=address, reuse=reuse)
+    cleared = preflight(prepared, strict_memory=strict_memory, strict_code=strict_code, in_process=executor is not None)
+    return train(prepared, cleared, executor=executor, on_event=on_event, on_wait=on_wait)
+
+
+def train(
+    prepared: PreparedSweep,
+    cleared: Cleared,
+    *,
+    executor: Executor | None = None,
+    on_event: OnEvent | None = None,
+    on_wait: Callable[[str], None] | None = None,
+) -> Results:
+    """Train the missing trials of a sweep that its preflight has cleared, see `run`."""
     location = prepared.location
     with interrupts() as signals:
         store = Store.open(location.folder, write=True)
@@ -108,30 +101,23 @@ def run(
                 _checkpoints(prepared).end(prepared.outcomes)  # those of a driver that was killed at its very end
             store.save_sweep(prepared.spec, prepared.expansion.setting.data_digest)
             if prepared.missing or prepared.reuse.wanted:
-                own = None if prepared.spec.trainer is None else train_user(prepared)
-                how = executor or make_executor(placement_of(prepared, address, plugins, own))
-                with _logging(prepared, loggers, lease) as log:
-                    _train(prepared, store, lease, signals, how, _then(on_event, log), plugins, own)
+                with _logging(prepared, cleared.loggers, lease) as log:
+                    _train(prepared, cleared, store, lease, signals, executor, _then(on_event, log))
             store.compact()
             pa.default_memory_pool().release_unused()  # merging takes much memory, which Arrow would keep
             location.push(lease.check)
     return load_results(location.folder)
 
 
-def placement_of(
-    prepared: PreparedSweep,
-    address: str | None,
-    plugins: tuple[PluginFile, ...] = (),
-    own: TrainUser | None = None,
-) -> Placement:
-    """Return where and how wide the missing trials of a sweep are trained. `own` is for a user's own trainer."""
+def placement_of(prepared: PreparedSweep, how: Trains, plugins: tuple[PluginFile, ...]) -> Placement:
+    """Return where and how wide the missing trials of a sweep are trained."""
     return Placement(
         resources=prepared.spec.resources,
-        node_gpus=None if own is None else own.gpus_on_node,
-        reached=None if own is None else own.reached,
-        stop_s=STOP_S if own is None else own.trainer.timeouts.grace_s + SLACK_S,
+        node_gpus=how.node_gpus,
+        reached=how.reached,
+        stop_s=how.stop_s,
         workers=prepared.real.workers,
-        address=address,
+        address=prepared.given.address,
         stopping=_stopping(prepared.spec),
         plugins=plugins,
         measured=prepared.measured,
@@ -140,49 +126,39 @@ def placement_of(
 
 def _train(
     prepared: PreparedSweep,
+    cleared: Cleared,
     store: Store,
     lease: Lease,
     signals: Interrupts,
-    executor: Executor,
+    executor: Executor | None,
     on_event: OnEvent | None,
-    plugins: tuple[PluginFile, ...],
-    own: TrainUser | None,
 ) -> None:
-    resources, counts = prepared.spec.resources, _counts(prepared)
-    checkpoints = _checkpoints(prepared)
-    spec = None
-    if resources.checkpoint_s and own is None:
-        with lease.writing():
-            spec = checkpoints.start(resources.checkpoint_s)
+    trainer, resources, counts = prepared.trainer, prepared.spec.resources, _counts(prepared)
+    checkpoints, keeps = _checkpoints(prepared), bool(resources.checkpoint_s) and not trainer.writes_checkpoints
     with lease.writing():
+        begun = checkpoints.start(resources.checkpoint_s) if keeps else None
         keep = kept.start(_weights(prepared)) if resources.keep == "last" else None
-    if own is not None:
-        how: Train = own
-    else:
-        how = TrainStack(
-            resources.device,
-            determinism=prepared.spec.training.determinism,
-            kernels=resources.kernels,
-            checkpoints=spec,
-            stopping=_stopping(prepared.spec),
-            plugins=plugins,
-            keep=keep,
-            points=bool(resources.loggers),
-            curves=resources.curves == "all" or bool(resources.loggers),
-        )
+    how = trainer.training(
+        prepared.lasting_folder,
+        checkpoints=begun,
+        keep=keep,
+        plugins=cleared.plugins,
+        stopping=_stopping(prepared.spec),
+    )
     dispatcher = Dispatcher(
         prepared,
         store,
         lease,
         counts,
-        checkpoints=checkpoints if spec else None,
-        reached=None if own is None else own.reached,
+        checkpoints=checkpoints if keeps else None,
+        reached=how.reached,
         deferred=signals.deferred,
         on_event=on_event,
     )
     try:
         with writing(prepared.folder, counts, allowed=allowed(prepared, lease)):
-            executor.run(dispatcher.more, how, dispatcher.take)
+            runs = executor or make_executor(placement_of(prepared, how, cleared.plugins))
+            runs.run(dispatcher.more, how, dispatcher.take)
             if not dispatcher.is_over:
                 status = counts.run_status()
                 raise HpxferError(
@@ -204,16 +180,16 @@ def _logging(
 ) -> Iterator[Callable[[Stack, Event], None] | None]:
     """Yield the function that shows the events of a run to loggers, or None if there are none.
 
-    Loggers keep their files in the results folder. A mirror does not last: for results in object storage, files are
-    where the results would be on this disk.
+    Loggers keep their files in the results folder, or where that would be on this disk.
     """
     if not kinds:
         yield None
         return
     location, names = prepared.location, Names(prepared.expansion)
     where = location.where if location.is_remote else str(prepared.folder.absolute())
-    folder = Path(RESULTS, prepared.spec.name).absolute() if location.is_remote else prepared.folder
-    place = Place(sweep=prepared.spec.name, results=where, folder=folder, writing=allowed(prepared, lease))
+    place = Place(
+        sweep=prepared.spec.name, results=where, folder=prepared.lasting_folder, writing=allowed(prepared, lease)
+    )
     rounds: dict[str, int] = {}
 
     def describe(trial: Trial) -> LoggedTrial:

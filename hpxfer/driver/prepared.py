@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.data import check_length, data_cautions, data_ref, point_keys
-from hpxfer.driver.kernels import kernels_caution
-from hpxfer.driver.plugins import stored_plugins, without_defaults
-from hpxfer.driver.reuse import Reuse, open_reuse, require_reusable, stored_outcomes
-from hpxfer.driver.user_command import require_command
+from hpxfer.driver.reuse import Reuse, open_reuse, stored_outcomes
+from hpxfer.driver.who_trains import Trainer, who_trains
 from hpxfer.errors import HpxferError, shown
 from hpxfer.executors.kinds import EXECUTORS
 from hpxfer.plan.hardware import Hardware, hardware_named, this_machine
@@ -25,12 +23,13 @@ from hpxfer.plan.make import Counts, grid_counts, make_plan, search_counts
 from hpxfer.plan.outlook import outlook
 from hpxfer.plan.packing import Device, Measured
 from hpxfer.plan.plan import Plan, Precision
+from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.data import with_point_data
 from hpxfer.spec.fields import in_file
-from hpxfer.spec.load import with_overrides
+from hpxfer.spec.load import stored_names, with_overrides
 from hpxfer.spec.precision import AUTO, precision_on, with_precision
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.ties import resolved
@@ -40,7 +39,6 @@ from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.schema import shape_of_row
 from hpxfer.store.sweep_file import damage, load_given, stored_sweep
-from hpxfer.trainer.own_code import code_cautions
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
 if TYPE_CHECKING:
@@ -100,19 +98,21 @@ RESULTS = "results"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What a plan is priced for: hardware other than this machine's, and the price of one hour of it."""
+class Given:
+    """What a sweep was prepared from, beside its contents."""
 
-    hardware: Hardware | None = None
-    price_per_hour: float | None = None
+    file: Path | None  # the sweep file, if it was read from one
+    overrides: tuple[str, ...]  # that changed keys of the file
+    address: str | None  # of the Ray cluster that will train it
+    hardware: Hardware | None  # that the plan is for, if not the device that will train it
+    price_per_hour: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedSweep:
     """A sweep that is ready to run: its plan, and what is known of its trials."""
 
-    file: Path | None  # the sweep file, if it was read from one
-    overrides: tuple[str, ...] = ()  # that changed keys of the file
+    given: Given
     expansion: Expansion
     search: Search
     location: ResultsLocation  # of the sweep's results
@@ -122,7 +122,6 @@ class PreparedSweep:
     reuse: Reuse  # the other folders, and which of their trials the sweep would copy
     measured: Mapping[Shape, Measured]  # time and memory of stored trials
     problems: tuple[str, ...]  # files of the store that could not be read
-    cost: Cost
     precision: Precision
     lost: Mapping[str, Outcome]  # of stored trials whose curves are lost, so that they are trained again
 
@@ -131,9 +130,18 @@ class PreparedSweep:
         return self.expansion.spec
 
     @property
+    def trainer(self) -> Trainer:
+        return who_trains(self.spec)
+
+    @property
     def folder(self) -> Path:
         """The results folder on this disk. For a URI it is a mirror."""
         return self.location.folder
+
+    @property
+    def lasting_folder(self) -> Path:
+        """The folder on this disk for what other programs write. A mirror does not last."""
+        return Path(RESULTS, self.spec.name).absolute() if self.location.is_remote else self.folder.absolute()
 
     @cached_property
     def known(self) -> Mapping[str, Outcome]:
@@ -171,10 +179,10 @@ def prepare(
     if price_per_hour is not None and not 0 <= price_per_hour < math.inf:
         raise HpxferError(f"--price-per-hour must be a number from 0, got {price_per_hour}")
     given = sweep if isinstance(sweep, SweepSpec) else load_given(sweep, plugins, overrides)
-    spec = without_defaults(overridden(given, executor, early_stopping))
+    spec = _without_defaults(overridden(given, executor, early_stopping))
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
     with located(file, overrides):
-        require_command(spec)
+        who_trains(spec).require_sweep(reuses=bool(reuse))
         spec = digested(spec)
         data = data_ref(spec.data, point_keys(spec))
         check_length(spec)
@@ -185,15 +193,14 @@ def prepare(
     device = _device(spec.resources, address)
     precision = precision_of(spec, device, location, address)
     spec = with_precision(resolved(spec), precision.value)
-    expansion = Expansion(spec, data)
-    cost = Cost(hardware=None if hardware is None else hardware_named(hardware), price_per_hour=price_per_hour)
-    require_reusable(spec, reuse)
-    wanted = open_reuse(reuse, location, spec)
-    own = spec.trainer is not None
-    about_kernels = None if own else kernels_caution(spec, device, expansion.setting.vocab_size, address)
-    cautions = (about_kernels,) if about_kernels else ()
-    job = _ready(file, expansion, location, wanted, device, cost, precision, cautions)
-    return replace(job, overrides=tuple(overrides))
+    how = Given(
+        file=file,
+        overrides=tuple(overrides),
+        address=address,
+        hardware=None if hardware is None else hardware_named(hardware),
+        price_per_hour=price_per_hour,
+    )
+    return _ready(how, Expansion(spec, data), location, open_reuse(reuse, location, spec), device, precision)
 
 
 def _root_of_stored(file: Path | None, name: str) -> Path | None:
@@ -219,36 +226,50 @@ def overridden(spec: SweepSpec, executor: str | None, early_stopping: str | None
     return spec.model_copy(update=changed)
 
 
+def _without_defaults(spec: SweepSpec) -> SweepSpec:
+    """Return the sweep without the conventions of a plug-in's table that are given at their default.
+
+    The identity and the label of a choice leave defaults out. Stored results are read without the code of the table,
+    which alone knows its defaults, so the stored sweep names only the others.
+    """
+    own = stored_names(spec.plugins or ()).get("parameterization", set())
+    choices = tuple(
+        choice.model_copy(
+            update={"conventions": parameterization(choice.table, choice.conventions).changed_conventions()}
+        )
+        if choice.table in own
+        else choice
+        for choice in spec.parameterizations
+    )
+    return spec.model_copy(update={"parameterizations": choices})
+
+
 def refreshed(prepared: PreparedSweep, store: Store) -> PreparedSweep:
     """Return the sweep prepared anew if another driver has stored trials since it was prepared."""
     if _outcomes(store, prepared.spec)[0].keys() == prepared.outcomes.keys():
         return prepared
-    reuse = replace(prepared.reuse, wanted={})
-    device, precision = prepared.real.device, prepared.precision
-    job = _ready(prepared.file, prepared.expansion, prepared.location, reuse, device, prepared.cost, precision)
-    return replace(job, overrides=prepared.overrides)
+    reuse, device = replace(prepared.reuse, wanted={}), prepared.real.device
+    return _ready(prepared.given, prepared.expansion, prepared.location, reuse, device, prepared.precision)
 
 
 def _ready(
-    file: Path | None,
+    given: Given,
     expansion: Expansion,
     location: ResultsLocation,
     reuse: Reuse,
     device: Device,
-    cost: Cost,
     precision: Precision,
-    cautions: Sequence[str] = (),
 ) -> PreparedSweep:
     spec, store = expansion.spec, Store.open(location.folder, write=False)
+    trainer = who_trains(spec)
     outcomes, lost = _outcomes(store, spec)
     search = make_search(expansion, lambda: store.read_trials().to_pandas())
     reuse = reuse.asked_by(search, outcomes)
     done = {**outcomes, **reuse.wanted}
-    # What a user's own trainer runs on is what it asks for, whatever the machine has.
-    cuda = device.cuda if spec.trainer is None else bool(spec.resources.gpus_per_trial)
-    known = measured(store, cuda=cuda, precision=spec.precision) if outcomes else {}
+    known = measured(store, cuda=trainer.on_cuda(device), precision=spec.precision) if outcomes else {}
     counts = grid_counts(expansion, done) if spec.search_row.lists_trials else _counts(search, done)
-    warnings = (*cautions, *_warnings(spec, device, store, location, precision))
+    of_trainer = trainer.cautions(store, device, expansion.setting.vocab_size, given.address)
+    warnings = (*of_trainer, *_warnings(spec, store, location, precision))
 
     expected = outlook(expansion, done) if counts.total != counts.done else None
 
@@ -267,23 +288,22 @@ def _ready(
             warnings=warnings,
             counts=counts,
             hardware=hardware,
-            price_per_hour=cost.price_per_hour,
+            price_per_hour=given.price_per_hour,
         )
         return replace(plan, chosen=here, outlook=expected)
 
     real = planned(None)
     return PreparedSweep(
-        file=file,
+        given=given,
         expansion=expansion,
         search=search,
         location=location,
-        plan=real if cost.hardware is None else planned(cost.hardware),
+        plan=real if given.hardware is None else planned(given.hardware),
         real=real,
         outcomes=outcomes,
         reuse=reuse,
         measured=known,
         problems=(*store.problems, *reuse.problems),
-        cost=cost,
         precision=precision,
         lost=lost,
     )
@@ -361,18 +381,13 @@ def _measured(rows: pd.DataFrame, cuda: bool) -> Measured:
     )
 
 
-def _warnings(
-    spec: SweepSpec, device: Device, store: Store, location: ResultsLocation, precision: Precision
-) -> Iterator[str]:
+def _warnings(spec: SweepSpec, store: Store, location: ResultsLocation, precision: Precision) -> Iterator[str]:
     """Yield what the user should know about the folder, the data and the device before a run."""
     if why := damage(location.folder):
         yield why
     yield from data_cautions(spec.data)
-    if spec.training.determinism == "fast" and not device.cuda:
-        yield "training.determinism: on a CPU, fast runs the same code as strict, with the same bits in every stack"
     if caution := precision.caution():
         yield caution
-    yield from code_cautions(spec, store)
     version = store.trainer_version()
     if version is not None and version < TRAINER_VERSION:
         yield (
@@ -380,7 +395,8 @@ def _warnings(
             f"{TRAINER_VERSION}; a run trains all of them again and keeps the old rows; give another folder with "
             f"--results to keep this one as it is"
         )
-    stored = {plugin.name: plugin.digest for plugin in stored_plugins(store.folder)}
+    before = stored_sweep(store.folder)
+    stored = {plugin.name: plugin.digest for plugin in (before.plugins if before else None) or ()}
     for plugin in spec.plugins or ():
         if stored.get(plugin.name, plugin.digest) != plugin.digest:
             yield (

@@ -11,7 +11,6 @@ from hpxfer.errors import HpxferError
 from hpxfer.search import Outcome, Search
 from hpxfer.search.stored import known_outcomes
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.own import DEV
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.losses import LOSS_COLUMNS
@@ -66,15 +65,6 @@ class Reuse:
             if found := left & has.keys():
                 left -= store.adopt(other, found)
         return set(trial_ids) - left
-
-
-def require_reusable(spec: SweepSpec, folders: Sequence[str | Path]) -> None:
-    """Raise HpxferError if folders are to be reused for a trainer under work, whose ids do not tell its code."""
-    if folders and spec.trainer is not None and spec.trainer.version == DEV:
-        raise HpxferError(
-            f"--reuse: must not be given with trainer.version: {DEV}, whose code changes under one name; give the "
-            "version a name of its own, or leave --reuse out"
-        )
 
 
 def stored_outcomes(

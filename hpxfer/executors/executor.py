@@ -26,6 +26,25 @@ Reached = Callable[[Stack], int]
 STOP_S = 5.0
 
 
+class Trains(Protocol):
+    """What trains the stacks of a sweep, and what an executor must know of it. Workers import it by name."""
+
+    def __call__(self, stack: Stack) -> Iterator[Event]:
+        """Train a stack, and yield its events but Started. Ended comes last."""
+
+    @property
+    def reached(self) -> Reached | None:
+        """How far a stack has come; a loss after which it has come further costs no try."""
+
+    @property
+    def stop_s(self) -> float:
+        """How long an interrupted run waits for its checkpoints."""
+
+    @property
+    def node_gpus(self) -> float | None:
+        """The GPUs that it gets on each node. None: as many as a stack needs."""
+
+
 class Executor(Protocol):
     """Runs stacks, on this machine or elsewhere. Every executor passes `hpxfer.testing.executor.ExecutorSuite`."""
 

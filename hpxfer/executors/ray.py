@@ -18,16 +18,13 @@ from typing import Any
 from hpxfer.errors import RankLost, first_line, last_line
 from hpxfer.executors.executor import More, OnEvent, Placement, Train, failed
 from hpxfer.executors.ray_cluster import (
-    Bundle,
+    Claim,
     beside_driver,
-    bundles_of,
+    claim_of,
     cluster_device,
-    describe,
     joined,
     listing,
-    most_workers,
     nodes,
-    require_place,
 )
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.executors.ray_worker import Actor, Mailbox
@@ -115,7 +112,7 @@ class RayBackend:
         if self._resources.workers is not None:
             return self._resources.workers
         gpus = 1.0 if self._is_shared or not self._device.cuda else self._resources.gpus_per_stack or 1.0
-        return most_workers(bundles_of(self._placement, gpus if self._device.cuda else 0.0))
+        return claim_of(self._placement, gpus if self._device.cuda else 0.0).most(nodes())
 
     def room(self) -> float:
         """Every few seconds ask the cluster for its room. Raise HpxferError if its head has gone for good."""
@@ -139,43 +136,40 @@ class RayBackend:
     def start(self, number: int, need: Need) -> Worker | None:
         if not self._monitor.is_alive():
             return None
-        bundles = bundles_of(self._placement, need.gpus)
-        apart = self._placement.node_gpus is not None
+        claim = claim_of(self._placement, need.gpus)
         if not self._any_ready:
-            require_place(bundles, apart=apart)
-        elif not most_workers(bundles, apart=apart):
+            claim.require(nodes())
+        elif not claim.most(nodes()):
             self._warn(need)
             return None  # a node was lost and may come back
-        if len(bundles) == 1:
-            actor = self._actor(bundles[0], scheduling_strategy="SPREAD", **bundles[0].options())
+        if claim.ranks == 1:
+            actor = self._actor(claim, "SPREAD")
             return Worker(number, need, [_Rank(actor, actor.ready.remote())])
         # On as few nodes as possible, or on a user's several nodes.
-        strategy = "STRICT_SPREAD" if apart else "PACK"
-        place = placement_group([bundle.resources() for bundle in bundles], strategy=strategy)
-        actors = []
-        for index, bundle in enumerate(bundles):
-            at = PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=index)
-            actors.append(self._actor(bundle, scheduling_strategy=at, **bundle.options()))
-        world, timeout_s = len(bundles), self._resources.rank_timeout_s
+        world, timeout_s = claim.ranks, self._resources.rank_timeout_s
+        place = placement_group([claim.resources] * world, strategy="STRICT_SPREAD" if claim.apart else "PACK")
+        at = (PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=rank) for rank in range(world))
+        actors = [self._actor(claim, strategy) for strategy in at]
         address = actors[0].lead.remote(world, timeout_s)
         joins = [actor.join.remote(rank, world, address, timeout_s) for rank, actor in enumerate(actors)]
         ranks = [_Rank(actors[0], joins[0]), *(_Rank(actor, None) for actor in actors[1:])]
         return Worker(number, need, ranks, place=place)
 
-    def _actor(self, bundle: Bundle, **options: Any) -> Any:
-        share = 0.0 if self._placement.node_gpus is not None else bundle.gpus
-        return ray.remote(Actor).options(**options).remote(self._train, self.mailbox, share)
+    def _actor(self, claim: Claim, strategy: Any) -> Any:
+        share = 0.0 if self._placement.node_gpus is not None else claim.gpus
+        made = ray.remote(Actor).options(scheduling_strategy=strategy, **claim.options)
+        return made.remote(self._train, self.mailbox, share)
 
     def _warn(self, need: Need) -> None:
         """Say that no worker is ready, once in a while. Raise HpxferError if no node could ever hold one."""
         if time.monotonic() - self._last_ready > _PATIENCE_S:
             self._last_ready = time.monotonic()
-            bundles = bundles_of(self._placement, need.gpus)
-            require_place(bundles, apart=self._placement.node_gpus is not None)
+            claim, found = claim_of(self._placement, need.gpus), nodes()
+            claim.require(found)
             _log.warning(
                 "waiting for a worker: it needs %s; the Ray cluster has %s, which others may be using",
-                describe(bundles),
-                listing(nodes()),
+                claim,
+                listing(found),
             )
 
     def send(self, worker: Worker, stack: Stack | None, last_try: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,130 +44,87 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bundle:
-    """The resources that one process needs on a node: CPUs, and a share of a GPU (0: none), perhaps of one type."""
+class Claim:
+    """What a worker needs: for each of its ranks, CPUs and a share of a GPU (0: none), perhaps of one type."""
 
     cpus: float = 1.0
     gpus: float = 0.0
     gpu_type: str | None = None
+    ranks: int = 1
+    apart: bool = False  # whether each rank has a node of its own
 
-    def fit(self, node: Node) -> int:
-        """Return how many such processes an empty node holds."""
-        if self.gpu_type is not None and self.gpus and _TYPE + self.gpu_type not in node.has:
-            return 0
-        counts = [
-            int(node.has.get(name, 0.0) / each + _EPS)
-            for name, each in (("CPU", self.cpus), ("GPU", self.gpus))
-            if each
-        ]
-        return min(counts, default=1)
-
-    def options(self) -> dict[str, Any]:
-        """Return the bundle as Ray's options of an actor."""
-        out: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus}
-        return {**out, "accelerator_type": self.gpu_type} if self.gpu_type and self.gpus else out
-
+    @property
     def resources(self) -> dict[str, float]:
-        """Return the bundle in the terms of Ray's placement groups."""
+        """What a rank needs, in the terms of Ray's placement groups."""
         out = {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
         return {**out, f"{_TYPE}{self.gpu_type}": 0.001} if self.gpus and self.gpu_type else out
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a rank needs, as Ray's options of an actor."""
+        out: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus}
+        return {**out, "accelerator_type": self.gpu_type} if self.gpu_type and self.gpus else out
+
+    def most(self, found: Sequence[Node]) -> int:
+        """Return how many such workers these nodes hold if nothing else is on them."""
+        each = [(name, need) for name, need in self.resources.items() if need]
+        fits = [min((int(node.has.get(name, 0.0) / need + _EPS) for name, need in each), default=1) for node in found]
+        if not self.apart or self.ranks == 1:
+            return sum(fits) // self.ranks
+        # `most` workers fit if the nodes, each with at most one rank of each worker, hold them all.
+        most = range(sum(fits) // self.ranks, -1, -1)
+        return next(number for number in most if sum(min(fit, number) for fit in fits) >= number * self.ranks)
+
+    def require(self, found: Sequence[Node]) -> None:
+        """Raise HpxferError unless these nodes can hold a worker."""
+        if self.most(found):
+            return
+        if self.apart and self.ranks > 1:
+            raise HpxferError(
+                f"resources: each trial needs {self} on as many nodes at once; the Ray cluster has {listing(found)}; "
+                "change resources.nodes_per_trial, gpus_per_node or cpus_per_stack, or add nodes"
+            )
+        where = "on one node, and no node of the Ray cluster has that"
+        if self.ranks > 1:
+            where = "at once, and the Ray cluster has not so much, even with nothing else on it"
+        raise HpxferError(
+            f"resources: each stack needs {self} {where}; it has {listing(found)}; change resources.cpus_per_stack, "
+            "gpus_per_stack or gpu_type, or add such a node"
+        )
+
     def __str__(self) -> str:
         gpus = f" and {self.gpus:g} GPU" + (f" of type {self.gpu_type}" if self.gpu_type else "") if self.gpus else ""
-        return f"{self.cpus:g} CPU{gpus}"
+        return (f"{self.ranks} times " if self.ranks > 1 else "") + f"{self.cpus:g} CPU{gpus}"
 
 
-# What a worker needs: a bundle for each of its processes, which may lie on several nodes.
-Bundles = Sequence[Bundle]
+def claim_of(placement: Placement, gpus: float) -> Claim:
+    """Return what a worker needs, given its share of a GPU or the number of its GPUs.
+
+    A user's own trainer has a rank on each of its nodes, with all its GPUs there.
+    """
+    resources, on_node = placement.resources, placement.node_gpus
+    return Claim(
+        cpus=resources.cpus_per_stack,
+        gpus=min(gpus, 1.0) if on_node is None else on_node,
+        gpu_type=resources.gpu_type,
+        ranks=resources.ranks,
+        apart=on_node is not None,
+    )
 
 
 def nodes() -> list[Node]:
     """Return the nodes that are alive."""
-    return [
-        Node(id=node["NodeID"], has=node["Resources"])
-        for node in ray.nodes()  # type: ignore[no-untyped-call]
-        if node["Alive"]
-    ]
-
-
-def bundles_of(placement: Placement, gpus: float) -> Bundles:
-    """Return the bundles of a worker, given its share of a GPU or the number of its GPUs: one per rank.
-
-    A user's own trainer has one for each of its nodes, with all its GPUs there.
-    """
-    resources, on_node = placement.resources, placement.node_gpus
-    each = Bundle(
-        cpus=resources.cpus_per_stack,
-        gpus=min(gpus, 1.0) if on_node is None else on_node,
-        gpu_type=resources.gpu_type,
-    )
-    return (each,) * resources.ranks
-
-
-def most_workers(bundles: Bundles, *, apart: bool = False) -> int:
-    """Return how many workers with these bundles the empty cluster holds. Equal bundles are counted exactly.
-
-    The bundles of a worker may have to lie on nodes `apart`.
-    """
-    first, *others = bundles
-    if apart and others:
-        fits = [first.fit(node) for node in nodes()]
-        # `most` workers fit if the nodes, each with at most one bundle of each worker, hold them all.
-        most = range(sum(fits) // len(bundles), -1, -1)
-        return next(number for number in most if sum(min(fit, number) for fit in fits) >= number * len(bundles))
-    if all(other == first for other in others):
-        return sum(first.fit(node) for node in nodes()) // len(bundles)
-    free, count = [dict(node.has) for node in nodes()], 0
-    while all(_take(bundle, free) for bundle in sorted(bundles, key=lambda each: (-each.gpus, -each.cpus))):
-        count += 1
-    return count
-
-
-def _take(bundle: Bundle, free: list[dict[str, float]]) -> bool:
-    """Take a bundle from the first node that has room for it. Return whether there is one."""
-    asked = {name: each for name, each in bundle.resources().items() if each}
-    for has in free:
-        if asked and all(has.get(name, 0.0) + _EPS >= each for name, each in asked.items()):
-            for name, each in asked.items():
-                has[name] -= each
-            return True
-    return False
-
-
-def describe(bundles: Bundles) -> str:
-    """Return the bundles as text, e.g. `8 times 1 CPU and 1 GPU`."""
-    kinds = dict.fromkeys(str(bundle) for bundle in bundles)
-    counts = {text: sum(str(bundle) == text for bundle in bundles) for text in kinds}
-    return " and ".join(f"{count} times {text}" if len(bundles) > 1 else text for text, count in counts.items())
-
-
-def require_place(bundles: Bundles, *, apart: bool = False) -> None:
-    """Raise HpxferError unless the empty cluster can hold a worker with these bundles, perhaps on nodes `apart`."""
-    if not most_workers(bundles, apart=apart):
-        if apart and len(bundles) > 1:
-            raise HpxferError(
-                f"resources: each trial needs {describe(bundles)} on as many nodes at once; the Ray cluster has "
-                f"{listing(nodes())}; change resources.nodes_per_trial, gpus_per_node or cpus_per_stack, or add nodes"
-            )
-        where = (
-            "on one node, and no node of the Ray cluster has that"
-            if len(bundles) == 1
-            else ("at once, and the Ray cluster has not so much, even with nothing else on it")
-        )
-        raise HpxferError(
-            f"resources: each stack needs {describe(bundles)} {where}; it has {listing(nodes())}; change "
-            "resources.cpus_per_stack, gpus_per_stack or gpu_type, or add such a node"
-        )
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [Node(id=node["NodeID"], has=node["Resources"]) for node in found if node["Alive"]]
 
 
 def listing(found: Sequence[Node]) -> str:
-    """Return a description of the nodes, e.g. `2 nodes with 8 CPU, 1 with 16 CPU and 4 GPU (H100)`."""
-    counts: dict[str, int] = {}
+    """Return a description of the nodes, e.g. `2 nodes with 8 CPU, 1 node with 16 CPU and 4 GPU (H100)`."""
+    counts = Counter[str]()
     for node in found:
-        gpus = node.has.get("GPU", 0)
         types = f" ({', '.join(node.gpu_types)})" if node.gpu_types else ""
-        text = f"{node.has.get('CPU', 0):g} CPU" + (f" and {gpus:g} GPU{types}" if gpus else "")
-        counts[text] = counts.get(text, 0) + 1
+        gpus = f" and {node.has['GPU']:g} GPU{types}" if node.has.get("GPU") else ""
+        counts[f"{node.has.get('CPU', 0):g} CPU{gpus}"] += 1
     named = [f"{count} node{'s' if count > 1 else ''} with {text}" for text, count in counts.items()]
     return ", ".join(named) or "no node that is alive"
 
@@ -181,10 +139,8 @@ def beside_driver() -> NodeAffinitySchedulingStrategy | None:
 def joined(placement: Placement) -> Iterator[None]:
     """Join the cluster of a placement, or start one here, and check that every node can import the plug-ins."""
     resources = placement.resources
-    with (
-        session(placement.address, resources.cpus_per_stack * resources.ranks * (resources.workers or 1)),
-        ray_errors(),
-    ):
+    cpus = resources.cpus_per_stack * resources.ranks * (resources.workers or 1)
+    with session(placement.address, cpus), ray_errors():
         require_plugins(placement.plugins)
         yield
 
@@ -227,8 +183,7 @@ def require_plugins(files: Sequence[PluginFile]) -> None:
     task = ray.remote(num_cpus=0)(_plugin_problem)
     asked = {node.id: on_node(task, node.id).remote(tuple(files)) for node in nodes()}
     for node_id, answer in asked.items():
-        problem = ray.get(answer)
-        if problem is not None:
+        if (problem := ray.get(answer)) is not None:
             raise HpxferError(f"{problem} (node {node_id[:8]} of the Ray cluster)")
 
 

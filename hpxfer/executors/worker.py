@@ -6,9 +6,10 @@ import ctypes
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from hpxfer.errors import HpxferError, RankLost, first_line
-from hpxfer.executors.executor import Stopping, Train, failed
+from hpxfer.executors.executor import STOP_S, Stopping, Train, failed
 from hpxfer.registry import PluginFile, load_plugin
 from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.trial.events import Ended, Event
@@ -21,6 +22,10 @@ from hpxfer.weights.kept import KeepSpec
 @dataclass(frozen=True)
 class TrainStack:
     """Trains a stack on a device, through `hpxfer.train.trainer.train`. It imports torch only where it runs."""
+
+    reached: ClassVar[None] = None
+    stop_s: ClassVar[float] = STOP_S
+    node_gpus: ClassVar[None] = None
 
     device: str = "auto"
     determinism: str | None = None  # strict | fast; None is the default of the device

@@ -27,7 +27,6 @@ from hpxfer.jobs.request import Request, where
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.data import points_with_data
 from hpxfer.spec.data_section import DataSpec, PointData
-from hpxfer.spec.load import plugin_files
 from hpxfer.storage.uri import parse_root
 from hpxfer.trial import TRAINER_VERSION
 
@@ -52,12 +51,8 @@ def check(request: Request, sweep: Path) -> dict[str, Any]:
 
 def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
     from hpxfer.driver import prepare
-    from hpxfer.driver.kernels import require_kernels
-    from hpxfer.loggers.kinds import logger_kinds
-    from hpxfer.plan.cautions import require_fit
+    from hpxfer.driver.preflight import preflight
     from hpxfer.plan.text import plan_text
-    from hpxfer.store import Store
-    from hpxfer.trainer.own_code import require_same_code
 
     spec = load_sweep(sweep)
     if isinstance(found := parse_root(root), Path):
@@ -70,16 +65,9 @@ def _sweep(request: Request, sweep: Path, root: str) -> dict[str, Any]:
             reuse=[where(folder) for folder in request.reuse],
             price_per_hour=request.price_per_hour,
         )
-        device, kernels = job.real.device, spec.resources.kernels
-        require_kernels(spec, device, "auto")
-        if job.missing:
-            logger_kinds(spec.resources.loggers)
-        if request.strict_code:
-            require_same_code(job.spec, Store.open(job.folder, write=False))
-        if request.strict_memory:
-            require_fit(job.plan)
-        require_plugins(plugin_files(spec))
-        nodes = node_answers(spec, triton=device.cuda and kernels != "torch")
+        cleared = preflight(job, strict_memory=request.strict_memory, strict_code=request.strict_code)
+        require_plugins(cleared.plugins)
+        nodes = node_answers(spec, triton=job.real.device.cuda and spec.resources.kernels != "torch")
     return {
         "plan": job.plan.to_dict(),
         "text": "\n".join([plan_text(job.plan), *job.reuse.lines()]),

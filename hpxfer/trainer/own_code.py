@@ -1,8 +1,4 @@
-"""The code of a user's own trainer: what is known of it beside its identity, and how it differs from earlier code.
-
-Its identity is `trainer.version` and the contents of `trainer.files`. Commit and packages are provenance. An identity
-that is guessed from them changes with every comment, and yet misses what a change of data does.
-"""
+"""The code of a user's own trainer: its commit, the packages around it, and its files that came with a job."""
 
 from __future__ import annotations
 
@@ -15,12 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpxfer.errors import HpxferError
 from hpxfer.host.files import read_bytes
-from hpxfer.spec import SweepSpec
 from hpxfer.spec.own import TrainerSpec
-from hpxfer.store import Store
-from hpxfer.store.sweep_file import stored_sweep
 
 # In the folder of a trainer that came here with a job: what git says of it where it came from.
 SENT = ".hpxfer-code.json"
@@ -32,14 +24,13 @@ _PACKAGES = (
 _GIT_S = 10.0
 
 
-def code_of(spec: SweepSpec) -> dict[str, Any]:
-    """Return what is known of the user's code on this machine, beside its identity: commit and packages."""
+def code_of(trainer: TrainerSpec) -> dict[str, Any]:
+    """Return what is known of the code on this machine, beside its identity: commit and packages."""
     packages = {}
     for name in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
-    folder = None if spec.trainer is None else spec.trainer.folder
-    return {**commit_of(folder), "python": sys.version.split()[0], "packages": packages}
+    return {**commit_of(trainer.folder), "python": sys.version.split()[0], "packages": packages}
 
 
 def commit_of(folder: str | None) -> dict[str, Any]:
@@ -60,77 +51,9 @@ def sent_files(trainer: TrainerSpec) -> dict[str, bytes]:
     return {name: read_bytes(folder / name) for name in trainer.digests or {}}
 
 
-def code_cautions(spec: SweepSpec, store: Store) -> Iterator[str]:
-    """Yield how the code differs from that of the last stored trials: its identity, or else what is around it."""
-    if spec.trainer is None or not _last(store):
-        return
-    stored = stored_sweep(store.folder)
-    differ = [] if stored is None or stored.trainer is None else list(_of_identity(stored.trainer, spec.trainer))
-    for change in differ:
-        yield (
-            f"{change} since it trained what {store.folder} holds; a run trains all trials again that this code has "
-            "not trained, and keeps the old rows"
-        )
-    if not differ and (text := drift(spec, store)) is not None:
-        yield text
-
-
-def drift(spec: SweepSpec, store: Store) -> str | None:
-    """Return how the code differs from that of the last stored trial, though its identity is the same. None: not."""
-    last = _last(store) if spec.trainer is not None else None
-    differ = list(_differences(_flat(last), _flat(code_of(spec)))) if last else []
-    if not differ:
-        return None
-    return (
-        f"trainer: what is around its identity has changed since the last stored trial: {'; '.join(differ)}; raise "
-        "trainer.version if that moves numbers"
-    )
-
-
-def require_same_code(spec: SweepSpec, store: Store) -> None:
-    """Raise HpxferError if the code has drifted, see `drift`. A new version, or new contents of files, are no drift."""
-    stored = stored_sweep(store.folder)
-    if spec.trainer is None or (
-        stored is not None and stored.trainer is not None and any(_of_identity(stored.trainer, spec.trainer))
-    ):
-        return
-    if (text := drift(spec, store)) is not None:
-        raise HpxferError(f"--strict-code: {text}; or leave the option out")
-
-
-def _of_identity(old: TrainerSpec, new: TrainerSpec) -> Iterator[str]:
-    """Yield which parts of the identity of the code have changed."""
-    if old.version != new.version:
-        yield f"trainer.version: changed from {old.version or 'none'} to {new.version or 'none'}"
-    before, now = old.digests or {}, new.digests or {}
-    kinds = {
-        "changed": [name for name in now if before.get(name, now[name]) != now[name]],
-        "new": [name for name in now if name not in before],
-        "gone": [name for name in before if name not in now],
-    }
-    if any(kinds.values()):
-        yield "trainer.files: " + "; ".join(f"{what}: {_listed(names)}" for what, names in kinds.items() if names)
-
-
-def _listed(names: list[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def _last(store: Store) -> dict[str, Any] | None:
-    """Return the code of the trial that was stored last."""
-    rows = store.read_trials(["provenance", "finished_at"]).to_pandas().dropna()
-    if rows.empty:
-        return None
-    found: dict[str, Any] = json.loads(rows.sort_values("finished_at")["provenance"].iloc[-1])
-    return found
-
-
-def _flat(code: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{name: value for name, value in code.items() if name != "packages"}, **code.get("packages", {})}
-
-
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how commit and packages of the code differ, e.g. `torch 2.12.0 -> 2.13.0`."""
+    old, new = ({**code, **code.get("packages", {}), "packages": None} for code in (old, new))
     for name in dict.fromkeys([*old, *new]):
         if old.get(name) != new.get(name):
             yield f"{name} {_spelled(old.get(name))} -> {_spelled(new.get(name))}"

@@ -43,6 +43,7 @@ from hpxfer.trainer.job import (
     placeholders,
 )
 from hpxfer.trainer.lines import Point, reached, read_attempts
+from hpxfer.trainer.supervised import SLACK_S
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended, Event, Points, Progress
 from hpxfer.trial.process import MEMBER, STOP
@@ -71,7 +72,7 @@ class TrainUser:
     runs: str
     multipliers: tuple[str, ...] = ()  # that the sweep names
     judged: str | None  # the loss that the sweep is judged by: validation or final_window; None: any will do
-    gpus_on_node: float = 0.0
+    node_gpus: float = 0.0  # on each node
     nodes: int = 1
     curves: bool = True
     provenance: str | None = None  # JSON: of the user's code
@@ -94,6 +95,11 @@ class TrainUser:
             yield Ended(results=(self._result(trial, ending),))
             return
 
+    @property
+    def stop_s(self) -> float:
+        """How long an interrupted run waits for it."""
+        return self.trainer.timeouts.grace_s + SLACK_S
+
     def reached(self, stack: Stack) -> int:
         """Return the latest step of which a trial has a checkpoint, at most its number of steps; -1 without any.
 
@@ -107,7 +113,7 @@ class TrainUser:
         self, trial: Trial, folder: Path, attempt: int, endpoint: str, rank: int
     ) -> Generator[Event, None, Ending]:
         """Run an attempt on this node, and yield its progress."""
-        gpus = max(1, round(self.gpus_on_node)) if self.gpus_on_node else 0
+        gpus = max(1, round(self.node_gpus)) if self.node_gpus else 0
         config = config_of(
             trial, self.trainer, sweep=self.sweep, gpus=gpus, nodes=self.nodes, multipliers=self.multipliers
         )
@@ -216,11 +222,11 @@ class TrainUser:
             loss_name=loss.name,
             loss_unit=None if loss.unit == "nats" else loss.unit,
             attempts=len(attempt_numbers(numbers)),
-            num_gpus=round(self.gpus_on_node * self.nodes) or None,
+            num_gpus=round(self.node_gpus * self.nodes) or None,
             num_nodes=self.nodes,
             provenance=self.provenance,
-            device="cuda" if self.gpus_on_node else "cpu",
-            cpu=None if self.gpus_on_node else cpu_name(),
+            device="cuda" if self.node_gpus else "cpu",
+            cpu=None if self.node_gpus else cpu_name(),
             host=socket.gethostname(),
             versions=json.dumps({"hpxfer": hpxfer.__version__, "python": platform.python_version()}),
             finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),

@@ -22,7 +22,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.executors import ray_cluster, ray_session
 from hpxfer.executors.executor import Placement
 from hpxfer.executors.local import LocalBackend
-from hpxfer.executors.ray_cluster import Bundle, Node, bundles_of, listing, most_workers
+from hpxfer.executors.ray_cluster import Claim, Node, claim_of, listing
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.host.interrupts import Interrupted, interrupts
 from hpxfer.spec.precision import precision_on
@@ -34,47 +34,33 @@ OLD = Node(id="c", has={"CPU": 8.0, "GPU": 1.0, "accelerator_type:V100": 1.0})
 
 
 @pytest.mark.parametrize(
-    ("bundle", "count"),
+    ("claim", "count"),
     [
-        (Bundle(), 26),
-        (Bundle(cpus=3), 0 + 5 + 2),
-        (Bundle(cpus=0.1), 20 + 160 + 80),
-        (Bundle(cpus=32), 0),
-        (Bundle(gpus=1), 5),
-        (Bundle(gpus=1 / 8), 16 + 8),  # a CPU each
-        (Bundle(cpus=0.5, gpus=1 / 8), 32 + 8),
-        (Bundle(gpus=1, gpu_type="H100"), 4),
-        (Bundle(gpus=1, gpu_type="A100"), 0),
-        (Bundle(gpu_type="A100"), 26),  # asks for none of it
+        (Claim(), 26),
+        (Claim(cpus=3), 0 + 5 + 2),
+        (Claim(cpus=0.1), 20 + 160 + 80),
+        (Claim(cpus=32), 0),
+        (Claim(gpus=1), 5),
+        (Claim(gpus=1 / 8), 16 + 8),  # a CPU each
+        (Claim(cpus=0.5, gpus=1 / 8), 32 + 8),
+        (Claim(gpus=1, gpu_type="H100"), 4),
+        (Claim(gpus=1, gpu_type="A100"), 0),
+        (Claim(gpu_type="A100"), 26),  # asks for none of it
+        (Claim(gpus=1, ranks=4), 1),  # the four of one node, and one alone
+        (Claim(gpus=1, ranks=5), 1),  # over two nodes
+        (Claim(gpus=1, ranks=6), 0),
+        (Claim(gpus=1, gpu_type="H100", ranks=5), 0),
+        (Claim(cpus=2, ranks=3), 13 // 3),
     ],
 )
-def test_workers_are_counted_node_by_node(bundle: Bundle, count: int, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(ray_cluster, "nodes", lambda: [HEAD, BIG, OLD])
-    assert most_workers((bundle,)) == count
-
-
-@pytest.mark.parametrize(
-    ("bundles", "count"),
-    [
-        ([Bundle(gpus=1)] * 4, 1),  # the four of one node, and one alone
-        ([Bundle(gpus=1)] * 5, 1),  # over two nodes
-        ([Bundle(gpus=1)] * 6, 0),
-        ([Bundle(gpus=1, gpu_type="H100")] * 5, 0),
-        ([Bundle(cpus=2)] * 3, 13 // 3),
-        ([Bundle(cpus=8), Bundle(cpus=4, gpus=2)], 2),  # of unequal ones the larger are placed first
-        ([Bundle(cpus=8), Bundle(cpus=1, gpus=8)], 0),
-    ],
-)
-def test_a_worker_of_several_bundles_may_lie_on_several_nodes(
-    bundles: list[Bundle], count: int, monkeypatch: Patch
-) -> None:
-    monkeypatch.setattr(ray_cluster, "nodes", lambda: [HEAD, BIG, OLD])
-    assert most_workers(bundles) == count
+def test_workers_are_counted_node_by_node(claim: Claim, count: int) -> None:
+    found = [HEAD, BIG, OLD]
+    assert claim.most(found) == count
     if count:
-        ray_cluster.require_place(bundles)
+        claim.require(found)
     else:
-        with pytest.raises(HpxferError, match=r"each stack needs .* at once, and the Ray cluster has not so much"):
-            ray_cluster.require_place(bundles)
+        with pytest.raises(HpxferError, match=r"each stack needs .* (on one node, and no|at once, and the Ray) "):
+            claim.require(found)
 
 
 @pytest.mark.parametrize(
@@ -95,12 +81,12 @@ def test_the_nodes_that_will_train_decide_the_precision(
     assert precision_on(cuda=device.cuda) == precision
 
 
-def test_bundles_and_nodes_in_words_and_as_options() -> None:
-    assert str(Bundle(cpus=2, gpus=0.25, gpu_type="H100")) == "2 CPU and 0.25 GPU of type H100"
+def test_claims_and_nodes_in_words_and_as_options() -> None:
+    assert str(Claim(cpus=2, gpus=0.25, gpu_type="H100")) == "2 CPU and 0.25 GPU of type H100"
     assert listing([HEAD, HEAD, BIG]) == "2 nodes with 2 CPU, 1 node with 16 CPU and 4 GPU (H100)"
     assert listing([]) == "no node that is alive"
-    assert Bundle(gpus=1, gpu_type="H100").options() == {"num_cpus": 1.0, "num_gpus": 1, "accelerator_type": "H100"}
-    assert Bundle(gpu_type="H100").options() == {"num_cpus": 1.0, "num_gpus": 0.0}
+    assert Claim(gpus=1, gpu_type="H100").options == {"num_cpus": 1.0, "num_gpus": 1, "accelerator_type": "H100"}
+    assert Claim(gpu_type="H100").options == {"num_cpus": 1.0, "num_gpus": 0.0}
 
 
 def test_a_head_that_is_gone_is_waited_for_a_while(monkeypatch: Patch) -> None:
@@ -155,10 +141,7 @@ def most_by_trial(fits: tuple[int, ...], apart: int) -> int:
 def test_workers_on_nodes_apart_are_counted_exactly(fits: Sequence[int], apart: int) -> None:
     placement = Placement(resources=ResourcesSpec(gpus_per_trial=2.0 * apart, gpus_per_node=2), node_gpus=2.0)
     has = [ray_cluster.Node(id=str(index), has={"CPU": 99.0, "GPU": 2.0 * fit}) for index, fit in enumerate(fits)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_cluster, "nodes", lambda: has)
-        found = most_workers(bundles_of(placement, 0.0), apart=True)
-    assert found == most_by_trial(tuple(sorted(fits)), apart)
+    assert claim_of(placement, 0.0).most(has) == most_by_trial(tuple(sorted(fits)), apart)
 
 
 @pytest.mark.parametrize(

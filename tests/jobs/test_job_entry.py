@@ -215,7 +215,8 @@ def test_the_files_travel_and_the_sweep_stays_the_same(own: SweepSpec, tmp_path:
 def test_what_git_says_travels_too(own: SweepSpec, tmp_path: Path) -> None:
     files = {**trainer_files(own), SENT: json.dumps({"commit": "a" * 40, "dirty": True})}
     there = parse_sweep(with_trainer_files(dump_sweep(own), files, str(tmp_path / "there"), "mine"), trusted=False)
-    code = code_of(there)
+    assert there.trainer is not None
+    code = code_of(there.trainer)
     assert (code["commit"], code["dirty"]) == ("a" * 40, True)
 
 

@@ -210,7 +210,6 @@ say(type="result", status="finished", validation_loss=2.0)
 
 
 def test_an_interrupted_trainer_has_its_grace_and_goes_on_from_there(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("hpxfer.driver.drive.STOP_S", 0.0)
 
     def interrupt(_: object, event: Event, __: object) -> None:
         if isinstance(event, Progress):
