@@ -30,7 +30,6 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    StrictInt,
     TypeAdapter,
     ValidationError,
 )
@@ -74,7 +73,7 @@ class _Line(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     trial: str | None = None
-    attempt: StrictInt | None = None
+    attempt: Step | None = None
     time: Number | None = None
 
 

@@ -83,6 +83,7 @@ def test_a_step_is_a_whole_number_of_the_run_and_a_checkpoint_has_a_path(
 
 def test_the_other_lines() -> None:
     assert parse({"type": "alive"}) == Alive()
+    assert parse({"type": "alive", "attempt": 2.0}) == Alive(attempt=2)
     assert parse({"type": "checkpoint", "step": 3.0, "path": "ckpt/3"}) == Checkpoint(step=3, path="ckpt/3")
     assert parse({"type": "groups", "step": 1, "groups": [{"lr": 1}]}) == Groups(step=1, groups=[{"lr": 1}])
     assert parse({"type": "result", "status": "diverged", "step": 4}) == Result(status="diverged", step=4)
