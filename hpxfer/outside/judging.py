@@ -174,7 +174,8 @@ def _loss(read: Read, unit: str | None) -> JudgedLoss:
                 "column of the loss with --map loss=NAME, or the unit with --unit if it is one"
             )
     of_column = re.split(r"[\W_]+", read.columns["loss"].lower())
-    unit = named or next((unit for word, unit in _UNIT_OF.items() if word in of_column), NATS.unit)
+    if (unit := named) is None:
+        unit = next((unit for word, unit in _UNIT_OF.items() if word in of_column), NATS.unit)
     if not _UNIT.fullmatch(unit):
         raise HpxferError(f"{read.where}: --unit: must be a unit such as nats or bits per byte, got {shown(unit)}")
     return JudgedLoss(name=words, words=words, unit=unit)

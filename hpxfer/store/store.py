@@ -285,7 +285,7 @@ class Store:
             try:
                 yield
             except OSError as error:
-                closed = path_problem(error) if isinstance(error, PermissionError) else None
+                closed = path_problem(error) if isinstance(error, PermissionError | NotADirectoryError) else None
                 raise HpxferError(closed or f"{self.folder}: cannot be read: {reason(error)}") from None
 
     @contextmanager
