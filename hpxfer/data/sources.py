@@ -32,32 +32,35 @@ def read_all(dataset: Dataset, tokenizer: str) -> tuple[NDArray[Any], ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleSource:
-    """One kind of samples, named `NAME:REST` in a sweep."""
-
-    name: str
-    """The prefix, without its colon."""
-    usage: str
-    """How a sweep names such samples, e.g. `npz:FILE`."""
-    is_path: bool = True
-    """Whether the rest is a path, which starts at the folder of the sweep file if it is relative. It is no glob."""
-    problem: Callable[[str], str | None] = on_disk
-    """(rest) -> what is wrong with it, or None. It must not touch the data: it runs where a sweep is only planned."""
-    open: Callable[[str], Samples | None]
-    """(rest) -> the samples on this machine, or None if there are none. Its facts must be quick: a sweep that is loaded
-    asks for them. Everything else may read all samples."""
-    mismatch_fix: str = "copy the sweep's data to it"
-    """What to do if another machine has other samples under the same name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSource:
-    """One kind of tokens, named `NAME:REST` in a sweep."""
+class Source:
+    """One kind of data, named `NAME:REST` in a sweep."""
 
     name: str
     """The prefix, without its colon."""
     usage: str
     """How a sweep names such data, e.g. `text:PATH-or-glob`."""
+    is_path: bool = True
+    """Whether the rest is a path, which starts at the folder of the sweep file if it is relative."""
+    problem: Callable[[str], str | None] = lambda rest: None
+    """(rest) -> what is wrong with it, or None. It must not touch the data: it runs where a sweep is only planned."""
+    mismatch_fix: str = "copy the sweep's data to it"
+    """What to do if another machine has other data under the same name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSource(Source):
+    """One kind of samples. A path is no glob."""
+
+    problem: Callable[[str], str | None] = on_disk
+    open: Callable[[str], Samples | None]
+    """(rest) -> the samples on this machine, or None if there are none. Its facts must be quick: a sweep that is loaded
+    asks for them. Everything else may read all samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource(Source):
+    """One kind of tokens."""
+
     tokenizers: Mapping[str, int]
     """Tokenizer -> size of its vocabulary. The first is the default. With none, a sweep must give `vocab_size`."""
     unpadded: Mapping[str, int] = field(default_factory=dict)
@@ -67,16 +70,10 @@ class DataSource:
     holds_ids: bool = True
     """Whether the parts hold token ids, which must be below the vocabulary. False: `load` makes ids of what they hold.
     """
-    is_path: bool = True
-    """Whether the rest is a path, which starts at the folder of the sweep file if it is relative."""
-    problem: Callable[[str], str | None] = lambda rest: None
-    """(rest) -> what is wrong with it, or None. It must not touch the data: it runs where a sweep is only planned."""
     open: Callable[[str], Dataset | None]
     """(rest) -> the data set on this machine, or None if there is none."""
     load: Callable[[Dataset, str], tuple[NDArray[Any], ...]] = read_all
     """(data set, tokenizer) -> the token ids of all parts, unsigned, in memory or memory-mapped."""
-    mismatch_fix: str = "copy the sweep's data to it"
-    """What to do if another machine has other data under the same name."""
 
 
 SOURCES: Registry[DataSource] = Registry(
@@ -112,7 +109,7 @@ def sample_source_of(name: str) -> SampleSource:
     return SAMPLE_SOURCES.get(name.partition(":")[0], "data.source")
 
 
-def row_of(name: str) -> DataSource | SampleSource:
+def row_of(name: str) -> Source:
     return sample_source_of(name) if source_kind(name) == SAMPLES else source_of(name)
 
 

@@ -8,7 +8,7 @@ next few megabytes of a compressed file. No size depends on the number of proces
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -21,8 +21,9 @@ from hpxfer.errors import HpxferError, cut, shown
 from hpxfer.host.files import open_regular, reason
 
 Kind = Literal["jsonl", "parquet", "text", "datasets"]
+# (block, segment): the place of a segment in the source.
+Place = tuple[int, int]
 BLOCK_BYTES = 8 * 2**20
-_EXAMPLE = '{"text": "a document"}'
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -56,18 +57,15 @@ class Segment:
 
         Raises HpxferError, with file and line, for what cannot be read.
         """
-        match self.block.kind:
-            case "jsonl":
-                return _of_lines(self, self._bytes())
-            case "text":
-                return [_decoded(self, self._bytes())]
-            case "parquet":
-                return _of_parquet(self.block)
-            case "datasets":
-                return _of_batches(self.block)
-
-    def _bytes(self) -> bytes:
-        return _lines_of(self.block) if self.content is None else self.content
+        if self.block.kind == "parquet":
+            return _of_parquet(self.block)
+        if self.block.kind == "datasets":
+            return _of_batches(self.block)
+        content = _lines_of(self.block) if self.content is None else self.content
+        if self.block.kind == "text":
+            return [_decoded(self, content)]
+        lines = enumerate(content.split(b"\n"))
+        return [_of_line(self, index, line) for index, line in lines if line.strip()]
 
 
 def codec_of(path: str) -> str | None:
@@ -79,6 +77,7 @@ def blocks_of(kind: Kind, path: str, num_bytes: int, field: str | None) -> list[
     """Return the blocks of a file, in order. Raise HpxferError if it cannot be read."""
     codec = codec_of(path)
     whole = Block(kind=kind, path=path, field=field, begin=0, end=num_bytes, num_bytes=num_bytes, codec=codec)
+    number, steps = num_bytes, BLOCK_BYTES
     if kind == "parquet":
         number, steps = _parquet(path).metadata.num_row_groups, 1
     elif kind == "datasets":
@@ -86,70 +85,63 @@ def blocks_of(kind: Kind, path: str, num_bytes: int, field: str | None) -> list[
         steps = max(1, number * BLOCK_BYTES // max(1, num_bytes))
     elif codec is not None:
         return [whole]
-    else:
-        number, steps = num_bytes, BLOCK_BYTES
     # An empty file of text is an empty document, which is counted.
     begins = range(0, max(number, 1) if kind == "text" else number, steps)
     share = num_bytes // max(1, len(begins))
     return [
-        replace(
-            whole,
-            begin=begin,
-            end=min(begin + steps, number),
-            num_bytes=share,
-            is_last=begin + steps >= number,
-        )
-        for begin in begins
+        replace(whole, begin=at, end=min(at + steps, number), num_bytes=share, is_last=at + steps >= number)
+        for at in begins
     ]
 
 
-def segments_of(block: Block, skip: int = 0) -> Iterator[Segment]:
-    """Yield the segments of a block but for the first `skip`."""
+def segments(blocks: Sequence[Block], start: Place) -> Iterator[tuple[Place, Segment]]:
+    """Yield the segments of a source from a place on, each with its place."""
+    for number in range(start[0], len(blocks)):
+        skip = start[1] if number == start[0] else 0
+        for index, segment in enumerate(_segments_of(blocks[number])):
+            if index >= skip:
+                yield (number, index), segment
+
+
+def _segments_of(block: Block) -> Iterator[Segment]:
     if block.codec is None:
-        if not skip:
-            yield Segment(block=block, is_first=block.begin == 0, is_last=block.is_last)
+        yield Segment(block=block, is_first=block.begin == 0, is_last=block.is_last)
         return
-    before = 0
-    for index, (content, is_last) in enumerate(_with_last(_inflated(block))):
-        if index >= skip:
-            yield Segment(block=block, content=content, lines_before=before, is_first=index == 0, is_last=is_last)
-        before += content.count(b"\n")
-
-
-def _with_last(items: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Yield each item, and whether it is the last one."""
-    before = next(items, b"")  # an empty file is one empty item
-    for item in items:
-        yield before, False
-        before = item
-    yield before, True
+    inflated, number, before = _inflated(block), 0, 0
+    content = next(inflated, None)
+    while content is not None:
+        following = next(inflated, None)
+        is_last = following is None
+        yield Segment(block=block, content=content, lines_before=before, is_first=number == 0, is_last=is_last)
+        content, number, before = following, number + 1, before + content.count(b"\n")
 
 
 def _inflated(block: Block) -> Iterator[bytes]:
     """Yield the content of a compressed file in parts of whole lines."""
-    rest = b""
+    rest, is_empty = b"", True
     try:
         with pa.input_stream(block.path, compression=block.codec) as stream:
             while part := stream.read(BLOCK_BYTES):
                 content, newline, tail = (rest + part).rpartition(b"\n")
                 if newline:
+                    is_empty = False
                     yield content + newline
                 rest = tail
     except (OSError, pa.ArrowException) as error:
-        why = str(error).splitlines()[0]
-        raise HpxferError(
-            f"{block.path}: must be a complete {block.codec} file, got a broken one: {cut(why, 200)}; copy it again"
-        ) from None
-    if rest:
+        raise _broken(block.path, f"must be a complete {block.codec} file, got a broken one", error) from None
+    if rest or is_empty:  # an empty file is one empty part
         yield rest
+
+
+def _broken(path: str, what: str, error: Exception) -> HpxferError:
+    return HpxferError(f"{path}: {what}: {cut(str(error).splitlines()[0], 200)}; copy it again")
 
 
 def _lines_of(block: Block) -> bytes:
     """Return the lines that start in the block's range of bytes."""
     try:
         with open_regular(block.path) as file:
-            begin = _line_start(file, block.begin)
-            end = _line_start(file, block.end)
+            begin, end = _line_start(file, block.begin), _line_start(file, block.end)
             file.seek(begin)
             return file.read(end - begin)
     except OSError as error:
@@ -165,11 +157,6 @@ def _line_start(file: Any, at: int) -> int:
     return int(file.tell())
 
 
-def _of_lines(segment: Segment, content: bytes) -> list[str]:
-    lines = content.split(b"\n")
-    return [_of_line(segment, index, line) for index, line in enumerate(lines) if line.strip()]
-
-
 def _of_line(segment: Segment, index: int, line: bytes) -> str:
     """Return the text of a line, the index-th of the segment."""
     field = segment.block.field
@@ -178,18 +165,15 @@ def _of_line(segment: Segment, index: int, line: bytes) -> str:
     except UnicodeDecodeError as error:
         problem = _not_utf8(error)
     except (ValueError, RecursionError) as error:
-        what = str(error).partition(":")[0]
-        problem = (
-            f"must be JSON, one value per line, got {shown(line.decode('utf-8', 'replace'))} ({what}); "
-            "write one object per line, or take the line out"
-        )
+        got = f"{shown(line.decode('utf-8', 'replace'))} ({str(error).partition(':')[0]})"
+        problem = f"must be JSON, one value per line, got {got}"
     else:
         if not isinstance(row, dict):
-            problem = f"must be a JSON object per line, got {type(row).__name__}; write lines as {_EXAMPLE}"
+            problem = f'must be a JSON object per line, such as {{"text": "a document"}}, got {type(row).__name__}'
         elif field not in row:
-            problem = f"must have the field {shown(field)}, got {_names(row)}; name another with --field"
+            problem = f"must have the field {shown(field)}, got {cut(', '.join(row), 200) or 'none'}; see --field"
         elif not isinstance(row[field], str | None):
-            problem = f"{field}: must be text, got {shown(row[field])}; name another with --field"
+            problem = f"{field}: must be text, got {shown(row[field])}; see --field"
         else:
             return row[field] or ""
     raise HpxferError(f"{segment.block.path}:{_line_number(segment, index)}: {problem}")
@@ -203,10 +187,9 @@ def _line_number(segment: Segment, index: int) -> int:
     with open_regular(block.path) as file:
         left = _line_start(file, block.begin)
         file.seek(0)
-        before = 0
         while left and (part := file.read(min(BLOCK_BYTES, left))):
-            before, left = before + part.count(b"\n"), left - len(part)
-    return before + index + 1
+            index, left = index + part.count(b"\n"), left - len(part)
+    return index + 1
 
 
 def _decoded(segment: Segment, content: bytes) -> str:
@@ -220,10 +203,7 @@ def _decoded(segment: Segment, content: bytes) -> str:
 
 def _not_utf8(error: UnicodeDecodeError, line_start: int = 0) -> str:
     got = error.object[error.start : error.start + 4]
-    return (
-        f"must be UTF-8 text, got {got!r} at byte {error.start - line_start + 1} of the line; convert the file, e.g. "
-        "iconv -f latin1 -t utf-8"
-    )
+    return f"must be UTF-8 text, got {got!r} at byte {error.start - line_start + 1} of the line"
 
 
 @lru_cache(maxsize=4)
@@ -231,8 +211,7 @@ def _parquet(path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, memory_map=True)
     except (OSError, pa.ArrowException) as error:
-        why = str(error).splitlines()[0]
-        raise HpxferError(f"{path}: must be a Parquet file, got a broken one: {cut(why, 200)}; copy it again") from None
+        raise _broken(path, "must be a Parquet file, got a broken one", error) from None
 
 
 def _of_parquet(block: Block) -> list[str]:
@@ -241,18 +220,15 @@ def _of_parquet(block: Block) -> list[str]:
     try:
         table = file.read_row_groups(list(range(block.begin, block.end)), columns=[block.field])
     except (OSError, pa.ArrowException) as error:
-        why = str(error).splitlines()[0]
-        raise HpxferError(f"{block.path}: cannot be read: {cut(why, 200)}; copy it again") from None
+        raise _broken(block.path, "cannot be read", error) from None
     return _texts_of(block, table.column(0))
 
 
 def _of_batches(block: Block) -> list[str]:
-    batches = record_batches(block.path)
-    if batches:
-        _require_text(batches[0].schema, block)
-    chosen = batches[block.begin : block.end]
-    assert block.field is not None
-    columns = [whole_column(batch, block.field, block.path) for batch in chosen]
+    chosen = record_batches(block.path)[block.begin : block.end]
+    for batch in chosen[:1]:
+        _require_text(batch.schema, block)
+    columns = [whole_column(batch, str(block.field), block.path) for batch in chosen]
     return [text for column in columns for text in _texts_of(block, column)]
 
 
@@ -261,23 +237,13 @@ def _texts_of(block: Block, column: Any) -> list[str]:
         return [text or "" for text in column.to_pylist()]
     except UnicodeDecodeError as error:
         got = error.object[error.start : error.start + 4]
-        raise HpxferError(
-            f"{block.path}: {block.field}: must be UTF-8 text, got {got!r}; write the file again"
-        ) from None
+        raise HpxferError(f"{block.path}: {block.field}: must be UTF-8 text, got {got!r}") from None
 
 
 def _require_text(schema: pa.Schema, block: Block) -> None:
     if block.field not in schema.names:
-        names = ", ".join(schema.names)
-        raise HpxferError(
-            f"{block.path}: must have the column {shown(block.field)}, got {cut(names, 300)}; name another with --field"
-        )
+        rule = f"must have the column {shown(block.field)}, got {cut(', '.join(schema.names), 300)}"
+        raise HpxferError(f"{block.path}: {rule}; see --field")
     kind = schema.field(block.field).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        raise HpxferError(
-            f"{block.path}: {block.field}: must be a column of text, got {kind}; name another with --field"
-        )
-
-
-def _names(row: dict[str, Any]) -> str:
-    return cut(", ".join(row), 200) or "none"
+        raise HpxferError(f"{block.path}: {block.field}: must be a column of text, got {kind}; see --field")

@@ -15,16 +15,15 @@ from typing import Any
 import hpxfer
 from hpxfer.data.readers import llmc
 from hpxfer.data.readers.ids import file_dataset
-from hpxfer.errors import HpxferError
-from hpxfer.host.files import locked, reason, remove_half_written
+from hpxfer.errors import HpxferError, cut, shown
+from hpxfer.host.files import locked, read_text, reason, remove_half_written
 from hpxfer.host.machine import num_cpus
 from hpxfer.prepare import SHARD_TOKENS
 from hpxfer.prepare.blocks import codec_of
 from hpxfer.prepare.engines import in_processes, on_ray
 from hpxfer.prepare.source import TextSource, open_source
-from hpxfer.prepare.stopped import CHANGED, TOKENIZER_FOLDER, damaged, differences, stored_state
-from hpxfer.prepare.tokenize import FILE, Job, Tokenizer, load_tokenizer
-from hpxfer.prepare.writer import Write, Writer, content_of
+from hpxfer.prepare.tokenize import FILE, MORE_FILES, Job, Tokenizer, load_tokenizer
+from hpxfer.prepare.writer import Writer, bytes_writer, json_writer
 from hpxfer.spec.manifest import (
     MANIFEST_FILE,
     MANIFEST_VERSION,
@@ -34,17 +33,26 @@ from hpxfer.spec.manifest import (
     SourceEntry,
     Split,
     SplitEntry,
-    TokenizerEntry,
     read_manifest,
 )
 
+TOKENIZER_FOLDER = "tokenizer"
 # Tokens have about four bytes of text each. Eight times as many documents are offered to validation as it needs by that
 # estimate, which columns beside the text make too small. All others need not wait.
 _BYTES_PER_TOKEN, _OFFERED = 4, 8
-# Nobody but who holds the folder's lock writes these.
-_OWNED = ("train-", "val-", PROGRESS_FILE, MANIFEST_FILE)
 # What a compressed text grows by.
 _INFLATED = 3
+# Nobody but who holds the folder's lock writes these.
+_OWNED = ("train-", "val-", PROGRESS_FILE, MANIFEST_FILE)
+CHANGED = "times of change"
+# What is said of a key of the request whose values mean something to the user, and of the others.
+_OPTIONS = {"field": "--field", "eos": "--eos", "val_tokens": "--val-tokens", "shard_tokens": "--shard-tokens"}
+_WORDS = {
+    "kind": "files of another kind",
+    "files": "other source files",
+    "tokenizer": "another tokenizer",
+    CHANGED: "source files that were changed since",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,51 +89,54 @@ def prepare_data(
     if shard_tokens > llmc.MOST_TOKENS - 2**28:
         raise HpxferError(f"--shard-tokens: must be at most {llmc.MOST_TOKENS - 2**28}, got {shard_tokens}")
     request = _request(text, made, val_tokens, shard_tokens)
+    copies = out / TOKENIZER_FOLDER
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HpxferError(f"--out: {out}: cannot be a folder: {reason(error)}; name another") from None
     with locked(out, exclusive=True):
         if (out / MANIFEST_FILE).exists():
-            found = _known(out, request)
-            _remove_state(out)  # of a run that was killed at its very end
-            return found
+            return _known(out, request)
         remove_half_written(out, _OWNED)
-        remove_half_written(out / TOKENIZER_FOLDER, tuple(made.files))
-        state = stored_state(out, request)
-        writer = Writer(out, version, shard_tokens, val_tokens, request)
-        if state is not None:
-            try:
-                writer.restore(state)
-            except HpxferError:
-                raise
-            except (KeyError, TypeError, ValueError):
-                raise damaged(out) from None
-        else:  # the state comes first: it makes the folder this command's
-            writer.write({out / PROGRESS_FILE: content_of(writer.state())})
-        _make_folder(out / TOKENIZER_FOLDER)
-        writer.write({out / TOKENIZER_FOLDER / name: _bytes(content) for name, content in made.files.items()})
+        remove_half_written(copies, tuple(made.files))
+        state = _stored_state(out, request)
+        try:
+            writer = Writer(out, version, request, state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise error if isinstance(error, HpxferError) else _damaged(out) from None
+        if not state:  # the state comes first: it makes the folder this command's
+            writer.store({})
+        try:
+            copies.mkdir(exist_ok=True)
+        except OSError as error:
+            raise HpxferError(f"{copies}: cannot be made: {reason(error)}; name another folder with --out") from None
+        writer.write({f"{TOKENIZER_FOLDER}/{name}": bytes_writer(content) for name, content in made.files.items()})
         if not writer.has_ended:
-            _tokenize(text, made, writer, val_tokens, workers, address, on_progress)
+            _tokenize(text, made, writer, workers, address, on_progress)
             writer.finish(text.given)
-        return _complete(out, text, made, writer, license_name)
+        writer.remove_others()
+        manifest = _manifest(text, made, writer, license_name)
+        writer.write({MANIFEST_FILE: json_writer(manifest.model_dump(mode="json"))})
+        _remove_state(out)
+        return manifest
 
 
 def _tokenize(
     text: TextSource,
     made: Tokenizer,
     writer: Writer,
-    val_tokens: int,
     workers: int | None,
     address: str | None,
     on_progress: Callable[[Progress], None],
 ) -> None:
+    inflated = text.kind == "parquet" or any(codec_of(path) for path, _ in text.files)
+    expected = max(1, text.num_bytes * (_INFLATED if inflated else 1) / _BYTES_PER_TOKEN)
     job = Job(
         tokenizer_file=str((writer.folder / TOKENIZER_FOLDER / FILE).resolve()),
-        tokenizer_digest=made.digest,
-        eos_id=made.eos_id,
+        tokenizer_digest=made.entry.digest,
+        eos_id=made.entry.eos_id,
         token_bytes=made.token_bytes,
-        held_out_share=_held_out_share(text, val_tokens),
+        held_out_share=min(1.0, _OFFERED * writer.request["val_tokens"] / expected),
     )
     blocks = text.blocks()
     done = sum(block.num_bytes for block in blocks[: writer.next[0]])
@@ -138,19 +149,21 @@ def _tokenize(
             is_over = tokens.num_bytes > 0 or blocks[block].codec is None
             writer.add(tokens, (block + 1, 0) if is_over else (block, segment + 1))
             done += tokens.num_bytes
-            written = sum(shard.tokens for shard in writer.shards) + writer.train.size + writer.held_out.size
             on_progress(
-                Progress(num_bytes=done, total_bytes=text.num_bytes, num_tokens=written, num_shards=len(writer.shards))
+                Progress(
+                    num_bytes=done,
+                    total_bytes=text.num_bytes,
+                    num_tokens=writer.size,
+                    num_shards=len(writer.shards),
+                )
             )
 
 
-def _complete(out: Path, text: TextSource, made: Tokenizer, writer: Writer, license_name: str | None) -> Manifest:
-    """Give the last shards their names, then write the manifest, which says that the folder is complete."""
-    writer.complete()
-    splits: dict[Split, SplitEntry] = {"train": _split(out, writer.shards)}
+def _manifest(text: TextSource, made: Tokenizer, writer: Writer, license_name: str | None) -> Manifest:
+    splits: dict[Split, SplitEntry] = {"train": _split(writer.folder, writer.shards)}
     if writer.val is not None:
-        splits["val"] = _split(out, [writer.val])
-    manifest = Manifest(
+        splits["val"] = _split(writer.folder, [writer.val])
+    return Manifest(
         hpxfer_data=MANIFEST_VERSION,
         source=SourceEntry(
             given=text.given,
@@ -160,28 +173,13 @@ def _complete(out: Path, text: TextSource, made: Tokenizer, writer: Writer, lice
             num_bytes=text.num_bytes,
             license=license_name or text.license,
         ),
-        tokenizer=TokenizerEntry(
-            given=made.given,
-            digest=made.digest,
-            vocab_size=made.vocab_size,
-            eos=made.eos,
-            eos_id=made.eos_id,
-        ),
+        tokenizer=made.entry,
         token_bytes=made.token_bytes,
         empty_documents=writer.num_empty,
         splits=splits,
         request=_lasting(writer.request),
         versions={"hpxfer": hpxfer.__version__, "tokenizers": importlib.metadata.version("tokenizers")},
     )
-    writer.write({out / MANIFEST_FILE: content_of(manifest.model_dump(mode="json"))})
-    _remove_state(out)
-    return manifest
-
-
-def _remove_state(out: Path) -> None:
-    """Remove the state from a folder that is complete, which needs none."""
-    with suppress(OSError):
-        os.unlink(out / PROGRESS_FILE)
 
 
 def _split(out: Path, shards: list[ShardEntry]) -> SplitEntry:
@@ -195,6 +193,12 @@ def _split(out: Path, shards: list[ShardEntry]) -> SplitEntry:
     )
 
 
+def _remove_state(out: Path) -> None:
+    """Remove the state from a folder that is complete, which needs none."""
+    with suppress(OSError):
+        os.unlink(out / PROGRESS_FILE)
+
+
 def _request(text: TextSource, made: Tokenizer, val_tokens: int, shard_tokens: int) -> dict[str, Any]:
     """Return what the bytes of the shards depend on, and when the files were changed."""
     names = [[os.path.basename(path), size] for path, size in text.files]
@@ -202,8 +206,8 @@ def _request(text: TextSource, made: Tokenizer, val_tokens: int, shard_tokens: i
         "kind": text.kind,
         "field": text.field,
         "files": _hash(names),
-        "tokenizer": made.digest,
-        "eos": made.eos,
+        "tokenizer": made.entry.digest,
+        "eos": made.entry.eos,
         "val_tokens": val_tokens,
         "shard_tokens": shard_tokens,
         CHANGED: _hash([os.stat(path).st_mtime_ns for path, _ in text.files]),
@@ -219,37 +223,61 @@ def _lasting(request: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in request.items() if key != CHANGED}
 
 
+def _differences(stored: dict[str, Any], request: dict[str, Any]) -> str:
+    """Return in words how a stored request differs from this one, or nothing if it does not."""
+
+    def words(key: str) -> str:
+        if key not in _OPTIONS:
+            return _WORDS[key]
+        was, now = ("none" if each.get(key) is None else shown(each[key]) for each in (stored, request))
+        return f"{_OPTIONS[key]} {was} (now {now})"
+
+    return ", ".join(words(key) for key, value in request.items() if stored.get(key) != value)
+
+
 def _known(out: Path, request: dict[str, Any]) -> Manifest:
     """Return the manifest of a folder that was prepared with this request. Raise HpxferError if it was another one."""
     found = read_manifest(out)
     if found is None:
-        raise HpxferError(
-            f"--out: {out}: must be a folder of its own, got one with another tool's {MANIFEST_FILE}; name another"
-        )
-    _require_same(out, found.request, _lasting(request))
+        rule = f"must be a folder of its own, got one with another tool's {MANIFEST_FILE}"
+        raise HpxferError(f"--out: {out}: {rule}; name another")
+    if different := _differences(found.request, _lasting(request)):
+        raise HpxferError(f"--out: {out}: was prepared with {different}; name another folder")
+    _remove_state(out)  # of a run that was killed at its very end
     return found
 
 
-def _require_same(out: Path, stored: dict[str, Any], request: dict[str, Any]) -> None:
-    if found := differences(stored, request):
-        raise HpxferError(
-            f"--out: {out}: was prepared with {found}; name another folder, or give what it was prepared from"
-        )
+def _stored_state(out: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of a stopped run from which this request goes on, or an empty one if it begins.
 
-
-def _held_out_share(text: TextSource, val_tokens: int) -> float:
-    """Return the share of documents that validation is offered."""
-    inflated = text.kind == "parquet" or any(codec_of(path) for path, _ in text.files)
-    tokens = max(1, text.num_bytes * (_INFLATED if inflated else 1) / _BYTES_PER_TOKEN)
-    return min(1.0, _OFFERED * val_tokens / tokens)
-
-
-def _make_folder(path: Path) -> None:
+    A run of another request is begun anew if it had completed no shard. Raises HpxferError if it had, or if the folder
+    is none that this command made.
+    """
+    path = out / PROGRESS_FILE
+    if not path.exists():
+        if others := sorted(entry.name for entry in out.iterdir()):
+            got = cut(", ".join(others), 200)
+            raise HpxferError(
+                f"--out: {out}: must be an empty folder, or one that this command made, got {got}; name another"
+            )
+        return {}
     try:
-        path.mkdir(exist_ok=True)
-    except OSError as error:
-        raise HpxferError(f"{path}: cannot be made: {reason(error)}; name another folder with --out") from None
+        state: dict[str, Any] = json.loads(read_text(path))
+        found, has_shards = _differences(dict(state["request"]), request), bool(state["shards"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise _damaged(out) from None
+    if not found:
+        return state
+    if has_shards:
+        raise HpxferError(
+            f"--out: {out}: must be of the same command, got a preparation that was stopped, of {found}; remove the "
+            "folder, which holds no finished data, or name another folder"
+        )
+    for name in (FILE, *MORE_FILES):
+        (out / TOKENIZER_FOLDER / name).unlink(missing_ok=True)
+    return {}
 
 
-def _bytes(content: bytes) -> Write:
-    return lambda file: file.write(content)
+def _damaged(out: Path) -> HpxferError:
+    rule = "must be the state of a stopped run, got a damaged file"
+    return HpxferError(f"{out / PROGRESS_FILE}: {rule}; name another folder with --out")

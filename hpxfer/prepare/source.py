@@ -13,7 +13,7 @@ from hpxfer.data.files import matching_files
 from hpxfer.data.readers import arrow
 from hpxfer.errors import HpxferError, cut, first_line, shown
 from hpxfer.host.files import folder_at, path_problem, read_text, reason
-from hpxfer.prepare.blocks import Block, Kind, blocks_of
+from hpxfer.prepare.blocks import CODECS, Block, Kind, blocks_of
 
 HUB = "hf:"
 SPLITS = ("train", "test", "validation", "val", "dev")
@@ -53,26 +53,19 @@ def open_source(given: str, field: str) -> TextSource:
     """Return the files that SOURCE names. Raise HpxferError if it names none, or files of several kinds."""
     if given.startswith(HUB):
         return _of_hub(given, field)
-    if (folder := folder_at(given)) is not None:
-        if arrow.is_folder(folder):
-            return _saved(given, folder, field)
-        paths = sorted(map(str, _taken(folder)))
-        if not paths:
-            raise HpxferError(f"{given}: must hold files of text, {_NAMES}, got a folder without any; name another")
-    else:
-        paths = matching_files(given, "SOURCE")
+    if (folder := folder_at(given)) is not None and arrow.is_folder(folder):
+        return _saved(given, folder, field)
+    paths = matching_files(given, "SOURCE") if folder is None else sorted(map(str, _taken(folder)))
     if not paths:
-        raise HpxferError(f"{given}: must name files of text, {_NAMES}, got nothing of that name; correct the path")
-    kinds = {path: kind_of(path) for path in paths}
-    first = kinds[paths[0]]
+        got = "nothing of that name" if folder is None else "a folder without any"
+        raise HpxferError(f"{given}: must {'name' if folder is None else 'hold'} files of text, {_NAMES}, got {got}")
+    first = _kind_of(paths[0])
     if first is None:
         raise HpxferError(f"{paths[0]}: must be {_NAMES}, got another name; rename it after what it holds")
-    for path, kind in kinds.items():
-        if kind != first:
-            raise HpxferError(
-                f"{path}: all files must be of one kind, got {kind or 'an unknown one'} after {first} in "
-                f"{paths[0]}; name one kind, e.g. '{os.path.dirname(path) or '.'}/*{Path(path).suffix}'"
-            )
+    for path in paths:
+        if (kind := _kind_of(path)) != first:
+            got = f"{kind or 'an unknown one'} after {first} in {paths[0]}"
+            raise HpxferError(f"{path}: all files must be of one kind, got {got}")
     return _of_files(given, first, paths, field)
 
 
@@ -89,36 +82,32 @@ def _taken(folder: str) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(below, name) for name in names if not name.startswith(".")):
             named_only = path.name.lower().endswith(_NAMED_ONLY)
-            if not named_only and kind_of(path.name) is not None and path.is_file():
+            if not named_only and _kind_of(path.name) is not None and path.is_file():
                 yield path
 
 
-def kind_of(path: str) -> Kind | None:
+def _kind_of(path: str) -> Kind | None:
     """Return what a file holds by its name, or None."""
     name = path.lower()
-    for suffix in (".gz", ".zst"):
+    for suffix in CODECS:
         name = name.removesuffix(suffix)
     return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), None)
 
 
 def _of_files(given: str, kind: Kind, paths: list[str], field: str, license_name: str | None = None) -> TextSource:
     files = tuple((os.path.abspath(path), os.path.getsize(path)) for path in paths)
-    return TextSource(
-        given=given, kind=kind, field=None if kind == "text" else field, files=files, license=license_name
-    )
+    of_field = None if kind == "text" else field
+    return TextSource(given=given, kind=kind, field=of_field, files=files, license=license_name)
 
 
 def _saved(given: str, folder: str, field: str) -> TextSource:
     """Return the source of a folder that `datasets` saved."""
-    return _of_files(given, "datasets", arrow.data_files(folder), field, _license(folder))
-
-
-def _license(folder: str) -> str | None:
+    files = arrow.data_files(folder)
     try:
         stated = json.loads(read_text(Path(folder, "dataset_info.json"))).get("license")
     except (OSError, ValueError, AttributeError):
-        return None
-    return stated or None
+        stated = None
+    return _of_files(given, "datasets", files, field, stated or None)
 
 
 def _of_hub(given: str, field: str) -> TextSource:
@@ -137,35 +126,25 @@ def _of_hub(given: str, field: str) -> TextSource:
     try:
         found: Any = datasets.load_dataset(name, config, split=split)
     except Exception as error:  # of the hub, the network, a loader
-        raise HpxferError(
-            f"{given}: cannot be loaded: {cut(first_line(error), 400)}; correct the name, config or "
-            "split, or download it where there is a network and name the folder"
-        ) from None
+        why = cut(first_line(error), 400)
+        raise HpxferError(f"{given}: cannot be loaded: {why}; correct the name, config or split") from None
     paths = [entry["filename"] for entry in found.cache_files]
     if not paths:
-        raise HpxferError(f"{given}: must be a whole split that lies on the disk, got a part of one; name a split")
+        raise HpxferError(f"{given}: must be a whole split that lies on the disk, got a part of one")
     return _of_files(given, "datasets", paths, field, found.info.license or None)
 
 
 def _split_folder(given: str, name: str, parts: list[str]) -> str:
     """Return the folder of a split in a folder that `datasets` saved. Raise HpxferError unless it has that split."""
     if len(parts) > 1:
-        raise HpxferError(
-            f"{given}: must be hf:FOLDER or hf:FOLDER:SPLIT for a saved folder, which has no config, got two parts "
-            f"after {name}; leave out {shown(parts[0])}"
-        )
+        raise HpxferError(f"{given}: must be hf:FOLDER or hf:FOLDER:SPLIT for a saved folder, which has no config")
     if (names := arrow.split_names(name)) is not None:
         split = parts[0] if parts else "train"
         if split not in names:
-            raise HpxferError(
-                f"{given}: must name a split of {name}, {cut(', '.join(names), 300)}, got {shown(split)}; "
-                f"write hf:{name}:SPLIT"
-            )
+            raise HpxferError(f"{given}: must name a split of {name}, {cut(', '.join(names), 300)}, got {shown(split)}")
         return os.path.join(name, split)
     stated = arrow.stated_split(name) or "train"
     if parts and parts[0] not in (stated, stated.partition("[")[0]):
-        raise HpxferError(
-            f"{given}: must be one split, as datasets saved it ({stated}), got {shown(parts[0])}; "
-            f"{name} has no other splits: write hf:{name} to read all of it"
-        )
+        rule = f"must be one split, as datasets saved it ({stated})"
+        raise HpxferError(f"{given}: {rule}, got {shown(parts[0])}; write hf:{name} to read all of it")
     return name

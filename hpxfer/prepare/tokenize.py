@@ -1,4 +1,4 @@
-"""Tokenize: from the texts of a segment to token ids, and which documents are held out.
+"""Tokenize: the tokenizer, and from the texts of a segment to token ids.
 
 Every document's ids are followed by the end-of-document token. No other special token is added, because windows of
 training data start anywhere. A long text is cut after a line, and its parts are encoded one by one. Only a token that
@@ -8,7 +8,6 @@ would cross the cut comes out otherwise.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -23,69 +22,7 @@ from numpy.typing import NDArray
 from hpxfer.errors import HpxferError, cut, first_line, shown
 from hpxfer.host.files import read_bytes
 from hpxfer.prepare.blocks import Segment
-
-# Held out: the documents of the validation split, chosen by a hash of their tokens while they stream by.
-#
-# Validation takes the documents with the smallest hashes, as many as it has room for. So it is spread over the whole
-# source, and copies of a document are all on its side or all on the other. Which documents those are is known at the
-# end alone: until then each document that may be among them waits, and one that no longer may goes back to training.
-
-Ids = NDArray[np.unsignedinteger]
-NO_LIMIT = 2**64
-
-
-def key_of(ids: Ids) -> int:
-    """Return the hash of a document, below 2^64."""
-    return int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "little")
-
-
-class HeldOut:
-    """The documents that may be held out. Validation needs `wanted` tokens. Only keys below `limit` may still join."""
-
-    def __init__(self, wanted: int, limit: int = NO_LIMIT) -> None:
-        self.wanted, self.limit = wanted, limit if wanted else 0
-        self.size = 0
-        self._documents: dict[int, Ids] = {}  # by the order in which they came
-        self._groups: dict[int, list[int]] = {}  # key -> documents of the same tokens
-        self._keys: list[int] = []  # a heap of the keys, the largest first
-
-    def takes(self, ids: Ids, key: int) -> bool:
-        """Whether a document may be one of validation's."""
-        return key < self.limit and len(ids) <= self.wanted
-
-    def add(self, ids: Ids, key: int) -> Iterator[Ids]:
-        """Add a document, and yield those that go back to training."""
-        number = next(reversed(self._documents), -1) + 1
-        self._documents[number] = ids
-        if key not in self._groups:
-            heapq.heappush(self._keys, -key)
-        self._groups.setdefault(key, []).append(number)
-        self.size += len(ids)
-        while self.size - self._num_last() >= self.wanted:
-            yield from self._leave()
-
-    def surplus(self) -> Iterator[Ids]:
-        """Yield the documents that go back to training at the end, so that no more is held out than is wanted."""
-        while self.size > self.wanted:
-            yield from self._leave()
-
-    def documents(self) -> list[Ids]:
-        """Return what is held out, in the order of the source."""
-        return list(self._documents.values())
-
-    def _num_last(self) -> int:
-        """Return the tokens of the documents with the largest key."""
-        return sum(len(self._documents[number]) for number in self._groups[-self._keys[0]])
-
-    def _leave(self) -> Iterator[Ids]:
-        """Yield the documents with the largest key, which are no longer held out."""
-        key = -heapq.heappop(self._keys)
-        self.limit = key
-        for number in self._groups.pop(key):
-            ids = self._documents.pop(number)
-            self.size -= len(ids)
-            yield ids
-
+from hpxfer.spec.manifest import TokenizerEntry
 
 # A tokenizer takes about 100 bytes of memory per character of a text.
 MOST_CHARS = 2**20
@@ -97,25 +34,19 @@ EOS_NAMES = (
     *("<\uff5cend\u2581of\u2581sentence\uff5c>", "<|endofdocument|>", "[SEP]"),
 )
 NO_EOS = "none"
+NO_LIMIT = 2**64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizer:
     """A tokenizer and the files that make it."""
 
-    given: str
+    entry: TokenizerEntry
     files: dict[str, bytes]  # name -> content, of FILE and MORE_FILES
-    vocab_size: int  # one more than the largest id
-    eos: str | None
-    eos_id: int | None
-
-    @property
-    def digest(self) -> str:
-        return hashlib.blake2b(self.files[FILE], digest_size=16).hexdigest()
 
     @property
     def token_bytes(self) -> Literal[2, 4]:
-        return 2 if self.vocab_size <= 2**16 else 4
+        return 2 if self.entry.vocab_size <= 2**16 else 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,117 +86,106 @@ def load_tokenizer(given: str, eos: str | None) -> Tokenizer:
     try:
         found: Any = tokenizers.Tokenizer.from_str(files[FILE].decode("utf-8"))
     except Exception as error:  # tokenizers raises bare Exceptions
+        why = cut(first_line(error), 200)
         raise HpxferError(
-            f"{given}: must be a tokenizer.json of the package tokenizers, got another file: "
-            f"{cut(first_line(error), 200)}"
+            f"{given}: must be a tokenizer.json of the package tokenizers, got another file: {why}"
         ) from None
     vocabulary: dict[str, int] = found.get_vocab(with_added_tokens=True)
     if not vocabulary:
         raise HpxferError(f"{given}: must have a vocabulary, got none; train the tokenizer first")
-    name = _eos(given, eos, files, vocabulary)
-    return Tokenizer(
+    name = None if eos == NO_EOS else _eos(given, eos, files, vocabulary)
+    entry = TokenizerEntry(
         given=given,
-        files=files,
+        digest=hashlib.blake2b(files[FILE], digest_size=16).hexdigest(),
         vocab_size=max(vocabulary.values()) + 1,
         eos=name,
         eos_id=None if name is None else vocabulary[name],
     )
+    return Tokenizer(entry=entry, files=files)
 
 
 def _files(given: str) -> dict[str, bytes]:
+    """Return the content of the files of a tokenizer, by name."""
     path = Path(given)
-    if path.is_dir():
-        path = path / FILE
-        if not path.is_file():
-            raise HpxferError(
-                f"--tokenizer: the folder must hold a {FILE}, got {given} without one; name another folder, or save "
-                "the tokenizer with save_pretrained of transformers"
-            )
+    if path.is_dir() and not (path := path / FILE).is_file():
+        raise HpxferError(f"--tokenizer: the folder must hold a {FILE}, got {given} without one")
     if path.is_file():
-        names = {FILE: path, **{name: path.with_name(name) for name in MORE_FILES}}
-    elif path.suffix == ".json" or path.name == FILE or given.startswith((".", "/", "~")):
-        raise HpxferError(
-            f"--tokenizer: must be a tokenizer.json, its folder, or a name on the hub, got {given}, "
-            "which is not there; correct the path"
-        )
+        paths = [path, *map(path.with_name, MORE_FILES)]
+    elif path.suffix == ".json" or given.startswith((".", "/", "~")):
+        rule = "must be a tokenizer.json, its folder, or a name on the hub"
+        raise HpxferError(f"--tokenizer: {rule}, got {given}, which is not there")
     else:
-        names = _from_hub(given)
+        paths = [found for name in (FILE, *MORE_FILES) if (found := _from_hub(given, name)) is not None]
     try:
-        return {name: read_bytes(file, 2**28) for name, file in names.items() if file.is_file()}
+        names = (FILE, *MORE_FILES)
+        return {name: read_bytes(each, 2**28) for name, each in zip(names, paths, strict=False) if each.is_file()}
     except OSError as error:
         raise HpxferError(f"{given}: cannot be read: {error.strerror}") from None
 
 
-def _from_hub(name: str) -> dict[str, Path]:
+def _from_hub(given: str, name: str) -> Path | None:
+    """Return a file of a tokenizer on the hub, None if it has none of this name."""
     import huggingface_hub
 
-    out = {}
-    for file in (FILE, *MORE_FILES):
-        try:
-            if not isinstance(huggingface_hub.try_to_load_from_cache(name, file), str):
-                # A download would try for a minute where there is no network. This fails at once.
-                huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, file))
-            out[file] = Path(huggingface_hub.hf_hub_download(name, file))
-        except Exception as error:  # of the hub or the network
-            if file == FILE:
-                raise HpxferError(
-                    f"--tokenizer: {shown(name)} is no file here, and cannot be fetched from the hub: "
-                    f"{cut(first_line(error), 300)}; name a tokenizer.json"
-                ) from None
-    return out
+    try:
+        if not isinstance(huggingface_hub.try_to_load_from_cache(given, name), str):
+            # A download would try for a minute where there is no network. This fails at once.
+            huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(given, name))
+        return Path(huggingface_hub.hf_hub_download(given, name))
+    except Exception as error:  # of the hub or the network
+        if name != FILE:
+            return None
+        why = cut(first_line(error), 300)
+        raise HpxferError(
+            f"--tokenizer: {shown(given)} is no file here, and cannot be fetched from the hub: {why}"
+        ) from None
 
 
-def _eos(given: str, eos: str | None, files: dict[str, bytes], vocabulary: dict[str, int]) -> str | None:
-    if eos == NO_EOS:
-        return None
+def _eos(given: str, eos: str | None, files: dict[str, bytes], vocabulary: dict[str, int]) -> str:
+    """Return the token that ends a document."""
     if eos is not None:
         if eos not in vocabulary:
             raise HpxferError(f"--eos: must be a token of {given}, got {shown(eos)}; or none, to join documents")
         return eos
-    stated = _stated_eos(files)
-    found = next((name for name in (stated, *EOS_NAMES) if name in vocabulary), None)
-    if found is None:
-        raise HpxferError(
-            f"--eos: {given} names no token that ends a document, and has none of the common ones; name "
-            "it, e.g. --eos '<|endoftext|>', or write --eos none, to join documents without one"
-        )
-    return found
-
-
-def _stated_eos(files: dict[str, bytes]) -> str | None:
     try:
         stated = json.loads(files.get("tokenizer_config.json", b"{}")).get("eos_token")
     except (ValueError, AttributeError):
-        return None
-    name = stated.get("content") if isinstance(stated, dict) else stated
-    return name if isinstance(name, str) else None
+        stated = None
+    stated = stated.get("content") if isinstance(stated, dict) else stated
+    for name in (stated, *EOS_NAMES):
+        if isinstance(name, str) and name in vocabulary:
+            return name
+    raise HpxferError(
+        f"--eos: {given} names no token that ends a document, and has none of the common ones; name it, e.g. --eos "
+        "'<|endoftext|>', or write --eos none, to join documents without one"
+    )
 
 
 def tokenized(segment: Segment, job: Job) -> Tokenized:
     """Return the ids of a segment."""
-    texts = segment.texts
-    is_text = segment.block.kind == "text"
-    encoded = _encoded(job, texts)
-    end = [] if job.eos_id is None else [job.eos_id]
-    parts, lengths, offered = [], [], []
+    texts, is_text = segment.texts, segment.block.kind == "text"
+    # A file of text is one document, of which a segment may hold a part.
+    closes, is_whole = not is_text or segment.is_last, not is_text or (segment.is_first and segment.is_last)
+    end = [job.eos_id] if closes and job.eos_id is not None else []
+    parts, offered = [], []
     below = int(job.held_out_share * NO_LIMIT)
-    for ids in encoded:
-        closes = not is_text or segment.is_last
-        if not ids and not (is_text and closes and not segment.is_first):
-            continue
-        parts.append(np.array(ids + end if closes else ids, f"<u{job.token_bytes}"))
-        lengths.append(len(parts[-1]))
-        is_whole = not is_text or (segment.is_first and segment.is_last)
-        offered.append(is_whole and below > 0 and key_of(parts[-1]) < below)
+    for ids in _encoded(job, texts):
+        if ids or (closes and not is_whole and not segment.is_first):
+            parts.append(np.array(ids + end, f"<u{job.token_bytes}"))
+            offered.append(is_whole and below > 0 and key_of(parts[-1]) < below)
     return Tokenized(
         ids=np.concatenate(parts) if parts else np.empty(0, f"<u{job.token_bytes}"),
-        lengths=np.array(lengths, np.int64),
+        lengths=np.array([len(part) for part in parts], np.int64),
         offered=np.array(offered, bool),
-        # A part of a longer text that gives no tokens is no empty document.
-        num_empty=0 if is_text and not (segment.is_first and segment.is_last) else len(texts) - len(lengths),
+        num_empty=len(texts) - len(parts) if is_whole else 0,
         goes_on=is_text and not segment.is_first,
         num_bytes=segment.block.num_bytes if segment.content is None or segment.is_last else 0,
     )
+
+
+def key_of(ids: NDArray[Any]) -> int:
+    """Return the hash of a document, below 2^64."""
+    return int.from_bytes(hashlib.blake2b(ids.tobytes(), digest_size=8).digest(), "little")
 
 
 def _encoded(job: Job, texts: Sequence[str]) -> Iterator[list[int]]:
