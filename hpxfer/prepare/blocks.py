@@ -113,7 +113,8 @@ def _segments_of(block: Block) -> Iterator[Segment]:
         following = next(inflated, None)
         is_last = following is None
         yield Segment(block=block, content=content, lines_before=before, is_first=number == 0, is_last=is_last)
-        content, number, before = following, number + 1, before + content.count(b"\n")
+        before += content.count(b"\n")
+        content, number = following, number + 1
 
 
 def _inflated(block: Block) -> Iterator[bytes]:
