@@ -155,7 +155,7 @@ from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from made_executors import Made
 from hpxfer.driver import run
-from hpxfer.progress import file as progress
+from hpxfer.progress import counts as progress
 from hpxfer.errors import HpxferError
 from hpxfer.search.export import StudyExport
 from hpxfer.store import Store
