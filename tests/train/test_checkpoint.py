@@ -137,9 +137,9 @@ def test_trials_without_momentum_go_on_from_a_stack_that_had_some(setting: Setti
     ]
 
 
-def test_so_it_has_from_storage(setting: Setting) -> None:
+def test_so_it_has_from_storage(setting: Setting, s3: str) -> None:
     """Checkpoints lie below a URI, as for workers that share no disk."""
-    stack, spec = stack_of(setting, "momentum"), Checkpoints("memory://bucket/soak/checkpoints").start(0.0)
+    stack, spec = stack_of(setting, "momentum"), Checkpoints(f"{s3}/soak/checkpoints").start(0.0)
     assert spec is not None
     assert run(stack, spec, until=11)[0] == list(range(11))
     steps, _, results = run(stack, spec)
