@@ -16,9 +16,7 @@ from hpxfer.search.stored import cells_of
 from hpxfer.search.verdict_rules import rules_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.data import points_with_data
-from hpxfer.spec.data_section import is_own
-from hpxfer.spec.source_kind import source_row
-from hpxfer.spec.vocabulary import data_sizes
+from hpxfer.spec.data_section import data_sizes, is_own, source_row
 from hpxfer.store import Store
 from hpxfer.store.location import location_at
 from hpxfer.store.losses import LOSS_NUMBERS, loss_row

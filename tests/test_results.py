@@ -14,7 +14,7 @@ from sweep_text import edited
 from hpxfer.errors import HpxferError
 from hpxfer.results import Results, load_results
 from hpxfer.spec import SweepSpec, parse_sweep
-from hpxfer.spec.vocabulary import vocabulary
+from hpxfer.spec.data_section import vocabulary
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.trial import Expansion, Trial
 

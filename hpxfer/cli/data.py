@@ -14,8 +14,8 @@ from hpxfer.cli.output import answer, say, warn
 from hpxfer.prepare import SHARD_TOKENS
 
 if TYPE_CHECKING:
+    from hpxfer.data.manifest import Manifest
     from hpxfer.prepare.run import Progress
-    from hpxfer.spec.manifest import Manifest
 
 LINE_S = 10.0
 

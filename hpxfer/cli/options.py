@@ -161,7 +161,7 @@ def pairs(given: Iterable[str] | None, option: str, read: Callable[[str], Value]
 
 def read_conventions(given: Iterable[str] | None) -> dict[str, float | str]:
     """Return the conventions in texts such as `router_init=zero`. A value that looks like a number becomes a number."""
-    from hpxfer.spec.arms_section import convention_value
+    from hpxfer.spec.arms import convention_value
 
     return pairs(given, "--convention", convention_value)
 

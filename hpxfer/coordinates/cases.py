@@ -24,8 +24,8 @@ from hpxfer.scaling.table import Column
 from hpxfer.spec import Axis, SweepSpec, axes_of, parse_sweep
 from hpxfer.spec.axes import DIMENSION
 from hpxfer.spec.blocks import model_roles
+from hpxfer.spec.data_section import data_sizes
 from hpxfer.spec.sweep import AxisSpec, ShapeChange
-from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.trial import DataRef, base_hps, setting_of
 
 MAX_SEEDS = 1000  # trials of one shape, which train together

@@ -15,6 +15,7 @@ import numpy as np
 
 from hpxfer.data.files import read_bytes
 from hpxfer.data.made.makers import MAKERS
+from hpxfer.data.manifest import Manifest, read_manifest
 from hpxfer.data.prepared import inspected
 from hpxfer.data.readers import arrow, cifar, ids, idx
 from hpxfer.data.remote import is_uri
@@ -23,10 +24,7 @@ from hpxfer.data.sources import SOURCES, Dataset, open_dataset, opened, row_of, 
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at
 from hpxfer.scaling.shape import MAX_DIM
-from hpxfer.spec.data_section import DataSpec, is_own
-from hpxfer.spec.manifest import Manifest, read_manifest
-from hpxfer.spec.source_kind import SAMPLES, source_kind
-from hpxfer.spec.vocabulary import vocabulary
+from hpxfer.spec.data_section import SAMPLES, DataSpec, is_own, source_kind, vocabulary
 
 # Data that uses less of its vocabulary was most likely written with another tokenizer: shards of gpt2 ids hold the
 # largest id of all, 50256, between their documents.

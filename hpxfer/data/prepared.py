@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from hpxfer.data.files import file_size, read_bytes
+from hpxfer.data.manifest import MANIFEST_FILE, Manifest, read_manifest
 from hpxfer.data.readers import llmc
 from hpxfer.data.remote import is_uri
 from hpxfer.data.tokens import Dataset
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import folder_at
 from hpxfer.spec.data_section import DataSpec, PointData
-from hpxfer.spec.manifest import MANIFEST_FILE, Manifest, read_manifest
 
 # `hpxfer data info` hashes so many bytes of shards, which takes about two seconds. It says when it hashes none.
 _MOST_HASHED = 2**30

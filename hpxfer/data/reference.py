@@ -13,9 +13,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.check_shapes import AT_BASE, keyed_shapes
 from hpxfer.spec.data import own_data, points_with_data
-from hpxfer.spec.data_section import OWN_DATA, DataSpec, PointData, is_own
-from hpxfer.spec.source_kind import SAMPLES, source_kind
-from hpxfer.spec.vocabulary import data_sizes, vocabulary
+from hpxfer.spec.data_section import OWN_DATA, SAMPLES, DataSpec, PointData, data_sizes, is_own, source_kind, vocabulary
 from hpxfer.spec.yaml_file import KeyPath, spell
 from hpxfer.trial import DataRef
 

@@ -17,7 +17,7 @@ from hpxfer.data.samples import Facts, Samples
 from hpxfer.data.tokens import Corpus, DataFile, Dataset, Part
 from hpxfer.errors import HpxferError
 from hpxfer.registry import Registry
-from hpxfer.spec.source_kind import SAMPLES, source_kind
+from hpxfer.spec.data_section import SAMPLES, source_kind
 from hpxfer.storage.uri import is_uri
 
 
@@ -74,6 +74,8 @@ class DataSource(Source):
     """(rest) -> the data set on this machine, or None if there is none."""
     load: Callable[[Dataset, str], tuple[NDArray[Any], ...]] = read_all
     """(data set, tokenizer) -> the token ids of all parts, unsigned, in memory or memory-mapped."""
+    stated: Callable[[str], Mapping[str, Any]] = lambda rest: {}
+    """(rest) -> what the data on this machine states of the other keys of a sweep's `data`."""
 
 
 SOURCES: Registry[DataSource] = Registry(

@@ -1,6 +1,7 @@
 """Families: the model architectures that a sweep can name. One package per family; torch is imported by no row.
 
-To add a family, write a module that holds a `Family` and add its line here.
+To add a family, write a module that holds a `Family` and add its line here, and the keys of its section `model` to
+`hpxfer.spec.model_section`.
 The trainer, the planner and the checks of a sweep use the functions of the row and know no family by name.
 """
 
@@ -110,11 +111,6 @@ class Family:
     limit, and computes them piece by piece again above it."""
     data: Literal["tokens", "samples", "user"] = "tokens"
     """What the model reads; `user` where hpxfer does not see it."""
-    model_keys: tuple[str, ...] | None = None
-    """The keys of a sweep's `model` that the family reads, beside `family` and `base`. None: all but those of another
-    family's own section."""
-    base_keys: tuple[str, ...] | None = None
-    """The keys of `model.base` that the family reads. None: all."""
     problems: Callable[[SweepSpec, Sequence[tuple[KeyPath, Shape]]], Iterator[Problem]] = lambda spec, shapes: iter(())
     """(sweep, its shapes with their key paths, none if they are broken) -> the broken rules that only this family
     has."""

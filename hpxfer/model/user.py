@@ -32,8 +32,6 @@ FAMILY = Family(
     memory=lambda shape, setting, cuda: Memory(parts={}),
     build=_build,
     data="user",
-    model_keys=("own", "dims", "gate", "attention_scale"),
-    base_keys=(),
     row_multiple=1,
     precisions=("float32",),
     compiles=False,

@@ -22,12 +22,11 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.search import Progress
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import arms_of
-from hpxfer.spec.base_values import base_values
 from hpxfer.spec.budget import budget_text
 from hpxfer.spec.presets import preset_lines
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.schedule import schedule_lines
-from hpxfer.spec.sweep import SweepSpec
+from hpxfer.spec.sweep import SweepSpec, base_values
 from hpxfer.trial import Expansion
 
 
@@ -158,7 +157,7 @@ def _balance_lines(expansion: Expansion) -> Iterator[str]:
 
 def _balance_line(spec: SweepSpec) -> str:
     values = base_values(spec)
-    line = spec.model.balance.setting().text(lambda hp: "scanned" if hp in spec.grid else f"{values[hp]:.4g}")
+    line = spec.model.balance.text(lambda hp: "scanned" if hp in spec.grid else f"{values[hp]:.4g}")
     z_weight = "scanned" if "z_weight" in spec.grid else f"{values['z_weight']:.4g}"
     return line if z_weight == "0" else f"{line}; z_weight {z_weight}"
 

@@ -24,10 +24,10 @@ from hpxfer.scaling.table import Column, Conventions
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.arms import arm_label
 from hpxfer.spec.blocks import model_roles
+from hpxfer.spec.data_section import data_sizes
 from hpxfer.spec.precision import decided
 from hpxfer.spec.recipe_file import own_roles
 from hpxfer.spec.ties import choice_of
-from hpxfer.spec.vocabulary import data_sizes
 from hpxfer.store.sweep_file import load_given
 from hpxfer.trial import DataRef, Expansion, base_hps
 

@@ -13,6 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import hpxfer
+from hpxfer.data.manifest import (
+    MANIFEST_FILE,
+    MANIFEST_VERSION,
+    PROGRESS_FILE,
+    Manifest,
+    ShardEntry,
+    SourceEntry,
+    Split,
+    SplitEntry,
+    read_manifest,
+)
 from hpxfer.data.readers import llmc
 from hpxfer.data.readers.ids import file_dataset
 from hpxfer.errors import HpxferError, cut, shown
@@ -24,17 +35,6 @@ from hpxfer.prepare.engines import in_processes, on_ray
 from hpxfer.prepare.source import TextSource, open_source
 from hpxfer.prepare.tokenize import FILE, MORE_FILES, Job, Tokenizer, load_tokenizer
 from hpxfer.prepare.writer import Writer, bytes_writer, json_writer
-from hpxfer.spec.manifest import (
-    MANIFEST_FILE,
-    MANIFEST_VERSION,
-    PROGRESS_FILE,
-    Manifest,
-    ShardEntry,
-    SourceEntry,
-    Split,
-    SplitEntry,
-    read_manifest,
-)
 
 TOKENIZER_FOLDER = "tokenizer"
 # Tokens have about four bytes of text each. Eight times as many documents are offered to validation as it needs by that

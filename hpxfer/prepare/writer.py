@@ -24,12 +24,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpxfer.data.manifest import PROGRESS_FILE, ShardEntry, Split
 from hpxfer.data.readers import llmc
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import reason, write_files
 from hpxfer.prepare.blocks import Place
 from hpxfer.prepare.tokenize import NO_LIMIT, Tokenized, key_of
-from hpxfer.spec.manifest import PROGRESS_FILE, ShardEntry, Split
 
 Ids = NDArray[Any]
 Write = Callable[[IO[bytes]], object]

@@ -10,8 +10,8 @@ from hpxfer.errors import shown
 from hpxfer.search.rounds import End, Losses, Round, mean
 from hpxfer.search.values import at_exponent, bound_text, end_steps, exponent_of, names_in
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.base_values import base_values
 from hpxfer.spec.fields import Problem, WhyNot
+from hpxfer.spec.sweep import base_values
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.trial import base_hps
 from hpxfer.verdict.tied import lowest_of

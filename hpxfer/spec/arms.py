@@ -1,24 +1,27 @@
-"""Arms with HPs or a balance of their own, in one sweep with others.
+"""Arms: the section `parameterizations` of a sweep file. The text below a field documents its key.
 
-The sweep under such an arm is a sweep of plain tables, whose base values the arm moves. So each line of the grid runs
-through the arm's own base values, and a trial's id follows from its HPs and its balance: arms in which both are equal
-share their trials.
+An arm is a row: a table, its conventions, and the HPs and the balance that it has otherwise than the sweep. The arms
+that share a name, HPs and balance are a sweep of plain tables, whose base values they move (`sweep.parts_of`). So each
+line of the grid runs through the arm's own base values, and a trial's id follows from its HPs and its balance: arms in
+which both are equal share their trials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import math
+from typing import Annotated, Any
 
-from hpxfer.errors import HpxferError
-from hpxfer.scaling.hps import check_hp_name, check_hp_value
-from hpxfer.spec.arms_section import ParameterizationSpec
-from hpxfer.spec.fields import Problem
-from hpxfer.spec.sweep import SweepSpec
-from hpxfer.spec.yaml_file import KeyPath, spell
+from pydantic import AfterValidator, BeforeValidator, Field
 
-_OF_TRAINING = ("weight_decay", "eps")
-_BETAS = ("beta1", "beta2")
+from hpxfer.spec.fields import Number, Section, arm_name
+from hpxfer.spec.model_section import Balance
+
+
+def _spelled_infinity(value: Any) -> Any:
+    """Spell YAML's `.inf` as conventions do."""
+    if not isinstance(value, dict):
+        return value
+    return {key: "inf" if isinstance(entry, float) and entry == math.inf else entry for key, entry in value.items()}
 
 
 def arm_label(table: str, name: str | None) -> str:
@@ -26,79 +29,92 @@ def arm_label(table: str, name: str | None) -> str:
     return table if name is None else f"{table} ({name})"
 
 
-def parts_of(spec: SweepSpec) -> tuple[tuple[str | None, SweepSpec], ...]:
-    """Return (name, the sweep under them) of the arms that share a name, HPs and balance, in order.
-
-    A sweep of plain tables is its own only part.
-    """
-    if all(arm.is_plain for arm in spec.parameterizations):
-        return ((None, spec),)
-    parts: list[list[ParameterizationSpec]] = []
-    for arm in spec.parameterizations:
-        part = next((part for part in parts if part[0].own == arm.own), None)
-        if part is None:
-            parts.append(part := [])
-        part.append(arm)
-    return tuple((part[0].name, _under(spec, part)) for part in parts)
+def convention_value(text: str) -> float | str:
+    """Return a convention's value as it is written in one text: what looks like a number is one."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
-def _under(spec: SweepSpec, arms: Sequence[ParameterizationSpec]) -> SweepSpec:
-    """Return the sweep of some arms, as one of plain tables with the arms' HPs and balance as its own."""
-    given, model, balance = arms[0].given(), spec.model, arms[0].balance
-    if balance is not None:
-        model = model.model_copy(update={"balance": balance})
-        if balance.aux == "none":
-            given = {"aux_weight": 0.0, **given}
-    of_training: dict[str, Any] = {name: given.pop(name) for name in _OF_TRAINING if name in given}
-    if any(name in given for name in _BETAS):
-        betas = zip(_BETAS, spec.training.betas, strict=False)
-        of_training["betas"] = tuple(given.pop(name, beta) for name, beta in betas)
-    multipliers = {**spec.hps.multipliers, **{name: value for name, value in given.items() if "." in name}}
-    scalars = {name: value for name, value in given.items() if "." not in name}
-    return spec.model_copy(
-        update={
-            "parameterizations": tuple(arm.plain() for arm in arms),
-            "model": model,
-            "hps": spec.hps.model_copy(update={**scalars, "multipliers": multipliers}),
-            "training": spec.training.model_copy(update=of_training),
-        }
-    )
+def short(value: Any) -> Any:
+    """Read `sp` and `completep[depth_alpha=0.5]` as the mappings that they are short for."""
+    if not isinstance(value, str):
+        return value
+    table, bracket, inner = value.partition("[")
+    if not bracket or not inner.endswith("]"):
+        return {"table": value}
+    pairs = (pair.partition("=") for pair in inner[:-1].split(","))
+    return {"table": table, "conventions": {key.strip(): convention_value(text.strip()) for key, _, text in pairs}}
 
 
-def arm_problems(
-    spec: SweepSpec,
-    without_effect: Callable[[SweepSpec, str], str | None],
-    joint: Callable[[SweepSpec], Iterator[Problem]],
-) -> Iterator[Problem]:
-    """Yield what is wrong with the HPs and the balance of arms.
-
-    `without_effect` returns why an HP changes nothing. `joint` yields the rules that join base HPs with other keys.
-    """
-    own = [(index, arm) for index, arm in enumerate(spec.parameterizations) if not arm.is_plain]
-    found = list(joint(spec)) if own else []
-    for index, arm in own:
-        at: KeyPath = ("parameterizations", index)
-        under = _under(spec, [arm])
-        problems = list(_hp_problems(under, at, arm, without_effect))
-        yield from problems
-        if not problems:
-            yield from ((at, f"{spell(path)}: {text}") for path, text in joint(under) if (path, text) not in found)
+Conventions = Annotated[dict[str, float | str], BeforeValidator(_spelled_infinity)]
 
 
-def _hp_problems(
-    spec: SweepSpec, at: KeyPath, arm: ParameterizationSpec, without_effect: Callable[[SweepSpec, str], str | None]
-) -> Iterator[Problem]:
-    multipliers = {} if arm.hps is None else arm.hps.multipliers
-    for name, value in arm.given().items():
-        key: KeyPath = (*at, "hps", *(("multipliers",) if name in multipliers else ()), name)
-        if name in multipliers and "." not in name:
-            yield key, "must be a dotted name, e.g. router.lr_mult"
-            continue
-        try:
-            check_hp_name(name)
-            check_hp_value(name, value)
-        except HpxferError as error:
-            yield key, str(error)
-            continue
-        if why := without_effect(spec, name):
-            yield key, why
+class ArmHPs(Section):
+    """The base values that an arm moves. What is left out is as in `hps` and `training`."""
+
+    lr: Number | None = None
+    """The learning rate."""
+    init_scale: Number | None = None
+    """The factor of the init std of every matrix."""
+    residual_scale: Number | None = None
+    """The factor of every residual branch."""
+    weight_decay: Number | None = None
+    """The weight decay."""
+    eps: Number | None = None
+    """AdamW's eps."""
+    beta1: Number | None = None
+    """The first beta of AdamW."""
+    beta2: Number | None = None
+    """The second beta of AdamW."""
+    momentum: Number | None = None
+    """The momentum of SGD."""
+    router_bias_lr: Number | None = None
+    """The rate of the rule that balances the experts through the router bias."""
+    aux_weight: Number | None = None
+    """The weight of the loss that balances the experts."""
+    z_weight: Number | None = None
+    """The weight of the router's z-loss."""
+    multipliers: dict[str, Number] = Field(default_factory=dict)
+    """Constant multipliers of one role. A multiplier of `hps` that is not named here stays."""
+
+    def given(self) -> dict[str, float]:
+        """Return HP -> value of those that are given."""
+        scalars = {name: value for name, value in vars(self).items() if name != "multipliers" and value is not None}
+        return {**scalars, **self.multipliers}
+
+
+class ParameterizationSpec(Section):
+    """An arm: a table, with what it has otherwise than the sweep. A bare name is short for `{table: NAME}`, and
+    `completep[depth_alpha=0.5]` for a table with conventions."""
+
+    table: str
+    """The name of the table. `hpxfer explain --list` prints all names."""
+    conventions: Conventions = Field(default_factory=dict)
+    """Conventions that differ from the table's defaults, by key, such as `{router_init_exponent: 0.5}`."""
+    name: Annotated[str, AfterValidator(arm_name)] | None = None
+    """The name of an arm with `hps` or `balance` of its own. It is part of the label: `completep-moe (tuned)`. The
+    control of the arm is `sp` of the same name, else `sp`."""
+    hps: ArmHPs | None = None
+    """The base values that differ."""
+    balance: Balance | None = None
+    """How the experts are balanced instead, e.g. `{bias: sign}`. It replaces `model.balance` whole. Without a loss in
+    it, aux_weight is 0."""
+
+    def given(self) -> dict[str, float]:
+        """Return HP -> value of those that the arm gives."""
+        return {} if self.hps is None else self.hps.given()
+
+    @property
+    def own(self) -> tuple[str | None, ArmHPs | None, Balance | None]:
+        """What it has beside its table."""
+        return self.name, self.hps, self.balance
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a table and no more."""
+        return self.own == (None, None, None)
+
+
+Arm = Annotated[ParameterizationSpec, BeforeValidator(short, json_schema_input_type=str | ParameterizationSpec)]

@@ -10,11 +10,10 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import EXPERT_DIMS, OwnDim, Shape, check_trainable, heads_of
-from hpxfer.spec.base_values import base_values
 from hpxfer.spec.blocks import Blocks, Model, Options, has_dense, moe_blocks
 from hpxfer.spec.fields import GridValues
 from hpxfer.spec.own import OF_RUN, changed, own_scale, own_shape
-from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec
+from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec, base_values
 from hpxfer.spec.yaml_file import KeyPath
 
 _WIDTHS = ("expert_width", "shared_width", "dense_width")

@@ -1,30 +1,25 @@
-"""Rules that join several fields of a sweep. Each yields (key path, what is wrong and how to fix it)."""
+"""Rules that join several fields of a sweep. Each yields (key path, what is wrong)."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 
-from hpxfer.errors import MAX_LINES, HpxferError, cut, nearest, shown
+from hpxfer.errors import MAX_LINES, HpxferError, nearest, shown
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import resolve_globals
 from hpxfer.scaling.hps import POSITIVE, HPs, check_hp_name, check_hp_value
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import tokens_problem
-from hpxfer.spec.arms import arm_problems
 from hpxfer.spec.axes import entries
-from hpxfer.spec.base_values import base_values
 from hpxfer.spec.blocks import model_roles
-from hpxfer.spec.check_model import family_problems, model_problems
+from hpxfer.spec.check_model import KeyedShape, family_problems, model_problems
 from hpxfer.spec.check_shapes import (
-    KeyedShape,
     axis_problems,
     base_problems,
     batch_problems,
     choices_of,
-    divisors,
     keyed_shapes,
     parameterization_problems,
 )
@@ -34,11 +29,9 @@ from hpxfer.spec.fields import GridValues, Problem, WhyNot, power_of_two
 from hpxfer.spec.model_section import LEARNED
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.search import SearchSpec
-from hpxfer.spec.sweep import HPsSpec, SweepSpec
-from hpxfer.spec.yaml_file import KeyPath
+from hpxfer.spec.sweep import HPsSpec, SweepSpec, base_values, under
+from hpxfer.spec.yaml_file import KeyPath, spell
 from hpxfer.storage.uri import storage_problem
-
-MAX_NAME = 100  # characters. A sweep's name is the name of its folder, and part of the name of a job
 
 # Folders of results/ that hold something other than a sweep.
 RESERVED_NAMES = ("published", "bench")
@@ -46,7 +39,8 @@ RESERVED_NAMES = ("published", "bench")
 
 def problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every broken rule."""
-    yield from _name(spec)
+    if spec.name in RESERVED_NAMES:
+        yield ("name",), f"{shown(spec.name)} is a folder of results/ with another use"
     if spec.storage is not None and (why := storage_problem(spec.storage)) is not None:
         yield ("storage",), why
     if too_large := list(size_problems(spec)):
@@ -55,46 +49,50 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
     if wrong_keys := list(family_problems(spec)):
         yield from wrong_keys  # what follows reads them
         return
-    broken_base = [*base_problems(spec), *length_problems(spec)]
-    shapes = () if broken_base else keyed_shapes(spec)
-    yield from broken_base
+    broken = [*base_problems(spec), *length_problems(spec)]
+    shapes = () if broken else keyed_shapes(spec)
+    yield from broken
     yield from model_problems(spec, shapes)
     yield from rows_of("family").get(spec.model.family).problems(spec, shapes)
     yield from data_problems(spec)
     yield from _training(spec)
-    yield from _micro_batch(spec)
-    yield from _ranks(spec)
+    yield from _stacks(spec)
     yield from parameterization_problems(spec, shapes)
-    yield from () if broken_base else axis_problems(spec)
+    yield from () if broken else axis_problems(spec)
     yield from cost_problems(spec, [shape for _, shape in shapes])
     yield from _betas(spec, shapes)
     roles = {role for _, shape in shapes for role in model_roles(shape, spec.model)}
-    scanned = chain(_hps(spec, roles), _grid(spec, roles))
-    broken = [*broken_base, *islice(scanned, MAX_LINES + 1)]
-    yield from broken[len(broken_base) :]
-
-    def joint(under: SweepSpec) -> Iterator[Problem]:
-        """Yield the rules that join base HPs with other keys, which every arm must keep."""
-        yield from model_problems(under, shapes)
-        yield from _grid(under, roles)
-        yield from _betas(under, shapes)
-        yield from _balance(under, roles)
-        yield from _product_without_base(under)
-        yield from search_problems(under, broken=False, why_not=lambda name: _useless(under, name, roles))
-
-    if not broken:
-        yield from arm_problems(spec, lambda under, name: without_effect(under, name, roles), joint)
-    yield from search_problems(spec, broken=bool(broken), why_not=lambda name: _useless(spec, name, roles))
+    yield from (scanned := list(islice(chain(_hps(spec, roles), _grid(spec, roles)), MAX_LINES + 1)))
+    if not broken and not scanned:
+        yield from _arms(spec, shapes, roles)
+    is_broken = bool(broken or scanned)
+    yield from search_problems(spec, broken=is_broken, why_not=lambda name: _useless(spec, name, roles))
 
 
-def _name(spec: SweepSpec) -> Iterator[Problem]:
-    if len(spec.name) > MAX_NAME:
-        yield ("name",), f"must have at most {MAX_NAME} characters, got {len(spec.name)}"
-    elif not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", spec.name):
-        rule = "letters, digits, '.', '_' and '-', starting with a letter or digit"
-        yield ("name",), f"must be {rule}, got {shown(spec.name)}"
-    elif spec.name in RESERVED_NAMES:
-        yield ("name",), f"{shown(spec.name)} is a folder of results/ with another use; choose another name"
+def _arms(spec: SweepSpec, shapes: Sequence[KeyedShape], roles: Collection[str]) -> Iterator[Problem]:
+    """Yield what is wrong with the HPs and the balance of arms, also where they meet the rest of the sweep."""
+    own = [(index, arm) for index, arm in enumerate(spec.parameterizations) if not arm.is_plain]
+    found = list(_joint(spec, shapes, roles)) if own else []
+    for index, arm in own:
+        at, moved = ("parameterizations", index), under(spec, [arm])
+        multipliers = {} if arm.hps is None else arm.hps.multipliers
+        broken: list[Problem] = []
+        for name, value in arm.given().items():
+            key: KeyPath = (*at, "hps", *(("multipliers",) if name in multipliers else ()), name)
+            broken += _given(moved, key, name, value, roles)
+        yield from broken
+        for path, text in () if broken else _joint(moved, shapes, roles):
+            if (path, text) not in found:
+                yield at, f"{spell(path)}: {text}"
+
+
+def _joint(spec: SweepSpec, shapes: Sequence[KeyedShape], roles: Collection[str]) -> Iterator[Problem]:
+    """Yield the rules that join base HPs with other keys, which every arm must keep."""
+    yield from model_problems(spec, shapes)
+    yield from _grid(spec, roles)
+    yield from _betas(spec, shapes)
+    yield from _balance(spec, roles)
+    yield from search_problems(spec, broken=False, why_not=lambda name: _useless(spec, name, roles))
 
 
 def _training(spec: SweepSpec) -> Iterator[Problem]:
@@ -105,58 +103,35 @@ def _training(spec: SweepSpec) -> Iterator[Problem]:
     yield from (((*at, key), problem) for key, problem in batch_problems(spec, training.batch))
     if training.tokens is not None and training.tokens % training.batch:
         yield (*at, "tokens"), f"must be whole batches of {training.batch} tokens, got {training.tokens}"
-    if not _betas_are_legal(spec):
-        yield (*at, "betas"), f"must be two numbers in [0, 1), got {shown(list(training.betas))}"
-    else:
-        for index, (name, beta) in enumerate(zip(("beta1", "beta2"), training.betas, strict=True)):
-            yield from _value((*at, "betas", index), name, beta)
-    for name, value in (("eps", training.eps), ("weight_decay", training.weight_decay)):
-        yield from _value((*at, name), name, value)
-    if training.final_window_steps is not None and training.final_window_steps > spec.steps:
-        yield (
-            (*at, "final_window_steps"),
-            f"must be at most the run's {spec.steps} steps, got {training.final_window_steps}",
-        )
+    for index, (name, beta) in enumerate(zip(("beta1", "beta2"), training.betas, strict=True)):
+        yield from _value((*at, "betas", index), name, beta)
+    yield from _value((*at, "eps"), "eps", training.eps)
+    yield from _value((*at, "weight_decay"), "weight_decay", training.weight_decay)
+    if (window := training.final_window_steps) is not None and window > spec.steps:
+        yield (*at, "final_window_steps"), f"must be at most the run's {spec.steps} steps, got {window}"
     for path, problem in schedule_problems(Planned(schedule=training.schedule, steps=spec.steps), spec.base_shape):
         yield (*at, "schedule", *path), problem
 
 
-def _micro_batch(spec: SweepSpec) -> Iterator[Problem]:
+def _stacks(spec: SweepSpec) -> Iterator[Problem]:
+    """Yield that pieces do not fit into micro-batches, that ranks cannot share the lanes, or that trials stop early."""
     tokens, piece = spec.resources.micro_batch_tokens, spec.training.accumulation_tokens
-    if tokens is None or tokens % (piece or spec.training.batch) == 0:
-        return
-    at: KeyPath = ("resources", "micro_batch_tokens")
-    if piece is not None:
-        yield at, f"must be a multiple of training.accumulation_tokens, which is {piece}, got {tokens}"
-    else:
-        yield (
-            at,
-            f"needs training.accumulation_tokens, the tokens of a piece; without it a batch is one piece, got {tokens}",
-        )
-
-
-def _ranks(spec: SweepSpec) -> Iterator[Problem]:
-    """Yield that the lanes cannot be shared evenly, or that trials may stop early."""
+    if tokens is not None and tokens % (piece or spec.training.batch):
+        of = "training.accumulation_tokens" if piece else "the batch, which is one piece without accumulation_tokens"
+        rule = f"must be a multiple of {of}, {piece or spec.training.batch}"
+        yield ("resources", "micro_batch_tokens"), f"{rule}, got {tokens}"
+    ranks, lanes, at = spec.resources.ranks, spec.training.accumulation_lanes, ("resources", "gpus_per_stack")
     if spec.trainer is not None:
         return
-    ranks, lanes, at = spec.resources.ranks, spec.training.accumulation_lanes, ("resources", "gpus_per_stack")
     if lanes % ranks:
-        legal = ", ".join(map(str, divisors(lanes)[:12]))
-        yield (
-            at,
-            f"must divide training.accumulation_lanes, which is {lanes}, or be a share, got {ranks}; legal: {legal}",
-        )
+        yield at, f"must divide training.accumulation_lanes, which is {lanes}, or be a share, got {ranks}"
     elif ranks > 1 and spec.early_stopping.asha is not None:
         yield at, f"must be at most 1 with early_stopping, which trains one process a trial, got {ranks}"
 
 
-def _betas_are_legal(spec: SweepSpec) -> bool:
-    return len(spec.training.betas) == 2 and all(0 <= beta < 1 for beta in spec.training.betas)
-
-
 def _betas(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
     """Yield the shapes at which a table moves a beta out of [0, 1), for the base's betas and the ends of the grid."""
-    if "beta1" not in rows_of("optimizer").get(spec.training.optimizer).hps or not _betas_are_legal(spec):
+    if "beta1" not in rows_of("optimizer").get(spec.training.optimizer).hps:
         return
     points = [HPs(lr=1.0, beta1=spec.training.betas[0], beta2=spec.training.betas[1])]
     for name in ("beta1", "beta2"):
@@ -174,26 +149,15 @@ def _betas(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Problem]:
 
 def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     hps = spec.hps
-    for name in ("lr", "init_scale", "residual_scale", "momentum", "router_bias_lr", "aux_weight", "z_weight"):
-        value = getattr(hps, name)
-        if value is None:
-            continue
-        broken = list(_value(("hps", name), name, value))
-        yield from broken
-        # Sweeps of dense models that give a rate of the bias were always legal.
-        given = value != HPsSpec.model_fields[name].default and (name != "router_bias_lr" or "router_bias" in roles)
-        if not broken and given and (why := without_effect(spec, name, roles)):
-            yield ("hps", name), why
+    for name, value in hps:
+        if name not in ("recipe", "multipliers") and value is not None:
+            # Sweeps of dense models that give a rate of the bias were always legal.
+            may = name != "router_bias_lr" or "router_bias" in roles
+            given = may and value != HPsSpec.model_fields[name].default
+            yield from _given(spec, ("hps", name), name, value, roles) if given else _value(("hps", name), name, value)
     yield from _balance(spec, roles)
     for name, value in hps.multipliers.items():
-        at: KeyPath = ("hps", "multipliers", name)
-        if "." not in name:
-            yield at, "must be a dotted name, e.g. router.lr_mult"
-            continue
-        broken = list(_value(at, name, value))
-        yield from broken
-        if not broken and (why := without_effect(spec, name, roles)):
-            yield at, why
+        yield from _given(spec, ("hps", "multipliers", name), name, value, roles)
     others = [name for name in spec.grid if name != "lr"]
     if hps.lr is None and any(map(_unknown_hp, spec.grid)):
         return  # one of them may be meant as lr
@@ -203,6 +167,17 @@ def _hps(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         yield ("hps", "lr"), f"must be given: the line of {others[0]} runs through it"
 
 
+def _given(spec: SweepSpec, at: KeyPath, name: str, value: float, roles: Collection[str]) -> Iterator[Problem]:
+    """Yield what is wrong with the value of an HP that a file gives, or that it has no effect."""
+    if at[-2] == "multipliers" and "." not in name:
+        yield at, "must be a dotted name, e.g. router.lr_mult"
+        return
+    broken = list(_value(at, name, value))
+    yield from broken
+    if not broken and (why := without_effect(spec, name, roles)):
+        yield at, why
+
+
 def _balance(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     """Yield that a balancing loss has no weight, where there are routers among `roles`."""
     weight, scanned = spec.hps.aux_weight, spec.grid.get("aux_weight")
@@ -210,10 +185,7 @@ def _balance(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     # Only exponents of two, or a number above zero, give some trial a weight.
     is_scanned = scanned is not None and (scanned.values is None or any(scanned.values))
     if spec.model.balance.aux != "none" and "router" in roles and not (weight or is_scanned or of_arms):
-        yield (
-            ("hps", "aux_weight"),
-            f"must be given with model.balance.aux {spec.model.balance.aux}, got {weight:g}; e.g. 0.01",
-        )
+        yield ("hps", "aux_weight"), f"must be given with model.balance.aux {spec.model.balance.aux}, got {weight:g}"
 
 
 def roles_of(spec: SweepSpec) -> set[str]:
@@ -233,10 +205,10 @@ def without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | 
         return why
     if not dot:
         if name == "router_bias_lr" and roles and "router_bias" not in roles:
-            return "router_bias_lr has no effect: no shape of this sweep has experts; take it out"
+            return "router_bias_lr has no effect: no shape of this sweep has experts"
         optimizer = rows_of("optimizer").get(spec.training.optimizer)
         unused = name in ("eps", "beta1", "beta2", "momentum") and name not in optimizer.hps
-        return f"{name} has no effect under {optimizer.name}; take it out" if unused else None
+        return f"{name} has no effect under {optimizer.name}" if unused else None
     if kind == "forward_mult":
         multiplied = rows_of("family").get(spec.model.family).forward_roles
         there = [each for each in multiplied if each in roles]
@@ -247,29 +219,24 @@ def without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | 
     if roles and role not in there:
         return f"this model has no tensor of role {role}; {nearest(role, there)}"
     if kind == "init_mult" and ROLES[role] in ("ones", "zeros"):
-        return f"{name} has no effect: the role starts at exact {ROLES[role]}; take it out"
+        return f"{name} has no effect: the role starts at exact {ROLES[role]}"
     return None
 
 
 def _unused_balance(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
     """Return why an HP of the experts' balance is not read, or None."""
     balance, mlp = spec.model.balance, spec.model.mlp
-    if name in ("aux_weight", "z_weight") and not rows_of("family").get(spec.model.family).regularizes:
-        return f"{name} has no effect: the family {spec.model.family} has no loss of its routers; take it out"
+    of_losses, of_bias = name in ("aux_weight", "z_weight"), name in ("router_bias_lr", "router_bias.lr_mult")
+    if of_losses and not rows_of("family").get(spec.model.family).regularizes:
+        return f"{name} has no effect: the family {spec.model.family} has no loss of its routers"
     if name == "router_bias.lr_mult" and mlp is not None and mlp.router_bias in LEARNED:
         return None
-    if name in ("aux_weight", "z_weight") and roles and "router" not in roles:
-        return f"{name} has no effect: no shape of this sweep has experts; take it out"
+    if of_losses and roles and "router" not in roles:
+        return f"{name} has no effect: no shape of this sweep has experts"
     if name == "aux_weight" and balance.aux == "none":
-        return (
-            "aux_weight has no effect: model.balance.aux is none; name a loss there, e.g. switch, give it in the hps "
-            "of an arm with a loss, or take it out"
-        )
-    if name in ("router_bias_lr", "router_bias.lr_mult") and balance.bias == "none":
-        return (
-            f"{name} has no effect: model.balance.bias is none; name a rule there, give it in the hps of an arm with a "
-            "rule, or take it out"
-        )
+        return f"{name} has no effect: model.balance.aux is none; give it in the hps of an arm with a loss"
+    if of_bias and balance.bias == "none":
+        return f"{name} has no effect: model.balance.bias is none; give it in the hps of an arm with a rule"
     return None
 
 
@@ -287,10 +254,8 @@ def _nothing_to_tune(spec: SweepSpec, name: str, roles: Collection[str]) -> str 
     role = "router_bias" if name == "router_bias_lr" else name.partition(".")[0]
     if role not in roles or role in model_roles(spec.base_shape, spec.model):
         return None
-    return (
-        f"the base {spec.base_shape.label()} has no tensor of role {role}, so {name} has no optimum there that could "
-        "transfer; give it one value in hps, or take a base that has the role"
-    )
+    base = spec.base_shape.label()
+    return f"the base {base} has no tensor of role {role}, so {name} has no optimum there that could transfer"
 
 
 def _value(at: KeyPath, name: str, value: float) -> Iterator[Problem]:
@@ -298,8 +263,7 @@ def _value(at: KeyPath, name: str, value: float) -> Iterator[Problem]:
         check_hp_name(name)
         check_hp_value(name, value)
     except HpxferError as error:
-        is_exponent = at[0] == "hps" and name in POSITIVE and value < 0
-        yield at, str(error) + (f"; 2^{value:g} is written as {{log2: {value:g}}}" if is_exponent else "")
+        yield at, str(error)
 
 
 def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
@@ -317,13 +281,7 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
     yield from _product_without_base(spec)
     if spec.judge.hp is not None and spec.judge.hp not in spec.grid:
         yield ("judge", "hp"), f"must be an HP of the grid; {nearest(spec.judge.hp, spec.grid)}"
-    limit = spec.judge.regret_limit
-    if (limit.loss is None) == (limit.octaves is None):
-        got = "neither" if limit.loss is None else "both"
-        yield ("judge", "regret_limit"), f"must have one of loss and octaves, got {got}; write e.g. {{loss: 0.01}}"
-    if not spec.seeds:
-        yield ("seeds",), "must hold at least one seed"
-    elif len(set(spec.seeds)) != len(spec.seeds):
+    if len(set(spec.seeds)) != len(spec.seeds):
         yield ("seeds",), f"a seed stands twice in {shown(list(spec.seeds))}"
 
 
@@ -346,12 +304,8 @@ def _product_without_base(spec: SweepSpec) -> Iterator[Problem]:
             continue
         known = base.get(name, None if name == "lr" else 1.0)
         if known is None or not any(math.isclose(known, value, rel_tol=1e-9) for value in values.numbers()):
-            got = "none" if known is None else f"{known:g}"
-            yield (
-                ("grid", name),
-                f"a product must hold the base value of {name}, through which the line of the judged "
-                f"{spec.judged_hp} runs, got {got} as the base value; add it here, or give {name} one of these",
-            )
+            rule = f"a product must hold the base value of {name}, through which the line of {spec.judged_hp} runs"
+            yield ("grid", name), f"{rule}, got {'none' if known is None else f'{known:g}'} as the base value"
 
 
 def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem]:
@@ -366,15 +320,11 @@ def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem
         rule = f"must be [low, high], in octaves from a base value of {name} above zero, in hps or by a recipe"
         yield (*at, "around"), f"{rule}, got {shown(list(values.around))} and no such value"
         return
-    if values.log2 is None:
-        key, given = "values", values.values or ()
-    else:
-        # The legal values of an HP form an interval, so it is enough to check the ends.
-        key, given = "log2", tuple(power_of_two(exponent) for exponent in values.log2)
-    are_whole = all(value == round(value) for value in given if math.isfinite(value))
-    if key == "values" and name in POSITIVE and given and min(given) < 0 and are_whole:
-        got, exponents = ", ".join(f"{value:g}" for value in given), f"{{log2: [{min(given):g}, {max(given):g}]}}"
-        yield at, f"{name} must be > 0, got [{cut(got)}]; exponents of two are written as {exponents}"
+    # The legal values of an HP form an interval, so it is enough to check the ends of exponents.
+    key = "values" if values.log2 is None else "log2"
+    given = values.values or tuple(map(power_of_two, values.log2 or ()))
+    if key == "values" and name in POSITIVE and given and min(given) < 0 and all(map(float.is_integer, given)):
+        yield at, f"{name} must be > 0, got {shown(list(given))}; exponents of two are written as {{log2: [low, high]}}"
         return
     broken = [problem for index, value in enumerate(given) for problem in _value((*at, key, index), name, value)]
     if broken:
@@ -390,21 +340,15 @@ def _grid_values(at: KeyPath, name: str, values: GridValues) -> Iterator[Problem
 def search_problems(spec: SweepSpec, *, broken: bool, why_not: WhyNot) -> Iterator[Problem]:
     """Yield every broken rule of `search` and `early_stopping`. `broken` says whether the HPs that they scan are."""
     kind = spec.search_row
-    found = list(_unread(spec.search))
-    if spec.product and not kind.lists_trials:
-        found.append((("product",), f"is of the search grid, got {kind.name}; take it out"))
-    yield from found
+    own = [*SearchSpec.model_fields, *kind.settings.model_fields]
+    unread = [name for name in spec.search.given if name not in own]
+    yield from ((("search", name), f"unknown key; {nearest(name, own)}") for name in unread)
+    is_product = spec.product and not kind.lists_trials
+    if is_product:
+        yield ("product",), f"is of the search grid, got {kind.name}"
     yield from _early_stopping(spec)
-    if not found and not broken:
+    if not unread and not is_product and not broken:
         yield from kind.problems(spec, why_not)
-
-
-def _unread(search: SearchSpec) -> Iterator[Problem]:
-    """Yield the keys that the kind does not read."""
-    own = [*SearchSpec.model_fields, *search.row.settings.model_fields]
-    for name in search.given:
-        if name not in own:
-            yield ("search", name), f"unknown key; {nearest(name, own)}"
 
 
 def _early_stopping(spec: SweepSpec) -> Iterator[Problem]:
@@ -429,11 +373,8 @@ def size_problems(spec: SweepSpec) -> Iterator[Problem]:
     num_shapes = 1 + sum(len(list(entries(axis))) for axis in spec.axes.values())
     num_tables = max(1, len(spec.parameterizations))
     if num_shapes * num_tables > MAX_ARMS:
-        yield (
-            ("axes",),
-            f"must leave at most {MAX_ARMS} arms, which are shapes times parameterizations, got {num_shapes} x "
-            f"{num_tables}; leave some out, or write several sweeps",
-        )
+        rule = f"must leave at most {MAX_ARMS} arms, which are shapes times parameterizations"
+        yield ("axes",), f"{rule}, got {num_shapes} x {num_tables}; write several sweeps"
 
 
 def length_problems(spec: SweepSpec) -> Iterator[Problem]:
@@ -450,8 +391,5 @@ def too_many_trials(spec: SweepSpec, num_trials: int, num_shapes: int) -> str | 
     arms = len(spec.parameterizations) * (1 if spec.search.where == "base" else num_shapes)
     if arms * num_trials <= MAX_TRIALS:
         return None
-    return (
-        f"must leave at most {MAX_TRIALS} trials in the sweep, got {arms * num_trials:.6g}: {arms} arms (a "
-        f"parameterization at a shape) with {num_trials:.6g} trials each, {len(spec.seeds)} seeds counted; scan less, "
-        "or write several sweeps"
-    )
+    got = f"{arms * num_trials:.6g}: {arms} arms (a parameterization at a shape) with {num_trials:.6g} trials each"
+    return f"must leave at most {MAX_TRIALS} trials in the sweep, got {got}, {len(spec.seeds)} seeds counted"

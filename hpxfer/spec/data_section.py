@@ -1,9 +1,13 @@
-"""The section `data` of a sweep file, key by key. The text below a field documents its key."""
+"""The section `data` of a sweep file: its keys, which kind of source it names, and the vocabulary. No data is touched.
+
+The text below a field documents its key.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
+from hpxfer.registry import registry
 from hpxfer.spec.fields import Count, CountOrNone, Section, Seq
 
 
@@ -69,3 +73,51 @@ OWN_DATA = "user:"  # how the source starts that a user's own trainer reads by i
 def is_own(data: DataSpec) -> bool:
     """Return whether a user's own trainer reads the data, of which only the name is known."""
     return data.source.startswith(OWN_DATA)
+
+
+TOKENS, SAMPLES = "data source", "sample source"
+# What a family reads -> the kind of its sources.
+KIND_OF = {"tokens": TOKENS, "samples": SAMPLES}
+
+
+def source_kind(name: str) -> str:
+    """Return the kind of extension that reads a source. One of an unknown name counts as tokens."""
+    prefix, _, rest = name.partition(":")
+    samples = registry(SAMPLES)
+    if prefix not in samples:
+        return TOKENS
+    # Both kinds have `builtin:`, with names of their own.
+    of_samples = prefix not in registry(TOKENS) or samples.get(prefix).problem(rest) is None
+    return SAMPLES if of_samples else TOKENS
+
+
+def source_row(name: str) -> Any | None:
+    """Return the row that reads a source, or None if its prefix is unknown. It says `is_path` of both kinds."""
+    rows, prefix = registry(source_kind(name)), name.partition(":")[0]
+    return rows.get(prefix) if prefix in rows else None
+
+
+ANY_IDS = "ids"  # the tokenizer of data for which a sweep gives only a vocab_size
+NO_TOKENIZER = "none"  # that of samples
+
+
+def vocabulary(spec: DataSpec) -> tuple[str, int]:
+    """Return (tokenizer, size of the vocabulary) of checked `data`. The classes of samples are their vocabulary."""
+    if spec.inputs is not None or is_own(spec):
+        return NO_TOKENIZER, spec.classes or 0
+    if spec.vocab_size is not None:
+        return ANY_IDS, spec.vocab_size
+    tokenizers = registry("data source").get(spec.source.partition(":")[0]).tokenizers
+    tokenizer = spec.tokenizer or next(iter(tokenizers))
+    return tokenizer, tokenizers[tokenizer]
+
+
+def data_sizes(spec: DataSpec) -> dict[str, Any]:
+    """Return what checked `data` says of every token or sample, as the fields of a `DataRef`."""
+    tokenizer, vocab_size = vocabulary(spec)
+    return {
+        "tokenizer": tokenizer,
+        "vocab_size": vocab_size,
+        "num_inputs": spec.inputs or 0,
+        "num_targets": spec.targets or 0,
+    }

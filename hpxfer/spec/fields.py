@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -28,12 +29,25 @@ from hpxfer.scaling.shape import MAX_DIM, MAX_TOKENS
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, spell
 
 M = TypeVar("M", bound=BaseModel)
+Problem = tuple[KeyPath, str]  # the key path, and what is wrong with it
+WhyNot = Callable[[str], str | None]  # returns why an HP cannot be tuned at the base, or None
 
 # The likeness of two names from which one is meant by the other: of a key of the same section, and of any other.
 _ALIKE, _ALIKE_ELSEWHERE = 0.7, 0.85
 # Parts of a key path that no file spells: keys that a short form leaves out, and the members of a union.
 _LEFT_OUT = ("values", "shapes", "name", "table", "float", "str", "mapping", "number")
-# Section -> its short form.
+# Type of pydantic's error -> the rule in our words. A section may have a short form, too.
+_RULES = {
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "union_tag_not_found": "a mapping",
+    "bool_type": "true or false",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+    "string_pattern_mismatch": "text that matches {pattern}",
+}
+_FAMILIES = ("gpt", "mlp", "user")  # the tags of the union that is the section `model`
 _FORMS = {
     "ParameterizationSpec": "a name",
     "PluginSpec": "a name",
@@ -54,17 +68,8 @@ def validated(
     try:
         return model.model_validate(file.data if data is None else data, context=dict(stored))
     except ValidationError as error:
-        lines = (_explain(model, file, found, at) for found in error.errors())
-        raise HpxferError(joined(_once(lines))) from None
-
-
-def _once(lines: Iterable[str]) -> Iterator[str]:
-    """Yield each line once."""
-    seen: set[str] = set()
-    for line in lines:
-        if line not in seen:
-            seen.add(line)
-            yield line
+        lines = [_explain(model, file, found, at) for found in error.errors()]
+        raise HpxferError(joined(dict.fromkeys(lines))) from None
 
 
 def in_file(file: YamlFile, path: KeyPath) -> KeyPath:
@@ -72,19 +77,18 @@ def in_file(file: YamlFile, path: KeyPath) -> KeyPath:
     out: KeyPath = ()
     for part in path:
         left_out = part in _LEFT_OUT or (part == "steps" and out[-1:] in (("warmup",), ("decay_length",)))
-        if left_out and out and (*out, part) not in file.lines:
-            continue
-        out = (*out, part)
+        if not left_out or not out or (*out, part) in file.lines:
+            out = (*out, part)
     return out
 
 
 def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) -> str:
-    loc, kind = (*at, *error["loc"]), error["type"]
+    loc, kind, got = (*at, *error["loc"]), error["type"], shown(error["input"])
+    family = loc[1] if loc[0] == "model" and loc[1:2] and loc[1] in _FAMILIES else None
+    loc = loc if family is None else (loc[0], *loc[2:])
     where = file.where(in_file(file, loc))
-    got = shown(error["input"])
     if kind == "extra_forbidden":
-        legal = _legal_keys(model, error["loc"][:-1])
-        return f"{where}: unknown key; {_nearest(str(loc[-1]), model, legal)}"
+        return f"{where}: {_unknown(loc, family, model, _legal_keys(model, error['loc'][:-1]))}"
     if kind == "missing":
         return f"{file.where(loc)}: must be given"
     if kind in ("unregistered", "own"):
@@ -92,62 +96,72 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
     if kind == "invalid_key" or loc[-1] == "[key]":
         section = in_file(file, loc[:-1] if kind == "invalid_key" else loc[:-2])
         where = file.where((*section, str(error["input"]))).removesuffix(": ")
-        return f"{where}: a key must be text, got {got}; quote it"
-    match kind:
-        case "tuple_type":
-            rule = "a list"
-        case "dict_type":
-            rule = "a mapping"
-        case "bool_type":
-            rule = "true or false"
-        case "model_type":
-            form = _FORMS.get(error["ctx"]["class_name"])
-            rule = " or ".join([*([form] if form else []), "a mapping"])
-        case _:
-            rule = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        if kind in ("invalid_key", "string_type"):
+            return f"{where}: a key must be text, got {got}; quote it"
+    if kind == "union_tag_not_found" and isinstance(error["input"], dict):
+        return f"{where}.family: must be given"
+    if kind == "union_tag_invalid":
+        name = error["ctx"]["tag"]
+        where = file.where((*in_file(file, loc), "family"))
+        legal = (each.strip("'") for each in error["ctx"]["expected_tags"].split(", "))
+        return f"{where}: unknown family {shown(name)}; {nearest(name, legal)}"
+    rule = _RULES.get(kind, error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+    rule = rule.format_map(error.get("ctx", {})) if kind in _RULES else rule
+    if kind == "model_type" and (form := _FORMS.get(error["ctx"]["class_name"])):
+        rule = f"{form} or {rule}"
     return f"{where}: must be {rule}, got {got}"
 
 
-def _nearest(name: str, model: type[BaseModel], legal: Sequence[str]) -> str:
+def _unknown(loc: KeyPath, family: Any, model: type[BaseModel], legal: Sequence[str]) -> str:
     """Return the nearest legal key: of the section, else of the whole file with its path, else all of the section."""
+    name = str(loc[-1])
+    of_others = family is not None and any(path[0] == "model" and path[-1] == name for path in _paths(model))
+    rule = f"unknown key in the family {family}" if of_others else "unknown key"
     if get_close_matches(name[:MAX_SHOWN], legal, n=1, cutoff=_ALIKE):
-        return nearest(name, legal)
-    elsewhere = {str(path[-1]): path for path in reversed(list(_paths(model))) if path[1:]}  # of two paths the first
+        return f"{rule}; {nearest(name, legal)}"
+    elsewhere = {str(path[-1]): path for path in reversed(list(_paths(model, family))) if path[1:]}  # the first counts
     close = get_close_matches(name[:MAX_SHOWN], elsewhere, n=1, cutoff=_ALIKE_ELSEWHERE)
-    return f"did you mean {shown(spell(elsewhere[close[0]]))}?" if close else nearest("", legal)
+    return f"{rule}; " + (f"did you mean {shown(spell(elsewhere[close[0]]))}?" if close else nearest("", legal))
 
 
-def _paths(model: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield the key paths of a file. Keys inside lists and named parts, such as those of an axis, do not count."""
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the sections inside a type annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections(part)
+
+
+def _paths(model: type[BaseModel], family: Any = None, above: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the key paths of a file. Keys inside lists and named parts, such as those of an axis, do not count.
+
+    With a `family`, keys of other families do not count.
+    """
     for name, field in model.model_fields.items():
         yield (*above, name)
-        for kind in () if get_origin(field.annotation) in (dict, tuple) else _kinds(field.annotation):
-            yield from _paths(kind, (*above, name))
-
-
-def _kinds(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the sections that a field may hold: a section, or a section or None."""
-    parts = (annotation, *get_args(annotation))
-    yield from (kind for kind in parts if isinstance(kind, type) and issubclass(kind, BaseModel))
+        for kind in () if get_origin(field.annotation) in (dict, tuple) else _sections(field.annotation):
+            if family is None or family in (_tags(kind) or (family,)):
+                yield from _paths(kind, family, (*above, name))
 
 
 def _legal_keys(model: type[BaseModel], loc: KeyPath) -> list[str]:
-    """Return the keys of the section at `loc` below `model`."""
-    parts = iter(loc)
+    """Return the keys of the section at `loc` below `model`. A part of `loc` may choose a member of a union."""
+    kinds, parts = [model], iter(loc)
     for part in parts:
-        if isinstance(part, str) and part in model.model_fields:
-            annotation = model.model_fields[part].annotation
-            model = _section(annotation) or model
-            if get_origin(annotation) is dict:
+        if kinds[1:] and (chosen := [kind for kind in kinds if part in _tags(kind)]):
+            kinds = chosen
+            continue
+        fields = [kind.model_fields[part] for kind in kinds if isinstance(part, str) and part in kind.model_fields]
+        if fields:
+            kinds = [kind for field in fields for kind in _sections(field.annotation)] or kinds
+            if get_origin(fields[0].annotation) is dict:
                 next(parts, None)  # a name that the user gives, such as that of an axis
-    return list(model.model_fields)
+    return list(kinds[0].model_fields)
 
 
-def _section(annotation: Any) -> type[BaseModel] | None:
-    """Return the first section inside a type annotation, or None."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _section(part))), None)
+def _tags(kind: type[BaseModel]) -> tuple[Any, ...]:
+    """Return the names by which a section is chosen among those of a union."""
+    return get_args(kind.model_fields["family"].annotation) if "family" in kind.model_fields else ()
 
 
 T = TypeVar("T")
@@ -181,6 +195,13 @@ def into(key: str, *kinds: type) -> Callable[[Any], Any]:
         return {key: value} if isinstance(value, kinds) and not isinstance(value, bool) else value
 
     return wrap
+
+
+def arm_name(name: str) -> str:
+    """Refuse a name that cannot be part of labels in tables and figures."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
+        raise ValueError("at most 40 letters, digits, '.', '_' and '-', starting with a letter or digit")
+    return name
 
 
 Seq = Annotated[tuple[T, ...], BeforeValidator(_to_tuple)]
@@ -276,7 +297,3 @@ class Registered:
             why = f"unknown {self._kind} {shown(name)}; {nearest(name, rows.names())}"
             raise PydanticCustomError("unregistered", "{why}", {"why": why})
         return rows.spelled(name)
-
-
-Problem = tuple[KeyPath, str]  # the key path, and what is wrong with it and how to fix it
-WhyNot = Callable[[str], str | None]  # returns why an HP cannot be tuned at the base, or None

@@ -19,11 +19,11 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape, shape_from_mapping
-from hpxfer.spec.arms_section import short
-from hpxfer.spec.base_values import base_values
+from hpxfer.spec.arms import short
 from hpxfer.spec.checks import roles_of, without_effect
+from hpxfer.spec.data_section import vocabulary
 from hpxfer.spec.fields import validated
-from hpxfer.spec.model_section import ModelSpec, ShapeSpec
+from hpxfer.spec.model_section import MODELS, GPTModel, MLPShape, ShapeSpec
 from hpxfer.spec.recipe_file import (
     INIT,
     InitPart,
@@ -34,9 +34,8 @@ from hpxfer.spec.recipe_file import (
     read_recipe,
     training_facts,
 )
-from hpxfer.spec.sweep import HPsSpec, RecipeRef, ScheduleSpec, SweepSpec
+from hpxfer.spec.sweep import HPsSpec, RecipeRef, ScheduleSpec, SweepSpec, base_values
 from hpxfer.spec.ties import choice_of
-from hpxfer.spec.vocabulary import vocabulary
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, read_yaml, spell
 
 # Against a recipe: what a checked sweep has otherwise than the recipe that it starts from, and what it leaves out.
@@ -73,7 +72,7 @@ def without_useless(spec: SweepSpec, filled: Mapping[KeyPath, str]) -> SweepSpec
     if ("model", "position_std") in filled and model.positions != "learned":
         path = ("model", "position_std")
         useless[path] = f"{filled[path]} (it goes with positions: learned, not {model.positions})"
-        model = model.model_copy(update={"position_std": ModelSpec.model_fields["position_std"].default})
+        model = model.model_copy(update={"position_std": GPTModel.model_fields["position_std"].default})
     assert hps.recipe is not None
     gives = tuple(text for path, text in filled.items() if path not in useless)
     named = hps.recipe.model_copy(update={"gives": gives, "left_out": tuple(useless.values()) or None})
@@ -251,7 +250,7 @@ def _check(recipe: RecipeFile, file: YamlFile, path: Path) -> None:
                 f"{file.where(at)}: must be {expected}, as in the recipe {path}, got {shown(given)}; its HPs mean "
                 "nothing for another one: name another recipe, or take hps.recipe out"
             )
-    if recipe.own_shape is not None or (own := _base_dims(model)) is None:
+    if recipe.own_shape is not None or (own := _base_dims(model, recipe.family)) is None:
         return
     wanted = _dims(shape_from_mapping(recipe.base_shape, "the base"))
     name = next((name for name in wanted | own if own.get(name) != wanted.get(name)), None)
@@ -263,10 +262,11 @@ def _check(recipe: RecipeFile, file: YamlFile, path: Path) -> None:
         )
 
 
-def _base_dims(model: Mapping[str, Any]) -> dict[str, int] | None:
+def _base_dims(model: Mapping[str, Any], family: str) -> dict[str, int] | None:
     """Return the dimensions of the sweep's base, or None if it has none, or one for the schema to refuse."""
+    section: Any = ShapeSpec if family == "gpt" else MLPShape
     try:
-        return _dims(ShapeSpec.model_validate(model["base"]).shape()) if "base" in model else None
+        return _dims(section.model_validate(model["base"]).shape()) if "base" in model else None
     except ValidationError:
         return None
 
@@ -330,10 +330,10 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
         yield ("model", "own"), recipe.own_shape
     elif not isinstance(data.get("model"), dict) or "base" not in data["model"]:  # it was compared
         yield ("model", "base"), {key: value for key, value in recipe.base_shape.items() if key not in _OF_SHAPE}
-    read = rows_of("family").get(recipe.family).model_keys
+    read = MODELS[recipe.family].model_fields
     for name, key in INIT.items():
         value = getattr(recipe.init, name)
-        if (read is None or key in read) and (name != "matrix_std" or recipe.init.matrices == "constant"):
+        if key in read and (name != "matrix_std" or recipe.init.matrices == "constant"):
             yield ("model", key), value
     yield ("training", "optimizer"), recipe.optimizer
     for name in _TRAINING:

@@ -13,15 +13,14 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from hpxfer.errors import HpxferError, joined, nearest, shown
-from hpxfer.registry import PluginFile, Registry, load_plugin, read_plugin, registry, rows_of
+from hpxfer.registry import PluginFile, Registry, load_plugin, read_plugin, registry
 from hpxfer.spec.axes import centered
 from hpxfer.spec.budget import budget_text
-from hpxfer.spec.check_model import unread_keys
 from hpxfer.spec.checks import problems
 from hpxfer.spec.data import absolute, from_folder, stated
+from hpxfer.spec.data_section import source_kind
 from hpxfer.spec.fields import GridValues, Section, Seq, in_file, validated
 from hpxfer.spec.from_recipe import Start, compared, with_recipe, without_useless
-from hpxfer.spec.source_kind import source_kind
 from hpxfer.spec.sweep import Plugin, PluginSpec, SweepSpec
 from hpxfer.spec.trainer_files import in_folder
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, read_yaml, spell, write_yaml
@@ -68,17 +67,9 @@ def check_edit(text: str, file: YamlFile) -> None:
 
 
 def dump_sweep(spec: SweepSpec) -> str:
-    """Return YAML that loads to an equal sweep. Its first line states the budget.
-
-    It spells out every key, but for those of the model that its family does not read.
-    """
+    """Return YAML that loads to an equal sweep and spells out every key. Its first line states the budget."""
     budget = f"# {budget_text(spec)}\n" if spec.search.kind in registry("search") else ""
-    data = spec.model_dump(mode="json", exclude_none=True)
-    unread, model = unread_keys(rows_of("family").get(spec.model.family)), data["model"]
-    base = {name: value for name, value in model["base"].items() if name not in unread["base"]}
-    model = {name: value for name, value in {**model, "base": base}.items() if name not in unread["model"]}
-    data["model"] = {name: value for name, value in model.items() if name != "base" or value}
-    return budget + write_yaml(data)
+    return budget + write_yaml(spec.model_dump(mode="json", exclude_none=True))
 
 
 def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]) -> SweepSpec:
@@ -229,9 +220,11 @@ class _Generate(GenerateJsonSchema):
 def sweep_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a sweep file."""
     schema = TypeAdapter(SweepSpec).json_schema(schema_generator=_Generate)
-    model = schema["$defs"]["ModelSpec"]
-    for key in ("family", "base"):
-        model["required"].remove(key)
+    members = schema["properties"]["model"].pop("oneOf")
+    schema["properties"]["model"]["anyOf"] = members
+    for member in members:
+        model = schema["$defs"][member["$ref"].rpartition("/")[2]]
+        model["required"] = [key for key in model["required"] if key not in ("family", "base", "own")]
     for key in ("data", "parameterizations"):
         schema["required"].remove(key)
     # A recipe says the family, the base and the table, and a preset the family. A user's own trainer has neither a base

@@ -1,20 +1,27 @@
-"""The section `model` of a sweep file: the base model, key by key. The text below a field documents its key."""
+"""The section `model` of a sweep file: a union by `family`. The text below a field documents its key.
+
+A family has only its own keys, so a key of another family is an unknown key. To add a family, write one more member
+here and its row in `hpxfer.model.families`.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from hpxfer.scaling.evaluate import BaseInit
 from hpxfer.scaling.shape import MAX_DEPTH, Shape, heads_of
 from hpxfer.spec import presets
-from hpxfer.spec.balance import Balance, BalanceLoss, BiasRule, LoadOf
 from hpxfer.spec.fields import WHOLE, Count, CountOrNone, NotNegative, Positive, Registered, Section
-from hpxfer.spec.own import OwnDims, with_base
+from hpxfer.spec.own import OwnDims, own_shape
 
+BiasRule = Literal["proportional", "sign", "none"]
+BalanceLoss = Literal["none", "switch", "sequence", "transformers"]
+LoadOf = Literal["batch", "last_step", "piece"]
 Activation = Literal["linear", "relu", "gelu", "tanh"]
 Aggregation = Literal["1/K", "1/M", "none"]
 RouterBias = Literal["none", "fixed", "schedule", "learned", "learned_sgd"]
@@ -78,31 +85,58 @@ def _ties(value: Any) -> Any:
 TiesOfTables = Annotated[Ties | dict[str, Ties], BeforeValidator(_ties, json_schema_input_type=Ties | dict[str, Ties])]
 
 
-class ShapeSpec(Section):
+class MLPShape(Section):
+    """The base shape, at which the HPs are tuned. A hidden size is a ratio to the width or a width."""
+
+    width: Count
+    """The model's width, n_embd."""
+    depth: Depth
+    """The number of blocks."""
+    num_experts: Count | None = None
+    """Routed experts per MoE layer. Leave all keys of experts out for a dense model of the family `gpt`."""
+    num_active: Count | None = None
+    """Routed experts per token. kappa is num_active / num_experts."""
+    expert_ratio: Ratio | None = None
+    """The hidden size of an expert, in units of the width. Give this or expert_width."""
+    expert_width: Count | None = None
+    """The hidden size of an expert."""
+
+    def shape(self) -> Shape:
+        """Return the shape without batch and steps. `checks` refuses what the file leaves out or gives twice."""
+        given = vars(self)
+
+        def size(kind: str) -> int:
+            return given.get(f"{kind}_width") or round((given.get(f"{kind}_ratio") or 0.0) * self.width)
+
+        head_dim = given.get("head_dim") or 0
+        return Shape(
+            width=self.width,
+            depth=self.depth,
+            num_experts=self.num_experts or 0,
+            num_active=self.num_active or 0,
+            expert_width=size("expert"),
+            head_dim=head_dim,
+            **heads_of(self.width, head_dim, given.get("num_heads"), given.get("kv_heads")),
+            num_shared=given.get("num_shared", 0),
+            shared_width=size("shared"),
+            num_groups=given.get("num_groups", 1),
+            dense_width=size("dense"),
+        )
+
+
+class ShapeSpec(MLPShape):
     """The base shape, at which the HPs are tuned.
 
     Without num_experts, num_active and an expert size the model is dense. A hidden size is given once: as a ratio to
     the width or as a width.
     """
 
-    width: Count
-    """The model's width, n_embd. A multiple of head_dim."""
-    depth: Depth
-    """The number of blocks. Each block has attention and a MoE layer or a dense FFN."""
-    num_experts: Count | None = None
-    """Routed experts per MoE layer. Leave all keys of experts out for a dense model."""
-    num_active: Count | None = None
-    """Routed experts per token. kappa is num_active / num_experts."""
-    head_dim: Count | None = None
-    """The size of an attention head. Given exactly in a family with attention, such as `gpt`."""
+    head_dim: Count
+    """The size of an attention head. The width is a multiple of it."""
     num_heads: Count | None = None
     """Attention heads. The default is width / head_dim. heads * head_dim may differ from the width."""
     kv_heads: Count | None = None
     """Heads of keys and values. Each serves a group of num_heads / kv_heads heads. The default is num_heads."""
-    expert_ratio: Ratio | None = None
-    """The hidden size of an expert, in units of the width. Give this or expert_width."""
-    expert_width: Count | None = None
-    """The hidden size of an expert."""
     num_shared: CountOrNone = 0
     """Shared experts per MoE layer. Every token uses them."""
     shared_ratio: Ratio | None = None
@@ -116,28 +150,8 @@ class ShapeSpec(Section):
     dense_width: Count | None = None
     """The hidden size of a dense FFN. Given exactly where some block has a dense FFN."""
 
-    def shape(self) -> Shape:
-        """Return the shape without batch and steps. `checks` refuses what the file leaves out or gives twice."""
 
-        def size(ratio: float | None, width: int | None) -> int:
-            return width or round((ratio or 0.0) * self.width)
-
-        return Shape(
-            width=self.width,
-            depth=self.depth,
-            num_experts=self.num_experts or 0,
-            num_active=self.num_active or 0,
-            expert_width=size(self.expert_ratio, self.expert_width),
-            head_dim=self.head_dim or 0,
-            **heads_of(self.width, self.head_dim or 0, self.num_heads, self.kv_heads),
-            num_shared=self.num_shared,
-            shared_width=size(self.shared_ratio, self.shared_width),
-            num_groups=self.num_groups,
-            dense_width=size(self.dense_ratio, self.dense_width),
-        )
-
-
-class BalanceSpec(Section):
+class Balance(Section):
     """How the experts are kept equally busy. The numbers are HPs: router_bias_lr, aux_weight and z_weight."""
 
     bias: BiasRule = "proportional"
@@ -150,8 +164,29 @@ class BalanceSpec(Section):
     load: LoadOf = "batch"
     """Whose loads the loss takes: those of the `batch`, of the `last_step`, or of each `piece` of the batch."""
 
-    def setting(self) -> Balance:
-        return Balance(bias=self.bias, aux=self.aux, load=self.load)
+    @property
+    def is_of_batch(self) -> bool:
+        """Whether the loss reads the loads of the whole batch, which no piece of it knows."""
+        return self.load == "batch" and self.aux in ("switch", "transformers")
+
+    def text(self, spell: Callable[[str], str]) -> str:
+        """Return in words what balances the experts. `spell` spells the value of an HP."""
+        found = []
+        if self.bias != "none":
+            found.append(f"a bias by the {self.bias} rule, router_bias_lr {spell('router_bias_lr')}")
+        if self.aux != "none":
+            loads = "" if self.aux == "sequence" else f" over the loads of the {self.load.replace('_', ' ')}"
+            found.append(f"the {self.aux} loss{loads}, aux_weight {spell('aux_weight')}")
+        return " and ".join(found) or "nothing balances the experts"
+
+
+AttentionScale = Literal["1/d_head", "1/sqrt(d_head)"]
+_OF_TRAINER = ("trainer", "resources.gpus_per_trial", "resources.gpus_per_node", "resources.nodes_per_trial")
+_OF_PIECES = ("training.accumulation_tokens", "training.accumulation_lanes")
+_SIZES_OF_POINT = (
+    *("width", "depth", "num_heads", "kv_heads", "num_experts", "num_active", "expert_ratio", "expert_width"),
+    *("num_shared", "shared_ratio", "shared_width", "num_groups", "dense_ratio", "dense_width"),
+)
 
 
 class MLPSpec(Section):
@@ -186,50 +221,101 @@ class MLPSpec(Section):
         return MLP(**{**vars(self), "aggregation": self.aggregation or ("none" if gate_sums_to_one else "1/K")})
 
 
-class ModelSpec(Section):
-    """The base model. An option that the source paper leaves at nanoGPT's value defaults to that value."""
+class ModelBase(Section):
+    """What every family reads."""
 
-    family: Annotated[str, Registered("family")]
-    """The architecture: `gpt` is a decoder-only transformer with a norm before each branch. `mlp` is a mixture of MLPs
-    that classifies samples, such as images. `user` is whatever your own `trainer` trains."""
-    own: OwnDims | None = None
-    """The base shape in the words of your own trainer, such as `{d_model: 256, n_layer: 4}`. Goes with the family
-    `user`, in place of `base`."""
-    dims: dict[str, CountOrNone | str] | None = None
-    """What parameterizations read of that shape, by the names of `base`: `{width: d_model, depth: n_layer}`. A value is
-    a key of `own`, or a number that no shape changes. Goes with the family `user`."""
+    # The keys of a sweep that its family does not read, as dotted paths: of the file, and of a point of an axis.
+    unread: ClassVar[tuple[str, ...]]
+    unread_of_point: ClassVar[tuple[str, ...]]
+
+    family: str
+    """The architecture."""
+    gate: Annotated[str, Registered("gate")] = "sigmoid"
+    """How router logits become the weights of the active experts."""
+
+
+class _WithExperts(ModelBase):
+    """What the families of the built-in trainer read."""
+
+    own: ClassVar[None] = None
+    dims: ClassVar[None] = None
+
+    base: MLPShape
+    """The base shape."""
+    balance: Balance = Balance()
+    """How the experts are kept equally busy."""
+    ties: TiesOfTables | None = None
+    """Which of equal experts a router chooses: the lowest `index`; the first in a `random` order that the seed draws
+    for every token and layer; or, with `fixed_bias`, the one of largest bias, after a random bias of std 0.02 that is
+    never trained was added to the logits. One value, or one per table, such as `{mssp-i: random}`. The default is
+    random under a table whose routers start at zero, and index under the others."""
+    init: Literal["fan_in", "constant"] = "fan_in"
+    """The init std of matrices at the base: 1/sqrt(fan-in), or the constant matrix_std."""
+    matrix_std: Positive = 0.02
+    """The init std of matrices at the base where init is `constant`."""
+    init_draw: Literal["generator", "counter"] = "generator"
+    """How the seed draws the initial parameters. `generator` draws them with torch's generator, on one thread of the
+    CPU. `counter` computes them side by side where the trials train, with the same bits on a CPU and a GPU. Choose it
+    where a GPU would wait for billions of numbers. It draws other numbers, and is part of the trials' ids."""
+
+    def shape(self, batch: int, steps: int) -> Shape:
+        return replace(self.base.shape(), batch_tokens=batch, steps=steps)
+
+    @property
+    def _matrix_std(self) -> float:
+        return self.matrix_std if self.init == "constant" else BaseInit.matrix_std
+
+
+class _WithoutAttention:
+    """What stands for keys that only the family `gpt` has, where code serves all families."""
+
+    like: ClassVar[str | None] = None
+    context: ClassVar[int | None] = None
+    route_scale: ClassVar[float] = 1.0
+    top_groups: ClassVar[int | None] = None
+    learned_router_bias: ClassVar[bool] = False
+    ffn: ClassVar[str] = "gelu"
+    moe_every: ClassVar[int] = 1
+    dense_first: ClassVar[int] = 0
+    positions: ClassVar[str] = "learned"
+    norm_gains: ClassVar[bool] = True
+    biases: ClassVar[bool] = False
+    qkv_biases: ClassVar[bool] = False
+
+
+class GPTModel(_WithExperts):
+    """A decoder-only transformer with a norm before each branch. Each block has attention and a MoE layer or a dense
+    FFN. An option that the source paper leaves at nanoGPT's value defaults to that value."""
+
+    unread: ClassVar[tuple[str, ...]] = (*_OF_TRAINER, "training.batch_samples", "training.validation_samples")
+    unread_of_point: ClassVar[tuple[str, ...]] = ("batch_samples", "own")
+    mlp: ClassVar[None] = None
+
+    family: Literal["gpt"]
+    """The architecture: a decoder-only transformer."""
     like: Annotated[str, AfterValidator(presets.known)] | None = None
     """A model that people pre-train: nanogpt, mixtral, qwen3-moe, olmoe or glm4-moe. It sets the options below as that
     model has them, where the file does not give them. `hpxfer plan` prints what it sets."""
     base: ShapeSpec
     """The base shape."""
-    context: Count | None = None
-    """Tokens per sequence. Given exactly in a family that reads tokens, such as `gpt`."""
-    gate: Annotated[str, Registered("gate")] = "sigmoid"
-    """How router logits become the weights of the active experts."""
+    context: Count
+    """Tokens per sequence."""
     route_scale: Positive = 1.0
     """A further factor on the weights of the routed experts."""
     top_groups: Count | None = None
     """The groups of experts that a token may use: those whose two best experts have the largest sum of score and bias.
     By default a token uses as many experts of each group."""
-    balance: BalanceSpec = BalanceSpec()
-    """How the experts are kept equally busy."""
     learned_router_bias: bool = False
     """Whether the optimizer trains a bias that is added to the router's logits."""
     shared_expert_gate: bool = False
     """Whether each shared expert is multiplied by the sigmoid of a learned map of its input."""
     ffn: Literal["gelu", "relu", "swiglu"] = "gelu"
     """The form of experts, shared experts and dense FFNs alike."""
-    ties: TiesOfTables | None = None
-    """Which of equal experts a router chooses: the lowest `index`; the first in a `random` order that the seed draws
-    for every token and layer; or, with `fixed_bias`, the one of largest bias, after a random bias of std 0.02 that is
-    never trained was added to the logits. One value, or one per table, such as `{mssp-i: random}`. The default is
-    random under a table whose routers start at zero, and index under the others."""
     moe_every: Count = 1
     """Above the first dense_first blocks every moe_every-th block has experts. The others have a dense FFN."""
     dense_first: CountOrNone = 0
     """The number of blocks at the bottom that have a dense FFN."""
-    attention_scale: Literal["1/d_head", "1/sqrt(d_head)"] = "1/d_head"
+    attention_scale: AttentionScale = "1/d_head"
     """The factor of the attention logits."""
     qkv_biases: bool = False
     """Whether queries, keys and values have biases, where the other hidden matrices have none."""
@@ -256,45 +342,98 @@ class ModelSpec(Section):
     """Whether a norm has a trained gain."""
     biases: bool = False
     """Whether the hidden matrices and layer norms have biases."""
-    init: Literal["fan_in", "constant"] = "fan_in"
-    """The init std of matrices at the base: 1/sqrt(fan-in), or the constant matrix_std."""
-    matrix_std: Positive = 0.02
-    """The init std of matrices at the base where init is `constant`."""
     embedding_std: NotNegative = 0.02
     """The init std of the token embedding at the base."""
     position_std: NotNegative = 0.02
     """The init std of the position embedding at the base."""
     init_scale_of: Literal["matrices", "all"] = "matrices"
     """What `init_scale` multiplies: the init std of the matrices, or of `all`: embedding and position too."""
-    init_draw: Literal["generator", "counter"] = "generator"
-    """How the seed draws the initial parameters. `generator` draws them with torch's generator, on one thread of the
-    CPU. `counter` computes them side by side where the trials train, with the same bits on a CPU and a GPU. Choose it
-    where a GPU would wait for billions of numbers. It draws other numbers, and is part of the trials' ids."""
-
-    mlp: MLPSpec | None = None
-    """The options of the family `mlp`, and of no other."""
 
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, given: Any) -> Any:
-        return with_base(presets.resolved(given))
+        return presets.resolved(given)
 
     def base_init(self, inputs: int | None = None) -> BaseInit:
-        """Return how the base model starts. `inputs` are the features of a sample, in a family that reads samples.
-
-        The fan-in of its input layer is no dimension of the shape, and `init_scale` multiplies all of its layers.
-        """
-        if inputs is not None:
-            return BaseInit(
-                matrices=self.init,
-                matrix_std=self.matrix_std if self.init == "constant" else BaseInit.matrix_std,
-                embedding_std=self.matrix_std if self.init == "constant" else inputs**-0.5,
-                scale_of="all",
-            )
+        """Return how the base model starts."""
         return BaseInit(
             matrices=self.init,
-            matrix_std=self.matrix_std if self.init == "constant" else BaseInit.matrix_std,
+            matrix_std=self._matrix_std,
             embedding_std=self.embedding_std,
             position_std=self.position_std,
             scale_of=self.init_scale_of,
         )
+
+
+class MLPModel(_WithoutAttention, _WithExperts):
+    """A mixture of MLPs that classifies samples, such as images."""
+
+    unread: ClassVar[tuple[str, ...]] = (
+        *(*_OF_TRAINER, *_OF_PIECES, "resources.micro_batch_tokens"),
+        *("training.batch_tokens", "training.validation_tokens", "training.tokens"),
+    )
+    unread_of_point: ClassVar[tuple[str, ...]] = ("batch_tokens", "own")
+    attention_scale: ClassVar[str] = "1/d_head"
+
+    family: Literal["mlp"]
+    """The architecture: a mixture of MLPs."""
+    balance: Balance = Balance(bias="none")
+    """How the experts are kept equally busy."""
+    tied_embeddings: Literal[False] = False
+    """A sample has no embedding."""
+    mlp: MLPSpec = MLPSpec()
+    """The options of the family."""
+
+    def base_init(self, inputs: int | None = None) -> BaseInit:
+        """Return how the base model starts. `inputs` are the features of a sample.
+
+        The fan-in of its input layer is no dimension of the shape, and `init_scale` multiplies all of its layers.
+        """
+        std = self.matrix_std if self.init == "constant" else (inputs or 1) ** -0.5
+        return BaseInit(matrices=self.init, matrix_std=self._matrix_std, embedding_std=std, scale_of="all")
+
+
+class UserModel(_WithoutAttention, ModelBase):
+    """Whatever your own `trainer` trains. It may say more for the recipe alone: gate and attention_scale."""
+
+    unread: ClassVar[tuple[str, ...]] = (
+        *("training.validation_tokens", "training.validation_samples", "training.determinism", *_OF_PIECES),
+        *("early_stopping.asha", "resources.loggers", "resources.micro_batch_tokens", "resources.gpus_per_stack"),
+        *(f"resources.{key}" for key in ("stack_size", "kernels", "recompute", "checkpoint_s", "keep")),
+    )
+    unread_of_point: ClassVar[tuple[str, ...]] = ("data", *_SIZES_OF_POINT)
+    mlp: ClassVar[None] = None
+    balance: ClassVar[Balance] = Balance()
+    ties: ClassVar[None] = None
+    tied_embeddings: ClassVar[bool] = True
+
+    family: Literal["user"]
+    """The architecture, which is that of your own trainer."""
+    own: OwnDims
+    """The base shape in the words of your own trainer, such as `{d_model: 256, n_layer: 4}`."""
+    dims: dict[str, CountOrNone | str] | None = None
+    """What parameterizations read of that shape, by the names of `base`: `{width: d_model, depth: n_layer}`. A value is
+    a key of `own`, or a number that no shape changes."""
+    attention_scale: AttentionScale = "1/d_head"
+    """The factor of the attention logits."""
+
+    def shape(self, batch: int, steps: int) -> Shape:
+        return own_shape(self.own, self.dims, batch=batch, steps=steps)
+
+    def base_init(self, inputs: int | None = None) -> BaseInit:
+        return BaseInit()
+
+
+def _family(model: Any) -> Any:
+    """Return the family of a section `model`. A preset is one of the GPT."""
+    if isinstance(model, ModelBase):
+        return model.family
+    found = model.get("family", "gpt" if "like" in model else None) if isinstance(model, dict) else None
+    return found if found is None or isinstance(found, str) else repr(found)
+
+
+ModelSpec = Annotated[
+    Annotated[GPTModel, Tag("gpt")] | Annotated[MLPModel, Tag("mlp")] | Annotated[UserModel, Tag("user")],
+    Discriminator(_family),
+]
+MODELS: dict[str, type[ModelBase]] = {"gpt": GPTModel, "mlp": MLPModel, "user": UserModel}

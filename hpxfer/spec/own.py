@@ -8,17 +8,19 @@ one that never changes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.shape import DIMENSIONS, MAX_DIM, OwnDim, Shape, heads_of, own_problem, spell_own
 from hpxfer.scaling.tables import OWN
 from hpxfer.spec.data_section import OWN_DATA
-from hpxfer.spec.fields import Positive, Section, Seq
+from hpxfer.spec.fields import Positive, Section, Seq, arm_name
 
 DEV = "dev"  # the version of a trainer under work
 
@@ -34,7 +36,36 @@ def _plain(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def _below(name: str) -> str:
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError("a path or glob below the folder of the sweep")
+    return name
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"a regular expression ({error})") from None
+    return text
+
+
+def _line(text: str) -> str:
+    if not text.strip() or len(text) > 200 or not text.isprintable():
+        raise ValueError("1 to 200 characters on one line")
+    return text
+
+
+def _argument(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("text without a NUL character")
+    return text
+
+
 Args = Annotated[dict[str, Any], AfterValidator(_plain)]
+Line = Annotated[str, AfterValidator(_line)]
+ArmName = Annotated[str, AfterValidator(arm_name)]
 _Second = Annotated[float, Field(gt=0, le=1e7)]
 
 
@@ -86,28 +117,28 @@ class TrainerSpec(Section):
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
     """A Python function such as `mypackage.train:train`. It gets one trial, and returns the losses."""
-    command: Seq[str] | None = None
+    command: Annotated[Seq[Annotated[str, AfterValidator(_argument)]], Field(min_length=1)] | None = None
     """A program and its arguments, without a shell. Placeholders stand within an argument: `{config_json}`, `{gpus}`,
     `{nodes}`, `{node_rank}`, `{rdzv_endpoint}`, `{rdzv_id}`, `{rdzv_is_host}`, `{run_dir}`, `{seed}`, `{steps}`,
     `{hp.lr}`, `{shape.d_model}`, `{arg.NAME}`. `{{` and `}}` are braces."""
-    version: str | None = None
+    version: Line | None = None
     """The version of your code, in words of your own. Raise it when a change moves numbers. `dev` is never reused by
     another results folder."""
-    files: Seq[str] | None = None
+    files: Seq[Annotated[str, AfterValidator(_below)]] | None = None
     """The files that decide what is computed, as paths or globs such as `src/**/*.py` from the folder of the sweep
     file. Their contents are part of the trials' identity."""
     args: Args = Field(default_factory=dict)
     """What else the trainer gets, the same for all trials."""
-    arms: dict[str, ArmSpec] | None = None
+    arms: dict[ArmName, ArmSpec] | None = None
     """Ways to scale of your own, in place of `parameterizations`."""
     control: str | None = None
     """The arm that the others are compared with: one that does not scale. Among tables the default is `sp`. Arms of
     your own have no default, and without a control no verdict on them says `transfers`."""
-    data: str = "unnamed"
+    data: Line = "unnamed"
     """The name of the data and of its version, such as `fineweb-10BT@2026-10`. It is part of the trials' identity."""
-    nan_exit: Seq[str] = ()
+    nan_exit: Seq[Annotated[str, AfterValidator(_pattern)]] = ()
     """Regular expressions. A trainer that ends by itself with an error whose last lines match one has diverged."""
-    env: Seq[str] = ()
+    env: Seq[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]] = ()
     """The environment variables that the trainer gets, beside PATH and the like. No other reaches it."""
     timeouts: TimeoutsSpec = TimeoutsSpec()
     """How long a trial may take."""
@@ -120,6 +151,14 @@ class TrainerSpec(Section):
     identity."""
     digests: dict[str, str] | None = None
     """File -> the hash of its content. Written by a run."""
+
+    @model_validator(mode="after")
+    def _says_what_trains(self) -> TrainerSpec:
+        if (self.function is None) == (self.command is None):
+            raise ValueError("given by exactly one of function and command")
+        if self.version is None and not self.files:
+            raise ValueError("given with version or files, by which a change of your code is known")
+        return self
 
     def seconds_of(self, shape: Shape) -> float | None:
         """Return the seconds of a trial of a shape by `cost`, or None if it does not say."""
@@ -160,14 +199,11 @@ def with_trainer(sweep: Any) -> Any:
     return out
 
 
-USER = "user"  # the family whose models a user's own trainer trains
 # The dimensions that `model.dims` may name. The schedule is `training`'s, whatever the trainer.
 NAMED_DIMS = tuple(name for name in DIMENSIONS if name not in ("batch_tokens", "steps"))
 # What an axis of a user's own shapes may be measured by, beside the keys of these shapes. A shape may not have keys of
 # these names.
 OF_RUN = ("batch_tokens", "steps", "tokens")
-# The base of a sweep that has another one.
-_UNREAD = {"width": 1, "depth": 1, "num_groups": 1}
 
 
 def _own(value: Any) -> Any:
@@ -177,22 +213,6 @@ def _own(value: Any) -> Any:
 
 
 OwnDims = Annotated[dict[str, bool | int | float | str], BeforeValidator(_own)]
-
-
-def with_base(model: Any) -> Any:
-    """Return the section `model` of a file. The family `user` gets a base that no one reads, as `own` stands for it."""
-    if not isinstance(model, dict) or model.get("family") != USER:
-        return model
-    if (base := model.get("base")) and _given(base) != _given(_UNREAD):
-        raise PydanticCustomError(
-            "own", "{why}", {"why": "give own in place of base in the family user, and name its dimensions in dims"}
-        )
-    return {**model, "base": _UNREAD}
-
-
-def _given(base: Any) -> Any:
-    """Return what a section `base` says beyond its defaults. The dump of a sweep spells them out."""
-    return {name: value for name, value in base.items() if value} if isinstance(base, dict) else base
 
 
 def own_shape(own: Mapping[str, OwnDim], dims: Mapping[str, int | str] | None, *, batch: int, steps: int) -> Shape:

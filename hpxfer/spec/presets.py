@@ -108,16 +108,8 @@ REFUSED = {
 }
 
 
-# What another family than the GPT has otherwise, where the file does not say.
-_OF_FAMILY: dict[str, dict[str, Any]] = {
-    "mlp": {"tied_embeddings": False, "balance": {"bias": "none", "aux": "none"}, "mlp": {}}
-}
-
-
 def resolved(model: Any) -> Any:
-    """Return the section `model` of a file with the options of its family and preset where it gives none."""
-    if isinstance(model, dict) and (own := _OF_FAMILY.get(_spelled(model.get("family")))):
-        model = {**own, **model}
+    """Return the section `model` of a file with the options of its preset where it gives none."""
     if not isinstance(model, dict) or (name := _spelled(model.get("like"))) not in PRESETS:
         return model
     given = PRESETS[name].options
@@ -127,11 +119,6 @@ def resolved(model: Any) -> Any:
     # Options that only another one reads go with it.
     without = [key for key, wanted in _READ_WITH.items() if key not in model and not wanted(options)]
     return {key: value for key, value in options.items() if key not in without}
-
-
-def of_family(name: str) -> Mapping[str, Any]:
-    """Return the keys of `model` that have another default in this family."""
-    return _OF_FAMILY.get(name, {})
 
 
 def known(name: str) -> str:

@@ -14,10 +14,9 @@ from hpxfer.registry import registry, rows_of
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
-from hpxfer.spec.arms_section import Conventions
-from hpxfer.spec.balance import BalanceLoss, BiasRule
+from hpxfer.spec.arms import Conventions
 from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Registered, Section, Seq, validated
-from hpxfer.spec.model_section import LEARNED, MLPSpec, ModelSpec
+from hpxfer.spec.model_section import LEARNED, BalanceLoss, BiasRule, MLPSpec
 from hpxfer.spec.own import OwnDims
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sweep import ScheduleSpec, Seed, SweepSpec
@@ -403,12 +402,15 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
             "balance_loss": model.balance.aux,
         }
     alike = [name for name in facts if name not in _COARSER]
-    read = rows_of("family").get(model.family).model_keys or ModelSpec.model_fields
-    named = [name for name in ModelSpec.model_fields if name in read and name not in (*_ELSEWHERE, *alike)]
-    options = {name: getattr(model, name) for name in named}
+    named = [name for name in type(model).model_fields if name not in (*_ELSEWHERE, *alike)]
+    # Recipes of the gpt have always had these two, which are none.
+    options: dict[str, Any] = {"own": None, "dims": None} if model.family == "gpt" else {}
+    options |= {name: getattr(model, name) for name in named}
     own = {} if model.mlp is None else {f"{OWN}{name}": value for name, value in vars(model.mlp).items()}
-    load = {"balance.load": model.balance.load} if "balance" in read else {}
-    return {**facts, "options": {**options, **own, "ties": ties_at(spec, choice, shape), **load}}
+    return {
+        **facts,
+        "options": {**options, **own, "ties": ties_at(spec, choice, shape), "balance.load": model.balance.load},
+    }
 
 
 def own_roles(file: RecipeFile) -> frozenset[str] | None:

@@ -7,13 +7,14 @@ types. `checks.py` checks the rules that join several keys. The sections `model`
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.arms_section import Arm
+from hpxfer.spec.arms import Arm, ParameterizationSpec
 from hpxfer.spec.data_section import DataSpec, PointData
 from hpxfer.spec.fields import (
     WHOLE,
@@ -31,7 +32,7 @@ from hpxfer.spec.fields import (
     whole,
 )
 from hpxfer.spec.model_section import Depth, ModelSpec, Ratio
-from hpxfer.spec.own import OwnDims, TrainerSpec, own_shape, with_trainer
+from hpxfer.spec.own import OwnDims, TrainerSpec, with_trainer
 from hpxfer.spec.resources_section import ResourcesSpec
 from hpxfer.spec.search import EarlyStopping, EarlyStoppingSpec, Search, SearchSpec
 
@@ -173,7 +174,7 @@ class TrainingSpec(Section):
     data.epochs lets a run read it several times."""
     optimizer: Annotated[str, Registered("optimizer")] = "adamw"
     """The optimizer."""
-    betas: Seq[float] = (0.9, 0.95)
+    betas: Annotated[Seq[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = (0.9, 0.95)
     """The two betas of AdamW, each in [0, 1)."""
     eps: Positive = 1e-12
     """AdamW's eps at the base. With 0, the embedding of a token not yet seen would be 0/0."""
@@ -293,6 +294,12 @@ class RegretLimit(Section):
     octaves: Annotated[float, Field(gt=0, le=10)] | None = None
     """The limit as the cost of so many octaves: what an HP loses that lies this far from the shape's own optimum."""
 
+    @model_validator(mode="after")
+    def _is_one(self) -> RegretLimit:
+        if (self.loss is None) == (self.octaves is None):
+            raise ValueError("one of {loss: x} and {octaves: x}")
+        return self
+
 
 class JudgeSpec(Section):
     """What the verdict is about, and which regret counts as none."""
@@ -317,9 +324,16 @@ def _seeds(value: Any) -> Any:
     value = whole(value)
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SEEDS:
         return tuple(range(value))
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple) or not value:
         raise ValueError(f"a count from 1 to {MAX_SEEDS}, or a list of seeds")
     return tuple(value)
+
+
+def _name(name: str) -> str:
+    """Refuse a name that cannot be that of a folder, and a part of the name of a job."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ValueError("at most 100 letters, digits, '.', '_' and '-', starting with a letter or digit")
+    return name
 
 
 AxisField = Annotated[
@@ -350,7 +364,7 @@ Plugin = Annotated[PluginSpec, BeforeValidator(into("name", str), json_schema_in
 class SweepSpec(Section):
     """One sweep file: one question about transfer."""
 
-    name: str
+    name: Annotated[str, AfterValidator(_name)]
     """The name of the results folder: letters, digits, `.`, `_` and `-`. It is unique among your sweeps."""
     model: ModelSpec
     """The base model."""
@@ -402,10 +416,7 @@ class SweepSpec(Section):
     @property
     def base_shape(self) -> Shape:
         """The base with its batch and steps. `checks` refuses what the file leaves out or gives twice."""
-        batch, steps = self.training.batch, self.steps
-        if self.model.own is not None:
-            return own_shape(self.model.own, self.model.dims, batch=batch, steps=steps)
-        return replace(self.model.base.shape(), batch_tokens=batch, steps=steps)
+        return self.model.shape(self.training.batch, self.steps)
 
     @property
     def steps(self) -> int:
@@ -430,3 +441,50 @@ class SweepSpec(Section):
     @property
     def judged_hp(self) -> str:
         return self.judge.hp or next(iter(self.grid), "lr")
+
+
+def base_values(spec: SweepSpec) -> dict[str, float]:
+    """Return HP -> its base value, multipliers by dotted name. `lr` is missing where only the grid gives it."""
+    scalars = {name: value for name, value in spec.hps if name not in ("recipe", "multipliers") and value is not None}
+    of_training = {"weight_decay": spec.training.weight_decay, "eps": spec.training.eps}
+    betas = zip(("beta1", "beta2"), spec.training.betas, strict=False)  # `checks` refuses any other number of betas
+    return {**scalars, **of_training, **dict(betas), **spec.hps.multipliers}
+
+
+def parts_of(spec: SweepSpec) -> tuple[tuple[str | None, SweepSpec], ...]:
+    """Return (name, the sweep under them) of the arms that share a name, HPs and balance, in order.
+
+    A sweep of plain tables is its own only part.
+    """
+    if all(arm.is_plain for arm in spec.parameterizations):
+        return ((None, spec),)
+    parts: list[list[ParameterizationSpec]] = []
+    for arm in spec.parameterizations:
+        part = next((part for part in parts if part[0].own == arm.own), None)
+        if part is None:
+            parts.append(part := [])
+        part.append(arm)
+    return tuple((part[0].name, under(spec, part)) for part in parts)
+
+
+def under(spec: SweepSpec, arms: Sequence[ParameterizationSpec]) -> SweepSpec:
+    """Return the sweep of arms that share HPs and balance, as one of plain tables with these as its own."""
+    given, model, balance = arms[0].given(), spec.model, arms[0].balance
+    if balance is not None:
+        model = model.model_copy(update={"balance": balance})
+        if balance.aux == "none":
+            given = {"aux_weight": 0.0, **given}
+    of_training: dict[str, Any] = {name: given.pop(name) for name in ("weight_decay", "eps") if name in given}
+    betas = zip(("beta1", "beta2"), spec.training.betas, strict=False)
+    of_training["betas"] = tuple(given.pop(name, beta) for name, beta in betas)
+    multipliers = {**spec.hps.multipliers, **{name: value for name, value in given.items() if "." in name}}
+    scalars = {name: value for name, value in given.items() if "." not in name}
+    plain = {"name": None, "hps": None, "balance": None}
+    return spec.model_copy(
+        update={
+            "parameterizations": tuple(arm.model_copy(update=plain) for arm in arms),
+            "model": model,
+            "hps": spec.hps.model_copy(update={**scalars, "multipliers": multipliers}),
+            "training": spec.training.model_copy(update=of_training),
+        }
+    )

@@ -14,7 +14,7 @@ from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.tables import is_known
-from hpxfer.spec.arms_section import ParameterizationSpec
+from hpxfer.spec.arms import ParameterizationSpec
 from hpxfer.spec.axes import axes_of
 from hpxfer.spec.model_section import Ties
 from hpxfer.spec.sweep import SweepSpec

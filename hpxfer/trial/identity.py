@@ -17,6 +17,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
+from pydantic import BaseModel
+
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
@@ -26,8 +28,8 @@ LOCAL = ("data_source", "validation_source", "epochs")
 
 
 def canonical(value: Any) -> str:
-    """Return the canonical JSON of a value, with sorted keys and without spaces."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """Return the canonical JSON of a value, with sorted keys and without spaces. A section of a sweep is a mapping."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=BaseModel.model_dump)
 
 
 def digest_of(text: str) -> str:
@@ -68,15 +70,11 @@ def identity(
 
 
 def non_defaults(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults, as JSON-ready data, recursively."""
+    """Return the fields of a dataclass or section that differ from their defaults, as JSON-ready data, recursively."""
     kind: Any = type(value)
     defaults = _defaults(kind)
-    out = {}
-    for name in (field.name for field in fields(value)):
-        found = _plain(getattr(value, name))
-        if name not in defaults or found != defaults[name]:
-            out[name] = found
-    return out
+    found = {name: _plain(getattr(value, name)) for name in defaults}
+    return {name: each for name, each in found.items() if each != defaults[name]}
 
 
 def hps_of(hps: HPs) -> dict[str, Any]:
@@ -88,9 +86,13 @@ def hps_of(hps: HPs) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _defaults(kind: type) -> dict[str, Any]:
-    return {field.name: _plain(field.default) for field in fields(kind) if field.default is not MISSING}
+def _defaults(kind: Any) -> dict[str, Any]:
+    """Return field -> its default, which is MISSING where there is none."""
+    if issubclass(kind, BaseModel):
+        return {name: field.default for name, field in kind.model_fields.items()}
+    return {field.name: _plain(field.default) for field in fields(kind)}
 
 
 def _plain(value: Any) -> Any:
-    return non_defaults(value) if is_dataclass(value) else value
+    is_part = value is not MISSING and (is_dataclass(value) or isinstance(value, BaseModel))
+    return non_defaults(value) if is_part else value

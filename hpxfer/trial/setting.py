@@ -13,13 +13,12 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import OWN
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.balance import Balance
-from hpxfer.spec.base_values import base_values
 from hpxfer.spec.data import own_data
-from hpxfer.spec.model_section import MLP, Norm, QKNorm
+from hpxfer.spec.model_section import MLP, Balance, Norm, QKNorm
 from hpxfer.spec.own import TrainerSpec
 from hpxfer.spec.precision import AUTO
 from hpxfer.spec.schedule import planned_at, schedule_at
+from hpxfer.spec.sweep import base_values
 from hpxfer.spec.ties import ties_at
 from hpxfer.trial.identity import canonical, digest_of
 
@@ -164,7 +163,7 @@ def setting_of(
         "mlp": _MLP if spec.model.mlp is None else spec.model.mlp.setting(_sums_to_one(spec.model.gate)),
         "validation_tokens": spec.training.validation,
         "top_groups": spec.model.top_groups or 0,
-        "balance": spec.model.balance.setting(),
+        "balance": spec.model.balance,
         "ties": ties_at(spec, choice, at),
         "data_source": own.source if own else spec.data.source,
         "data_digest": dict(data.others).get(own.source, data.digest) if own else data.digest,
@@ -185,7 +184,8 @@ def setting_of(
         "final_fraction": planned.final_fraction if decays else 0.0,
     }
     keys: dict[str, Any] = {**vars(spec), **vars(planned), **vars(spec.training), **vars(spec.model), **derived}
-    return Setting(**{field.name: keys[field.name] for field in fields(Setting)})
+    # What a family has no key for is at its default.
+    return Setting(**{field.name: keys[field.name] for field in fields(Setting) if field.name in keys})
 
 
 def trainer_identity(trainer: TrainerSpec, choice: Parameterization | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from triton_cases import DEVICE, TRITON
 
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.balance import Balance
+from hpxfer.spec.model_section import Balance
 from hpxfer.train.device import Setup, setup_for, switched
 from hpxfer.train.step import TrainStep
 from hpxfer.trial import Setting, Trial

@@ -23,7 +23,7 @@ from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters
 from hpxfer.recipe import Recipe
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.blocks import moe_blocks
-from hpxfer.spec.model_section import ModelSpec
+from hpxfer.spec.model_section import GPTModel
 from hpxfer.spec.recipe_file import model_facts
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.trial import DataRef, Expansion, Trial, base_hps
@@ -123,7 +123,7 @@ def test_the_trained_model_multiplies_by_the_numbers_of_its_recipe(
 
 def test_each_number_of_the_section_model_is_a_factor_or_is_none() -> None:
     """Whoever adds a number to the section says here which it is."""
-    hints = get_type_hints(ModelSpec)
+    hints = get_type_hints(GPTModel)
     assert {name for name, hint in hints.items() if hint is float} == FACTORS | OTHER
 
 

@@ -24,7 +24,7 @@ from hpxfer.model.gpt.ffn import Choice, Regularizers
 from hpxfer.model.gpt.forward import build_gpt
 from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.model.router_measures import RouterView, expert_difference, router_measures
-from hpxfer.spec.balance import Balance, BalanceLoss
+from hpxfer.spec.model_section import Balance, BalanceLoss
 
 TRIALS, LAYERS, TOKENS, CONTEXT, EXPERTS, ACTIVE = 2, 3, 24, 8, 5, 2
 ONES = torch.ones(TRIALS)

@@ -29,8 +29,8 @@ from hpxfer.plan.footprint import CPU_ALLOCATOR, GPU_ALLOCATOR, ONE, Way, footpr
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
-from hpxfer.spec.balance import Balance
 from hpxfer.spec.blocks import moe_blocks
+from hpxfer.spec.model_section import Balance
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.train.optimizer import BLOCK_ELEMENTS
 from hpxfer.train.trainer import train

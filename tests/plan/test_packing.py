@@ -41,7 +41,7 @@ from hpxfer.plan.packing import (
 )
 from hpxfer.plan.text import plan_text
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.balance import Balance
+from hpxfer.spec.model_section import Balance
 from hpxfer.trial import Expansion, Setting, Trial
 from hpxfer.trial.stack import Stack
 

@@ -17,6 +17,7 @@ from fixture_types import Folders, Patch
 import hpxfer.prepare.blocks
 import hpxfer.prepare.tokenize
 from hpxfer.data import data_ref
+from hpxfer.data.manifest import Manifest, read_manifest
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import write_files
 from hpxfer.prepare import SHARD_TOKENS, run
@@ -24,7 +25,6 @@ from hpxfer.prepare.run import prepare_data
 from hpxfer.prepare.source import open_source
 from hpxfer.prepare.tokenize import load_tokenizer
 from hpxfer.spec.data_section import DataSpec
-from hpxfer.spec.manifest import Manifest, read_manifest
 
 TEXTS = documents(90)
 VAL = 2048

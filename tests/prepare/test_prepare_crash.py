@@ -18,9 +18,9 @@ from deaths import contents, die_after, left_by_death, refill
 from fixture_types import Folders, Patch
 from waiting import LONG_S, until
 
+from hpxfer.data.manifest import Manifest, read_manifest
 from hpxfer.errors import HpxferError
 from hpxfer.prepare.run import Progress, prepare_data
-from hpxfer.spec.manifest import Manifest, read_manifest
 
 # A source and --val-tokens: nothing is held out; documents are; a long text is cut at its end, where several shards are
 # closed. Of these validation takes whole ones, and a part of another.

@@ -20,7 +20,7 @@ from hpxfer.recipe import Recipe, recipe_from_results, recipe_of
 from hpxfer.results import Results
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import parse_sweep
-from hpxfer.spec.arms_section import ParameterizationSpec
+from hpxfer.spec.arms import ParameterizationSpec
 from hpxfer.spec.sweep import PluginSpec
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.store.rows import trials_table

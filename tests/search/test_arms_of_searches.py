@@ -25,8 +25,8 @@ from hpxfer.search.kinds import SEARCHES, SearchKind
 from hpxfer.search.protocol import arms_of
 from hpxfer.search.verdict_plan import affordable
 from hpxfer.spec import load_sweep, parse_sweep
-from hpxfer.spec.arms import parts_of
 from hpxfer.spec.budget import arm_budget
+from hpxfer.spec.sweep import parts_of
 from hpxfer.store import Store
 from hpxfer.testing.searches import SWEEP, SearchSuite, loss_of, run_search
 from hpxfer.trial import DataRef, Expansion, Trial

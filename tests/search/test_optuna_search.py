@@ -31,7 +31,7 @@ from hpxfer.search.optuna_study import (
     sampler_problems,
 )
 from hpxfer.spec import load_sweep
-from hpxfer.spec.vocabulary import data_sizes
+from hpxfer.spec.data_section import data_sizes
 from hpxfer.store import Store
 from hpxfer.trial import DataRef, Expansion, Trial
 from hpxfer.trial.result import TrialResult

@@ -7,8 +7,7 @@ from sweep_text import edited
 
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
-from hpxfer.spec.arms import parts_of
-from hpxfer.spec.base_values import base_values
+from hpxfer.spec.sweep import base_values, parts_of
 from hpxfer.spec.ties import choice_of, resolved, ties_at, ties_of
 
 TABLES = "[completep-moe, sp]"

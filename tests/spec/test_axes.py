@@ -17,12 +17,12 @@ from hpxfer.errors import HpxferError
 from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.spec import Axis, SweepSpec, axes_of, dump_sweep, parse_sweep
 from hpxfer.spec.axes import moved
-from hpxfer.spec.model_section import ModelSpec, ShapeSpec
+from hpxfer.spec.model_section import GPTModel, ShapeSpec
 from hpxfer.spec.schedule import PhaseSteps, planned_at, schedule_at, schedule_lines
 from hpxfer.spec.sweep import ShapeChange
 
 BASE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=64, head_dim=16)
-PLAIN = ModelSpec(family="gpt", base=ShapeSpec(width=32, depth=2, head_dim=16), context=64)
+PLAIN = GPTModel(family="gpt", base=ShapeSpec(width=32, depth=2, head_dim=16), context=64)
 
 
 def path_of(axis: str) -> Axis:
@@ -93,7 +93,7 @@ MOE_DIMS = {**TO_MOE, "dense_width": 0}
         (DENSE, EVERY_OTHER, {**TO_MOE, "width": 64}, {**TO_MOE, "width": 64, "dense_width": 128}),
     ],
 )
-def test_moved(base: Shape, model: ModelSpec, change: dict[str, Any], dims: dict[str, int]) -> None:
+def test_moved(base: Shape, model: GPTModel, change: dict[str, Any], dims: dict[str, int]) -> None:
     assert moved(base, ShapeChange(**change), model) == dataclasses.replace(base, **dims)
 
 

@@ -11,7 +11,7 @@ from sweep_text import edited
 
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
-from hpxfer.spec.base_values import base_values
+from hpxfer.spec.sweep import base_values
 from hpxfer.spec.yaml_file import write_yaml
 
 NO_BASE = ("  base: {width: 32, depth: 2, num_experts: 4, num_active: 1, expert_ratio: 1, head_dim: 32}\n", "")

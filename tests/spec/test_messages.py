@@ -66,11 +66,11 @@ def test_the_sweeps_that_the_edits_start_from_are_legal() -> None:
 
 
 def test_every_broken_rule_is_named_at_once() -> None:
-    got = message_of(with_keys(SWEEP, "name: bench", "axes.depth: [0]", "seeds: []"))
+    got = message_of(with_keys(SWEEP, "name: bench", "axes.depth: [0]", "seeds: [2, 2]"))
     assert got.splitlines() == [
-        "s.yaml:1: name: 'bench' is a folder of results/ with another use; choose another name",
+        "s.yaml:1: name: 'bench' is a folder of results/ with another use",
         "s.yaml:17: axes.depth[0]: depth must be > 0, got 0",
-        "s.yaml:22: seeds: must hold at least one seed",
+        "s.yaml:22: seeds: a seed stands twice in [2, 2]",
     ]
     assert message_of(with_keys(SWEEP, "model.context: 0", "-seeds", "seedz: 2")).splitlines() == [
         "s.yaml:5: model.context: must be greater than or equal to 1, got 0",
@@ -177,11 +177,13 @@ def test_an_expert_of_one_matrix_has_the_width_at_every_shape() -> None:
 def test_families_refuse_what_another_reads() -> None:
     first, *_ = message_of(with_keys(SAMPLES, "model.balance: {aux: switch}")).splitlines()
     assert first.endswith(": model.balance.aux: must be none in the family mlp, got switch")
-    found = message_of(with_keys(SAMPLES, "model.family: gpt", "model.mlp: {}"))
+    gpt = "model.family: gpt", "model.context: 32", "model.base.head_dim: 8"
+    assert "model.mlp: unknown key in the family gpt;" in message_of(with_keys(SAMPLES, *gpt, "model.mlp: {}"))
+    assert "model.context: must be given" in message_of(with_keys(SAMPLES, "model.family: gpt"))
+    found = message_of(with_keys(SAMPLES, *gpt))
     for key in ("batch", "validation"):
         assert f"training.{key}_tokens: must be given" in found
         assert f"training.{key}_samples: has no effect in the family gpt, which reads tokens" in found
-    assert "model.mlp: has no effect in the family gpt;" in found
 
 
 def test_a_table_may_multiply_only_what_the_model_multiplies() -> None:

@@ -19,11 +19,11 @@ from hpxfer.errors import HpxferError
 from hpxfer.kernels.rope import rotated_features
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.gpt.layout import gpt_roles
-from hpxfer.model.mlp.layout import BASE_KEYS, MODEL_KEYS
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec, axes_of, dump_sweep, parse_sweep
 from hpxfer.spec.blocks import dense_blocks, has_dense, model_roles, moe_blocks
 from hpxfer.spec.load import sweep_schema
+from hpxfer.spec.model_section import MLPModel, MLPShape
 from hpxfer.spec.presets import PRESETS, preset_lines
 from hpxfer.spec.yaml_file import parse_yaml, write_yaml
 from hpxfer.trial import Expansion, setting_of
@@ -212,8 +212,8 @@ def test_a_stored_sweep_has_the_keys_that_the_family_reads() -> None:
     text = dump_sweep(spec)
     assert parse_sweep(text) == spec
     stored = yaml.safe_load(text)["model"]
-    assert set(stored) == {"family", "base", *MODEL_KEYS} - {"ties"}  # which follow from the table
-    assert set(stored["base"]) == set(BASE_KEYS) - {"expert_ratio"}
+    assert set(stored) == set(MLPModel.model_fields) - {"ties"}  # which follow from the table
+    assert set(stored["base"]) == set(MLPShape.model_fields) - {"expert_ratio"}
 
 
 LANES = ("training.accumulation_tokens: 128", "training.accumulation_lanes: 2")

@@ -123,5 +123,5 @@ def test_a_source_of_data_that_only_this_process_knows_is_named_too() -> None:
 
 def test_a_plugin_that_registers_no_row_of_the_sweep_needs_no_import_to_check_the_rest(sweep: Path) -> None:
     stored = "plugins: [{name: x.py, digest: a, registers: {figure: [mine]}}]\n"
-    with pytest.raises(HpxferError, match="seeds: must hold at least one seed"):
+    with pytest.raises(HpxferError, match="seeds: must be a count"):
         parse_sweep(SWEEP.replace("seeds: 2", "seeds: []") + stored, trusted=False)

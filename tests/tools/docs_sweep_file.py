@@ -62,12 +62,19 @@ def _places(schema: dict[str, Any]) -> dict[str, list[str]]:
         path, section = waiting.pop(0)
         for key, entry in section["properties"].items():
             for name in _references(entry):
-                below = f"{path}.{key}" if path else key
-                below += _suffix(key, entry)
+                above, _, family = path.partition(" (")
+                below = (f"{above}.{key}" if path else key) + _suffix(key, entry)
+                below += f" ({family}" if family else _family(schema["$defs"][name])
                 if name not in found:
                     waiting.append((below, schema["$defs"][name]))
                 found.setdefault(name, []).append(below)
     return found
+
+
+def _family(section: dict[str, Any]) -> str:
+    """Return what tells a member of the union of families from the first one, which has the plain title."""
+    family = section["properties"].get("family", {}).get("const", "gpt")
+    return "" if family == "gpt" else f" ({family})"
 
 
 def _suffix(key: str, entry: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from hpxfer.executors import worker
 from hpxfer.executors.worker import TrainStack, guarded
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.balance import Balance
+from hpxfer.spec.model_section import Balance
 from hpxfer.train import trainer
 from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.train.step import TrainStep

@@ -13,7 +13,7 @@ from tiny_trials import BASE, JOINT, numbers, trained, trial
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import parse_sweep
-from hpxfer.spec.balance import Balance
+from hpxfer.spec.model_section import Balance
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.train.trainer import train
 from hpxfer.trial import DataRef, Expansion, Setting, Trial

@@ -17,7 +17,7 @@ from tiny_trials import JOINT, numbers, trial
 from hpxfer.model.flat import FlatLayout
 from hpxfer.model.parameters import ParameterSpec
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.spec.balance import Balance
+from hpxfer.spec.model_section import Balance
 from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.train.ranks import ALONE, Ranks, shard_bounds
 from hpxfer.train.state import TrainState

@@ -13,7 +13,7 @@ from torch import Tensor
 from hpxfer.model.draws import NOISE_STEPS, fixed_bias, router_noise, tie_keys
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.balance import Balance
+from hpxfer.spec.model_section import Balance
 from hpxfer.spec.ties import FIXED_BIAS_STD
 from hpxfer.train.schedules import lr_factor
 from hpxfer.train.state import TrainState

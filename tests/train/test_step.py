@@ -21,7 +21,7 @@ from trainings import Operations
 from hpxfer.errors import HpxferError
 from hpxfer.model.output import Output, router_entropies
 from hpxfer.scaling.evaluate import parameterization
-from hpxfer.spec.balance import Balance, LoadOf
+from hpxfer.spec.model_section import Balance, LoadOf
 from hpxfer.train import device as device_module
 from hpxfer.train import step as step_module
 from hpxfer.train import trainer

@@ -14,8 +14,8 @@ from hpxfer.plan.packing import (
     Packer,
 )
 from hpxfer.spec import SweepSpec, parse_sweep
-from hpxfer.spec.arms import parts_of
-from hpxfer.spec.arms_section import ArmHPs
+from hpxfer.spec.arms import ArmHPs
+from hpxfer.spec.sweep import parts_of
 from hpxfer.trial import Cell, DataRef, Expansion, Trial
 
 DATA = DataRef(digest="d1", tokenizer="ascii", vocab_size=128)

@@ -167,7 +167,9 @@ def full(trial: Trial) -> str:
     chosen = None
     if choice is not None:
         chosen = [choice.name, sorted(map(list, choice.conventions)), asdict(trial.base)]
-    return json.dumps([setting, asdict(trial.shape), chosen, asdict(trial.hps), trial.seed], sort_keys=True)
+    return json.dumps(
+        [setting, asdict(trial.shape), chosen, asdict(trial.hps), trial.seed], sort_keys=True, default=vars
+    )
 
 
 @given(st.lists(sweeps(), min_size=1, max_size=4), st.data())

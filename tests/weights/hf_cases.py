@@ -15,7 +15,7 @@ from hpxfer.model.flat import FlatLayout
 from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.balance import Balance
+from hpxfer.spec.model_section import Balance
 from hpxfer.trial import Trial
 from hpxfer.weights.files import transformers_model
 from hpxfer.weights.trained import TrialWeights, drawn

@@ -15,7 +15,7 @@ from torch import Tensor
 from hpxfer.errors import HpxferError
 from hpxfer.model.flat import gradients
 from hpxfer.model.gpt.forward import build_gpt
-from hpxfer.spec.balance import Balance
+from hpxfer.spec.model_section import Balance
 from hpxfer.weights.folded import _joined, folded, pieces_of
 from hpxfer.weights.homes import home_of
 from hpxfer.weights.trained import TrialWeights

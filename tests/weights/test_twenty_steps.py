@@ -14,7 +14,7 @@ from tiny_trials import text_setting, trial
 import hpxfer
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.hps import HPs
-from hpxfer.spec.balance import Balance
+from hpxfer.spec.model_section import Balance
 from hpxfer.train.state import TrainState
 from hpxfer.trial import Trial
 from hpxfer.trial.stack import Stack

@@ -11,6 +11,7 @@ the vocabulary must be given.
 
 from __future__ import annotations
 
+import glob
 import os
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpxfer.data.files import file_size, matching_files, read_bytes
+from hpxfer.data.manifest import MANIFEST_FILE, Manifest, read_manifest
 from hpxfer.data.readers import arrow, llmc, megatron, npy
 from hpxfer.data.remote import is_uri
 from hpxfer.data.sources import DataSource
@@ -25,7 +27,6 @@ from hpxfer.data.tokens import DataFile, Dataset
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at
 from hpxfer.scaling.shape import MAX_DIM
-from hpxfer.spec.manifest import MANIFEST_FILE, Manifest, read_manifest
 
 HEAD_BYTES = 8192
 # Files whose text is packed into something else, and all files of text.
@@ -229,6 +230,18 @@ def _source(token_bytes: int) -> DataSource:
     )
 
 
+def _stated(path: str) -> dict[str, Any]:
+    """Return what a folder that `hpxfer data prepare` made states: its vocabulary, its held-out split and its eos."""
+    folder = folder_at(path) if path and "\0" not in path else None
+    manifest = None if folder is None else read_manifest(folder)
+    if folder is None or manifest is None:
+        return {}
+    out: dict[str, Any] = {"vocab_size": manifest.padded_vocab_size, "eos_id": manifest.tokenizer.eos_id}
+    if "val" in manifest.splits:
+        out["validation"] = f"tokens:{glob.escape(os.path.abspath(folder))}/val-*.bin"
+    return out
+
+
 TOKENS = DataSource(
     name="tokens",
     usage="tokens:PATH-or-glob",
@@ -237,5 +250,6 @@ TOKENS = DataSource(
     max_vocab_size=MAX_DIM,
     open=_open,
     load=load_mapped,
+    stated=_stated,
 )
 UINT16, UINT32 = _source(2), _source(4)

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpxfer.model.families import Family, StackedModel
 from hpxfer.model.mlp.layout import (
-    BASE_KEYS,
     FORWARD_ROLES,
-    MODEL_KEYS,
     active_params,
     flops_per_sample,
     memory,
@@ -46,8 +44,6 @@ FAMILY = Family(
     memory=memory,
     build=_build,
     data="samples",
-    model_keys=MODEL_KEYS,
-    base_keys=BASE_KEYS,
     problems=problems,
     row_multiple=1,
     precisions=("float32",),

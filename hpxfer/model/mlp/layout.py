@@ -17,7 +17,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.spec.blocks import Options
 from hpxfer.spec.check_shapes import HOW_TO_ALLOW
 from hpxfer.spec.fields import Problem
-from hpxfer.spec.model_section import LEARNED, MLPSpec, num_outputs
+from hpxfer.spec.model_section import LEARNED, MLPModel, MLPSpec, num_outputs
 from hpxfer.spec.sweep import SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.trial import Setting
@@ -103,18 +103,15 @@ def memory(shape: Shape, setting: Setting, cuda: bool) -> Memory:
     )
 
 
-MODEL_KEYS = ("mlp", "gate", "balance", "ties", "init", "matrix_std", "init_draw", "tied_embeddings")
-BASE_KEYS = ("width", "depth", "num_experts", "num_active", "expert_ratio", "expert_width")
 _GATES = ("sigmoid", "softmax", "normalized_softmax")
 AT: KeyPath = ("model", "mlp")
 
 
 def problems(spec: SweepSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Iterator[Problem]:
     """Yield every broken rule. `shapes` are those of the sweep, none if they are broken themselves."""
-    model, options = spec.model, spec.model.mlp
-    if options is None:
-        yield AT, "must be a mapping of options, which may be empty, got none"
-        return
+    model = spec.model
+    assert isinstance(model, MLPModel)
+    options = model.mlp
     if model.gate not in _GATES:
         yield ("model", "gate"), f"must be {', '.join(_GATES[:-1])} or {_GATES[-1]} in the family mlp, got {model.gate}"
     else:
@@ -131,8 +128,6 @@ def problems(spec: SweepSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Iterat
             ("model", "balance", "bias"),
             f"must be none with a learned router bias, got {model.balance.bias}: both would move one bias",
         )
-    if model.tied_embeddings:
-        yield ("model", "tied_embeddings"), "must be false: a sample has no embedding; take it out"
     if options.router_bias == "none" and options.router_bias_std != MLPSpec.model_fields["router_bias_std"].default:
         yield (*AT, "router_bias_std"), "goes with router_bias, got none; name one, or take it out"
     if options.loss == "cross_entropy" and spec.data.targets:
@@ -183,11 +178,7 @@ def _aggregation(options: MLPSpec, sums_to_one: bool, gate: str) -> Iterator[Pro
 
 def _shapes(options: MLPSpec, shapes: Sequence[tuple[KeyPath, Shape]]) -> Iterator[Problem]:
     for at, shape in shapes:
-        if not shape.num_experts:
-            yield at, "must have experts: num_experts, num_active and expert_width or expert_ratio, got none"
-        elif shape.num_shared or shape.num_groups > 1:
-            yield at, "must have no shared experts and no groups, which the family mlp has not; take them out"
-        elif options.expert_matrices == 1 and shape.expert_width != shape.width:
+        if options.expert_matrices == 1 and shape.expert_width != shape.width:
             yield (
                 at,
                 f"expert_width must be the width {shape.width} with expert_matrices: 1, got {shape.expert_width}; give "
