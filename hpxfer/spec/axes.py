@@ -10,7 +10,7 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import EXPERT_DIMS, OwnDim, Shape, check_trainable, heads_of
-from hpxfer.spec.blocks import Blocks, Model, Options, has_dense, moe_blocks
+from hpxfer.spec.blocks import Options, has_dense, moe_blocks
 from hpxfer.spec.fields import GridValues
 from hpxfer.spec.own import OF_RUN, changed, own_scale, own_shape
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec, base_values
@@ -216,7 +216,7 @@ def _whole(value: float, name: str, at: str) -> int:
     return round(value)
 
 
-def moved(base: Shape, change: ShapeChange, model: Model) -> Shape:
+def moved(base: Shape, change: ShapeChange, model: Options) -> Shape:
     """Return `base` with `change` applied. By default num_active follows num_experts, and hidden sizes the width.
 
     A change to no experts gives a dense shape, without shared experts and groups. A dense size is there where some
@@ -288,7 +288,7 @@ def _experts(base: Shape, change: ShapeChange) -> dict[str, Any]:
     return {"num_experts": num_experts, "num_active": num_active, "expert_width": expert_width}
 
 
-def _dense(base: Shape, change: ShapeChange, shape: Shape, blocks: Blocks) -> dict[str, Any]:
+def _dense(base: Shape, change: ShapeChange, shape: Shape, blocks: Options) -> dict[str, Any]:
     """Return dense_width: 0 if no block of `shape` has a dense FFN. Raise HpxferError if it is given all the same.
 
     By default it keeps the ratio of the base or, of a base without a dense FFN, of what a token uses of its experts.

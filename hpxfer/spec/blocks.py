@@ -12,49 +12,32 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 
 
-class Blocks(Protocol):
-    """What places the MoE layers: a sweep's model, or a trial's setting."""
+class Options(Protocol):
+    """What decides which tensors there are: a sweep's model, or a trial's setting."""
 
+    @property
+    def family(self) -> str: ...
     @property
     def moe_every(self) -> int: ...
-
     @property
     def dense_first(self) -> int: ...
-
-
-class Options(Blocks, Protocol):
-    """What else decides which tensors there are."""
-
     @property
     def ffn(self) -> str: ...
-
     @property
     def norm_gains(self) -> bool: ...
-
     @property
     def biases(self) -> bool: ...
-
     @property
     def qkv_biases(self) -> bool: ...
-
     @property
     def positions(self) -> str: ...
-
     @property
     def learned_router_bias(self) -> bool: ...
-
     @property
     def mlp(self) -> Any: ...  # MLP, or the section of a sweep with fields of the same names
 
 
-class Model(Options, Protocol):
-    """A sweep's model, or a trial's setting."""
-
-    @property
-    def family(self) -> str: ...
-
-
-def moe_blocks(shape: Shape, blocks: Blocks) -> range:
+def moe_blocks(shape: Shape, blocks: Options) -> range:
     """Return the blocks (from 0, ascending) that hold a MoE layer. The others hold a dense FFN.
 
     A model with experts has them in every `moe_every`-th block above the first `dense_first`: block i is one if
@@ -65,7 +48,7 @@ def moe_blocks(shape: Shape, blocks: Blocks) -> range:
     return range(blocks.dense_first + blocks.moe_every - 1, shape.depth, blocks.moe_every)
 
 
-def dense_blocks(shape: Shape, blocks: Blocks) -> Sequence[int]:
+def dense_blocks(shape: Shape, blocks: Options) -> Sequence[int]:
     """Return the blocks (from 0, ascending) that hold a dense FFN."""
     return _without(shape.depth, moe_blocks(shape, blocks))
 
@@ -79,19 +62,19 @@ def _without(depth: int, blocks: range) -> Sequence[int]:
     return tuple(block for block in range(depth) if block not in blocks)
 
 
-def has_dense(shape: Shape, blocks: Blocks) -> bool:
+def has_dense(shape: Shape, blocks: Options) -> bool:
     """Return whether some block holds a dense FFN."""
     return len(moe_blocks(shape, blocks)) < shape.depth
 
 
-def model_roles(shape: Shape, model: Model) -> tuple[str, ...]:
+def model_roles(shape: Shape, model: Options) -> tuple[str, ...]:
     """Return the roles of a model's parameters at `shape`, and `router_bias` where there are routers."""
     roles: tuple[str, ...] = rows_of("family").get(model.family).roles(shape, model)
     return roles
 
 
 def forward_problem(
-    model: Model, choice: Parameterization, optimizer: Column, base: Shape, shapes: Iterable[Shape]
+    model: Options, choice: Parameterization, optimizer: Column, base: Shape, shapes: Iterable[Shape]
 ) -> str | None:
     """Return which roles a table gives a forward multiplier at one of `shapes` that the model does not apply, or None.
 

@@ -36,11 +36,7 @@ def model_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Pr
 
 def _options(model: GPTModel) -> Iterator[Problem]:
     """Yield the options that are not at their default, although only another option reads them."""
-    for key, names, readers in (
-        ("positions", ("rope_theta", "rope_share"), ("rope",)),
-        ("positions", ("position_std",), ("learned",)),
-        ("qk_norm", ("qk_norm_kind",), ("head", "all")),
-    ):
+    for key, names, readers in presets.READ_WITH:
         for name in names if (found := getattr(model, key)) not in readers else ():
             if getattr(model, name) != GPTModel.model_fields[name].default:
                 yield ("model", name), f"goes with {key}: {' or '.join(readers)}, got it with {key}: {found}"

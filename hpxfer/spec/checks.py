@@ -241,12 +241,8 @@ def _unused_balance(spec: SweepSpec, name: str, roles: Collection[str]) -> str |
 
 
 def _useless(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
-    """Return why a search cannot tune an HP at the base, or None."""
-    try:
-        check_hp_name(name)
-    except HpxferError as error:
-        return str(error)
-    return without_effect(spec, name, roles) or _nothing_to_tune(spec, name, roles)
+    """Return why an HP cannot be tuned at the base, or None."""
+    return _unknown_hp(name) or without_effect(spec, name, roles) or _nothing_to_tune(spec, name, roles)
 
 
 def _nothing_to_tune(spec: SweepSpec, name: str, roles: Collection[str]) -> str | None:
@@ -271,13 +267,10 @@ def _grid(spec: SweepSpec, roles: Collection[str]) -> Iterator[Problem]:
         yield ("grid",), "must scan at least one HP"
     for name, values in spec.grid.items():
         at: KeyPath = ("grid", name)
-        if unknown := _unknown_hp(name):
-            yield at, unknown
-            continue
-        if why := without_effect(spec, name, roles) or _nothing_to_tune(spec, name, roles):
+        if why := _useless(spec, name, roles):
             yield at, why
-            continue
-        yield from _grid_values(at, name, values)
+        else:
+            yield from _grid_values(at, name, values)
     yield from _product_without_base(spec)
     if spec.judge.hp is not None and spec.judge.hp not in spec.grid:
         yield ("judge", "hp"), f"must be an HP of the grid; {nearest(spec.judge.hp, spec.grid)}"

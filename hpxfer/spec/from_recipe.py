@@ -213,10 +213,7 @@ def with_recipe(file: YamlFile, folder: Path) -> tuple[YamlFile, Start | None]:
         raise HpxferError(f"{where}: {error}") from None
     digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
     if named.get("digest") not in (None, digest):
-        raise HpxferError(
-            f"{where}.digest: must be the digest of {path}, {digest}, got {shown(named['digest'])}; name the recipe "
-            "that has this digest, or remove the key to accept this one"
-        )
+        raise HpxferError(f"{where}.digest: must be the digest of {path}, {digest}, got {shown(named['digest'])}")
     _check(recipe, file, path)
     return _filled(file, named, recipe, digest)
 
@@ -248,7 +245,7 @@ def _check(recipe: RecipeFile, file: YamlFile, path: Path) -> None:
         if given != expected:
             raise HpxferError(
                 f"{file.where(at)}: must be {expected}, as in the recipe {path}, got {shown(given)}; its HPs mean "
-                "nothing for another one: name another recipe, or take hps.recipe out"
+                "nothing for another one"
             )
     if recipe.own_shape is not None or (own := _base_dims(model, recipe.family)) is None:
         return
@@ -256,10 +253,8 @@ def _check(recipe: RecipeFile, file: YamlFile, path: Path) -> None:
     name = next((name for name in wanted | own if own.get(name) != wanted.get(name)), None)
     if name is not None:
         where = file.where(("model", "base", name))
-        raise HpxferError(
-            f"{where}: must be {wanted.get(name, 'left out')}, as in the recipe {path}, got {shown(own.get(name))}; "
-            "its HPs are those of its base: take the base out, and give other shapes as points of an axis"
-        )
+        rule = f"must be {wanted.get(name, 'left out')}, as in the recipe {path}, got {shown(own.get(name))}"
+        raise HpxferError(f"{where}: {rule}; its HPs are those of its base")
 
 
 def _base_dims(model: Mapping[str, Any], family: str) -> dict[str, int] | None:

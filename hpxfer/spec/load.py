@@ -126,7 +126,8 @@ def with_overrides(file: YamlFile, assignments: Sequence[str]) -> YamlFile:
         if not equals or not name.strip():
             raise HpxferError(f"{OPTION}: must be KEY=VALUE, got {shown(text)}; e.g. {OPTION} training.steps=100")
         path = _path(name.strip())
-        data = _assigned(data, path, _value(path, value), ())
+        given = _from_here(path, parse_yaml(value, f"{OPTION} {spell(path)}").data)
+        data = _assigned(data, path, given, ())
         paths.append(path)
     return replace(file, data=data, overridden=(*file.overridden, *paths))
 
@@ -138,21 +139,15 @@ def _path(name: str) -> KeyPath:
     while rest:
         if out and out[-1] in _KEYS_HAVE_DOTS:
             inner = re.fullmatch(rf"(.+)\.({'|'.join(GridValues.model_fields)}){_INDEXED}", rest)
-            return (*out, rest) if inner is None else (*out, inner[1], inner[2], *_indices(inner[3]))
+            return (
+                (*out, rest) if inner is None else (*out, inner[1], inner[2], *map(int, re.findall(r"\d+", inner[3])))
+            )
         found = re.match(rf"([^.\[\]]+){_INDEXED}(?:\.(?=.)|$)", rest)
         if found is None:
             raise HpxferError(f"{OPTION}: must name a key such as training.steps or seeds[0], got {shown(name)}")
-        out = (*out, found[1], *_indices(found[2]))
+        out = (*out, found[1], *map(int, re.findall(r"\d+", found[2])))
         rest = rest[found.end() :]
     return out
-
-
-def _indices(text: str) -> Iterator[int]:
-    return map(int, re.findall(r"\d+", text))
-
-
-def _value(path: KeyPath, text: str) -> Any:
-    return _from_here(path, parse_yaml(text, f"{OPTION} {spell(path)}").data)
 
 
 def _from_here(path: KeyPath, value: Any) -> Any:
@@ -161,23 +156,12 @@ def _from_here(path: KeyPath, value: Any) -> Any:
         return {key: _from_here((*path, key), one) for key, one in value.items()}
     if isinstance(value, list):
         return [_from_here((*path, index), one) for index, one in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-    if _names_data(path):
+    of_point = path[0] == "axes" and (path[-1] == "data" or path[-2:] == ("data", "source"))
+    if isinstance(value, str) and (of_point or path in (("data", "source"), ("data", "validation"))):
         return from_folder(value, Path.cwd())
-    return str(Path.cwd() / value) if _names_file(path, value) and not is_uri(value) else value
-
-
-def _names_data(path: KeyPath) -> bool:
-    if path[0] == "axes":  # a point's own data, in either of its forms
-        return path[-1] == "data" or path[-2:] == ("data", "source")
-    return path in (("data", "source"), ("data", "validation"))
-
-
-def _names_file(path: KeyPath, value: str) -> bool:
-    if path[0] == "plugins":
-        return value.endswith(".py")  # any other plug-in is a module
-    return path in (("hps", "recipe"), ("hps", "recipe", "file"))
+    is_plugin = path[0] == "plugins" and str(value).endswith(".py")  # any other plug-in is a module
+    is_file = is_plugin or path in (("hps", "recipe"), ("hps", "recipe", "file"))
+    return str(Path.cwd() / value) if isinstance(value, str) and is_file and not is_uri(value) else value
 
 
 def _assigned(data: Any, path: KeyPath, value: Any, above: KeyPath) -> Any:

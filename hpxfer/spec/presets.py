@@ -8,7 +8,7 @@ same options out. A stored sweep has all options spelled out, so it stays what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,12 +89,13 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
 }
-_READ_WITH: dict[str, Callable[[Mapping[str, Any]], bool]] = {
-    "rope_theta": lambda options: options.get("positions") == "rope",
-    "rope_share": lambda options: options.get("positions") == "rope",
-    "position_std": lambda options: options.get("positions", "learned") == "learned",
-    "qk_norm_kind": lambda options: options.get("qk_norm", "none") != "none",
-}
+# (option, the options that only some of its values read, these values)
+READ_WITH = (
+    ("positions", ("rope_theta", "rope_share"), ("rope",)),
+    ("positions", ("position_std",), ("learned",)),
+    ("qk_norm", ("qk_norm_kind",), ("head", "all")),
+)
+_DEFAULTS = {"positions": "learned", "qk_norm": "none"}
 # Real models that the options do not cover, and why.
 REFUSED = {
     "deepseek-v3": "its attention has latent queries and keys; glm4-moe has its routing with ordinary attention",
@@ -117,7 +118,12 @@ def resolved(model: Any) -> Any:
     if isinstance(of_file := model.get("balance"), dict) and "balance" in given:
         options["balance"] = {**given["balance"], **of_file}
     # Options that only another one reads go with it.
-    without = [key for key, wanted in _READ_WITH.items() if key not in model and not wanted(options)]
+    without = {
+        name
+        for key, names, readers in READ_WITH
+        for name in names
+        if name not in model and options.get(key, _DEFAULTS[key]) not in readers
+    }
     return {key: value for key, value in options.items() if key not in without}
 
 

@@ -277,7 +277,7 @@ def _check_kind(file: YamlFile) -> None:
     if family is not None and family not in families:
         raise HpxferError(
             f"{file.where(('family',))}: must be a model family that this hpxfer knows, {', '.join(families)}, "
-            f"got {shown(family)}; its roles and base model mean nothing here: use the hpxfer that wrote the recipe"
+            f"got {shown(family)}"
         )
 
 

@@ -7,6 +7,7 @@ schedule in a sweep.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
@@ -67,10 +68,8 @@ def own_schedules(spec: SweepSpec) -> dict[Shape, ScheduleSpec]:
     for name, axis in spec.axes.items():
         for _, entry in entries(axis):
             if isinstance(entry, ShapeChange) and entry.schedule is not None:
-                try:
+                with suppress(HpxferError):
                     out[shape_at(spec, name, axis, entry)] = entry.schedule
-                except HpxferError:
-                    continue
     return out
 
 
@@ -117,11 +116,8 @@ def schedule_problems(planned: Planned, run: Run) -> Iterator[Problem]:
         names = " or ".join(row.name for row in schedules.rows() if row.last_steps_only)
         yield ("decay_length",), f"must be given with decay {names} and only there, got {given} with {schedule.decay}"
     elif schedule.decay_length is not None and warmup <= run.steps < warmup + decay:
-        yield (
-            ("decay_length",),
-            f"warm-up and decay must fit in {whole}, got {_got(schedule.warmup, warmup)} + "
-            f"{_got(schedule.decay_length, decay)}",
-        )
+        got = f"{_got(schedule.warmup, warmup)} + {_got(schedule.decay_length, decay)}"
+        yield ("decay_length",), f"warm-up and decay must fit in {whole}, got {got}"
 
 
 def _got(length: Length, steps: Fraction) -> str:

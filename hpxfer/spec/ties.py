@@ -39,8 +39,7 @@ def ties_of(spec: SweepSpec, choice: Parameterization | None) -> Ties:
         return given
     if choice is None:
         return "index"
-    own = _own(given or {}, choice)
-    return own or ("random" if _has_zero_router(spec, choice) else "index")
+    return _own(given or {}, choice) or ("random" if _has_zero_router(spec, choice) else "index")
 
 
 def ties_at(spec: SweepSpec, choice: Parameterization | None, shape: Shape) -> Ties:
@@ -57,12 +56,11 @@ def resolved(spec: SweepSpec) -> SweepSpec:
     """
     if isinstance(spec.model.ties, str) or not _chooses(spec):
         return spec
-    given = spec.model.ties or {}
     choices = [choice_of(chosen) for chosen in spec.parameterizations]
     values: dict[str, Ties] = {
         choice.label(): ties_of(spec, choice)
         for choice in choices
-        if _own(given, choice) is not None or _has_zero_router(spec, choice)
+        if _own(spec.model.ties or {}, choice) is not None or _has_zero_router(spec, choice)
     }
     same = len(values) == len(choices) and len(set(values.values())) == 1
     ties = next(iter(values.values())) if same else values or None
@@ -79,12 +77,9 @@ def ties_problem(spec: SweepSpec) -> str | None:
             legal |= {chosen.table, choice_of(chosen).label()}
         except HpxferError:
             return None  # reported by itself
-    unknown = [name for name in spec.model.ties if name not in legal]
-    return (
-        f"must name tables of the sweep, got {shown(unknown[0])}; legal: {', '.join(sorted(legal))}"
-        if unknown
-        else None
-    )
+    if not (unknown := [name for name in spec.model.ties if name not in legal]):
+        return None
+    return f"must name tables of the sweep, got {shown(unknown[0])}; legal: {', '.join(sorted(legal))}"
 
 
 def _own(given: dict[str, Ties], choice: Parameterization) -> Ties | None:

@@ -40,18 +40,12 @@ def digested(spec: SweepSpec) -> SweepSpec:
     size = 0
     for name, paths in _matches(folder, trainer):
         if not paths:
-            raise HpxferError(
-                f"trainer.files: {shown(name)} must name files below {folder}, got none; correct the path, which "
-                "starts at the folder of the sweep file"
-            )
+            raise HpxferError(f"trainer.files: {shown(name)} must name files below {folder}, got none")
         for path in paths:
             content = read_bytes(path)
             size += len(content)
             if size > MAX_BYTES or len(digests) >= MAX_FILES:
-                raise HpxferError(
-                    f"trainer.files: {shown(name)}: must be code, at most {MAX_FILES} files of 1 GiB together; name "
-                    "fewer, and give data a name in trainer.data"
-                )
+                raise HpxferError(f"trainer.files: {shown(name)}: must be at most {MAX_FILES} files of 1 GiB together")
             digests[path.relative_to(folder).as_posix()] = digest_of(content)
     return _with(spec, trainer.model_copy(update={"digests": dict(sorted(digests.items()))}))
 

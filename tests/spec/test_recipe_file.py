@@ -51,7 +51,7 @@ def test_a_recipe_gives_what_its_file_says() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"hpxfer_recipe": 3}, "<recipe>:1: hpxfer_recipe: must be 2, got 3; write the recipe again with `hpxfer"),
+        ({"hpxfer_recipe": 3}, "<recipe>:1: hpxfer_recipe: must be 2, got 3; `hpxfer recipe write RESULTS`"),
         (
             {"family": "mamba"},
             "<recipe>:2: family: must be a model family that this hpxfer knows, gpt, mlp, user, got 'mamba'",
