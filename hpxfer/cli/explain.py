@@ -77,7 +77,7 @@ def explain(
     if gate is not None:
         registry("gate").get(gate, "--gate")
     if sweep is not None or recipe is not None:
-        excludes("--sweep" if sweep else "--recipe", base=base, gate=gate, tied=tied)
+        excludes("--sweep" if sweep else "--recipe", base=base, gate=gate, tied=None if tied is None else "given")
     if sweep is not None:
         found = asked.explain_sweep(sweep, parameterization, target, conventions, used)
     elif recipe is not None:

@@ -168,6 +168,6 @@ def read_conventions(given: Iterable[str] | None) -> dict[str, float | str]:
 
 def excludes(option: str, **others: object) -> None:
     """Raise HpxferError for options that do not go with `option`."""
-    given = [name for name, value in others.items() if value not in (None, [], False)]
+    given = [name for name, value in others.items() if value is not None and value is not False and value != []]
     if given := [name if name.isupper() else f"--{name.replace('_', '-')}" for name in given]:
         raise HpxferError(f"{', '.join(given)}: not read with {option}")

@@ -119,12 +119,13 @@ class LocalBackend:
         rank.send(self._train)
         return rank
 
-    def send(self, worker: Worker, stack: Stack | None, last_try: bool = False) -> None:
+    def send(self, worker: Worker, stack: Stack | None, last_try: bool = False) -> bool:
         if stack is None:  # the other ranks follow the first one
             worker.ranks[0].send(None)
-            return
+            return True
         for rank in worker.ranks:
             rank.send((stack, last_try))
+        return True
 
     def poll(self, workers: Sequence[Worker], timeout_s: float) -> Iterator[tuple[Worker, int, Message]]:
         pipes = {

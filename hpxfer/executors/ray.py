@@ -172,16 +172,18 @@ class RayBackend:
                 listing(found),
             )
 
-    def send(self, worker: Worker, stack: Stack | None, last_try: bool = False) -> None:
+    def send(self, worker: Worker, stack: Stack | None, last_try: bool = False) -> bool:
         if stack is None:
             with suppress(ray.exceptions.RayError, ConnectionError):
                 if self._monitor.is_alive():
                     self.mailbox.stop.remote(self._tries[worker])
-            return
+                    return True
+            return False
         self._num_tries += 1
         self._tries[worker] = self._num_tries
         for rank in worker.ranks:
             rank.call = rank.actor.train.remote(self._num_tries, stack, last_try)
+        return True
 
     def poll(self, workers: Sequence[Worker], timeout_s: float) -> Iterator[tuple[Worker, int, Message]]:
         if any(worker.who for worker in workers):

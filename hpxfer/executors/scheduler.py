@@ -7,6 +7,7 @@ trial that falls behind is stopped, and what an interrupted run waits for. It ke
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from hpxfer.trial.stack import Stack
 _POLL_S = 1.0
 # After so many lost workers in a row, all lost while they started, the run ends: something is wrong with every worker.
 _STARTS = 5
+_log = logging.getLogger(__name__)
 
 
 class Need(NamedTuple):
@@ -67,8 +69,11 @@ class Backend(Protocol):
     def start(self, number: int, need: Need) -> Worker | None:
         """Start a worker with all its ranks. Return None if there is no place for it at the moment."""
 
-    def send(self, worker: Worker, stack: Stack | None, last_try: bool = False) -> None:
-        """Give a stack to a ready worker. None asks it to write a checkpoint and leave the stack that it trains."""
+    def send(self, worker: Worker, stack: Stack | None, last_try: bool = False) -> bool:
+        """Give a stack to a ready worker. None asks it to write a checkpoint and leave the stack that it trains.
+
+        Return False if that cannot reach the worker any more.
+        """
 
     def poll(self, workers: Sequence[Worker], timeout_s: float) -> Iterator[tuple[Worker, int, Message]]:
         """Wait for messages of workers, and yield them with the rank that sent them.
@@ -117,16 +122,21 @@ class _Run:
     def _keep(self) -> None:
         """Ask the workers to write checkpoints, and wait for them a short time. Pass on the results that come."""
         deadline = time.monotonic() + self._stop_s
-        busy = [worker for worker in self._workers if worker.stack is not None]
-        for worker in busy:
-            self._backend.send(worker, None)
-        while busy and (left_s := deadline - time.monotonic()) > 0:
-            for worker, rank, message in self._backend.poll(busy, left_s):
-                if rank == 0 and isinstance(message, Ended | Lost) and worker in busy:
-                    busy.remove(worker)
-                    stack, worker.stack = worker.stack, None
-                    if stack is not None and isinstance(message, Ended) and message.results:
-                        self._on_event(stack, message)
+        busy = [each for each in self._workers if each.stack is not None and self._backend.send(each, None)]
+        ended: list[tuple[Stack, Ended]] = []
+        try:
+            while busy and (left_s := deadline - time.monotonic()) > 0:
+                for worker, rank, message in self._backend.poll(busy, left_s):
+                    if rank == 0 and isinstance(message, Ended | Lost) and worker in busy:
+                        busy.remove(worker)
+                        stack, worker.stack = worker.stack, None
+                        if stack is not None and isinstance(message, Ended) and message.results:
+                            ended.append((stack, message))
+        except Exception as error:  # a cluster that is gone must not hide why the run ends
+            _log.warning("the workers cannot be waited for: %s", error)
+        finally:
+            for stack, message in ended:
+                self._on_event(stack, message)
 
     # Stacks to workers.
 

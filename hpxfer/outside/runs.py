@@ -115,7 +115,7 @@ def read_runs(
             if reader is None and column in OPTIONAL and cells.is_empty(cell):
                 return None
             if reader is None and column in powers:
-                cell = powers[column][0] ** min(300.0, cells.number(cell, cells.EXPONENT))
+                cell = powers[column][0] ** max(-300.0, min(300.0, cells.number(cell, cells.EXPONENT)))
             return (reader or READERS[column])(cell)
         except cells.Bad as bad:
             wrong.setdefault((column, str(bad)), []).append(row)

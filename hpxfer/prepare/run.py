@@ -273,8 +273,11 @@ def _stored_state(out: Path, request: dict[str, Any]) -> dict[str, Any]:
             f"--out: {out}: must be of the same command, got a preparation that was stopped, of {found}; remove the "
             "folder, which holds no finished data, or name another folder"
         )
-    for name in (FILE, *MORE_FILES):
-        (out / TOKENIZER_FOLDER / name).unlink(missing_ok=True)
+    try:
+        for name in (FILE, *MORE_FILES):
+            (out / TOKENIZER_FOLDER / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise HpxferError(f"--out: {out / TOKENIZER_FOLDER}: cannot be made anew: {reason(error)}") from None
     return {}
 
 

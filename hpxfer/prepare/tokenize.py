@@ -109,16 +109,17 @@ def _files(given: str) -> dict[str, bytes]:
     path = Path(given)
     if path.is_dir() and not (path := path / FILE).is_file():
         raise HpxferError(f"--tokenizer: the folder must hold a {FILE}, got {given} without one")
+    names = (FILE, *MORE_FILES)
     if path.is_file():
-        paths = [path, *map(path.with_name, MORE_FILES)]
+        paths: list[Path | None] = [path, *map(path.with_name, MORE_FILES)]
     elif path.suffix == ".json" or given.startswith((".", "/", "~")):
         rule = "must be a tokenizer.json, its folder, or a name on the hub"
         raise HpxferError(f"--tokenizer: {rule}, got {given}, which is not there")
     else:
-        paths = [found for name in (FILE, *MORE_FILES) if (found := _from_hub(given, name)) is not None]
+        paths = [_from_hub(given, name) for name in names]
     try:
-        names = (FILE, *MORE_FILES)
-        return {name: read_bytes(each, 2**28) for name, each in zip(names, paths, strict=False) if each.is_file()}
+        found = zip(names, paths, strict=True)
+        return {name: read_bytes(each, 2**28) for name, each in found if each is not None and each.is_file()}
     except OSError as error:
         raise HpxferError(f"{given}: cannot be read: {error.strerror}") from None
 

@@ -265,7 +265,7 @@ def writing(
         nonlocal counter
         counter += 1
         # A full disk is reported by the store, which cannot go on without it. This file can.
-        with suppress(OSError, HpxferError), allowed():
+        with suppress(OSError, ValueError, HpxferError), allowed():
             write(folder, state=state, run=run, counter=counter, run_status=counts.run_status())
 
     def write_regularly() -> None:

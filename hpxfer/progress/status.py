@@ -22,7 +22,7 @@ FILE = "progress.json"
 # ended: the run came to its end; stopped: it was interrupted, or met an error.
 State = Literal["running", "ended", "stopped"]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-Number = Annotated[float, Field(gt=-(2**63), lt=2**63, allow_inf_nan=False)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
 _RECORD = ConfigDict(strict=True, extra="forbid")
 
 

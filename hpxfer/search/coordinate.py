@@ -174,7 +174,7 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
             bad.append((("search", "values_of", name), f"must be a multiplier of the search; {nearest(name, entries)}"))
     yield from bad
     if entries and not bad:
-        first = len(spec.grid["lr"].numbers()) if spec.grid else 1 + len(coordinate_entries(spec)[0].ratios)
+        first = len(spec.grid["lr"].numbers()) if "lr" in spec.grid else 1 + len(coordinate_entries(spec)[0].ratios)
         yield from buys(spec, first, "its first round")
 
 

@@ -26,7 +26,7 @@ from hpxfer.spec.check_shapes import (
 from hpxfer.spec.check_trainer import cost_problems
 from hpxfer.spec.data import data_problems
 from hpxfer.spec.fields import GridValues, Problem, WhyNot, power_of_two
-from hpxfer.spec.model_section import LEARNED
+from hpxfer.spec.model_section import LEARNED, UserModel
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.search import SearchSpec
 from hpxfer.spec.sweep import HPsSpec, SweepSpec, base_values, under
@@ -77,6 +77,8 @@ def _arms(spec: SweepSpec, shapes: Sequence[KeyedShape], roles: Collection[str])
         at, moved = ("parameterizations", index), under(spec, [arm])
         multipliers = {} if arm.hps is None else arm.hps.multipliers
         broken: list[Problem] = []
+        if arm.balance is not None and isinstance(spec.model, UserModel):
+            broken.append(((*at, "balance"), "has no effect in the family user"))
         for name, value in arm.given().items():
             key: KeyPath = (*at, "hps", *(("multipliers",) if name in multipliers else ()), name)
             broken += _given(moved, key, name, value, roles)

@@ -84,7 +84,8 @@ def in_file(file: YamlFile, path: KeyPath) -> KeyPath:
 
 def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) -> str:
     loc, kind, got = (*at, *error["loc"]), error["type"], shown(error["input"])
-    family = loc[1] if loc[0] == "model" and loc[1:2] and loc[1] in _FAMILIES else None
+    is_union = "model" in model.model_fields and len(list(_sections(model.model_fields["model"].annotation))) > 1
+    family = loc[1] if is_union and loc[0] == "model" and loc[1:2] and loc[1] in _FAMILIES else None
     loc = loc if family is None else (loc[0], *loc[2:])
     where = file.where(in_file(file, loc))
     if kind == "extra_forbidden":

@@ -63,6 +63,12 @@ def _argument(text: str) -> str:
     return text
 
 
+def _program(command: Sequence[str]) -> Sequence[str]:
+    if not command[0]:
+        raise ValueError("a program and its arguments")
+    return command
+
+
 Args = Annotated[dict[str, Any], AfterValidator(_plain)]
 Line = Annotated[str, AfterValidator(_line)]
 ArmName = Annotated[str, AfterValidator(arm_name)]
@@ -117,7 +123,9 @@ class TrainerSpec(Section):
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
     """A Python function such as `mypackage.train:train`. It gets one trial, and returns the losses."""
-    command: Annotated[Seq[Annotated[str, AfterValidator(_argument)]], Field(min_length=1)] | None = None
+    command: (
+        Annotated[Seq[Annotated[str, AfterValidator(_argument)]], Field(min_length=1), AfterValidator(_program)] | None
+    ) = None
     """A program and its arguments, without a shell. Placeholders stand within an argument: `{config_json}`, `{gpus}`,
     `{nodes}`, `{node_rank}`, `{rdzv_endpoint}`, `{rdzv_id}`, `{rdzv_is_host}`, `{run_dir}`, `{seed}`, `{steps}`,
     `{hp.lr}`, `{shape.d_model}`, `{arg.NAME}`. `{{` and `}}` are braces."""

@@ -37,6 +37,7 @@ from hpxfer.store.parquet import Kind, list_parts, next_number, part_path
 from hpxfer.store.store import Store
 
 _DOWNLOADS = 16
+_LOCK = ".lock"  # in the folder of a run: a file, since NFS keeps locks of folders to one host
 # How often a listing may be out of date because a driver merges files meanwhile.
 _PULLS = 5
 # The order in which the store writes. Curves come before the trials that commit them, and last what is made of them.
@@ -162,8 +163,8 @@ class Mirror(ResultsLocation):
     def _dead_runs(self) -> Iterator[tuple[Path, int]]:
         """Yield the mirrors of processes that are gone, and the lock of each."""
         for run in sorted(self._run.parent.glob("run-*")):
-            with suppress(FileNotFoundError):  # closed meanwhile
-                lock = os.open(run, os.O_RDONLY)
+            with suppress(FileNotFoundError, NotADirectoryError):  # closed meanwhile, or no mirror
+                lock = os.open(run / _LOCK, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
@@ -211,7 +212,7 @@ def _new_run(uri: Uri) -> tuple[Path, int]:
         base.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=".", dir=base))
         (made / uri.name).mkdir()
-        lock = os.open(made, os.O_RDONLY)
+        lock = os.open(made / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         run = made.rename(base / f"run-{made.name[1:]}")

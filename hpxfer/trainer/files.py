@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import write_files
+from hpxfer.host.files import reason, write_files
 from hpxfer.spec.own import TrainerSpec
 from hpxfer.spec.trainer_files import digest_of
 
@@ -29,9 +29,12 @@ def require_files(trainer: TrainerSpec, sent: Mapping[str, bytes]) -> None:
         if content is not None and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_files({path: partial(_write, content)})
-        found = digest_of(path.read_bytes()) if path.is_file() else "no such file"
+        try:
+            found = digest_of(path.read_bytes())
+        except OSError as error:
+            found = reason(error)
         if found != digest:
             raise HpxferError(
-                f"trainer.files: {name}: must be the file that the run began with ({digest[:12]}), got {found[:12]} in "
+                f"trainer.files: {name}: must be the file that the run began with ({digest[:12]}), got {found[:40]} in "
                 f"{folder} on {socket.gethostname()}; give every node the same files, and run again after a change"
             )

@@ -26,6 +26,8 @@ def main(arguments: list[str]) -> int:
     It is 78 for a mistake in what the user gave, which is printed without a traceback. Any other exception goes on.
     """
     try:
+        if len(arguments) != 1:
+            raise HpxferError(f"python -m hpxfer.trainer: must get the path of a config.json, got {shown(arguments)}")
         run(read_config(Path(arguments[0])))
     except HpxferError as error:
         _record(error, BAD_INPUT)
@@ -71,9 +73,15 @@ def run(config: Mapping[str, Any]) -> None:
 
 
 def load_function(entry: str) -> Callable[[UserTrial], Any]:
-    """Return the function of an entry `pkg.mod:train`. Raise HpxferError if its module has none of that name."""
+    """Return the function of an entry `pkg.mod:train`. Raise HpxferError if there is none."""
     module, _, name = entry.partition(":")
-    found = importlib.import_module(module)
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # a module that the user's module imports
+        where = ", ".join(sys.path[:3])
+        raise HpxferError(f"trainer.function: there is no module {error.name!r} in {where}, ...") from None
     if not callable(function := getattr(found, name, None)):
         legal = [each for each in dir(found) if not each.startswith("_") and callable(getattr(found, each))]
         raise HpxferError(f"trainer.function: must be a function of {module}, got {name}; {nearest(name, legal)}")

@@ -179,7 +179,7 @@ class UserTrial:
         """Report that the training has finished. `hpxfer` calls it with what `train` returns."""
         if self.rank == 0:
             named = {"validation_loss" if name == "validation" else name: value for name, value in values.items()}
-            self._write("result", status="finished", **_numbers(named))
+            self._write("result", **{**_numbers(named), "status": "finished"})
 
     @contextmanager
     def checkpoint(self, step: int) -> Iterator[Path]:
@@ -210,7 +210,7 @@ class UserTrial:
                 shutil.rmtree(half, ignore_errors=True)
             raise
 
-    def _write(self, kind: str, **values: Any) -> None:
+    def _write(self, kind: str, /, **values: Any) -> None:
         """Append a line, if this is the rank that speaks. What is None is left out."""
         if self.rank != 0:
             return

@@ -45,7 +45,7 @@ def facts_of(trial: Trial) -> dict[str, Any]:
         "shape": trial.shape.dims(),
         "base": trial.base.dims(),
         "parameterization": None if choice is None else choice.label(),
-        "setting": setting,
+        "setting": json.loads(canonical(setting)),
         "roles": {role: asdict(numbers) for role, numbers in trial.resolved().items()},
         "globals": asdict(trial.globals()),
     }

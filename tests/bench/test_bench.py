@@ -82,7 +82,7 @@ def test_each_row_is_on_the_disk_before_the_next_begins(made: dict[str, object],
     [
         (["--device", "tpu"], "--device must be auto, cpu or cuda, got 'tpu'"),
         (["--device", "cpu", "--row", "stack-8"], "--row: cpu has no row 'stack-8'; legal: width-32"),
-        (["--device", "cpu", "--output", "file/folder"], "choose another --output"),
+        (["--device", "cpu", "--output", "file/folder"], "choose another folder with --output"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_measured(

@@ -163,7 +163,12 @@ def test_a_search_is_asked_again_when_its_trials_are_done(tmp_path: Path, monkey
     with pytest.raises(KeyboardInterrupt):
         run(sweep, results=tmp_path, executor=executor)
     executor = Made()
-    run(sweep, results=tmp_path, executor=executor, on_event=lambda _, __, counts: notes.extend(counts.notes))
+    run(
+        sweep,
+        results=tmp_path,
+        executor=executor,
+        on_event=lambda _, __, counts: notes.extend(counts.run_status().notes),
+    )
     shapes = [stack.shape.width for stack in executor.given]
     assert shapes == sorted(shapes)  # the base first, though the others cost more
     assert set(shapes) == {16, 32}

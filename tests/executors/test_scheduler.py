@@ -38,9 +38,10 @@ class Pretend:
         self.most = max(self.most, sum(worker.need.room for worker in self.alive))
         return self.alive[-1]
 
-    def send(self, worker: Worker, stack: Stack | None, last_try: bool = False) -> None:
+    def send(self, worker: Worker, stack: Stack | None, last_try: bool = False) -> bool:
         assert stack is not None
         assert self.need(stack) == worker.need
+        return True
 
     def poll(self, workers: Sequence[Worker], timeout_s: float) -> Iterator[tuple[Worker, int, Message]]:
         self.rooms = self.rooms[1:] or self.rooms

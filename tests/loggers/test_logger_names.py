@@ -20,7 +20,7 @@ from hpxfer.spec import parse_sweep
 from hpxfer.spec.precision import with_precision
 from hpxfer.trial import Expansion
 
-MODULES = {"tensorboard": "tensorboard.compat.proto.event_pb2", "wandb": "wandb", "mlflow": "mlflow"}
+MODULES = {"tensorboard": "tensorboard.summary.writer.record_writer", "wandb": "wandb", "mlflow": "mlflow"}
 
 
 @pytest.mark.parametrize("name", MODULES)

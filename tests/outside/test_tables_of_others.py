@@ -94,6 +94,10 @@ def test_a_column_for_each_width_is_no_row_for_each_run(columns: str) -> None:
         ),
         ({"lr": lambda frame: [f"{lr:.5%}" for lr in frame["lr"]]}, r"row 1, .*write the share, such as 0\.01 for 1%"),
         ({"optimizer": lambda frame: frame["seed"].map(str)}, r"column arm must be one of 'method', 'optimizer'"),
+        (
+            {"log2_lr": lambda frame: frame.pop("lr") * 0 - 9999},
+            r"row 1, column log2_lr \(value\): must be 0 or a number from 1e-30",
+        ),
         ({"depth": lambda frame: frame["width"] / 64}, r"column scale must be one of .*--shape width --shape depth"),
         (
             {"loss": lambda frame: [{"val": loss} for loss in frame.pop("loss")]},

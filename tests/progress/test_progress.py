@@ -69,7 +69,7 @@ def test_a_run_is_counted_from_its_events() -> None:
     counts.add(stack, steps(stack, 2, 3, (math.nan,) * 3))
     (lost,) = as_data(counts.run_status())["running"]
     assert (lost["loss_nats"], lost["alive"]) == (None, 0)  # JSON has no NaN
-    counts.add(stack, Ended(results=results(stack, "finished", "diverged", "failed")))
+    counts.add(stack, Ended(results=results(stack, "finished", "diverged", "failed", loss=1e30)))  # finite
     found = counts.run_status()
     assert (found.finished, found.diverged, found.failed, found.ended, found.num_left) == (1, 1, 1, 3, 5)
     assert (found.running, found.errors, found.tokens) == ((), ("broken",), 4 * 3 * 64)

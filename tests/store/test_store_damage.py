@@ -297,7 +297,7 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path, below: str) -> None:
         Store.open(where, write=True)
     reason = "Not a directory" if below else "a file is in its place"
     assert str(error.value) == f"{where}: cannot be written: {reason}; choose another folder with --results"
-    with pytest.raises(HpxferError, match="cannot be read: Not a directory"):
+    with pytest.raises(HpxferError, match="must be a path that can be used, got 'Not a directory'"):
         Store.open(where, write=False)
     assert (tmp_path / "x").read_text() == "mine"
 

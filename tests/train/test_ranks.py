@@ -62,10 +62,10 @@ CASES: dict[str, dict[str, Any]] = {
     "half the blocks dense": {"moe_every": 2},
     "dense": {"ffn": "swiglu"},
     "bfloat16, clipped": {"precision": "bfloat16", "gradient_clip": 0.01},
-    "transformers": {"balance": replace(AUX, aux="transformers")},
-    "sequence": {"balance": replace(AUX, aux="sequence")},
-    "last step": {"balance": replace(AUX, load="last_step")},
-    "of pieces": {"balance": replace(AUX, load="piece")},
+    "transformers": {"balance": AUX.model_copy(update={"aux": "transformers"})},
+    "sequence": {"balance": AUX.model_copy(update={"aux": "sequence"})},
+    "last step": {"balance": AUX.model_copy(update={"load": "last_step"})},
+    "of pieces": {"balance": AUX.model_copy(update={"load": "piece"})},
 }
 
 

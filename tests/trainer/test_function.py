@@ -51,14 +51,14 @@ def train(trial):
     print(trial.shape, trial.hps, trial.args, trial.seed, trial.rank, trial.world, trial.recipe, trial.resume)
     for step in range(trial.steps):
         trial.alive()
-        trial.report(step, trial.hps["lr"] / (step + 1), lr=trial.roles["hidden"]["lr"])
+        trial.report(step, trial.hps["lr"] / (step + 1), lr=trial.roles["hidden"]["lr"], kind=step)
     trial.groups(2, [{"names": ["a"], "lr": 0.1}])
     return {"validation": 0.125, "accuracy": 1}
 """
     ending = run(runner, body).ending
     assert (ending.status, ending.validation_loss, ending.metrics) == ("finished", 0.125, {"accuracy": 1.0})
     assert [point.loss for point in ending.points] == [0.5, 0.25, 0.5 / 3]
-    assert ending.points[0].metrics == {"lr": 0.25}
+    assert ending.points[0].metrics == {"lr": 0.25, "kind": 0.0}  # the name of an argument of `_write`
     assert ending.groups[0].groups == [{"names": ["a"], "lr": 0.1}]
     assert log(runner, "stdout") == "{'width': 64} {'lr': 0.5} {'data': 'x'} 7 0 1 None None\n"
 
@@ -115,6 +115,13 @@ def test_how_a_function_fails(runner: Runner, body: str, kind: str, words: str) 
     assert words in ending.message
     if "must" in words or "did you mean" in words:
         assert "Traceback" not in log(runner)
+
+
+def test_a_module_that_is_not_there(runner: Runner) -> None:
+    ending = run(runner, "", entry="nowhere.mine:train").ending
+    assert ending.kind == "input"
+    assert "there is no module 'nowhere'" in ending.message
+    assert "Traceback" not in ending.message
 
 
 def test_a_config_of_another_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
