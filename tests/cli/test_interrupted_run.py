@@ -28,7 +28,7 @@ def has_begun(folder: Path) -> bool:
         found = read(folder)
     except HpxferError:
         return False
-    return found is not None and any(stack.step for stack in found.run_status.running)
+    return found is not None and any(stack.step for stack in found.progress.running)
 
 
 @pytest.mark.parametrize(("executor", "number", "code"), [("local", signal.SIGINT, 130), ("ray", signal.SIGTERM, 143)])
