@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import subprocess
@@ -9,12 +10,27 @@ import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from hpxfer.errors import HpxferError
 
 _PROC = Path("/proc")
 # States of a process that has ended while its parent has not asked for its exit code.
 _ENDED = (b"Z", b"X", b"x")
+
+
+def library(module: str, extra: str, where: str | None = None) -> Any:
+    """Return the module of a library that an extra of hpxfer installs. Raise HpxferError if it is not installed.
+
+    `where` is the key or option that asks for it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        rule = f"{extra} must be installed where hpxfer starts"
+        raise HpxferError(f"{where or extra}: {rule}, got: {error}; `pip install 'hpxfer[{extra}]'`") from None
 
 
 def machine_id() -> str | None:

@@ -5,12 +5,11 @@ A logger of your own is one file with its row. This module is light: a row impor
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-from hpxfer.errors import HpxferError
+from hpxfer.host import machine
 from hpxfer.loggers.logger import Logger, Place
 from hpxfer.registry import Registry
 
@@ -47,11 +46,4 @@ def logger_kinds(names: Iterable[str]) -> tuple[LoggerKind, ...]:
     return kinds
 
 
-def library(module: str, extra: str) -> Any:
-    """Return the module of a library that an extra of hpxfer installs. Raise HpxferError if it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise HpxferError(
-            f"{WHERE}: {extra} must be installed where the run starts, got: {error}; `pip install 'hpxfer[{extra}]'`"
-        ) from None
+library = partial(machine.library, where=WHERE)

@@ -28,7 +28,7 @@ def test_a_logger_that_is_not_installed_says_how_to_get_it(name: str, monkeypatc
     assert set(LOGGERS.names()) == set(MODULES)
     monkeypatch.setitem(sys.modules, MODULES[name], None)
     message = (
-        rf"resources\.loggers: {name} must be installed where the run starts, got: .*`pip install 'hpxfer\[{name}\]'`"
+        rf"resources\.loggers: {name} must be installed where hpxfer starts, got: .*`pip install 'hpxfer\[{name}\]'`"
     )
     with pytest.raises(HpxferError, match=message):
         logger_kinds([name])

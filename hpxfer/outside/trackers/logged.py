@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,13 +110,3 @@ def flat(config: Mapping[str, Any], start: str = "") -> dict[str, Any]:
         else:
             out[f"{start}{key}"] = value
     return out
-
-
-def library(module: str, extra: str) -> Any:
-    """Return a module of a tracker's library. Raise HpxferError if it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise HpxferError(
-            f"{extra}: {extra} must be installed, got: {error}; `pip install 'hpxfer[{extra}]'`"
-        ) from None

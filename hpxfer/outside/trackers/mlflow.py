@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError, first_line, nearest, shown
-from hpxfer.outside.trackers.logged import LoggedRun, Point, library
+from hpxfer.host.machine import library
+from hpxfer.outside.trackers.logged import LoggedRun, Point
 
 _SQLITE = "sqlite:///"  # MLflow would make the file of a name that is not there
 PAGE = 1000  # runs per request; MLflow's default stops after 1000 runs without a word

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError, first_line
-from hpxfer.outside.trackers.logged import LoggedRun, Point, library
+from hpxfer.host.machine import library
+from hpxfer.outside.trackers.logged import LoggedRun, Point
 
 EVENTS = "*tfevents*"
 # TensorBoard keeps a sample of 10,000 points per tag, unless told otherwise; 0 keeps all.

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from hpxfer.errors import HpxferError, first_line
-from hpxfer.outside.trackers.logged import LoggedRun, Point, flat, library
+from hpxfer.host.machine import library
+from hpxfer.outside.trackers.logged import LoggedRun, Point, flat
 
 PAGE = 10_000  # rows of a history per request
 _WORDS = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
