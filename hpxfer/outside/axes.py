@@ -83,7 +83,7 @@ def _of_shape_columns(
         return " ".join(f"{name}={scale_text(size)}" for name, size in zip(read.shape, point, strict=True))
 
     points, is_named = runs["dims"], True
-    base = None if sizes else _marked(read, runs, points, {point: label(point) for point in points})
+    base = _marked(read, runs, points, {point: label(point) for point in points}, is_named=bool(sizes))
     if base is None:
         _check_names("shape column", sizes, read.shape)
         there = sorted(set(points))
@@ -130,14 +130,16 @@ def _check_names(what: str, sizes: dict[str, float], legal: Sequence[str]) -> No
             raise HpxferError(f"--base: unknown {what} {shown(name)}; {nearest(name, dict.fromkeys(legal))}")
 
 
-def _marked(read: Read, runs: pd.DataFrame, points: pd.Series[Any], labels: Mapping[Any, str]) -> Any:
-    """Return the shape that rows mark as the base; None if they mark none."""
+def _marked(
+    read: Read, runs: pd.DataFrame, points: pd.Series[Any], labels: Mapping[Any, str], *, is_named: bool = False
+) -> Any:
+    """Return the shape that rows mark as the base; None if they mark none, or if the user names it."""
     first: dict[Hashable, tuple[int, bool]] = {}  # shape -> its first row, and whether that marks it
     for point, row, is_base in zip(points, runs["row"], runs["is_base"], strict=True):
         before, is_marked = first.setdefault(point, (row, is_base))
         if is_marked != is_base:
             raise read.fault(row, "is_base", f"must be as in row {before}, which has the same shape")
-    marked = {point: row for point, (row, is_base) in first.items() if is_base}
+    marked = {point: row for point, (row, is_base) in first.items() if is_base and not is_named}
     if len(marked) > 1:
         one, other = list(marked)[:2]
         raise read.fault(marked[other], "is_base", f"must mark one base, got {labels[one]} in row {marked[one]} too")

@@ -189,6 +189,13 @@ def test_a_base_that_is_none_is_refused(columns: dict[str, Any], base: list[str]
         ready(table(**columns), base=base)
 
 
+@pytest.mark.parametrize("base", [[], ["width=512"]])
+def test_rows_of_one_shape_agree_whether_it_is_the_base_also_where_the_user_names_it(base: list[str]) -> None:
+    frame = table(is_base=lambda frame: frame.index == 0)
+    with pytest.raises(HpxferError, match=r"row 2, column is_base: must be as in row 1"):
+        ready(frame, columns={"value": "lr", "arm": "method"}, shape=["width"], base=base)
+
+
 def test_spellings_of_one_value_are_joined_and_chains_are_refused() -> None:
     frame = table()
     frame["lr"] = [value * (1 + 0.003 * (row % 3 - 1)) for row, value in enumerate(frame["lr"])]
