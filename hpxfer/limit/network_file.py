@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -185,13 +186,8 @@ def given_of(file: YamlFile, found: NetworkFile, folder: Path) -> Given:
         num_experts, rows = found.model.base.num_experts, steps + 1 if kind == "schedule" else 1
         drawn = found.model.mlp.router_bias_std * np.random.default_rng(0).standard_normal((rows, num_experts))
         bias = np.broadcast_to(drawn, (steps + 1, num_experts))
-    return Given(
-        batches=(batch,) * (steps + 1),
-        lrs=(found.hps.lr,) * steps,
-        loss=loss,
-        num_classes=max(classes, 2),
-        router_bias=bias,
-    )
+    given = Given.full_batch(batch, steps=steps, lr=found.hps.lr, loss=loss, num_classes=max(classes, 2))
+    return replace(given, router_bias=bias)
 
 
 def _batch(where: str, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> Batch:
