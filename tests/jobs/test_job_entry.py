@@ -266,7 +266,7 @@ def test_each_node_compares_the_files(own: SweepSpec) -> None:
     with pytest.raises(HpxferError, match=r"train\.py: must be the file that the run began with .* on "):
         require_files(own.trainer, {})
     (folder / "train.py").unlink()
-    with pytest.raises(HpxferError, match="got no such file in "):
+    with pytest.raises(HpxferError, match="got No such file or directory in "):
         require_files(own.trainer, {})
     require_files(own.trainer, {"train.py": content})  # a node that lacks what came with the job gets it
     assert (folder / "train.py").read_bytes() == content

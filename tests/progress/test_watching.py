@@ -351,5 +351,5 @@ def fits(name: str, odd: Any, sound: Any) -> bool:
     if name in OF_TEXT:
         return isinstance(odd, str)
     if name in OF_NUMBER:
-        return odd == -1 and not isinstance(odd, bool)
+        return odd in (-1, 1e300) and not isinstance(odd, bool)
     return odd is True and (isinstance(sound, bool) or name == "version")
