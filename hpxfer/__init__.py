@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from hpxfer.recipe import Recipe as Recipe
     from hpxfer.recipe import roles as roles
     from hpxfer.recipe import shape_of as shape_of
+    from hpxfer.recipe.start import load_sweep as load_sweep
     from hpxfer.results import load_results as load_results
     from hpxfer.scaling import register_parameterization as register_parameterization
     from hpxfer.scaling.shape import Shape as Shape
     from hpxfer.search.kinds import register_search as register_search
-    from hpxfer.spec import load_sweep as load_sweep
 
 __version__ = "0.1.0"
 
@@ -51,7 +51,7 @@ _HOME = {
     "check_module": "hpxfer.coordinates.own.checking",
     "judge": "hpxfer.outside.judging",
     "load_results": "hpxfer.results",
-    "load_sweep": "hpxfer.spec",
+    "load_sweep": "hpxfer.recipe.start",
     "predict": "hpxfer.prediction",
     "receipt": "hpxfer.receipts",
     "register_data_source": "hpxfer.data.sources",

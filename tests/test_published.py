@@ -13,8 +13,8 @@ import pytest
 from there import there
 
 from hpxfer.analysis import analyze, transfer_report
+from hpxfer.recipe.start import load_sweep
 from hpxfer.results import Results, load_results
-from hpxfer.spec import load_sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "results" / "published"

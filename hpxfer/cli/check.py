@@ -117,11 +117,11 @@ def check(
         from hpxfer.coordinates.checking import check as check_table
         from hpxfer.coordinates.mlp.own import options_of
         from hpxfer.prediction.explain import of_sweep
+        from hpxfer.recipe.start import load_sweep
         from hpxfer.scaling.evaluate import parameterization as by_name
-        from hpxfer.store.sweep_file import load_given
 
         excludes("a check without --module", **of_module)
-        spec = None if sweep is None else load_given(sweep)
+        spec = None if sweep is None else load_sweep(sweep)
         if spec is None and parameterization is None:
             raise HpxferError("check needs --parameterization or --sweep; hpxfer explain --list shows the names")
         choice = of_sweep(spec, parameterization, conventions) if spec else by_name(str(parameterization), conventions)

@@ -87,11 +87,11 @@ def _network(path: Path, of_sweep: Mapping[str, Any], solver: Mapping[str, Any])
     from hpxfer.limit.network_file import load_network
     from hpxfer.limit.solve import solve
     from hpxfer.limit.text import Solved
+    from hpxfer.recipe.start import load_sweep
     from hpxfer.spec.yaml_file import read_yaml
-    from hpxfer.store.sweep_file import load_given
 
     if isinstance(data := read_yaml(path).data, dict) and "axes" in data:
-        network, given = limit_of_sweep(load_given(path), **of_sweep)
+        network, given = limit_of_sweep(load_sweep(path), **of_sweep)
     else:
         excludes("a network file", **of_sweep)
         network, given = load_network(path)

@@ -42,8 +42,8 @@ def write(
     Example: hpxfer recipe write results/quickstart --parameterization completep-moe
     """
     from hpxfer.recipe import recipe_of, write_recipe
+    from hpxfer.recipe.file import doubts
     from hpxfer.results import load_results
-    from hpxfer.spec.recipe_file import doubts
     from hpxfer.storage.uri import is_uri
 
     outcome = load_results(results)

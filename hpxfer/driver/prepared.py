@@ -23,6 +23,7 @@ from hpxfer.plan.make import Counts, grid_counts, make_plan, search_counts
 from hpxfer.plan.outlook import outlook
 from hpxfer.plan.packing import Device, Measured
 from hpxfer.plan.plan import Plan, Precision
+from hpxfer.recipe.start import load_sweep
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
@@ -38,7 +39,7 @@ from hpxfer.spec.yaml_file import key_path, read_yaml
 from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.schema import shape_of_row
-from hpxfer.store.sweep_file import damage, load_given, stored_sweep
+from hpxfer.store.sweep_file import damage, stored_sweep
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def prepare(
     """
     if price_per_hour is not None and not 0 <= price_per_hour < math.inf:
         raise HpxferError(f"--price-per-hour must be a number from 0, got {price_per_hour}")
-    given = sweep if isinstance(sweep, SweepSpec) else load_given(sweep, plugins, overrides)
+    given = sweep if isinstance(sweep, SweepSpec) else load_sweep(sweep, plugins=plugins, overrides=overrides)
     spec = _without_defaults(overridden(given, executor, early_stopping))
     file = None if isinstance(sweep, SweepSpec) else Path(sweep)
     with located(file, overrides):

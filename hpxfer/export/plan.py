@@ -13,6 +13,7 @@ from hpxfer.errors import HpxferError, cut
 from hpxfer.export.names import Named, stand_in
 from hpxfer.recipe import OtherModelWarning, OutOfRangeWarning, Recipe
 from hpxfer.recipe.explain import TensorRow
+from hpxfer.recipe.file import RecipeFile
 from hpxfer.recipe.fitted_range import check_covered, out_of_range
 from hpxfer.recipe.forward_hooks import EXPERTS
 from hpxfer.recipe.match import AT, Roles, match_roles, pairs_of_roles, spelled
@@ -21,7 +22,6 @@ from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.roles_by_place import Proposal
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.recipe_file import RecipeFile
 from hpxfer.spec.schedule import Planned, Run, whole_steps
 
 

@@ -20,6 +20,7 @@ from hpxfer.jobs.answers import has_mark, is_store_file
 from hpxfer.jobs.client import Cluster, JobInfo, checked_id, new_id
 from hpxfer.jobs.request import DEFAULT_ROOT, Request, ray_job
 from hpxfer.jobs.travel import plugin_sources, trainer_files
+from hpxfer.recipe.start import load_sweep
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.spec.precision import AUTO, with_precision
 from hpxfer.spec.trainer_files import digested
@@ -27,7 +28,7 @@ from hpxfer.storage.lease import LeaseFile, leased
 from hpxfer.storage.uri import parse_root
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, location_at
-from hpxfer.store.sweep_file import load_given, load_stored
+from hpxfer.store.sweep_file import load_stored
 from hpxfer.trial import TRAINER_VERSION
 
 SWEEP_KEY, ROOT_KEY = "hpxfer_sweep", "hpxfer_root"
@@ -93,7 +94,7 @@ def offer(
     of the last stored trial is one. `plugins` names plug-ins beside those of the sweep file. `overrides` change keys of
     the file.
     """
-    spec = load_given(sweep, plugins, overrides)
+    spec = load_sweep(sweep, plugins=plugins, overrides=overrides)
     if early_stopping is not None:
         spec = overridden(spec, None, early_stopping)
     with located(sweep, overrides):

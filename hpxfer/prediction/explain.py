@@ -14,8 +14,10 @@ from hpxfer.model.cost import train_flops
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.parameters import ParameterSpec
 from hpxfer.recipe import Recipe
+from hpxfer.recipe.file import own_roles
 from hpxfer.recipe.fitted_range import stated
 from hpxfer.recipe.resolved import Base
+from hpxfer.recipe.start import load_sweep
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.explain import BaseValues, Explanation, explain
@@ -26,9 +28,7 @@ from hpxfer.spec.arms import arm_label
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.data_section import data_sizes
 from hpxfer.spec.precision import decided
-from hpxfer.spec.recipe_file import own_roles
 from hpxfer.spec.ties import choice_of
-from hpxfer.store.sweep_file import load_given
 from hpxfer.trial import DataRef, Expansion, base_hps
 
 
@@ -70,7 +70,7 @@ def explain_sweep(
     path: Path, name: str | None, target: Path | None, conventions: Conventions, column: Column | None
 ) -> Explained:
     """Explain an arm of a sweep, by default the first one, or another table, by default at the largest shape."""
-    given = load_given(path)
+    given = load_sweep(path)
     spec = decided(given, cuda=has_cuda(given.resources.device))
     choice = of_sweep(spec, name, conventions)
     expansion = Expansion(spec, DataRef(digest="", **data_sizes(spec.data)))

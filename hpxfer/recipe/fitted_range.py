@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, shown
+from hpxfer.recipe.file import OWN, own_roles
 from hpxfer.registry import rows_of
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import check_attention
 from hpxfer.scaling.table import Column
-from hpxfer.spec.recipe_file import OWN, own_roles
 
 if TYPE_CHECKING:
+    from hpxfer.recipe.file import FittedPart, RecipeFile
     from hpxfer.scaling.shape import Shape
-    from hpxfer.spec.recipe_file import FittedPart, RecipeFile
     from hpxfer.spec.sweep import ScheduleSpec
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import hpxfer
 from hpxfer.errors import HpxferError, shown
+from hpxfer.recipe.file import OF_A_SWEEP, RECIPE_VERSION, VERSION_KEY, ModelPart, RecipeFile, read_recipe
 from hpxfer.scaling.evaluate import BaseInit, parameterization
 from hpxfer.scaling.hps import HPs, check_hp_name
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Conventions
-from hpxfer.spec.recipe_file import OF_A_SWEEP, RECIPE_VERSION, VERSION_KEY, ModelPart, RecipeFile, checked_recipe
 from hpxfer.spec.yaml_file import YamlFile
 
 WHERE = "Recipe.from_hps"
@@ -55,7 +55,7 @@ def made_by_hand(
             "versions": {},
         },
     }
-    return checked_recipe(YamlFile(name=WHERE, data=data, lines={}))
+    return read_recipe(YamlFile(name=WHERE, data=data, lines={}))
 
 
 def _hps(given: Mapping[str, float]) -> HPs:

@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import hpxfer
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.recipe.fitted_range import DIMS, dim
-from hpxfer.recipe.recipe import Recipe
-from hpxfer.scaling.evaluate import Parameterization
-from hpxfer.scaling.hps import HPs
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.points import tuned, tunes_points
-from hpxfer.search.verdict_rules import judged_by
-from hpxfer.spec import SweepSpec, axes_of
-from hpxfer.spec.budget import arm_budget
-from hpxfer.spec.recipe_file import (
+from hpxfer.recipe.file import (
     RECIPE_VERSION,
     AxisPart,
     FittedPart,
@@ -35,6 +26,15 @@ from hpxfer.spec.recipe_file import (
     model_facts,
     training_facts,
 )
+from hpxfer.recipe.fitted_range import DIMS, dim
+from hpxfer.recipe.recipe import Recipe
+from hpxfer.scaling.evaluate import Parameterization
+from hpxfer.scaling.hps import HPs
+from hpxfer.search.kinds import kind_of
+from hpxfer.search.points import tuned, tunes_points
+from hpxfer.search.verdict_rules import judged_by
+from hpxfer.spec import SweepSpec, axes_of
+from hpxfer.spec.budget import arm_budget
 from hpxfer.trial import base_hps
 
 if TYPE_CHECKING:
@@ -235,5 +235,5 @@ def _provenance(results: Results) -> ProvenancePart:
         hpxfer=hpxfer.__version__,
         versions={name: tuple(sorted(found)) for name, found in sorted(versions.items())},
         recipe=None if spec.hps.recipe is None else f"{spec.hps.recipe.digest}, {spec.hps.recipe.origin}",
-        plugins=tuple(plugin.name for plugin in spec.plugins or ()),
+        plugins=tuple(plugin.name for plugin in spec.plugins or ()) or None,
     )

@@ -12,6 +12,7 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe.assign import Assigned, assign, make_groups
 from hpxfer.recipe.counted import check_counts, seen_in
 from hpxfer.recipe.explain import ModelExplanation, explained
+from hpxfer.recipe.file import RecipeFile, dump_recipe, read_recipe
 from hpxfer.recipe.fitted_range import (
     OtherModelWarning,
     OutOfRangeWarning,
@@ -36,7 +37,6 @@ from hpxfer.scaling.evaluate import BaseInit, Multipliers, Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column, Conventions
-from hpxfer.spec.recipe_file import RecipeFile, dump_recipe, read_recipe
 from hpxfer.spec.yaml_file import parse_yaml, read_yaml
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any
 from hpxfer.errors import HpxferError
 from hpxfer.host.output import aligned
 from hpxfer.recipe.assign import BALANCED
+from hpxfer.recipe.file import FIXED_FACTORS, OWN, RecipeFile, own_roles
 from hpxfer.recipe.fitted_range import Rule, stated
 from hpxfer.recipe.forward_hooks import EXPERTS, attention_scale, forward_sites, mlp_sites
 from hpxfer.recipe.own_factors import Own
@@ -30,7 +31,6 @@ from hpxfer.scaling.monomial import ONE
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column
-from hpxfer.spec.recipe_file import FIXED_FACTORS, OWN, RecipeFile, own_roles
 
 # Layers that some models lack: the start of their roles' names -> the dimension that a model with them has.
 OPTIONAL = {"dense": "dense_width", "shared": "num_shared", "expert": "num_experts", "router": "num_experts"}

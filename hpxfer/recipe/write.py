@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import write_files
+from hpxfer.recipe.file import is_recipe
 from hpxfer.recipe.recipe import Recipe
-from hpxfer.spec.recipe_file import is_recipe
 from hpxfer.spec.yaml_file import read_yaml
 
 

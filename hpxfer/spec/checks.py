@@ -43,6 +43,9 @@ def problems(spec: SweepSpec) -> Iterator[Problem]:
         yield ("name",), f"{shown(spec.name)} is a folder of results/ with another use"
     if spec.storage is not None and (why := storage_problem(spec.storage)) is not None:
         yield ("storage",), why
+    if spec.hps.recipe is not None and spec.hps.recipe.gives is None:
+        yield ("hps", "recipe"), "is read by hpxfer.load_sweep alone"
+        return
     if too_large := list(size_problems(spec)):
         yield from too_large  # what follows looks at every shape
         return

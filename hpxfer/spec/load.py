@@ -20,7 +20,6 @@ from hpxfer.spec.checks import problems
 from hpxfer.spec.data import absolute, from_folder, stated
 from hpxfer.spec.data_section import source_kind
 from hpxfer.spec.fields import GridValues, Section, Seq, in_file, validated
-from hpxfer.spec.from_recipe import Start, compared, with_recipe, without_useless
 from hpxfer.spec.sweep import Plugin, PluginSpec, SweepSpec
 from hpxfer.spec.trainer_files import in_folder
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, read_yaml, spell, write_yaml
@@ -44,17 +43,17 @@ def load_sweep(
     The plug-ins of the file are imported before its names are checked, and after them more `plugins`, of which a
     relative file starts at the current folder. A file that is not `trusted`, such as that of a results folder, imports
     nothing: names that its plug-ins registered are accepted as they are. If it gives no `ties`, they are by `index`.
-    `overrides` change keys first, as `hpxfer.spec.load` says, e.g. `training.steps=100`.
+    `overrides` change keys first, e.g. `training.steps=100`. A recipe is read by `hpxfer.load_sweep`.
     Raises HpxferError with one line for each broken rule.
     """
     file, folder = with_overrides(read_yaml(path), overrides), Path(path).resolve().parent
-    spec = _checked(file, folder, trusted, plugins)
-    return in_folder(absolute(spec, folder), folder)
+    return located(checked(draft(file, folder, plugins, trusted=trusted), file, folder, trusted=trusted), folder)
 
 
 def parse_sweep(text: str, name: str = "<sweep>", *, plugins: Sequence[str] = (), trusted: bool = True) -> SweepSpec:
     """Return the checked sweep in `text`, as `load_sweep` does. `name` stands for the file in messages."""
-    return _checked(parse_yaml(text, name), Path(), trusted, plugins)
+    file, folder = parse_yaml(text, name), Path()
+    return checked(draft(file, folder, plugins, trusted=trusted), file, folder, trusted=trusted)
 
 
 def check_edit(text: str, file: YamlFile) -> None:
@@ -63,7 +62,7 @@ def check_edit(text: str, file: YamlFile) -> None:
     A key that the edit adds has the line of the part that it stands in. No plug-in is imported.
     """
     edited = YamlFile(name=file.name, data=parse_yaml(text, file.name).data, lines=file.lines)
-    _checked(edited, Path(), False, ())
+    checked(draft(edited, Path(), trusted=False), edited, Path(), trusted=False)
 
 
 def dump_sweep(spec: SweepSpec) -> str:
@@ -72,36 +71,37 @@ def dump_sweep(spec: SweepSpec) -> str:
     return budget + write_yaml(spec.model_dump(mode="json", exclude_none=True))
 
 
-def _checked(file: YamlFile, folder: Path, trusted: bool, plugins: Sequence[str]) -> SweepSpec:
+def draft(file: YamlFile, folder: Path, plugins: Sequence[str] = (), *, trusted: bool = True) -> SweepSpec:
+    """Return the sweep in a file, of which the types and names are checked, and no rule that joins keys."""
     if not isinstance(file.data, dict):
         got = "an empty file" if file.data is None else type(file.data).__name__
         raise HpxferError(f"{file.where(())}: must be a mapping that starts with name:, got {got}")
     given = validated(_Plugins, file).plugins or ()
-    start = None
     if trusted:
-        file, start = with_recipe(file, folder)
         loaded = (*import_plugins(file, given, folder), *(import_plugin(name, Path()) for name in plugins))
         given = tuple({plugin.name: plugin for plugin in loaded}.values())
-    names = stored_names(given)
-    spec = validated(SweepSpec, file, stored=names).model_copy(update={"plugins": given or None})
-    spec = centered(spec if start is None else without_useless(spec, start.filled))
+    spec = validated(SweepSpec, file, stored=stored_names(given))
+    return spec.model_copy(update={"plugins": given or None})
+
+
+def checked(spec: SweepSpec, file: YamlFile, folder: Path, *, trusted: bool = True) -> SweepSpec:
+    """Return the `draft` of a file with what data on this machine states. Raise HpxferError unless it is legal."""
+    spec = centered(spec)
     if trusted and (more := stated(spec.data, folder)):
         spec = spec.model_copy(update={"data": spec.data.model_copy(update=more)})
-    if not are_registered(names):
+    if not are_registered(stored_names(spec.plugins or ())):
         return spec  # it was checked when it was stored, and its rules need the code
     settings = spec.search_row.settings
     own = {key: value for key, value in spec.search.given.items() if key in settings.model_fields}
     validated(settings, file, own, at=("search",))
-    if broken := joined(_line(file, start, path, message) for path, message in problems(spec)):
+    if broken := joined(f"{file.where(in_file(file, path))}: {message}" for path, message in problems(spec)):
         raise HpxferError(broken)
-    return spec if start is None else compared(spec, start.recipe)
+    return spec
 
 
-def _line(file: YamlFile, start: Start | None, path: KeyPath, message: str) -> str:
-    """Return a broken rule with its place, which may be in the recipe that the sweep starts from."""
-    is_of_recipe = start is not None and any(path[: len(at)] == at for at in start.filled)
-    given = f" (in the recipe {file.data['hps']['recipe']['file']})" if is_of_recipe else ""
-    return f"{file.where(in_file(file, path))}: {message}{given}"
+def located(spec: SweepSpec, folder: Path) -> SweepSpec:
+    """Return the sweep of a file in `folder` with paths that start at the root."""
+    return in_folder(absolute(spec, folder), folder)
 
 
 # Overrides: `--set training.steps=100` changes one key of a sweep file before the file is checked.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +75,15 @@ _Loader.add_constructor(_TAG + "int", _whole_number)
 class YamlFile:
     """The data of a YAML document, and the line (from 1) of every key path in it.
 
-    The values at the `overridden` paths, and below them, come from the command line, or were taken out there.
+    The values at the `overridden` paths, and below them, come from the command line, or were taken out there. Those at
+    the `filled` paths come from the recipe that a sweep starts from: key path -> what it gives there, in words.
     """
 
     name: str
     data: Any
     lines: dict[KeyPath, int]
     overridden: tuple[KeyPath, ...] = ()
+    filled: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def where(self, path: KeyPath) -> str:
         """Return `file:line: key.path` with the line of the deepest key on `path` that the file has.
@@ -88,6 +91,8 @@ class YamlFile:
         Where options of the command line changed the key, or something in its section, they are named.
         """
         key = f": {spell(path)}" if path else ""
+        if any(path[: len(given)] == given for given in self.filled):
+            key += " (in the recipe)"
         if any(path[: len(given)] == given for given in self.overridden):
             return f"--set{key}"
         inside = [given for given in self.overridden if path and given[: len(path)] == path]

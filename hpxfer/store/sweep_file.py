@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -42,16 +42,11 @@ def load_stored(folder: Path) -> SweepSpec:
     return spec
 
 
-def load_given(path: str | Path, plugins: Sequence[str] = (), overrides: Sequence[str] = ()) -> SweepSpec:
-    """Return the sweep in a file that the user names, with some keys overridden, as `load_sweep` does.
-
-    The file may be the sweep.yaml of a results folder. Then HpxferError says how to repair it if it is damaged.
-    """
-    path = Path(path)
+def require_whole(path: Path) -> None:
+    """Raise HpxferError, which says how to repair it, if a file is the damaged sweep.yaml of a results folder."""
     if path.name == SWEEP_FILE and any(path.parent.glob("trials*.parquet")):
         with _repairable(path):
             _whole(path)
-    return load_sweep(path, plugins=plugins, overrides=overrides)
 
 
 def stored_sweep(folder: Path) -> SweepSpec | None:

@@ -21,10 +21,10 @@ from hpxfer.model.flat import FlatLayout
 from hpxfer.model.gpt.forward import build_gpt
 from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters
 from hpxfer.recipe import Recipe
+from hpxfer.recipe.file import model_facts
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.spec.model_section import GPTModel
-from hpxfer.spec.recipe_file import model_facts
 from hpxfer.spec.yaml_file import write_yaml
 from hpxfer.trial import DataRef, Expansion, Trial, base_hps
 

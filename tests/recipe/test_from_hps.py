@@ -20,11 +20,11 @@ from torch.nn.functional import gelu
 from hpxfer.errors import HpxferError
 from hpxfer.model.mlp.stack import build_mlp
 from hpxfer.recipe import OutOfRangeWarning, Recipe, write_recipe
+from hpxfer.recipe.file import model_facts, own_roles
+from hpxfer.recipe.start import load_sweep
 from hpxfer.scaling.evaluate import BaseInit
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec import load_sweep, parse_sweep
-from hpxfer.spec.recipe_file import model_facts, own_roles
 from hpxfer.trial import DataRef, Expansion, Trial
 
 HPS = {"lr": 0.01, "weight_decay": 0.1, "router.lr_mult": 0.25}
@@ -151,7 +151,8 @@ def test_a_model_of_plain_torch_that_follows_the_numbers_is_the_trained_one(
     recipe = Recipe.load(tmp_path / "recipe.yaml")
     target = Shape(width=256, depth=1, num_experts=16, num_active=8, expert_width=16)
 
-    spec = parse_sweep(text, "a test")
+    (tmp_path / "sweep.yaml").write_text(text)
+    spec = load_sweep(tmp_path / "sweep.yaml")
     setting = Expansion(spec, DataRef(digest="", vocab_size=100, num_inputs=256, tokenizer="none")).setting
     given = {"base": recipe.base_shape, "parameterization": recipe.parameterization, "hps": recipe.hps}
     trial = Trial(id="t", setting=setting, shape=target, seed=0, **given)

@@ -14,13 +14,13 @@ from laws import examples
 from sweep_text import SWEEP
 
 from hpxfer.recipe import Recipe
+from hpxfer.recipe.file import TablePart
 from hpxfer.scaling.evaluate import Multipliers, Parameterization, evaluate, parameterization, ratios
 from hpxfer.scaling.monomial import WIDTHS, ZERO
 from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.scaling.table import Column, Convention
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import dump_sweep, parse_sweep
-from hpxfer.spec.recipe_file import TablePart
 from hpxfer.spec.yaml_file import parse_yaml, write_yaml
 from hpxfer.trial import DataRef, Expansion
 

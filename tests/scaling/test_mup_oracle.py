@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from hpxfer.recipe import Recipe
+from hpxfer.recipe.file import TablePart
 from hpxfer.scaling.evaluate import Multipliers, evaluate, parameterization
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
-from hpxfer.spec.recipe_file import TablePart
 
 EXPERTS, CONTEXT, VOCAB, FEATURES, CLASSES = 4, 8, 24, 12, 6
 

@@ -17,12 +17,12 @@ from hpxfer.analysis import Analysis, analyze
 from hpxfer.analysis.statistics.searches import PairOptimum
 from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.pairs import pairs_info
+from hpxfer.recipe.file import doubts
 from hpxfer.recipe.from_sweep import recipe_of
 from hpxfer.report.write import write_report
 from hpxfer.results import Results
 from hpxfer.search import Outcome
 from hpxfer.search.points import arm_points
-from hpxfer.spec.recipe_file import doubts
 from hpxfer.trial import Expansion, Trial
 
 LAND = Landscape(

@@ -22,9 +22,9 @@ from made_results import DIGEST, SPEC, files, made, stored, trials_of
 from user_sweeps import ARMS, TABLES
 
 from hpxfer.model.cost import count_params
+from hpxfer.recipe.file import LossName
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import load_sweep, parse_sweep
-from hpxfer.spec.recipe_file import LossName
 from hpxfer.spec.sweep import JudgeSpec
 from hpxfer.store import CURVES, SHAPE_COLUMNS, SWEEP_FILE, TRIALS, Store
 from hpxfer.store.losses import LOSS_COLUMNS, LOSS_NUMBERS

@@ -16,11 +16,11 @@ from command_line import hpxfer
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.recipe.file import doubts
 from hpxfer.recipe.from_sweep import recipe_of
 from hpxfer.report.contents import make_report
 from hpxfer.report.write import source_of, write_report
 from hpxfer.results import Results, load_results
-from hpxfer.spec.recipe_file import doubts
 from hpxfer.store.trainer_checks import CHECK_FILE, Outcome, TrainerChecks, read_checks, write_checks
 from hpxfer.trainer.check_trials import check_trials
 from hpxfer.trial import Trial

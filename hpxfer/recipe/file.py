@@ -1,4 +1,4 @@
-"""The schema of a recipe file, field by field, and how a file is read. Errors name the line, the rule and the fix."""
+"""A recipe file: its schema, field by field, how it is read and written, and what it states of a sweep's model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import registry, rows_of
@@ -53,7 +60,16 @@ Verdict = Literal["transfers", "stays", "drifts", "undecided"]
 LossName = Literal["validation", "final_window"]
 
 
-class HPsPart(Section):
+class Part(Section):
+    """A part of a recipe. What is optional and not known is left out of the file."""
+
+    @model_serializer(mode="wrap")
+    def _known(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {key: value for key, value in dump(self).items() if value is not None or fields[key].is_required()}
+
+
+class HPsPart(Part):
     """The base HPs. `multipliers` holds the constant multipliers by dotted name."""
 
     lr: float
@@ -70,7 +86,7 @@ class HPsPart(Section):
     multipliers: dict[str, float]
 
 
-class InitPart(Section):
+class InitPart(Part):
     """How the base model is initialized, as in `hpxfer.scaling.evaluate.BaseInit`."""
 
     matrices: Literal["fan_in", "constant"]
@@ -80,7 +96,7 @@ class InitPart(Section):
     scale_of: Literal["matrices", "all"] = "matrices"
 
 
-class ModelPart(Section):
+class ModelPart(Part):
     """The base model beside its shape. Null means not known. Another model may need other HPs."""
 
     context: Count | None  # tokens
@@ -92,7 +108,6 @@ class ModelPart(Section):
     tied_embeddings: bool | None
     norm_gains: bool | None
     biases: bool | None
-    # The rest is left out of the file if it is not known.
     norm: Literal["layernorm", "rmsnorm"] | None = None
     positions: Literal["learned", "rope", "none"] | None = None
     qk_norm: bool | None = None
@@ -103,17 +118,14 @@ class ModelPart(Section):
     options: dict[str, bool | int | float | str | None] | None = None  # the other keys of the sweep's `model`
 
 
-OPTIONAL_OF_MODEL = tuple(name for name, field in ModelPart.model_fields.items() if not field.is_required())
-
-
-class TablePart(Section):
+class TablePart(Part):
     """The table of the HPs, with its conventions."""
 
     name: str
     conventions: Conventions = Field(default_factory=dict)
 
 
-class TrainingPart(Section):
+class TrainingPart(Part):
     """How the base was trained."""
 
     steps: Count
@@ -123,7 +135,7 @@ class TrainingPart(Section):
     precision: Literal["float32", "bfloat16"]
 
 
-class AxisPart(Section):
+class AxisPart(Part):
     """How far the HP was transferred along one axis, and how well."""
 
     scale_name: str
@@ -133,11 +145,11 @@ class AxisPart(Section):
     # At shapes beyond the base. Null if none could be measured, and for a loss in another unit than nats.
     largest_regret_nats: float | Literal["diverges"] | None
     noise_nats: NotNegative | None  # standard deviation of one seed's loss; null for a loss in another unit
-    largest_regret: float | Literal["diverges"] | None = None  # in the unit of `fitted`; left out for nats
+    largest_regret: float | Literal["diverges"] | None = None  # in the unit of `fitted`
     noise: NotNegative | None = None
 
 
-class FittedPart(Section):
+class FittedPart(Part):
     """What was measured: the optimum of one HP at the base, and how it transfers."""
 
     hp: str
@@ -147,13 +159,19 @@ class FittedPart(Section):
     open_because: str | None  # why a better value may lie where nothing was measured, null if it does not
     loss: LossName
     loss_nats: float | None  # at the base, median over the seeds; null for a loss in another unit
-    # Of `loss_value` and of the numbers of `axes`; left out for nats.
+    # Of `loss_value` and of the numbers of `axes`.
     unit: Literal["squared error", "bits per byte"] | None = None
     loss_value: float | None = None  # in place of loss_nats
     axes: dict[str, AxisPart]
 
+    @model_validator(mode="after")
+    def _has_one_loss(self) -> FittedPart:
+        if (self.loss_nats is None, self.loss_value is None) != (self.unit is not None, self.unit is None):
+            raise ValueError("given with loss_nats, or with a unit that is not nats and loss_value")
+        return self
 
-class SearchPart(Section):
+
+class SearchPart(Part):
     """How a search found its best point, where the optimum of a line was not the aim."""
 
     kind: str
@@ -165,7 +183,7 @@ class SearchPart(Section):
     bounds: Seq[str] = ()  # e.g. `init_scale >= 16`: values on an edge of what was tried, no optima
 
 
-class ProvenancePart(Section):
+class ProvenancePart(Part):
     """Where the numbers come from. The fields about a sweep are null in a recipe made by hand."""
 
     made: Literal["by a sweep", "by hand"]
@@ -178,12 +196,12 @@ class ProvenancePart(Section):
     measured: str | None  # UTC date of the last trial
     hpxfer: str  # version that wrote the recipe
     versions: dict[str, Seq[str]]  # of hpxfer, python and torch that trained; empty if made by hand
-    search: SearchPart | None = None  # left out of the file if the optimum comes from a line of the grid
-    recipe: str | None = None  # that the sweep started from: its digest and origin, left out of the file if none
-    plugins: Seq[str] = ()  # that the sweep named, left out of the file if there are none
+    search: SearchPart | None = None  # where the optimum comes from no line of the grid
+    recipe: str | None = None  # that the sweep started from: its digest and origin
+    plugins: Seq[str] | None = None  # that the sweep named
 
 
-class RecipeFile(Section):
+class RecipeFile(Part):
     """One recipe file."""
 
     hpxfer_recipe: Literal[2]
@@ -191,7 +209,7 @@ class RecipeFile(Section):
     parameterization: TablePart
     optimizer: Annotated[str, Registered("optimizer")]
     base_shape: dict[str, int]
-    own_shape: OwnDims | None = None  # the base in the words of a user's own trainer; left out if there is none
+    own_shape: OwnDims | None = None  # the base in the words of a user's own trainer
     hps: HPsPart
     init: InitPart
     model: ModelPart
@@ -209,15 +227,12 @@ def doubts(recipe: RecipeFile) -> tuple[str, ...]:
     """Return in words why the tuned value may not be the best, and the axes along which it is not known to transfer."""
     if (fitted := recipe.fitted) is None:
         return ()
-    out = []
+    search, out = recipe.provenance.search, []
     if fitted.open_because:
         out.append(f"{fitted.hp} {fitted.value:g} may not be the best: {fitted.open_because}")
-    search = recipe.provenance.search
     out += [f"{bound} is a bound, no optimum" for bound in (() if search is None else search.bounds)]
-    for axis, part in fitted.axes.items():
-        if part.verdict != "transfers":
-            out.append(f"the verdict of {fitted.hp} along {axis} is: {part.verdict}")
-    return tuple(out)
+    verdicts = {axis: part.verdict for axis, part in fitted.axes.items() if part.verdict != "transfers"}
+    return (*out, *(f"the verdict of {fitted.hp} along {axis} is: {verdict}" for axis, verdict in verdicts.items()))
 
 
 def is_recipe(data: Any) -> bool:
@@ -227,65 +242,38 @@ def is_recipe(data: Any) -> bool:
 
 def read_recipe(file: YamlFile) -> RecipeFile:
     """Return the checked recipe in a YAML file. Raises HpxferError with one line per broken rule."""
-    _check_kind(file)
-    return checked_recipe(file)
-
-
-def checked_recipe(file: YamlFile) -> RecipeFile:
-    """Return the checked recipe in the data of a recipe. Raises HpxferError with one line per broken rule."""
+    write_again = "`hpxfer recipe write RESULTS` writes"
+    if not is_recipe(file.data):
+        rule = f"must be a recipe, a mapping with the key {VERSION_KEY}, got none"
+        raise HpxferError(f"{file.name}: {rule}; {write_again} one")
+    # Nothing else means the same in another version or in another family.
+    version, family, families = file.data[VERSION_KEY], file.data.get("family"), rows_of("family").names()
+    if version != RECIPE_VERSION or isinstance(version, bool):
+        rule = f"must be {RECIPE_VERSION}, got {shown(version)}"
+        raise HpxferError(f"{file.where((VERSION_KEY,))}: {rule}; {write_again} it again")
+    if family is not None and family not in families:
+        rule = f"must be a model family that this hpxfer knows, {', '.join(families)}"
+        raise HpxferError(f"{file.where(('family',))}: {rule}, got {shown(family)}")
     recipe = validated(RecipeFile, file)
-    broken = [f"{file.where(path)}: {message}" for path, message in _problems(recipe)]
-    if broken:
+    if broken := [f"{file.where(path)}: {message}" for path, message in _problems(recipe)]:
         raise HpxferError("\n".join(broken))
     return recipe
 
 
 def dump_recipe(recipe: RecipeFile) -> str:
     """Return YAML that reads back as an equal recipe."""
-    data = recipe.model_dump(mode="json")
-    if recipe.own_shape is None:
-        del data["own_shape"]
-    for name in ("search", "recipe", "plugins"):
-        if not data["provenance"][name]:
-            del data["provenance"][name]
-    if recipe.fitted is not None and recipe.fitted.unit is None:
-        for name in ("unit", "loss_value"):
-            del data["fitted"][name]
-        for axis in data["fitted"]["axes"].values():
-            del axis["largest_regret"], axis["noise"]
-    data["model"] = {
-        name: value for name, value in data["model"].items() if value is not None or name not in OPTIONAL_OF_MODEL
-    }
-    return COMMENT + write_yaml(data)
-
-
-def _check_kind(file: YamlFile) -> None:
-    """Raise HpxferError unless this is a recipe of this version and of a family that this hpxfer knows."""
-    if not is_recipe(file.data):
-        raise HpxferError(
-            f"{file.name}: must be a recipe, a mapping with the key {VERSION_KEY}, got none; "
-            "`hpxfer recipe write RESULTS` writes one"
-        )
-    version = file.data[VERSION_KEY]
-    at = file.where((VERSION_KEY,))
-    if version != RECIPE_VERSION or isinstance(version, bool):
-        raise HpxferError(
-            f"{at}: must be {RECIPE_VERSION}, got {shown(version)}; `hpxfer recipe write RESULTS` writes it again"
-        )
-    family = file.data.get("family")
-    families = rows_of("family").names()
-    if family is not None and family not in families:
-        raise HpxferError(
-            f"{file.where(('family',))}: must be a model family that this hpxfer knows, {', '.join(families)}, "
-            f"got {shown(family)}"
-        )
+    return COMMENT + write_yaml(recipe.model_dump(mode="json"))
 
 
 def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
-    """Yield each broken rule that the types of the fields do not check."""
-    yield from _provenance_problems(recipe)
+    """Yield each broken rule that joins fields."""
+    is_swept = recipe.provenance.made == "by a sweep"
+    parts: dict[KeyPath, object] = {("training",): recipe.training, ("fitted",): recipe.fitted}
+    parts |= {("provenance", name): getattr(recipe.provenance, name) for name in OF_A_SWEEP}
+    for path, value in parts.items():
+        if is_swept is (value is None):
+            yield path, f"must be {'given: a sweep made this recipe' if is_swept else 'null: it was made by hand'}"
     yield from _unknown_names(recipe)
-    yield from _unit_problems(recipe)
     try:
         base = shape_from_mapping(recipe.base, "the base")
         if not base.head_dim and rows_of("family").get(recipe.family).data == "tokens":
@@ -311,17 +299,6 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
             yield ("hps", "multipliers", name), "must be a dotted name, e.g. router.lr_mult"
 
 
-def _unit_problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the loss of the base where it is given in two units, or in none."""
-    fitted = recipe.fitted
-    if fitted is None:
-        return
-    if (fitted.loss_nats is None) != (fitted.unit is not None):
-        yield ("fitted", "loss_nats"), "must be given, or null beside a unit that is not nats"
-    if (fitted.loss_value is None) != (fitted.unit is None):
-        yield ("fitted", "loss_value"), "must be given beside a unit, and nowhere else"
-
-
 def _hp_values(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str, float]]:
     """Yield every number of the recipe that is the value of an HP, with its key path and the HP's name."""
     yield from ((("hps", name), name, value) for name, value in recipe.hps if name != "multipliers")
@@ -336,34 +313,21 @@ def _hp_values(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str, float]]:
 
 def _unknown_names(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     """Yield the names of rows that are not registered here, and a parameterization that has no rows for the recipe."""
-    plugins = ", ".join(recipe.provenance.plugins)
+    plugins = ", ".join(recipe.provenance.plugins or ())
     fix = f"; import the plug-in of the sweep first: {plugins}" if plugins else ""
+    chosen, column = recipe.parameterization, rows_of("optimizer").get(recipe.optimizer).column
     try:
         registry("gate").get(recipe.model.gate)
     except HpxferError as error:
         yield ("model", "gate"), f"{error}{fix}"
-    chosen, column = recipe.parameterization, rows_of("optimizer").get(recipe.optimizer).column
     try:
         parameterization(chosen.name, chosen.conventions).rows(column)
     except HpxferError as error:
         yield ("parameterization",), f"{error}{fix}"
 
 
-def _provenance_problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the parts that a recipe from a sweep lacks, or that a recipe made by hand must not have."""
-    swept = recipe.provenance.made == "by a sweep"
-    parts: dict[KeyPath, object] = {("training",): recipe.training, ("fitted",): recipe.fitted}
-    parts |= {("provenance", name): getattr(recipe.provenance, name) for name in OF_A_SWEEP}
-    for path, value in parts.items():
-        if swept and value is None:
-            yield path, "must be given: a sweep made this recipe"
-        elif not swept and value is not None:
-            yield path, "must be null: this recipe was made by hand"
-
-
-# Recipe parts: what a recipe states of the model and the training of a sweep.
-#
-# A recipe is made of them, and a sweep that starts from a recipe is compared with it by them.
+# What a recipe states of the model and the training of a sweep. A recipe is made of it, and a sweep that starts from a
+# recipe is compared with it.
 
 # Fields of a recipe's `init` -> keys of a sweep's `model`.
 INIT = {
@@ -407,10 +371,8 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
     options: dict[str, Any] = {"own": None, "dims": None} if model.family == "gpt" else {}
     options |= {name: getattr(model, name) for name in named}
     own = {} if model.mlp is None else {f"{OWN}{name}": value for name, value in vars(model.mlp).items()}
-    return {
-        **facts,
-        "options": {**options, **own, "ties": ties_at(spec, choice, shape), "balance.load": model.balance.load},
-    }
+    ties = {"ties": ties_at(spec, choice, shape), "balance.load": model.balance.load}
+    return {**facts, "options": {**options, **own, **ties}}
 
 
 def own_roles(file: RecipeFile) -> frozenset[str] | None:

@@ -10,7 +10,8 @@ from recipe_data import BASE, data
 from sweep_text import edited
 
 from hpxfer.errors import HpxferError
-from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
+from hpxfer.recipe.start import load_sweep
+from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
 from hpxfer.spec.sweep import base_values
 from hpxfer.spec.yaml_file import write_yaml
 
@@ -236,7 +237,7 @@ def test_a_pinned_digest_is_compared(tmp_path: Path) -> None:
         (
             (NO_BASE,),
             {"base_shape": {**BASE, "num_groups": 2, "batch_tokens": 512, "steps": 200}},
-            r"model\.base: .*num_active must be a multiple of num_groups 2, got 1.*\(in the recipe",
+            r"model\.base \(in the recipe\): num_active must be a multiple of num_groups 2, got 1",
         ),
     ],
 )
@@ -276,3 +277,8 @@ def test_a_section_that_names_no_recipe(tmp_path: Path, named: str, messages: li
     lines = str(error.value).splitlines()
     assert len(lines) == len(messages)
     assert all(message in line for message, line in zip(messages, lines, strict=True))
+
+
+def test_text_names_no_file_in_which_a_recipe_would_lie() -> None:
+    with pytest.raises(HpxferError, match=r":\d+: hps\.recipe: is read by hpxfer\.load_sweep alone"):
+        parse_sweep(edited((HPS, f"{HPS}  recipe: recipe.yaml\n")))
