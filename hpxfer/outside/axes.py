@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,45 +16,31 @@ from hpxfer.verdict.shape_names import scale_text, shape_label
 CLOSE = 1e-9  # relative difference of scales that count as one
 
 
-def place(read: Read, runs: pd.DataFrame, base: Sequence[str]) -> tuple[pd.DataFrame, tuple[str, ...], tuple[str, ...]]:
-    """Return runs on their axes with each base marked, the axes whose base nobody named, and notes.
-
-    `base` holds NAME=SIZE each.
-    """
+def place(read: Read, base: Sequence[str]) -> Read:
+    """Return runs on their axes with each base marked. `base` holds NAME=SIZE each."""
     sizes = {}
     for one in base:
-        name, equals, size = one.partition("=")
-        if not (equals and name.strip()):
+        name, equals, size = (part.strip() for part in one.partition("="))
+        if not (equals and name):
             raise HpxferError(f"--base: must be NAME=SIZE, got {shown(one)}; e.g. --base scale=64")
         try:
-            sizes[name.strip()] = cells.number(size, cells.SIZE)
+            sizes[name] = cells.number(size, cells.SIZE)
         except cells.Bad as bad:
-            raise HpxferError(f"--base: {name.strip()}: {bad}; e.g. --base scale=64") from None
-    return (_of_shape_columns if read.shape else _of_scales)(read, runs, sizes)
-
-
-def _of_scales(
-    read: Read, runs: pd.DataFrame, sizes: dict[str, float]
-) -> tuple[pd.DataFrame, tuple[str, ...], tuple[str, ...]]:
-    axes = {str(axis): own for axis, own in runs.groupby("axis", sort=False)}
-    for axis, own in axes.items():
-        first = own.iloc[0]
-        for run in own[own["scale_name"] != first["scale_name"]].itertuples():
-            raise read.fault(
-                run.row,
-                "scale_name",
-                f"must be the same along axis {shown(axis)}, got {shown(run.scale_name)} and, in row {first['row']}, "
-                f"{shown(first['scale_name'])}",
-            )
-    _check_names("axis or scale", sizes, ["scale", *axes, *runs["scale_name"]])
-    parts, assumed, notes = [], [], []
-    for axis, own in axes.items():
+            raise HpxferError(f"--base: {name}: {bad}; e.g. --base scale=64") from None
+    if read.shape:
+        return _of_shape_columns(read, sizes)
+    _check_names("axis or scale", sizes, ["scale", *read.runs["axis"], *read.runs["scale_name"]])
+    parts, assumed, notes = [], list[str](), list[str]()
+    for axis, own in read.runs.groupby("axis", sort=False):
         scale_name = own["scale_name"].iloc[0]
+        if (odd := own[own["scale_name"] != scale_name]["row"]).size:
+            got = (
+                f"got {shown(own.at[odd.index[0], 'scale_name'])} and, in row {own['row'].iloc[0]}, {shown(scale_name)}"
+            )
+            raise read.fault(odd.iloc[0], "scale_name", f"must be the same along axis {shown(axis)}, {got}")
         points = pd.Series(list(zip(own["scale"], own["shape"], strict=True)), own.index)
         named = next((sizes[name] for name in (axis, scale_name, "scale") if name in sizes), None)
-        if named is None:
-            found = _marked(read, own, points, {point: shape_label(scale_name, point[0]) for point in points})
-        else:
+        if named is not None:
             at = sorted({point for point in points if math.isclose(point[0], named, rel_tol=CLOSE)})
             if len(at) != 1:
                 got = f"{len(at)} shapes of that scale" if at else f"no shape at {scale_name} {scale_text(named)}"
@@ -63,38 +49,30 @@ def _of_scales(
                     + ", ".join(map(scale_text, sorted(set(own["scale"]))))
                 )
             found = at[0]
-        if found is None:
+        elif (found := _marked(read, own, points, lambda point, name=scale_name: shape_label(name, point[0]))) is None:
             found, smallest = min(points), scale_text(own["scale"].min())
-            assumed.append(axis)
+            assumed.append(str(axis))
             notes.append(
                 f"axis {axis}: no base is marked, so the smallest scale is taken, {scale_name} {smallest}; "
                 f"name it with --base {axis}={smallest}"
             )
         parts.append(own.assign(is_base=points == found))
-    return pd.concat(parts).sort_index(), tuple(assumed), tuple(notes)
+    return read.then(pd.concat(parts).sort_index(), notes, assumed_bases=tuple(assumed))
 
 
-def _of_shape_columns(
-    read: Read, runs: pd.DataFrame, sizes: dict[str, float]
-) -> tuple[pd.DataFrame, tuple[str, ...], tuple[str, ...]]:
+def _of_shape_columns(read: Read, sizes: dict[str, float]) -> Read:
     """A run at the base is on every axis. A run that differs from it in two columns is on none, and is left out."""
 
     def label(point: Any) -> str:
         return " ".join(f"{name}={scale_text(size)}" for name, size in zip(read.shape, point, strict=True))
 
-    points, is_named = runs["dims"], True
-    base = _marked(read, runs, points, {point: label(point) for point in points}, is_named=bool(sizes))
+    runs, is_named = read.runs, True
+    base = _marked(read, runs, runs["dims"], label, is_named=bool(sizes))
     if base is None:
         _check_names("shape column", sizes, read.shape)
-        there = sorted(set(points))
-        wanted = [sizes.get(name) for name in read.shape]
-        fits = [
-            point
-            for point in there
-            if all(
-                size is None or math.isclose(own, size, rel_tol=CLOSE) for own, size in zip(point, wanted, strict=True)
-            )
-        ]
+        wanted = [(read.shape.index(name), size) for name, size in sizes.items()]
+        there = sorted(set(runs["dims"]))
+        fits = [dims for dims in there if all(math.isclose(dims[at], size, rel_tol=CLOSE) for at, size in wanted)]
         if not fits:
             given = ", ".join(f"{name}={scale_text(size)}" for name, size in sizes.items())
             raise HpxferError(
@@ -106,11 +84,10 @@ def _of_shape_columns(
     parts = []
     for name in chosen:
         at = read.shape.index(name)
-        is_on = points.map(lambda point, at=at: (*point[:at], *point[at + 1 :]) == (*base[:at], *base[at + 1 :]))
-        own = runs[is_on]
-        scale, shape = own["dims"].map(lambda point, at=at: point[at]), own["dims"].map(label)
+        own = runs[[(*dims[:at], *dims[at + 1 :]) == (*base[:at], *base[at + 1 :]) for dims in runs["dims"]]]
+        scale = own["dims"].str[at].astype(float)
         if scale.nunique() > 1:
-            own = own.assign(axis=name, scale_name=name, scale=scale.astype(float), shape=shape)
+            own = own.assign(axis=name, scale_name=name, scale=scale, shape=own["dims"].map(label))
             parts.append(own.assign(is_base=own["dims"] == base))
     if not parts:
         raise HpxferError(
@@ -121,7 +98,7 @@ def _of_shape_columns(
     notes = [f"the base is {label(base)}" + ("" if is_named else ", the smallest shape, as none is named")]
     if off := len(runs) - kept["row"].nunique():
         notes.append(f"{off} of {len(runs)} rows are left out: they differ from the base in more than one shape column")
-    return kept, () if is_named else tuple(kept["axis"].unique()), tuple(notes)
+    return read.then(kept, notes, assumed_bases=() if is_named else tuple(kept["axis"].unique()))
 
 
 def _check_names(what: str, sizes: dict[str, float], legal: Sequence[str]) -> None:
@@ -131,10 +108,10 @@ def _check_names(what: str, sizes: dict[str, float], legal: Sequence[str]) -> No
 
 
 def _marked(
-    read: Read, runs: pd.DataFrame, points: pd.Series[Any], labels: Mapping[Any, str], *, is_named: bool = False
+    read: Read, runs: pd.DataFrame, points: pd.Series[Any], label: Callable[[Any], str], *, is_named: bool = False
 ) -> Any:
     """Return the shape that rows mark as the base; None if they mark none, or if the user names it."""
-    first: dict[Hashable, tuple[int, bool]] = {}  # shape -> its first row, and whether that marks it
+    first: dict[Any, tuple[int, bool]] = {}  # shape -> its first row, and whether that marks it
     for point, row, is_base in zip(points, runs["row"], runs["is_base"], strict=True):
         before, is_marked = first.setdefault(point, (row, is_base))
         if is_marked != is_base:
@@ -142,5 +119,5 @@ def _marked(
     marked = {point: row for point, (row, is_base) in first.items() if is_base and not is_named}
     if len(marked) > 1:
         one, other = list(marked)[:2]
-        raise read.fault(marked[other], "is_base", f"must mark one base, got {labels[one]} in row {marked[one]} too")
+        raise read.fault(marked[other], "is_base", f"must mark one base, got {label(one)} in row {marked[one]} too")
     return next(iter(marked), None)

@@ -1,13 +1,15 @@
-"""Cells of a table as values: each function returns the value of a cell, or raises `Bad` with the rule it breaks."""
+"""Cells of a table as values: each reader returns the value of a cell, or raises `Bad` with the rule it breaks."""
 
 from __future__ import annotations
 
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
+
+import pandas as pd
 
 from hpxfer.errors import cut, shown
 
@@ -40,8 +42,8 @@ _FLAGS = {**dict.fromkeys(("true", "yes", "1", "1.0"), True), **dict.fromkeys(("
 _NOTHING = ("none", "null", "na", "n/a", "#n/a", "<na>")  # what programs write for a loss that is not there
 _POWER = re.compile(r"(\d+\.?\d*)\s*(?:\^|\*\*)\s*\(?\s*([-+]?\d+\.?\d*)\s*\)?")  # 2^-9, 2**-9, 10^(-3)
 _FRACTION = re.compile(r"(\d+\.?\d*)\s*/\s*(\d+\.?\d*)")
-_COMMA = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?")
-_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+")
+_COMMA = re.compile(r"\s*[-+]?\d+,\d+(?:[eE][-+]?\d+)?\s*")
+_THOUSANDS = re.compile(r"\s*[-+]?[1-9]\d{0,2}(?:,\d{3})+\s*")
 # The name of a column of exponents: log2_lr, log10(lr), lr_log2.
 _LOG_FIRST = re.compile(r"(.*[./])?log_?(2|10)[\s_(\[-]*([^\W\d].*?)[)\]]?", re.IGNORECASE)
 _LOG_LAST = re.compile(r"(.+?)[\s_(\[-]+log_?(2|10)[)\]]?", re.IGNORECASE)
@@ -54,16 +56,11 @@ class Bad(ValueError):
         super().__init__(f"must be {rule}, got {shown(cell) if not is_empty(cell) else 'an empty cell'}")
 
 
-def is_empty(cell: object) -> bool:
+def is_empty(cell: Any) -> bool:
     """Return whether a cell holds nothing: None, NaN, NA, or text without a character."""
-    if cell is None:
-        return True
-    if isinstance(cell, str):
-        return not cell.strip()
-    try:
-        return bool(cell != cell)
-    except (TypeError, ValueError, ArithmeticError):  # pandas.NA has no truth; an array has several
-        return type(cell).__name__ == "NAType"
+    if isinstance(cell, Decimal):  # pandas raises at a signaling NaN
+        return cell.is_nan()
+    return not cell.strip() if isinstance(cell, str) else pd.isna(cell) is True
 
 
 def is_lost(cell: object) -> bool:
@@ -88,28 +85,24 @@ def number(cell: Any, rule: str) -> float:
 
     Of a loss, +inf says that the run diverged, and so does the text nan, which no empty cell is written as.
     """
+    is_number = isinstance(cell, numbers.Real | Decimal) and "bool" not in type(cell).__name__
+    is_text = isinstance(cell, str) and "_" not in cell and cell.isascii()  # Python's own float would read the others
     try:
-        value = _number(cell)
+        if is_empty(cell) or not (is_number or is_text):
+            raise Bad(rule, cell)
+        if is_text and (found := _POWER.fullmatch(cell.strip())):
+            value = math.pow(float(found[1]), float(found[2]))
+        elif is_text and (found := _FRACTION.fullmatch(cell.strip())):
+            value = float(found[1]) / float(found[2])
+        else:
+            value = float(cell)
     except (ValueError, ArithmeticError):  # such as 0^-1
         raise Bad(rule, cell) from None
-    if math.isnan(value) and rule == LOSS and isinstance(cell, str):
+    if math.isnan(value) and rule == LOSS and is_text:
         return math.inf
     if not RULES[rule](value):
         raise Bad(rule, cell)
     return value
-
-
-def _number(cell: Any) -> float:
-    if is_empty(cell) or "bool" in type(cell).__name__ or not isinstance(cell, str | numbers.Real | Decimal):
-        raise ValueError
-    if isinstance(cell, str):
-        if "_" in cell or not cell.isascii():  # which Python's own float would read
-            raise ValueError
-        if found := _POWER.fullmatch(cell.strip()):
-            return math.pow(float(found[1]), float(found[2]))
-        if found := _FRACTION.fullmatch(cell.strip()):
-            return float(found[1]) / float(found[2])
-    return float(cell)
 
 
 def flag(cell: Any) -> bool:
@@ -140,22 +133,19 @@ def exponents_of(name: str) -> tuple[float, str] | None:
     return None
 
 
-def has_decimal_commas(cells: Iterable[Any]) -> bool:
-    """Return whether commas in the numbers of a table are decimal marks, as where Excel writes `;` between cells.
+def with_points(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """Return columns of numbers with points as their decimal marks, where Excel wrote commas.
 
-    They are if one of them cannot stand between thousands, and no number has a point.
+    Commas are decimal marks if one of them cannot stand between thousands, and no number has a point.
     """
-    sure = False
-    for cell in cells:
-        if isinstance(cell, float) and math.isfinite(cell) and not cell.is_integer():
-            return False
-        if isinstance(cell, str):
-            if "." in cell:
-                return False
-            sure = sure or bool(_COMMA.fullmatch(cell.strip()) and not _THOUSANDS.fullmatch(cell.strip()))
-    return sure
-
-
-def with_point(cell: Any) -> Any:
-    """Return a cell with its decimal comma as a point."""
-    return cell.replace(",", ".") if isinstance(cell, str) and _COMMA.fullmatch(cell.strip()) else cell
+    every = [cell for cells in columns.values() for cell in cells]
+    texts = [cell for cell in every if isinstance(cell, str)]
+    fractions = (cell for cell in every if isinstance(cell, float) and math.isfinite(cell) and not cell.is_integer())
+    if any("." in text for text in texts) or any(fractions):
+        return dict(columns)
+    if not any(_COMMA.fullmatch(text) and not _THOUSANDS.fullmatch(text) for text in texts):
+        return dict(columns)
+    return {
+        name: [cell.replace(",", ".") if isinstance(cell, str) and _COMMA.fullmatch(cell) else cell for cell in cells]
+        for name, cells in columns.items()
+    }

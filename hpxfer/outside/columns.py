@@ -8,7 +8,6 @@ from typing import Any
 
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.outside.cells import exponents_of, is_empty
-from hpxfer.outside.trackers.logged import HELD_OUT, LOSS, SMOOTHED
 
 # docs/judge.md says what each holds.
 COLUMNS = (
@@ -34,16 +33,19 @@ NAMES = {
     ),
     "status": re.compile(r"status|(trial_)?state"),
 }
-_SIZE = re.compile(r"(num|n)_params")  # which follows from the other sizes of a model
-_OBJECTIVE = re.compile(r"value|values_0|objective")  # what Optuna and TensorBoard call their result
-_CONFIG = re.compile(r"(params|config|user_attrs|hparams|hyperparameters)[./_]", re.IGNORECASE)  # of trackers
-# Parts of the name of a logged metric. A logged LR is that of the last step, and not the peak of its schedule.
-_LOGGED = {"train", "training", "val", "valid", "validation", "eval", "test", "summary", "metrics"}
+SMOOTHED = re.compile(r"smooth|ema\b|_ema|\bavg|average|running", re.IGNORECASE)
+HELD_OUT = re.compile(r"(^|[^a-z])(val|valid|validation|eval|dev|test|held_?out)([^a-z]|$)", re.IGNORECASE)
+LOSS = re.compile(r"(^|[^a-z])(loss|nll|ce|cross_?entropy|bpb)([^a-z]|$)", re.IGNORECASE)
 _NOT_JUDGED = re.compile(
     rf"{SMOOTHED.pattern}|aux|z_?loss|balanc|router|scale|std|stderr|weight|coef|grad|time|name|step|unit",
     re.IGNORECASE,
 )
 _RISES = re.compile(r"(^|[^a-z])(acc|accuracy|f1|auc|auroc|bleu|reward|return|score)([^a-z]|$)", re.IGNORECASE)
+_SIZE = re.compile(r"(num|n)_params")  # which follows from the other sizes of a model
+_OBJECTIVE = re.compile(r"value|values_0|objective")  # what Optuna and TensorBoard call their result
+_CONFIG = re.compile(r"(params|config|user_attrs|hparams|hyperparameters)[./_]", re.IGNORECASE)  # of trackers
+# Parts of the name of a logged metric. A logged LR is that of the last step, and not the peak of its schedule.
+_LOGGED = {"train", "training", "val", "valid", "validation", "eval", "test", "summary", "metrics"}
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 Cells = Mapping[str, Sequence[Any]]  # the cells of each of the table's own columns
@@ -69,51 +71,48 @@ def columns_of(
             f"{where}: --map loss: must name a column that falls as models get better, got {shown(given['loss'])}"
         )
     measured = {given.get(name) for name in (*REQUIRED, "seed")}
-    out = {name: name for name in COLUMNS if name in own and name not in shape and name not in measured} | dict(given)
+    exact = {name: name for name in COLUMNS if name in own and name not in shape and name not in measured}
     if shape:
-        _check_shape_columns(out, given, shape, where)
-    _check_used_once(out, shape, where)
+        _check_shape_columns(given, shape, where)
+        exact = {name: own for name, own in exact.items() if name not in ("axis", "scale_name", "shape", "scale")}
+    out = exact | dict(given)
+    holds = dict.fromkeys(shape, "a shape column")
+    for what in ("value", "seed", "loss") if shape else ("scale", "value", "seed", "loss"):
+        if what in out and (other := holds.setdefault(out[what], what)) != what:
+            raise HpxferError(
+                f"{where}: column {shown(out[what])} must be one thing, got it as {other} and as {what}; map another "
+                "column"
+            )
     found = _guessed(own, out, given, shape)
     guessed = {column: names[0] for column, names in found.items() if len(names) == 1}
     out |= guessed
     missing = [name for name in REQUIRED if name not in {*out, *found} and not (name == "scale" and shape)]
     problems = [_missing(missing, own)] if missing else []
-    if problems := [*problems, *(_ambiguous(column, names) for column, names in found.items() if len(names) > 1)]:
+    problems += [
+        f"column {column} must be one of {', '.join(map(shown, names))}; name it with --map {column}=NAME"
+        + (", or name all of them with --shape" if column == "scale" else "")
+        for column, names in found.items()
+        if len(names) > 1
+    ]
+    if problems:
         raise HpxferError("\n".join(f"{where}: {problem}" for problem in problems))
     said = ", ".join(f"{column} from {name}" for column, name in guessed.items())
     return out, (f"columns taken by their names: {said}; --map names others",) if said else ()
 
 
-def _check_shape_columns(out: dict[str, str], given: Mapping[str, str], shape: Sequence[str], where: str) -> None:
-    """Refuse columns that shape columns stand for, if the user maps them, and leave out those found by name."""
-    for name in shape:
+def _check_shape_columns(given: Mapping[str, str], shape: Sequence[str], where: str) -> None:
+    for at, name in enumerate(shape):
         if exponents_of(name) is not None:
             raise HpxferError(f"{where}: --shape: must name a column of sizes, got exponents, {shown(name)}")
+        if name in shape[:at]:
+            raise HpxferError(f"{where}: --shape: must name {shown(name)} once, got it twice")
     for name in ("axis", "scale_name", "shape"):
         if name in given:
             raise HpxferError(f"{where}: --map {name}: goes without shape columns, got both")
-        out.pop(name, None)
-    if "scale" not in given:
-        out.pop("scale", None)
-    elif given["scale"] not in shape:
+    if (scale := given.get("scale", shape[0])) not in shape:
         raise HpxferError(
-            f"{where}: --map scale: must be one of the shape columns {', '.join(shape)}, got {shown(given['scale'])}"
+            f"{where}: --map scale: must be one of the shape columns {', '.join(shape)}, got {shown(scale)}"
         )
-
-
-def _check_used_once(of: Mapping[str, str], shape: Sequence[str], where: str) -> None:
-    """Refuse a column of the table that would be two things at once, such as the HP value and the loss."""
-    holds: dict[str, str] = {}
-    for name in shape:
-        if name in holds:
-            raise HpxferError(f"{where}: --shape: must name {shown(name)} once, got it twice")
-        holds[name] = "a shape column"
-    for what in ("value", "seed", "loss") if shape else ("scale", "value", "seed", "loss"):
-        if what in of and (other := holds.setdefault(of[what], what)) != what:
-            raise HpxferError(
-                f"{where}: column {shown(of[what])} must be one thing, got it as {other} and as {what}; map another "
-                "column"
-            )
 
 
 def _guessed(
@@ -128,7 +127,6 @@ def _guessed(
         if len(found) == 2 and found["loss"] == ["value"]:
             del out["value"]
             wanted.append("value")
-    beside: Sequence[str] = ()
     if "loss" in doubtful:  # of training, perhaps, beside a held-out one
         beside = _candidates(own, out, shape, ["loss"]).get("loss", ())
         if any(map(HELD_OUT.search, beside)):
@@ -140,15 +138,25 @@ def _guessed(
 def _candidates(
     own: Cells, found: Mapping[str, str], taken: Sequence[str], wanted: Sequence[str]
 ) -> dict[str, Sequence[str]]:
-    """Return column -> the table's columns that may hold it, for those of `wanted` for which there are any."""
+    """Return column -> the table's columns that may hold it, for those of `wanted` for which there are any.
+
+    Columns that vary come before constant ones, and of equal ones only the first counts.
+    """
     free = {name: cells for name, cells in own.items() if name not in (*found.values(), *taken)}
-    logged = ("learning_rate",) if "grad_norm" in own else ()  # of transformers' Trainer, which logs that of each step
+    if "grad_norm" in own:  # of transformers' Trainer, which logs the LR of each step
+        free.pop("learning_rate", None)
     out: dict[str, Sequence[str]] = {}
     for column in wanted:
         names = _losses(free) if column == "loss" else [name for name in free if may_hold(name, column)]
-        if settled := _settled(column, {name: free[name] for name in names if column == "loss" or name not in logged}):
-            out[column] = settled
-    return out
+        cells_of = {name: tuple(map(str, free[name])) for name in names}
+        varied = [name for name, cells in cells_of.items() if len(set(cells)) > 1]
+        if column == "scale":
+            varied = [name for name in varied if not _SIZE.fullmatch(_plain_name(name))] or varied
+        if column == "arm":
+            out[column] = [name for name in varied if not any(map(is_empty, free[name]))]
+        else:
+            out[column] = list({cells_of[name]: name for name in reversed(varied or names)}.values())[::-1]
+    return {column: names for column, names in out.items() if names}
 
 
 def may_hold(name: str, column: str) -> bool:
@@ -170,17 +178,6 @@ def _plain_name(name: str) -> str:
     return re.sub(r"\W+|_+", "_", last if exponents is None else exponents[1]).strip("_").lower()
 
 
-def _settled(column: str, found: Cells) -> list[str]:
-    """Return the columns among those of one thing that say something: those that vary, and of equal ones the first."""
-    cells_of = {name: tuple(map(str, cells)) for name, cells in found.items()}
-    varied = [name for name, cells in cells_of.items() if len(set(cells)) > 1]
-    if column == "arm":
-        return [name for name in varied if not any(map(is_empty, found[name]))]
-    if column == "scale" and (dims := [name for name in varied if not _SIZE.fullmatch(_plain_name(name))]):
-        varied = dims
-    return list({cells_of[name]: name for name in reversed(varied or list(found))}.values())[::-1]
-
-
 def _losses(free: Cells) -> list[str]:
     """Return the columns that may be the loss: the held-out ones, else those of training, else an objective."""
     words = {name: _CAMEL.sub("_", name) for name, cells in free.items() if not all(map(is_empty, cells))}
@@ -189,19 +186,11 @@ def _losses(free: Cells) -> list[str]:
     return held_out or raw or [name for name in words if _OBJECTIVE.fullmatch(_plain_name(name))]
 
 
-def _ambiguous(column: str, names: Sequence[str]) -> str:
-    fix = f"name it, e.g. --map {column}={names[0]}"
-    if column == "scale":
-        shapes = " ".join(f"--shape {name}" for name in names)
-        fix = f"name the one that grows alone, e.g. --map scale={names[0]}, or all of them: {shapes}"
-    return f"column {column} must be one of {', '.join(map(shown, names))}; {fix}"
-
-
 def _missing(missing: Sequence[str], own: Cells) -> str:
-    *first, last = missing
-    holds = ", ".join(f"{name}: {REQUIRED[name]}" for name in missing)
-    what = f"column {last} is missing: {REQUIRED[last]}"
-    what = f"columns {', '.join(first)} and {last} are missing ({holds})" if first else what
+    what = f"column {missing[0]} is missing: {REQUIRED[missing[0]]}"
+    if first := missing[:-1]:
+        holds = ", ".join(f"{name}: {REQUIRED[name]}" for name in missing)
+        what = f"columns {', '.join(first)} and {missing[-1]} are missing ({holds})"
     named = " ".join(f"--map {name}=NAME" for name in missing)
     listed = ", ".join(map(shown, list(own)[:20])) or "no column"
     return f"{what}; a row is one run, and {named} names the column; the table has {listed}"

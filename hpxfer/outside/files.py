@@ -45,21 +45,20 @@ def read_table(path: str | Path) -> pd.DataFrame:
 
 
 def _cells_of_text(path: Path, content: bytes) -> pd.DataFrame:
-    """Return a CSV file. The first line names the columns. What lies between cells is seen there.
+    """Return a CSV file, whose first line names the columns and shows what lies between cells.
 
     The reader of pandas fills short rows, so it would not notice a cell that is not there.
     """
     try:
         text = content.decode("utf-8-sig")
+        first, _, below = text.partition("\n")
+        if named := _NAMES_MARK.fullmatch(first):
+            mark, text = named[1], below
+        else:
+            mark = max(MARKS, key=_QUOTED.sub("", first).count)
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True) if any(row)]
     except UnicodeDecodeError as error:
         raise HpxferError(f"{path}: must be UTF-8, got byte {error.start} that is not") from None
-    first, _, below = text.partition("\n")
-    if named := _NAMES_MARK.fullmatch(first):
-        mark, text = named[1], below
-    else:
-        mark = max(MARKS, key=_QUOTED.sub("", first).count)
-    try:
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True) if any(row)]
     except csv.Error as error:
         raise HpxferError(f"{path}: must be CSV, got: {error}; quote cells that hold {shown(mark)} or quotes") from None
     if not rows:
@@ -90,11 +89,10 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_files({path: lambda file: file.write(out.getvalue())})
     except OSError as error:
-        raise HpxferError(f"{path}: cannot be written: {reason(error)}; --save-table names another") from None
+        raise HpxferError(f"{path}: cannot be written: {reason(error)}") from None
 
 
 def _of_one_type(values: pd.Series[Any]) -> pd.Series[Any]:
     """Return a column as Parquet can hold it. A key of a tracker may be a number in one run and text in another."""
-    if values.dtype != object or values.dropna().map(type).nunique() < 2:
-        return values
-    return values.map(str, na_action="ignore")
+    several = values.dtype == object and values.dropna().map(type).nunique() > 1
+    return values.map(str, na_action="ignore") if several else values

@@ -13,7 +13,7 @@ import pandas as pd
 from hpxfer.analysis.analyze import Analysis, analyze_lines
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.outside.axes import place
-from hpxfer.outside.checks import check, without_duplicates, without_result
+from hpxfer.outside.checks import check, without_duplicates
 from hpxfer.outside.files import read_table, write_table
 from hpxfer.outside.runs import TOLERANCE, Read, join_values, read_runs
 from hpxfer.outside.trackers.table import Choices, is_address, read_address
@@ -82,7 +82,7 @@ def judge(
     frame = table if isinstance(table, pd.DataFrame) else read_table(table)
     if save is not None:
         write_table(frame, Path(save))
-    read, assumed = prepare(
+    read = prepare(
         frame,
         where=where,
         columns=columns,
@@ -94,14 +94,12 @@ def judge(
     )
     arms, hps = read.runs["arm"].unique().tolist(), read.runs["hp"].unique().tolist()
     if control is not None and not any(is_control(arm, control) for arm in arms):
-        raise HpxferError(
-            f"{where}: --control: must be an arm of the table, got {shown(control)}; {nearest(control, arms)}"
-        )
+        rule = f"must be an arm of the table, got {shown(control)}"
+        raise HpxferError(f"{where}: --control: {rule}; {nearest(control, arms)}")
     if hp is not None and hp not in hps:
         raise HpxferError(f"{where}: --hp: must be an HP of the table, got {shown(hp)}; {nearest(hp, hps)}")
-    rules = replace(
-        _rules(regret_limit, error), control=control, outside=True, assumed_bases=assumed, seeds_differ=True
-    )
+    of_table = {"control": control, "outside": True, "assumed_bases": read.assumed_bases, "seeds_differ": True}
+    rules = replace(_rules(regret_limit, error), **of_table)
     loss, notes = _loss(read, unit), (*of_tracker, *read.notes)
     if unit is None and read.runs["unit"].isna().all():
         notes = (*notes, f"no unit is named: losses count as {loss.unit}; --unit names another")
@@ -110,15 +108,8 @@ def judge(
     judged = [
         judge_line(line, sweep=title, hp=each, loss=loss, rules=rules, of_table=True) for each, line in lines.items()
     ]
-    return JudgedTable(
-        name=title,
-        where=where,
-        columns=read.columns,
-        runs=read.runs,
-        rules=rules,
-        lines=lines,
-        analysis=analyze_lines(judged, name=title, hp=hp, rules=rules, notes=notes),
-    )
+    analysis = analyze_lines(judged, name=title, hp=hp, rules=rules, notes=notes)
+    return JudgedTable(name=title, where=where, read=read, rules=rules, lines=lines, analysis=analysis)
 
 
 def prepare(
@@ -131,17 +122,14 @@ def prepare(
     duplicates: str = "refuse",
     empty: str = "refuse",
     tolerance: float = TOLERANCE,
-) -> tuple[Read, tuple[str, ...]]:
-    """Return the runs of a table as `judge` takes them, and the axes whose base nobody named: each run on its axis, one
-    per cell and seed, and nothing that no verdict may rest on. Raise HpxferError that names what is wrong.
+) -> Read:
+    """Return the runs of a table as `judge` takes them: each run on its axis, one per cell and seed, and nothing that
+    no verdict may rest on. Raise HpxferError that names what is wrong.
     """
     read = read_runs(frame, where=where, columns=columns, shape=shape, empty=empty)
-    runs, of_values = join_values(read, tolerance)
-    runs, assumed, of_axes = place(read, runs, base)
-    runs, of_duplicates = without_duplicates(read, runs, duplicates)
-    check(read, runs)
-    notes = (*read.notes, *of_values, *of_axes, *without_result(runs), *of_duplicates)
-    return replace(read, runs=runs.reset_index(drop=True), notes=notes), assumed
+    read = without_duplicates(place(join_values(read, tolerance), base), duplicates)
+    check(read)
+    return read
 
 
 def _rules(limit: Mapping[str, float] | None, error: float) -> Rules:
@@ -154,28 +142,26 @@ def _rules(limit: Mapping[str, float] | None, error: float) -> Rules:
     if len(limit) != 1 or (kind := next(iter(limit))) not in most:
         raise HpxferError(f"--regret-limit: must be loss=SHARE or octaves=NUMBER, got {shown(dict(limit))}")
     if not (isinstance(limit[kind], int | float) and 0 < limit[kind] <= most[kind]):
-        raise HpxferError(
-            f"--regret-limit: {kind} must be above 0 and at most {most[kind]:g}, got {shown(limit[kind])}"
-        )
+        rule = f"must be above 0 and at most {most[kind]:g}"
+        raise HpxferError(f"--regret-limit: {kind} {rule}, got {shown(limit[kind])}")
     return Rules(error=error, loss=limit.get("loss"), octaves=limit.get("octaves"))
 
 
 def _loss(read: Read, unit: str | None) -> JudgedLoss:
     """Return what the loss of a table is. Raise HpxferError if it is an error rate or an accuracy."""
-    with_result = read.runs[read.runs["loss"].notna()]
+    with_result, column = read.runs[read.runs["loss"].notna()], read.columns["loss"]
     first = (read.runs if with_result.empty else with_result).iloc[0]
     if unit is not None and first["unit"] is not None and unit != first["unit"]:
         raise read.fault(first["row"], "unit", f"must be that of --unit, {shown(unit)}, got {shown(first['unit'])}")
-    named, words = first["unit"] if unit is None else unit, first["loss_name"] or "loss"
-    for said in (read.columns["loss"], words) if named is None else (named,):
+    unit, words = unit or first["unit"], first["loss_name"] or "loss"
+    for said in (column, words) if unit is None else (unit,):
         if _ERROR.search(said) and not _OF_NUMBERS.search(said):
             raise HpxferError(
                 f"{read.where}: column loss: must be a loss, got an error rate or an accuracy, {shown(said)}; name the "
                 "column of the loss with --map loss=NAME, or the unit with --unit if it is one"
             )
-    of_column = re.split(r"[\W_]+", read.columns["loss"].lower())
-    if (unit := named) is None:
-        unit = next((unit for word, unit in _UNIT_OF.items() if word in of_column), NATS.unit)
+    of_column = re.split(r"[\W_]+", column.lower())
+    unit = unit or next((unit for word, unit in _UNIT_OF.items() if word in of_column), NATS.unit)
     if not _UNIT.fullmatch(unit):
         raise HpxferError(f"{read.where}: --unit: must be a unit such as nats or bits per byte, got {shown(unit)}")
     return JudgedLoss(name=words, words=words, unit=unit)
@@ -184,12 +170,11 @@ def _loss(read: Read, unit: str | None) -> JudgedLoss:
 def _line(runs: pd.DataFrame, hp: str, name: str) -> pd.DataFrame:
     """Return the runs of an HP as the room `verdict` reads them. A run without a result is missing."""
     own = runs[runs["hp"] == hp].reset_index(drop=True)
-    labels = pd.Series(map(shape_label, own["scale_name"], own["scale"]), dtype=object)
     rows = pd.Series([f"row {row} of {name}" for row in own["row"]], dtype=object)
     return pd.DataFrame(
         {
             **own[["axis", "scale_name", "scale"]],
-            "shape": own["shape"].where(own["shape"] != "", labels),
+            "shape": own["shape"].where(own["shape"] != "", list(map(shape_label, own["scale_name"], own["scale"]))),
             "is_base": own["is_base"].astype(bool),
             "parameterization": own["arm"],
             **own[["value", "seed"]],
@@ -214,8 +199,7 @@ class JudgedTable:
 
     name: str
     where: str  # the file, or `table`
-    columns: Mapping[str, str]  # column -> the table's own
-    runs: pd.DataFrame  # those that were judged, see `Read.runs`; a run at the base may be on several axes
+    read: Read  # the runs that were judged; a run at the base may be on several axes
     rules: Rules
     lines: Mapping[str, pd.DataFrame]  # HP -> what was judged, the judged HP first
     analysis: Analysis

@@ -12,7 +12,7 @@ import pandas as pd
 import hpxfer
 from hpxfer.figures import line_figures, save_transfer, transfer_info
 from hpxfer.host.files import write_folder
-from hpxfer.host.output import Table, text_table
+from hpxfer.host.output import text_table
 from hpxfer.outside.judging import JudgedTable
 from hpxfer.report.contents import Report, Section, cards_of, report_of
 from hpxfer.report.html import to_html
@@ -23,11 +23,6 @@ from hpxfer.report.write import FIGURES, figure_writers, garbage_collection_paus
 
 FILE = "report.html"
 OPTION = "--report"
-
-
-def page_of(judged: JudgedTable) -> Report:
-    """Return the report on a table, with its figures drawn."""
-    return report_of([_section(judged)], made_from="the table of runs")
 
 
 def write_page(judged: JudgedTable, folder: Path) -> tuple[Path, ...]:
@@ -44,25 +39,34 @@ def write_page(judged: JudgedTable, folder: Path) -> tuple[Path, ...]:
         return (*save_transfer(info, folder, option=OPTION), folder / FILE, folder / FIGURES)
 
 
-def _section(judged: JudgedTable) -> Section:
-    analysis = judged.analysis
-    own, others = analysis.reports[:1], analysis.reports[1:]
+def page_of(judged: JudgedTable) -> Report:
+    """Return the report on a table, with its figures drawn."""
+    analysis, rows = judged.analysis, judged.read.runs.drop_duplicates("row")
     cells = pd.concat(judged.lines.values(), ignore_index=True)
     figures, not_drawn = line_figures(analysis, judged.lines)
-    return Section(
+    num_done, diverged = int(rows["loss"].notna().sum()), int((rows["status"] == "diverged").sum())
+    mapped = [f"{name} from {own}" if name != own else name for name, own in judged.read.columns.items()]
+    facts = [
+        ("table", judged.where),
+        ("columns", ", ".join(mapped)),
+        ("loss", f"{analysis.judged.words}, {analysis.judged.unit}"),
+        ("hpxfer", hpxfer.__version__),
+    ]
+    section = Section(
         name=judged.name,
         headline=judged.report.headline,
         no_verdict="",
         question=f"Does {analysis.hp} transfer? Judged by {analysis.judged.words}.",
         next_step=judged.next_step(),
-        cards=cards_of(own, analysis),
-        other_cards=cards_of(others, analysis),
+        cards=cards_of(analysis.reports[:1], analysis),
+        other_cards=cards_of(analysis.reports[1:], analysis),
         tables=analysis_tables(analysis),
         unknown=(*judged.notes, *unknown(analysis)),
-        progress=_progress(judged),
+        progress=f"{num_done} of {len(rows)} runs have a result"
+        + (f", {diverged} of them diverged." if diverged else "."),
         progress_table=progress_table(cells),
         failures=(),
-        provenance=_provenance(judged),
+        provenance=text_table("Provenance", ("fact", "value"), facts),
         thresholds=threshold_table(judged.rules),
         limits=(
             *of_ranges(analysis.reports),
@@ -75,29 +79,13 @@ def _section(judged: JudgedTable) -> Section:
         figures=figures,
         not_drawn=not_drawn,
     )
-
-
-def _progress(judged: JudgedTable) -> str:
-    rows = judged.runs.drop_duplicates("row")
-    num_done, diverged = int(rows["loss"].notna().sum()), int((rows["status"] == "diverged").sum())
-    return f"{num_done} of {len(rows)} runs have a result" + (f", {diverged} of them diverged." if diverged else ".")
-
-
-def _provenance(judged: JudgedTable) -> Table:
-    mapped = [f"{name} from {own}" if name != own else name for name, own in judged.columns.items()]
-    facts = [
-        ("table", judged.where),
-        ("columns", ", ".join(mapped)),
-        ("loss", f"{judged.analysis.judged.words}, {judged.analysis.judged.unit}"),
-        ("hpxfer", hpxfer.__version__),
-    ]
-    return text_table("Provenance", ("fact", "value"), facts)
+    return report_of([section], made_from="the table of runs")
 
 
 def _trials(judged: JudgedTable, most_characters: int) -> TrialData:
     """Return every run of the table, packed for the page."""
-    runs, loss = judged.runs.drop_duplicates("row"), judged.analysis.judged
-    axes = judged.runs.groupby("row")["axis"].agg(", ".join)
+    runs, loss = judged.read.runs.drop_duplicates("row"), judged.analysis.judged
+    axes = judged.read.runs.groupby("row")["axis"].agg(", ".join)
     sizes = runs["scale_name"] + [f" {scale:g}" for scale in runs["scale"]]
     columns: dict[str, Any] = {
         "trial_id": runs["run_id"].where(runs["run_id"].notna(), [f"row {row}" for row in runs["row"]]).tolist(),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -26,11 +26,10 @@ AGAIN = ("failed", "running")  # statuses of runs that may have been run again
 # How a cell of each column is read. `loss` and `status` are read together.
 READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("axis", "arm", "hp", "scale_name", "shape", "run_id", "loss_name", "unit"), cells.text),
-    "value": partial(cells.number, rule=cells.VALUE),
+    **dict.fromkeys(("value", "steps"), partial(cells.number, rule=cells.VALUE)),
     "scale": partial(cells.number, rule=cells.SIZE),
     "seed": partial(cells.number, rule=cells.WHOLE),
     "is_base": cells.flag,
-    "steps": partial(cells.number, rule=cells.VALUE),
     "status": cells.status,
     "loss": partial(cells.number, rule=cells.LOSS),
 }
@@ -42,7 +41,7 @@ ASSUMED = {
     "steps": "no column has steps: that all runs of a shape trained equally long is taken on trust",
 }
 IF_EMPTY = (
-    "give --empty diverged if these runs diverged, --empty missing if their loss is not known, and leave out rows of "
+    "; give --empty diverged if these runs diverged, --empty missing if their loss is not known, and leave out rows of "
     "other metrics"
 )
 
@@ -61,12 +60,17 @@ class Read:
     shape: tuple[str, ...]  # the shape columns
     notes: tuple[str, ...]
     own: Mapping[str, Sequence[Any]]  # the table's own columns
+    assumed_bases: tuple[str, ...] = ()  # the axes whose base nobody named
 
     def fault(self, row: int, column: str, what: str) -> HpxferError:
         """Return the error of a cell."""
         own = self.columns.get(column, column)
         name = own if own == column else f"{own} ({column})"
         return HpxferError(f"{self.where}: row {row}, column {name}: {what}")
+
+    def then(self, runs: pd.DataFrame, notes: Sequence[str], **more: Any) -> Read:
+        """Return other runs of the table, with what was said before and `notes`."""
+        return replace(self, runs=runs, notes=(*self.notes, *notes), **more)
 
 
 def read_runs(
@@ -87,20 +91,20 @@ def read_runs(
         raise HpxferError(f"--empty: unknown choice {shown(empty)}; {nearest(empty, EMPTY)}")
     present = [str(name) for name in frame.columns]
     if twice := [name for name, times in Counter(present).items() if times > 1]:
-        raise HpxferError(f"{where}: column {shown(twice[0])} must be there once, got it twice; rename one of them")
-    own = {name: frame.iloc[:, at].tolist() for at, name in enumerate(present)}
-    of, guessed = columns_of(own, columns or {}, shape, where)
+        raise HpxferError(f"{where}: column {shown(twice[0])} must be there once, got it twice")
+    own: dict[str, Sequence[Any]] = {name: frame.iloc[:, at].tolist() for at, name in enumerate(present)}
+    of, notes = columns_of(own, columns or {}, shape, where)
     if frame.empty:
         raise HpxferError(f"{where}: must have at least one row below the names of its columns, got none")
-    numbers = {*(of[name] for name in NUMBERS if name in of), *shape}
-    if cells.has_decimal_commas(cell for name in numbers for cell in own[name]):
-        own |= {name: list(map(cells.with_point, own[name])) for name in numbers}
-    powers: dict[str, tuple[float, str]] = {
-        name: found for name in ("scale", "value") if name in of and (found := cells.exponents_of(of[name]))
-    }
-    names: dict[str, str] = {
-        name: own_name(powers[name][1] if name in powers else of[name]) for name in ("scale", "value") if name in of
-    }
+    own |= cells.with_points({name: own[name] for name in (*(of[name] for name in NUMBERS if name in of), *shape)})
+    names, powers = dict[str, str](), dict[str, float]()  # of the scale and the value
+    for column in ("scale", "value"):
+        if column in of:
+            base, named = cells.exponents_of(of[column]) or (None, of[column])
+            names[column] = own_name(named)
+            if base is not None:
+                powers[column] = base
+                notes += (f"column {of[column]} holds exponents: {names[column]} is {base:g} to their power",)
     wrong: dict[tuple[str, str], list[int]] = {}  # column, rule that its cells break -> rows
 
     def values(column: str, otherwise: object = None) -> list[Any]:
@@ -109,14 +113,14 @@ def read_runs(
             return [otherwise] * len(frame)
         return [value(column, row, cell) for row, cell in enumerate(own[of[column]], 1)]
 
-    def value(column: str, row: int, cell: Any, reader: Callable[[Any], Any] | None = None) -> Any:
+    def value(column: str, row: int, cell: Any) -> Any:
         """Return the value of a cell. One that breaks a rule goes to `wrong`."""
         try:
-            if reader is None and column in OPTIONAL and cells.is_empty(cell):
+            if column in OPTIONAL and cells.is_empty(cell):
                 return None
-            if reader is None and column in powers:
-                cell = powers[column][0] ** max(-300.0, min(300.0, cells.number(cell, cells.EXPONENT)))
-            return (reader or READERS[column])(cell)
+            if column in powers:
+                cell = powers[column] ** max(-300.0, min(300.0, cells.number(cell, cells.EXPONENT)))
+            return READERS["scale" if column in shape else column](cell)
         except cells.Bad as bad:
             wrong.setdefault((column, str(bad)), []).append(row)
             return 1.0
@@ -137,7 +141,7 @@ def read_runs(
     rows = range(1, len(frame) + 1)
     losses, statuses = zip(*map(ended, rows, values("status", "")), strict=True)
     axis = [""] * len(frame) if shape else values("axis", names.get("scale"))
-    dims = [[value(name, row, cell, READERS["scale"]) for row, cell in enumerate(own[name], 1)] for name in shape]
+    dims = [[value(name, row, cell) for row, cell in enumerate(own[name], 1)] for name in shape]
     runs = pd.DataFrame(
         {
             "row": rows,
@@ -157,35 +161,18 @@ def read_runs(
         },
         dtype=object,
     ).astype({"row": int, "loss": float, "value": float, "seed": int, "scale": float, "steps": float})
-    read = Read(
-        where=where, runs=runs, columns=of, shape=tuple(shape), notes=(*guessed, *_assumed(of, powers, names)), own=own
-    )
+    notes += tuple(text for name, text in ASSUMED.items() if name not in of)
+    read = Read(where=where, runs=runs, columns=of, shape=tuple(shape), notes=notes, own=own)
     if wrong:
         problems = sorted(wrong.items(), key=lambda item: item[1][0])
         raise HpxferError(joined(_refusal(read, column, bad, at) for (column, bad), at in problems))
     return read
 
 
-def _assumed(of: Mapping[str, str], powers: Mapping[str, tuple[float, str]], names: Mapping[str, str]) -> Iterator[str]:
-    for name, (base, _) in powers.items():
-        yield f"column {of[name]} holds exponents: {names[name]} is {base:g} to their power"
-    yield from (text for name, text in ASSUMED.items() if name not in of)
-
-
 def _refusal(read: Read, column: str, bad: str, rows: Sequence[int]) -> str:
-    """Return what is wrong with cells of a column: the first row, the others, and what mends it."""
     more = f", as in row{'s' * (len(rows) > 2)} {ranges(rows[1:])}" if len(rows) > 1 else ""
-    cell = read.own[read.columns.get(column, column)][rows[0] - 1]
-    written, fix = str(cell).strip(), "mend the cell"
-    if column == "loss" and cells.is_lost(cell):
-        fix = IF_EMPTY
-    elif column == "value" and written.startswith("-"):
-        fix = "write the HP itself; exponents are read from a column whose name says so, such as log2_lr"
-    elif isinstance(cell, str) and "," in written:
-        fix = "write the number with a point as its decimal mark, and nothing between thousands"
-    elif isinstance(cell, str) and written.endswith("%"):
-        fix = "write the share, such as 0.01 for 1%"
-    return str(read.fault(rows[0], column, f"{bad}{more}; {fix}"))
+    is_lost = column == "loss" and cells.is_lost(read.own[read.columns["loss"]][rows[0] - 1])
+    return str(read.fault(rows[0], column, f"{bad}{more}{IF_EMPTY if is_lost else ''}"))
 
 
 def ranges(rows: Sequence[int]) -> str:
@@ -197,8 +184,8 @@ def ranges(rows: Sequence[int]) -> str:
     return ", ".join(said[:MOST_SPANS]) + more
 
 
-def join_values(read: Read, tolerance: float = TOLERANCE) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return the runs with one value for all that lie within `tolerance` octaves, and what was joined, in words.
+def join_values(read: Read, tolerance: float = TOLERANCE) -> Read:
+    """Return the runs with one value for all that lie within `tolerance` octaves.
 
     The most frequent spelling stands for all. Raises HpxferError for values that form a chain longer than `tolerance`,
     because nothing says which of them are one.
@@ -230,8 +217,7 @@ def join_values(read: Read, tolerance: float = TOLERANCE) -> tuple[pd.DataFrame,
             notes.append(f"{hp} is {ends} in steps of one; if these are exponents, name the column log2_{hp}")
         near = ((low, high) for low, high in zip(lasts, firsts[1:], strict=False) if math.log2(high / low) < NEAR)
         if tolerance > 0 and (pair := next(near, None)):
-            two = (
-                f"{pair[0]:g} and {pair[1]:g} are two values of {hp}, {math.log2(pair[1] / pair[0]):.2g} octaves apart"
-            )
-            notes.append(f"{two}; if they are one, --tolerance {NEAR:g} joins them")
-    return runs, tuple(notes)
+            octaves = f"{math.log2(pair[1] / pair[0]):.2g} octaves apart"
+            joins = f"if they are one, --tolerance {NEAR:g} joins them"
+            notes.append(f"{pair[0]:g} and {pair[1]:g} are two values of {hp}, {octaves}; {joins}")
+    return read.then(runs, notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,9 @@ import pytest
 from hpxfer.errors import HpxferError
 from hpxfer.outside.files import read_table, write_table
 from hpxfer.outside.runs import read_runs
-from hpxfer.outside.trackers.logged import LoggedRun, Point, newest
+from hpxfer.outside.trackers.logged import LoggedRun, Point
 from hpxfer.outside.trackers.mlflow import mlflow_runs
-from hpxfer.outside.trackers.table import Choices, Imported, read_address, tabulate
+from hpxfer.outside.trackers.table import Choices, Imported, newest, read_address, tabulate
 from hpxfer.outside.trackers.tensorboard import tensorboard_runs
 from hpxfer.outside.trackers.wandb import wandb_runs
 
@@ -63,18 +64,18 @@ def test_a_held_out_loss_is_its_last_point_and_a_training_loss_a_mean() -> None:
     assert row_of(made([logged("a", points)], metric="train/loss", reduce="last"), "a")["loss"] == 3.0
 
 
-def test_a_metric_that_could_be_another_is_asked_for() -> None:
-    two = {"val/loss": curve(3.0), "eval_loss": curve(3.1)}
-    with pytest.raises(
-        HpxferError, match="one metric must be the loss, got 'eval_loss', 'val/loss'; name it with --metric"
-    ):
-        made([logged("a", two)])
-    with pytest.raises(HpxferError, match=r"no metric looks like a loss.*'accuracy'"):
-        made([logged("a", {"accuracy": curve(0.5)})])
-    with pytest.raises(HpxferError, match=r"no metric looks like a loss; .*the metrics are none"):
-        made([logged("a", {})])
-    with pytest.raises(HpxferError, match="--metric: no run has 'val_loss'; did you mean 'eval_loss'"):
-        made([logged("a", two)], metric="val_loss")
+@pytest.mark.parametrize(
+    ("metrics", "metric", "message"),
+    [
+        (["val/loss", "eval_loss"], None, "one metric must be the loss, got 'eval_loss', 'val/loss'; name it with"),
+        (["accuracy"], None, r"no metric looks like a loss.*'accuracy'"),
+        ([], None, r"no metric looks like a loss; .*the metrics are none"),
+        (["val/loss", "eval_loss"], "val_loss", "--metric: no run has 'val_loss'; did you mean 'eval_loss'"),
+    ],
+)
+def test_a_metric_that_could_be_another_is_asked_for(metrics: list[str], metric: str | None, message: str) -> None:
+    with pytest.raises(HpxferError, match=message):
+        made([logged("a", dict.fromkeys(metrics, curve(3.0)))], metric=metric)
 
 
 def test_steps_say_what_finished_and_not_the_tracker() -> None:
@@ -86,27 +87,13 @@ def test_steps_say_what_finished_and_not_the_tracker() -> None:
         logged("blown", {"loss": [*curve(3.0, 40), (41, math.nan)]}, "failed", seed=3),
     ]
     found = made(runs)
-    assert [row_of(found, run.id)["status"] for run in runs] == [
-        "finished",
-        "running",
-        "failed",
-        "finished",
-        "diverged",
-    ]
+    status = ["finished", "running", "failed", "finished", "diverged"]
+    assert [row_of(found, run.id)["status"] for run in runs] == status
     assert math.isnan(row_of(found, "short")["loss"])
     notes = " ".join(found.notes)
     assert "1 runs reached the last step, so they count as finished" in notes
     assert "1 runs ended before step 100, so they do not count, though called finished" in notes
     assert [row["status"] for row in made(runs, steps=60).frame.to_dict("records")][:4] == ["finished"] * 4
-
-
-def test_a_history_that_cannot_be_read_is_named() -> None:
-    def lost(_: str) -> list[Point]:
-        raise ConnectionError("HTTP 502")
-
-    run = LoggedRun(id="a", name="a", config=hps(), state="finished", metrics=("loss",), points=lost)
-    with pytest.raises(HpxferError, match="there: run 'a': the history of loss cannot be read: HTTP 502"):
-        made([run])
 
 
 def test_a_key_of_several_types_is_written_as_text(tmp_path: Path) -> None:
@@ -118,25 +105,27 @@ def test_a_key_of_several_types_is_written_as_text(tmp_path: Path) -> None:
 
 
 def test_what_is_dropped_is_named() -> None:
-    silent = logged("silent", {"loss": []})
+    def lost(_: str) -> list[Point]:
+        raise ConnectionError("HTTP 502")
+
+    good, silent = logged("a", {"loss": curve(3.0)}), logged("silent", {"loss": []})
     bare = LoggedRun(id="bare", name="bare", config={}, state="finished", metrics=(), points=lambda _: [])
-    found = made([logged("a", {"loss": curve(3.0)}), silent, bare])
+    found = made([good, silent, bare])
     assert "dropped, as a key is missing: 'bare'" in found.notes
     assert "dropped, as they have no point of loss: 'silent', 'bare'" in found.notes
     assert len(found.frame) == 1
-    with pytest.raises(HpxferError, match="column 'lrate' is not in the table; did you mean 'lr'"):
-        made([logged("a", {"loss": curve(3.0)})], columns={"value": "lrate"})
-    with pytest.raises(HpxferError, match="must hold at least one run"):
-        made([])
-    with pytest.raises(HpxferError, match="--map: must be a key of the runs, got 'loss', which they log"):
-        made([logged("a", {"loss": curve(3.0)})], columns={"loss": "x"})
+    for runs, columns, message in (
+        ([good], {"value": "lrate"}, "column 'lrate' is not in the table; did you mean 'lr'"),
+        ([], MAP, "must hold at least one run"),
+        ([good], {"loss": "x"}, "--map: must be a key of the runs, got 'loss', which they log"),
+        ([replace(good, points=lost)], MAP, "there: run 'a': the history of loss cannot be read: HTTP 502"),
+    ):
+        with pytest.raises(HpxferError, match=message):
+            made(runs, columns)
 
 
 def test_a_name_may_hold_the_hps() -> None:
-    run = LoggedRun(
-        id="w64_lr2^-7_s3", name="w64_lr2^-7_s3", config={}, state="unknown", metrics=("loss",),
-        points=logged("x", {"loss": curve(3.0)}).points,
-    )  # fmt: skip
+    run = replace(logged("w64_lr2^-7_s3", {"loss": curve(3.0)}), config={})
     read = read_runs(made([run], {}, pattern=PATTERN).frame, where="there").runs
     assert read[["value", "scale", "seed"]].to_numpy().tolist() == [[2.0**-7, 64, 3]]
     with pytest.raises(HpxferError, match="--pattern: must be a regular expression"):

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpxfer.errors import HpxferError, first_line, nearest, shown
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host.machine import library
-from hpxfer.outside.trackers.logged import LoggedRun, Point
+from hpxfer.outside.trackers.logged import LoggedRun, Point, reading
 
 _SQLITE = "sqlite:///"  # MLflow would make the file of a name that is not there
 PAGE = 1000  # runs per request; MLflow's default stops after 1000 runs without a word
@@ -24,38 +24,27 @@ def mlflow_runs(source: str) -> list[LoggedRun]:
     uri, _, experiment = source.partition("#")
     mlflow = library("mlflow", "mlflow")
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE).partition("?")[0]).exists():
-        raise HpxferError(f"mlflow:{uri}: must be a store that is there, got no such file; name a tracking URI")
+        raise HpxferError(f"mlflow:{uri}: must be a store that is there, got no such file")
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it says that it looks at tables
-    try:
+    with reading(f"mlflow:{uri}: MLflow cannot read it"):
         client = mlflow.MlflowClient(tracking_uri=uri)
         ids = {found.name: found.experiment_id for found in client.search_experiments()}
         if experiment and experiment not in ids:
-            raise HpxferError(
-                f"mlflow:{source}: must name an experiment of the store, got {shown(experiment)}; "
-                f"{nearest(experiment, ids)}"
-            )
+            rule = f"must name an experiment of the store, got {shown(experiment)}"
+            raise HpxferError(f"mlflow:{source}: {rule}; {nearest(experiment, ids)}")
         found = {name: runs for name in ([experiment] if experiment else ids) if (runs := [*_pages(client, ids[name])])}
-    except HpxferError:
-        raise
-    except Exception as error:  # whatever MLflow, SQLAlchemy or the network say
-        raise HpxferError(f"mlflow:{uri}: MLflow cannot read it: {first_line(error)}; name a tracking URI") from None
     if len(found) > 1:
-        raise HpxferError(
-            f"mlflow:{uri}: must name one of its experiments, as in mlflow:{uri}#{next(iter(found))}, got several with "
-            f"runs: {', '.join(sorted(found))}"
-        )
+        rule = f"must name one of its experiments, as in mlflow:{uri}#{next(iter(found))}"
+        raise HpxferError(f"mlflow:{uri}: {rule}, got several with runs: {', '.join(sorted(found))}")
     return [_run(client, run) for runs in found.values() for run in runs]
 
 
 def _pages(client: Any, experiment: str) -> Iterator[Any]:
-    token = None
+    oldest_first, token = ["attributes.start_time ASC"], None
     while True:
-        page = client.search_runs(
-            [experiment], max_results=PAGE, order_by=["attributes.start_time ASC"], page_token=token
-        )
+        page = client.search_runs([experiment], max_results=PAGE, order_by=oldest_first, page_token=token)
         yield from page
-        token = page.token
-        if not token:
+        if not (token := page.token):
             return
 
 
@@ -72,11 +61,7 @@ def _run(client: Any, run: Any) -> LoggedRun:
 
 def _points(client: Any, run: Any, metric: str) -> list[Point]:
     """Return every point of a metric. One that was logged without steps has step 0 throughout, so points count then."""
-    if metric not in run.data.metrics:
-        return []
-    found = sorted(client.get_metric_history(run.info.run_id, metric), key=lambda point: point.timestamp)
+    known = metric in run.data.metrics
+    found = sorted(client.get_metric_history(run.info.run_id, metric) if known else (), key=lambda at: at.timestamp)
     bare = not any(point.step for point in found)
-    return [
-        Point(step=at if bare else point.step, value=point.value, time=point.timestamp)
-        for at, point in enumerate(found)
-    ]
+    return [Point(at if bare else point.step, point.value, point.timestamp) for at, point in enumerate(found)]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from hpxfer.errors import HpxferError, first_line, nearest, shown
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.outside.cells import STATES, is_empty
-from hpxfer.outside.columns import COLUMNS, columns_of
-from hpxfer.outside.trackers.logged import INFINITE, TAIL_SHARE, LoggedRun, Loss, Point, choose_loss, newest
+from hpxfer.outside.columns import COLUMNS, HELD_OUT, LOSS, SMOOTHED, columns_of
+from hpxfer.outside.trackers.logged import LoggedRun, Point, reading
 from hpxfer.outside.trackers.mlflow import mlflow_runs
 from hpxfer.outside.trackers.tensorboard import tensorboard_runs
 from hpxfer.outside.trackers.wandb import wandb_runs
@@ -23,15 +23,20 @@ from hpxfer.verdict.shape_names import scale_text
 TRACKERS = {"wandb": wandb_runs, "mlflow": mlflow_runs, "tensorboard": tensorboard_runs}
 MADE = ("loss", "status", "run_id", "steps", "loss_name")  # columns that are made of points, never of HPs
 SHOWN = 5  # runs named per note
+TAIL_SHARE = 0.05  # of the raw points, whose mean is the loss of a metric that is noisy from step to step
+# How points become one loss, in words.
+REDUCES = {"last": "its last point", "tail": f"the mean of its last {TAIL_SHARE:.0%} of raw points"}
+INFINITE = 1e300  # MLflow's stores hold an infinite value as the largest float64, or close to it
+_MEASURED = ("validation_loss_nats", "final_window_loss_nats")  # what hpxfer's own loggers write when a trial ends
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
     """How the runs of a tracker become a table.
 
-    `metric` and `reduce` choose the loss, see `choose_loss`. `pattern` is a regular expression whose named groups are
-    keys, read from the name of a run. `steps` is where a run has finished; by default the last step that any run of its
-    shape reached.
+    `metric` and `reduce` choose the loss, see `_loss`. `pattern` is a regular expression whose named groups are keys,
+    read from the name of a run. `steps` is where a run has finished; by default the last step that any run of its shape
+    reached.
     """
 
     metric: str | None = None
@@ -71,47 +76,94 @@ def tabulate(
             raise HpxferError(f"{where}: --map: must be a key of the runs, got {shown(name)}, which they log; {legal}")
     if not runs:
         raise HpxferError(f"{where}: must hold at least one run, got none")
-    loss = choose_loss(runs, choices.metric, choices.reduce, where)
-    notes = [f"loss: {loss.metric}, {loss.why}: {loss.how}"]
-    if others := sorted({name for run in runs for name in run.metrics} - {loss.metric}):
+    metrics = sorted({name for run in runs for name in run.metrics})
+    loss, why, reduce = _loss(metrics, choices, where)
+    notes = [f"loss: {loss}, {why}: {REDUCES[reduce]}"]
+    if others := [name for name in metrics if name != loss]:
         notes.append(f"metrics left out: {_listed(others)}")
-    logged = [(run, _config(run, choices.pattern), newest(_history(run, loss.metric, where))) for run in runs]
-    if silent := [run for run, _, points in logged if not points]:
-        notes.append(f"dropped, as they have no point of {loss.metric}: {_names(silent)}")
-    if len(silent) == len(runs):
-        raise HpxferError(f"{where}: no run has a point of {loss.metric}; name another with --metric")
-    heard = [config for _, config, points in logged if points]
+    configs = {run.id: _config(run, choices.pattern) for run in runs}
+    points = {run.id: newest(_history(run, loss, where)) for run in runs}
+    if silent := [run for run in runs if not points[run.id]]:
+        notes.append(f"dropped, as they have no point of {loss}: {_names(silent)}")
+    heard = [configs[run.id] for run in runs if points[run.id]]
+    if not heard:
+        raise HpxferError(f"{where}: no run has a point of {loss}; name another with --metric")
     keys = dict.fromkeys(key for config in heard for key in config)
     own = {key: [config.get(key) for config in heard] for key in keys} | {name: [None] * len(heard) for name in MADE}
     of, _ = columns_of(own, {**columns, "loss": "loss"}, shape, where)
     used = [name for name in (*of.values(), *shape) if name not in MADE]
-    lacking = [run.id for run, config, _ in logged if any(is_empty(config.get(key)) for key in used)]
+    lacking = [run for run in runs if any(is_empty(configs[run.id].get(key)) for key in used)]
     if lacking:
-        notes.append(f"dropped, as a key is missing: {_names([run for run in runs if run.id in lacking])}")
-    whole = [each for each in logged if each[2] and each[0].id not in lacking]
+        notes.append(f"dropped, as a key is missing: {_names(lacking)}")
+    whole = [run for run in runs if run not in silent and run not in lacking]
     if not whole:
-        raise HpxferError(f"{where}: no run has the keys {', '.join(used)} and a point of {loss.metric}; {notes[-1]}")
+        raise HpxferError(f"{where}: no run has the keys {', '.join(used)} and a point of {loss}; {notes[-1]}")
     sizes = [*(of[name] for name in ("axis", "scale", "shape") if name in of), *shape]
-    shapes = [tuple(str(config[key]) for key in sizes) for _, config, _ in whole]
-    last: dict[tuple[str, ...], float] = {}
-    for each, (_, _, points) in zip(shapes, whole, strict=True):
-        last[each] = max(last.get(each, -math.inf), points[-1].step)
-    lied = Counter[str]()
-    rows = [
-        {**{key: config.get(key) for key in keys}, **_ended(run, points, loss, choices.steps or last[each], lied)}
-        for each, (run, config, points) in zip(shapes, whole, strict=True)
-    ]
-    counts = Counter(row["status"] for row in rows)
+    shapes = {run.id: tuple(str(configs[run.id][key]) for key in sizes) for run in whole}
+    last = dict[tuple[str, ...], float]()
+    for run in whole:
+        last[shapes[run.id]] = max(last.get(shapes[run.id], -math.inf), points[run.id][-1].step)
+    rows, lied = [], Counter[str]()
+    for run in whole:
+        value, status, lie = _ended(run, points[run.id], reduce, choices.steps or last[shapes[run.id]])
+        lied.update([lie] if lie else [])
+        made = dict(zip(MADE, (value, status, run.id, points[run.id][-1].step, loss), strict=True))
+        rows.append({**{key: configs[run.id].get(key) for key in keys}, **made})
+    counts = Counter(str(row["status"]) for row in rows)
     notes.append(f"{len(rows)} runs: {', '.join(f'{num} {status}' for status, num in sorted(counts.items()))}")
     return Imported(pd.DataFrame(rows), (*notes, *(f"{num} runs {what}" for what, num in lied.items())))
 
 
+def _loss(metrics: Sequence[str], choices: Choices, where: str) -> tuple[str, str, str]:
+    """Return the metric that is the loss, why, and how its points become one number.
+
+    It is the one that the user names, else the only held-out loss, else the only training loss. Raises HpxferError,
+    with what there is, if that is not exactly one.
+    """
+    if choices.reduce not in (None, *REDUCES):
+        raise HpxferError(f"--reduce: unknown choice {shown(choices.reduce)}; {nearest(str(choices.reduce), REDUCES)}")
+    raw = [name for name in metrics if LOSS.search(name) and not SMOOTHED.search(name)]
+    ours = next((name for name in _MEASURED if name in raw), None)
+    held_out = [name for name in raw if HELD_OUT.search(name)]
+    if choices.metric is not None:
+        if choices.metric not in metrics:
+            legal = nearest(choices.metric, metrics)
+            raise HpxferError(f"{where}: --metric: no run has {shown(choices.metric)}; {legal}")
+        loss, why = choices.metric, "as named"
+    elif ours is not None:
+        loss, why = ours, "as hpxfer's own runs write it"
+    elif not raw:
+        listed = ", ".join(map(shown, metrics[:50])) or "none"
+        raise HpxferError(f"{where}: no metric looks like a loss; name it with --metric; the metrics are {listed}")
+    elif len(several := held_out or raw) > 1:
+        listed = ", ".join(map(shown, several[:20]))
+        raise HpxferError(f"{where}: one metric must be the loss, got {listed}; name it with --metric")
+    else:
+        loss, why = (
+            several[0],
+            "the only held-out loss" if held_out else "the only loss, of training, as none is held out",
+        )
+    usual = "last" if loss == _MEASURED[1] or HELD_OUT.search(loss) else "tail"
+    return loss, why, choices.reduce or usual
+
+
 def _history(run: LoggedRun, metric: str, where: str) -> Sequence[Point]:
-    try:
+    with reading(f"{where}: run {shown(run.name or run.id)}: the history of {metric} cannot be read"):
         return run.points(metric)
-    except Exception as error:  # whatever a tracker's client or the network say
-        name = shown(run.name or run.id)
-        raise HpxferError(f"{where}: run {name}: the history of {metric} cannot be read: {first_line(error)}") from None
+
+
+def newest(points: Iterable[Point]) -> list[Point]:
+    """Return the points without those that a restart trained again, by step.
+
+    A run that goes on from step 50 after it had reached step 80 makes its old points from step 50 on void, also where
+    the new ones end earlier.
+    """
+    kept: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.time, point.step)):
+        while kept and kept[-1].step >= point.step:
+            kept.pop()
+        kept.append(point)
+    return kept
 
 
 def _config(run: LoggedRun, pattern: str | None) -> dict[str, Any]:
@@ -125,28 +177,21 @@ def _config(run: LoggedRun, pattern: str | None) -> dict[str, Any]:
     return {key: cell if isinstance(cell, plain) else str(cell) for key, cell in config.items() if key not in MADE}
 
 
-def _ended(run: LoggedRun, points: Sequence[Point], loss: Loss, end: float, lied: Counter[str]) -> dict[str, Any]:
-    """Return the columns of `MADE` of a run that has finished at step `end`, and count in `lied` what its tracker says
-    otherwise. A loss is +inf if a point that it rests on is not finite.
+def _ended(run: LoggedRun, points: Sequence[Point], reduce: str, end: float) -> tuple[float | None, str, str | None]:
+    """Return loss and status of a run that has finished at step `end`, and what its tracker says otherwise.
+
+    A loss is +inf if a point that it rests on is not finite.
     """
-    num = 1 if loss.reduce == "last" else max(1, math.ceil(TAIL_SHARE * len(points)))
+    num = 1 if reduce == "last" else max(1, math.ceil(TAIL_SHARE * len(points)))
     values = [point.value for point in points[-num:]]
-    said, steps = STATES.get(run.state.lower(), "failed"), points[-1].step
-    status = "finished" if steps >= end else "running" if said in ("finished", "running") else "failed"
     if any(not math.isfinite(value) or abs(value) >= INFINITE for value in values):
-        status = "diverged"  # at a step that says nothing
-    elif status == "finished" and said != "finished":
-        lied["reached the last step, so they count as finished, though the tracker says otherwise"] += 1
-    elif status != "finished" and said == "finished":
-        lied[f"ended before step {scale_text(end)}, so they do not count, though called finished"] += 1
-    value = math.inf if status == "diverged" else math.fsum(values) / num
-    return {
-        "loss": value if status in ("diverged", "finished") else None,
-        "status": status,
-        "run_id": run.id,
-        "steps": steps,
-        "loss_name": loss.metric,
-    }
+        return math.inf, "diverged", None  # at a step that says nothing
+    said = STATES.get(run.state.lower(), "failed")
+    if points[-1].step >= end:
+        lie = "reached the last step, so they count as finished, though the tracker says otherwise"
+        return math.fsum(values) / num, "finished", None if said == "finished" else lie
+    lie = f"ended before step {scale_text(end)}, so they do not count, though called finished"
+    return None, "running" if said in ("finished", "running") else "failed", lie if said == "finished" else None
 
 
 def _names(runs: Sequence[LoggedRun]) -> str:

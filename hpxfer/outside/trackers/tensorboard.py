@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpxfer.errors import HpxferError, first_line
+from hpxfer.errors import HpxferError
 from hpxfer.host.machine import library
-from hpxfer.outside.trackers.logged import LoggedRun, Point
+from hpxfer.outside.trackers.logged import LoggedRun, Point, reading
 
 EVENTS = "*tfevents*"
 # TensorBoard keeps a sample of 10,000 points per tag, unless told otherwise; 0 keeps all.
@@ -23,41 +23,33 @@ def tensorboard_runs(folder: str) -> list[LoggedRun]:
     """Return the runs below a folder. Raise HpxferError if it is none, or if a run cannot be read."""
     root = Path(folder)
     if not root.is_dir():
-        raise HpxferError(f"tensorboard:{root}: must be a folder with event files below it; name the log directory")
-    return [
-        _run(each, each.relative_to(root).as_posix()) for each in sorted({file.parent for file in root.rglob(EVENTS)})
-    ]
+        raise HpxferError(f"tensorboard:{root}: must be a folder with event files below it")
+    folders = sorted({file.parent for file in root.rglob(EVENTS)})
+    return [_run(each, each.relative_to(root).as_posix()) for each in folders]
 
 
 def _run(folder: Path, name: str) -> LoggedRun:
     accumulator = library("tensorboard.backend.event_processing.event_accumulator", "tensorboard")
-    try:
+    with reading(f"{folder}: TensorBoard cannot read it"):
         events = accumulator.EventAccumulator(str(folder), size_guidance=KEEP_ALL, purge_orphaned_data=False)
         events.Reload()
         tags = events.Tags()
         config, state = _hparams(events)
-    except Exception as error:  # whatever its readers say of a damaged file
-        raise HpxferError(f"{folder}: TensorBoard cannot read it: {first_line(error)}; move it away") from None
-    metrics = [tag for tag in (*tags["scalars"], *tags["tensors"]) if not tag.startswith("_hparams_")]
-    points = partial(_points, events, frozenset(tags["scalars"]))
-    return LoggedRun(
-        id=name, name=name, config=config, state=state, metrics=tuple(dict.fromkeys(metrics)), points=points
-    )
+    metrics = dict.fromkeys(tag for tag in (*tags["scalars"], *tags["tensors"]) if not tag.startswith("_hparams_"))
+    points = partial(_points, events)
+    return LoggedRun(id=name, name=name, config=config, state=state, metrics=tuple(metrics), points=points)
 
 
-def _points(events: Any, scalars: frozenset[str], metric: str) -> list[Point]:
+def _points(events: Any, metric: str) -> list[Point]:
     """Return every point of a tag, which older writers store as a scalar and newer ones as a tensor of one number."""
-    if metric in scalars:
-        return [Point(step=at.step, value=at.value, time=at.wall_time) for at in events.Scalars(metric)]
-    if metric not in events.Tags()["tensors"]:
-        return []
+    tags = events.Tags()
+    if metric in tags["scalars"]:
+        return [Point(at.step, at.value, at.wall_time) for at in events.Scalars(metric)]
     arrays = library("tensorboard.util.tensor_util", "tensorboard")
-    pairs = [(at, arrays.make_ndarray(at.tensor_proto)) for at in events.Tensors(metric)]
-    return [
-        Point(step=at.step, value=float(array.reshape(-1)[0]), time=at.wall_time)
-        for at, array in pairs
-        if array.size == 1 and array.dtype.kind in "fiu"
-    ]
+    tensors = events.Tensors(metric) if metric in tags["tensors"] else ()
+    pairs = [(at, arrays.make_ndarray(at.tensor_proto)) for at in tensors]
+    numbers = [(at, array) for at, array in pairs if array.size == 1 and array.dtype.kind in "fiu"]
+    return [Point(at.step, float(array.item()), at.wall_time) for at, array in numbers]
 
 
 def _hparams(events: Any) -> tuple[dict[str, Any], str]:

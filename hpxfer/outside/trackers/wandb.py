@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hpxfer.errors import HpxferError, first_line
+from hpxfer.errors import HpxferError
 from hpxfer.host.machine import library
-from hpxfer.outside.trackers.logged import LoggedRun, Point, flat
+from hpxfer.outside.trackers.logged import LoggedRun, Point, reading
 
 PAGE = 10_000  # rows of a history per request
 _WORDS = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -math.inf, "-inf": -math.inf}
@@ -21,30 +21,29 @@ _WORDS = {"nan": math.nan, "infinity": math.inf, "inf": math.inf, "-infinity": -
 def wandb_runs(project: str) -> list[LoggedRun]:
     """Return the runs of `ENTITY/PROJECT`, the oldest first. Raise HpxferError if they cannot be read."""
     if project.count("/") != 1:
-        raise HpxferError(f"wandb:{project}: must be wandb:ENTITY/PROJECT; name a project of its server")
-    try:
+        raise HpxferError(f"wandb:{project}: must be wandb:ENTITY/PROJECT")
+    with reading(f"wandb:{project}: wandb cannot read it"):
         return [_run(run) for run in library("wandb", "wandb").Api().runs(project, order="+created_at")]
-    except HpxferError:
-        raise
-    except Exception as error:  # whatever wandb or the network say
-        raise HpxferError(
-            f"wandb:{project}: wandb cannot read it: {first_line(error)}; check the name, the network and `wandb login`"
-        ) from None
 
 
 def _run(run: Any) -> LoggedRun:
-    summary = {key: value for key, value in flat(dict(run.summary)).items() if _number(value) is not None}
+    summary = {key: number for key, value in _flat(run.summary).items() if (number := _number(value)) is not None}
+    metrics = tuple(key for key in summary if not key.startswith("_"))
+    points = partial(_points, run, summary)
     return LoggedRun(
-        id=run.id,
-        name=run.name,
-        config=flat(dict(run.config)),
-        state=run.state,
-        metrics=tuple(key for key in summary if not key.startswith("_")),
-        points=partial(_points, run, summary),
+        id=run.id, name=run.name, config=_flat(run.config), state=run.state, metrics=metrics, points=points
     )
 
 
-def _points(run: Any, summary: Mapping[str, Any], metric: str) -> list[Point]:
+def _flat(config: Mapping[str, Any], start: str = "") -> dict[str, Any]:
+    """Return a config with nested keys joined by dots, e.g. `optimizer.lr`."""
+    out: dict[str, Any] = {}
+    for key, value in dict(config).items():
+        out |= _flat(value, f"{start}{key}.") if isinstance(value, Mapping) else {f"{start}{key}": value}
+    return out
+
+
+def _points(run: Any, summary: Mapping[str, float], metric: str) -> list[Point]:
     """Return the whole history of a metric. If the server gives none of it, the summary holds the last point."""
     for keys in ({"keys": ["_step", metric]}, {}):  # asked by its keys, some servers return nothing
         found = [
@@ -54,7 +53,7 @@ def _points(run: Any, summary: Mapping[str, Any], metric: str) -> list[Point]:
         ]
         if found:
             return found
-    last, step = _number(summary.get(metric)), _number(summary.get("_step"))
+    last, step = summary.get(metric), summary.get("_step")
     return [] if last is None or step is None else [Point(step=step, value=last, time=step)]
 
 
