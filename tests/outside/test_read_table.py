@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[pd.DataFrame, dict[str, Any], str]] = {
         "row 49, column loss: one HP value",
     ),
     "two layers": (BOTH, {}, r"row 49, column loss: .*the rows differ in n_layer"),
-    "steps": (table(steps=[900, *[1000] * 47]), {}, r"row 3, column steps: must be the same .* of width 256, got 1000"),
+    "steps": (table(steps=[900, *[1000] * 47]), {}, r"row 2, column steps: must be the same .* of width 256, got 1000"),
     "units": (table(unit=["nats", "bits"] * 24), {}, r"row 2, column unit: must be the same .* got 'bits' here"),
     "losses": (table(loss_name=["a", "b"] * 24), {}, r"row 2, column loss_name: must be the same .* got 'b' here"),
     "one scale": (

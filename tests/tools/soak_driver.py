@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpxfer.host import files
 from hpxfer.store import Store
 
 APPEND, COMPACTION = "append", "compaction"
@@ -31,8 +30,8 @@ def main() -> None:
     writes = _Writes(moment)
     Store.append = writes.counted(APPEND, Store.append)  # type: ignore[method-assign]
     Store.compact = writes.counted(COMPACTION, Store.compact)  # type: ignore[method-assign]
-    for owner, name in ((files, "_to_disk"), (os, "replace"), (os, "unlink")):
-        setattr(owner, name, writes.stepped(getattr(owner, name)))
+    for name in ("fsync", "replace", "unlink"):
+        setattr(os, name, writes.stepped(getattr(os, name)))
     if patience_s:
         from hpxfer.executors.ray_session import ClusterMonitor
 
@@ -65,8 +64,9 @@ class _Writes:
 
         def act(*args: Any, **options: Any) -> Any:
             out = step(*args, **options)
+            path = os.readlink(f"/proc/self/fd/{args[0]}") if isinstance(args[0], int) else str(args[0])
             # progress.json and the lease are written by other threads meanwhile
-            if self._kind and not any("json" in str(part) for part in args):
+            if self._kind and "json" not in path and not os.path.isdir(path):
                 self._step += 1
                 with suppress(FileNotFoundError):
                     if self._moment.read_text(encoding="utf-8") == f"{self._kind} {self._step}":
