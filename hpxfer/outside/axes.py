@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -31,7 +32,8 @@ def place(read: Read, base: Sequence[str]) -> Read:
         return _of_shape_columns(read, sizes)
     _check_names("axis or scale", sizes, ["scale", *read.runs["axis"], *read.runs["scale_name"]])
     parts, assumed, notes = [], list[str](), list[str]()
-    for axis, own in read.runs.groupby("axis", sort=False):
+    for key, own in read.runs.groupby("axis", sort=False):
+        axis = str(key)
         scale_name = own["scale_name"].iloc[0]
         if (odd := own[own["scale_name"] != scale_name]["row"]).size:
             got = (
@@ -49,15 +51,19 @@ def place(read: Read, base: Sequence[str]) -> Read:
                     + ", ".join(map(scale_text, sorted(set(own["scale"]))))
                 )
             found = at[0]
-        elif (found := _marked(read, own, points, lambda point, name=scale_name: shape_label(name, point[0]))) is None:
+        elif (found := _marked(read, own, points, partial(_scale_label, scale_name))) is None:
             found, smallest = min(points), scale_text(own["scale"].min())
-            assumed.append(str(axis))
+            assumed.append(axis)
             notes.append(
                 f"axis {axis}: no base is marked, so the smallest scale is taken, {scale_name} {smallest}; "
                 f"name it with --base {axis}={smallest}"
             )
         parts.append(own.assign(is_base=points == found))
     return read.then(pd.concat(parts).sort_index(), notes, assumed_bases=tuple(assumed))
+
+
+def _scale_label(scale_name: str, point: Any) -> str:
+    return shape_label(scale_name, point[0])
 
 
 def _of_shape_columns(read: Read, sizes: dict[str, float]) -> Read:

@@ -98,8 +98,13 @@ def judge(
         raise HpxferError(f"{where}: --control: {rule}; {nearest(control, arms)}")
     if hp is not None and hp not in hps:
         raise HpxferError(f"{where}: --hp: must be an HP of the table, got {shown(hp)}; {nearest(hp, hps)}")
-    of_table = {"control": control, "outside": True, "assumed_bases": read.assumed_bases, "seeds_differ": True}
-    rules = replace(_rules(regret_limit, error), **of_table)
+    rules = replace(
+        _rules(regret_limit, error),
+        control=control,
+        outside=True,
+        assumed_bases=read.assumed_bases,
+        seeds_differ=True,
+    )
     loss, notes = _loss(read, unit), (*of_tracker, *read.notes)
     if unit is None and read.runs["unit"].isna().all():
         notes = (*notes, f"no unit is named: losses count as {loss.unit}; --unit names another")
