@@ -36,7 +36,7 @@ WITH_RAY = tuple(
             "executors.ray_data",
             "executors.ray_worker",
         ),
-        *("executors.asha", "jobs.client", "jobs.check"),
+        *("executors.asha", "jobs.client", "jobs.answers"),
     )
 )
 IN_KERNELS = ("torch", "triton", "hpxfer.kernels", *sys.stdlib_module_names)

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from hpxfer.cli.options import Address, AsJson
 from hpxfer.cli.output import answer, say, warn
-from hpxfer.jobs.request import DEFAULT_ADDRESS
+from hpxfer.jobs import DEFAULT_ADDRESS
 
 
 def fetch(

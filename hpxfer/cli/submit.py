@@ -7,7 +7,7 @@ from typing import Any
 
 from hpxfer.cli.options import Address, AsJson, SweepOptions, Yes
 from hpxfer.cli.output import answer, say, warn
-from hpxfer.jobs.request import DEFAULT_ADDRESS, ray_job
+from hpxfer.jobs import DEFAULT_ADDRESS, ray_job
 from hpxfer.storage.uri import parse_root
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,21 +20,12 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import requests
 from ray.exceptions import AuthenticationError
-from ray.job_submission import JobStatus, JobSubmissionClient
+from ray.job_submission import JobDetails, JobSubmissionClient
 
 from hpxfer.errors import HpxferError, last_line, shown
 from hpxfer.host.files import read_text
-from hpxfer.jobs.request import (
-    DEFAULT_ADDRESS,
-    ENTRYPOINT,
-    VARIABLE,
-    Answer,
-    Request,
-    is_job_id,
-    packed,
-    ray_job,
-    read_answer,
-)
+from hpxfer.jobs import DEFAULT_ADDRESS, ray_job
+from hpxfer.jobs.request import ENTRYPOINT, ID, VARIABLE, Request, packed, read_answer
 
 # Per request. The server answers from memory, but uploads and long logs take a while.
 ANSWER_S = 120.0
@@ -50,43 +39,30 @@ STOP_S = 60
 STARTING_S = 90.0
 _STARTING = "No available agent to submit job"
 _POLL_S = 0.3
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobInfo:
-    """A job, as the cluster knows it."""
-
-    id: str
-    state: str  # PENDING | RUNNING | STOPPED | SUCCEEDED | FAILED
-    message: str
-    metadata: dict[str, str]
-
-    @property
-    def over(self) -> bool:
-        return JobStatus(self.state).is_terminal()
+_TOKEN_FIX = "copy ~/.ray/auth_token from the cluster's head, or name it with RAY_AUTH_TOKEN_PATH"
 
 
 class _Client(JobSubmissionClient):
     """Ray's client with a time limit: it gives up on a silent server."""
 
+    answer_s: float | None = None  # None: until the first answer
+
     def _do_request(self, method: str, endpoint: str, **kwargs: Any) -> requests.Response:
-        kwargs.setdefault("timeout", (FIRST_ANSWER_S, ANSWER_S))
+        kwargs.setdefault("timeout", (FIRST_ANSWER_S, self.answer_s or FIRST_ANSWER_S))
         return super()._do_request(method, endpoint, **kwargs)
 
 
 class Cluster:
     """The job server of a Ray cluster. Made by `connect`."""
 
-    def __init__(self, address: str, headers: dict[str, str]) -> None:
-        self.address = address
-        with _client_errors(address), _no_other_address():
-            self._client = _Client(address, headers=headers)
+    def __init__(self, address: str, client: JobSubmissionClient) -> None:
+        self.address, self._client = address, client
 
-    def submit(self, request: Request, sweep: str, *, job: str, metadata: dict[str, str] | None = None) -> None:
+    def submit(self, request: Request, *, job: str, metadata: dict[str, str] | None = None) -> None:
         """Start a job under the id that we chose. Wait for a head that has just started."""
-        variables = {VARIABLE: packed(request, sweep), "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
+        variables = {VARIABLE: packed(request), "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_S)}
         deadline = time.monotonic() + STARTING_S
-        while True:
+        while time.monotonic() <= deadline:
             with _client_errors(self.address):
                 try:
                     self._client.submit_job(
@@ -99,35 +75,29 @@ class Cluster:
                 except RuntimeError as error:
                     if _STARTING not in str(error):
                         raise
-            if time.monotonic() > deadline:
-                raise HpxferError(
-                    f"{self.address}: the head has had no agent that takes jobs for {STARTING_S:g} s; if another Ray "
-                    f"runs on that machine, start this one with a --dashboard-agent-listen-port of its own"
-                )
             time.sleep(_POLL_S)
+        raise HpxferError(
+            f"{self.address}: the head has had no agent that takes jobs for {STARTING_S:g} s; if another Ray "
+            f"runs on that machine, start this one with a --dashboard-agent-listen-port of its own"
+        )
 
-    def info(self, job: str) -> JobInfo:
-        """Return what the cluster knows of a job. Raise HpxferError if it knows no job of that id."""
+    def info(self, job: str) -> JobDetails:
+        """Return what the cluster knows of a job. Raise HpxferError if no job has that id."""
+        if not re.fullmatch(ID, job):
+            raise HpxferError(f"JOB must be an id that `hpxfer submit` printed, got {shown(job)}")
         with _client_errors(self.address, job):
-            found = self._client.get_job_info(job)
-        metadata = dict(found.metadata or {})
-        return JobInfo(id=job, state=str(found.status), message=found.message or "", metadata=metadata)
+            return self._client.get_job_info(job)
 
-    def logs(self, job: str) -> str:
-        """Return everything that a job has printed."""
-        with _client_errors(self.address, job):
-            return str(self._client.get_job_logs(job))
-
-    def ask(self, request: Request, sweep: str) -> Answer:
-        """Return the answer of a short job on the head.
+    def ask(self, request: Request) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """Return the data and the files that a short job on the head answers.
 
         The job stays in the cluster's list of jobs. If it were deleted early, Ray's monitor would bring it back as
         failed.
         """
         job = f"hpxfer-{request.action}-{request.nonce}"
-        self.submit(request, sweep, job=job)
+        self.submit(request, job=job)
         deadline = time.monotonic() + ASK_S
-        while not (info := self.info(job)).over:
+        while not (info := self.info(job)).status.is_terminal():
             if time.monotonic() > deadline:
                 with _client_errors(self.address, job):
                     self._client.stop_job(job)
@@ -135,28 +105,37 @@ class Cluster:
                     f"{self.address}: the cluster has not answered within {ASK_S:g} s; see whether it is busy"
                 )
             time.sleep(_POLL_S)
-        answer = read_answer(self.logs(job), request.nonce)
-        if answer is None:
-            raise HpxferError(f"{self.address}: {_why_no_answer(info)}")
+        with _client_errors(self.address, job):
+            log = str(self._client.get_job_logs(job))
+        if (answer := read_answer(log, request.nonce)) is None:
+            raise HpxferError(f"{self.address}: {_why_no_answer(info.message or '')}")
         return answer
 
 
 def connect(address: str) -> Cluster:
-    """Return the cluster whose job server is at `address`, e.g. http://127.0.0.1:8265."""
+    """Return the cluster whose job server is at `address`, e.g. http://127.0.0.1:8265.
+
+    Raise HpxferError unless a job server answers there and accepts the token.
+    """
     if not _is_dashboards(address):
         raise HpxferError(f"--address must be that of Ray's dashboard, e.g. {DEFAULT_ADDRESS}, got {shown(address)}")
     for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    address = address.rstrip("/")
-    headers = _headers()
-    _require_job_server(address, headers)
-    return Cluster(address, headers)
+    address, headers = address.rstrip("/"), _headers()
+    with _client_errors(address), _no_other_address():
+        try:
+            client = _Client(address, headers=headers)
+        except (requests.exceptions.HTTPError, requests.exceptions.JSONDecodeError, KeyError, RuntimeError) as error:
+            raise HpxferError(
+                f"{address}: answers, but not as Ray's job server ({last_line(error)}); give the dashboard's address, "
+                "and install ray[default] on the cluster's head: without it a dashboard takes no jobs"
+            ) from None
+    client.answer_s = ANSWER_S
+    return Cluster(address, client)
 
 
 def _is_dashboards(address: str) -> bool:
-    """Return whether an address may be that of Ray's dashboard: http or https, a host, perhaps a port, and nothing
-    more.
-    """
+    """Return whether an address has http or https, a host, perhaps a port, and nothing more."""
     try:
         parts = urlsplit(address)
         legal = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -165,59 +144,21 @@ def _is_dashboards(address: str) -> bool:
     return legal and not (parts.username or parts.path not in ("", "/") or parts.query or parts.fragment)
 
 
-def new_id(name: str) -> str:
-    """Return a new id for a job of the sweep `name`."""
-    return f"hpxfer-{name}-{secrets.token_hex(4)}"
-
-
-def checked_id(job: str) -> str:
-    """Return the id unchanged. Raise HpxferError if no job can have it."""
-    if not is_job_id(job):
-        raise HpxferError(f"JOB must be an id that `hpxfer submit` printed, got {shown(job)}")
-    return job
-
-
 def _headers() -> dict[str, str]:
     """Return the header with Ray's token, if there is one and authentication is on."""
     if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return {}
-    token = os.environ.get("RAY_AUTH_TOKEN")
-    if not token:
-        named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-        path = Path(named) if named else Path.home() / ".ray" / "auth_token"
+    token, named = os.environ.get("RAY_AUTH_TOKEN"), os.environ.get("RAY_AUTH_TOKEN_PATH")
+    path = Path(named) if named else Path.home() / ".ray" / "auth_token"
+    if not token and (named or path.exists()):
         try:
             token = read_text(path)
-        except FileNotFoundError:
-            if named:
-                raise HpxferError(f"RAY_AUTH_TOKEN_PATH: {path} is not there; name the cluster's token file") from None
-            return {}
         except (OSError, ValueError) as error:
-            raise HpxferError(f"{path}: Ray's token cannot be read: {error}") from None
-    token = token.strip()
-    if not token.isascii() or not token.isprintable():
+            raise HpxferError(f"{'RAY_AUTH_TOKEN_PATH: ' if named else ''}{path} cannot be read: {error}") from None
+    token = (token or "").strip()
+    if not token.isascii() or not (token.isprintable() or not token):
         raise HpxferError("Ray's token must be one line of plain text; copy ~/.ray/auth_token from the cluster's head")
     return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _require_job_server(address: str, headers: dict[str, str]) -> None:
-    """Raise HpxferError unless a job server answers at `address` and accepts the token."""
-    with _client_errors(address):
-        said = requests.get(f"{address}/api/version", headers=headers, timeout=FIRST_ANSWER_S)
-        _refuse_token(said.status_code)
-    if said.status_code != 200 or '"ray_version"' not in said.text:
-        raise HpxferError(
-            f"{address}: answers, but not as Ray's job server (status {said.status_code}); give the dashboard's "
-            f"address, and install ray[default] on the cluster's head: without it a dashboard takes no jobs"
-        )
-
-
-def _refuse_token(status: int) -> None:
-    what = {401: "requires Ray's token, and this shell has none", 403: "does not accept this shell's Ray token"}
-    if status in what:
-        raise HpxferError(
-            f"the cluster {what[status]}; copy ~/.ray/auth_token from the cluster's head, or name it with "
-            "RAY_AUTH_TOKEN_PATH"
-        )
 
 
 @contextmanager
@@ -225,6 +166,12 @@ def _client_errors(address: str, job: str = "") -> Iterator[None]:
     """Turn the errors of Ray's client and of HTTP into one message."""
     try:
         yield
+    except AuthenticationError as error:
+        has_token = "Authentication failed" in str(error)  # status 403, and not 401
+        what = (
+            "does not accept this shell's Ray token" if has_token else "requires Ray's token, and this shell has none"
+        )
+        raise HpxferError(f"the cluster {what}; {_TOKEN_FIX}") from None
     except requests.exceptions.Timeout:
         raise HpxferError(
             f"{address}: the server is silent; see whether it is Ray's dashboard and its head is alive"
@@ -232,15 +179,12 @@ def _client_errors(address: str, job: str = "") -> Iterator[None]:
     except requests.exceptions.SSLError as error:
         raise HpxferError(f"{address}: the server's certificate is not accepted: {error}") from None
     except (requests.exceptions.RequestException, ConnectionError) as error:
-        found = re.search(r"\[Errno -?\d+\] ([^'\")\]]+)", str(error))
+        found = re.search(r"\[Errno -?\d+\] ([^'\")\]]+)", f"{error} {error.__context__}")
         why = found[1] if found else "it speaks no HTTP"  # in the system's words, e.g. `Connection refused`
         raise HpxferError(
             f"no Ray dashboard answers at {address}: {why}; start one with `ray start --head "
             f"--dashboard-host 127.0.0.1 --disable-usage-stats`, or name another with --address"
         ) from None
-    except AuthenticationError as error:
-        _refuse_token(403)
-        raise AssertionError from error
     except RuntimeError as error:
         if job and "does not exist" in str(error):
             raise HpxferError(
@@ -262,9 +206,9 @@ def _no_other_address() -> Iterator[None]:
         os.environ.update(removed)
 
 
-def _why_no_answer(info: JobInfo) -> str:
+def _why_no_answer(message: str) -> str:
     """Return why a job on the head ended without an answer, and what to do."""
-    lines = info.message.strip().splitlines()
+    lines = message.strip().splitlines()
     if any("No module named" in line and "hpxfer" in line for line in lines):
         return (
             "the cluster's Python has no hpxfer, or an older one; install this version on every node, and start Ray "

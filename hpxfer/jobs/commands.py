@@ -10,16 +10,18 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hpxfer
 from hpxfer.driver.prepared import located, overridden
 from hpxfer.errors import HpxferError, shown
+from hpxfer.jobs import DEFAULT_ROOT, ray_job
 from hpxfer.jobs.answers import has_mark, is_store_file
-from hpxfer.jobs.client import Cluster, JobInfo, checked_id, new_id
-from hpxfer.jobs.request import DEFAULT_ROOT, Request, ray_job
-from hpxfer.jobs.travel import plugin_sources, trainer_files
+from hpxfer.jobs.client import Cluster
+from hpxfer.jobs.request import Request
+from hpxfer.jobs.travel import files_of
 from hpxfer.recipe.start import load_sweep
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.spec.precision import AUTO, with_precision
@@ -78,72 +80,55 @@ def offer(
     results: str | None,
     *,
     reuse: Sequence[str] = (),
-    price_per_hour: float | None = None,
     early_stopping: str | None = None,
-    strict_memory: bool = True,
-    strict_code: bool = False,
     plugins: Sequence[str] = (),
     overrides: Sequence[str] = (),
+    **asked: Any,
 ) -> Offer:
     """Return what the cluster finds about a sweep. Raise HpxferError if its versions, data or folder do not fit.
 
     A relative data path starts at the sweep file's folder on this machine. The data must be at the same absolute path
     on every node. `results` is the root on the cluster; the default is the sweep's `storage`, else DEFAULT_ROOT.
-    `reuse` names results folders on the cluster. `early_stopping` (none) replaces the sweep's. With `strict_memory`
-    a shape that does not fit into the cluster's memory even alone is a reason. With `strict_code` other code than that
-    of the last stored trial is one. `plugins` names plug-ins beside those of the sweep file. `overrides` change keys of
-    the file.
+    `reuse` names results folders there. For the other options see `hpxfer.driver.prepare`; `asked` are those that a
+    `Request` has, as `strict_memory`.
     """
-    spec = load_sweep(sweep, plugins=plugins, overrides=overrides)
-    if early_stopping is not None:
-        spec = overridden(spec, None, early_stopping)
+    spec = overridden(load_sweep(sweep, plugins=plugins, overrides=overrides), None, early_stopping)
     with located(sweep, overrides):
         spec = digested(spec)
     root = cluster_folder("--results", results or spec.storage or DEFAULT_ROOT)
-    for folder in reuse:
-        cluster_folder("--reuse", folder)
     request = Request(
         action="check",
         job="none",
         root=root,
         name=spec.name,
+        sweep=dump_sweep(spec),
         nonce=secrets.token_hex(8),
-        price_per_hour=price_per_hour,
-        strict_memory=strict_memory,
-        strict_code=strict_code,
-        reuse=tuple(reuse),
-        plugins=plugin_sources(spec),
-        files=trainer_files(spec),
+        reuse=tuple(cluster_folder("--reuse", folder) for folder in reuse),
+        files=files_of(spec),
+        **asked,
     )
-    answer = cluster.ask(request, dump_sweep(spec)).data
+    answer, _ = cluster.ask(request)
     if refused := list(refusals(answer, cluster.address)):
         raise HpxferError("\n".join([*refused, "nothing was submitted"]))
-    return Offer(
-        # The job trains what was planned: the cluster has decided `precision: auto`, and the run does not ask again.
-        spec=with_precision(spec, answer["precision"]) if spec.precision == AUTO else spec,
-        request=replace(request, action="run", root=answer["root"], nonce="", price_per_hour=None),
-        host=answer["host"],
-        plan=answer["plan"],
-        text=answer["text"],
-        warnings=tuple(answer["warnings"]),
-    )
+    # The job trains what was planned: the cluster has decided `precision: auto`, and the run does not ask again.
+    spec = with_precision(spec, answer["precision"]) if spec.precision == AUTO else spec
+    run = {"action": "run", "root": answer["root"], "sweep": dump_sweep(spec), "nonce": "", "price_per_hour": None}
+    said = {name: answer[name] for name in ("host", "plan", "text")}
+    return Offer(spec=spec, request=request.model_copy(update=run), warnings=tuple(answer["warnings"]), **said)
 
 
 def submit(cluster: Cluster, offered: Offer) -> str:
     """Start the sweep as a job and return its id."""
-    request = replace(offered.request, job=new_id(offered.spec.name))
+    job = f"hpxfer-{offered.spec.name}-{secrets.token_hex(4)}"
     metadata = {SWEEP_KEY: offered.spec.name, ROOT_KEY: offered.root}
-    cluster.submit(request, dump_sweep(offered.spec), job=request.job, metadata=metadata)
-    return request.job
+    cluster.submit(offered.request.model_copy(update={"job": job}), job=job, metadata=metadata)
+    return job
 
 
 def refusals(answer: dict[str, Any], address: str) -> Iterator[str]:
     """Yield the reasons why a sweep cannot run on the cluster that gave this answer, one line each."""
-    import hpxfer
-
     here = {"hpxfer": hpxfer.__version__, "trainer": TRAINER_VERSION}
-    other = _difference(here, answer.get("versions", {}))
-    if other:
+    if other := _difference(here, answer.get("versions", {})):
         yield f"{address}: its head has {other}; install the same hpxfer on both"
         return
     if "error" in answer:
@@ -189,7 +174,7 @@ class Fetched:
     folder: Path
     num_new: int
     num_known: int
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
 
 
 def fetch(cluster: Cluster, job: str, results: Path, on_wait: Callable[[str], None] | None = None) -> Fetched:
@@ -197,61 +182,54 @@ def fetch(cluster: Cluster, job: str, results: Path, on_wait: Callable[[str], No
 
     Stored results stay: finished trials are not replaced, and a different sweep.yaml is kept beside the new one.
     """
-    info = cluster.info(checked_id(job))
-    if SWEEP_KEY not in info.metadata:
+    info = cluster.info(job)
+    metadata = info.metadata or {}
+    if SWEEP_KEY not in metadata:
         raise HpxferError(
             f"{job}: must be a job of `hpxfer submit`, got another, which has no results to fetch; "
             f"`{ray_job('list', address=cluster.address)}` lists the jobs"
         )
-    target = results / info.metadata[SWEEP_KEY]
-    with _stored(cluster, info) as source:
+    target = results / metadata[SWEEP_KEY]
+    with _stored(cluster, job, metadata) as source:
         fetched = Store.open(source, write=False)
         done = fetched.done_ids()
         if not done or not (source / SWEEP_FILE).is_file():
-            seen = ray_job("logs", info.id, address=cluster.address)
-            nothing = f"{info.id}: is {info.state}, and no trial of it has finished; see `{seen}`"
+            seen = ray_job("logs", job, address=cluster.address)
+            nothing = f"{job}: is {info.status}, and no trial of it has finished; see `{seen}`"
             raise HpxferError("\n".join([nothing, *fetched.problems]))
         if target.exists() and target.samefile(source):
-            return Fetched(folder=target, num_new=0, num_known=len(done), problems=())
-        return _merge(fetched, target, on_wait)
-
-
-def _merge(fetched: Store, target: Path, on_wait: Callable[[str], None] | None) -> Fetched:
-    spec = load_stored(fetched.folder)
-    own = Store.open(target, write=True)
-    with leased(LeaseFile(target), str(target), on_wait=on_wait) as lease:
-        own.guard = lease.check
-        known_ids = own.done_ids()
-        own.save_sweep(spec, spec.data.digest or "")
-        new = own.adopt(fetched, fetched.done_ids() - known_ids)
-        own.compact()
-    return Fetched(
-        folder=target, num_new=len(new), num_known=len(known_ids), problems=(*fetched.problems, *own.problems)
-    )
+            return Fetched(folder=target, num_new=0, num_known=len(done))
+        spec, own = load_stored(source), Store.open(target, write=True)
+        with leased(LeaseFile(target), str(target), on_wait=on_wait) as lease:
+            own.guard = lease.check
+            known = own.done_ids()
+            own.save_sweep(spec, spec.data.digest or "")
+            new = own.adopt(fetched, done - known)
+            own.compact()
+    problems = (*fetched.problems, *own.problems)
+    return Fetched(folder=target, num_new=len(new), num_known=len(known), problems=problems)
 
 
 @contextmanager
-def _stored(cluster: Cluster, info: JobInfo) -> Iterator[Path]:
+def _stored(cluster: Cluster, job: str, metadata: dict[str, str]) -> Iterator[Path]:
     """Yield a folder on this machine with a job's results: its own, a copy of its storage, or what it sent."""
-    location = _visible_location(info)
-    if location is not None:
+    if (location := _visible_location(job, metadata)) is not None:
         yield location.folder
         return
-    root, name = info.metadata[ROOT_KEY], info.metadata[SWEEP_KEY]
-    answer = cluster.ask(Request(action="fetch", job=info.id, root=root, name=name, nonce=secrets.token_hex(8)), "")
-    if "error" in answer.data:
-        raise HpxferError(f"{cluster.address}: {answer.data['error']}")
+    root, name = metadata[ROOT_KEY], metadata[SWEEP_KEY]
+    request = Request(action="fetch", job=job, root=root, name=name, nonce=secrets.token_hex(8))
+    data, files = cluster.ask(request)
+    if "error" in data:
+        raise HpxferError(f"{cluster.address}: {data['error']}")
     with tempfile.TemporaryDirectory(prefix="hpxfer-fetch-") as scratch:
-        for name, content in answer.files.items():
+        for name, content in files.items():
             if not is_store_file(name):
                 raise HpxferError(f"{cluster.address}: sent a file of another name than the store's: {shown(name)}")
             (Path(scratch) / name).write_bytes(content)
         yield Path(scratch)
 
 
-def _visible_location(info: JobInfo) -> ResultsLocation | None:
-    """Return the location of a job's results if this machine can see it: in storage, or in a folder with the job's
-    mark.
-    """
-    location = location_at(info.metadata[ROOT_KEY], info.metadata[SWEEP_KEY])
-    return location if location.is_remote or has_mark(location.folder, info.id) else None
+def _visible_location(job: str, metadata: dict[str, str]) -> ResultsLocation | None:
+    """Return the location of a job's results if this machine can see it: in storage, or in a folder with its mark."""
+    location = location_at(metadata[ROOT_KEY], metadata[SWEEP_KEY])
+    return location if location.is_remote or has_mark(location.folder, job) else None

@@ -1,6 +1,7 @@
 """Code that travels with a submitted sweep: files of plug-ins and of the user's own trainer. None of them is a pickle.
 
 On the cluster the same files always get the same folder, so that a sweep that is submitted again is the same sweep.
+The sweep holds their digests, and every file is compared with its digest where it arrives.
 """
 
 from __future__ import annotations
@@ -20,29 +21,48 @@ from hpxfer.spec.trainer_files import digested
 from hpxfer.storage.uri import parse_root
 from hpxfer.trainer.own_code import SENT, commit_of
 
-FOLDER = "trainer"  # below the results folder of the sweep
+# The first parts of names: of the files of plug-ins, and of the trainer's own. Then the name in the sweep follows.
+PLUGIN, TRAINER = "plugin:", "trainer.files: "
 
 
-def plugin_sources(spec: SweepSpec) -> dict[str, str]:
-    """Return name -> source of every plug-in. The source of a module is empty: it must be installed on every node."""
-    return {file.plugin.name: file.source if file.plugin.is_file else "" for file in plugin_files(spec)}
+def files_of(spec: SweepSpec) -> dict[str, bytes]:
+    """Return the files that travel with a sweep. A plug-in that is a module is empty: every node must have it.
+
+    With the files of a trainer goes what git says of them. Raise HpxferError if a trainer declares none.
+    """
+    found = {PLUGIN + file.plugin.name: file.source.encode() * file.plugin.is_file for file in plugin_files(spec)}
+    if (trainer := spec.trainer) is None:
+        return found
+    if not trainer.files or not trainer.digests:
+        raise HpxferError(
+            "trainer.files: must name the files that a job takes along, got none; name what the cluster lacks, e.g. "
+            "[train.py, src/**/*.py]"
+        )
+    folder = Path(trainer.folder or ".")
+    own = {name: read_bytes(folder / name) for name in trainer.digests}
+    own[SENT] = json.dumps(commit_of(trainer.folder)).encode()
+    return {**found, **{TRAINER + name: content for name, content in own.items()}}
 
 
-def with_plugins(text: str, files: Mapping[str, str]) -> str:
-    """Return the sweep with the plug-in files that travelled with it, which are written to this machine's cache.
+def arrived(text: str, files: Mapping[str, bytes], root: str) -> str:
+    """Return the sweep with the files that travelled with it, which are written to this machine.
 
-    Raises HpxferError if a plug-in is not the one that the sweep was submitted with.
+    `root` holds the results folder of the sweep, below which a trainer's files are written. If it is a URI, they are
+    written to this machine's cache, as plug-ins are. Raise HpxferError if a name leads out of it, or a file is not the
+    one that was submitted.
     """
     spec = parse_sweep(text, "the sweep of the job", trusted=False)
-    local = tuple(_local(plugin, files.get(plugin.name)) for plugin in spec.plugins or ())
-    return dump_sweep(spec.model_copy(update={"plugins": local}))
+    plugins = tuple(_plugin_here(plugin, files.get(PLUGIN + plugin.name)) for plugin in spec.plugins or ())
+    spec = spec.model_copy(update={"plugins": plugins}) if plugins else spec
+    own = {name.removeprefix(TRAINER): content for name, content in files.items() if name.startswith(TRAINER)}
+    return dump_sweep(_with_trainer(spec, own, root) if own else spec)
 
 
-def _local(plugin: PluginSpec, source: str | None) -> PluginSpec:
+def _plugin_here(plugin: PluginSpec, source: bytes | None) -> PluginSpec:
     name = plugin.name
     if source:  # a version is any text, so its hash and not the text names the folder
         path = cache_folder("plugins") / _hash(str(plugin.digest)) / Path(name).name
-        _put(path, source.encode())
+        _put(path, source)
         name = str(path)
     digest = read_plugin(name, Path()).plugin.digest
     if digest != plugin.digest:
@@ -53,49 +73,21 @@ def _local(plugin: PluginSpec, source: str | None) -> PluginSpec:
     return plugin.model_copy(update={"name": name})
 
 
-def trainer_files(spec: SweepSpec) -> dict[str, str]:
-    """Return name -> content (Latin-1 for bytes) of the files of a sweep's own trainer, and what git says of them.
-
-    The spec has their digests. Without a trainer of its own a sweep has no files. Raise HpxferError if a trainer
-    declares none.
-    """
-    trainer = spec.trainer
-    if trainer is None:
-        return {}
-    if not trainer.files or not trainer.digests:
-        raise HpxferError(
-            "trainer.files: must name the files that a job takes along, got none; name what the cluster lacks, e.g. "
-            "[train.py, src/**/*.py]"
-        )
-    folder = Path(trainer.folder or ".")
-    found = {name: read_bytes(folder / name).decode("latin-1") for name in trainer.digests}
-    return {**found, SENT: json.dumps(commit_of(trainer.folder))}
-
-
-def with_trainer_files(text: str, files: Mapping[str, str], root: str, name: str) -> str:
-    """Return the sweep with the files of its trainer on this machine, below the results folder of the sweep.
-
-    `root` holds that folder. If it is a URI, the files are written to this machine's cache. Raise HpxferError if a name
-    leads out of it, or a file is not the one that was submitted.
-    """
-    spec = parse_sweep(text, "the sweep of the job", trusted=False)
-    if spec.trainer is None:
-        return text
-    digests = spec.trainer.digests or {}
-    if files.keys() != {*digests, SENT}:
+def _with_trainer(spec: SweepSpec, files: Mapping[str, bytes], root: str) -> SweepSpec:
+    digests = (spec.trainer.digests if spec.trainer else None) or {}
+    if spec.trainer is None or files.keys() != {*digests, SENT}:
         raise HpxferError(f"trainer.files: must be the files of the sweep, got {shown(sorted(files))}")
-    above = found / name if isinstance(found := parse_root(root), Path) else cache_folder("jobs")
-    folder = above / FOLDER / _hash(json.dumps(digests))
+    above = found / spec.name if isinstance(found := parse_root(root), Path) else cache_folder("jobs")
+    folder = above / "trainer" / _hash(json.dumps(digests))
     for path, content in [(checked_name(each), content) for each, content in files.items()]:
-        _put(folder / path, content.encode("latin-1"))
-    here = digested(spec.model_copy(update={"trainer": spec.trainer.model_copy(update={"folder": str(folder)})}))
-    assert here.trainer is not None
-    if here.trainer.digests != digests:
-        differ = sorted(set(digests.items()) ^ set((here.trainer.digests or {}).items()))
-        raise HpxferError(
-            f"trainer.files: {differ[0][0]}: must be the file that was submitted, got another in {folder}"
-        )
-    return dump_sweep(here)
+        _put(folder / path, content)
+    trainer = spec.trainer.model_copy(update={"folder": str(folder)})
+    here = digested(spec.model_copy(update={"trainer": trainer}))
+    now = (here.trainer.digests if here.trainer else None) or {}
+    if now != digests:
+        name = min(name for name, _ in digests.items() ^ now.items())
+        raise HpxferError(f"trainer.files: {name}: must be the file that was submitted, got another in {folder}")
+    return here
 
 
 def checked_name(name: str) -> PurePosixPath:

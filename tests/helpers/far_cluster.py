@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from made_results import SPEC
+from ray.job_submission import JobDetails
 
 from hpxfer.jobs import answers
-from hpxfer.jobs.client import JobInfo
 from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY
-from hpxfer.jobs.request import Answer, Request, answer_lines, read_answer
+from hpxfer.jobs.request import Request, answer_line, read_answer
 
 JOB = "hpxfer-a-1"
 ADDRESS = "http://head:8265"
-
-
-def job_info(job: str, state: str, metadata: dict[str, str]) -> JobInfo:
-    """Return what a cluster knows of a job."""
-    return JobInfo(id=job, state=state, message="", metadata=metadata)
 
 
 class Far:
@@ -30,12 +26,13 @@ class Far:
         self.metadata = metadata or {SWEEP_KEY: SPEC.name, ROOT_KEY: str(root)}
         self.asked: list[str] = []
 
-    def info(self, job: str) -> JobInfo:
-        return job_info(job, self.state, self.metadata)
+    def info(self, job: str) -> JobDetails:
+        known = {"submission_id": job, "status": self.state, "metadata": self.metadata}
+        return JobDetails(type="SUBMISSION", entrypoint="", **known)
 
-    def ask(self, request: Request, sweep: str) -> Answer:
+    def ask(self, request: Request) -> tuple[dict[str, Any], dict[str, bytes]]:
         self.asked.append(request.action)
         data, sent = answers.answer(request, self.root / "no sweep travels")
-        answer = read_answer("\n".join(answer_lines(request.nonce, data, sent)), request.nonce)
+        answer = read_answer(answer_line(request.nonce, data, sent), request.nonce)
         assert answer is not None
         return answer

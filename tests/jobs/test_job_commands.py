@@ -20,9 +20,8 @@ from sweep_text import SWEEP
 import hpxfer
 from hpxfer.errors import HpxferError
 from hpxfer.jobs import answers, client, commands
-from hpxfer.jobs import check as job_check
 from hpxfer.jobs.commands import ROOT_KEY, SWEEP_KEY, Offer, fetch, offer, submit
-from hpxfer.jobs.request import Answer, Request
+from hpxfer.jobs.request import Request
 from hpxfer.plan.packing import Device
 from hpxfer.spec import SweepSpec, load_sweep, parse_sweep
 from hpxfer.store import Store
@@ -35,17 +34,17 @@ class _Answers:
     address = "http://h"
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Request, str]] = []
-        self.submitted: list[tuple[Request, str]] = []
+        self.asked: list[Request] = []
+        self.submitted: list[Request] = []
 
-    def ask(self, request: Request, sweep: str) -> Answer:
-        self.asked.append((request, sweep))
+    def ask(self, request: Request) -> tuple[dict[str, Any], dict[str, bytes]]:
+        self.asked.append(request)
         versions = {"hpxfer": hpxfer.__version__, "trainer": TRAINER_VERSION}
         said = {"versions": versions, "host": "head", "root": request.root, "plan": {}, "text": "", "warnings": []}
-        return Answer(data={**said, "precision": "bfloat16"}, files={})
+        return {**said, "precision": "bfloat16"}, {}
 
-    def submit(self, request: Request, sweep: str, **_: Any) -> None:
-        self.submitted.append((request, sweep))
+    def submit(self, request: Request, **_: Any) -> None:
+        self.submitted.append(request)
 
 
 def sent(text: str, folder: Path, **options: Any) -> tuple[_Answers, Offer]:
@@ -61,8 +60,8 @@ def test_what_is_reused_and_how_a_trial_is_stopped_travel_with_the_sweep(tmp_pat
     text, reuse = f"{SWEEP}early_stopping: {{asha: {{grace_steps: 10}}}}\n", ["~/b", "s3://bucket/c"]
     for chosen, asha in ((None, True), ("none", False)):
         cluster, _ = sent(text, tmp_path, reuse=reuse, early_stopping=chosen, strict_memory=asha)
-        for request, there in (*cluster.asked, *cluster.submitted):
-            assert (request.reuse, request.strict_memory, "asha" in there) == (tuple(reuse), asha, asha)
+        for there in (*cluster.asked, *cluster.submitted):
+            assert (there.reuse, there.strict_memory, "asha" in there.sweep) == (tuple(reuse), asha, asha)
     with pytest.raises(HpxferError, match="--reuse must be a URI or an absolute path on the cluster, got 'results/a'"):
         sent(text, tmp_path, reuse=["results/a"])
     with pytest.raises(HpxferError, match="--early-stopping must be none, got 'all'"):
@@ -73,8 +72,8 @@ def test_the_precision_that_the_cluster_decided_is_the_jobs(tmp_path: Path) -> N
     """The plan that one agrees to and the run of the job have the same trials, whatever joins the cluster meanwhile."""
     for given, travels in (("auto", "bfloat16"), ("float32", "float32")):
         cluster, offered = sent(f"{SWEEP}precision: {given}\n", tmp_path)
-        assert parse_sweep(cluster.asked[-1][1]).precision == given
-        assert parse_sweep(cluster.submitted[-1][1]).precision == offered.spec.precision == travels
+        assert parse_sweep(cluster.asked[-1].sweep).precision == given
+        assert parse_sweep(cluster.submitted[-1].sweep).precision == offered.spec.precision == travels
 
 
 def test_what_is_set_and_what_a_recipe_gives_travel_with_the_sweep(tmp_path: Path) -> None:
@@ -84,8 +83,8 @@ def test_what_is_set_and_what_a_recipe_gives_travel_with_the_sweep(tmp_path: Pat
     overrides = ["training.steps=77", f"hps.recipe={tmp_path / 'recipe.yaml'}"]
     cluster, given = sent(SWEEP, tmp_path, overrides=overrides)
     (tmp_path / "recipe.yaml").unlink()
-    for _, text in (*cluster.asked, *cluster.submitted):
-        there = parse_sweep(text)
+    for request in (*cluster.asked, *cluster.submitted):
+        there = parse_sweep(request.sweep)
         assert (there.steps, there.hps.lr) == (77, 2.0**-6)
         assert there.hps.recipe == given.spec.hps.recipe is not None
 
@@ -97,8 +96,8 @@ def head(monkeypatch: Patch) -> Callable[[Device], None]:
     def use(device: Device) -> None:
         monkeypatch.setattr("hpxfer.executors.ray_cluster.device_at", lambda address, resources: device)
 
-    monkeypatch.setattr(job_check, "session", lambda *_: nullcontext())
-    monkeypatch.setattr(job_check, "node_answers", lambda spec, triton: [{"triton": triton}])
+    monkeypatch.setattr(answers, "session", lambda *_: nullcontext())
+    monkeypatch.setattr(answers, "node_answers", lambda spec, triton: [{"triton": triton}])
     return use
 
 
@@ -106,7 +105,7 @@ def ask_head(folder: Path, sweep: str, **more: Any) -> dict[str, Any]:
     path = folder / "a.yaml"
     path.write_text(sweep, encoding="utf-8")
     request = Request(action="check", job="none", root=str(folder / "results"), name="small", **more)
-    return job_check.check(request, path)
+    return answers.answer(request, path)[0]
 
 
 def test_the_head_decides_by_its_workers_and_says_so(head: Callable[[Device], None], tmp_path: Path) -> None:
@@ -126,7 +125,7 @@ def test_the_nodes_with_gpus_need_triton(
     sweep = f"{SWEEP}resources: {{kernels: {kernels}}}\n"
     assert ask_head(tmp_path, sweep)["nodes"] == [{"triton": asked}]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    answer = job_check._node_answer({"source": "builtin:stdlib"}, triton=asked)
+    answer = answers._node_answer({"source": "builtin:stdlib"}, triton=asked)
     assert ("pip install 'hpxfer[triton]'" in answer.get("error", "")) is asked
 
 
@@ -204,21 +203,14 @@ def test_results_come_home_as_they_are(tmp_path: Path) -> None:
 def test_results_that_are_here_stay_and_the_sweep_that_was_here_is_kept(tmp_path: Path) -> None:
     mine = made(TRIALS[0], at=5)
     other = SPEC.model_copy(update={"seeds": (0, 1, 2, 3)})
-    here = store(tmp_path / "here" / SPEC.name, mine, spec=other)
-    store(tmp_path / "far" / SPEC.name, FIRST, SECOND)
+    here = store(tmp_path / "here" / SPEC.name, mine, made(TRIALS[2], "failed"), spec=other)
+    store(tmp_path / "far" / SPEC.name, FIRST, SECOND, THIRD, made(TRIALS[3], "failed"))
     found = bring(Far(tmp_path / "far"), tmp_path / "here")
-    assert (found.num_new, found.num_known) == (1, 1)
+    assert (found.num_new, found.num_known) == (2, 1)  # a failed trial gives way to a finished one
     losses = {row["trial_id"]: row["validation_loss_nats"] for row in here.read_trials().to_pylist()}
-    assert losses == {mine[0].id: mine[1].validation_loss_nats, SECOND[0].id: SECOND[1].validation_loss_nats}
+    assert losses == {each[0].id: each[1].validation_loss_nats for each in (mine, SECOND, THIRD)}
     kept = [load_sweep(path).seeds for path in found.folder.glob("sweep-*.yaml")]
     assert kept == [(0, 1, 2, 3)]
-
-
-def test_a_failed_trial_here_gives_way_to_a_finished_one(tmp_path: Path) -> None:
-    here = store(tmp_path / "here" / SPEC.name, made(TRIALS[0], "failed"))
-    store(tmp_path / "far" / SPEC.name, FIRST, made(TRIALS[1], "failed"))
-    assert bring(Far(tmp_path / "far"), tmp_path / "here").num_new == 1
-    assert here.done_ids() == {TRIALS[0].id}
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ import hpxfer.cli
 from hpxfer.cli.job_entry import main
 from hpxfer.errors import HpxferError
 from hpxfer.jobs.answers import has_mark
-from hpxfer.jobs.request import MOST_CHARACTERS, VARIABLE, Answer, Request, packed, read_answer, unpacked, where
-from hpxfer.jobs.travel import checked_name, plugin_sources, trainer_files, with_plugins, with_trainer_files
+from hpxfer.jobs.request import MOST_CHARACTERS, VARIABLE, Request, packed, read_answer, unpacked
+from hpxfer.jobs.travel import PLUGIN, TRAINER, arrived, checked_name, files_of
 from hpxfer.registry import Registry, read_plugin
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
 from hpxfer.spec.trainer_files import digested
@@ -37,19 +36,26 @@ JOB = "hpxfer-a-1"
 def job(monkeypatch: Patch) -> Any:
     """Set what travels with a job."""
 
-    def travel(action: str, root: str, sweep: str = "", name: str = SPEC.name, **more: Any) -> None:
-        request = Request(action=action, job=JOB, root=root, name=name, nonce="n", **more)
-        monkeypatch.setenv(VARIABLE, packed(request, sweep))
+    def travel(action: str, root: Path, **more: Any) -> None:
+        request = Request(action=action, job=JOB, root=str(root), name=SPEC.name, nonce="n", **more)
+        monkeypatch.setenv(VARIABLE, packed(request))
 
     monkeypatch.setattr(sys, "argv", ["job_entry"])
     return travel
 
 
-def answer(capsys: Capsys) -> Answer:
+def answer(capsys: Capsys) -> tuple[dict[str, Any], dict[str, bytes]]:
     main()
     found = read_answer(capsys.readouterr().out, "n")
     assert found is not None
     return found
+
+
+def refusal(capsys: Capsys) -> str:
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    return capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("code", "more"), [(0, []), (2, ["--no-strict-memory"])])
@@ -59,69 +65,53 @@ def test_a_run_is_the_command_of_that_name_and_its_exit_code_the_jobs(
     seen = []
 
     def run() -> None:
-        sweep = Path(sys.argv[2])
-        seen.extend([*sys.argv[:2], load_sweep(sweep) == SPEC, *sys.argv[3:]])
+        seen.extend([*sys.argv[:2], load_sweep(Path(sys.argv[2])) == SPEC, *sys.argv[3:]])
         sys.exit(code)
 
     monkeypatch.setattr(hpxfer.cli, "main", run)
-    root = str(tmp_path / "a root; touch harm")
-    monkeypatch.setenv("HOME", "/home/ray")
-    job("run", root, dump_sweep(SPEC), reuse=("~/b c", "s3://bucket/x"), strict_memory=not more)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    root = tmp_path / "a root; touch harm"
+    job(
+        "run",
+        "~/a root; touch harm",
+        sweep=dump_sweep(SPEC),
+        reuse=("~/b c", "s3://bucket/~/x"),
+        strict_memory=not more,
+    )
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == code
-    reused = ["--reuse=/home/ray/b c", "--reuse=s3://bucket/x"]
+    reused = [f"--reuse={tmp_path}/b c", "--reuse=s3://bucket/~/x"]
     assert seen == ["hpxfer", "run", True, f"--results={root}", *reused, *more, "--address=auto", "--yes"]
-    assert has_mark(Path(root, SPEC.name), JOB)
-    assert not has_mark(Path(root, SPEC.name), "hpxfer-a")
+    assert has_mark(root / SPEC.name, JOB)
+    assert not has_mark(root / SPEC.name, "hpxfer-a")
 
 
-def test_a_root_below_the_home_of_rays_user(monkeypatch: Patch) -> None:
-    monkeypatch.setenv("HOME", "/home/ray")
-    assert where("~/hpxfer-results") == "/home/ray/hpxfer-results"
-    assert where("s3://bucket/~/x") == "s3://bucket/~/x"
-
-
-def test_a_root_that_cannot_be_written_ends_the_job_with_one_message(job: Any, tmp_path: Path, capsys: Capsys) -> None:
+def test_a_job_that_cannot_begin_ends_with_one_message(job: Any, tmp_path: Path, capsys: Capsys) -> None:
+    assert refusal(capsys).startswith("hpxfer: HPXFER_JOB: must be what `hpxfer submit` packs")
     (tmp_path / "file").touch()
-    job("run", str(tmp_path / "file"))
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2
-    assert capsys.readouterr().err.startswith(f"hpxfer: {tmp_path}/file/{SPEC.name}: cannot be written")
+    job("run", tmp_path / "file")
+    assert refusal(capsys).startswith(f"hpxfer: {tmp_path}/file/{SPEC.name}: cannot be written")
 
 
-def test_nothing_travelled(monkeypatch: Patch, capsys: Capsys) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 2
-    assert "hpxfer: HPXFER_JOB: must be what `hpxfer submit` packs" in capsys.readouterr().err
-
-
-def test_results_are_sent_whole(job: Any, tmp_path: Path, capsys: Capsys) -> None:
+def test_results_are_sent_whole(job: Any, tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
+    job("fetch", tmp_path)
+    assert answer(capsys) == ({}, {})  # nothing has begun
     store = Store.open(tmp_path / SPEC.name, write=True)
     store.append([made(trials_of()[0])])
     store.save_sweep(SPEC, DIGEST)
     (tmp_path / SPEC.name / "secret.txt").write_text("not the store's")
-    job("fetch", str(tmp_path))
-    found = answer(capsys)
-    assert set(found.files) == {"sweep.yaml", "trials-000001.parquet", "curves-000001.parquet"}
-    assert all(content == (tmp_path / SPEC.name / name).read_bytes() for name, content in found.files.items())
+    job("fetch", tmp_path)
+    _, found = answer(capsys)
+    assert set(found) == {"sweep.yaml", "trials-000001.parquet", "curves-000001.parquet"}
+    assert all(content == (tmp_path / SPEC.name / name).read_bytes() for name, content in found.items())
 
-
-def test_a_run_that_has_not_begun(job: Any, tmp_path: Path, capsys: Capsys) -> None:
-    job("fetch", str(tmp_path))
-    assert answer(capsys) == Answer(data={}, files={})
-
-
-def test_what_nobody_thought_of_is_an_answer_too(job: Any, tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr("hpxfer.jobs.answers.files_of", broken)
-    job("fetch", str(tmp_path))
-    assert answer(capsys).data == {"error": "RuntimeError: a bug"}
+    job("fetch", tmp_path)
+    assert answer(capsys)[0] == {"error": "RuntimeError: a bug"}
 
 
 TABLE = """
@@ -147,30 +137,31 @@ def spec(tmp_path: Path, monkeypatch: Patch) -> Iterator[SweepSpec]:
     sys.modules.pop(module)
 
 
-def test_a_plugin_file_travels_and_gets_the_same_path_every_time(spec: SweepSpec, tmp_path: Path) -> None:
-    request = Request(action="run", job="a", root="r", name=spec.name, plugins=plugin_sources(spec))
-    arrived, text = unpacked(packed(request, dump_sweep(spec)))
-    assert arrived == request
-    first, second = (with_plugins(text, dict(arrived.plugins)) for _ in range(2))
+def at_cluster(spec: SweepSpec, files: dict[str, bytes], root: object = "/nowhere") -> SweepSpec:
+    """Return the sweep of a job that took these files along. It is the same each time."""
+    request = Request(action="run", job="a", root=str(root), name=spec.name, sweep=dump_sweep(spec), files=files)
+    there = unpacked(packed(request))
+    assert there == request
+    first, second = (arrived(there.sweep, there.files, there.root) for _ in range(2))
     assert first == second
-    (plugin,) = parse_sweep(first, trusted=False).plugins or ()
+    return parse_sweep(first, trusted=False)
+
+
+def test_a_plugin_file_travels_and_is_the_one_that_was_submitted(spec: SweepSpec, tmp_path: Path) -> None:
+    files = files_of(spec)
+    (plugin,) = at_cluster(spec, files).plugins or ()
     assert plugin.digest == spec.plugins[0].digest
     assert Path(plugin.name).read_text() == TABLE
     assert tmp_path / "cache" in Path(plugin.name).parents
-
-
-def test_other_code_than_was_submitted_is_refused(spec: SweepSpec) -> None:
-    files = {name: f"{source}# changed\n" for name, source in plugin_sources(spec).items()}
     with pytest.raises(HpxferError, match="must be the one that was submitted"):
-        with_plugins(dump_sweep(spec), files)
+        at_cluster(spec, {name: source + b"# changed\n" for name, source in files.items()})
 
 
 def test_a_version_is_no_path(spec: SweepSpec, tmp_path: Path) -> None:
-    (name,) = plugin_sources(spec)
-    source = f'version = "../../../outside"\n{TABLE}'
     plugin = spec.plugins[0].model_copy(update={"digest": "version:../../../outside"})
-    text = dump_sweep(spec.model_copy(update={"plugins": (plugin,)}))
-    (local,) = parse_sweep(with_plugins(text, {name: source}), trusted=False).plugins or ()
+    source = f'version = "../../../outside"\n{TABLE}'.encode()
+    there = at_cluster(spec.model_copy(update={"plugins": (plugin,)}), {PLUGIN + plugin.name: source})
+    (local,) = there.plugins or ()
     assert Path(local.name).resolve().is_relative_to(tmp_path / "cache" / "hpxfer" / "plugins")
 
 
@@ -197,33 +188,23 @@ def own(tmp_path: Path) -> SweepSpec:
 
 
 def test_the_files_travel_and_the_sweep_stays_the_same(own: SweepSpec, tmp_path: Path) -> None:
-    files = trainer_files(own)
-    assert files.keys() == {"train.py", "src/deep/a.bin", SENT}
-    request = Request(action="run", job="a", root=str(tmp_path / "there"), name=own.name, files=files)
-    arrived, text = unpacked(packed(request, dump_sweep(own)))
-    assert arrived == request
-    first, second = (with_trainer_files(text, arrived.files, arrived.root, arrived.name) for _ in range(2))
-    assert first == second
-    there = parse_sweep(first, trusted=False)
+    files = files_of(own)
+    assert files.keys() == {TRAINER + name for name in ("train.py", "src/deep/a.bin", SENT)}
+    files[TRAINER + SENT] = json.dumps({"commit": "a" * 40, "dirty": True}).encode()
+    there = at_cluster(own, files, tmp_path / "there")
+    assert there.trainer is not None
     assert there.trainer.digests == own.trainer.digests
     folder = Path(there.trainer.folder or "")
     assert folder.is_relative_to(tmp_path / "there" / "mine" / "trainer")
     assert (folder / "src" / "deep" / "a.bin").read_bytes() == BYTES
     assert there.model_copy(update={"trainer": None}) == own.model_copy(update={"trainer": None})
-
-
-def test_what_git_says_travels_too(own: SweepSpec, tmp_path: Path) -> None:
-    files = {**trainer_files(own), SENT: json.dumps({"commit": "a" * 40, "dirty": True})}
-    there = parse_sweep(with_trainer_files(dump_sweep(own), files, str(tmp_path / "there"), "mine"), trusted=False)
-    assert there.trainer is not None
     code = code_of(there.trainer)
     assert (code["commit"], code["dirty"]) == ("a" * 40, True)
-
-
-def test_another_file_than_was_submitted_is_refused(own: SweepSpec, tmp_path: Path) -> None:
-    files = {**trainer_files(own), "train.py": "print('changed')\n"}
+    # Only what came with a job is given to nodes.
+    assert sent_files(there.trainer) == {"train.py": "print('ü')\n".encode(), "src/deep/a.bin": BYTES}
+    assert sent_files(own.trainer) == {}
     with pytest.raises(HpxferError, match=r"train\.py: must be the file that was submitted"):
-        with_trainer_files(dump_sweep(own), files, str(tmp_path / "there"), "mine")
+        at_cluster(own, {**files, f"{TRAINER}train.py": b"print('changed')\n"}, tmp_path / "there")
 
 
 @pytest.mark.parametrize("name", ["../out.py", "/out.py", "a/../../out.py", "", ".", "a\\..\\b", "C:b", "a\0b"])
@@ -234,7 +215,7 @@ def test_a_name_leads_nowhere_else(own: SweepSpec, tmp_path: Path, name: str) ->
     text = dump_sweep(own.model_copy(update={"trainer": own.trainer.model_copy(update={"digests": digests})}))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(HpxferError):
-        with_trainer_files(text, {name: "out", **trainer_files(own)}, str(tmp_path / "there"), "mine")
+        arrived(text, {TRAINER + name: b"out", **files_of(own)}, str(tmp_path / "there"))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -251,11 +232,10 @@ def test_a_name_that_is_taken_stays_below(name: str) -> None:
 def test_undeclared_and_large_files_are_refused(own: SweepSpec, tmp_path: Path) -> None:
     bare = own.trainer.model_copy(update={"files": None, "digests": None, "version": "1"})
     with pytest.raises(HpxferError, match=r"trainer\.files: must name the files that a job takes along, got none"):
-        trainer_files(own.model_copy(update={"trainer": bare}))
-    request = Request(action="run", job="a", root="r", name=own.name, files=trainer_files(own))
-    noise = os.urandom(MOST_CHARACTERS).decode("latin-1")
-    with pytest.raises(HpxferError, match=r"trainer\.files: must fit into .*the largest is big\.bin"):
-        packed(replace(request, files={**request.files, "big.bin": noise}), dump_sweep(own))
+        files_of(own.model_copy(update={"trainer": bare}))
+    files = {**files_of(own), f"{TRAINER}big.bin": os.urandom(MOST_CHARACTERS)}
+    with pytest.raises(HpxferError, match=r"its files must fit into .*the largest is trainer\.files: big\.bin"):
+        at_cluster(own, files)
 
 
 def test_each_node_compares_the_files(own: SweepSpec) -> None:
@@ -270,13 +250,3 @@ def test_each_node_compares_the_files(own: SweepSpec) -> None:
         require_files(own.trainer, {})
     require_files(own.trainer, {"train.py": content})  # a node that lacks what came with the job gets it
     assert (folder / "train.py").read_bytes() == content
-
-
-def test_only_what_came_with_a_job_is_given_to_nodes(own: SweepSpec, tmp_path: Path) -> None:
-    assert own.trainer is not None
-    assert sent_files(own.trainer) == {}
-    there = parse_sweep(
-        with_trainer_files(dump_sweep(own), trainer_files(own), str(tmp_path), "mine"), trusted=False
-    ).trainer
-    assert there is not None
-    assert sent_files(there) == {"train.py": "print('ü')\n".encode(), "src/deep/a.bin": BYTES}
