@@ -83,7 +83,7 @@ def check_trainer(
     runs = Path(train.runs).with_name(FOLDER)
     shutil.rmtree(runs, ignore_errors=True)
     prepared = replace(prepared, given=replace(prepared.given, address=address))
-    how = executor or make_executor(placement_of(prepared, train, plugin_files(spec)))
+    how = executor or make_executor(placement_of(prepared, plugin_files(spec)))
     results: dict[str, TrialResult] = {}
 
     def take(stack: Stack, event: Event) -> None:

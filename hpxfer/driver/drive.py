@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from hpxfer.driver.dispatch import Dispatcher, OnEvent, TrainingFailed, allowed
 from hpxfer.driver.preflight import Cleared, preflight
 from hpxfer.driver.prepared import PreparedSweep, prepare, refreshed, require_same
-from hpxfer.driver.trial_list import known_trials
+from hpxfer.driver.trial_list import known_trials, stacks_in_order
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import Executor, Placement, Stopping, Trains
+from hpxfer.executors.executor import Executor, Placement, Stopping
 from hpxfer.executors.kinds import make_executor
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
 from hpxfer.loggers.feed import streaming
-from hpxfer.loggers.kinds import LoggerKind
 from hpxfer.loggers.logger import LoggedTrial, Place
 from hpxfer.loggers.names import Names
 from hpxfer.progress.counts import RunCounts, writing
 from hpxfer.registry import PluginFile
 from hpxfer.results import Results, load_results
+from hpxfer.search import Outcome
+from hpxfer.search.export import StudyExport
 from hpxfer.search.rounds import RoundSearch
+from hpxfer.search.stored import trial_seconds
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.storage.lease import Lease, leased
@@ -34,13 +35,26 @@ from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.trial import Trial
-from hpxfer.trial.events import Event
+from hpxfer.trial.events import Ended, Event, Started
+from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 from hpxfer.weights import kept
 
 CHECKPOINTS = "checkpoints"
 # Starts of the names of files that only the holder of the lease writes.
 OWNED = ("trials", "curves", "sweep", "progress.json")
+# Failures that the other trials of the sweep would meet too.
+_FATAL_KINDS = ("bug", "input")
+
+OnEvent = Callable[[Stack, Event, RunCounts], None]
+
+
+class TrainingFailed(RuntimeError):
+    """Training has a bug, or a worker lacks its input. The run stopped at once; the message is the traceback."""
+
+    def __init__(self, error: str, num_failed: int) -> None:
+        super().__init__(error)
+        self.num_failed = num_failed
 
 
 def run(
@@ -87,6 +101,9 @@ def train(
 ) -> Results:
     """Train the missing trials of a sweep that its preflight has cleared, see `run`."""
     location = prepared.location
+    # Beside results in object storage, so that every node can reach them.
+    checkpoints = Checkpoints(parse_root(location.where) / CHECKPOINTS)
+    weights = parse_root(location.where) / kept.FOLDER
     with interrupts() as signals:
         store = Store.open(location.folder, write=True)
         with leased(location.lease_storage, location.where, on_wait=on_wait) as lease:
@@ -97,25 +114,215 @@ def train(
             prepared = refreshed(prepared, store)
             with lease.writing():
                 remove_half_written(prepared.folder, OWNED)
-                kept.end(_weights(prepared))
-                _checkpoints(prepared).end(prepared.outcomes)  # those of a driver that was killed at its very end
+                kept.end(weights)
+                checkpoints.end(prepared.outcomes)  # those of a driver that was killed at its very end
             store.save_sweep(prepared.spec, prepared.expansion.setting.data_digest)
             if prepared.missing or prepared.reuse.wanted:
-                with _logging(prepared, cleared.loggers, lease) as log:
-                    _train(prepared, cleared, store, lease, signals, executor, _then(on_event, log))
+                under_way = Run(prepared, cleared, store, lease, signals, checkpoints, weights, on_event)
+                under_way.to_the_end(executor or make_executor(placement_of(prepared, cleared.plugins)))
             store.compact()
             pa.default_memory_pool().release_unused()  # merging takes much memory, which Arrow would keep
             location.push(lease.check)
     return load_results(location.folder)
 
 
-def placement_of(prepared: PreparedSweep, how: Trains, plugins: tuple[PluginFile, ...]) -> Placement:
+class Run:
+    """A run under way. Its executor gets stacks through `more`, and its results are stored through `take`."""
+
+    def __init__(
+        self,
+        prepared: PreparedSweep,
+        cleared: Cleared,
+        store: Store,
+        lease: Lease,
+        signals: Interrupts,
+        checkpoints: Checkpoints,
+        weights: Path | Uri,
+        on_event: OnEvent | None,
+    ) -> None:
+        self._prepared, self._loggers, self._on_event = prepared, cleared.loggers, on_event
+        self._store, self._lease, self._deferred = store, lease, signals.deferred
+        self._checkpoints, self._weights = checkpoints, weights
+        # Entered for every write to the folder. A mirror belongs to this process: its push is guarded.
+        self._allowed: Callable[[], AbstractContextManager[None]] = (
+            nullcontext if prepared.location.is_remote else lease.writing
+        )
+        resources = prepared.spec.resources
+        self._keeps = bool(resources.checkpoint_s) and not prepared.trainer.writes_checkpoints
+        with lease.writing():
+            self._how = prepared.trainer.training(
+                prepared.lasting_folder,
+                checkpoints=checkpoints.start(resources.checkpoint_s) if self._keeps else None,
+                keep=kept.start(weights) if resources.keep == "last" else None,
+                plugins=cleared.plugins,
+                stopping=_stopping(prepared.spec),
+            )
+        self._export = StudyExport(prepared.folder, prepared.expansion, self._allowed)
+        self._loss = LOSS_COLUMNS[prepared.spec.judge.loss]
+        self._counts = _counts(prepared)
+        self._outcomes = dict(prepared.outcomes)
+        # Trial ids.
+        self._done = set(prepared.outcomes)
+        self._running: set[str] = set()
+        self._begun: dict[str, Trial] = {}  # by id; of the running ones, those that a worker has
+        self._failed: set[str] = set()  # in this run; the next run tries them again
+        self._not_copied: set[str] = set()  # another folder had them when it was opened, and has them no more
+        self._bugs: frozenset[str] = frozenset()  # first lines of the errors of a trainer that a bug does not end
+        self._noted: set[str] = set()  # decisions of the search that are among the counts' notes
+
+    def to_the_end(self, executor: Executor) -> None:
+        """Train what the search asks for, until it asks for no more."""
+        logs = self._logging() if self._loggers else nullcontext()
+        with logs as self._log:
+            try:
+                with writing(self._prepared.folder, self._counts, allowed=self._allowed):
+                    executor.run(self.more, self._how, self.take)
+                    if self._running or self._ask():
+                        status = self._counts.run_status()
+                        done = f"{status.ended} of {status.num_left} trials"
+                        raise HpxferError(f"the executor ended with {done}; run again to train the rest")
+            except (KeyboardInterrupt, TrainingFailed) as end:
+                if text := self._kept():
+                    end.add_note(text)
+                raise
+            finally:
+                with suppress(HpxferError), self._lease.writing():
+                    self._checkpoints.end(self._done)
+                    kept.end(self._weights)
+
+    def more(self) -> list[Stack]:
+        """Return the stacks of the trials that the search wants next, in order.
+
+        Trials that another folder has are copied from there and not trained.
+        """
+        trials, reuse = self._ask(), self._prepared.reuse
+        while found := reuse.of([trial.id for trial in trials if trial.id not in self._not_copied]):
+            with self._deferred():
+                copied = reuse.copy(found, self._store)
+            self._prepared.location.push(self._lease.check)
+            self._not_copied.update(found.keys() - copied)
+            self._learn({trial_id: found[trial_id] for trial_id in copied})
+            trials = self._ask()
+        self._running.update(trial.id for trial in trials)
+        return stacks_in_order(trials, self._prepared, self._checkpoints if self._keeps else None)
+
+    def take(self, stack: Stack, event: Event) -> None:
+        """Store the results that an event brings, count the event, and tell it.
+
+        Raises TrainingFailed for a failure that other trials would meet too.
+        """
+        self._lease.check(read=False)
+        trials = {trial.id: trial for trial in stack.trials}
+        results = event.results if isinstance(event, Ended) else ()
+        if isinstance(event, Started):
+            self._begun |= trials
+        if isinstance(event, Ended):
+            self._store_results(trials, results)
+            self._begun = {trial_id: trial for trial_id, trial in self._begun.items() if trial_id not in trials}
+        self._counts.add(stack, event)
+        if self._log is not None:
+            self._log(stack, event)
+        if self._on_event is not None:
+            self._on_event(stack, event, self._counts)
+        if fatal := [result for result in results if self._is_fatal(result)]:
+            raise TrainingFailed(fatal[0].error or "", len(fatal))
+
+    def _is_fatal(self, result: TrialResult) -> bool:
+        """Return whether the other trials would fail like this one.
+
+        A bug of a trainer that goes on from its own checkpoints may be one of a single shape or seed. So it counts if
+        nothing has gone well before, or if it is seen twice.
+        """
+        if result.error_kind not in _FATAL_KINDS:
+            return False
+        if self._how.reached is None or result.error_kind == "input" or not self._done:
+            return True
+        what = (result.error or "").partition("\n")[0]
+        seen, self._bugs = what in self._bugs, self._bugs | {what}
+        return seen
+
+    def _ask(self) -> tuple[Trial, ...]:
+        """Return the trials that the search wants next, and note its new decisions."""
+        search = self._prepared.search
+        trials = tuple(search.ask(self._outcomes, self._running | self._failed))
+        self._export.write(search)
+        for decision in (*search.why().splitlines(), *filter(None, [self._export.problem])):
+            if decision not in self._noted:
+                self._noted.add(decision)
+                self._counts.note(decision)
+        return trials
+
+    def _store_results(self, trials: Mapping[str, Trial], results: Sequence[TrialResult]) -> None:
+        ended = [result for result in results if result.status != "failed"]
+        for result in ended:
+            self._require_as_stored(result)
+        has_curves = self._prepared.spec.resources.curves == "all"
+        with self._deferred():
+            self._store.append(
+                [(trials[each.trial_id], each if has_curves else replace(each, curves=())) for each in results]
+            )
+        # Signals are not deferred here: the push may wait long for a network that is down.
+        self._prepared.location.push(self._lease.check)
+        with self._deferred():
+            self._running.difference_update(trials)
+            self._failed.update(result.trial_id for result in results if result.status == "failed")
+            self._learn({each.trial_id: self._outcome(each) for each in ended})
+            if self._keeps:
+                with suppress(HpxferError), self._lease.writing():
+                    self._checkpoints.clear(self._done)
+
+    def _outcome(self, result: TrialResult) -> Outcome:
+        seconds = trial_seconds(result.wall_s, result.stack_size)
+        return Outcome(result.status, getattr(result, self._loss), seconds)
+
+    def _require_as_stored(self, result: TrialResult) -> None:
+        """Raise HpxferError if a trial lost its curves and comes out otherwise: nothing stored is replaced so."""
+        before, loss = self._prepared.lost.get(result.trial_id), getattr(result, self._loss)
+        if before and (before.status, before.loss) != (result.status, loss):
+            raise HpxferError(
+                f"trial {result.trial_id}: trained again, as its curves are lost, it must come out as stored, "
+                f"{before.status} with {self._loss} {before.loss!r}, got {result.status} with {loss!r}; nothing was "
+                "overwritten. Train it where it was trained, or set resources.curves: none to go on without these "
+                "curves, or remove the trials files that have no whole curves file beside them, to train anew"
+            )
+
+    def _learn(self, outcomes: Mapping[str, Outcome]) -> None:
+        self._outcomes.update(outcomes)
+        self._done.update(outcomes)
+
+    def _kept(self) -> str | None:
+        """Return what the checkpoints keep of the trials that have not ended, in words. None if no trial was begun."""
+        if (reached := self._how.reached) is not None:
+            last = {trial_id: reached(Stack(trials=(trial,))) for trial_id, trial in self._begun.items()}
+            return kept_text(self._begun.values(), {key: step + 1 for key, step in last.items() if step >= 0})
+        usable = self._checkpoints.usable() if self._keeps else []  # the furthest first
+        steps = {trial_id: found.step for found in reversed(usable) for trial_id in found.trials}
+        return kept_text(self._begun.values(), steps)
+
+    @contextmanager
+    def _logging(self) -> Iterator[Callable[[Stack, Event], None]]:
+        """Yield the function that shows the events of a run to loggers.
+
+        Loggers keep their files in the results folder, or where that would be on this disk.
+        """
+        prepared, names, rounds = self._prepared, Names(self._prepared.expansion), dict[str, int]()
+        location, search = prepared.location, prepared.search
+        where = location.where if location.is_remote else str(prepared.folder.absolute())
+        place = Place(sweep=prepared.spec.name, results=where, folder=prepared.lasting_folder, writing=self._allowed)
+
+        def describe(trial: Trial) -> LoggedTrial:
+            if trial.id not in rounds and isinstance(search, RoundSearch):
+                rounds.update(search.open_rounds())
+            return names.describe(trial, rounds.get(trial.id))
+
+        with streaming(self._loggers, place, describe) as take:
+            yield take
+
+
+def placement_of(prepared: PreparedSweep, plugins: tuple[PluginFile, ...]) -> Placement:
     """Return where and how wide the missing trials of a sweep are trained."""
     return Placement(
         resources=prepared.spec.resources,
-        node_gpus=how.node_gpus,
-        reached=how.reached,
-        stop_s=how.stop_s,
         workers=prepared.real.workers,
         address=prepared.given.address,
         stopping=_stopping(prepared.spec),
@@ -124,110 +331,10 @@ def placement_of(prepared: PreparedSweep, how: Trains, plugins: tuple[PluginFile
     )
 
 
-def _train(
-    prepared: PreparedSweep,
-    cleared: Cleared,
-    store: Store,
-    lease: Lease,
-    signals: Interrupts,
-    executor: Executor | None,
-    on_event: OnEvent | None,
-) -> None:
-    trainer, resources, counts = prepared.trainer, prepared.spec.resources, _counts(prepared)
-    checkpoints, keeps = _checkpoints(prepared), bool(resources.checkpoint_s) and not trainer.writes_checkpoints
-    with lease.writing():
-        begun = checkpoints.start(resources.checkpoint_s) if keeps else None
-        keep = kept.start(_weights(prepared)) if resources.keep == "last" else None
-    how = trainer.training(
-        prepared.lasting_folder,
-        checkpoints=begun,
-        keep=keep,
-        plugins=cleared.plugins,
-        stopping=_stopping(prepared.spec),
-    )
-    dispatcher = Dispatcher(
-        prepared,
-        store,
-        lease,
-        counts,
-        checkpoints=checkpoints if keeps else None,
-        reached=how.reached,
-        deferred=signals.deferred,
-        on_event=on_event,
-    )
-    try:
-        with writing(prepared.folder, counts, allowed=allowed(prepared, lease)):
-            runs = executor or make_executor(placement_of(prepared, how, cleared.plugins))
-            runs.run(dispatcher.more, how, dispatcher.take)
-            if not dispatcher.is_over:
-                status = counts.run_status()
-                raise HpxferError(
-                    f"the executor ended with {status.ended} of {status.num_left} trials; run again to train the rest"
-                )
-    except (KeyboardInterrupt, TrainingFailed) as end:
-        if text := dispatcher.kept():
-            end.add_note(text)
-        raise
-    finally:
-        with suppress(HpxferError), lease.writing():
-            checkpoints.end(dispatcher.done)
-            kept.end(_weights(prepared))
-
-
-@contextmanager
-def _logging(
-    prepared: PreparedSweep, kinds: Sequence[LoggerKind], lease: Lease
-) -> Iterator[Callable[[Stack, Event], None] | None]:
-    """Yield the function that shows the events of a run to loggers, or None if there are none.
-
-    Loggers keep their files in the results folder, or where that would be on this disk.
-    """
-    if not kinds:
-        yield None
-        return
-    location, names = prepared.location, Names(prepared.expansion)
-    where = location.where if location.is_remote else str(prepared.folder.absolute())
-    place = Place(
-        sweep=prepared.spec.name, results=where, folder=prepared.lasting_folder, writing=allowed(prepared, lease)
-    )
-    rounds: dict[str, int] = {}
-
-    def describe(trial: Trial) -> LoggedTrial:
-        if trial.id not in rounds and isinstance(prepared.search, RoundSearch):
-            rounds.update(prepared.search.open_rounds())
-        return names.describe(trial, rounds.get(trial.id))
-
-    with streaming(kinds, place, describe) as take:
-        yield take
-
-
-def _then(on_event: OnEvent | None, log: Callable[[Stack, Event], None] | None) -> OnEvent | None:
-    """Return a callback that calls both."""
-    if log is None:
-        return on_event
-
-    def both(stack: Stack, event: Event, counts: RunCounts) -> None:
-        log(stack, event)
-        if on_event is not None:
-            on_event(stack, event, counts)
-
-    return both
-
-
 def _stopping(spec: SweepSpec) -> Stopping | None:
     asha = spec.early_stopping.asha
     varied = spec.search_row.hps(spec)
     return None if asha is None else Stopping(asha.grace_steps, asha.reduction_factor, varied)
-
-
-def _checkpoints(prepared: PreparedSweep) -> Checkpoints:
-    """Return the checkpoints beside the results. Beside results in object storage, every node can reach them."""
-    return Checkpoints(parse_root(prepared.location.where) / CHECKPOINTS)
-
-
-def _weights(prepared: PreparedSweep) -> Path | Uri:
-    """Return the folder of weights beside the results, see `_checkpoints`."""
-    return parse_root(prepared.location.where) / kept.FOLDER
 
 
 def _counts(prepared: PreparedSweep) -> RunCounts:
@@ -243,3 +350,25 @@ def _counts(prepared: PreparedSweep) -> RunCounts:
         if (outcome := prepared.known.get(trial.id)) is not None and outcome.status == "finished":
             counts.stored(trial, outcome.loss)
     return counts
+
+
+def kept_text(running: Collection[Trial], steps: Mapping[str, int]) -> str | None:
+    """Return e.g. `4 trials stopped at step 12 to 40 of 300`. Return None if no trial was running.
+
+    `steps` is trial id -> the steps that a checkpoint holds.
+    """
+    found: dict[int, list[int]] = {}  # steps of the whole training -> steps done, of each trial
+    for trial in running:
+        if trial.id in steps:
+            found.setdefault(trial.setting.steps, []).append(steps[trial.id])
+
+    def trials(number: int) -> str:
+        return "1 trial" if number == 1 else f"{number} trials"
+
+    parts = []
+    for of, done in sorted(found.items()):
+        span = str(min(done)) if len(set(done)) == 1 else f"{min(done)} to {max(done)}"
+        parts.append(f"{trials(len(done))} stopped at step {span} of {of}")
+    if lost := len(running) - sum(map(len, found.values())):
+        parts.append(f"{trials(lost)} without a checkpoint start{'s' if lost == 1 else ''} over")
+    return ", ".join(parts) or None

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpxfer.data import check_length, data_cautions, data_ref, point_keys
 from hpxfer.driver.reuse import Reuse, open_reuse, stored_outcomes
@@ -19,7 +19,7 @@ from hpxfer.driver.who_trains import Trainer, who_trains
 from hpxfer.errors import HpxferError, shown
 from hpxfer.executors.kinds import EXECUTORS
 from hpxfer.plan.hardware import Hardware, hardware_named, this_machine
-from hpxfer.plan.make import Counts, grid_counts, make_plan, search_counts
+from hpxfer.plan.make import grid_counts, make_plan, search_counts
 from hpxfer.plan.outlook import outlook
 from hpxfer.plan.packing import Device, Measured
 from hpxfer.plan.plan import Plan, Precision
@@ -42,24 +42,23 @@ from hpxfer.store.schema import shape_of_row
 from hpxfer.store.sweep_file import damage, stored_sweep
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-# Which precision the trials of a sweep have: what its results folder began with, else what the device chooses.
-#
-# `prepare` asks here before it makes any trial. Nothing after it sees `auto`: no id, no worker, no stored sweep.
+RESULTS = "results"
 
 
 def precision_of(spec: SweepSpec, device: Device, location: ResultsLocation, address: str | None) -> Precision:
-    """Return the precision of a sweep's trials, which the device at `address` will train into `location`."""
+    """Return the precision of a sweep's trials: that with which the folder began, else what the device chooses.
+
+    `prepare` asks before it makes any trial. Nothing after it sees `auto`: no id, no worker, no stored sweep.
+    """
     chosen = precision_on(cuda=device.cuda)
     began = begun_with(location.folder) if spec.precision == AUTO else None
+    name = (device.name or "CUDA") if device.cuda else "CPU"
+    cluster = "" if address is None else " of the Ray cluster" + ("" if address == "auto" else f" at {address}")
     return Precision(
         asked=spec.precision,
         value=(began or chosen) if spec.precision == AUTO else spec.precision,
         on_device=chosen,
-        device=_spelled(device, address),
+        device=name + cluster,
         began=began,
         folder=location.where,
     )
@@ -86,16 +85,6 @@ def require_same(precision: Precision, folder: Path) -> None:
             f"precision: {precision.folder} has begun with {began} in the meantime, and this run was planned in "
             f"{precision.value}; give the same command again to go on with {began}"
         )
-
-
-def _spelled(device: Device, address: str | None) -> str:
-    what = (device.name or "CUDA") if device.cuda else "CPU"
-    if address is None:
-        return what
-    return f"{what} of the Ray cluster" + ("" if address == "auto" else f" at {address}")
-
-
-RESULTS = "results"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,24 +222,21 @@ def _without_defaults(spec: SweepSpec) -> SweepSpec:
     The identity and the label of a choice leave defaults out. Stored results are read without the code of the table,
     which alone knows its defaults, so the stored sweep names only the others.
     """
-    own = stored_names(spec.plugins or ()).get("parameterization", set())
-    choices = tuple(
-        choice.model_copy(
-            update={"conventions": parameterization(choice.table, choice.conventions).changed_conventions()}
-        )
-        if choice.table in own
-        else choice
-        for choice in spec.parameterizations
-    )
-    return spec.model_copy(update={"parameterizations": choices})
+    own, arms = stored_names(spec.plugins or ()).get("parameterization", set()), []
+    for arm in spec.parameterizations:
+        if arm.table in own:
+            changed = parameterization(arm.table, arm.conventions).changed_conventions()
+            arm = arm.model_copy(update={"conventions": changed})
+        arms.append(arm)
+    return spec.model_copy(update={"parameterizations": tuple(arms)})
 
 
 def refreshed(prepared: PreparedSweep, store: Store) -> PreparedSweep:
     """Return the sweep prepared anew if another driver has stored trials since it was prepared."""
-    if _outcomes(store, prepared.spec)[0].keys() == prepared.outcomes.keys():
+    if stored_outcomes(store, prepared.spec)[0].keys() == prepared.outcomes.keys():
         return prepared
-    reuse, device = replace(prepared.reuse, wanted={}), prepared.real.device
-    return _ready(prepared.given, prepared.expansion, prepared.location, reuse, device, prepared.precision)
+    device = prepared.real.device
+    return _ready(prepared.given, prepared.expansion, prepared.location, prepared.reuse, device, prepared.precision)
 
 
 def _ready(
@@ -263,21 +249,22 @@ def _ready(
 ) -> PreparedSweep:
     spec, store = expansion.spec, Store.open(location.folder, write=False)
     trainer = who_trains(spec)
-    outcomes, lost = _outcomes(store, spec)
+    outcomes, lost = stored_outcomes(store, spec)
     search = make_search(expansion, lambda: store.read_trials().to_pandas())
     reuse = reuse.asked_by(search, outcomes)
     done = {**outcomes, **reuse.wanted}
     known = measured(store, cuda=trainer.on_cuda(device), precision=spec.precision) if outcomes else {}
-    counts = grid_counts(expansion, done) if spec.search_row.lists_trials else _counts(search, done)
+    if spec.search_row.lists_trials:
+        counts = grid_counts(expansion, done)
+    else:
+        counts = search_counts(search.progress(), now=Counter(trial.shape for trial in search.ask(done, ())))
     of_trainer = trainer.cautions(store, device, expansion.setting.vocab_size, given.address)
     warnings = (*of_trainer, *_warnings(spec, store, location, precision))
-
     expected = outlook(expansion, done) if counts.total != counts.done else None
 
     def planned(hardware: Hardware | None) -> Plan:
         """Return the plan for some hardware, by default the device, in the precision that the trials have there."""
         here = precision if hardware is None else precision.on(hardware.title, cuda=hardware.cuda)
-
         value = here.priced or here.value
         # Other trials, as many of each shape: only their rate and memory differ.
         others = expansion if value == spec.precision else Expansion(with_precision(spec, value), expansion.data)
@@ -319,16 +306,6 @@ def _device(resources: ResourcesSpec, address: str | None) -> Device:
     return device_at(address, resources)
 
 
-def _counts(search: Search, done: Mapping[str, Outcome]) -> Counts:
-    """Return how many trials an adaptive search has had per shape, and how many may follow at most."""
-    asked = Counter(trial.shape for trial in search.ask(done, ()))
-    return search_counts(search.progress(), now=asked)
-
-
-def _outcomes(store: Store, spec: SweepSpec) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
-    return stored_outcomes(store, spec, stopped=spec.early_stopping.asha is not None)
-
-
 @contextmanager
 def located(file: Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
     """Put the place before an error that starts with a key of the sweep file, e.g. `data.source: ...`.
@@ -338,21 +315,12 @@ def located(file: Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except HpxferError as error:
-        lines = [line.partition(": ") for line in str(error).split("\n")]
-        if file is None or not any(map(_is_located, lines)):
+        starts = re.compile(r"^((?:axes|data|resources|trainer|training)(?:[.\[][^ ]*)?)(?=: )", re.MULTILINE)
+        if file is None or not starts.search(str(error)):
             raise
         given = with_overrides(read_yaml(file), overrides)
-        found = (
-            f"{given.where(in_file(given, key_path(line[0])))}: {line[2]}" if _is_located(line) else "".join(line)
-            for line in lines
-        )
-        raise HpxferError("\n".join(found)) from None
-
-
-def _is_located(line: tuple[str, str, str]) -> bool:
-    """Return whether a line of an error starts with a key of the sweep file. `line` is partitioned at ': '."""
-    sections = ("axes", "data", "resources", "trainer", "training")
-    return bool(line[1]) and " " not in line[0] and re.split(r"[.\[]", line[0])[0] in sections
+        text = starts.sub(lambda key: given.where(in_file(given, key_path(key[0]))), str(error))
+        raise HpxferError(text) from None
 
 
 def measured(store: Store, *, cuda: bool, precision: str = "float32") -> dict[Shape, Measured]:
@@ -363,23 +331,19 @@ def measured(store: Store, *, cuda: bool, precision: str = "float32") -> dict[Sh
     rows = store.read_trials([*SHAPE_COLUMNS, *names]).to_pandas()
     rows = rows[(rows["stack_size"] > 0) & (rows["trainer_version"] == TRAINER_VERSION)]
     rows = rows[((rows["device"] != "cpu") == cuda) & (rows["precision"] == precision)]
-    return {
-        shape_of_row(dict(zip(SHAPE_COLUMNS, dims, strict=True))): _measured(found, cuda)
-        for dims, found in rows.groupby(list(SHAPE_COLUMNS), dropna=False)
-    }
-
-
-def _measured(rows: pd.DataFrame, cuda: bool) -> Measured:
-    seconds = (rows["wall_s"] / rows["stack_size"]).median()
-    # On a CPU the peak of a process covers all its stacks; on a device it is reset for each stack.
-    peak = (rows["peak_bytes"] / rows["stack_size"]).max() if cuda else math.nan
-    most = rows["stack_size"][rows["halvings"] > 0].max()
-    return Measured(
-        trial_s=None if math.isnan(seconds) else float(seconds),
-        trial_bytes=None if math.isnan(peak) else float(peak),
-        most=None if math.isnan(most) else int(most),
-        stack_size=float(rows["stack_size"].median()),
-    )
+    found = {}
+    for dims, some in rows.groupby(list(SHAPE_COLUMNS), dropna=False):
+        seconds = (some["wall_s"] / some["stack_size"]).median()
+        # On a CPU the peak of a process covers all its stacks; on a device it is reset for each stack.
+        peak = (some["peak_bytes"] / some["stack_size"]).max() if cuda else math.nan
+        most = some["stack_size"][some["halvings"] > 0].max()
+        found[shape_of_row(dict(zip(SHAPE_COLUMNS, dims, strict=True)))] = Measured(
+            trial_s=None if math.isnan(seconds) else float(seconds),
+            trial_bytes=None if math.isnan(peak) else float(peak),
+            most=None if math.isnan(most) else int(most),
+            stack_size=float(some["stack_size"].median()),
+        )
+    return found
 
 
 def _warnings(spec: SweepSpec, store: Store, location: ResultsLocation, precision: Precision) -> Iterator[str]:

@@ -31,17 +31,14 @@ class Reuse:
         return tuple(problem for store in self.stores for problem in store.problems)
 
     def counts(self) -> dict[str, int]:
-        """Return folder -> how many trials would be copied from it."""
-        return {**dict.fromkeys(self.folders, 0), **Counter(self.sources().values())}
+        """Return folder -> how many trials would be copied from it: the first one that has a trial gives it."""
+        folders = list(zip(self.folders, self.has, strict=True))
+        sources = (next(folder for folder, has in folders if trial_id in has) for trial_id in self.wanted)
+        return {**dict.fromkeys(self.folders, 0), **Counter(sources)}
 
     def lines(self) -> list[str]:
         """Return one line per folder: how many trials are copied from it."""
         return [f"{number} trials are copied from {folder}" for folder, number in self.counts().items()]
-
-    def sources(self) -> dict[str, str]:
-        """Return trial id -> the folder that it would be copied from."""
-        folders = list(zip(self.folders, self.has, strict=True))
-        return {trial_id: next(folder for folder, has in folders if trial_id in has) for trial_id in self.wanted}
 
     def of(self, trial_ids: Collection[str]) -> dict[str, Outcome]:
         """Return the outcomes of the trials that a folder has. If several have a trial, the first one counts."""
@@ -68,9 +65,13 @@ class Reuse:
 
 
 def stored_outcomes(
-    store: Store, spec: SweepSpec, *, stopped: bool = False
+    store: Store, spec: SweepSpec, *, own: bool = True
 ) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
-    """Return the outcomes of the stored trials, and apart from them those of trials that lost the curves they need."""
+    """Return the outcomes of the stored trials, and apart from them those of trials that lost the curves they need.
+
+    Trials that were stopped early are trials of the sweep's `own` folder alone, as long as it stops trials.
+    """
+    stopped = own and spec.early_stopping.asha is not None
     found = known_outcomes(store.outcomes(LOSS_COLUMNS[spec.judge.loss], stopped=stopped))
     ids = store.without_curves() if spec.resources.curves == "all" else set()
     lost = {trial_id: found.pop(trial_id) for trial_id in ids & found.keys()}
@@ -88,5 +89,5 @@ def open_reuse(folders: Sequence[str | Path], own: ResultsLocation, spec: SweepS
         if location.folder.resolve() == own.folder.resolve() or location.where == own.where:
             raise HpxferError(f"--reuse {name}: must be another folder than the sweep's own; leave it out")
         stores[location.where] = Store.open(location.folder, write=False)
-    has = tuple(stored_outcomes(store, spec)[0] for store in stores.values())
+    has = tuple(stored_outcomes(store, spec, own=False)[0] for store in stores.values())
     return Reuse(folders=tuple(stores), stores=tuple(stores.values()), has=has)

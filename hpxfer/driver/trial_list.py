@@ -1,16 +1,22 @@
-"""Trial list: the trials of a sweep with their ids, statuses, shapes and HPs, for `hpxfer plan --trials`."""
+"""The trials of a sweep: their ids, statuses, shapes and HPs for `hpxfer plan --trials`, and their order in a run."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.host.output import aligned
+from hpxfer.plan.packing import Packer, nearest_first
+from hpxfer.scaling.shape import Shape
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.stored import searched_cells
+from hpxfer.spec.axes import Axis
 from hpxfer.store import Store
+from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.trial import Trial
+from hpxfer.trial.stack import Stack
 
 
 def known_trials(prepared: PreparedSweep) -> list[Trial]:
@@ -26,7 +32,10 @@ def known_trials(prepared: PreparedSweep) -> list[Trial]:
 
 def trials_of(prepared: PreparedSweep) -> list[dict[str, Any]]:
     """Return one JSON-ready row per trial. The status of a trial that a run would train is `missing`."""
-    shown = tuple(_shown(prepared))
+    # The HPs in which the trials differ.
+    given = (arm.given() for arm in prepared.spec.parameterizations)
+    own = ((name for name, _ in trial.hps.multipliers) for trial in prepared.missing)
+    shown = dict.fromkeys(itertools.chain(prepared.spec.grid, *given, *own))
     several = len({(shape.batch_tokens, shape.steps) for shape in prepared.expansion.shapes}) > 1
     return [
         {
@@ -49,17 +58,33 @@ def trials_text(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(aligned([tuple(rows[0]), *(tuple(map(_spelled, row.values())) for row in rows)]))
 
 
-def _shown(prepared: PreparedSweep) -> Iterable[str]:
-    """Return the HPs in which the trials differ."""
-    names = dict.fromkeys(prepared.spec.grid)
-    for arm in prepared.spec.parameterizations:
-        names.update(dict.fromkeys(arm.given()))
-    for trial in prepared.missing:
-        names.update(dict.fromkeys(name for name, _ in trial.hps.multipliers))
-    return names
-
-
 def _spelled(value: Any) -> str:
     if value is None:
         return "any"  # at the base shape, where parameterizations agree
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def stacks_in_order(
+    trials: Iterable[Trial], prepared: PreparedSweep, checkpoints: Checkpoints | None = None
+) -> list[Stack]:
+    """Return the stacks of trials, those of the base first, then those of the shapes beside it, so that a verdict can
+    form early.
+
+    Trials that share a checkpoint stay in one stack and resume from it.
+    """
+    resumed, fresh = ([], trials) if checkpoints is None else checkpoints.resumable(trials)
+    packer = Packer.of(prepared.spec, prepared.real.device, prepared.real.workers, prepared.measured)
+    stacks = [*map(packer.with_way, resumed), *packer.pack(fresh)]
+    distances = _distances(prepared.expansion.axes, prepared.spec.base_shape)
+    return nearest_first(stacks, distances, prepared.real.workers)
+
+
+def _distances(axes: Iterable[Axis], base: Shape) -> dict[Shape, int]:
+    """Return shape -> how many points from the base it is, on the axis on which it is nearest."""
+    out: dict[Shape, int] = {}
+    for axis in axes:
+        shapes = [point.shape for point in axis.points]
+        at_base = shapes.index(base)
+        for index, shape in enumerate(shapes):
+            out[shape] = min(out.get(shape, len(shapes)), abs(index - at_base))
+    return out

@@ -7,21 +7,18 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import Stopping, Trains
+from hpxfer.executors.executor import Trains
 from hpxfer.executors.worker import TrainStack
 from hpxfer.kernels.size_limits import has_pipeline
 from hpxfer.kernels.usable import DEBUGGING_AID, NOT_INSTALLED, interpreted, refusal
 from hpxfer.plan.footprint import FLOAT_BYTES
 from hpxfer.plan.packing import Device
-from hpxfer.registry import PluginFile
 from hpxfer.spec import SweepSpec
 from hpxfer.store import Store
-from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.trainer.own_trainer import OwnTrainer
-from hpxfer.weights.kept import KeepSpec
 
 
 class Trainer(Protocol):
@@ -44,16 +41,8 @@ class Trainer(Protocol):
     def require_same_code(self, store: Store) -> None:
         """Raise HpxferError if it is not as it was when it trained the last stored trial, under one name."""
 
-    def training(
-        self,
-        folder: Path,
-        *,
-        checkpoints: CheckpointSpec | None,
-        keep: KeepSpec | None,
-        plugins: tuple[PluginFile, ...],
-        stopping: Stopping | None,
-    ) -> Trains:
-        """Return what trains stacks, with the folder on this disk, where checkpoints and weights go, and plug-ins."""
+    def training(self, folder: Path, **how: Any) -> Trains:
+        """Return what trains stacks, with the folder on this disk. `how` are fields of `TrainStack`."""
 
 
 def who_trains(spec: SweepSpec) -> Trainer:
@@ -91,26 +80,15 @@ class StackedTrainer:
     def require_same_code(self, store: Store) -> None:
         """Its version is part of each trial's identity."""
 
-    def training(
-        self,
-        folder: Path,
-        *,
-        checkpoints: CheckpointSpec | None,
-        keep: KeepSpec | None,
-        plugins: tuple[PluginFile, ...],
-        stopping: Stopping | None,
-    ) -> Trains:
+    def training(self, folder: Path, **how: Any) -> Trains:
         resources = self.spec.resources
         return TrainStack(
             resources.device,
             determinism=self.spec.training.determinism,
             kernels=resources.kernels,
-            checkpoints=checkpoints,
-            stopping=stopping,
-            plugins=plugins,
-            keep=keep,
             points=bool(resources.loggers),
             curves=resources.curves == "all" or bool(resources.loggers),
+            **how,
         )
 
     def _refusal(self, device: Device, address: str | None) -> str | None:

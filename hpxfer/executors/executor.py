@@ -35,20 +35,23 @@ class Trains(Protocol):
     @property
     def reached(self) -> Reached | None:
         """How far a stack has come; a loss after which it has come further costs no try."""
+        return None
 
     @property
     def stop_s(self) -> float:
         """How long an interrupted run waits for its checkpoints."""
+        return STOP_S
 
     @property
     def node_gpus(self) -> float | None:
         """The GPUs that it gets on each node. None: as many as a stack needs."""
+        return None
 
 
 class Executor(Protocol):
     """Runs stacks, on this machine or elsewhere. Every executor passes `hpxfer.testing.executor.ExecutorSuite`."""
 
-    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+    def run(self, more: More, train: Trains, on_event: OnEvent) -> None:
         """Train every stack that `more` returns, and call `on_event` with each event of its training.
 
         The executor calls `more` and `on_event` in this process and thread. It calls `more` whenever a worker is idle
@@ -109,9 +112,6 @@ class Placement:
     """Where and how wide a run trains."""
 
     resources: ResourcesSpec = field(default_factory=ResourcesSpec)  # of the sweep
-    node_gpus: float | None = None  # of a user's own trainer on each of its nodes; None: as many as a stack needs
-    reached: Reached | None = None  # how far a stack has come; a loss after which it has come further costs no try
-    stop_s: float = STOP_S  # how long an interrupted run waits for its workers
     workers: int | None = None  # stacks that run at once, for an executor that stays on this machine; None: per core
     address: str | None = None  # of a Ray cluster to join: auto | HOST:PORT | ray://HOST:PORT; None starts Ray here
     stopping: Stopping | None = None  # when trials that fall behind are stopped; None stops none

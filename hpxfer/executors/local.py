@@ -15,7 +15,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from hpxfer.errors import RankLost
-from hpxfer.executors.executor import More, OnEvent, Placement, Train
+from hpxfer.executors.executor import More, OnEvent, Placement, Trains
 from hpxfer.executors.scheduler import Lost, Message, Need, Worker, schedule
 from hpxfer.executors.worker import guarded, keep_memory
 from hpxfer.host.machine import num_cpus
@@ -33,9 +33,9 @@ class LocalExecutor:
 
     placement: Placement
 
-    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+    def run(self, more: More, train: Trains, on_event: OnEvent) -> None:
         """See `Executor.run`."""
-        schedule(LocalBackend(self.placement, train), self.placement, more, on_event)
+        schedule(LocalBackend(self.placement, train), train, self.placement.stopping, more, on_event)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class _Rank:
 class LocalBackend:
     """See `Backend`."""
 
-    def __init__(self, placement: Placement, train: Train) -> None:
+    def __init__(self, placement: Placement, train: Trains) -> None:
         self._placement, self._train = placement, train
         self._num_ranks = placement.resources.ranks
 
@@ -98,7 +98,7 @@ class LocalBackend:
 
         None leaves the GPUs as they are.
         """
-        each = self._placement.node_gpus
+        each = self._train.node_gpus
         if not each:
             return os.environ.get("CUDA_VISIBLE_DEVICES", str(place)) if self._num_ranks > 1 else None
         first = int(place * each + 1e-9)
@@ -159,7 +159,7 @@ def _work(pipe: Connection, *, is_rank: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: STOP.end())
     try:
-        train: Train = pipe.recv()
+        train: Trains = pipe.recv()
         if is_rank:
             _join(pipe)
         pipe.send(Started(host=socket.gethostname(), pid=os.getpid()))

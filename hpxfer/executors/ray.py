@@ -16,16 +16,8 @@ from itertools import chain
 from typing import Any
 
 from hpxfer.errors import RankLost, first_line, last_line
-from hpxfer.executors.executor import More, OnEvent, Placement, Train, failed
-from hpxfer.executors.ray_cluster import (
-    Claim,
-    beside_driver,
-    claim_of,
-    cluster_device,
-    joined,
-    listing,
-    nodes,
-)
+from hpxfer.executors.executor import More, OnEvent, Placement, Trains, failed
+from hpxfer.executors.ray_cluster import Claim, beside_driver, claim_of, cluster_device, joined, listing, nodes
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.executors.ray_worker import Actor, Mailbox
 from hpxfer.executors.scheduler import Lost, Message, Need, Worker, schedule
@@ -63,7 +55,7 @@ class RayExecutor:
 
     placement: Placement
 
-    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+    def run(self, more: More, train: Trains, on_event: OnEvent) -> None:
         """See `Executor.run`."""
         if not (first := more()):  # no work is no reason to start Ray
             return
@@ -71,7 +63,7 @@ class RayExecutor:
         with joined(self.placement):
             backend = RayBackend(self.placement, train)
             try:
-                schedule(backend, self.placement, lambda: next(asked), on_event)
+                schedule(backend, train, self.placement.stopping, lambda: next(asked), on_event)
             finally:
                 backend.end(backend.mailbox)
 
@@ -85,8 +77,8 @@ class _Rank:
 class RayBackend:
     """See `Backend`."""
 
-    def __init__(self, placement: Placement, train: Train) -> None:
-        self._placement, self._resources = placement, placement.resources
+    def __init__(self, placement: Placement, train: Trains) -> None:
+        self._placement, self._resources, self._node_gpus = placement, placement.resources, train.node_gpus
         self._device = cluster_device(self._resources)
         self._monitor = ClusterMonitor.of_cluster()
         self._train = ray.put(train)
@@ -106,13 +98,16 @@ class RayBackend:
     @property
     def _is_shared(self) -> bool:
         """Whether each stack has the share of a GPU that it needs."""
-        return self._placement.node_gpus is None and self._device.cuda and self._resources.gpus_per_stack is None
+        return self._node_gpus is None and self._device.cuda and self._resources.gpus_per_stack is None
 
     def _ask_room(self) -> float:
         if self._resources.workers is not None:
             return self._resources.workers
         gpus = 1.0 if self._is_shared or not self._device.cuda else self._resources.gpus_per_stack or 1.0
-        return claim_of(self._placement, gpus if self._device.cuda else 0.0).most(nodes())
+        return self._claim(gpus if self._device.cuda else 0.0).most(nodes())
+
+    def _claim(self, gpus: float) -> Claim:
+        return claim_of(self._resources, gpus, self._node_gpus)
 
     def room(self) -> float:
         """Every few seconds ask the cluster for its room. Raise HpxferError if its head has gone for good."""
@@ -136,7 +131,7 @@ class RayBackend:
     def start(self, number: int, need: Need) -> Worker | None:
         if not self._monitor.is_alive():
             return None
-        claim = claim_of(self._placement, need.gpus)
+        claim = self._claim(need.gpus)
         if not self._any_ready:
             claim.require(nodes())
         elif not claim.most(nodes()):
@@ -156,7 +151,7 @@ class RayBackend:
         return Worker(number, need, ranks, place=place)
 
     def _actor(self, claim: Claim, strategy: Any) -> Any:
-        share = 0.0 if self._placement.node_gpus is not None else claim.gpus
+        share = 0.0 if self._node_gpus is not None else claim.gpus
         made = ray.remote(Actor).options(scheduling_strategy=strategy, **claim.options)
         return made.remote(self._train, self.mailbox, share)
 
@@ -164,7 +159,7 @@ class RayBackend:
         """Say that no worker is ready, once in a while. Raise HpxferError if no node could ever hold one."""
         if time.monotonic() - self._last_ready > _PATIENCE_S:
             self._last_ready = time.monotonic()
-            claim, found = claim_of(self._placement, need.gpus), nodes()
+            claim, found = self._claim(need.gpus), nodes()
             claim.require(found)
             _log.warning(
                 "waiting for a worker: it needs %s; the Ray cluster has %s, which others may be using",

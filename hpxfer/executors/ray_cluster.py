@@ -97,12 +97,11 @@ class Claim:
         return (f"{self.ranks} times " if self.ranks > 1 else "") + f"{self.cpus:g} CPU{gpus}"
 
 
-def claim_of(placement: Placement, gpus: float) -> Claim:
+def claim_of(resources: ResourcesSpec, gpus: float, on_node: float | None) -> Claim:
     """Return what a worker needs, given its share of a GPU or the number of its GPUs.
 
-    A user's own trainer has a rank on each of its nodes, with all its GPUs there.
+    A user's own trainer has a rank on each of its nodes, with all its GPUs there: `on_node`.
     """
-    resources, on_node = placement.resources, placement.node_gpus
     return Claim(
         cpus=resources.cpus_per_stack,
         gpus=min(gpus, 1.0) if on_node is None else on_node,

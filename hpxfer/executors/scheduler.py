@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import More, OnEvent, Placement
+from hpxfer.executors.executor import More, OnEvent, Stopping, Trains
 from hpxfer.executors.lost_workers import Queue
 from hpxfer.trial.events import Ended, Progress, Started
 from hpxfer.trial.stack import Stack
@@ -85,20 +85,21 @@ class Backend(Protocol):
         """End workers: those that train at once, others softly. A worker that cannot be reached must not train on."""
 
 
-def schedule(backend: Backend, placement: Placement, more: More, on_event: OnEvent) -> None:
+def schedule(backend: Backend, train: Trains, stopping: Stopping | None, more: More, on_event: OnEvent) -> None:
     """Train every stack that `more` returns, see `Executor.run`."""
-    _Run(backend, placement, Queue(more, placement.reached), on_event).to_the_end()
+    _Run(backend, train, stopping, more, on_event).to_the_end()
 
 
 class _Run:
-    def __init__(self, backend: Backend, placement: Placement, queue: Queue, on_event: OnEvent) -> None:
-        self._backend, self._queue, self._on_event = backend, queue, on_event
-        self._stop_s = placement.stop_s
-        self._halving = None
-        if placement.stopping is not None:
+    def __init__(
+        self, backend: Backend, train: Trains, stopping: Stopping | None, more: More, on_event: OnEvent
+    ) -> None:
+        self._backend, self._on_event, self._stop_s = backend, on_event, train.stop_s
+        self._queue, self._halving = Queue(more, train.reached), None
+        if stopping is not None:
             from hpxfer.executors.asha import Halving  # loads Ray Tune
 
-            self._halving = Halving(placement.stopping)
+            self._halving = Halving(stopping)
         self._workers: list[Worker] = []
         self._failed_starts = 0
 

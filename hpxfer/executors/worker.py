@@ -6,10 +6,9 @@ import ctypes
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from hpxfer.errors import HpxferError, RankLost, first_line
-from hpxfer.executors.executor import STOP_S, Stopping, Train, failed
+from hpxfer.executors.executor import Stopping, Train, Trains, failed
 from hpxfer.registry import PluginFile, load_plugin
 from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.trial.events import Ended, Event
@@ -20,12 +19,8 @@ from hpxfer.weights.kept import KeepSpec
 
 
 @dataclass(frozen=True)
-class TrainStack:
+class TrainStack(Trains):
     """Trains a stack on a device, through `hpxfer.train.trainer.train`. It imports torch only where it runs."""
-
-    reached: ClassVar[None] = None
-    stop_s: ClassVar[float] = STOP_S
-    node_gpus: ClassVar[None] = None
 
     device: str = "auto"
     determinism: str | None = None  # strict | fast; None is the default of the device
@@ -100,7 +95,9 @@ def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
     """Yield the events of the training. `halvings`, a part of the results, is how often the stack was cut."""
     try:
         for event in train(stack):
-            yield _halved(event, halvings) if isinstance(event, Ended) else event
+            if isinstance(event, Ended):
+                event = Ended(results=tuple(replace(result, halvings=halvings) for result in event.results))
+            yield event
     except HpxferError as error:
         yield failed(stack, str(error), "input")
         return
@@ -109,22 +106,14 @@ def _attempt(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:
             raise RankLost(f"rank {MEMBER.team.rank} has no memory left: {first_line(error)}") from error
         if isinstance(error, RankLost):
             raise
-        if not _out_of_memory(error) or (len(stack.trials) == 1 and _is_frugal(stack)):
+        is_frugal = len(stack.trials) == stack.pieces == 1 and stack.recompute  # no way needs less memory
+        if not _out_of_memory(error) or is_frugal:
             yield failed(stack, traceback.format_exc(), "memory" if _out_of_memory(error) else "bug")
             return
     else:
         return
     # After the except block: the frames of the exception hold the stack's tensors, whose memory the halves need.
     yield from _halves(train, stack, halvings)
-
-
-def _halved(ended: Ended, halvings: int) -> Ended:
-    return Ended(results=tuple(replace(result, halvings=halvings) for result in ended.results))
-
-
-def _is_frugal(stack: Stack) -> bool:
-    """Return whether no other way of computing the batch needs less memory."""
-    return stack.pieces == 1 and stack.recompute
 
 
 def _halves(train: Train, stack: Stack, halvings: int) -> Iterator[Event]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import Executor, More, once
+from hpxfer.executors.executor import STOP_S, Executor, More, Trains, once
 from hpxfer.executors.lost_workers import TRIES
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
@@ -42,10 +42,11 @@ _WAIT_S = 120.0
 
 
 @dataclass(frozen=True)
-class Misbehave:
+class Misbehave(Trains):
     """A stand-in for training that does what the stack's seed says and leaves a file for every call."""
 
     folder: str
+    stop_s: float = STOP_S
 
     def __call__(self, stack: Stack) -> Iterator[Event]:
         act, folder = stack.trials[0].seed, Path(self.folder)

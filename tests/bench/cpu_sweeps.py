@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hpxfer.bench.cases import Case, trials
-from hpxfer.executors.executor import More, OnEvent, Placement, Train, once
+from hpxfer.executors.executor import More, OnEvent, Placement, Trains, once
 from hpxfer.executors.local import LocalExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.plan.hardware import Row
@@ -255,7 +255,7 @@ class Enough(Exception):
 class OneStack:
     """An executor that returns the results of one stack."""
 
-    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+    def run(self, more: More, train: Trains, on_event: OnEvent) -> None:
         stack = more()[0]
         results = tuple(planted_result(trial, PlantedStore(points=POINTS)) for trial in stack.trials)
         on_event(stack, Ended(results=results))

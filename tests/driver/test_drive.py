@@ -17,7 +17,7 @@ from tiny import write_tiny
 
 from hpxfer.driver import TrainingFailed, prepare, run
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.executors.executor import More, OnEvent, Trains
 from hpxfer.results import load_results
 from hpxfer.storage import lease
 from hpxfer.storage.lease import LEASE_FILE, Holder, LeaseFile, encoded
@@ -108,7 +108,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def test_an_executor_that_ends_early_is_said_so(tmp_path: Path) -> None:
     class Lazy(InProcess):
-        def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+        def run(self, more: More, train: Trains, on_event: OnEvent) -> None:
             """Report nothing."""
 
     with pytest.raises(HpxferError, match="ended with 0 of 30 trials; run again to train the rest"):

@@ -24,7 +24,7 @@ from hpxfer.driver import measured, prepare, run
 from hpxfer.driver import prepared as driver_job
 from hpxfer.driver.prepared import begun_with
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.executors.executor import More, OnEvent, Trains
 from hpxfer.plan.packing import Device
 from hpxfer.results import load_results
 from hpxfer.spec import load_sweep
@@ -193,7 +193,7 @@ def test_a_precision_that_is_named_wins_over_the_folder(device: Any, tmp_path: P
 class Meanwhile:
     """An executor that trains nothing; by its turn it is too late."""
 
-    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+    def run(self, more: More, train: Trains, on_event: OnEvent) -> None:
         raise AssertionError("nothing may be trained")
 
 

@@ -22,13 +22,13 @@ from tiny import write_tiny
 from tiny_trials import SETTING, trial
 
 from hpxfer.driver import TrainingFailed, prepare, run
-from hpxfer.driver.dispatch import kept_text, steps_kept
+from hpxfer.driver.drive import kept_text
 from hpxfer.errors import HpxferError
 from hpxfer.host import files
 from hpxfer.host.interrupts import Interrupted
 from hpxfer.results import load_results
 from hpxfer.storage.lease import LeaseFile, leased
-from hpxfer.train.checkpoints import Checkpoints, FoundCheckpoint
+from hpxfer.train.checkpoints import Checkpoints
 from hpxfer.trial.events import Progress, Started
 
 NUMBERS = ["trial_id", "status", "validation_loss_nats", "final_window_loss_nats"]
@@ -76,21 +76,12 @@ def test_without_checkpoints_the_run_says_what_starts_over(tmp_path: Path) -> No
     assert not (tmp_path / "tiny" / "checkpoints").exists()
 
 
-@pytest.mark.slow
 def test_what_is_kept_in_words() -> None:
     trials = [trial(SETTING, seed=seed) for seed in range(4)]
-
-    def found(step: int, *members: int) -> FoundCheckpoint:
-        return FoundCheckpoint(name="", trials=tuple(trials[member].id for member in members), step=step, facts={})
-
-    assert kept_text([], steps_kept([found(3, 0)])) is None
-    assert kept_text(trials[:1], steps_kept([found(3, 0)])) == "1 trial stopped at step 3 of 6"
-    assert kept_text(trials[:2], steps_kept([found(3, 0, 1)])) == "2 trials stopped at step 3 of 6"
-    older = [found(5, 0), found(4, 0, 1), found(2, 2)]
-    assert (
-        kept_text(trials, steps_kept(older))
-        == "3 trials stopped at step 2 to 5 of 6, 1 trial without a checkpoint starts over"
-    )
+    steps = {one.id: step for one, step in zip(trials, (5, 4, 2), strict=False)}
+    assert kept_text([], steps) is None
+    assert kept_text(trials[:1], steps) == "1 trial stopped at step 5 of 6"
+    assert kept_text(trials, steps) == "3 trials stopped at step 2 to 5 of 6, 1 trial without a checkpoint starts over"
 
 
 FEW = (

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,9 +140,9 @@ def most_by_trial(fits: tuple[int, ...], apart: int) -> int:
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=4), st.integers(2, 3))
 def test_workers_on_nodes_apart_are_counted_exactly(fits: Sequence[int], apart: int) -> None:
-    placement = Placement(resources=ResourcesSpec(gpus_per_trial=2.0 * apart, gpus_per_node=2), node_gpus=2.0)
+    resources = ResourcesSpec(gpus_per_trial=2.0 * apart, gpus_per_node=2)
     has = [ray_cluster.Node(id=str(index), has={"CPU": 99.0, "GPU": 2.0 * fit}) for index, fit in enumerate(fits)]
-    assert claim_of(placement, 0.0).most(has) == most_by_trial(tuple(sorted(fits)), apart)
+    assert claim_of(resources, 0.0, 2.0).most(has) == most_by_trial(tuple(sorted(fits)), apart)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +164,6 @@ def test_a_local_worker_sees_its_own_gpus(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    backend = LocalBackend(Placement(node_gpus=gpus), lambda stack: iter(()))
+    backend = LocalBackend(Placement(), SimpleNamespace(node_gpus=gpus))
     assert [backend.gpus_of(place) for place in range(3)] == expected
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible

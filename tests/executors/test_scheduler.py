@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import Placement, once
+from hpxfer.executors.executor import once
 from hpxfer.executors.scheduler import Lost, Message, Need, Worker, schedule
+from hpxfer.executors.worker import TrainStack
 from hpxfer.testing.executor import tiny_stack
 from hpxfer.trial import Setting
 from hpxfer.trial.events import Ended, Event, Started
@@ -64,7 +65,7 @@ def ended(backend: Pretend, stacks: Sequence[Stack]) -> list[str]:
     def take(stack: Stack, event: Event) -> None:
         found.extend([stack.id] * isinstance(event, Ended))
 
-    schedule(backend, Placement(), once(stacks), take)
+    schedule(backend, TrainStack(), None, once(stacks), take)
     return found
 
 

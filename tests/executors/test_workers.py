@@ -241,9 +241,9 @@ def run_until(
             again.start()
         raise error
 
-    executor = LocalExecutor(Placement(workers=1, stop_s=stop_s))
+    executor, train = LocalExecutor(Placement(workers=1)), Misbehave(str(folder), stop_s=stop_s)
     with pytest.raises(ends_with or type(error)):
-        executor.run(once([tiny_stack(setting, WAITS, size=1)]), Misbehave(str(folder)), fail)
+        executor.run(once([tiny_stack(setting, WAITS, size=1)]), train, fail)
     return time.monotonic() - began[0]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpxfer.cli import main
-from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.executors.executor import More, OnEvent, Trains
 from hpxfer.trial.events import Ended
 from hpxfer.trial.result import ErrorKind, TrialResult
 
@@ -47,7 +47,7 @@ class Fails:
         self.number, self.kind = number, kind
         self.num_given = 0
 
-    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+    def run(self, more: More, train: Trains, on_event: OnEvent) -> None:
         stacks = more()
         self.num_given += sum(len(stack.trials) for stack in stacks)
         by_lr = sorted((trial for stack in stacks for trial in stack.trials), key=lambda trial: trial.hps.lr)

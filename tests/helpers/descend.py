@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpxfer.executors.executor import Stopping
+from hpxfer.executors.executor import Stopping, Trains
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
 
 @dataclass(frozen=True)
-class Descend:
+class Descend(Trains):
     """A loss that is the seed's, from the first rung to the end."""
 
     stopping: Stopping

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.executors.executor import More, OnEvent, Trains
 from hpxfer.trial.events import Ended, Progress
 from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
@@ -14,7 +14,7 @@ class InProcess:
     def __init__(self) -> None:
         self.given: list[Stack] = []
 
-    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+    def run(self, more: More, train: Trains, on_event: OnEvent) -> None:
         while stacks := more():
             self.given += stacks
             for stack in stacks:
@@ -29,7 +29,7 @@ class Made(InProcess):
         super().__init__()
         self.fail, self.stop_after = fail, stop_after
 
-    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+    def run(self, more: More, train: Trains, on_event: OnEvent) -> None:
         while stacks := more():
             for stack in stacks:
                 if len(self.given) == self.stop_after:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpxfer.errors import HpxferError, RankLost
+from hpxfer.executors.executor import Trains
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.process import MEMBER
 from hpxfer.trial.result import TrialResult
@@ -20,7 +21,7 @@ WAIT_S = 600.0  # of a rank for another that never comes
 
 
 @dataclass(frozen=True)
-class OneOfTwo:
+class OneOfTwo(Trains):
     """A stand-in for training in which rank 1 does what the stack's seed says, and rank 0 waits for it."""
 
     folder: str

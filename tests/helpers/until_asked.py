@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpxfer.executors.executor import Trains
 from hpxfer.trial.events import Ended, Event, Progress
 from hpxfer.trial.process import STOP
 from hpxfer.trial.result import TrialResult
@@ -17,7 +18,7 @@ _MOST_STEPS = 6000  # of 10 ms
 
 
 @dataclass(frozen=True)
-class UntilAsked:
+class UntilAsked(Trains):
     """Trains until it is asked to stop. A worker that finds what another one has kept ends at once."""
 
     folder: str

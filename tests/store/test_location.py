@@ -23,7 +23,7 @@ from tiny import write_tiny
 
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.executors.executor import More, OnEvent, Trains
 from hpxfer.results import load_results
 from hpxfer.storage import objects
 from hpxfer.storage.lease import leased
@@ -306,7 +306,7 @@ def test_a_sweep_is_run_read_and_not_run_again(
     code, out, _ = hpxfer(capsys, "plan", sweep, "--json")
     assert json.loads(out)["num_done"] == NUM_TRIALS
     with monkeypatch.context() as patch:
-        patch.setattr("hpxfer.driver.drive._train", None)  # nothing is trained
+        patch.setattr("hpxfer.driver.drive.Run", None)  # nothing is trained
         code, out, err = hpxfer(capsys, "run", sweep)
     assert (code, err) == (0, "")
     assert f"{NUM_TRIALS} trials, all done" in out
@@ -360,7 +360,7 @@ class OneByOne(Made):
         super().__init__()
         self.after = after
 
-    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+    def run(self, more: More, train: Trains, on_event: OnEvent) -> None:
         def then(stack: Stack, event: Event) -> None:
             on_event(stack, event)
             if isinstance(event, Ended):

@@ -17,8 +17,7 @@ from fixture_types import Patch
 from user_sweeps import write_user
 from waiting import LONG_S, until
 
-from hpxfer.driver import run
-from hpxfer.driver.dispatch import TrainingFailed
+from hpxfer.driver import TrainingFailed, run
 from hpxfer.executors.lost_workers import TRIES
 from hpxfer.store import Store
 from hpxfer.trainer.job import REPORTS, attempt_numbers

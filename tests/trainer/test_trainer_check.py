@@ -15,7 +15,7 @@ from command_line import hpxfer
 
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import More, OnEvent, Train
+from hpxfer.executors.executor import More, OnEvent, Trains
 from hpxfer.recipe.file import doubts
 from hpxfer.recipe.from_sweep import recipe_of
 from hpxfer.report.contents import make_report
@@ -65,7 +65,7 @@ class Planted:
     def __init__(self, loss: Callable[[Trial], float]) -> None:
         self.loss = loss
 
-    def run(self, more: More, train: Train, on_event: OnEvent) -> None:
+    def run(self, more: More, train: Trains, on_event: OnEvent) -> None:
         while stacks := more():
             for stack in stacks:
                 (trial,) = stack.trials
