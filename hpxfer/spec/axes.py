@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from hpxfer.errors import HpxferError
 from hpxfer.registry import rows_of
@@ -20,33 +21,24 @@ _WIDTHS = ("expert_width", "shared_width", "dense_width")
 _DIMS = ("width", "depth", "num_experts", "num_active", *_WIDTHS, "num_shared", "num_groups", "batch_tokens", "steps")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Rule:
-    """An axis is measured by `name` if nothing else changes but `follows`, and everything in `holds` stays."""
-
-    name: str
-    follows: tuple[str, ...] = ()
-    holds: tuple[str, ...] = ()
-
-
+# (scale, what follows it, what stays): an axis is measured by a dimension if nothing else changes but what follows it.
 # The first rule counts that fits and has another value for each shape.
-_RULES = (
-    _Rule(name="width", follows=_WIDTHS, holds=("expert_ratio", "shared_ratio", "dense_ratio")),
-    _Rule(name="depth"),
-    _Rule(name="num_active"),
-    _Rule(name="num_experts", follows=("num_active",)),
-    _Rule(name="expert_width"),
-    _Rule(name="num_active", follows=("num_experts", "expert_width"), holds=("kappa", "routed_width")),
-    _Rule(name="active_width", follows=("num_shared", "shared_width")),  # num_shared may be 0, which has no log
-    _Rule(name="num_groups"),
-    _Rule(name="dense_width"),
-    _Rule(name="batch_tokens"),
-    _Rule(name="batch_tokens", follows=("steps",), holds=("tokens",)),
-    _Rule(name="steps"),
+_RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("width", _WIDTHS, ("expert_ratio", "shared_ratio", "dense_ratio")),
+    ("depth", (), ()),
+    ("num_active", (), ()),
+    ("num_experts", ("num_active",), ()),
+    ("expert_width", (), ()),
+    ("num_active", ("num_experts", "expert_width"), ("kappa", "routed_width")),
+    ("active_width", ("num_shared", "shared_width"), ()),  # num_shared may be 0, which has no log
+    ("num_groups", (), ()),
+    ("dense_width", (), ()),
+    ("batch_tokens", (), ()),
+    ("batch_tokens", ("steps",), ("tokens",)),
+    ("steps", (), ()),
 )
-
 # A regime of the MLP mixture, which its papers measure by the width.
-_REGIME = _Rule(name="width", follows=("num_experts", "num_active", "expert_width"))
+_REGIME = ("width", ("num_experts", "num_active", "expert_width"), ())
 
 
 def scale_of(axis_name: str, shapes: Sequence[Shape], options: Options) -> tuple[str, list[float]]:
@@ -55,30 +47,26 @@ def scale_of(axis_name: str, shapes: Sequence[Shape], options: Options) -> tuple
     If a single dimension changes, the scale is that dimension. Otherwise it is the quantity that has most values: the
     weights in attention and FFNs, the hidden features that a token uses, or the tokens of the run.
     """
+
+    def numbers(name: str) -> list[float]:
+        match name:
+            case "shared_ratio":
+                return [shape.shared_width / shape.width for shape in shapes]
+            case "routed_width":
+                return [float(shape.num_active * shape.expert_width) for shape in shapes]
+            case "hidden weights":
+                return [float(_hidden_weights(shape, options)) for shape in shapes]
+        return [float(getattr(shape, name)) for shape in shapes]
+
     if axis_name == "expert_ratio" and shapes[0].num_experts:
-        return "expert_ratio", [shape.expert_ratio for shape in shapes]
-    for rule in _RULES if options.mlp is None else (*_RULES, _REGIME):
-        fixed = (*(dim for dim in _DIMS if dim != rule.name and dim not in rule.follows), *rule.holds)
-        scales = [_number(shape, rule.name) for shape in shapes]
-        if _differ(scales) and all(len({_number(shape, name) for shape in shapes}) == 1 for name in fixed):
-            return rule.name, scales
-    candidates = [("hidden weights", [float(_hidden_weights(shape, options)) for shape in shapes])]
-    candidates += [(name, [_number(shape, name) for shape in shapes]) for name in ("active_width", "tokens")]
-    return max(candidates, key=lambda candidate: len(set(candidate[1])))  # the first of equals
-
-
-def _differ(scales: Sequence[float]) -> bool:
-    return len(set(scales)) == len(scales)
-
-
-def _number(shape: Shape, name: str) -> float:
-    match name:
-        case "shared_ratio":
-            return shape.shared_width / shape.width
-        case "routed_width":
-            return float(shape.num_active * shape.expert_width)
-        case _:
-            return float(getattr(shape, name))
+        return "expert_ratio", numbers("expert_ratio")
+    for name, follows, holds in _RULES if options.mlp is None else (*_RULES, _REGIME):
+        fixed = (*(dim for dim in _DIMS if dim not in (name, *follows)), *holds)
+        scales = numbers(name)
+        if len(set(scales)) == len(scales) and all(len(set(numbers(each))) == 1 for each in fixed):
+            return name, scales
+    name = max(("hidden weights", "active_width", "tokens"), key=lambda each: len(set(numbers(each))))
+    return name, numbers(name)
 
 
 def _hidden_weights(shape: Shape, options: Options) -> int:
@@ -141,48 +129,44 @@ class Axis:
 Entry = float | ShapeChange
 
 
-def entries(axis: AxisSpec) -> Iterator[tuple[KeyPath, Entry]]:
-    """Yield the entries of an axis, each with its key path below the axis."""
-    for index, value in enumerate(axis.values or ()):
-        yield ("values", index), value
-    for index, change in enumerate(axis.shapes or ()):
-        yield ("shapes", index), change
+def entries(spec: SweepSpec) -> Iterator[tuple[KeyPath, str, Entry]]:
+    """Yield the entries of all axes: (key path, name of the axis, a bare value or what differs from the base)."""
+    for name, axis in spec.axes.items():
+        for form in ("values", "shapes"):
+            for index, entry in enumerate(getattr(axis, form) or ()):
+                yield ("axes", name, form, index), name, entry
 
 
-def shape_at(spec: SweepSpec, name: str, axis: AxisSpec, entry: Entry) -> Shape:
+def changes(spec: SweepSpec) -> Iterator[tuple[KeyPath, str, ShapeChange]]:
+    """Yield the entries that are no bare values."""
+    yield from ((at, name, entry) for at, name, entry in entries(spec) if isinstance(entry, ShapeChange))
+
+
+def own_at(spec: SweepSpec, key: Literal["schedule", "data"]) -> dict[Shape, Any]:
+    """Return the legal shapes of points that carry a schedule or data of their own, with it."""
+    out = {}
+    for _, name, change in changes(spec):
+        if (found := getattr(change, key)) is not None:
+            with suppress(HpxferError):
+                out[shape_at(spec, name, change)] = found
+    return out
+
+
+def shape_at(spec: SweepSpec, name: str, entry: Entry) -> Shape:
     """Return the shape that an entry of an axis stands for. Raise HpxferError if no model can have it."""
-    base = spec.base_shape
-    if spec.model.own is not None:
-        return _own_shape_at(spec.model.own, base, spec.model.dims, name, entry)
-    change = entry if isinstance(entry, ShapeChange) else _change(base, name, axis, entry)
-    return moved(base, change, spec.model)
+    base, own = spec.base_shape, spec.model.own
+    change = entry if isinstance(entry, ShapeChange) else _change(base, own, name, spec.axes[name], entry)
+    if own is None:
+        return moved(base, change, spec.model)
+    batch = change.batch_tokens or change.batch_samples or base.batch_tokens
+    return own_shape(changed(own, change.own or {}), spec.model.dims, batch=batch, steps=change.steps or base.steps)
 
 
-def _own_shape_at(
-    own: Mapping[str, OwnDim], base: Shape, dims: Mapping[str, int | str] | None, name: str, entry: Entry
-) -> Shape:
-    """Return the shape of a user's own trainer that an entry of an axis stands for."""
-    if not isinstance(entry, ShapeChange):
-        entry = _of_run(base, name, entry) if name in OF_RUN else ShapeChange.model_construct(own={name: entry})
-    new = changed(own, entry.own or {})
-    batch = entry.batch_tokens or entry.batch_samples or base.batch_tokens
-    return own_shape(new, dims, batch=batch, steps=entry.steps or base.steps)
-
-
-def _of_run(base: Shape, name: str, value: float) -> ShapeChange:
-    """Return the change that a bare value of the axis steps or batch_tokens stands for."""
-    number = _whole(value, name, "")
-    if number < 1:
-        raise HpxferError(f"{name} must be at least 1, got {number}")
-    if name == "steps":
-        return ShapeChange.model_construct(steps=number)
-    steps = _whole(base.tokens / number, "steps", f" at {base.tokens} in all")
-    return ShapeChange.model_construct(batch_tokens=number, steps=steps)
-
-
-def _change(base: Shape, name: str, axis: AxisSpec, value: float) -> ShapeChange:
-    """Return the change that a bare value of an axis stands for."""
-    dim = DIMENSION[name]
+def _change(base: Shape, own: Mapping[str, OwnDim] | None, name: str, axis: AxisSpec, value: float) -> ShapeChange:
+    """Return the change that a bare value of an axis stands for. `moved` checks its numbers."""
+    if own is not None and name not in OF_RUN:
+        return ShapeChange.model_construct(own={name: value})
+    dim = DIMENSION[name] if own is None else name
     if dim in _OF_EXPERTS and not base.num_experts:
         raise HpxferError(
             f"the base is dense: {name} has nothing to start from; give num_experts, num_active and expert_width or "
@@ -193,24 +177,23 @@ def _change(base: Shape, name: str, axis: AxisSpec, value: float) -> ShapeChange
         raise HpxferError(f"{name} must be {least} 0, got {value:g}")
     if dim == "expert_ratio":
         return ShapeChange.model_construct(expert_ratio=value)
-    number = _whole(value, name, "")
-    changed: dict[str, Any] = {dim: number}
+    number = _whole(value, name)
+    follows: dict[str, Any] = {}
     match name:
         case "experts" if axis.num_active is not None:
-            changed["num_active"] = axis.num_active
+            follows["num_active"] = axis.num_active
         case "capacity":
-            changed["num_active"] = base.num_active
+            follows["num_active"] = base.num_active
         case "granularity":
-            experts = base.num_experts * number / base.num_active
-            changed["num_experts"] = _whole(experts, "num_experts", f" at kappa {base.kappa:g}")
-            routed = base.num_active * base.expert_width
-            changed["expert_width"] = _whole(routed / number, "expert_width", f" at num_active * expert_width {routed}")
-        case "batch":
-            changed["steps"] = _whole(base.tokens / number, "steps", f" at {base.tokens} tokens in all")
-    return ShapeChange.model_construct(**changed)  # `moved` checks the numbers
+            experts, routed = base.num_experts * number / base.num_active, base.num_active * base.expert_width
+            follows["num_experts"] = _whole(experts, "num_experts", f" at kappa {base.kappa:g}")
+            follows["expert_width"] = _whole(routed / number, "expert_width", f" at num_active * expert_width {routed}")
+        case "batch" | "batch_tokens":
+            follows["steps"] = _whole(base.tokens / number, "steps", f" at {base.tokens} tokens in all")
+    return ShapeChange.model_construct(**{dim: number, **follows})
 
 
-def _whole(value: float, name: str, at: str) -> int:
+def _whole(value: float, name: str, at: str = "") -> int:
     if not math.isclose(value, round(value), rel_tol=1e-9):
         raise HpxferError(f"{name} must be a whole number, got {value:g}{at}")
     return round(value)
@@ -312,46 +295,29 @@ def _size(kind: str, change: ShapeChange, width: int, ratio: float) -> int:
 
 def axes_of(spec: SweepSpec) -> tuple[Axis, ...]:
     """Return every axis of a checked sweep. The base is a point of each."""
+    found: dict[str, dict[Shape, str | None]] = {name: {spec.base_shape: None} for name in spec.axes}
+    for _, name, entry in entries(spec):
+        schedule = entry.schedule if isinstance(entry, ShapeChange) else None
+        shape, known = shape_at(spec, name, entry), found[name]
+        known[shape] = known.get(shape) if schedule is None else schedule.decay
     out = []
-    for name, axis in spec.axes.items():
-        given = {shape_at(spec, name, axis, entry): entry for _, entry in entries(axis)}
-        own = {
-            shape: entry.schedule.decay
-            for shape, entry in given.items()
-            if isinstance(entry, ShapeChange) and entry.schedule is not None
-        }
-        shapes = list(dict.fromkeys([spec.base_shape, *given]))
-        if spec.model.own is None:
-            scale_name, scales = scale_of(name, shapes, spec.model)
-        else:
-            scale_name, scales = own_scale(name, axis.scale, shapes)
-        points = sorted(
-            (AxisPoint(shape=s, scale=x, own_decay=own.get(s)) for s, x in zip(shapes, scales, strict=True)),
-            key=lambda p: p.scale,
-        )
-        out.append(Axis(name=name, scale_name=scale_name, points=tuple(points)))
+    for name, decays in found.items():
+        asked, shapes = spec.axes[name].scale, list(decays)
+        measured = scale_of(name, shapes, spec.model) if spec.model.own is None else own_scale(name, asked, shapes)
+        by_scale = sorted(zip(measured[1], shapes, strict=True), key=lambda pair: pair[0])
+        points = (AxisPoint(shape=shape, scale=scale, own_decay=decays[shape]) for scale, shape in by_scale)
+        out.append(Axis(name=name, scale_name=measured[0], points=tuple(points)))
     return tuple(out)
 
 
 def centered(spec: SweepSpec) -> SweepSpec:
     """Return the sweep with exponents of two in the place of `around`.
 
-    It stays where it is malformed, or where there is no base value above zero. The rules of the grid then refuse it.
+    It stays where there is no base value above zero. The rules of the grid then refuse it.
     """
-    if all(values.around is None for values in spec.grid.values()):
-        return spec
-    known = base_values(spec)
-    grid = {
-        name: _centered(values, known.get(name, 1.0 if "." in name else None)) for name, values in spec.grid.items()
-    }
-    return spec.model_copy(update={"grid": grid})
-
-
-def _centered(values: GridValues, base: float | None) -> GridValues:
-    """Return the values of one HP around its base value."""
-    is_alone = values.values is None and values.log2 is None
-    is_range = values.around is not None and len(values.around) == 2 and values.around[0] <= values.around[1]
-    if values.around is None or not is_range or not is_alone or base is None or not 0 < base < math.inf:
-        return values
-    low, high = (math.log2(base) + octaves for octaves in values.around)
-    return GridValues(log2=(low, high), step=values.step)
+    known, grid = base_values(spec), dict(spec.grid)
+    for name, values in spec.grid.items():
+        base, ends = known.get(name, 1.0 if "." in name else 0.0), values.around
+        if ends is not None and 0 < base < math.inf:
+            grid[name] = GridValues(log2=tuple(math.log2(base) + octaves for octaves in ends), step=values.step)
+    return spec if grid == spec.grid else spec.model_copy(update={"grid": grid})

@@ -14,12 +14,12 @@ from hpxfer.scaling.shape import Shape, check_trainable
 from hpxfer.spec.arms import arm_label
 from hpxfer.spec.axes import DIMENSION, entries, shape_at
 from hpxfer.spec.blocks import forward_problem, has_dense, model_roles, moe_blocks
-from hpxfer.spec.check_model import KeyedShape
+from hpxfer.spec.check_keys import KeyedShape
 from hpxfer.spec.fields import Problem
 from hpxfer.spec.model_section import GPTModel, UserModel
 from hpxfer.spec.own import own_scale
 from hpxfer.spec.schedule import Planned, schedule_problems
-from hpxfer.spec.sweep import AxisSpec, ScheduleSpec, ShapeChange, SweepSpec
+from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec
 from hpxfer.spec.ties import ties_problem
 from hpxfer.spec.yaml_file import KeyPath, spell
 
@@ -32,10 +32,10 @@ HOW_TO_ALLOW = "allow_kappa_change: true in the axis runs it all the same"
 
 
 def base_problems(spec: SweepSpec) -> Iterator[Problem]:
-    """Yield every broken rule of the base shape."""
+    """Yield every broken rule of the base shape. `check_keys` has looked at that of a user's own trainer."""
     model, shape = spec.model, spec.base_shape
     if isinstance(model, UserModel):
-        return  # `hpxfer.spec.check_trainer` has looked at it
+        return
     base = model.base
     missing = [name for name in ("num_experts", "num_active") if getattr(base, name) is None]
     is_moe = len(missing) < 2 or base.expert_ratio is not None or base.expert_width is not None
@@ -49,15 +49,16 @@ def base_problems(spec: SweepSpec) -> Iterator[Problem]:
         ("shared", shape.num_shared > 0, "num_shared"),
         ("dense", has_dense(shape, model), "a block without experts (moe_every, dense_first)"),
     ):
-        given = {name: vars(base).get(name) for name in (f"{kind}_ratio", f"{kind}_width")}
-        found = [name for name, value in given.items() if value is not None]
-        size = (given[f"{kind}_ratio"] or 0.0) * base.width
-        if wanted and len(found) != 1:
-            broken.append((AT_BASE, f"must give exactly one of {' and '.join(given)}"))
-        elif not wanted and found:
-            broken.append((AT_BASE, f"{found[0]} goes with {of}, got it without"))
-        elif found == [f"{kind}_ratio"] and (abs(size - round(size)) > 1e-9 or round(size) < 1):
-            broken.append(((*AT_BASE, found[0]), f"{found[0]} * width must be a whole number, got {size:g}"))
+        ratio, width = (getattr(base, f"{kind}_{form}", None) for form in ("ratio", "width"))
+        size = (ratio or 0.0) * base.width
+        if wanted and (ratio is None) == (width is None):
+            broken.append((AT_BASE, f"must give exactly one of {kind}_ratio and {kind}_width"))
+        elif not wanted and (ratio is not None or width is not None):
+            given = f"{kind}_width" if ratio is None else f"{kind}_ratio"
+            broken.append((AT_BASE, f"{given} goes with {of}, got it without"))
+        elif ratio is not None and (abs(size - round(size)) > 1e-9 or round(size) < 1):
+            key = f"{kind}_ratio"
+            broken.append(((*AT_BASE, key), f"{key} * width must be a whole number, got {size:g}"))
     yield from broken
     alone = replace(shape, batch_tokens=0, steps=0)  # `length_problems` looks at these
     multiple = rows_of("family").get(model.family).row_multiple
@@ -74,11 +75,11 @@ def _no_moe_block(spec: SweepSpec, shape: Shape) -> str | None:
 
 def keyed_shapes(spec: SweepSpec) -> tuple[KeyedShape, ...]:
     """Return the base shape and every shape of an axis that is legal, each with its key path. The base is legal."""
+    legal = {name for name, axis in spec.axes.items() if _axis_problem(name, axis, spec) is None}
     out: list[KeyedShape] = [(AT_BASE, spec.base_shape)]
-    for name, axis in spec.axes.items():
-        for below, entry in entries(axis) if _axis_problem(name, axis, spec) is None else ():
-            with suppress(HpxferError):  # axis_problems reports it
-                out.append((("axes", name, *below), shape_at(spec, name, axis, entry)))
+    for at, name, entry in entries(spec):
+        with suppress(HpxferError):  # axis_problems reports it
+            out += [(at, shape_at(spec, name, entry))] if name in legal else []
     return tuple(out)
 
 
@@ -86,36 +87,35 @@ def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every broken rule of the axes. The base is legal."""
     if not spec.axes:
         yield ("axes",), "must name at least one axis"
-    choices = choices_of(spec)
+    broken = {name: found for name, axis in spec.axes.items() if (found := _axis_problem(name, axis, spec))}
+    yield from ((("axes", name, *path), problem) for name, (path, problem) in broken.items())
     # Shape -> its first place, with the schedule and the data there.
     first = {spec.base_shape: ("the base", spec.training.schedule, spec.data.source)}
-    for name, axis in spec.axes.items():
-        if problem := _axis_problem(name, axis, spec):
-            yield ("axes", name, *problem[0]), problem[1]
+    shapes = {name: {spec.base_shape: None} for name in spec.axes if name not in broken}
+    for at, name, entry in entries(spec):
+        if name in broken:
             continue
-        found = [spec.base_shape]
-        for below, entry in entries(axis):
-            at: KeyPath = ("axes", name, *below)
-            try:
-                found.append(shape := shape_at(spec, name, axis, entry))
-            except HpxferError as error:
-                yield at, str(error)
-                continue
-            yield from ((at, problem) for problem in _point_problems(spec, axis, shape, choices))
-            change = entry if isinstance(entry, ShapeChange) else ShapeChange()
-            yield from (((*at, *path), problem) for path, problem in _schedule(spec, shape, change.schedule))
-            schedule, source = change.schedule or spec.training.schedule, (change.data or spec.data).source
-            other, its_schedule, its_source = first.setdefault(shape, (spell(at), schedule, source))
-            same = f"of {other}, which is the same shape {shape.label(schedule=True)}"
-            if schedule != its_schedule:
-                yield (*at, "schedule") if change.schedule else at, f"must be the schedule {same}"
-            if source != its_source:
-                yield at, f"must have the data {same}, got {source}"
-        if isinstance(spec.model, UserModel) and found[1:]:
-            try:
-                own_scale(name, axis.scale, list(dict.fromkeys(found)))
-            except HpxferError as error:
-                yield ("axes", name), str(error)
+        try:
+            shape = shape_at(spec, name, entry)
+        except HpxferError as error:
+            yield at, str(error)
+            continue
+        shapes[name][shape] = None
+        change = entry if isinstance(entry, ShapeChange) else ShapeChange()
+        yield from (((*at, *path), problem) for path, problem in _point_problems(spec, spec.axes[name], shape, change))
+        schedule, source = change.schedule or spec.training.schedule, (change.data or spec.data).source
+        other, its_schedule, its_source = first.setdefault(shape, (spell(at), schedule, source))
+        same = f"of {other}, which is the same shape {shape.label(schedule=True)}"
+        if schedule != its_schedule:
+            yield (*at, "schedule") if change.schedule else at, f"must be the schedule {same}"
+        if source != its_source:
+            yield at, f"must have the data {same}, got {source}"
+    for name, path in shapes.items() if isinstance(spec.model, UserModel) else ():
+        try:
+            if len(path) > 1:
+                own_scale(name, spec.axes[name].scale, list(path))
+        except HpxferError as error:
+            yield ("axes", name), str(error)
 
 
 def _axis_problem(name: str, axis: AxisSpec, spec: SweepSpec) -> Problem | None:
@@ -134,35 +134,28 @@ def _axis_problem(name: str, axis: AxisSpec, spec: SweepSpec) -> Problem | None:
     return None
 
 
-def _point_problems(
-    spec: SweepSpec, axis: AxisSpec, shape: Shape, choices: Sequence[Parameterization]
-) -> Iterator[str]:
-    base = spec.base_shape
+def _point_problems(spec: SweepSpec, axis: AxisSpec, shape: Shape, change: ShapeChange) -> Iterator[Problem]:
+    """Yield what is wrong with the shape of a point. Key paths start at the point."""
+    base, own = spec.base_shape, change.schedule
     if problem := _no_moe_block(spec, shape):
-        yield problem
+        yield (), problem
     if shape.batch_tokens != base.batch_tokens:
-        yield from (f"{key} {problem}" for key, problem in batch_problems(spec, shape.batch_tokens))
-    holding = [choice.name for choice in choices if "kappa" in choice.table.fixed]
+        yield from (((), f"{key} {problem}") for key, problem in batch_problems(spec, shape.batch_tokens))
+    holding = [choice.name for choice in choices_of(spec) if "kappa" in choice.table.fixed]
     if shape.kappa != base.kappa and holding and not axis.allow_kappa_change:
         got = f"{shape.num_active}/{shape.num_experts}" if shape.num_experts else "1, as of any dense shape"
         rule = f"kappa = num_active/num_experts must stay {base.kappa:g} under {holding[0]}, got {got}"
-        yield f"{rule}; transfer is not expected along such an axis; {HOW_TO_ALLOW}"
-
-
-def _schedule(spec: SweepSpec, shape: Shape, own: ScheduleSpec | None) -> Iterator[Problem]:
-    """Yield what is wrong with the schedule of a point, which may have its `own`."""
+        yield (), f"{rule}; transfer is not expected along such an axis; {HOW_TO_ALLOW}"
     if not spec.steps:
         return
     of_base = Planned(schedule=spec.training.schedule, steps=spec.steps)
     planned = Planned(schedule=own, steps=shape.steps) if own else of_base
-    fewest = planned.shortest()
-    if shape.steps < fewest:
+    if shape.steps < (fewest := planned.shortest()):
         yield (), f"steps must be at least {fewest}, one for the warm-up and one for the decay, got {shape.steps}"
     elif own:
         yield from ((("schedule", *path), problem) for path, problem in schedule_problems(planned, shape))
-    elif not any(True for _ in schedule_problems(of_base, spec.base_shape)):  # what the base breaks is reported there
-        for path, problem in schedule_problems(planned, shape):
-            yield (), f"training.schedule.{path[0]}: {problem}"
+    elif not any(True for _ in schedule_problems(of_base, base)):  # what the base breaks is reported there
+        yield from (((), f"training.schedule.{path[0]}: {why}") for path, why in schedule_problems(planned, shape))
 
 
 def batch_problems(spec: SweepSpec, batch: int) -> Iterator[tuple[str, str]]:
@@ -177,17 +170,13 @@ def batch_problems(spec: SweepSpec, batch: int) -> Iterator[tuple[str, str]]:
         yield "batch_tokens", f"must be whole sequences of {context} tokens, got {batch}"
     if training.validation % batch:
         yield f"validation_{unit}", f"must be whole batches of {batch} {unit}, got {training.validation}"
-    tokens, lanes, pieces = training.accumulation_tokens, training.accumulation_lanes, 1
-    whole = math.lcm(BATCH_TOKENS_MULTIPLE, context or 1)
-    if tokens is not None and tokens % whole:
-        yield "accumulation_tokens", f"must be a multiple of {whole}: of 32 and of the context {context}, got {tokens}"
-        return
-    if tokens is not None and tokens < batch:
-        if batch % tokens:
-            yield "accumulation_tokens", f"must divide the batch of {batch} tokens, got {tokens}"
-            return
-        pieces = batch // tokens
-    if pieces % lanes:
+    piece, whole = training.accumulation_tokens or batch, math.lcm(BATCH_TOKENS_MULTIPLE, context or 1)
+    lanes, pieces = training.accumulation_lanes, max(1, batch // piece)
+    if training.accumulation_tokens and piece % whole:
+        yield "accumulation_tokens", f"must be a multiple of {whole}: of 32 and of the context {context}, got {piece}"
+    elif piece < batch and batch % piece:
+        yield "accumulation_tokens", f"must divide the batch of {batch} tokens, got {piece}"
+    elif pieces % lanes:
         rule = f"must divide the pieces of a batch of {batch} tokens, which are {pieces}"
         yield "accumulation_lanes", f"{rule}, got {lanes}"
 
@@ -223,15 +212,15 @@ def parameterization_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> 
         except HpxferError as error:
             yield at, str(error)
             continue
-        for where, shape in shapes:
-            if missing := sorted(set(model_roles(shape, spec.model)) - known):
-                model = "this model" if where == AT_BASE else f"the model {shape.label()} of axis {where[1]}"
-                yield at, f"{chosen.table} has no rule for {', '.join(missing)}, which {model} has"
-                break
-        else:
-            of_model = (shape for _, shape in shapes)
-            if shapes and (wrong := forward_problem(spec.model, choice, column, spec.base_shape, of_model)):
-                yield at, wrong
+        lacking = ((where, shape, sorted(set(model_roles(shape, spec.model)) - known)) for where, shape in shapes)
+        if found := next((each for each in lacking if each[2]), None):
+            where, shape, missing = found
+            model = "this model" if where == AT_BASE else f"the model {shape.label()} of axis {where[1]}"
+            yield at, f"{chosen.table} has no rule for {', '.join(missing)}, which {model} has"
+        elif shapes and (
+            wrong := forward_problem(spec.model, choice, column, spec.base_shape, [shape for _, shape in shapes])
+        ):
+            yield at, wrong
         label = arm_label(choice.label(), chosen.name)
         if chosen.name is None and not chosen.is_plain:
             yield at, "must have a name with hps or balance of its own"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -35,7 +36,8 @@ WhyNot = Callable[[str], str | None]  # returns why an HP cannot be tuned at the
 # The likeness of two names from which one is meant by the other: of a key of the same section, and of any other.
 _ALIKE, _ALIKE_ELSEWHERE = 0.7, 0.85
 # Parts of a key path that no file spells: keys that a short form leaves out, and the members of a union.
-_LEFT_OUT = ("values", "shapes", "name", "table", "float", "str", "mapping", "number")
+_FAMILIES = ("gpt", "mlp", "user")  # the tags of the union that is the section `model`
+_LEFT_OUT = ("values", "shapes", "name", "table", "float", "str", "mapping", "number", "list", "dict", *_FAMILIES)
 # Type of pydantic's error -> the rule in our words. A section may have a short form, too.
 _RULES = {
     "tuple_type": "a list",
@@ -43,11 +45,11 @@ _RULES = {
     "model_type": "a mapping",
     "union_tag_not_found": "a mapping",
     "bool_type": "true or false",
+    "invalid-json-value": "text, a finite number, true, false, null, a list or a mapping",
     "too_short": "a list of at least {min_length}",
     "too_long": "a list of at most {max_length}",
     "string_pattern_mismatch": "text that matches {pattern}",
 }
-_FAMILIES = ("gpt", "mlp", "user")  # the tags of the union that is the section `model`
 _FORMS = {
     "ParameterizationSpec": "a name",
     "PluginSpec": "a name",
@@ -83,39 +85,37 @@ def in_file(file: YamlFile, path: KeyPath) -> KeyPath:
 
 
 def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) -> str:
-    loc, kind, got = (*at, *error["loc"]), error["type"], shown(error["input"])
-    is_union = "model" in model.model_fields and len(list(_sections(model.model_fields["model"].annotation))) > 1
-    family = loc[1] if is_union and loc[0] == "model" and loc[1:2] and loc[1] in _FAMILIES else None
-    loc = loc if family is None else (loc[0], *loc[2:])
+    """Return an error of pydantic in the words of the file."""
+    loc, kind, context, given = (*at, *error["loc"]), error["type"], error.get("ctx", {}), error["input"]
+    above, got = in_file(file, loc[:-1]), shown(given)
     where = file.where(in_file(file, loc))
-    if kind == "extra_forbidden":
-        return f"{where}: {_unknown(loc, family, model, _legal_keys(model, error['loc'][:-1]))}"
-    if kind == "missing":
-        return f"{file.where(loc)}: must be given"
-    if kind in ("unregistered", "own"):
-        return f"{where}: {error['msg']}"
+    match kind:
+        case "extra_forbidden":
+            return f"{file.where((*above, loc[-1]))}: {_unknown(model, error['loc'])}"
+        case "missing":
+            return f"{file.where((*above, loc[-1]))}: must be given"
+        case "unregistered" | "own":
+            return f"{where}: {error['msg']}"
+        case "union_tag_not_found" if isinstance(given, dict):
+            return f"{where}.family: must be given"
+        case "union_tag_invalid":
+            legal = (each.strip("'") for each in context["expected_tags"].split(", "))
+            where = file.where((*in_file(file, loc), "family"))
+            return f"{where}: unknown family {shown(context['tag'])}; {nearest(context['tag'], legal)}"
     if kind == "invalid_key" or loc[-1] == "[key]":
-        section = in_file(file, loc[:-1] if kind == "invalid_key" else loc[:-2])
-        where = file.where((*section, str(error["input"]))).removesuffix(": ")
+        where = file.where((*(above if kind == "invalid_key" else above[:-1]), str(given))).removesuffix(": ")
         if kind in ("invalid_key", "string_type"):
             return f"{where}: a key must be text, got {got}; quote it"
-    if kind == "union_tag_not_found" and isinstance(error["input"], dict):
-        return f"{where}.family: must be given"
-    if kind == "union_tag_invalid":
-        name = error["ctx"]["tag"]
-        where = file.where((*in_file(file, loc), "family"))
-        legal = (each.strip("'") for each in error["ctx"]["expected_tags"].split(", "))
-        return f"{where}: unknown family {shown(name)}; {nearest(name, legal)}"
-    rule = _RULES.get(kind, error["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
-    rule = rule.format_map(error.get("ctx", {})) if kind in _RULES else rule
-    if kind == "model_type" and (form := _FORMS.get(error["ctx"]["class_name"])):
-        rule = f"{form} or {rule}"
-    return f"{where}: must be {rule}, got {got}"
+    rule = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    rule = _RULES[kind].format_map(context) if kind in _RULES else rule
+    form = _FORMS.get(context.get("class_name", "")) if kind == "model_type" else None
+    return f"{where}: must be {f'{form} or {rule}' if form else rule}, got {got}"
 
 
-def _unknown(loc: KeyPath, family: Any, model: type[BaseModel], legal: Sequence[str]) -> str:
+def _unknown(model: type[BaseModel], loc: KeyPath) -> str:
     """Return the nearest legal key: of the section, else of the whole file with its path, else all of the section."""
-    name = str(loc[-1])
+    name, legal = str(loc[-1]), _legal_keys(model, loc[:-1])
+    family = loc[1] if loc[0] == "model" and loc[1] in _FAMILIES else None
     of_others = family is not None and any(path[0] == "model" and path[-1] == name for path in _paths(model))
     rule = f"unknown key in the family {family}" if of_others else "unknown key"
     if get_close_matches(name[:MAX_SHOWN], legal, n=1, cutoff=_ALIKE):
@@ -230,6 +230,15 @@ class Section(BaseModel):
     )
 
 
+def _ends(given: tuple[float, ...]) -> tuple[float, ...]:
+    if len(given) != 2 or given[0] > given[1]:
+        raise ValueError("[low, high] with low <= high")
+    return given
+
+
+Ends = Annotated[Seq[float], AfterValidator(_ends)]
+
+
 class PowerOfTwo(Section):
     """A power of two: `{log2: -6}` is 2^-6."""
 
@@ -243,19 +252,21 @@ class GridValues(Section):
 
     values: Seq[float] | None = None
     """The values themselves. A bare list is short for this key."""
-    log2: Seq[float] | None = None
+    log2: Ends | None = None
     """The exponents of the lowest and the highest value: `[-9, -4]` is 2^-9 to 2^-4. Give this or `values`."""
-    around: Seq[float] | None = None
+    around: Ends | None = None
     """Octaves from the HP's base value: `[-2, 2]` is from a quarter of it to four times it. The base value may come
     from a recipe. A stored sweep has exponents instead."""
     step: Annotated[float, Field(gt=0)] = 1.0
     """The distance between two exponents, in octaves."""
 
     @model_validator(mode="after")
-    def _is_short(self) -> GridValues:
+    def _has_one_form(self) -> GridValues:
         """Refuse more values than anyone means, so that `numbers` may be called before other rules are checked."""
-        few_given = len(self.values or ()) <= MAX_POINTS
-        if not few_given or (self.log2 and (max(self.log2) - min(self.log2)) / self.step >= MAX_POINTS):
+        if sum(form is not None for form in (self.values, self.log2, self.around)) != 1:
+            raise ValueError("a list of values, or one of {log2: [low, high]} and {around: [low, high]}")
+        octaves = 0.0 if self.log2 is None else self.log2[1] - self.log2[0]
+        if len(self.values or ()) > MAX_POINTS or octaves / self.step >= MAX_POINTS:
             raise ValueError(f"at most {MAX_POINTS} values")
         return self
 

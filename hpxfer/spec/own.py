@@ -7,13 +7,21 @@ one that never changes.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    JsonValue,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from hpxfer.errors import HpxferError, nearest, shown
@@ -23,17 +31,6 @@ from hpxfer.spec.data_section import OWN_DATA
 from hpxfer.spec.fields import Positive, Section, Seq, arm_name
 
 DEV = "dev"  # the version of a trainer under work
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what JSON cannot hold, such as a date or a key that is no text: args travel to the trainer as JSON."""
-    try:
-        is_plain = json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError, RecursionError):
-        is_plain = False
-    if not is_plain:
-        raise ValueError("texts, finite numbers, true, false, null, lists, and mappings with texts as keys")
-    return value
 
 
 def _below(name: str) -> str:
@@ -57,19 +54,13 @@ def _line(text: str) -> str:
     return text
 
 
-def _argument(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("text without a NUL character")
-    return text
+def _command(parts: Sequence[str]) -> Sequence[str]:
+    if not parts or not parts[0] or any("\0" in part for part in parts):
+        raise ValueError("a program and its arguments, without a NUL character")
+    return parts
 
 
-def _program(command: Sequence[str]) -> Sequence[str]:
-    if not command[0]:
-        raise ValueError("a program and its arguments")
-    return command
-
-
-Args = Annotated[dict[str, Any], AfterValidator(_plain)]
+Args = dict[str, Annotated[JsonValue, WithJsonSchema({})]]  # they travel to the trainer as JSON
 Line = Annotated[str, AfterValidator(_line)]
 ArmName = Annotated[str, AfterValidator(arm_name)]
 _Second = Annotated[float, Field(gt=0, le=1e7)]
@@ -123,9 +114,7 @@ class TrainerSpec(Section):
 
     function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
     """A Python function such as `mypackage.train:train`. It gets one trial, and returns the losses."""
-    command: (
-        Annotated[Seq[Annotated[str, AfterValidator(_argument)]], Field(min_length=1), AfterValidator(_program)] | None
-    ) = None
+    command: Annotated[Seq[str], AfterValidator(_command)] | None = None
     """A program and its arguments, without a shell. Placeholders stand within an argument: `{config_json}`, `{gpus}`,
     `{nodes}`, `{node_rank}`, `{rdzv_endpoint}`, `{rdzv_id}`, `{rdzv_is_host}`, `{run_dir}`, `{seed}`, `{steps}`,
     `{hp.lr}`, `{shape.d_model}`, `{arg.NAME}`. `{{` and `}}` are braces."""
@@ -226,21 +215,14 @@ OwnDims = Annotated[dict[str, bool | int | float | str], BeforeValidator(_own)]
 def own_shape(own: Mapping[str, OwnDim], dims: Mapping[str, int | str] | None, *, batch: int, steps: int) -> Shape:
     """Return the Shape of a user's own shape. Raise HpxferError if `dims` cannot be read from it."""
     found = {"width": 0, "depth": 0, **{name: _dim(own, name, value) for name, value in (dims or {}).items()}}
-    if (num_heads := found.get("num_heads")) and "head_dim" not in found:
-        found["head_dim"] = _head_dim(found["width"], num_heads)
-    heads = heads_of(
-        found["width"], found.get("head_dim", 0), found.pop("num_heads", None), found.pop("kv_heads", None)
-    )
+    width, num_heads, kv_heads = found["width"], found.pop("num_heads", None), found.pop("kv_heads", None)
+    if num_heads and "head_dim" not in found:  # by which tables scale attention
+        if width % num_heads:
+            rule = "must divide the width if dims.head_dim is not given"
+            raise HpxferError(f"dims.num_heads: {rule}, got {num_heads} at width {width}")
+        found["head_dim"] = width // num_heads
+    heads = heads_of(width, found.get("head_dim", 0), num_heads, kv_heads)
     return Shape(**found, **heads, batch_tokens=batch, steps=steps, own=spell_own(own))
-
-
-def _head_dim(width: int, num_heads: int) -> int:
-    """Return the width of a head where only the number of heads is named. Tables scale attention by it."""
-    if width % num_heads:
-        raise HpxferError(
-            f"dims.num_heads: must divide the width if dims.head_dim is not given, got {num_heads} at width {width}"
-        )
-    return width // num_heads
 
 
 def _dim(own: Mapping[str, OwnDim], name: str, value: int | str) -> int:
@@ -256,35 +238,29 @@ def _dim(own: Mapping[str, OwnDim], name: str, value: int | str) -> int:
 
 
 def changed(base: Mapping[str, OwnDim], change: Mapping[str, OwnDim]) -> dict[str, OwnDim]:
-    """Return an own shape with some numbers changed. Raise HpxferError for a key or a kind that the base lacks."""
+    """Return an own shape with some numbers changed. Raise HpxferError for a key or a kind that the base lacks.
+
+    A number is as the base has it, as a shape has one spelling and so one id: 256.0 is 256 where the base has a whole
+    number, and 1 is 1.0 where it has none.
+    """
+    out = dict(base)
     for name, value in change.items():
         if name not in base:
             raise HpxferError(f"own: unknown key {shown(name)}; {nearest(name, base)}")
-        if _kind(value) != _kind(base[name]):
-            raise HpxferError(
-                f"own: {name} must be of the kind that it has at the base, {shown(base[name])}, got {shown(value)}"
-            )
-    return {**base, **{name: like(base[name], value) for name, value in change.items()}}
-
-
-def _kind(value: OwnDim) -> type:
-    return float if _is_number(value) else type(value)
+        known = base[name]
+        if (_is_number(value), isinstance(value, str)) != (_is_number(known), isinstance(known, str)):
+            rule = f"{name} must be of the kind that it has at the base, {shown(known)}"
+            raise HpxferError(f"own: {rule}, got {shown(value)}")
+        if isinstance(known, float):
+            value = float(value)
+        elif isinstance(value, float) and value.is_integer():
+            value = int(value)
+        out[name] = value
+    return out
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def like(known: OwnDim, value: OwnDim) -> OwnDim:
-    """Return a number of a file as the base has it, as a shape has one spelling and so one id.
-
-    256.0 is 256 where the base has a whole number, and 1 is 1.0 where it has none.
-    """
-    if isinstance(known, bool) or isinstance(value, bool | str):
-        return value
-    if isinstance(known, float):
-        return float(value)
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def own_scale(axis_name: str, asked: str | None, shapes: Sequence[Shape]) -> tuple[str, list[float]]:
@@ -294,29 +270,23 @@ def own_scale(axis_name: str, asked: str | None, shapes: Sequence[Shape]) -> tup
     HpxferError if there is no such number, or if two shapes share its value.
     """
     keys = [*shapes[0].own_dims, *OF_RUN]
-    name = asked or (axis_name if axis_name in keys else _only_change(keys, shapes))
+    found = {key: numbers for key in keys if None not in (numbers := [_number(shape, key) for shape in shapes])}
+    name = asked or (axis_name if axis_name in keys else _only_change(found))
     if name not in keys:
         raise HpxferError(f"scale: must be a key of own, or of the run, got {shown(name)}; {nearest(name, keys)}")
-    scales = [_number(shape, name) for shape in shapes]
-    if any(scale is None or scale <= 0 for scale in scales):
+    scales = [scale for scale in found.get(name, ()) if scale is not None and scale > 0]
+    if len(scales) < len(shapes):
         raise HpxferError(f"scale: {name} must be a number above 0 at every shape of the axis")
-    numbers = [scale for scale in scales if scale is not None]
-    if len(set(numbers)) < len(numbers):
+    if len(set(scales)) < len(scales):
         raise HpxferError(f"scale: {name} must differ between the shapes of the axis, as drift is measured along it")
-    return name, numbers
+    return name, scales
 
 
-def _only_change(keys: Sequence[str], shapes: Sequence[Shape]) -> str:
+def _only_change(numbers: Mapping[str, Sequence[float | None]]) -> str:
     """Return the only number that has another value at each shape. Among equals, numbers of the shape come first."""
-    found = []
-    for name in keys:
-        values = [_number(shape, name) for shape in shapes]
-        if None not in values and len(set(values)) == len(shapes):
-            found.append(name)
+    found = [name for name, values in numbers.items() if len(set(values)) == len(values)]
     own = [name for name in found if name not in OF_RUN]
-    if len(own) == 1:
-        return own[0]
-    if not own and found:
+    if len(own) == 1 or (not own and found):
         return found[0]
     got = f"{', '.join(own)} differ" if own else "none differs"
     raise HpxferError(f"scale: must be given: the number of a shape that the axis is measured by; {got} everywhere")

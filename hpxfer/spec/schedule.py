@@ -7,17 +7,15 @@ schedule in a sweep.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from hpxfer.errors import HpxferError
 from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.axes import axes_of, entries, shape_at
+from hpxfer.spec.axes import axes_of, own_at
 from hpxfer.spec.fields import Problem
-from hpxfer.spec.sweep import Length, ScheduleSpec, ShapeChange, SweepSpec
+from hpxfer.spec.sweep import Length, ScheduleSpec, SweepSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +60,9 @@ class Planned:
         return max(1, sum(length is not None and length.is_some for length in lengths))
 
 
-def own_schedules(spec: SweepSpec) -> dict[Shape, ScheduleSpec]:
-    """Return the shapes whose points carry a schedule of their own, with these. Points without a shape are left out."""
-    out = {}
-    for name, axis in spec.axes.items():
-        for _, entry in entries(axis):
-            if isinstance(entry, ShapeChange) and entry.schedule is not None:
-                with suppress(HpxferError):
-                    out[shape_at(spec, name, axis, entry)] = entry.schedule
-    return out
-
-
 def planned_at(spec: SweepSpec, shape: Shape, own: Mapping[Shape, ScheduleSpec] | None = None) -> Planned:
-    """Return the schedule of the trials at a shape. `own` are the `own_schedules` of the sweep."""
-    found = (own_schedules(spec) if own is None else own).get(shape)
+    """Return the schedule of the trials at a shape. `own` are the schedules that points carry: `own_at(spec, ...)`."""
+    found = (own_at(spec, "schedule") if own is None else own).get(shape)
     if found is None:
         return Planned(schedule=spec.training.schedule, steps=spec.steps)
     return Planned(schedule=found, steps=shape.steps)
@@ -130,7 +117,7 @@ def schedule_lines(spec: SweepSpec) -> tuple[str, ...]:
 
     E.g. `b512 t400: constant after 40 steps of warm-up (0.1 of the run)`.
     """
-    own = own_schedules(spec)
+    own = own_at(spec, "schedule")
     lengths = (spec.training.schedule.warmup, spec.training.schedule.decay_length)
     if not own and all(length is None or length.steps is not None for length in lengths):
         return ()

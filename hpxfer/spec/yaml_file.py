@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from hpxfer.errors import MAX_SHOWN, HpxferError, cut, shown
 from hpxfer.host.files import read_text
 
 KeyPath = tuple[str | int, ...]
-
 
 MAX_BYTES = 2 * 2**20  # of a file that people write. A list of 100,000 seeds takes less than half
 MAX_VALUES = 120_000
@@ -38,37 +38,57 @@ _SCALARS = {
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the scalars of YAML 1.2. It stops at a document that is too large."""
+    """PyYAML's safe loader with the values of YAML 1.2 and no others. It stops at a document that is too large."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 - none of YAML 1.1; those of this class are added below
+    yaml_constructors = {  # noqa: RUF012 - as above
+        tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (_TAG + "seq", _TAG + "map")
+    }
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._name, self._num_nodes, self._depth = name, 0, 0
+        self._num_nodes = self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self._num_nodes, self._depth = self._num_nodes + 1, self._depth + 1
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        _check_size(f"{self._name}:{event.start_mark.line + 1}", self._num_nodes, self._depth)
+        _check_size(event.start_mark, self._num_nodes, self._depth)
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+    def construct(self, node: Any) -> Any:
+        """Return the value of a scalar, which a tag may have named."""
+        tag = node.tag.removeprefix(_TAG)
+        if tag not in (*_SCALARS, "str"):
+            raise ConstructorError(None, None, f"unknown tag {tag}", node.start_mark)
+        text = str(self.construct_scalar(node))
+        if tag == "str":
+            if re.search(r"[\ud800-\udfff]", text):
+                raise ConstructorError(None, None, "half of a character", node.start_mark)
+            return text
+        if not re.fullmatch(_SCALARS[tag][1], text) or (tag == "int" and len(text) > MAX_DIGITS):
+            limit = f" of at most {MAX_DIGITS} digits" if tag == "int" else ""
+            raise ConstructorError(None, None, f"expected {_SCALARS[tag][0]}{limit}", node.start_mark)
+        match tag:
+            case "int":
+                return int(text.replace("_", ""), {"0o": 8, "0x": 16}.get(text[:2], 10))
+            case "float":
+                return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+            case _:
+                return text.lower() == "true" if tag == "bool" else None
 
 
 class _Dumper(yaml.SafeDumper):
     """PyYAML's safe dumper, which quotes each string that a reader of YAML 1.1 or 1.2 would take for something else."""
 
 
-def _whole_number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    text = loader.construct_scalar(node).replace("_", "")
-    return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-
-
 for _tag, (_, _spelled, _starts) in _SCALARS.items():
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(_TAG + _tag, re.compile(rf"^(?:{_spelled})$"), list(_starts))
+for _name in (None, *(_TAG + _tag for _tag in (*_SCALARS, "str"))):
+    _Loader.add_constructor(_name, _Loader.construct)
 _Loader.add_implicit_resolver(_TAG + "merge", re.compile("^<<$"), ["<"])
-_Loader.add_constructor(_TAG + "int", _whole_number)
 
 
 @dataclass(frozen=True)
@@ -93,16 +113,13 @@ class YamlFile:
         key = f": {spell(path)}" if path else ""
         if any(path[: len(given)] == given for given in self.filled):
             key += " (in the recipe)"
-        if any(path[: len(given)] == given for given in self.overridden):
-            return f"--set{key}"
         inside = [given for given in self.overridden if path and given[: len(path)] == path]
-        if inside and path not in self.lines:
+        is_set = any(path[: len(given)] == given for given in self.overridden)
+        if is_set or (inside and path not in self.lines):
             return f"--set{key}"
         key += f" (with --set {', '.join(map(spell, inside))})" if inside else ""
-        for end in range(len(path), -1, -1):
-            if path[:end] in self.lines:
-                return f"{self.name}:{self.lines[path[:end]]}{key}"
-        return self.name + key
+        known = [path[:end] for end in range(len(path), -1, -1) if path[:end] in self.lines]
+        return f"{self.name}:{self.lines[known[0]]}{key}" if known else self.name + key
 
 
 def spell(path: KeyPath) -> str:
@@ -121,35 +138,36 @@ def key_path(text: str) -> KeyPath:
 def read_yaml(path: str | Path) -> YamlFile:
     """Return the document of a YAML file. Raise HpxferError if the file cannot be read or is not YAML."""
     try:
-        text = read_text(path, MAX_BYTES)
+        return parse_yaml(read_text(path, MAX_BYTES), str(path))
     except OSError as error:
         raise HpxferError(f"{cut(str(path), 240)}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise HpxferError(f"{path}: must be UTF-8 text: {error.reason} at byte {error.start}") from None
-    return parse_yaml(text, str(path))
 
 
 def parse_yaml(text: str, name: str) -> YamlFile:
-    """Return the document in `text`. `name` stands for the file in messages."""
+    """Return the document in `text`, data None if it is empty. `name` stands for the file in messages."""
     lines: dict[KeyPath, int] = {}
+    loader = None
     try:
-        loader = _Loader(text, name)
-        data = _read(loader, lines, name)
+        loader = _Loader(text)
+        if (node := loader.get_single_node()) is not None:
+            _walk(node, (), lines)
+        data = None if node is None else loader.construct_document(node)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise HpxferError(f"{name}:{line}: not valid YAML: unprintable character {error.character:#x}") from None
-    except yaml.YAMLError as error:
-        raise HpxferError(_not_yaml(error, text, name)) from None
-    except HpxferError:
-        raise
-    except (ValueError, OverflowError):  # e.g. of an escape such as "\UFFFFFFFF", which is no character
-        raise HpxferError(f"{name}:{loader.line + 1}: not valid YAML: a number or an escape is too large") from None
+    except yaml.MarkedYAMLError as error:
+        raise HpxferError(_not_yaml(error, text.splitlines(), name)) from None
+    except (ValueError, OverflowError):  # of an escape such as "\UFFFFFFFF", which is no character
+        line = 1 if loader is None else loader.line + 1
+        raise HpxferError(f"{name}:{line}: not valid YAML: a number or an escape is too large") from None
     return YamlFile(name=name, data=data, lines=lines)
 
 
-def _not_yaml(error: Any, text: str, name: str) -> str:
+def _not_yaml(error: Any, lines: list[str], name: str) -> str:
     """Return the parser's words, with the line where it gave up and that of what it was reading."""
-    mark, began, lines = error.problem_mark, error.context_mark, text.splitlines()
+    mark, began = error.problem_mark, error.context_mark
     got = shown(lines[mark.line]) if mark.line < len(lines) else "the end of the file"
     inside = "" if began is None else f"; {cut(error.context)} that begins on line {began.line + 1}"
     return f"{name}:{mark.line + 1}: not valid YAML: {cut(error.problem)}, got {got}{inside}"
@@ -161,62 +179,26 @@ def write_yaml(data: Any) -> str:
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False)
 
 
-def _read(loader: _Loader, lines: dict[KeyPath, int], name: str) -> Any:
-    """Return the data of the loader's document, or None if there is none, and fill in `lines`."""
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _walk(node, (), lines, name)
-        return loader.construct_document(node)
-    finally:
-        loader.dispose()
-
-
-def _walk(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: str) -> None:
+def _walk(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> None:
+    """Fill in the line of every key path below a node."""
     lines.setdefault(path, node.start_mark.line + 1)
-    _check_size(f"{name}:{node.start_mark.line + 1}", len(lines), len(path))
-    _check_tag(node, path, name)
+    _check_size(node.start_mark, len(lines), len(path))
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != _TAG + "merge":
-                _check_tag(key, path, name)
             inner = (*path, str(key.value))
             if inner in lines:
-                raise HpxferError(
-                    f"{name}:{key.start_mark.line + 1}: {spell(inner)}: the key stands twice, first on line "
-                    f"{lines[inner]}; keep one"
-                )
+                rule = f"{spell(inner)}: the key stands twice, first on line {lines[inner]}"
+                raise ConstructorError(None, None, rule, key.start_mark)
             lines[inner] = key.start_mark.line + 1
-            _walk(value, inner, lines, name)
+            _walk(value, inner, lines)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            _walk(value, (*path, index), lines, name)
+            _walk(value, (*path, index), lines)
 
 
-def _check_size(where: str, num_values: int, depth: int) -> None:
-    """Raise HpxferError if a document holds so much that it would take minutes to read."""
+def _check_size(mark: Any, num_values: int, depth: int) -> None:
+    """Raise ConstructorError if a document holds so much that it would take minutes to read."""
     if num_values > MAX_VALUES:
-        raise HpxferError(f"{where}: must hold at most {MAX_VALUES} values, got more; are aliases nested?")
+        raise ConstructorError(None, None, f"more than {MAX_VALUES} values (are aliases nested?)", mark)
     if depth > MAX_NESTED:
-        raise HpxferError(f"{where}: must be nested at most {MAX_NESTED} deep, got more; does an alias hold itself?")
-
-
-def _check_tag(node: yaml.Node, path: KeyPath, name: str) -> None:
-    """Raise HpxferError unless the tag of a node is one that files have, and a scalar is spelled as its tag says."""
-    where = f"{name}:{node.start_mark.line + 1}: {spell(path)}".removesuffix(": ")
-    tag = node.tag.removeprefix(_TAG)
-    if tag not in (*_SCALARS, "str", "seq", "map"):
-        known = node.tag.startswith(_TAG)
-        raise HpxferError(f"{where}: unknown tag {cut('!!' + tag if known else tag)}; take it out, or quote the value")
-    if not isinstance(node, yaml.ScalarNode):
-        return
-    if re.search(r"[\ud800-\udfff]", node.value):
-        raise HpxferError(f"{where}: must be Unicode text, got half of a character in {shown(node.value)}")
-    if tag not in _SCALARS:
-        return
-    noun, spelled, _ = _SCALARS[tag]
-    if not re.fullmatch(spelled, node.value):
-        raise HpxferError(f"{where}: must be {noun} after !!{tag}, got {shown(node.value)}; take the tag out")
-    if tag == "int" and len(node.value) > MAX_DIGITS:
-        raise HpxferError(f"{where}: must have at most {MAX_DIGITS} digits, got {cut(node.value)}")
+        raise ConstructorError(None, None, f"more than {MAX_NESTED} levels (does an alias hold itself?)", mark)

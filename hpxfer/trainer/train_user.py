@@ -26,7 +26,7 @@ import hpxfer
 from hpxfer.errors import RankLost, first_line
 from hpxfer.host.files import remove_half_written, write_files
 from hpxfer.host.machine import cpu_name
-from hpxfer.spec.check_trainer import LEAST_IN_WINDOW
+from hpxfer.spec.check_keys import LEAST_IN_WINDOW
 from hpxfer.spec.own import TrainerSpec
 from hpxfer.trainer.ending import Ending
 from hpxfer.trainer.files import require_files

@@ -14,9 +14,9 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.spec.arms import arm_label
+from hpxfer.spec.axes import own_at
 from hpxfer.spec.blocks import model_roles
 from hpxfer.spec.load import are_registered, digests_used, stored_names
-from hpxfer.spec.schedule import own_schedules
 from hpxfer.spec.sweep import ScheduleSpec, parts_of
 from hpxfer.spec.ties import choice_of, ties_at
 from hpxfer.trial.identity import canonical, digest_of, hps_of, identity
@@ -150,7 +150,7 @@ class Expansion:
 
     @cached_property
     def _own_schedules(self) -> dict[Shape, ScheduleSpec]:
-        return own_schedules(self.spec)
+        return own_at(self.spec, "schedule")
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:

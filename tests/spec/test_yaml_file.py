@@ -106,48 +106,45 @@ def test_an_empty_file_has_no_lines() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", "file:3: a: the key stands twice, first on line 1; keep one"),
-        ("a:\n  b: 1\n  b: 2\n", "file:3: a.b: the key stands twice, first on line 2; keep one"),
-        ("- {x: 1}\n- {x: 1, x: 2}\n", "file:2: [1].x: the key stands twice, first on line 2; keep one"),
-        (
-            "a: [1\nb: 2\n",
-            "file:2: not valid YAML: expected ',' or ']', but got ':', got 'b: 2'; while parsing a flow ",
-        ),
-        ("a: 1\nb: [\n", "file:3: not valid YAML: expected the node content, but found '<stream end>', got the end of"),
-        ("a:\n\tb: 1\n", "file:2: not valid YAML: found character '\\t' that cannot start any token, got '\\tb: 1'"),
-        ("a: *x\n", "file:1: not valid YAML: found undefined alias 'x', got 'a: *x'"),
-        ("a: 1\nb: \x01\n", "file:2: not valid YAML: unprintable character 0x1"),
-        ("a: 1\nb: &x [*x]\n", "file:2: must be nested at most 100 deep, got more; does an alias hold itself?"),
-        ("a:\n - " + "[" * 2000, "file:2: must be nested at most 100 deep, got more"),
-        ("a:\n- b: !!python/name:os.system\n", "file:2: a[0].b: unknown tag !!python/name:os.system; take it out"),
-        ("a: 1\nb: !!bool x\n", "file:2: b: must be true or false after !!bool, got 'x'; take the tag out"),
-        ("a: !!int 1:20\n", "file:1: a: must be a whole number after !!int, got '1:20'; take the tag out"),
-        ("a: !!float [1]\n", "file:1: not valid YAML: expected a scalar node, but found sequence, got 'a: !!f"),
-        ("a: !!float x\n", "file:1: a: must be a number after !!float, got 'x'; take the tag out"),
-        ("a: !!null x\n", "file:1: a: must be null after !!null, got 'x'; take the tag out"),
-        ("a: !!timestamp x\n", "file:1: a: unknown tag !!timestamp; take it out, or quote the value"),
-        ("a: !mine {b: 1}\n", "file:1: a: unknown tag !mine"),
-        ("!!timestamp a: 1\n", "file:1: unknown tag !!timestamp"),
-        ('a: 1\nb: "\\UFFFFFFFF"\n', "file:2: not valid YAML: a number or an escape is too large"),
-        (f"%YAML 1.{'2' * 5000}\n---\na: 1\n", "file:1: not valid YAML: a number or an escape is too large"),
-        (f"a: *{'x' * 50_000}\n", "file:1: not valid YAML: found undefined alias"),
-        ('a: 1\nb: "x\\ud800"\n', "file:2: b: must be Unicode text, got half of a character in 'x\\ud800'"),
-        ("a: <<\n", "file:1: a: unknown tag !!merge; take it out, or quote the value"),
-        (f"a: 1\nb: {'7' * 5000}\n", f"file:2: b: must have at most 250 digits, got {'7' * 77}..."),
-        (f"a: 0x{'f' * 5000}\n", f"file:1: a: must have at most 250 digits, got 0x{'f' * 75}..."),
-        (f"? {'7' * 5000}\n: 1\n", "file:1: must have at most 250 digits"),
-        (f"? {'k' * 50_000}\n: !!bool x\n", f"file:2: {'k' * 157}...: must be true or false"),
+        ("a:\n  b: 1\n  b: 2\n", "file:3: {}a.b: the key stands twice, first on line 2, got '  b: 2'"),
+        ("- {x: 1}\n- {x: 1, x: 2}\n", "file:2: {}[1].x: the key stands twice, first on line 2"),
+        ("a: [1\nb: 2\n", "file:2: {}expected ',' or ']', but got ':', got 'b: 2'; while parsing a flow "),
+        ("a: 1\nb: [\n", "file:3: {}expected the node content, but found '<stream end>', got the end of"),
+        ("a:\n\tb: 1\n", "file:2: {}found character '\\t' that cannot start any token, got '\\tb: 1'"),
+        ("a: *x\n", "file:1: {}found undefined alias 'x', got 'a: *x'"),
+        ("a: 1\nb: \x01\n", "file:2: {}unprintable character 0x1"),
+        ("a: 1\nb: &x [*x]\n", "file:2: {}more than 100 levels (does an alias hold itself?)"),
+        ("a:\n - " + "[" * 2000, "file:2: {}more than 100 levels"),
+        ("a:\n- b: !!python/name:os.system\n", "file:2: {}unknown tag python/name:os.system, got '- b: !!py"),
+        ("a: 1\nb: !!bool x\n", "file:2: {}expected true or false, got 'b: !!bool x'"),
+        ("a: !!int 1:20\n", "file:1: {}expected a whole number of at most 250 digits, got 'a: !!int 1:20'"),
+        ("a: !!float [1]\n", "file:1: {}expected a scalar node, but found sequence, got 'a: !!f"),
+        ("a: !!float x\n", "file:1: {}expected a number, got"),
+        ("a: !!null x\n", "file:1: {}expected null, got"),
+        ("a: !!timestamp x\n", "file:1: {}unknown tag timestamp"),
+        ("a: !mine {b: 1}\n", "file:1: {}unknown tag !mine"),
+        ("!!set {a: 1}\n", "file:1: {}unknown tag set"),
+        ("a: <<\n", "file:1: {}unknown tag merge"),
+        ('a: 1\nb: "\\UFFFFFFFF"\n', "file:2: {}a number or an escape is too large"),
+        (f"%YAML 1.{'2' * 5000}\n---\na: 1\n", "file:1: {}a number or an escape is too large"),
+        (f"a: *{'x' * 50_000}\n", "file:1: {}found undefined alias"),
+        ('a: 1\nb: "x\\ud800"\n', "file:2: {}half of a character, got"),
+        (f"a: 1\nb: {'7' * 5000}\n", "file:2: {}expected a whole number of at most 250 digits, got 'b: 777"),
+        (f"? {'7' * 5000}\n: 1\n", "file:1: {}expected a whole number of at most 250 digits"),
+        ("? [1, 2]\n: 1\n", "file:1: {}found unhashable key"),
     ],
 )
 def test_broken_text(text: str, message: str) -> None:
     with pytest.raises(HpxferError) as caught:
         parse_yaml(text, "file")
-    assert str(caught.value).startswith(message)
+    assert str(caught.value).startswith(message.format("not valid YAML: "))
+    assert len(str(caught.value)) < 400
 
 
 def test_a_key_in_two_places_and_an_anchor_used_twice_are_legal() -> None:
     assert parse_yaml("a: {x: 1}\nb: {x: 2}\nx: 3\n", "file").data == {"a": {"x": 1}, "b": {"x": 2}, "x": 3}
     assert parse_yaml("a: &x {b: 1}\nc: *x\n", "file").data == {"a": {"b": 1}, "c": {"b": 1}}
+    assert parse_yaml("a: &x {b: 1}\nc: {<<: *x, d: 2}\n", "file").data["c"] == {"b": 1, "d": 2}
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -178,14 +175,14 @@ def test_only_regular_files_are_read(path: str, tmp_path: Path, monkeypatch: pyt
 def test_a_file_of_many_values_is_not_read_to_its_end(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_yaml(text, "file").data
     monkeypatch.setattr(yaml_file, "MAX_VALUES", 200)
-    with pytest.raises(HpxferError, match=r"^file:\d+: must hold at most 200 values"):
+    with pytest.raises(HpxferError, match=r"^file:\d+: not valid YAML: more than 200 values"):
         parse_yaml(text + "}" * 1000, "file")
 
 
 def test_nested_aliases_are_not_unfolded_for_ever() -> None:
     text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     text += "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]\n" for k in range(1, 9))
-    with pytest.raises(HpxferError, match="at most 120000 values, got more; are aliases nested"):
+    with pytest.raises(HpxferError, match=r"more than 120000 values .are aliases nested"):
         parse_yaml(text, "laughs.yaml")
 
 
