@@ -29,7 +29,16 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import NoLocks, locked, path_problem, read_bytes, reason, wait_for_lock, write_files
+from hpxfer.host.files import (
+    NoLocks,
+    half_written,
+    locked,
+    path_problem,
+    read_bytes,
+    reason,
+    wait_for_lock,
+    write_files,
+)
 from hpxfer.host.machine import machine_id, process_is_gone, process_started
 from hpxfer.storage.objects import Bucket, storage_errors
 
@@ -62,10 +71,9 @@ class Holder:
 
     @property
     def is_gone(self) -> bool:
-        """Whether this machine can see that the process has ended."""
-        if self.machine is None or self.machine != machine_id():
-            return False  # the name of a host is no proof: two hosts may share it
-        return self.host == socket.gethostname() and process_is_gone(self.pid, self.started)
+        """Whether this machine can see that the process has ended. The name of a host is no proof: two may share it."""
+        is_here = self.machine is not None and self.machine == machine_id() and self.host == socket.gethostname()
+        return is_here and process_is_gone(self.pid, self.started)
 
     def __str__(self) -> str:
         return f"process {self.pid} on host {self.host}"
@@ -121,20 +129,26 @@ class LeaseFile:
             raise HpxferError(path_problem(error) or f"{self.path}: cannot be read: {reason(error)}; {fix}") from None
 
     def create(self, content: bytes) -> bool:
-        """Create the lease unless it exists. Return whether it was created. A kill may leave it empty."""
+        """Create the lease, whole, unless it exists. Return whether it was created."""
+        temporary = half_written(self.path)
         try:
-            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            if os.path.lexists(self.path):
+                return False
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(temporary, self.path)
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without links: a kill may leave the file empty there
+                with open(self.path, "xb") as file:
+                    file.write(content)
         except FileExistsError:
             return False
-        try:
-            os.write(handle, content)
-            os.fsync(handle)
-        except BaseException:
-            if self._is_named(handle):
-                os.unlink(self.path)
-            raise
         finally:
-            os.close(handle)
+            temporary.unlink(missing_ok=True)
         return True
 
     def swap(self, old: bytes, new: bytes, *, takeover: bool = False) -> bool:
@@ -167,6 +181,12 @@ class LeaseFile:
             os.fsync(handle)
             return self._is_named(handle)  # if not, another driver took over while this process was suspended above
 
+    def _is_named(self, handle: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(handle), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
     def drop(self, old: bytes) -> None:
         """Remove the lease if its content is `old`. Nobody takes over between the look and the removal."""
         with locked(self.folder, exclusive=True):
@@ -176,12 +196,6 @@ class LeaseFile:
     def writing(self) -> AbstractContextManager[object]:
         """Keep others from taking over while entered. Raise HpxferError if another process was suspended in here."""
         return locked(self.folder, exclusive=False)
-
-    def _is_named(self, handle: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(handle), os.stat(self.path))
-        except FileNotFoundError:
-            return False
 
 
 @dataclass(frozen=True)
@@ -225,39 +239,6 @@ class Lease:
         self._storage, self._where, self._holder = lease_storage, where, holder
         self._lost: str | None = None
         self._has_locks = False  # whether the storage has ever locked the lease
-
-    def acquire(
-        self,
-        on_wait: Callable[[str], None] | None,
-        stale_s: float,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-    ) -> None:
-        """Create the lease, or take over that of a driver which is gone. See `leased`."""
-        where, content = self._where, encoded(self._holder)
-        watched, since = None, clock()
-        while not self._storage.create(content):
-            if (found := self._storage.read()) is None:
-                continue  # released between the two calls
-            holder = decoded(found, where)
-            if watched is not None and found != watched:
-                if holder is None:
-                    raise HpxferError(f"{where}: another driver has just started to write to it; wait until it ends")
-                raise HpxferError(
-                    f"{where}: in use by {holder}, which is running since {holder.since}; wait until it ends, stop it "
-                    f"(kill {holder.pid} on {holder.host}), or give another folder with --results"
-                )
-            if (holder is not None and holder.is_gone) or (watched is not None and clock() - since >= stale_s):
-                if self._storage.swap(found, content, takeover=True):
-                    return
-                watched = found  # another driver was quicker: the lease is no longer the one that was read
-                continue
-            if watched is None:
-                watched, since = found, clock()
-                if on_wait is not None:
-                    whose = "its lease cannot be read" if holder is None else f"in use by {holder}"
-                    on_wait(f"{where}: {whose}; checking for at most {stale_s:g} s whether that run is alive")
-            sleep(POLL_S)
 
     def check(self, *, read: bool = True) -> None:
         """Raise HpxferError if this process no longer holds the lease. With `read`, read the lease now."""
@@ -344,9 +325,31 @@ def leased(
         started=process_started(os.getpid()),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
-    lease, ended = Lease(lease_storage, where, mine), threading.Event()
+    lease, ended, content = Lease(lease_storage, where, mine), threading.Event(), encoded(mine)
+    watched, since = None, clock()
     with storage_errors(where, "its lease cannot be written", "choose another folder with --results"):
-        lease.acquire(on_wait, stale_s, clock, sleep)
+        while not lease_storage.create(content):
+            if (found := lease_storage.read()) is None:
+                continue  # released between the two calls
+            holder = decoded(found, where)
+            if watched is not None and found != watched:
+                if holder is None:
+                    raise HpxferError(f"{where}: another driver has just started to write to it; wait until it ends")
+                raise HpxferError(
+                    f"{where}: in use by {holder}, which is running since {holder.since}; wait until it ends, stop it "
+                    f"(kill {holder.pid} on {holder.host}), or give another folder with --results"
+                )
+            if (holder is not None and holder.is_gone) or (watched is not None and clock() - since >= stale_s):
+                if lease_storage.swap(found, content, takeover=True):
+                    break
+                watched = found  # another driver was quicker: the lease is no longer the one that was read
+                continue
+            if watched is None:
+                watched, since = found, clock()
+                whose = "its lease cannot be read" if holder is None else f"in use by {holder}"
+                if on_wait is not None:
+                    on_wait(f"{where}: {whose}; checking for at most {stale_s:g} s whether that run is alive")
+            sleep(POLL_S)
     lease.bump()  # finds out whether there are locks
 
     def bump_until_ended() -> None:

@@ -57,11 +57,9 @@ class Folder:
                         out[entry.name] = (state.st_ino, state.st_size, state.st_mtime_ns)
         return out
 
-    @contextmanager
-    def open(self, name: str) -> Iterator[IO[bytes]]:
-        """Provide an object for reading in parts."""
-        with open_regular(self._folder / name) as file:
-            yield file
+    def open(self, name: str) -> IO[bytes]:
+        """Return an object opened for reading in parts."""
+        return open_regular(self._folder / name)
 
     @contextmanager
     def local_copy(self, name: str) -> Iterator[Path]:
@@ -98,7 +96,7 @@ class Stamp:
 
 
 class Bucket:
-    """What lies below a URI. A patient bucket waits minutes for a network that is down, else less than one."""
+    """What lies below a URI, see `Folder`. A patient bucket waits minutes for a network that is down."""
 
     def __init__(self, uri: Uri, *, patient: bool = False) -> None:
         self.uri, self.where = uri, str(uri)
@@ -106,7 +104,6 @@ class Bucket:
             self._store = _store(uri, patient)
 
     def stamps(self) -> dict[str, Stamp]:
-        """See `Folder.stamps`."""
         with _answers():
             found = obstore.list_with_delimiter(self._store, "/".join(self.uri.path))["objects"]
         return {each["path"].rpartition("/")[2]: _stamp(each) for each in found}
@@ -118,7 +115,7 @@ class Bucket:
 
     @contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        """See `Folder.open`. What is read are buffers."""
+        """Provide an object for reading in parts. What is read are buffers."""
         with _answers():
             yield cast("IO[bytes]", obstore.open_reader(self._store, self._key(name)))
 
@@ -129,7 +126,6 @@ class Bucket:
 
     @contextmanager
     def local_copy(self, name: str) -> Iterator[Path]:
-        """See `Folder.local_copy`."""
         with tempfile.TemporaryDirectory(prefix="hpxfer-") as scratch:
             self.fetch(name, Path(scratch) / name)
             yield Path(scratch) / name
@@ -146,20 +142,17 @@ class Bucket:
             temporary.unlink(missing_ok=True)
 
     def put(self, name: str, write: Callable[[Path], object]) -> None:
-        """See `Folder.put`."""
         with tempfile.TemporaryDirectory(prefix="hpxfer-") as scratch:
             write(Path(scratch) / name)
             self.write(name, Path(scratch) / name)
 
     def read(self, name: str) -> tuple[bytes, UpdateVersion] | None:
         """Return a small object and the condition that it has not changed. None if it is absent."""
-        with _answers():
-            try:
-                found = obstore.get(self._store, self._key(name))
-            except FileNotFoundError:
-                return None
+        with suppress(FileNotFoundError), _answers():
+            found = obstore.get(self._store, self._key(name))
             unchanged = {part: found.meta[part] for part in ("e_tag", "version") if found.meta.get(part)}
             return bytes(found.bytes()), cast("UpdateVersion", unchanged)
+        return None
 
     def write(self, name: str, content: bytes | Path, condition: Any = "overwrite") -> bool:
         """Write bytes, or a file, or small bytes if there is no object (`create`) or one that has not changed.
@@ -174,7 +167,6 @@ class Bucket:
         return True
 
     def remove(self, name: str) -> None:
-        """See `Folder.remove`."""
         with _answers(), suppress(FileNotFoundError):
             obstore.delete(self._store, self._key(name))
 
@@ -200,11 +192,9 @@ def marked(objects: Objects) -> str:
 
 def sees(where: str, token: str) -> bool:
     """Return whether this machine sees the folder of the driver that wrote this token last."""
-    try:
-        with objects_at(where).open(MARKER) as file:
-            return bytes(file.read()) == token.encode()
-    except (OSError, HpxferError):
-        return False
+    with suppress(OSError, HpxferError), objects_at(where).open(MARKER) as file:
+        return bytes(file.read()) == token.encode()
+    return False
 
 
 @contextmanager
@@ -224,8 +214,7 @@ def _answers() -> Iterator[None]:
     except (BaseError, FileNotFoundError) as error:
         answer = _ANSWER.search(str(error))
         why = first_line(error) if answer is None else f"{answer[2].strip().rstrip('.')} ({answer[1]})"
-        kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
-        raise kind(why) from None
+        raise (FileNotFoundError if isinstance(error, FileNotFoundError) else OSError)(why) from None
 
 
 def _stamp(meta: Mapping[str, Any]) -> Stamp:
@@ -260,11 +249,9 @@ def _store(uri: Uri, patient: bool) -> ObjectStore:
 
 def _credentials() -> dict[str, Any]:
     """Return what finds the credentials in ~/.aws, if boto3 is installed and the environment has none."""
-    if "AWS_ACCESS_KEY_ID" in os.environ:
-        return {}
-    try:
-        from obstore.auth.boto3 import Boto3CredentialProvider
+    if "AWS_ACCESS_KEY_ID" not in os.environ:
+        with suppress(ImportError, ValueError):
+            from obstore.auth.boto3 import Boto3CredentialProvider
 
-        return {"credential_provider": Boto3CredentialProvider()}
-    except (ImportError, ValueError):
-        return {}
+            return {"credential_provider": Boto3CredentialProvider()}
+    return {}
