@@ -7,9 +7,6 @@ row. What the store writes keeps to the bounds, and so does what it merges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -47,34 +44,24 @@ def why_too_large(metadata: pq.FileMetaData, schema: pa.Schema, file_bytes: int)
     return None
 
 
-def why_too_long(rows: pa.Table, schema: pa.Schema) -> str | None:
-    """Return why the texts of rows may not be copied to every row. None if they may. The texts are dictionaries."""
+def why_too_long(rows: pa.Table) -> str | None:
+    """Return why the texts of rows of TRIALS may not be stored, or copied to every row. None if they may.
+
+    The texts are dictionaries.
+    """
     total = 0
     for name in rows.column_names:
-        for chunk in rows[name].chunks if pa.types.is_dictionary(rows.schema.field(name).type) else ():
+        field = TRIALS.field(name)
+        is_long = name == "error" or field.metadata[b"unit"] == b"JSON"
+        most = MOST_TEXT_BYTES if is_long else MOST_NAME_BYTES
+        for chunk in rows[name].chunks if field.type == pa.string() else ():
             lengths = pc.binary_length(chunk.dictionary).cast(pa.int64())
-            most = _most_bytes(schema.field(name))
             if (longest := pc.max(lengths).as_py() or 0) > most:
-                return f"column {name} has a text of {longest} bytes, and at most {most} are read"
+                return f"column {name} has a text of {longest} bytes, and at most {most} are stored"
             total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
     if total > MOST_ROW_TEXT_BYTES * len(rows):
-        return f"its {len(rows)} rows hold {total} bytes of text, and at most {MOST_ROW_TEXT_BYTES} per row are read"
+        return f"its {len(rows)} rows hold {total} bytes of text, and at most {MOST_ROW_TEXT_BYTES} per row are stored"
     return None
-
-
-def why_too_long_to_store(row: Mapping[str, Any], schema: pa.Schema) -> str | None:
-    """Return why a row would not be read again. None if it would."""
-    sizes = {name: len(text.encode()) for name, text in row.items() if isinstance(text, str)}
-    for name, size in sizes.items():
-        if size > (most := _most_bytes(schema.field(name))):
-            return f"column {name} has a text of {size} bytes, and at most {most} are stored"
-    if sum(sizes.values()) > MOST_ROW_TEXT_BYTES:
-        return f"its row holds {sum(sizes.values())} bytes of text, and at most {MOST_ROW_TEXT_BYTES} are stored"
-    return None
-
-
-def _most_bytes(column: pa.Field) -> int:
-    return MOST_TEXT_BYTES if column.name == "error" or column.metadata[b"unit"] == b"JSON" else MOST_NAME_BYTES
 
 
 def shortened(error: str) -> str:

@@ -176,7 +176,7 @@ class Mirror(ResultsLocation):
         """Add the parts of a dead process's mirror that are not in the bucket, as new parts."""
         parts = [part for part in list_parts(folder) if part.trials and part.trials.stat().st_mode & stat.S_IWUSR]
         for part in parts:
-            number = next_number(list_parts(self.folder))
+            number = next_number(self.folder)
             kinds: tuple[tuple[Kind, Path | None], ...] = (("curves", part.curves), ("trials", part.trials))
             for kind, path in kinds:
                 if path is not None:

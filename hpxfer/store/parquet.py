@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Literal
 
@@ -60,15 +61,14 @@ def list_parts(folder: Path) -> list[Part]:
     found: dict[int | None, dict[str, Path]] = {}
     for match in map(_NAME.fullmatch, _names(folder)):
         if match is not None:
-            number = None if match[2] is None else int(match[2])
-            found.setdefault(number, {})[match[1]] = folder / match[0]
+            found.setdefault(int(match[2]) if match[2] else None, {})[match[1]] = folder / match[0]
     order = sorted(found, key=lambda number: (number is None, number or 0))
     return [Part(number=number, **found[number]) for number in order]
 
 
-def next_number(parts: Iterable[Part]) -> int:
+def next_number(folder: Path) -> int:
     """Return a number above all numbers in use, by readable and by unreadable files."""
-    return 1 + max((part.number or 0 for part in parts), default=0)
+    return 1 + max((part.number or 0 for part in list_parts(folder)), default=0)
 
 
 def unknown_files(folder: Path) -> list[Path]:
@@ -77,10 +77,9 @@ def unknown_files(folder: Path) -> list[Path]:
 
 
 def _names(folder: Path) -> list[str]:
-    try:
+    with suppress(FileNotFoundError):
         return sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
+    return []
 
 
 class Unreadable(Exception):
@@ -97,9 +96,14 @@ def read_trials(path: Path) -> pa.Table:
     """Return the rows of a file of TRIALS, coded (see `plain`). Raise Unreadable if it is not a complete one."""
     with _opened(path, TRIALS, _TEXTS) as file:
         found = file.read()
-        if why := bounds.why_too_long(found, TRIALS):
+        if why := bounds.why_too_long(found):
             raise Unreadable(why)
-        return found.select(TRIALS.names).cast(_CODED)
+        return coded(found)
+
+
+def coded(rows: pa.Table) -> pa.Table:
+    """Return rows of TRIALS with each distinct text in memory once."""
+    return rows.select(TRIALS.names).cast(_CODED)
 
 
 def plain(rows: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -134,16 +138,11 @@ def write(file: IO[bytes], schema: pa.Schema, chunks: Iterable[pa.RecordBatch]) 
     """Write rows as a Parquet file, in groups that are worth compressing however small the chunks are."""
     with pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
         held: list[pa.RecordBatch] = []
-
-        def write_held() -> None:
-            writer.write_table(pa.Table.from_batches(held, schema), row_group_size=2 * BATCH_ROWS)
-            held.clear()
-
-        for chunk in chunks:
-            held.append(chunk)
-            if sum(map(len, held)) >= BATCH_ROWS:
-                write_held()
-        write_held()
+        for chunk in chain(chunks, [None]):
+            held += [] if chunk is None else [chunk]
+            if chunk is None or sum(map(len, held)) >= BATCH_ROWS:
+                writer.write_table(pa.Table.from_batches(held, schema), row_group_size=2 * BATCH_ROWS)
+                held.clear()
 
 
 @contextmanager
@@ -175,8 +174,8 @@ def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterato
 
 
 def _check_version(path: Path, metadata: dict[bytes, bytes]) -> None:
-    version = metadata.get(VERSION_KEY)
-    if version is None or not version.isdigit():
+    version = metadata.get(VERSION_KEY, b"")
+    if not version.isdigit():
         raise Unreadable("a Parquet file that hpxfer did not write")
     if version != str(SCHEMA_VERSION).encode():
         raise HpxferError(

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape
-from hpxfer.store import bounds
+from hpxfer.store.bounds import shortened
 from hpxfer.store.schema import CURVES, SHAPE_COLUMNS, TRIALS, UNKNOWN_DIMS, UNKNOWN_SETTING
 from hpxfer.trial import TRAINER_VERSION, Setting, Trial
 from hpxfer.trial.identity import LOCAL, canonical
@@ -40,8 +39,7 @@ def trials_table(pairs: Sequence[Pair]) -> pa.Table:
 
 def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
     assert trial.id == result.trial_id, f"result of {result.trial_id} given for trial {trial.id}"
-    choice, setting = trial.parameterization, asdict(trial.setting)
-    total, active = _num_params(trial.shape, trial.setting)
+    choice, setting, count = trial.parameterization, asdict(trial.setting), _count(trial.shape, trial.setting)
     # The parts of the setting that have columns of their own. The rest is one JSON object.
     columns = {name: setting.pop(name) for name in TRIALS.names if name in setting}
     resolved = {
@@ -49,7 +47,7 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
         "globals": asdict(trial.globals()),
         "structure": asdict(trial.structure()),
     }
-    row = {
+    return {
         "parameterization": None if choice is None else choice.name,
         "conventions": None if choice is None else canonical(dict(choice.conventions)),
         **_dims(trial.shape),
@@ -61,15 +59,12 @@ def _trial_row(trial: Trial, result: TrialResult) -> dict[str, Any]:
         "plugins": canonical(dict(trial.plugins)) if trial.plugins else None,
         **{name: None if value == UNKNOWN_SETTING.get(name) else value for name, value in columns.items()},
         "setting": canonical({name: value for name, value in setting.items() if name not in LOCAL}),
-        "params_total": total or None,
-        "params_active": active or None,
+        "params_total": count.total or None,
+        "params_active": count.active or None,
         **{name: value for name, value in vars(result).items() if name != "curves"},
-        "error": None if result.error is None else bounds.shortened(result.error),
+        "error": None if result.error is None else shortened(result.error),
         "trainer_version": TRAINER_VERSION,
     }
-    if why := bounds.why_too_long_to_store(row, TRIALS):
-        raise HpxferError(f"trial {trial.id}: {why}; give the roles of its model fewer and shorter names")
-    return row
 
 
 def _dims(shape: Shape) -> dict[str, Any]:
@@ -82,11 +77,10 @@ def _dims(shape: Shape) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _num_params(shape: Shape, setting: Setting) -> tuple[int, int]:
+def _count(shape: Shape, setting: Setting) -> Any:
     from hpxfer.model.cost import count_params  # here: reading a store needs no model
 
-    count = count_params(shape, setting)
-    return count.total, count.active
+    return count_params(shape, setting)
 
 
 def curves_table(results: Sequence[TrialResult]) -> pa.Table:

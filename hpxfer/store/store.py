@@ -24,6 +24,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.host.files import locked, path_problem, prove_writable, reason, write_files
 from hpxfer.spec import SweepSpec
 from hpxfer.store import parquet
+from hpxfer.store.bounds import why_too_long
 from hpxfer.store.parquet import CurvesOnDisk, Part, list_parts, next_number, part_path
 from hpxfer.store.rows import (
     STOPPED,
@@ -137,10 +138,12 @@ class Store:
         if not pairs:
             return
         rows = trials_table(pairs)
+        if why := why_too_long(parquet.coded(rows)):
+            raise HpxferError(f"{self.folder}: {why}; give the roles of the model fewer and shorter names")
         (kept,) = best_rows([rows])
         curves = curves_table([pairs[row][1] for row in kept.to_pylist()])
         with self._changing(lambda: self._how_many_stored(len(kept))):
-            self._write_part(next_number(list_parts(self.folder)), rows.take(kept).to_batches(), curves.to_batches())
+            self._write_part(next_number(self.folder), rows.take(kept).to_batches(), curves.to_batches())
 
     def adopt(self, other: Store, trial_ids: Collection[str]) -> set[str]:
         """Copy the trials that are done in another store, with their curves, as the next part. Return their ids.
@@ -156,7 +159,7 @@ class Store:
             ids = {trial_id for source in sources for trial_id in source.ids}
             if ids:
                 with self._changing(lambda: self._how_many_stored(len(ids))):
-                    self._merge(next_number(list_parts(self.folder)), sources)
+                    self._merge(next_number(self.folder), sources)
         return ids
 
     def compact(self) -> None:
@@ -180,7 +183,7 @@ class Store:
             if moved and self._has_read_compacted(parts, sources):
                 self._merge(None, sources)
             elif len(moved) > 1:
-                self._merge(next_number(parts), moved)
+                self._merge(next_number(self.folder), moved)
             else:
                 moved = []
             for source in moved:

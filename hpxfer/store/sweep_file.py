@@ -9,10 +9,8 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import read_bytes, write_files
@@ -51,10 +49,9 @@ def require_whole(path: Path) -> None:
 
 def stored_sweep(folder: Path) -> SweepSpec | None:
     """Return the sweep that a results folder holds, or None if it holds none that can be read. Nothing is imported."""
-    try:
+    with suppress(HpxferError):
         return load_stored(folder)
-    except HpxferError:
-        return None  # no sweep yet, or one that the run reports by itself
+    return None
 
 
 def damage(folder: Path) -> str | None:
@@ -92,14 +89,10 @@ def save_sweep(folder: Path, spec: SweepSpec, digest: str) -> None:
     """Write the sweep into the folder. A different sweep.yaml is kept beside it, under a name with its hash."""
     path, data = folder / SWEEP_FILE, spec.data.model_copy(update={"digest": digest})
     contents = {path: dump_sweep(spec.model_copy(update={"data": data})).encode()}
-    if path.exists() and (old := read_bytes(path)) != contents[path]:
+    if path.exists():
+        if (old := read_bytes(path)) == contents[path]:
+            return
         name = hashlib.blake2b(old).hexdigest()
         beside = (folder / f"sweep-{name[:length]}.yaml" for length in (8, len(name)))
         contents = {next(each for each in beside if not each.exists() or read_bytes(each) == old): old, **contents}
-    elif path.exists():
-        return
-    write_files({path: partial(_write, content) for path, content in contents.items()})
-
-
-def _write(content: bytes, file: IO[bytes]) -> int:
-    return file.write(content)
+    write_files({path: lambda file, content=content: file.write(content) for path, content in contents.items()})  # type: ignore[misc]

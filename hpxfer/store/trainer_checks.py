@@ -33,6 +33,10 @@ class Outcome(BaseModel):
         return f"{self.check}: {self.status}: {self.reason}"
 
 
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 class TrainerChecks(BaseModel):
     """The outcomes of all checks of a trainer, and what they mean for its verdicts."""
 
@@ -41,17 +45,14 @@ class TrainerChecks(BaseModel):
     hpxfer_check: Literal[1] = 1
     code: str  # of the trainer, see `trainer_code`
     steps: int  # of each of their trials
-    made_at: str = Field(
-        default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")  # UTC
-    )
+    made_at: str = Field(default_factory=_now)  # UTC
     outcomes: tuple[Outcome, ...]
     extra_sd: float  # by how much runs of one seed differ beyond seeds, in the unit of the trainer's loss
 
     @property
     def undecided_because(self) -> str | None:
         """Why a verdict on losses of this trainer is `undecided` at best; None if it may be more."""
-        found = [each for each in self.outcomes if each.status == "failed" and each.check in DECISIVE]
-        return "; ".join(f"{each.check}: {each.reason}" for each in found) or None
+        return "; ".join(each for each in self.faults if each.partition(":")[0] in DECISIVE) or None
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def checks_text(checks: TrainerChecks | None, trainer: TrainerSpec) -> str:
 
 
 def write_checks(folder: Path, checks: TrainerChecks) -> Path:
-    """Write trainer_check.json, complete or not at all, over an older one. Return its path."""
+    """Write trainer_check.json over an older one. Return its path."""
     path = folder / CHECK_FILE
     write_folder({path: text_writer(json.dumps(checks.to_dict(), indent=1))}, folder, "check", "--results")
     return path
@@ -99,5 +100,4 @@ def read_checks(folder: Path) -> TrainerChecks | None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = "".join(f"{part}: " for part in first["loc"])
-        fix = "hpxfer check --trainer SWEEP.yaml makes it anew"
-        raise HpxferError(f"{path}: {where}{first['msg']}; {fix}") from None
+        raise HpxferError(f"{path}: {where}{first['msg']}; hpxfer check --trainer SWEEP.yaml makes it anew") from None

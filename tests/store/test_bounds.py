@@ -142,7 +142,7 @@ def test_what_could_not_be_read_again_is_never_stored(tmp_path: Path, monkeypatc
     with pytest.raises(HpxferError, match=f"column device has a text of 5000 bytes, and at most {MOST_NAME_BYTES}"):
         store.append([(trial, replace(result, device="x" * 5000))])
     long = replace(trial, plugins=(("data:x", "y" * MOST_ROW_TEXT_BYTES),))
-    with pytest.raises(HpxferError, match=f"bytes of text, and at most {MOST_ROW_TEXT_BYTES} are stored"):
+    with pytest.raises(HpxferError, match=f"bytes of text, and at most {MOST_ROW_TEXT_BYTES} per row"):
         store.append([(long, result)])
     assert MOST_ROW_TEXT_BYTES < MOST_TEXT_BYTES
     assert len(store.read_trials()) == 0

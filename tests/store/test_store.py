@@ -136,17 +136,6 @@ def test_every_column_in_a_file_has_a_unit_and_a_description(tmp_path: Path) -> 
     assert pq.read_schema(tmp_path / "trials-000001.parquet").field("validation_loss_nats").metadata[b"unit"] == b"nats"
 
 
-def test_finished_and_diverged_trials_are_done_and_failed_ones_are_not(tmp_path: Path) -> None:
-    first, second, third, *_ = TRIALS_OF_SPEC
-    store = Store.open(tmp_path, write=True)
-    store.append([made(first), made(second, "diverged"), made(third, "failed")])
-    assert store.done_ids() == {first.id, second.id}
-    store.append([made(third, at=1)])
-    assert store.done_ids() == {first.id, second.id, third.id}
-    store.compact()
-    assert Store.open(tmp_path, write=False).done_ids() == {first.id, second.id, third.id}
-
-
 @st.composite
 def _histories(draw: st.DrawFn) -> list[list[int] | None]:
     """Return the indices of all results in any order, cut into any writes, with None for a `compact`."""
@@ -183,6 +172,7 @@ def test_any_split_and_order_gives_the_same_table(tmp_path_factory: Folders, his
         else:
             store.append([pairs[index] for index in indices])
     assert stored(folder) == stored(plain)
+    assert store.done_ids() == {first.id, second.id, third.id}  # a failed trial is run again
     assert store.problems == []
     standing = {pairs[index][1].finished_at for index in (1, 2, 5, 7)}
     assert {row["finished_at"] for row in stored(plain)[0]} == standing
@@ -261,16 +251,6 @@ def store_of(folder: Path, trials: list[Trial]) -> Store:
     return store
 
 
-def test_what_is_not_known_is_null(tmp_path: Path) -> None:
-    (arm, table) = (user_trials(text)[-1] for text in (ARMS, TABLES))
-    rows = {row["trial_id"]: row for row in store_of(tmp_path, [arm, table]).read_trials().to_pylist()}
-    unknown = {"params_total", "params_active", "context", "vocab_size", "tokenizer", "num_experts", "head_dim"}
-    for row in rows.values():
-        assert {name: row[name] for name in unknown} == dict.fromkeys(unknown)
-    assert (rows[arm.id]["width"], rows[arm.id]["depth"]) == (None, None)
-    assert (rows[table.id]["width"], rows[table.id]["depth"]) == (128, 2)
-
-
 def test_a_shape_comes_back_from_arrow_and_from_pandas(tmp_path: Path) -> None:
     """In pandas a null of a whole number is NaN, and a column with one holds floats."""
     built_in, *users = [trials_of()[0], *user_trials(ARMS), *user_trials(TABLES)]
@@ -284,16 +264,16 @@ def test_a_shape_comes_back_from_arrow_and_from_pandas(tmp_path: Path) -> None:
     assert shape_of_row({**dict.fromkeys(SHAPE_COLUMNS, float("nan")), "own": None}) == Shape(width=0, depth=0)
 
 
-def test_built_in_and_user_trials_lie_in_one_folder_and_only_theirs_have_nulls(tmp_path: Path) -> None:
-    store = store_of(tmp_path, [*trials_of()[:3], *user_trials(ARMS)[:3]])
-    frame = store.read_trials().to_pandas()
-    is_own = frame["own"].notna()
-    assert is_own.sum() == 3
-    nullable = [*UNKNOWN_SETTING, "width", "params_total"]
-    assert frame.loc[~is_own, [name for name in nullable if name != "trainer"]].notna().all(axis=None)
-    assert frame.loc[is_own, "trainer"].notna().all()
-    assert frame.loc[~is_own, "trainer"].isna().all()
-    trial, result = made(user_trials(ARMS)[-1])
-    store.append([(trial, replace(result, loss_name="eval", loss_unit="bits per byte"))])
-    row = next(row for row in store.read_trials().to_pylist() if row["trial_id"] == trial.id)
-    assert (row["loss_name"], row["loss_unit"]) == ("eval", "bits per byte")
+def test_built_in_and_user_trials_lie_in_one_folder_and_what_is_not_known_is_null(tmp_path: Path) -> None:
+    arm, table = (user_trials(text)[-1] for text in (ARMS, TABLES))
+    store = store_of(tmp_path, [*trials_of()[:3], table])
+    store.append([(arm, replace(made(arm)[1], loss_name="eval", loss_unit="bits per byte"))])
+    rows = {row["trial_id"]: row for row in store.read_trials().to_pylist()}
+    unknown = {"params_total", "params_active", "context", "vocab_size", "tokenizer", "num_experts", "head_dim"}
+    for trial_id, row in rows.items():
+        is_own = trial_id in (arm.id, table.id)
+        assert (row["own"] is not None) == (row["trainer"] is not None) == is_own
+        assert {row[name] is None for name in {*unknown, *UNKNOWN_SETTING} - {"trainer"}} == {is_own}
+    assert (rows[arm.id]["width"], rows[arm.id]["depth"]) == (None, None)
+    assert (rows[table.id]["width"], rows[table.id]["depth"]) == (128, 2)
+    assert (rows[arm.id]["loss_name"], rows[arm.id]["loss_unit"]) == ("eval", "bits per byte")
