@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from hpxfer.recipe.match import AT, JOIN
 from hpxfer.recipe.roles_by_place import proposals
 from hpxfer.scaling.roles import ROLES
-from hpxfer.store.trainer_checks import Outcome
+from hpxfer.store.trainer_checks import Outcome, Status
 
 # The names of the checks.
 GROUPS, SCHEDULE, INIT, FORWARD = "parameter groups", "schedule", "init", "forward multipliers"
@@ -40,19 +40,13 @@ RELATIVE = 1e-6  # by how much two numbers that should be equal may differ
 SIGMAS = 5.0  # standard errors within which a sample std may lie
 
 
-def passed(check: str, reason: str) -> Outcome:
-    """Return the outcome of a check that found all well."""
-    return Outcome(check=check, status="passed", reason=reason)
-
-
-def failed(check: str, reason: str) -> Outcome:
-    """Return the outcome of a check that found a fault."""
-    return Outcome(check=check, status="failed", reason=reason)
+def _outcome(check: str, status: Status, reason: str) -> Outcome:
+    return Outcome(check=check, status=status, reason=reason)
 
 
 def not_possible(check: str, reason: str) -> Outcome:
     """Return the outcome of a check that lacks something to tell."""
-    return Outcome(check=check, status="not possible", reason=reason)
+    return _outcome(check, "not possible", reason)
 
 
 def groups_match(
@@ -74,26 +68,26 @@ def groups_match(
     names = Counter(str(each["name"]) for each in groups if each.get("name") is not None)
     counts = {str(each["name"]): max(count, 0) if isinstance(count := each.get("held"), int) else 1 for each in trained}
     wanted = [name for name, found in expected.items() if number(found, "lr") is not None and name not in ROLES]
-    strangers = [each for each in groups if each.get("name") is None]
+    strangers = sum(each.get("name") is None for each in groups)
     faults = {
         "no group holds": [name for name, held in counts.items() if held == 0],
         "more than one group holds": [name for name, held in counts.items() if held > 1 or names[name] > 1],
-        "the optimizer holds": [f"{len(strangers)} tensors that are no parameters of the model"] if strangers else [],
+        "the optimizer holds": [f"{strangers} tensors that are no parameters of the model"] if strangers else [],
         "the receipt does not have": [name for name in wanted if name not in names],
     }
     if any(faults.values()):
-        return failed(GROUPS, "; ".join(f"{what} {listed(of)}" for what, of in faults.items() if of))
+        return _outcome(GROUPS, "failed", "; ".join(f"{what} {listed(of)}" for what, of in faults.items() if of))
     if not pairs:
         return not_possible(GROUPS, "no parameter has a role or a name with expected numbers; give roles")
     scale = common_factor(groups, expected) if factor is None else factor
     if wrong := [text for entry, found in pairs for text in _differences(entry, found, scale, tolerance)]:
-        return failed(GROUPS, listed(wrong))
+        return _outcome(GROUPS, "failed", listed(wrong))
     if len(pairs) < len(trained):
         without = [str(each["name"]) for each in trained if not any(each is entry for entry, _ in pairs)]
         return not_possible(GROUPS, f"nothing is expected of {listed(without)}, which have no role; give roles")
-    if not any(number(entry, "lr") is not None for entry, _ in pairs):
+    if all(number(entry, "lr") is None for entry, _ in pairs):
         return not_possible(GROUPS, "the reported groups have no lr")
-    return passed(GROUPS, f"{len(pairs)} parameters, each once, with the numbers of the recipe")
+    return _outcome(GROUPS, "passed", f"{len(pairs)} parameters, each once, with the numbers of the recipe")
 
 
 def common_factor(groups: Sequence[Entry], expected: Expected) -> float | None:
@@ -115,21 +109,18 @@ def _differences(entry: Entry, found: Entry, factor: float | None, tolerance: fl
     wanted["lr"] = None if factor is None or wanted["lr"] is None else wanted["lr"] * factor
     for key in keys:
         has, should = held[key], wanted[key]
-        if has is not None and should is not None and not same(has, should, tolerance):
+        if has is not None and should is not None and not _same(has, should, tolerance):
             yield f"{entry['name']} has {key} {has:.6g} in place of {should:.6g}"
     betas, right = (_numbers(of.get("betas")) for of in (entry, found))
-    if betas and right and (len(betas) != len(right) or not all(map(same, betas, right))):
+    if betas and right and (len(betas) != len(right) or not all(map(_same, betas, right))):
         yield f"{entry['name']} has betas {betas} in place of {right}"
 
 
 def schedule_keeps_ratios(receipts: Sequence[Mapping[str, Any]], *, tolerance: float = RELATIVE) -> Outcome:
     """Return whether the LR of every parameter is the same multiple of its own peak at each step.
 
-    An absolute floor, or one LR for all groups, undoes a parameterization during warm-up or decay.
-
-    Args:
-        receipts: `{"step": s, "groups": [...]}`, at best of a warm-up step, of the peak and of the last step.
-        tolerance: relative.
+    An absolute floor, or one LR for all groups, undoes a parameterization during warm-up or decay. `receipts` are
+    `{"step": s, "groups": [...]}`, at best of a warm-up step, of the peak and of the last step.
     """
     by_step = dict[int, dict[str, float]]()
     for each in receipts:
@@ -141,7 +132,7 @@ def schedule_keeps_ratios(receipts: Sequence[Mapping[str, Any]], *, tolerance: f
         return not_possible(SCHEDULE, reason)
     names = set.intersection(*map(set, by_step.values()))
     if lost := sorted({name for rates in by_step.values() for name in rates} - names):
-        return failed(SCHEDULE, f"not in the receipt of every step: {listed(lost)}")
+        return _outcome(SCHEDULE, "failed", f"not in the receipt of every step: {listed(lost)}")
     peak = max(by_step.values(), key=lambda rates: sum(rates.values()))
     top = {name: rate for name, rate in peak.items() if rate > 0}
     if not top:
@@ -149,12 +140,11 @@ def schedule_keeps_ratios(receipts: Sequence[Mapping[str, Any]], *, tolerance: f
     for step, rates in sorted(by_step.items()):
         factors = {name: rates[name] / rate for name, rate in top.items()}
         common = median(factors.values())
-        if wrong := [name for name, factor in factors.items() if not same(factor, common, tolerance)]:
-            spelled = listed(f"{name} {factors[name]:.4g}" for name in wrong)
-            reason = f"at step {step} the LR is {common:.4g} of the peak for most, and otherwise for {spelled}"
-            return failed(SCHEDULE, reason)
+        if wrong := [f"{name} {by:.4g}" for name, by in factors.items() if not _same(by, common, tolerance)]:
+            reason = f"at step {step} the LR is {common:.4g} of the peak for most, and otherwise for {listed(wrong)}"
+            return _outcome(SCHEDULE, "failed", reason)
     steps = ", ".join(map(str, sorted(by_step)))
-    return passed(SCHEDULE, f"one factor for all {len(top)} parameters at steps {steps}")
+    return _outcome(SCHEDULE, "passed", f"one factor for all {len(top)} parameters at steps {steps}")
 
 
 # A sample std of n normal numbers has the relative standard error 1/sqrt(2n). A normal that is cut has a smaller std:
@@ -164,19 +154,14 @@ SHARE = 0.03
 CHANCE = 1e-6
 
 
-def std_of_cut(cut: float) -> float:
+def _std_of_cut(cut: float) -> float:
     """Return the std of a standard normal that is cut at -cut and cut."""
     inside, height = math.erf(cut / math.sqrt(2)), math.exp(-(cut**2) / 2) / math.sqrt(2 * math.pi)
     return math.sqrt(1 - 2 * cut * height / inside)
 
 
 # Where public code cuts, in standard deviations of the full normal -> the std of what is left.
-CUTS = {cut: std_of_cut(cut) for cut in (2.0, 3.0)}
-
-
-def tolerance_of(numel: int) -> float:
-    """Return by which share the sample std of so many normal numbers may differ from the true one."""
-    return max(SHARE, SIGMAS / math.sqrt(2 * numel))
+CUTS = {cut: _std_of_cut(cut) for cut in (2.0, 3.0)}
 
 
 def init_matches(groups: Sequence[Entry], expected: Expected) -> Outcome:
@@ -203,7 +188,9 @@ def init_matches(groups: Sequence[Entry], expected: Expected) -> Outcome:
     if not count:
         reason = "no receipt has the std of a parameter with expected numbers; call hpxfer.receipt(..., init=True)"
         return not_possible(INIT, reason)
-    return failed(INIT, listed(wrong)) if wrong else passed(INIT, f"{count} parameters start as the recipe says")
+    if wrong:
+        return _outcome(INIT, "failed", listed(wrong))
+    return _outcome(INIT, "passed", f"{count} parameters start as the recipe says")
 
 
 def _not_constant(entry: Entry, std: float, constants: Sequence[float]) -> str | None:
@@ -229,9 +216,9 @@ def _not_normal(entry: Entry, std: float, wanted: float) -> str | None:
         is_cut = 1 - ratio > noise if largest is None else sure and largest <= cut * wanted * (1 + 1e-3)
         if is_cut and abs(ratio - share) <= noise:
             return (
-                f"{name} is a normal cut at {cut:g} sigma, with {share:.3f} of the std; divide by that, or cut nothing"
+                f"{name} is a normal cut at {cut:g} sigma, with {share:.3f} of the std; divide by that, or do not cut"
             )
-    if std == 0.0 or not abs(ratio - 1) <= tolerance_of(numel):
+    if std == 0.0 or not abs(ratio - 1) <= max(SHARE, noise):
         return f"{name} has std {std:.4g} in place of {wanted:.4g}, {ratio:.4g} of it"
     return None
 
@@ -254,15 +241,15 @@ def forward_factors(
             continue
         seen.add(key)
         ratio, by = with_it / without, expected[key]
-        if not same(ratio, by, tolerance):
+        if not _same(ratio, by, tolerance):
             guesses = {" (missing)": 1.0, " (applied twice)": by**2}
-            guess = next((words for words, value in guesses.items() if same(ratio, value, tolerance)), "")
+            guess = next((words for words, value in guesses.items() if _same(ratio, value, tolerance)), "")
             wrong.append(f"{key} in {each.get('mode', 'train')} multiplies by {ratio:.4g} in place of {by:.4g}{guess}")
     if wrong:
-        return failed(FORWARD, listed(wrong))
+        return _outcome(FORWARD, "failed", listed(wrong))
     if unseen := [key for key, by in expected.items() if by != 1.0 and key not in seen]:
         return not_possible(FORWARD, f"no output with and without it was reported for {listed(unseen)}")
-    return passed(FORWARD, f"{len(seen)} multipliers act once")
+    return _outcome(FORWARD, "passed", f"{len(seen)} multipliers act once")
 
 
 PARTS = {"init": "the initial weights", "batch": "the first batch", "loss": "the loss"}
@@ -277,22 +264,18 @@ def init_digest(groups: Sequence[Entry]) -> str | None:
 def seeds_differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> Outcome:
     """Return whether two runs that differ in the seed alone differ in init, first batch and loss.
 
-    If the seed is ignored, the scatter of seeds is 0 and a verdict is falsely sure.
-
-    Args:
-        one: of one seed `init` and `batch`, any values that are equal for equal bits, such as digests, and `loss`, a
-            number or a list. What is absent or None is unknown.
-        other: the same of another seed, at the same shape and HPs.
+    If the seed is ignored, the scatter of seeds is 0 and a verdict is falsely sure. `one` and `other` have `init` and
+    `batch`, any values that are equal for equal bits, and `loss`, a number or a list. What is absent is unknown.
     """
     known = [part for part in PARTS if _shows(one.get(part)) and _shows(other.get(part))]
     alike = [PARTS[part].removeprefix("the ") for part in known if one[part] == other[part]]
     unknown = [PARTS[part] for part in PARTS if part not in known]
     note = f"; not reported: {', '.join(unknown)}" if unknown else ""
     if alike:
-        return failed(SEEDS, f"two seeds have the same {', '.join(alike)}; pass the seed on{note}")
+        return _outcome(SEEDS, "failed", f"two seeds have the same {', '.join(alike)}; pass the seed on{note}")
     if not known:
         return not_possible(SEEDS, f"needs two runs with different seeds{note}")
-    return passed(SEEDS, f"two seeds differ in {', '.join(PARTS[part] for part in known)}{note}")
+    return _outcome(SEEDS, "passed", f"two seeds differ in {', '.join(PARTS[part] for part in known)}{note}")
 
 
 def _shows(value: Any) -> bool:
@@ -316,16 +299,15 @@ class Repeat(NamedTuple):
 def base_repeats(losses: Sequence[float], seed_losses: Sequence[float]) -> Repeat:
     """Return how the base repeats with one seed. If it does not, the noise is larger than the scatter of seeds says.
 
-    Args:
-        losses: final losses of two or more runs of the base with one seed.
-        seed_losses: final losses of the base with different seeds, which give the noise of seeds.
+    `losses` are the final ones of two or more runs of the base with one seed, and `seed_losses` those of different
+    seeds, which give the noise of seeds.
     """
     finite, seeds = ([loss for loss in each if math.isfinite(loss)] for each in (losses, seed_losses))
     if len(finite) < 2:
         reason = f"needs two finished runs of the base with one seed, got {len(finite)}"
         return Repeat(not_possible(REPEAT, reason), None, 0.0)
     if len(set(finite)) == 1:
-        return Repeat(passed(REPEAT, "the base repeats with the same bits"), 0.0, 0.0)
+        return Repeat(_outcome(REPEAT, "passed", "the base repeats with the same bits"), 0.0, 0.0)
     spread, noise = stdev(finite), stdev(seeds) if len(seeds) > 1 else None
     repeats = f"one seed repeats up to {spread:.3g}"
     if noise is None:
@@ -333,9 +315,9 @@ def base_repeats(losses: Sequence[float], seed_losses: Sequence[float]) -> Repea
         return Repeat(not_possible(REPEAT, reason), spread, spread)
     if spread < SMALL * noise:
         reason = f"{repeats}, less than {SMALL:g} of the noise of seeds {noise:.3g}"
-        return Repeat(passed(REPEAT, reason), spread, 0.0)
+        return Repeat(_outcome(REPEAT, "passed", reason), spread, 0.0)
     reason = f"{repeats} beside a noise of seeds of {noise:.3g}; the spread is added to it"
-    return Repeat(failed(REPEAT, reason), spread, spread)
+    return Repeat(_outcome(REPEAT, "failed", reason), spread, spread)
 
 
 # The matrices that end a branch. They have a gradient at the first step, unless the readout starts at zero.
@@ -364,7 +346,7 @@ def hp_is_wired(
         tolerance: relative.
     """
     if lost := sorted(set(at_lr) ^ set(at_twice)):
-        return failed(WIRED, f"only one of the two runs changed {listed(lost)}")
+        return _outcome(WIRED, "failed", f"only one of the two runs changed {listed(lost)}")
     decayed = {str(each.get("name")) for each in groups if _decays_alone(each, at_lr, tolerance)}
     moved = [name for name in at_lr if (at_lr[name] or at_twice[name]) and name not in decayed]
     if not moved:
@@ -373,30 +355,27 @@ def hp_is_wired(
     wrong = [
         f"{name} by {at_twice[name] / at_lr[name]:.3g}" if at_lr[name] else f"{name} from 0"
         for name in moved
-        if not same(at_twice[name], 2 * at_lr[name], tolerance)
+        if not _same(at_twice[name], 2 * at_lr[name], tolerance)
     ]
     if wrong:
-        return failed(WIRED, f"twice the LR must double the first step, got {listed(wrong)}")
+        return _outcome(WIRED, "failed", f"twice the LR must double the first step, got {listed(wrong)}")
     roles = {name: found.role for name, found in proposals(dict.fromkeys(at_lr)).items()}
     roles |= {str(each.get("name")): role for each in groups if isinstance(role := each.get("role"), str)}
+    parts = {name: role.partition(AT)[0].split(JOIN) for name, role in roles.items()}
     matrices = {
-        name: of for name, role in roles.items() if all(map(_is_matrix, of := role.partition(AT)[0].split(JOIN)))
+        name: of for name, of in parts.items() if all(ROLES.get(each) not in ("ones", "zeros", None) for each in of)
     }
     still = [name for name in at_lr if name not in set(moved)]
     note = f"; without a gradient: {listed(still)}" if still else ""
     alive = {role for name in moved for role in matrices.get(name, ())}
     dead = dict.fromkeys(role for name in still for role in matrices.get(name, ()) if role not in alive)
-    if any(role in ENDS for role in dead) and any(role in ENDS for role in alive):
-        return failed(WIRED, f"no matrix of the roles {listed(dead)} has a gradient{note}")
+    if alive.intersection(ENDS) and dead.keys() & set(ENDS):
+        return _outcome(WIRED, "failed", f"no matrix of the roles {listed(dead)} has a gradient{note}")
     if dead:
         why = "compare a later step if a matrix behind them starts at zero"
         reason = f"no matrix of the roles {listed(dead)} has a gradient, so that nothing shows their LR; {why}{note}"
         return not_possible(WIRED, reason)
-    return passed(WIRED, f"twice the LR doubles the first step of {len(moved)}{note}")
-
-
-def _is_matrix(role: str) -> bool:
-    return ROLES.get(role) not in ("ones", "zeros", None)
+    return _outcome(WIRED, "passed", f"twice the LR doubles the first step of {len(moved)}{note}")
 
 
 def _decays_alone(entry: Entry, changes: Mapping[str, float], tolerance: float) -> bool:
@@ -405,17 +384,14 @@ def _decays_alone(entry: Entry, changes: Mapping[str, float], tolerance: float) 
     change = changes.get(str(entry.get("name")))
     if not rate or not decay or not std or not change:
         return False
-    return same(change, rate * decay * math.hypot(std, number(entry, "mean") or 0.0), tolerance)
+    return _same(change, rate * decay * math.hypot(std, number(entry, "mean") or 0.0), tolerance)
 
 
 def arms_agree(losses: Mapping[str, float], *, spread: float = 0.0) -> Outcome:
     """Return whether the base has one loss through all arms. If not, the trainer scales by itself.
 
-    At the base every factor is 1, so that all arms are one model. Losses may differ by three standard deviations.
-
-    Args:
-        losses: arm -> loss of the base, with one seed and the same HPs.
-        spread: standard deviation of a loss over runs of one seed, from `base_repeats`; 0 if the bits repeat.
+    At the base every factor is 1, so that all arms are one model. `losses` are of one seed and the same HPs, by arm.
+    They may differ by three standard deviations: `spread` is that of a loss over runs of one seed, see `base_repeats`.
     """
     finite = {arm: loss for arm, loss in losses.items() if math.isfinite(loss)}
     if len(finite) < 2:
@@ -423,16 +399,16 @@ def arms_agree(losses: Mapping[str, float], *, spread: float = 0.0) -> Outcome:
     low, high = min(finite, key=finite.__getitem__), max(finite, key=finite.__getitem__)
     if finite[high] - finite[low] > 3.0 * math.sqrt(2) * spread:
         ends = f"the base ends at {finite[low]:.6g} through {low} and at {finite[high]:.6g} through {high}"
-        return failed(ARMS, f"{ends}; the trainer scales by itself, or the arms differ in more than their factors")
-    return passed(ARMS, f"the base has one loss through {', '.join(sorted(finite))}")
+        why = "the trainer scales by itself, or the arms differ in more than their factors"
+        return _outcome(ARMS, "failed", f"{ends}; {why}")
+    return _outcome(ARMS, "passed", f"the base has one loss through {', '.join(sorted(finite))}")
 
 
 def same_measure(runs: Sequence[Mapping[str, Any]]) -> Outcome:
     """Return whether runs that are compared have the tokens that they claim, one set of held-out tokens and one unit.
 
-    Args:
-        runs: of each `name`, and what is known of `tokens` (trained on), `steps`, `batch_tokens`, `eval_digest` and
-            `loss_name`. Runs along an axis of duration are no such set.
+    A run has a `name`, and what is known of `tokens` (trained on), `steps`, `batch_tokens`, `eval_digest` and
+    `loss_name`. Runs along an axis of duration are no such set.
     """
     wrong = []
     for each in runs:
@@ -443,10 +419,10 @@ def same_measure(runs: Sequence[Mapping[str, Any]]) -> Outcome:
     told = {key: {each[key] for each in runs if each.get(key) is not None} for key in keys}
     wrong += [f"{key}: {', '.join(sorted(map(str, values)))}" for key, values in told.items() if len(values) > 1]
     if wrong:
-        return failed(MEASURE, f"must be one for all runs: {listed(wrong)}")
+        return _outcome(MEASURE, "failed", f"must be one for all runs: {listed(wrong)}")
     if len(runs) < 2 or not any(told.values()):
         return not_possible(MEASURE, "needs two runs that report their tokens and loss")
-    return passed(MEASURE, f"{len(runs)} runs have the same tokens, data and loss")
+    return _outcome(MEASURE, "passed", f"{len(runs)} runs have the same tokens, data and loss")
 
 
 def listed(names: Iterable[str]) -> str:
@@ -456,7 +432,7 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(every[:MOST_NAMES]) + more
 
 
-def same(one: float, other: float, tolerance: float = RELATIVE) -> bool:
+def _same(one: float, other: float, tolerance: float = RELATIVE) -> bool:
     """Return whether two numbers are equal up to a relative tolerance. Nothing equals a number that is not finite."""
     return math.isfinite(one) and math.isclose(one, other, rel_tol=tolerance, abs_tol=0.0)
 

@@ -224,41 +224,36 @@ def measure_sites(model: torch.nn.Module, sites: Sites, tell: Callable[[Mapping[
             is_sharded = any(hasattr(each, "full_tensor") for each in module.parameters())
             if fnmatchcase(name, pattern) and id(module) not in seen and not is_sharded:
                 seen.add(id(module))
-                site = _Site(key, name, tell)
-                module.register_forward_pre_hook(site.before, prepend=True, with_kwargs=True)
-                module.register_forward_hook(site.after)
+                _measure(module, key, name, tell)
 
 
-class _Site:
-    """A module whose output a multiplier is for."""
+def _measure(module: torch.nn.Module, key: str, name: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
+    import torch
 
-    def __init__(self, key: str, name: str, tell: Callable[[Mapping[str, Any]], None]) -> None:
-        self._key, self._name, self._tell = key, name, tell
-        self._seen: set[bool] = set()
-        self._without: float | None = None
+    modes: set[bool] = set()  # of training, that were measured
+    without: float | None = None
 
-    def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Compute the output without the hooks, in the random state that the forward pass will have."""
-        import torch
-
-        if module.training in self._seen or torch.compiler.is_compiling():
-            return
-        if self._key == ATTENTION:
-            self._without = 1.0
+        nonlocal without
+        if module.training in modes or torch.compiler.is_compiling():
             return
         devices = [each.device for each in module.parameters() if each.device.type == "cuda"][:1]
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
-            self._without = _rms(module.forward(*args, **kwargs))
+            without = 1.0 if key == ATTENTION else _rms(module.forward(*args, **kwargs))
 
-    def after(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+    def after(module: Any, args: tuple[Any, ...], output: Any) -> None:
         """Tell what the output is with all hooks that were added before."""
-        if self._without is None:
-            return
-        self._seen.add(module.training)
-        mode = "train" if module.training else "eval"
-        with_it = float(getattr(module, SCALING)) if self._key == ATTENTION else _rms(output)
-        self._tell({"key": self._key, "module": self._name, "mode": mode, "with": with_it, "without": self._without})
-        self._without = None
+        nonlocal without
+        if without is not None:
+            modes.add(module.training)
+            mode = "train" if module.training else "eval"
+            with_it = float(getattr(module, SCALING)) if key == ATTENTION else _rms(output)
+            tell({"key": key, "module": name, "mode": mode, "with": with_it, "without": without})
+            without = None
+
+    module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+    module.register_forward_hook(after)
 
 
 def _rms(output: Any) -> float:
