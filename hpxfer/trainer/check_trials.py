@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,12 @@ def check_trials(expansion: Expansion, steps: int = STEPS) -> dict[str, Trial]:
     Each has at most so many steps, with its warm-up and decay shortened alike. A sweep with one arm has no other arm,
     and one without a larger shape of the same steps no larger one. Their ids are no ids of the sweep.
     """
-    found = dict(_trials(expansion.parts[0]))
-    return {name: _short(replace(trial, id=f"check-{name}"), steps) for name, trial in found.items()}
-
-
-def _trials(expansion: Expansion) -> Iterator[tuple[str, Trial]]:
+    expansion = expansion.parts[0]
     spec, control = expansion.spec, rules_of(expansion.spec).control
     first, *others = sorted(expansion.choices, key=lambda choice: is_control(choice.label(), control))
     hps, seed, base = _middle(spec), spec.seeds[0], spec.base_shape
 
-    def trial(choice: Parameterization, shape: Shape, hps: HPs, seed: int) -> Trial:
+    def trial(choice: Parameterization, shape: Shape = base, hps: HPs = hps, seed: int = seed) -> Trial:
         # The trainer is told the arm at the base too, where the sweep trains one trial for all arms.
         return replace(expansion.trial(choice, shape, hps, seed), parameterization=choice)
 
@@ -52,15 +49,18 @@ def _trials(expansion: Expansion) -> Iterator[tuple[str, Trial]]:
         """Return whether all arms are one model there. A table that ties experts, for example, is another one."""
         return choice.is_own or expansion.own_parameterization(choice, base) is None
 
-    yield BASE, trial(first, base, hps, seed)
-    yield AGAIN, trial(first, base, hps, seed)
-    yield SEED, trial(first, base, hps, next((other for other in spec.seeds if other != seed), seed + 1))
-    yield TWICE, trial(first, base, hps.with_value("lr", 2 * hps.lr), seed)
+    found = {
+        BASE: trial(first),
+        AGAIN: trial(first),
+        SEED: trial(first, seed=next((other for other in spec.seeds if other != seed), seed + 1)),
+        TWICE: trial(first, hps=hps.with_value("lr", 2 * hps.lr)),
+    }
     same = [choice for choice in others if is_the_base(choice)]
     if same and is_the_base(first):
-        yield ARM, trial(same[0], base, hps, seed)
+        found[ARM] = trial(same[0])
     if (larger := _larger(expansion)) is not None:
-        yield LARGER, trial(first, larger, hps, seed)
+        found[LARGER] = trial(first, larger)
+    return {name: _short(replace(each, id=f"check-{name}"), steps) for name, each in found.items()}
 
 
 def _middle(spec: SweepSpec) -> HPs:
@@ -85,19 +85,10 @@ def _short(trial: Trial, steps: int) -> Trial:
     setting = trial.setting
     if setting.steps <= steps:
         return trial
-
-    def shorter(phase: int) -> int:
-        return max(1, round(phase * steps / setting.steps)) if phase else 0
-
-    short = replace(
-        setting,
-        steps=steps,
-        warmup_steps=shorter(setting.warmup_steps),
-        decay_steps=shorter(setting.decay_steps),
-        final_window_steps=shorter(setting.final_window_steps),
-    )
+    phases = {name: getattr(setting, name) for name in ("warmup_steps", "decay_steps", "final_window_steps")}
+    shorter = {name: max(1, round(phase * steps / setting.steps)) for name, phase in phases.items() if phase}
     shape, base = (replace(each, steps=min(each.steps, steps)) for each in (trial.shape, trial.base))
-    return replace(trial, setting=short, shape=shape, base=base)
+    return replace(trial, setting=replace(setting, steps=steps, **shorter), shape=shape, base=base)
 
 
 Entries = list[dict[str, Any]]
@@ -120,22 +111,14 @@ class Evidence:
         # The step of the first update whose changes were reported, and these.
         self.changes = next(((line.step, line.changes) for line in groups if line.changes is not None), None)
         self.batch = next((line.batch for line in groups if line.batch is not None), None)
-
-    @property
-    def failure(self) -> str | None:
-        """Why the trial has no result, in a line; None if it has one."""
-        if self.result.status in ("finished", "diverged"):
-            return None
-        return (self.result.error or "").strip().partition("\n")[0] or "no reason is known"
-
-    @property
-    def loss(self) -> float:
-        """The loss at the end: of the validation, or the last one reported. +inf if it diverged, NaN if it failed."""
-        if self.result.status == "diverged":
-            return math.inf
-        if self.result.validation_loss_nats is not None:
-            return self.result.validation_loss_nats
-        return self.points[-1].loss if self.points and self.failure is None else math.nan
+        # Why the trial has no result, in a line; None if it has one.
+        no_result = result.status not in ("finished", "diverged")
+        self.failure = (result.error or "no reason is known").strip().partition("\n")[0] if no_result else None
+        # The loss at the end: of the validation, or the last one reported. +inf if it diverged, NaN if it failed.
+        last = self.points[-1].loss if self.points and self.failure is None else math.nan
+        self.loss = last if result.validation_loss_nats is None else result.validation_loss_nats
+        if result.status == "diverged":
+            self.loss = math.inf
 
     @property
     def of_seed(self) -> dict[str, Any]:
@@ -149,7 +132,7 @@ class Evidence:
         """The arm that the trainer is told."""
         return "sp" if self.trial.parameterization is None else self.trial.parameterization.label()
 
-    @property
+    @cached_property
     def expected(self) -> dict[str, dict[str, Any]] | None:
         """Role -> the numbers that the trial's recipe gives; None for an arm of the user's own."""
         choice, setting, found = self.trial.parameterization, self.trial.setting, self.trial.globals()
@@ -162,19 +145,42 @@ class Evidence:
                 out[role]["init_std"] = None
         return out
 
-    @property
-    def multipliers(self) -> dict[str, float] | None:
-        """Key -> the forward multiplier that the recipe gives; None if there is no recipe.
+    def groups(self, base: Evidence) -> Iterator[Outcome]:
+        """Yield the outcome of each receipt. The schedule is the trainer's, so that the base says its factor."""
+        for step, entries in self.receipts.items():
+            from_base = base.receipts.get(step) if self is not base else None
+            factor = checks.common_factor(from_base, base.expected or {}) if from_base else None
+            yield checks.groups_match(entries, self.expected or {}, factor=factor)
 
-        Those of roles that the receipts do not have are left out: the model has no such part.
-        """
-        found = None if self.expected is None else recipe_of(self.trial)
-        if found is None:
-            return None
+    def schedule(self) -> Outcome:
+        return checks.schedule_keeps_ratios([{"step": step, "groups": of} for step, of in self.receipts.items()])
+
+    def forward(self) -> Outcome:
+        """Return the outcome for the multipliers of the recipe whose roles the receipts have."""
+        if self.expected is None or (found := recipe_of(self.trial)) is None:
+            no = "no recipe can be read: name the dimensions that the parameterization needs in model.dims"
+            return not_possible(checks.FORWARD, no)
         every = Recipe.parse(found["text"]).forward_multipliers(found["shape"])
         spelled = [str(entry.get("role")) for entries in self.receipts.values() for entry in entries]
         roles = {role for each in spelled for role in each.partition("@")[0].split("+")}
-        return {key: by for key, by in every.items() if roles <= {"None"} or _ROLE_OF.get(key, key) in roles}
+        there = {key: by for key, by in every.items() if roles <= {"None"} or _ROLE_OF.get(key, key) in roles}
+        return checks.forward_factors(self.outputs, there)
+
+    def wired(self, twice: Evidence) -> Outcome:
+        """Return whether the first update doubles at twice the LR."""
+        one, two = self.changes, twice.changes
+        if one is None or two is None:
+            no = NO_RECEIPT if not self.receipts else "no groups line has changes; write those of the first update"
+            return not_possible(checks.WIRED, no)
+        if one[0] != two[0]:
+            return not_possible(checks.WIRED, f"changes must be of one step, got {one[0]} and {two[0]}")
+        start = {str(each.get("name")): each for each in self.start}
+        of_start = [start.get(str(each.get("name")), {}) for each in self.receipts.get(one[0], [])]
+        groups = [
+            {**each, "std": first.get("std"), "mean": first.get("mean")}
+            for each, first in zip(self.receipts.get(one[0], []), of_start, strict=True)
+        ]
+        return checks.hp_is_wired(one[1], two[1], groups)
 
 
 def _entries(groups: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -185,14 +191,15 @@ def _entries(groups: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             yield dict(group)
             continue
         of_each = roles if isinstance(roles, list) and len(roles) == len(names) else [group.get("role")] * len(names)
-        for name, role in zip(names, of_each, strict=True):
-            yield {**group, "name": name, "role": role}
+        yield from ({**group, "name": name, "role": role} for name, role in zip(names, of_each, strict=True))
 
 
 NO_RECEIPT = (
     "the trainer writes no receipt; add trial.watch(model, optimizer, roles), or hpxfer.receipts.write_groups(...)"
 )
 NO_RECIPE = "an arm of your own has no recipe to compare with"
+ONE_ARM = "needs two arms that are one model at the base, got one"
+NO_TOKENS = "no trial reports its tokens; add tokens=... (trained on so far) to trial.report of the last step"
 
 
 def evaluate(found: Mapping[str, Evidence], code: str = "") -> TrainerChecks:
@@ -203,6 +210,17 @@ def evaluate(found: Mapping[str, Evidence], code: str = "") -> TrainerChecks:
     base, shapes = found[BASE], [found[name] for name in (BASE, LARGER) if name in found]
     losses = {name: each.loss for name, each in found.items()}
     repeat = checks.base_repeats([losses[BASE], losses[AGAIN]], [losses[BASE], losses[SEED]])
+    runs = [
+        {
+            "name": name,
+            "tokens": tokens,
+            "steps": each.trial.setting.steps,
+            "batch_tokens": each.trial.setting.batch_tokens,
+        }
+        for name, each in found.items()
+        if each.trial.shape == base.trial.shape and each.points
+        if (tokens := each.points[-1].metrics.get("tokens")) is not None
+    ]
 
     def lacking(check: str, other: str, *needs: str) -> Outcome | None:
         """Return the outcome of a check that lacks something: one of its two trials, receipts, or a recipe."""
@@ -222,16 +240,29 @@ def evaluate(found: Mapping[str, Evidence], code: str = "") -> TrainerChecks:
             return pairs[-1][1]
         return worst.model_copy(update={"reason": f"{each.trial.shape.label()}: {worst.reason}"})
 
+    def arms() -> Outcome:
+        other = found.get(ARM)
+        if other is None:
+            return not_possible(checks.ARMS, ONE_ARM)
+        return checks.arms_agree({base.arm: base.loss, other.arm: other.loss}, spread=repeat.spread or 0.0)
+
+    # The check, the trial that it needs beside the base, what else it needs, and its outcome if all is there.
     rows: tuple[tuple[tuple[str, ...], Callable[[], Outcome]], ...] = (
-        ((checks.GROUPS, LARGER, "receipts", "recipe"), lambda: of_shapes(lambda each: _groups(each, base))),
-        ((checks.SCHEDULE, LARGER, "receipts"), lambda: of_shapes(_schedule)),
-        ((checks.INIT, LARGER, "receipts", "recipe"), lambda: of_shapes(_init)),
-        ((checks.FORWARD, LARGER, "recipe"), lambda: of_shapes(_forward)),
+        ((checks.GROUPS, LARGER, "receipts", "recipe"), lambda: of_shapes(lambda each: each.groups(base))),
+        ((checks.SCHEDULE, LARGER, "receipts"), lambda: of_shapes(lambda each: [each.schedule()])),
+        (
+            (checks.INIT, LARGER, "receipts", "recipe"),
+            lambda: of_shapes(lambda each: [checks.init_matches(each.start, each.expected or {})]),
+        ),
+        ((checks.FORWARD, LARGER, "recipe"), lambda: of_shapes(lambda each: [each.forward()])),
         ((checks.SEEDS, SEED), lambda: checks.seeds_differ(base.of_seed, found[SEED].of_seed)),
         ((checks.REPEAT, AGAIN), lambda: repeat.outcome),
-        ((checks.WIRED, TWICE), lambda: _wired(base, found[TWICE])),
-        ((checks.ARMS, ARM), lambda: _arms(base, found.get(ARM), repeat.spread or 0.0)),
-        ((checks.MEASURE, BASE), lambda: _measure(found)),
+        ((checks.WIRED, TWICE), lambda: base.wired(found[TWICE])),
+        ((checks.ARMS, ARM), arms),
+        (
+            (checks.MEASURE, BASE),
+            lambda: checks.same_measure(runs) if len(runs) > 1 else not_possible(checks.MEASURE, NO_TOKENS),
+        ),
     )
     return TrainerChecks(
         code=code,
@@ -239,65 +270,3 @@ def evaluate(found: Mapping[str, Evidence], code: str = "") -> TrainerChecks:
         outcomes=tuple(lacking(*needs) or outcome() for needs, outcome in rows),
         extra_sd=repeat.extra_sd,
     )
-
-
-def _groups(each: Evidence, base: Evidence) -> Iterator[Outcome]:
-    for step, entries in each.receipts.items():
-        # The schedule is the trainer's, so that the base says its factor. The larger shape must have the same one.
-        from_base = base.receipts.get(step) if each is not base else None
-        factor = checks.common_factor(from_base, base.expected or {}) if from_base else None
-        yield checks.groups_match(entries, each.expected or {}, factor=factor)
-
-
-def _schedule(each: Evidence) -> Iterator[Outcome]:
-    yield checks.schedule_keeps_ratios([{"step": step, "groups": groups} for step, groups in each.receipts.items()])
-
-
-def _init(each: Evidence) -> Iterator[Outcome]:
-    yield checks.init_matches(each.start, each.expected or {})
-
-
-def _forward(each: Evidence) -> Iterator[Outcome]:
-    if (multipliers := each.multipliers) is not None:
-        yield checks.forward_factors(each.outputs, multipliers)
-    else:
-        no = "no recipe can be read: name the dimensions that the parameterization needs in model.dims"
-        yield not_possible(checks.FORWARD, no)
-
-
-def _wired(base: Evidence, twice: Evidence) -> Outcome:
-    one, two = base.changes, twice.changes
-    if one is None or two is None:
-        no = NO_RECEIPT if not base.receipts else "no groups line has changes; write those of the first update"
-        return not_possible(checks.WIRED, no)
-    if one[0] != two[0]:
-        return not_possible(checks.WIRED, f"changes must be of one step, got {one[0]} and {two[0]}")
-    start = {str(each.get("name")): each for each in base.start}
-    groups = [
-        {**each, **{key: start.get(str(each.get("name")), {}).get(key) for key in ("std", "mean")}}
-        for each in base.receipts.get(one[0], [])
-    ]
-    return checks.hp_is_wired(one[1], two[1], groups)
-
-
-def _arms(base: Evidence, other: Evidence | None, spread: float) -> Outcome:
-    if other is None:
-        return not_possible(checks.ARMS, "needs two arms that are one model at the base, got one")
-    return checks.arms_agree({base.arm: base.loss, other.arm: other.loss}, spread=spread)
-
-
-def _measure(found: Mapping[str, Evidence]) -> Outcome:
-    runs = [
-        {
-            "name": name,
-            "tokens": each.points[-1].metrics["tokens"],
-            "steps": each.trial.setting.steps,
-            "batch_tokens": each.trial.setting.batch_tokens,
-        }
-        for name, each in found.items()
-        if each.trial.shape == found[BASE].trial.shape and each.points and "tokens" in each.points[-1].metrics
-    ]
-    if len(runs) < 2:
-        reason = "no trial reports its tokens; add tokens=... (trained on so far) to trial.report of the last step"
-        return not_possible(checks.MEASURE, reason)
-    return checks.same_measure(runs)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
 
 from hpxfer.host.files import open_regular
 from hpxfer.spec.own import TimeoutsSpec
-from hpxfer.trainer.ending import Ending, Facts, cause, slurm_state
+from hpxfer.trainer.ending import Ending, ending_of, slurm_state
 from hpxfer.trainer.job import (
     CHECKPOINTS,
     CONFIG,
@@ -28,7 +27,7 @@ from hpxfer.trainer.job import (
     next_attempt,
     write_config,
 )
-from hpxfer.trainer.lines import Point, Reports, merged, newest_checkpoint, reached, read_attempts
+from hpxfer.trainer.lines import Point, Reports, merged, newest_checkpoint, read_attempts
 from hpxfer.trainer.supervised import Exit, Supervised, end_marked
 from hpxfer.trainer.supervisor import HALF_BYTES, QUICK_S
 
@@ -51,16 +50,20 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[tuple[Point, ...]
     if before := [each for each in attempt_numbers(job.run_dir) if each < number]:
         end_marked(REPORT_FILE, {str(job.reports(each)) for each in before})
     earlier = read_attempts(job.run_dir, trial_id=job.trial_id, steps=job.steps, before=number)
+
+    def judged(attempt: int, earlier: list[Reports]) -> Reports:
+        return Reports(job.run_dir, attempt, trial_id=job.trial_id, steps=job.steps, before=merged(earlier))
+
     if job.speaks and earlier and not (attempt_folder(job.run_dir, before[-1]) / ENDED).exists():
         # An ending that was taken is not given again: the user may have mended the code, and wants to see that.
-        last = _judged(job, before[-1], earlier[:-1])
+        last = judged(before[-1], earlier[:-1])
         while last.has_more:
             deque(last.read(), maxlen=0)
-        found = _ending(job, earlier[:-1], last, Exit(code=0))
+        found = ending_of(job, earlier[:-1], last, Exit(code=0))
         if found.status != "failed" and (last.result or last.divergence):
             return found
     logs = _open(job, number, newest_checkpoint(job.run_dir, earlier))
-    reports = _judged(job, number, earlier)
+    reports = judged(number, earlier)
     env = {
         "PYTHONFAULTHANDLER": "1",  # a Python that a signal ends writes where it was
         **environment(job.env),
@@ -71,10 +74,21 @@ def follow(job: Job, *, stop: Callable[[], bool]) -> Generator[tuple[Point, ...]
     out, err = logs / "stdout", logs / "stderr"
     with Supervised(job.argv, cwd=job.cwd, env=env, stdout=out, stderr=err, grace_s=job.grace_s) as command:
         stopped, timeout = yield from _watch(job, command, reports, stop)
-        exit_ = command.wait(0)
-        assert exit_ is not None
-    ending = _ending(job, earlier, reports, exit_, logs=logs, stopped=stopped, timeout=timeout, began=began)
-    return replace(ending, wall_s=time.monotonic() - started)
+        end = command.wait(0)
+        assert end is not None
+    return ending_of(
+        job,
+        earlier,
+        reports,
+        end,
+        stopped=stopped,
+        timeout=timeout,
+        slurm=slurm_state(began) if end.code != 0 and reports.result is None else "",
+        stdout=_text(out),
+        stderr=_text(err),
+        error_file=_text(logs / ERROR),
+        wall_s=time.monotonic() - started,
+    )
 
 
 def _watch(
@@ -84,9 +98,15 @@ def _watch(
     patience = Patience(job.timeouts, time.monotonic(), speaks=job.speaks)
     stopped, timeout, linger_until, pause_s = False, None, math.inf, _SOON_S
     quick_s = min(job.grace_s, QUICK_S)
+
+    def new_points() -> tuple[Point, ...]:
+        known = len(reports.points)
+        for _ in reports.read() if job.speaks else ():
+            patience.heard(time.monotonic())
+        return tuple(reports.points[known:])
+
     while command.wait(pause_s) is None:
-        points = _new_points(job, reports, patience)
-        if points:
+        if points := new_points():
             yield points
         pause_s = _SOON_S if points or reports.has_more else min(2 * pause_s, _LATE_S)
         if command.is_ending:
@@ -102,71 +122,9 @@ def _watch(
         elif timeout := patience.why_over(time.monotonic()):
             command.kill(quick_s, stacks=True)
     while job.speaks and reports.has_more:
-        if points := _new_points(job, reports, patience):
+        if points := new_points():
             yield points
     return stopped, timeout
-
-
-def _new_points(job: Job, reports: Reports, patience: Patience) -> tuple[Point, ...]:
-    """Take the lines that have come, and return the new points."""
-    known = len(reports.points)
-    for _ in reports.read() if job.speaks else ():
-        patience.heard(time.monotonic())
-    return tuple(reports.points[known:])
-
-
-def _judged(job: Job, attempt: int, earlier: Sequence[Reports]) -> Reports:
-    """Return the reports of an attempt whose losses are judged."""
-    return Reports(job.run_dir, attempt, trial_id=job.trial_id, steps=job.steps, before=merged(earlier))
-
-
-def _ending(
-    job: Job,
-    earlier: Sequence[Reports],
-    own: Reports,
-    exit_: Exit,
-    *,
-    logs: Path | None = None,
-    stopped: bool = False,
-    timeout: str | None = None,
-    began: datetime | None = None,
-) -> Ending:
-    before, points, result = merged(earlier), merged([*earlier, own]), own.result
-    texts = {name: _text(logs / file) for name, file in _LOGS.items()} if logs is not None else {}
-    ending = cause(
-        Facts(
-            exit=exit_,
-            steps=job.steps,
-            last_step=points[-1].step if points else None,
-            result=result,
-            divergence=own.divergence and own.divergence[1],
-            fault=own.fault,
-            stopped=stopped,
-            timeout=timeout,
-            slurm_state=slurm_state(began) if began and exit_.code != 0 and result is None else "",
-            nan_exit=job.nan_exit,
-            nodes=job.nodes,
-            speaks=job.speaks,
-            **texts,
-        )
-    )
-    ending = replace(
-        ending,
-        points=points,
-        groups=tuple(each for one in (*earlier, own) for each in one.groups),
-        resumed=bool(before and own.points) and own.points[0].step > before[0].step,
-        advanced=reached([own]) > reached(earlier),
-        attempt=own.attempt,
-    )
-    if ending.status == "diverged":
-        step = own.divergence[0] if own.divergence else result.step if result else None
-        return replace(ending, diverged_step=step if step is not None or not points else points[-1].step + 1)
-    if result is None:
-        return ending
-    return replace(ending, validation_loss=result.validation_loss, metrics=dict(result.metrics))
-
-
-_LOGS = {"stdout": "stdout", "stderr": "stderr", "error_file": ERROR}
 
 
 def _text(path: Path) -> str:
@@ -181,8 +139,7 @@ def _open(job: Job, number: int, resume: str | None) -> Path:
     folder = attempt_folder(job.run_dir, number)
     folder.mkdir(parents=True, exist_ok=not job.speaks or job.attempt is not None)
     (job.run_dir / CHECKPOINTS).mkdir(exist_ok=True)
-    config = {
-        **job.config,
+    of_attempt = {
         "contract": CONTRACT,
         "trial": job.trial_id,
         "attempt": number,
@@ -192,7 +149,7 @@ def _open(job: Job, number: int, resume: str | None) -> Path:
         "checkpoint_dir": str(job.run_dir / CHECKPOINTS),
         "resume": resume,
     }
-    write_config(job.run_dir, config)
+    write_config(job.run_dir, {**job.config, **of_attempt})
     logs = folder if job.speaks else folder / f"node-{job.node_rank}"
     logs.mkdir(exist_ok=True)
     return logs
@@ -207,8 +164,8 @@ class Patience:
     """Says when a trainer counts as hanging. All times are in seconds of one monotonic clock."""
 
     def __init__(self, timeouts: TimeoutsSpec, now: float, *, speaks: bool = True) -> None:
-        self._limits, self._speaks = timeouts, speaks
-        self._started, self._last = now, None if speaks else now
+        self._limits, self._speaks, self._started = timeouts, speaks, now
+        self._last: float | None = None
         self._gaps: deque[float] = deque(maxlen=_REMEMBERED)
 
     def heard(self, now: float) -> None:
@@ -219,16 +176,14 @@ class Patience:
 
     def why_over(self, now: float) -> str | None:
         """Return why the trainer counts as hanging, or None."""
-        limits = self._limits
+        limits, last = self._limits, self._last
         if limits.wall_s is not None and now - self._started > limits.wall_s:
             return f"it ran longer than wall_s, {limits.wall_s:g} s"
-        if not self._speaks:
-            return None
-        if self._last is None:
-            late = now - self._started > limits.start_s
-            return f"it wrote no line within start_s, {limits.start_s:g} s" if late else None
-        late = now - self._last > self.silence_s
-        return f"it wrote no line for silence_s, {self.silence_s:g} s" if late else None
+        if self._speaks and last is None and now - self._started > limits.start_s:
+            return f"it wrote no line within start_s, {limits.start_s:g} s"
+        if self._speaks and last is not None and now - last > self.silence_s:
+            return f"it wrote no line for silence_s, {self.silence_s:g} s"
+        return None
 
     @property
     def silence_s(self) -> float:

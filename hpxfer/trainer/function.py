@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     try:
         if len(arguments) != 1:
             raise HpxferError(f"python -m hpxfer.trainer: must get the path of a config.json, got {shown(arguments)}")
-        run(read_config(Path(arguments[0])))
+        run(_config(Path(arguments[0])))
     except HpxferError as error:
         _record(error, BAD_INPUT)
         print(error, file=sys.stderr)  # noqa: T201
@@ -39,8 +39,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Return the content of a config.json. Raise HpxferError if it is none of this contract."""
+def _config(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(read_text(path))
     except OSError as error:
@@ -57,22 +56,19 @@ def run(config: Mapping[str, Any]) -> None:
     """Call the function of a config, report what it yields, and write the result line from what it returns."""
     if folder := config.get("code_dir"):
         sys.path.insert(0, str(folder))
-    train = load_function(str(config.get("function")))
-    trial = UserTrial.of(config)
+    train, trial = _function(str(config.get("function"))), UserTrial.of(config)
     returned = train(trial)
     if isinstance(returned, Iterator):
         returned = _report_all(trial, returned)
     if returned is None:
         return
     if not isinstance(returned, Mapping) or not all(isinstance(name, str) for name in returned):
-        raise HpxferError(
-            f'{config.get("function")}: must return None or numbers by name, e.g. {{"validation": 3.2}}, got '
-            f"{shown(returned)}"
-        )
+        rule = 'must return None or numbers by name, e.g. {"validation": 3.2}'
+        raise HpxferError(f"{config.get('function')}: {rule}, got {shown(returned)}")
     trial.result(returned)
 
 
-def load_function(entry: str) -> Callable[[UserTrial], Any]:
+def _function(entry: str) -> Callable[[UserTrial], Any]:
     """Return the function of an entry `pkg.mod:train`. Raise HpxferError if there is none."""
     module, _, name = entry.partition(":")
     try:
@@ -82,7 +78,8 @@ def load_function(entry: str) -> Callable[[UserTrial], Any]:
             raise  # a module that the user's module imports
         where = ", ".join(sys.path[:3])
         raise HpxferError(f"trainer.function: there is no module {error.name!r} in {where}, ...") from None
-    if not callable(function := getattr(found, name, None)):
+    function: Any = getattr(found, name, None)
+    if not callable(function):
         legal = [each for each in dir(found) if not each.startswith("_") and callable(getattr(found, each))]
         raise HpxferError(f"trainer.function: must be a function of {module}, got {name}; {nearest(name, legal)}")
     return function  # type: ignore[no-any-return]
@@ -102,10 +99,8 @@ def _report_all(trial: UserTrial, reports: Iterator[Any]) -> Any:
 
 def _record(error: BaseException, code: int) -> None:
     """Write the error where torchrun looks for it, in torch's format; torchrun hands it on to the supervisor's side."""
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if not path:
-        return
     extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra, "errorCode": code}
-    with suppress(OSError):
-        Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        with suppress(OSError):
+            Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")

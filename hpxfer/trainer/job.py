@@ -27,15 +27,15 @@ def config_of(
 
     `gpus` are those of one node. `multipliers` are those that the sweep names.
     """
-    setting = trial.setting
-    own = trial.parameterization is not None and trial.parameterization.is_own
+    setting, choice = trial.setting, trial.parameterization
+    own = choice is not None and choice.is_own
     return {
         "sweep": sweep,
-        "arm": None if trial.parameterization is None else trial.parameterization.label(),
+        "arm": None if choice is None else choice.label(),
         "shape": trial.shape.own_dims,
         "base_shape": trial.base.own_dims,
         "dims": _dims(trial.shape),
-        "hps": {**{name: trial.hps.get(name) for name in multipliers}, **hps_of(trial)},
+        "hps": {**{name: trial.hps.get(name) for name in multipliers}, **_hps(trial)},
         "args": json.loads(setting.trainer).get("args", {}),
         "seed": trial.seed,
         "steps": setting.steps,
@@ -43,10 +43,7 @@ def config_of(
         "final_window_steps": setting.final_window_steps,
         "data": setting.data_source.partition(":")[2],
         "schedule": {
-            "decay": setting.decay,
-            "warmup_steps": setting.warmup_steps,
-            "decay_steps": setting.decay_steps,
-            "final_fraction": setting.final_fraction,
+            name: getattr(setting, name) for name in ("decay", "warmup_steps", "decay_steps", "final_fraction")
         },
         "optimizer": setting.optimizer,
         "betas": [trial.globals().beta1, trial.globals().beta2],
@@ -59,9 +56,14 @@ def config_of(
     }
 
 
-def hps_of(trial: Trial) -> dict[str, float]:
+def _hps(trial: Trial) -> dict[str, float]:
     """Return HP -> its base value, with multipliers that are not 1 by dotted name."""
     return {**{name: trial.hps.get(name) for name in SCALARS}, **dict(trial.hps.multipliers)}
+
+
+def _dims(shape: Shape) -> dict[str, int]:
+    """Return the dimensions that tables know, by their names in a Shape."""
+    return {name: int(value) for name, value in shape.dims().items() if name != "own" and value}
 
 
 def recipe_of(trial: Trial) -> dict[str, Any] | None:
@@ -74,7 +76,7 @@ def recipe_of(trial: Trial) -> dict[str, Any] | None:
         recipe = Recipe.from_hps(
             "sp" if choice is None else choice.name,
             _dims(trial.base),
-            hps_of(trial),
+            _hps(trial),
             optimizer=setting.optimizer,
             conventions=None if choice is None else dict(choice.conventions),
             init=setting.init,
@@ -89,19 +91,9 @@ def recipe_of(trial: Trial) -> dict[str, Any] | None:
 
 def placeholders(trial: Trial, config: Mapping[str, Any], **values: object) -> dict[str, object]:
     """Return name -> value of every placeholder of a command. `values` are those of the run, such as `gpus`."""
-    return {
-        **{f"shape.{name}": value for name, value in config["shape"].items()},
-        **{f"hp.{name}": value for name, value in config["hps"].items()},
-        **{f"arg.{name}": value for name, value in config["args"].items()},
-        "seed": trial.seed,
-        "steps": trial.setting.steps,
-        **values,
-    }
-
-
-def _dims(shape: Shape) -> dict[str, int]:
-    """Return the dimensions that tables know, by their names in a Shape."""
-    return {name: int(value) for name, value in shape.dims().items() if name != "own" and value}
+    kinds = {"shape": "shape", "hp": "hps", "arg": "args"}
+    of_config = {f"{kind}.{name}": value for kind, key in kinds.items() for name, value in config[key].items()}
+    return {**of_config, "seed": trial.seed, "steps": trial.setting.steps, **values}
 
 
 # The names that may stand in braces within the elements of a command, beside `hp.NAME`, `shape.NAME` and `arg.NAME`. A
@@ -209,9 +201,9 @@ def attempt_folder(folder: Path, attempt: int) -> Path:
 
 
 def write_config(folder: Path, data: Mapping[str, Any]) -> Path:
-    """Write config.json, readable by its owner alone, complete or not at all. Return its path.
+    """Write config.json, readable by its owner alone. Return its path.
 
-    Raises HpxferError for a value that JSON cannot hold. Numbers that are not finite are refused as well.
+    Raises HpxferError for a value that JSON cannot hold, or a number that is not finite.
     """
     path = folder / CONFIG
     try:

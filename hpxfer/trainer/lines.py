@@ -18,21 +18,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, TypeAdapter, ValidationError
 
 from hpxfer.errors import nearest, shown
 from hpxfer.host.files import open_regular, reason
@@ -90,16 +83,12 @@ class _Numbers(_Line):
 
 
 class Report(_Numbers):
-    """The loss of a step."""
-
     type: Literal["report"] = "report"
     step: Step
     loss: Number
 
 
 class Alive(_Line):
-    """The trainer works on."""
-
     type: Literal["alive"] = "alive"
 
 
@@ -112,26 +101,20 @@ class Checkpoint(_Line):
 
 
 class Groups(_Line):
-    """The groups of the optimizer at a step, as the trainer wrote them."""
-
     type: Literal["groups"] = "groups"
     step: Step
     groups: list[dict[str, Any]]
-    changes: dict[str, Number] | None = None  # name -> RMS of its change by the update of this step
-    batch: str | None = None  # a hash of the batch of this step
+    changes: dict[str, Number] | None = None
+    batch: str | None = None
 
 
 class Forward(_Line):
-    """Outputs at the sites of forward multipliers, each with the multiplier and without it."""
-
     type: Literal["forward"] = "forward"
     step: Step
     outputs: list[dict[str, Any]]
 
 
 class Result(_Numbers):
-    """How the training ended by its own account."""
-
     type: Literal["result"] = "result"
     status: Literal["finished", "diverged"]
     step: Step | None = None
@@ -159,12 +142,12 @@ def parse_line(text: bytes, *, trial_id: str, attempt: int, steps: int) -> Line:
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
         where = ".".join(shown(str(part))[1:-1] for part in found["loc"][1:])
-        if found["type"] == "missing":
-            raise Fault(f"{where}: must be given, got nothing") from None
-        rule = (
-            found["msg"].removeprefix("Value error, ").replace("Input should", "must").replace("String should", "must")
+        rule = re.sub(
+            r"^(Value error, )?((Input|String) should)?", lambda said: "must" if said[2] else "", found["msg"]
         )
-        raise Fault(f"{where}: {rule}, got {shown(found['input'])}") from None
+        missing = found["type"] == "missing"
+        got = "must be given, got nothing" if missing else f"{rule}, got {shown(found['input'])}"
+        raise Fault(f"{where}: {got}") from None
     for name, value, ours in (("trial", line.trial, trial_id), ("attempt", line.attempt, attempt)):
         if value not in (None, ours):
             raise Fault(f"{name}: must be the {name} of the config, {ours!r}, got {shown(value)}")
@@ -210,18 +193,17 @@ class Reports:
         self._torn = b""  # the start of a line whose end has not been written
 
     @property
-    def is_over(self) -> bool:
-        """Whether no line changes the outcome any more."""
+    def _is_over(self) -> bool:
         return self.result is not None or self.divergence is not None or self.fault is not None
 
     @property
     def has_more(self) -> bool:
         """Whether there are bytes that were not read, and that count."""
-        return not self.is_over and self._size() > self._offset
+        return not self._is_over and self._size() > self._offset
 
     def read(self) -> Iterator[Line]:
         """Take the lines that are whole now, at most a megabyte of them, and yield each."""
-        for text in () if self.is_over else self._new_lines():
+        for text in () if self._is_over else self._new_lines():
             self._num_lines += 1
             if text.strip():
                 try:
@@ -231,7 +213,7 @@ class Reports:
                     self.fault = f"{self.path}:{self._num_lines}: {fault}"
                     return
                 yield line
-                if self.is_over:
+                if self._is_over:
                     return
         if len(self._torn) > MAX_LINE_BYTES:
             rule = f"a line must have at most {MAX_LINE_BYTES / 2**20:g} MiB"
@@ -241,8 +223,7 @@ class Reports:
     def _take(self, line: Line) -> None:
         match line:
             case Report(step=step, loss=loss):
-                if self.points and step <= self.points[-1].step:
-                    last = self.points[-1].step
+                if self.points and step <= (last := self.points[-1].step):
                     raise Fault(f"step: must be greater than that of the report before, {last}, got {step}")
                 if self._before is not None:
                     first = next((point.loss for point in (*self._before[:1], *self.points[:1])), loss)
@@ -261,8 +242,7 @@ class Reports:
                 self.result = line
 
     def _new_lines(self) -> list[bytes]:
-        size, most = self._size(), _FILE_BYTES + _STEP_BYTES * self._steps
-        chunk = b""
+        size, most, chunk = self._size(), _FILE_BYTES + _STEP_BYTES * self._steps, b""
         if size < self._offset:
             self.fault = f"{self.path}: must only grow, got a file that was cut; open it for appending"
         elif size > most:
@@ -312,6 +292,6 @@ def reached(attempts: Iterable[Reports]) -> int:
 
 def newest_checkpoint(folder: Path, attempts: Iterable[Reports]) -> str | None:
     """Return the absolute path of the newest checkpoint that still exists, or None. Of one step, the later one wins."""
-    found = [each for one in attempts for each in one.checkpoints]
-    paths = [os.path.join(folder, each.path) for each in sorted(found, key=lambda each: each.step)]
-    return next((path for path in reversed(paths) if os.path.exists(path)), None)
+    found = sorted((each for one in attempts for each in one.checkpoints), key=lambda each: each.step)
+    paths = (os.path.join(folder, each.path) for each in reversed(found))
+    return next((path for path in paths if os.path.exists(path)), None)

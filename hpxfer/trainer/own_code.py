@@ -1,9 +1,10 @@
-"""The code of a user's own trainer: its commit, the packages around it, and its files that came with a job."""
+"""The code of a user's own trainer: its commit, the packages around it, and its files on the node that trains."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,8 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpxfer.host.files import read_bytes
+from hpxfer.errors import HpxferError
+from hpxfer.host.files import read_bytes, reason, write_files
 from hpxfer.spec.own import TrainerSpec
+from hpxfer.spec.trainer_files import digest_of
 
 # In the folder of a trainer that came here with a job: what git says of it where it came from.
 SENT = ".hpxfer-code.json"
@@ -38,38 +41,50 @@ def commit_of(folder: str | None) -> dict[str, Any]:
     with suppress(OSError, ValueError, TypeError):
         sent = json.loads((Path(folder or ".") / SENT).read_text(encoding="utf-8"))
         return {"commit": sent["commit"], "dirty": sent["dirty"]}
-    commit = _git(folder, "rev-parse", "HEAD")
-    changed = None if commit is None else bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
-    return {"commit": commit, "dirty": changed}
 
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", folder or ".", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=True).stdout.strip()
 
-def sent_files(trainer: TrainerSpec) -> dict[str, bytes]:
-    """Return name -> content of a trainer's files that came here with a job. Nodes that lack them get them."""
-    folder = Path(trainer.folder or ".")
-    if not (folder / SENT).is_file():
-        return {}
-    return {name: read_bytes(folder / name) for name in trainer.digests or {}}
+    with suppress(OSError, subprocess.SubprocessError):
+        commit = git("rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    return {"commit": None, "dirty": None}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """Yield how commit and packages of the code differ, e.g. `torch 2.12.0 -> 2.13.0`."""
     old, new = ({**code, **code.get("packages", {}), "packages": None} for code in (old, new))
+    spelled = {None: "none", True: "with changes", False: "clean"}
     for name in dict.fromkeys([*old, *new]):
-        if old.get(name) != new.get(name):
-            yield f"{name} {_spelled(old.get(name))} -> {_spelled(new.get(name))}"
+        one, other = old.get(name), new.get(name)
+        if one != other:
+            yield f"{name} {spelled.get(one, str(one)[:12])} -> {spelled.get(other, str(other)[:12])}"
 
 
-def _spelled(value: Any) -> str:
-    if isinstance(value, bool):
-        return "with changes" if value else "clean"
-    return "none" if value is None else str(value)[:12]
+def sent_files(trainer: TrainerSpec) -> dict[str, bytes]:
+    """Return name -> content of a trainer's files that came here with a job. Nodes that lack them get them."""
+    folder = Path(trainer.folder or ".")
+    return {name: read_bytes(folder / name) for name in trainer.digests or {}} if (folder / SENT).exists() else {}
 
 
-def _git(folder: str | None, *arguments: str) -> str | None:
-    """Return what git says of a folder. None if there is no git, or no repository."""
-    try:
-        command = ["git", "-C", folder or ".", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+def require_files(trainer: TrainerSpec, sent: Mapping[str, bytes]) -> None:
+    """Raise HpxferError if a file of the trainer is not on this node, or is another than the run began with.
+
+    `sent` are files that came with a job: name -> content. Those that are not there are written first.
+    """
+    folder = Path(trainer.folder or ".")
+    for name, digest in (trainer.digests or {}).items():
+        path, content = folder / name, sent.get(name)
+        if content is not None and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_files({path: lambda file, content=content: file.write(content)})  # type: ignore[misc]
+        try:
+            found = digest_of(path.read_bytes())
+        except OSError as error:
+            found = reason(error)
+        if found != digest:
+            raise HpxferError(
+                f"trainer.files: {name}: must be the file that the run began with ({digest[:12]}), got {found[:40]} in "
+                f"{folder} on {socket.gethostname()}; give every node the same files, and run again after a change"
+            )

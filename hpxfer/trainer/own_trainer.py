@@ -23,6 +23,7 @@ from hpxfer.trainer.own_code import code_of, differences, sent_files
 from hpxfer.trainer.train_user import TrainUser
 
 RUNS = "runs"  # the folders of trials, in the results folder
+_MOST_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -54,21 +55,21 @@ class OwnTrainer:
 
     def cautions(self, store: Store, device: object, vocab_size: int, address: str | None) -> Iterator[str]:
         """Yield how the code differs from that of the last stored trials: its identity, or else what is around it."""
-        if not _last_code(store):
-            return
-        changes = list(self._changes(store))
+        last = _last_code(store)
+        changes = list(self._changes(store)) if last else []
         for change in changes:
             yield (
                 f"{change} since it trained what {store.folder} holds; a run trains all trials again that this code "
                 "has not trained, and keeps the old rows"
             )
-        if not changes and (text := self._drift(store)) is not None:
-            yield text
+        if last and not changes:
+            yield from self._drift(last)
 
     def require_same_code(self, store: Store) -> None:
         """Raise HpxferError if the code has drifted. A new version, or new contents of files, are no drift."""
-        if not any(self._changes(store)) and (text := self._drift(store)) is not None:
-            raise HpxferError(f"--strict-code: {text}; or leave the option out")
+        if (last := _last_code(store)) and not any(self._changes(store)):
+            for text in self._drift(last):
+                raise HpxferError(f"--strict-code: {text}; or leave the option out")
 
     def training(self, folder: Path, **_: object) -> TrainUser:
         """Return what trains its trials. Its program knows no object storage, so trials have folders on this disk."""
@@ -104,29 +105,25 @@ class OwnTrainer:
             "new": [name for name in now if name not in before],
             "gone": [name for name in before if name not in now],
         }
-        if any(kinds.values()):
-            yield "trainer.files: " + "; ".join(f"{what}: {_listed(names)}" for what, names in kinds.items() if names)
+        if found := [f"{what}: {_listed(names)}" for what, names in kinds.items() if names]:
+            yield f"trainer.files: {'; '.join(found)}"
 
-    def _drift(self, store: Store) -> str | None:
-        """Return how commit and packages differ from those of the last stored trial, or None."""
-        last = _last_code(store)
-        if not last or not (differ := list(differences(last, code_of(self.trainer)))):
-            return None
-        return (
-            f"trainer: what is around its identity has changed since the last stored trial: {'; '.join(differ)}; raise "
-            "trainer.version if that moves numbers"
-        )
+    def _drift(self, last: dict[str, Any]) -> Iterator[str]:
+        """Yield how commit and packages differ from those of the last stored trial, if they do."""
+        if differ := "; ".join(differences(last, code_of(self.trainer))):
+            yield (
+                f"trainer: what is around its identity has changed since the last stored trial: {differ}; raise "
+                "trainer.version if that moves numbers"
+            )
 
 
-def _listed(names: list[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
-def _last_code(store: Store) -> dict[str, Any] | None:
-    """Return the code of the trial that was stored last."""
+def _last_code(store: Store) -> dict[str, Any]:
+    """Return the code of the trial that was stored last; nothing if there is none."""
     rows = store.read_trials(["provenance", "finished_at"]).to_pandas().dropna()
-    if rows.empty:
-        return None
-    found: dict[str, Any] = json.loads(rows.sort_values("finished_at")["provenance"].iloc[-1])
+    found: dict[str, Any] = {} if rows.empty else json.loads(rows.sort_values("finished_at")["provenance"].iloc[-1])
     return found

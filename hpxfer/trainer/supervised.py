@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -44,13 +46,10 @@ class Supervised:
         self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path, grace_s: float
     ) -> None:
         self.is_ending = False  # the command has ended, or is being killed; some processes may be left
-        self._mark = uuid.uuid4().hex
-        self._exit: Exit | None = None
-        self._deadline: float | None = None
-        # Isolated: neither the user's variables nor site-packages decide what the supervisor imports.
+        self._mark, self._exit, self._deadline = uuid.uuid4().hex, None, math.inf
         with stderr.with_name("supervisor").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__)],
+                [sys.executable, "-I", os.path.abspath(supervisor.__file__)],  # -I: no variable of the user's counts
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -58,9 +57,8 @@ class Supervised:
                 env={name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LC_ALL")},
                 start_new_session=True,
             )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._requests, self._events = self._process.stdin, self._process.stdout
+        self._requests: IO[bytes] = self._process.stdin  # type: ignore[assignment]
+        self._events: IO[bytes] = self._process.stdout  # type: ignore[assignment]
         paths = {"cwd": str(cwd), "stdout": str(stdout), "stderr": str(stderr)}
         self._send({"argv": list(argv), **paths, "env": {**env, MARK: self._mark}, "grace_s": grace_s})
 
@@ -68,16 +66,20 @@ class Supervised:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._requests.close()  # the supervisor takes it as a request to kill
+        self._ends_in(supervisor.QUICK_S)
+        while self.wait(0.2) is None:
+            pass
+        self._process.wait()
+        self._events.close()
 
     def wait(self, timeout_s: float) -> Exit | None:
         """Return how the command ended, or None if it still runs after the time."""
-        if self._exit is None and self._deadline is not None and time.monotonic() > self._deadline:
+        if self._exit is None and time.monotonic() > self._deadline:
             self._abandon("it did not answer")
         if self._exit is not None or not select.select([self._events], [], [], timeout_s)[0]:
             return self._exit
-        line = self._events.readline()
-        if not line:
+        if not (line := self._events.readline()):
             self._abandon("it was killed")
         elif "exited" not in (event := json.loads(line)):
             self._exit = Exit(**event)
@@ -89,15 +91,6 @@ class Supervised:
         """Ask for SIGTERM, and for SIGKILL after `grace_s`. `stacks`: processes that can write their stacks before."""
         self._ends_in(grace_s)
         self._send({"grace_s": grace_s, "stacks": stacks})
-
-    def close(self) -> None:
-        """Kill whatever still runs, and wait for its end."""
-        self._requests.close()  # the supervisor takes it as a request to kill
-        self._ends_in(supervisor.QUICK_S)
-        while self.wait(0.2) is None:
-            pass
-        self._process.wait()
-        self._events.close()
 
     def _ends_in(self, grace_s: float) -> None:
         self.is_ending = True

@@ -14,8 +14,7 @@ import platform
 import socket
 import sys
 import time
-from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,7 +28,6 @@ from hpxfer.host.machine import cpu_name
 from hpxfer.spec.check_keys import LEAST_IN_WINDOW
 from hpxfer.spec.own import TrainerSpec
 from hpxfer.trainer.ending import Ending
-from hpxfer.trainer.files import require_files
 from hpxfer.trainer.follow import follow
 from hpxfer.trainer.job import (
     CONFIG,
@@ -43,6 +41,7 @@ from hpxfer.trainer.job import (
     placeholders,
 )
 from hpxfer.trainer.lines import Point, reached, read_attempts
+from hpxfer.trainer.own_code import require_files
 from hpxfer.trainer.supervised import SLACK_S
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended, Event, Points, Progress
@@ -82,18 +81,16 @@ class TrainUser:
     def __call__(self, stack: Stack) -> Iterator[Event]:
         (trial,) = stack.trials
         require_files(self.trainer, self.sent)
-        meeting = _Meeting.of(MEMBER.team)
-        folder = Path(self.runs) / trial.id
-        while True:
+        meeting, folder = _meeting(MEMBER.team), Path(self.runs) / trial.id
+        again = True
+        while again:
             attempt, endpoint = meeting.attempt(trial.id, folder)
             ending = yield from self._attempt(trial, folder, attempt, endpoint, meeting.rank)
-            again = self._goes_on(ending, folder) if meeting.is_first else False
+            again = meeting.rank == 0 and self._goes_on(ending, folder)
             if STOP.is_set and ending.kind == "lost":
                 return  # `guarded` sends no end of a stack that was stopped
-            if meeting.goes_on(trial.id, again, ending, wait_s=self.trainer.timeouts.grace_s + _WORD_S):
-                continue
-            yield Ended(results=(self._result(trial, ending),))
-            return
+            again = meeting.goes_on(again, ending, wait_s=self.trainer.timeouts.grace_s + _WORD_S)
+        yield Ended(results=(self._result(trial, ending),))
 
     @property
     def stop_s(self) -> float:
@@ -106,19 +103,18 @@ class TrainUser:
         On a machine that does not see the folders of the trials it is always -1.
         """
         (trial,) = stack.trials
-        folder, steps = Path(self.runs) / trial.id, trial.setting.steps
-        return reached(read_attempts(folder, trial_id=trial.id, steps=steps))
+        return reached(read_attempts(Path(self.runs) / trial.id, trial_id=trial.id, steps=trial.setting.steps))
 
     def _attempt(
         self, trial: Trial, folder: Path, attempt: int, endpoint: str, rank: int
     ) -> Generator[Event, None, Ending]:
         """Run an attempt on this node, and yield its progress."""
-        gpus = max(1, round(self.node_gpus)) if self.node_gpus else 0
+        gpus, steps = max(1, round(self.node_gpus)) if self.node_gpus else 0, trial.setting.steps
         config = config_of(
             trial, self.trainer, sweep=self.sweep, gpus=gpus, nodes=self.nodes, multipliers=self.multipliers
         )
         config |= {"check": True} if self.check else {}
-        at = Path(os.path.abspath(folder))
+        at, limits = Path(os.path.abspath(folder)), self.trainer.timeouts
         values = placeholders(
             trial,
             config,
@@ -131,12 +127,11 @@ class TrainUser:
             rdzv_is_host="true" if rank == 0 else "false",  # torchrun's own guess compares names of this machine
             rdzv_id=f"{trial.id[:16]}-{attempt}",
         )
-        limits = self.trainer.timeouts
         job = Job(
             argv=fill(self._command(gpus), values),
             folder=folder,
             trial_id=trial.id,
-            steps=trial.setting.steps,
+            steps=steps,
             config=config,
             cwd=Path(self.trainer.folder or "."),
             env={name: os.environ[name] for name in self.trainer.env if name in os.environ},
@@ -149,21 +144,29 @@ class TrainUser:
             speaks=rank == 0,
         )
         events = follow(job, stop=STOP.check)
-        batch, told, at_s, kept = trial.setting.batch_tokens, 0, 0.0, list[Point]()
+        told, at_s, kept = 0, 0.0, list[Point]()
+
+        def progress(last: int) -> Progress:
+            """Return a report of the steps up to the last one that was reported."""
+            nonlocal told
+            first, done = told, min(steps, last + 1)
+            told = max(told, done)
+            new = Points(first=first, stop=told, curves={trial.id: _curves(kept)}) if kept else None
+            loss = kept[-1].loss if kept else math.nan
+            return Progress(tokens=(told - first) * trial.setting.batch_tokens, step=done, losses=(loss,), points=new)
+
         try:
             while True:
                 kept += next(events)
                 if time.monotonic() - at_s >= _PROGRESS_S:
-                    done = min(trial.setting.steps, kept[-1].step + 1)
-                    yield _progress(trial, kept, told, done, batch)
-                    told, at_s, kept = max(told, done), time.monotonic(), []
+                    yield progress(kept[-1].step)
+                    at_s, kept = time.monotonic(), []
         except StopIteration as end:
             ending: Ending = end.value
         finally:
             events.close()
         if ending.points:
-            done = min(trial.setting.steps, ending.points[-1].step + 1)
-            yield _progress(trial, kept, told, done, batch)
+            yield progress(ending.points[-1].step)
         if rank == 0:
             _note(folder, ending)
         return ending
@@ -185,33 +188,29 @@ class TrainUser:
         """
         if ending.status != "failed" or STOP.is_set:
             return False
-        if ending.kind == "lost":
-            if ending.advanced:
-                return True
-            raise RankLost(_first_line(ending.message))
-        if ending.kind in _ONCE_MORE and _count(folder)[ending.kind or ""] < 2:
-            raise RankLost(_first_line(ending.message))
+        if ending.kind == "lost" and ending.advanced:
+            return True
+        if ending.kind == "lost" or (ending.kind in _ONCE_MORE and _num_ended(folder, ending.kind) < 2):
+            raise RankLost(ending.message.partition("\n")[0])
         return False
 
     def _result(self, trial: Trial, ending: Ending) -> TrialResult:
-        setting = trial.setting
+        setting, loss = trial.setting, self.trainer.loss
         last = max([setting.steps - 1, *(point.step for point in ending.points[-1:])])  # from 1 on, it is `steps`
         window = [point.loss for point in ending.points if point.step > last - setting.final_window_steps]
         final = math.fsum(window) / len(window) if len(window) >= LEAST_IN_WINDOW else None
-        error, kind = (ending.message, ending.kind) if ending.status == "failed" else (None, None)
-        status = ending.status
+        status, kind, error = ending.status, ending.kind, ending.message if ending.status == "failed" else None
         judged = ending.validation_loss if self.judged == "validation" else final
         if status == "finished" and MEMBER.is_first and self.judged is not None and judged is None:
             status, kind, error = "failed", "bug", _no_loss(self.judged, len(window), setting.final_window_steps)
-        numbers = Path(self.runs) / trial.id
-        loss, finished = self.trainer.loss, status == "finished"
+        finished, diverged = status == "finished", status == "diverged"
         return TrialResult(
             trial_id=trial.id,
             status=status,
             final_window_loss_nats=final if finished else None,
             validation_loss_nats=ending.validation_loss if finished else None,
-            diverged_step=ending.diverged_step if status == "diverged" else None,
-            last_finite_loss_nats=ending.points[-1].loss if status == "diverged" and ending.points else None,
+            diverged_step=ending.diverged_step if diverged else None,
+            last_finite_loss_nats=ending.points[-1].loss if diverged and ending.points else None,
             error=error,
             error_kind=kind,
             curves=_curves(ending.points) if self.curves else (),
@@ -221,7 +220,7 @@ class TrainUser:
             resumes=int(ending.resumed),
             loss_name=loss.name,
             loss_unit=None if loss.unit == "nats" else loss.unit,
-            attempts=len(attempt_numbers(numbers)),
+            attempts=len(attempt_numbers(Path(self.runs) / trial.id)),
             num_gpus=round(self.node_gpus * self.nodes) or None,
             num_nodes=self.nodes,
             provenance=self.provenance,
@@ -234,73 +233,63 @@ class TrainUser:
 
 
 class _Meeting:
-    """How the nodes of a trial agree on its attempts. Alone, a node decides by itself."""
+    """How the nodes of a trial agree on its attempts, through the store that the first has opened."""
 
-    rank, is_first = 0, True
+    def __init__(self, team: Team | None) -> None:
+        self.rank, self._host, self._count = 0, "127.0.0.1", 0
+        self._store: Any = None
+        if team is not None:
+            import torch.distributed as dist
 
-    @staticmethod
-    @cache
-    def of(team: Team | None) -> _Meeting:
-        """Return the meeting of this process, one for each team."""
-        return _Meeting() if team is None else _TeamMeeting(team)
+            self.rank, (self._host, _, port) = team.rank, team.address.rpartition(":")
+            timeout = datetime.timedelta(seconds=team.timeout_s)
+            self._store = dist.TCPStore(self._host, int(port), None, False, timeout)  # type: ignore[attr-defined]
 
     def attempt(self, trial_id: str, folder: Path) -> tuple[int, str]:
         """Return the number of the next attempt, and where its ranks meet (HOST:PORT)."""
-        return next_attempt(folder), f"127.0.0.1:{_free_port('127.0.0.1')}"
-
-    def goes_on(self, trial_id: str, again: bool, ending: Ending, *, wait_s: float) -> bool:
-        """Return whether the nodes try again: what the first one says."""
-        return again
-
-
-class _TeamMeeting(_Meeting):
-    """Several nodes, through the store that the first one has opened."""
-
-    def __init__(self, team: Team) -> None:
-        import torch.distributed as dist
-
-        self.rank, self.is_first = team.rank, team.rank == 0
-        self._host, _, port = team.address.rpartition(":")
-        timeout = datetime.timedelta(seconds=team.timeout_s)
-        self._store = dist.TCPStore(self._host, int(port), None, False, timeout)  # type: ignore[attr-defined]
-        self._count = 0
-
-    def attempt(self, trial_id: str, folder: Path) -> tuple[int, str]:
-        """See `_Meeting.attempt`."""
         self._count += 1
-        if self.is_first:
-            found = next_attempt(folder), f"{self._host}:{_free_port(self._host)}"
-            self._set(f"{self._count}/attempt", [trial_id, *found])
-            return found
-        named, number, endpoint = self._get(f"{self._count}/attempt")
+        if self.rank == 0:
+            number, endpoint = next_attempt(folder), f"{self._host}:{_free_port(self._host)}"
+            self._set("attempt", [trial_id, number, endpoint])
+            return number, endpoint
+        named, number, endpoint = self._get("attempt")
         if named != trial_id:
             raise RankLost(f"node {self.rank} was given another trial than the first")
         return int(number), str(endpoint)
 
-    def goes_on(self, trial_id: str, again: bool, ending: Ending, *, wait_s: float) -> bool:
-        """See `_Meeting.goes_on`. Raise RankLost on another node that failed, if the first one says nothing of it."""
-        key = f"{self._count}/again"
-        if self.is_first:
-            self._set(key, again)
+    def goes_on(self, again: bool, ending: Ending, *, wait_s: float) -> bool:
+        """Return whether the nodes try again: what the first one says.
+
+        Raise RankLost on another node that failed, if the first one says nothing of it.
+        """
+        if self.rank == 0:
+            self._set("again", again)
             return again
         if ending.status != "failed":
-            return bool(self._get(key))
+            return bool(self._get("again"))
         try:
-            return bool(self._get(key, wait_s))
+            return bool(self._get("again", wait_s))
         except RankLost:
-            raise RankLost(f"node {self.rank}: {_first_line(ending.message)}") from None
+            raise RankLost(f"node {self.rank}: {ending.message.splitlines()[0]}") from None
 
     def _set(self, key: str, value: object) -> None:
-        with suppress(RuntimeError):  # a node that is gone is noticed elsewhere
-            self._store.set(key, json.dumps(value))
+        if self._store is not None:
+            with suppress(RuntimeError):  # a node that is gone is noticed elsewhere
+                self._store.set(f"{self._count}/{key}", json.dumps(value))
 
     def _get(self, key: str, wait_s: float | None = None) -> Any:
         try:
             if wait_s is not None:
-                self._store.wait([key], datetime.timedelta(seconds=wait_s))
-            return json.loads(self._store.get(key))
+                self._store.wait([f"{self._count}/{key}"], datetime.timedelta(seconds=wait_s))
+            return json.loads(self._store.get(f"{self._count}/{key}"))
         except RuntimeError as error:
             raise RankLost(f"node {self.rank} heard nothing of the first: {first_line(error)}") from None
+
+
+@cache
+def _meeting(team: Team | None) -> _Meeting:
+    """Return the meeting of this process, one for each team."""
+    return _Meeting(team)
 
 
 def _free_port(host: str) -> int:
@@ -308,11 +297,6 @@ def _free_port(host: str) -> int:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as found:
         found.bind((host, 0))
         return int(found.getsockname()[1])
-
-
-def _first_line(message: str) -> str:
-    """Return the first line of a message."""
-    return (message.strip().splitlines() or ["no reason is known"])[0]
 
 
 def _no_loss(judged: str, reported: int, window: int) -> str:
@@ -332,28 +316,25 @@ def _note(folder: Path, ending: Ending) -> None:
 
     A worker that was killed while it wrote that of an earlier attempt has left a temporary file, which goes.
     """
-    data = {"status": ending.status, "kind": ending.kind, "message": ending.message}
+    text = json.dumps({"status": ending.status, "kind": ending.kind, "message": ending.message}, indent=1)
     path = attempt_folder(folder, ending.attempt) / ENDED
     with suppress(OSError):
         for number in attempt_numbers(folder):
             remove_half_written(attempt_folder(folder, number))
-        write_files({path: lambda file: file.write(json.dumps(data, indent=1).encode())})
+        write_files({path: lambda file: file.write(text.encode())})
 
 
-def _count(folder: Path) -> Mapping[str, int]:
-    """Return kind -> how many attempts at a trial ended so."""
-    found: Counter[str] = Counter()
+def _num_ended(folder: Path, kind: str) -> int:
+    """Return how many attempts at a trial ended so."""
+    found = 0
     for number in attempt_numbers(folder):
         with suppress(OSError, ValueError, TypeError):
-            kind = json.loads((attempt_folder(folder, number) / ENDED).read_text()).get("kind")
-            found[str(kind)] += 1
+            found += json.loads((attempt_folder(folder, number) / ENDED).read_text()).get("kind") == kind
     return found
 
 
-def _curves(points: tuple[Point, ...]) -> tuple[Curve, ...]:
+def _curves(points: Sequence[Point]) -> tuple[Curve, ...]:
     """Return the training loss, and every other number that was reported, over the steps."""
-    if not points:
-        return ()
     steps: dict[str, list[int]] = {}
     values: dict[str, list[float]] = {}
     for point in points:
@@ -361,10 +342,3 @@ def _curves(points: tuple[Point, ...]) -> tuple[Curve, ...]:
             steps.setdefault(metric, []).append(point.step)
             values.setdefault(metric, []).append(value)
     return tuple(Curve(metric=name, steps=tuple(steps[name]), values=tuple(values[name])) for name in steps)
-
-
-def _progress(trial: Trial, points: list[Point], told: int, done: int, batch: int) -> Progress:
-    """Return a report of the steps up to `done`, of which `told` are known already."""
-    loss = points[-1].loss if points else math.nan
-    new = Points(first=told, stop=max(told, done), curves={trial.id: _curves(tuple(points))}) if points else None
-    return Progress(tokens=max(0, done - told) * batch, step=done, losses=(loss,), points=new)

@@ -20,7 +20,7 @@ from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import sync_folder
 from hpxfer.host.output import json_ready
 from hpxfer.receipts.receipt import append
-from hpxfer.trainer.watch import Watch
+from hpxfer.trainer.watch import watch
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrialRecipe:
-    """What a recipe gives the trial's model. `text` is that of a recipe file, `shape` has the dimensions of a Shape."""
+    """What a recipe gives the trial's model: the methods of `hpxfer.Recipe`, at the trial's shape.
+
+    `text` is that of a recipe file, `shape` has the dimensions of a Shape. Without `roles`, those of
+    `hpxfer.roles(model)` are taken.
+    """
 
     text: str
     shape: Mapping[str, int]
@@ -41,34 +45,25 @@ class TrialRecipe:
     def init_(
         self, model: torch.nn.Module, roles: Any = None, *, generator: torch.Generator | None = None
     ) -> torch.nn.Module:
-        """Initialize the model as `Recipe.init_` does. Without `roles`, those of `hpxfer.roles(model)` are taken."""
-        return self.recipe.init_(model, self._roles(model, roles), self.shape, generator=generator)
+        roles = hpxfer.roles(model) if roles is None else roles
+        return self.recipe.init_(model, roles, self.shape, generator=generator)
 
     def param_groups(self, model: torch.nn.Module, roles: Any = None) -> list[dict[str, Any]]:
-        """Return the groups for the optimizer, see `Recipe.param_groups`."""
-        return self.recipe.param_groups(model, self._roles(model, roles), self.shape)
+        return self.recipe.param_groups(model, hpxfer.roles(model) if roles is None else roles, self.shape)
 
     def attach(self, model: torch.nn.Module, sites: Any = None, *, by_hand: Collection[str] = ()) -> Any:
-        """Attach the forward multipliers, see `Recipe.attach`."""
         return self.recipe.attach(model, self.shape, sites, by_hand=by_hand)
 
     def forward_multipliers(self) -> dict[str, float]:
-        """Return key -> forward multiplier, see `Recipe.forward_multipliers`."""
         return self.recipe.forward_multipliers(self.shape)
 
     def scheduler(
         self, optimizer: torch.optim.Optimizer, factor: Callable[[int], float]
     ) -> torch.optim.lr_scheduler.LambdaLR:
-        """Return a schedule that keeps the ratios between groups, see `Recipe.scheduler`."""
         return self.recipe.scheduler(optimizer, factor)
 
     def check_lr_ratios(self, optimizer: torch.optim.Optimizer) -> float:
-        """Return the factor on the peak LR of all groups, see `Recipe.check_lr_ratios`."""
         return self.recipe.check_lr_ratios(optimizer)
-
-    @staticmethod
-    def _roles(model: torch.nn.Module, roles: Any) -> Any:
-        return hpxfer.roles(model) if roles is None else roles
 
 
 _STEP = re.compile(r"step-[0-9]+|\.step-.*")
@@ -162,9 +157,7 @@ class UserTrial:
     ) -> None:
         """Report all that `hpxfer check --trainer` asks of a torch training. In other trials this does nothing.
 
-        Call it once, when model and optimizer are wrapped and before the first step; under torchrun on all ranks. Hooks
-        of the optimizer then report its groups at a few steps, and the change by the first update. Hooks of the modules
-        report the first batch, and the output at the sites of forward multipliers with and without them.
+        Call it once, when model and optimizer are wrapped and before the first step; under torchrun on all ranks.
 
         Args:
             model, optimizer: of torch; several optimizers if the training has several.
@@ -173,7 +166,7 @@ class UserTrial:
                 applies by itself are no sites: report them with `forward`.
         """
         if self.is_check:
-            Watch(self, model, optimizer, roles, sites)
+            watch(self, model, optimizer, roles, sites)
 
     def result(self, values: Mapping[str, SupportsFloat]) -> None:
         """Report that the training has finished. `hpxfer` calls it with what `train` returns."""
@@ -185,9 +178,9 @@ class UserTrial:
     def checkpoint(self, step: int) -> Iterator[Path]:
         """Give an empty folder, and make it the newest checkpoint when the block ends.
 
-        All ranks must enter it, and may write files of different names. The folder gets its name when all files are on
-        the disk, so a checkpoint is whole or not there; the one before is removed then. If the block raises, nothing
-        changes. Raises HpxferError with several ranks if torch.distributed is not initialized.
+        All ranks must enter it, and may write files of different names. A checkpoint is whole or not there; the one
+        before is removed then. If the block raises, nothing changes. Raises HpxferError with several ranks if
+        torch.distributed is not initialized.
         """
         final, half = (self.checkpoint_dir / name for name in (f"step-{int(step)}", f".step-{int(step)}.tmp"))
         if self.rank == 0:
@@ -198,7 +191,11 @@ class UserTrial:
             yield half
             self._barrier()
             if self.rank == 0:
-                _sync_tree(half)
+                for parent, _, files in os.walk(half):
+                    for name in files:
+                        with open(os.path.join(parent, name), "rb") as file:
+                            os.fsync(file.fileno())
+                    sync_folder(Path(parent))
                 if final.exists():  # written before a resume
                     os.replace(final, final.with_name(f".{final.name}.old"))
                 os.replace(half, final)
@@ -212,26 +209,24 @@ class UserTrial:
 
     def _write(self, kind: str, /, **values: Any) -> None:
         """Append a line, if this is the rank that speaks. What is None is left out."""
-        if self.rank != 0:
-            return
         given = {name: value for name, value in values.items() if value is not None}
         ours = {"trial": self.trial_id, "attempt": self.attempt, "time": time.time()}
         try:
-            append(self.report_file, {"type": kind, **given, **ours})
+            if self.rank == 0:
+                append(self.report_file, {"type": kind, **given, **ours})
         except (TypeError, ValueError) as error:
             raise HpxferError(f"trial.{kind}: must be plain data (texts, numbers, lists): {error}") from None
 
     def _barrier(self) -> None:
-        """Wait until all ranks are here. Raise HpxferError if they cannot: torch.distributed is not initialized."""
-        if self.world == 1:
-            return
+        """Wait until all ranks are here. Raise HpxferError if they cannot."""
         distributed = sys.modules.get("torch.distributed")
-        if distributed is None or not distributed.is_initialized():
+        if self.world > 1 and (distributed is None or not distributed.is_initialized()):
             raise HpxferError(
                 f"trial.checkpoint: {self.world} ranks must be able to wait for each other, got no process group; call "
                 f"torch.distributed.init_process_group() first"
             )
-        distributed.barrier()
+        if self.world > 1:
+            distributed.barrier()  # type: ignore[union-attr]
 
 
 def _numbers(values: Mapping[str, SupportsFloat]) -> dict[str, float]:
@@ -248,12 +243,3 @@ def _remove(folder: Path, which: Callable[[str], bool]) -> None:
     for path in folder.iterdir() if folder.is_dir() else ():
         if which(path.name):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync_tree(folder: Path) -> None:
-    """Wait until all files below a folder are on the disk."""
-    for parent, _, files in os.walk(folder):
-        for name in files:
-            with open(os.path.join(parent, name), "rb") as file:
-                os.fsync(file.fileno())
-        sync_folder(Path(parent))

@@ -16,53 +16,51 @@ if TYPE_CHECKING:
     from hpxfer.trainer.user_trial import UserTrial
 
 
-class Watch:
-    """Reports the receipt of the start, and adds hooks that report the rest, see `UserTrial.watch`.
+def watch(
+    trial: UserTrial,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
+    roles: Any,
+    sites: Any,
+) -> None:
+    """Report the receipt of the start, and add hooks that report the rest, see `UserTrial.watch`.
 
-    `step` counts the updates so far. Receipts are of a step of the warm-up, the peak, the middle and the last one, and
-    of the first update with an LR above 0.
+    Receipts are of a step of the warm-up, the peak, the middle and the last one, and of the first update with an LR
+    above 0.
     """
+    optimizers = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
+    roles = proposed_roles(model) if roles is None and trial.recipe is not None else roles
+    warmup = int(trial.schedule.get("warmup_steps") or 0)
+    reported = {warmup // 2, warmup, trial.steps // 2, trial.steps - 1}
+    step, has_changed = 0, False  # updates so far
+    weights: Mapping[str, torch.Tensor] | None = None
+    batch: str | None = None  # a hash of the first batch
 
-    def __init__(
-        self,
-        trial: UserTrial,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
-        roles: Any,
-        sites: Any,
-    ) -> None:
-        optimizers = list(optimizer) if isinstance(optimizer, Iterable) else [optimizer]
-        roles = proposed_roles(model) if roles is None and trial.recipe is not None else roles
-        self._trial, self._model, self._optimizers, self._roles = trial, model, optimizers, roles
-        self._batch: str | None = None  # a hash of the first batch
-        self._weights: Mapping[str, torch.Tensor] | None = None
-        self.step, self._has_changed = 0, False
-        warmup = int(trial.schedule.get("warmup_steps") or 0)
-        self._told = {warmup // 2, warmup, trial.steps // 2, trial.steps - 1}
-        trial.groups(0, receipt(model, optimizers, roles, init=True))
-        optimizers[0].register_step_pre_hook(self._before)
-        optimizers[-1].register_step_post_hook(self._after)
-        self._handle = unwrapped(model).register_forward_pre_hook(self._see_batch, with_kwargs=True)
-        keys = {} if trial.recipe is None else trial.recipe.forward_multipliers()
-        if sites is None and keys and known_model(model) is not None:
-            sites = known_sites(model, keys)
-        if sites is not None:
-            measure_sites(model, sites, lambda output: trial.forward(self.step, [output]))
+    def see_batch(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal batch
+        batch = digest([*args, *kwargs.values()])
+        handle.remove()
 
-    def _see_batch(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._batch = digest([*args, *kwargs.values()])
-        self._handle.remove()
+    def before(*_: Any) -> None:
+        nonlocal weights
+        rates = (float(group["lr"]) for each in optimizers for group in each.param_groups)
+        if not has_changed and any(rate > 0 for rate in rates):
+            weights = weights_of(model)
 
-    def _before(self, *_: Any) -> None:
-        rates = (float(group["lr"]) for each in self._optimizers for group in each.param_groups)
-        if not self._has_changed and any(rate > 0 for rate in rates):
-            self._weights = weights_of(self._model)
+    def after(*_: Any) -> None:
+        nonlocal weights, has_changed, step
+        changes = None if weights is None else changes_since(model, weights)
+        weights, has_changed = None, has_changed or changes is not None
+        if changes is not None or step in reported:
+            trial.groups(step, receipt(model, optimizers, roles), changes=changes, batch=batch)
+        step += 1
 
-    def _after(self, *_: Any) -> None:
-        changes = None if self._weights is None else changes_since(self._model, self._weights)
-        if changes is not None:
-            self._weights, self._has_changed = None, True
-        if changes is not None or self.step in self._told:
-            found = receipt(self._model, self._optimizers, self._roles)
-            self._trial.groups(self.step, found, changes=changes, batch=self._batch)
-        self.step += 1
+    trial.groups(0, receipt(model, optimizers, roles, init=True))
+    optimizers[0].register_step_pre_hook(before)
+    optimizers[-1].register_step_post_hook(after)
+    handle = unwrapped(model).register_forward_pre_hook(see_batch, with_kwargs=True)
+    keys = {} if trial.recipe is None else trial.recipe.forward_multipliers()
+    if sites is None and keys and known_model(model) is not None:
+        sites = known_sites(model, keys)
+    if sites is not None:
+        measure_sites(model, sites, lambda output: trial.forward(step, [output]))

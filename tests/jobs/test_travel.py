@@ -26,8 +26,7 @@ from hpxfer.registry import Registry, read_plugin
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep, parse_sweep
 from hpxfer.spec.trainer_files import digested
 from hpxfer.store import Store
-from hpxfer.trainer.files import require_files
-from hpxfer.trainer.own_code import SENT, code_of, sent_files
+from hpxfer.trainer.own_code import SENT, code_of, require_files, sent_files
 
 JOB = "hpxfer-a-1"
 

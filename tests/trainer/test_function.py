@@ -15,6 +15,7 @@ from trainer_jobs import Run, Runner
 import hpxfer
 from hpxfer.spec.own import TimeoutsSpec
 from hpxfer.trainer.function import main
+from hpxfer.trainer.lines import read_attempts
 from hpxfer.trainer.user_trial import TrialRecipe
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +60,8 @@ def train(trial):
     assert (ending.status, ending.validation_loss, ending.metrics) == ("finished", 0.125, {"accuracy": 1.0})
     assert [point.loss for point in ending.points] == [0.5, 0.25, 0.5 / 3]
     assert ending.points[0].metrics == {"lr": 0.25, "kind": 0.0}  # the name of an argument of `_write`
-    assert ending.groups[0].groups == [{"names": ["a"], "lr": 0.1}]
+    (attempt,) = read_attempts(runner.folder, trial_id="t1", steps=3)
+    assert attempt.groups[0].groups == [{"names": ["a"], "lr": 0.1}]
     assert log(runner, "stdout") == "{'width': 64} {'lr': 0.5} {'data': 'x'} 7 0 1 None None\n"
 
 
@@ -93,18 +95,13 @@ def test_how_else_a_function_ends(runner: Runner, body: str, seen: tuple[Any, ..
         ("def train(trial): bytes(2**62)", "memory", "MemoryError"),
         ("class OutOfMemoryError(RuntimeError): pass\ndef train(t): raise OutOfMemoryError('CUDA')", "memory", "CUDA"),
         ("import hpxfer\ndef train(t): raise hpxfer.HpxferError('data: must exist')", "input", "data: must exist"),
-        ("def train(trial): open('/no/such/data')", "input", "/no/such/data"),
         ("def train(trial): return 3.0", "input", "must return None or numbers by name"),
         ("def train(trial): yield 3.0", "input", "must yield"),
         ("def train(trial): trial.report(1, 'low')", "input", "loss: must be a number, got 'low'"),
         ("def train(trial): trial.groups(1, [{'params': object()}])", "input", "must be plain data"),
-        ("def train(trial): raise SystemExit(75)", "lost", "exit code 75"),
-        ("def train(trial): pass", "bug", "it reported no loss"),
         ("def trian(trial): pass", "input", "must be a function of mine, got train; did you mean 'trian'?"),
-        ("train = 3", "input", "must be a function"),
         ("import no_such_module", "input", "no_such_module"),
         ("def train(trial):\n    with trial.checkpoint(1): pass", "input", "init_process_group() first"),
-        ("1 / 0", "bug", "ZeroDivisionError"),
         ("def train(", "bug", "SyntaxError"),
     ],
 )

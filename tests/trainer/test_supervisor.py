@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import psutil
 import pytest
 from trainer_jobs import PROLOGUE, Runner, tagged, to_the_end, wait_until
 
 from hpxfer.spec.own import TimeoutsSpec
 from hpxfer.trainer import follow
-from hpxfer.trainer.supervisor import HALF_BYTES, Log, descendants, parents
+from hpxfer.trainer.supervisor import HALF_BYTES, Log
 
 SLOW = TimeoutsSpec(start_s=300.0, silence_s=300.0)
 # Two ranks. Those that train on ignore SIGTERM.
@@ -75,6 +76,10 @@ def test_a_torchrun_that_others_ask_to_end_is_lost(runner: Runner, rank: str) ->
     assert (ending.status, ending.kind) == ("failed", "lost"), ending.message
 
 
+def children_of(pid: int, *, recursive: bool = False) -> list[int]:
+    return [each.pid for each in psutil.Process(pid).children(recursive=recursive)]
+
+
 def supervisor_of(pids: Iterable[int]) -> int:
     (found,) = (pid for pid in pids if b"supervisor.py" in Path(f"/proc/{pid}/cmdline").read_bytes())
     return found
@@ -85,7 +90,7 @@ def test_a_trainer_that_others_ask_to_end_and_that_exits_with_0_is_lost(runner: 
     program = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nreport(0, 3.0)\ntime.sleep(600)"
     following = follow(runner.job(program, timeouts=SLOW), stop=lambda: False)
     next(following)
-    for pid in (supervisor_of(descendants(os.getpid())), *runner.alive):
+    for pid in (supervisor_of(children_of(os.getpid())), *runner.alive):
         os.kill(pid, signal.SIGTERM)
     _, ending = to_the_end(following)
     assert (ending.status, ending.kind) == ("failed", "lost"), ending.message
@@ -119,8 +124,8 @@ def test_everything_goes_with_the_parent_of_the_supervisor(tmp_path: Path, forks
         try:
             assert host.stdout is not None
             assert host.stdout.readline() == "0\n"
-            below = descendants(host.pid)
-            children = [pid for pid, parent in parents().items() if parent == host.pid]
+            below = children_of(host.pid, recursive=True)
+            children = children_of(host.pid)
             supervisor = supervisor_of(children)
             assert len(tagged(tag)) == 2
         finally:
@@ -136,7 +141,7 @@ def test_everything_goes_if_the_supervisor_itself_is_killed(runner: Runner) -> N
     following = follow(runner.job(ORPHAN), stop=lambda: False)
     next(following)
     wait_until(lambda: len(runner.alive) == 2)
-    os.kill(supervisor_of(descendants(os.getpid())), signal.SIGKILL)
+    os.kill(supervisor_of(children_of(os.getpid())), signal.SIGKILL)
     _, ending = to_the_end(following)
     assert ending.kind == "lost"
     assert "supervisor of the command is gone" in ending.message
@@ -149,7 +154,7 @@ def test_the_command_goes_if_its_supervisor_and_its_worker_are_killed_at_once(tm
     with subprocess.Popen(following, stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None
         assert host.stdout.readline() == "0\n"
-        (supervisor,) = (pid for pid, parent in parents().items() if parent == host.pid)
+        (supervisor,) = children_of(host.pid)
         for pid in (host.pid, supervisor):
             os.kill(pid, signal.SIGSTOP)
         for pid in (host.pid, supervisor):
@@ -189,20 +194,3 @@ def test_a_log_keeps_its_start_and_its_end(tmp_path: Path, sizes: list[int]) -> 
         assert kept == data
     else:
         assert kept == data[:HALF_BYTES] + f"\n... {left_out} bytes left out ...\n".encode() + data[-HALF_BYTES:]
-
-
-def test_descendants_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on macOS, where `ps` is asked."""
-    if not Path("/bin/ps").exists():
-        pytest.skip("this system has no ps")
-    child = subprocess.Popen(["sh", "-c", "sleep 600 & wait"])
-    try:
-        wait_until(lambda: len(descendants(child.pid)) == 1)
-        known = descendants(os.getpid())
-        monkeypatch.setattr(sys, "platform", "darwin")
-        assert set(known) <= set(descendants(os.getpid()))
-    finally:
-        monkeypatch.undo()
-        for pid in [*descendants(child.pid), child.pid]:
-            os.kill(pid, signal.SIGKILL)
-        child.wait()

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,10 @@ if seed == 1:
     time.sleep(100)
 elif seed == 2 and attempt == 1:
     say(type="report", step=0, loss=loss_at(0))
+    # As a worker that is killed while it writes how the attempt ended.
+    from pathlib import Path
+    from hpxfer.host.files import half_written
+    half_written(Path(config["report_file"]).with_name("ended.json")).write_text("{")
     os.kill(os.getpid(), 9)
 elif seed == 3 and attempt == 1:
     say(type="report", step=0, loss=loss_at(0))
@@ -116,6 +122,7 @@ def check_endings(folder: Path, rows: dict[int, dict[str, Any]]) -> None:
         for seed in (2, 3, 4)
     }
     assert ends == {2: ["memory", None], 3: ["timeout", None], 4: ["lost", None]}
+    assert list((folder / "results").rglob("*.tmp")) == []
     curves = Store.open(folder / "results" / "mine", write=False).read_curves().to_pandas()
     found = curves[(curves["trial_id"] == rows[4]["trial_id"]) & (curves["metric"] == "train_loss_nats")]
     # From the checkpoint on, the later attempt counts: none of the nines is left.
@@ -128,23 +135,6 @@ def check_endings(folder: Path, rows: dict[int, dict[str, Any]]) -> None:
 @pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
 def test_each_end_is_stored_and_followed_by_what_the_contract_says(tmp_path: Path, executor: str) -> None:
     check_endings(tmp_path, trained(tmp_path, PROGRAM, seeds(5), SILENT, ("executor: local", f"executor: {executor}")))
-
-
-@pytest.mark.slow
-def test_what_a_killed_worker_has_half_written_goes(tmp_path: Path) -> None:
-    """The program stands in for a worker that is killed while it writes how the first attempt ended."""
-    program = """
-folder = os.path.dirname(config["report_file"])
-if config["attempt"] == 1:
-    from pathlib import Path
-    from hpxfer.host.files import half_written
-    half_written(Path(folder, "ended.json")).write_text("{")
-    os.kill(os.getpid(), 9)
-finish()
-"""
-    (row,) = trained(tmp_path, program, seeds(1)).values()
-    assert (row["status"], row["attempts"]) == ("finished", 2)
-    assert list(run_dir(tmp_path, row).rglob("*.tmp")) == []
 
 
 # It kills its worker, the parent of its supervisor, after each checkpoint, or before it writes any.
@@ -242,26 +232,24 @@ def test_a_first_trial_with_a_bug_stops_the_run_with_the_end_of_its_log(tmp_path
     assert len((tmp_path / "calls").read_text()) == 1
 
 
-@pytest.mark.slow
-def test_a_later_bug_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
-    program = COUNT + "sys.exit(3) if call == 2 else finish()"
-    rows = trained(tmp_path, program, seeds(4))
-    assert sorted(row["status"] for row in rows.values()) == ["failed", "finished", "finished", "finished"]
-    # The same command tries it again, and it alone.
-    rows = trained(tmp_path, program, seeds(4))
-    assert [row["status"] for row in rows.values()] == ["finished"] * 4
-    assert len((tmp_path / "calls").read_text()) == 5
-
-
-def test_a_bug_that_is_seen_twice_stops_the_run(tmp_path: Path) -> None:
-    with pytest.raises(TrainingFailed):
-        trained(tmp_path, COUNT + "finish() if call == 1 else sys.exit(3)", seeds(4))
-    assert sorted(row["status"] for row in rows_of(tmp_path).values()) == ["failed", "failed", "finished"]
-
-
-def test_two_bugs_that_differ_stop_nothing(tmp_path: Path) -> None:
-    rows = trained(tmp_path, COUNT + "sys.exit(call) if call in (3, 4) else finish()", seeds(4))
-    assert sorted(row["status"] for row in rows.values()) == ["failed", "failed", "finished", "finished"]
+@pytest.mark.parametrize(
+    ("program", "stops", "failed", "finished"),
+    [
+        ("sys.exit(3) if call == 2 else finish()", False, 1, 3),
+        ("finish() if call == 1 else sys.exit(3)", True, 2, 1),  # the same twice
+        ("sys.exit(call) if call in (3, 4) else finish()", False, 2, 2),  # two that differ
+    ],
+)
+def test_a_later_bug_stops_the_run_if_it_is_seen_twice(
+    tmp_path: Path, program: str, stops: bool, failed: int, finished: int
+) -> None:
+    with pytest.raises(TrainingFailed) if stops else nullcontext():
+        trained(tmp_path, COUNT + program, seeds(4))
+    rows = rows_of(tmp_path)
+    assert Counter(row["status"] for row in rows.values()) == {"failed": failed, "finished": finished}
+    if failed == 1:  # the same command tries it again, and it alone
+        assert {row["status"] for row in trained(tmp_path, COUNT + program, seeds(4)).values()} == {"finished"}
+        assert len((tmp_path / "calls").read_text()) == 5
 
 
 WINDOW = (("  steps: 20\n", "  steps: 20\n  final_window_steps: 10\n"), ("grid:", "judge: {loss: final_window}\ngrid:"))
