@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from hpxfer.trainer.job import Job
 from hpxfer.trainer.lines import Point, Reports, merged, reached
-from hpxfer.trainer.supervised import Exit
 
 Kind = Literal["bug", "input", "memory", "lost", "timeout"]
 TRY_AGAIN, BAD_INPUT = 75, 78  # EX_TEMPFAIL and EX_CONFIG of sysexits.h
@@ -44,6 +43,19 @@ _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?exitcode\s*:
 _TAIL_LINES, _TAIL_CHARS = 40, 4000
 _LOOK_CHARS = 32_768  # of the end of stderr: what stands before was survived
 _ASK_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """How a command ended."""
+
+    code: int | None = None  # an exit code, or the negative number of a signal; None: it was not seen
+    not_started: str | None = None  # why there was no command
+    no_memory: bool = False  # the system had no memory or no process left to start it
+    oom_kills: int = 0  # processes of the control group that were killed meanwhile for lack of memory
+    lost: str | None = None  # why nobody knows: the supervisor was killed
+    asked: bool = False  # others sent SIGTERM to the supervisor, and so to the command too, as Slurm does
+    left: Sequence[int] = ()  # processes that SIGKILL did not end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +212,10 @@ def slurm_state(since: datetime) -> str:
         return ""
     command = ["sacct", "--jobs", job, "--noheader", "--parsable2", "--format", "State,End"]
     with suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": True}
-        for line in subprocess.run(command, timeout=_ASK_S, **given).stdout.splitlines():
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASK_S, check=True
+        )
+        for line in done.stdout.splitlines():
             state, _, ended = line.partition("|")
             is_old = False
             with suppress(ValueError):  # `Unknown`

@@ -1,19 +1,29 @@
-"""Follow: run one attempt at a trial, yield what it reports, and return how it ended."""
+"""Follow: start one attempt at a trial under its supervisor, yield what it reports, and return how it ended."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import select
+import subprocess
+import sys
 import time
+import uuid
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from statistics import median
+from typing import IO
+
+import psutil
 
 from hpxfer.host.files import open_regular
 from hpxfer.spec.own import TimeoutsSpec
-from hpxfer.trainer.ending import Ending, ending_of, slurm_state
+from hpxfer.trainer import supervisor
+from hpxfer.trainer.ending import Ending, Exit, ending_of, slurm_state
 from hpxfer.trainer.job import (
     CHECKPOINTS,
     CONFIG,
@@ -28,10 +38,12 @@ from hpxfer.trainer.job import (
     write_config,
 )
 from hpxfer.trainer.lines import Point, Reports, merged, newest_checkpoint, read_attempts
-from hpxfer.trainer.supervised import Exit, Supervised, end_marked
-from hpxfer.trainer.supervisor import HALF_BYTES, QUICK_S
 
 REPORT_FILE = "HPXFER_REPORT_FILE"  # the variable by which the processes of an attempt are found, too
+# The variable by which the processes of a command are found if their supervisor itself was killed.
+MARK = "HPXFER_MARK"
+# Beyond the time that the supervisor needs at most. A supervisor that takes longer is killed.
+SLACK_S = 10.0
 # How often the report file is looked at. While lines come, the next look comes sooner.
 _SOON_S, _LATE_S = 0.01, 0.2
 
@@ -97,7 +109,7 @@ def _watch(
     """Yield new points until the command has ended. Return whether it was stopped, and why it counts as hanging."""
     patience = Patience(job.timeouts, time.monotonic(), speaks=job.speaks)
     stopped, timeout, linger_until, pause_s = False, None, math.inf, _SOON_S
-    quick_s = min(job.grace_s, QUICK_S)
+    quick_s = min(job.grace_s, supervisor.QUICK_S)
 
     def new_points() -> tuple[Point, ...]:
         known = len(reports.points)
@@ -130,7 +142,7 @@ def _watch(
 def _text(path: Path) -> str:
     """Return the text of a file that the supervisor keeps short. Nothing if there is none."""
     with suppress(OSError), open_regular(path) as file:
-        return file.read(3 * HALF_BYTES).decode(errors="replace")
+        return file.read(3 * supervisor.HALF_BYTES).decode(errors="replace")
     return ""
 
 
@@ -191,3 +203,88 @@ class Patience:
         if self._limits.silence_s is not None:
             return self._limits.silence_s
         return max(_LEAST_S, _GAPS * median(self._gaps)) if self._gaps else _LEAST_S
+
+
+class Supervised:
+    """A running command. As a context manager it kills the command, and all that it started, at the end."""
+
+    def __init__(
+        self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path, grace_s: float
+    ) -> None:
+        self.is_ending = False  # the command has ended, or is being killed; some processes may be left
+        self._exit: Exit | None = None
+        self._mark, self._deadline = uuid.uuid4().hex, math.inf
+        with stderr.with_name("supervisor").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", os.path.abspath(supervisor.__file__)],  # -I: no variable of the user's counts
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LC_ALL")},
+                start_new_session=True,
+            )
+        self._requests: IO[bytes] = self._process.stdin  # type: ignore[assignment]
+        self._events: IO[bytes] = self._process.stdout  # type: ignore[assignment]
+        paths = {"cwd": str(cwd), "stdout": str(stdout), "stderr": str(stderr)}
+        self._send({"argv": list(argv), **paths, "env": {**env, MARK: self._mark}, "grace_s": grace_s})
+
+    def __enter__(self) -> Supervised:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._requests.close()  # the supervisor takes it as a request to kill
+        self._ends_in(supervisor.QUICK_S)
+        while self.wait(0.2) is None:
+            pass
+        self._process.wait()
+        self._events.close()
+
+    def wait(self, timeout_s: float) -> Exit | None:
+        """Return how the command ended, or None if it still runs after the time."""
+        if self._exit is None and time.monotonic() > self._deadline:
+            self._abandon("it did not answer")
+        if self._exit is not None or not select.select([self._events], [], [], timeout_s)[0]:
+            return self._exit
+        if not (line := self._events.readline()):
+            self._abandon("it was killed")
+        elif "exited" not in (event := json.loads(line)):
+            self._exit = Exit(**event)
+        elif not self.is_ending:
+            self._ends_in(supervisor.QUICK_S)
+        return self._exit
+
+    def kill(self, grace_s: float, *, stacks: bool = False) -> None:
+        """Ask for SIGTERM, and for SIGKILL after `grace_s`. `stacks`: processes that can write their stacks before."""
+        self._ends_in(grace_s)
+        self._send({"grace_s": grace_s, "stacks": stacks})
+
+    def _ends_in(self, grace_s: float) -> None:
+        self.is_ending = True
+        self._deadline = time.monotonic() + grace_s + supervisor.GIVE_UP_S + SLACK_S
+
+    def _abandon(self, why: str) -> None:
+        """Kill the supervisor, and the processes with its mark."""
+        self._process.kill()
+        self._process.wait()
+        end_marked(MARK, {self._mark})
+        self._exit = Exit(lost=f"the supervisor of the command is gone: {why}")
+
+    def _send(self, message: Mapping[str, object]) -> None:
+        data = memoryview(json.dumps(message).encode() + b"\n")
+        with suppress(BrokenPipeError, ValueError):  # it has ended, or is closed: `wait` says how
+            while data:
+                data = data[self._requests.write(data) :]
+
+
+def end_marked(variable: str, values: Set[str]) -> None:
+    """End all processes of this user whose environment gives a variable one of the values, until there is none."""
+    deadline, found = time.monotonic() + supervisor.GIVE_UP_S, True
+    while found and time.monotonic() < deadline:
+        found = False
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.environ().get(variable) in values:
+                    process.kill()
+                    found = True
+        time.sleep(0.02 if found else 0.0)

@@ -73,7 +73,8 @@ class Log:
 
 def descendants() -> list[psutil.Process]:
     """Return all processes below this one, parents before children."""
-    return psutil.Process().children(recursive=True)
+    found: list[psutil.Process] = psutil.Process().children(recursive=True)
+    return found
 
 
 def signal_all(processes: list[psutil.Process], number: int) -> None:

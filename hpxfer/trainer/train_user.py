@@ -28,7 +28,7 @@ from hpxfer.host.machine import cpu_name
 from hpxfer.spec.check_keys import LEAST_IN_WINDOW
 from hpxfer.spec.own import TrainerSpec
 from hpxfer.trainer.ending import Ending
-from hpxfer.trainer.follow import follow
+from hpxfer.trainer.follow import SLACK_S, follow
 from hpxfer.trainer.job import (
     CONFIG,
     ENDED,
@@ -42,7 +42,6 @@ from hpxfer.trainer.job import (
 )
 from hpxfer.trainer.lines import Point, reached, read_attempts
 from hpxfer.trainer.own_code import require_files
-from hpxfer.trainer.supervised import SLACK_S
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended, Event, Points, Progress
 from hpxfer.trial.process import MEMBER, STOP

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from trainer_jobs import Runner
 
 from hpxfer.trainer import Ending, Job, ending
-from hpxfer.trainer.ending import ending_of, slurm_state, tail
+from hpxfer.trainer.ending import Exit, ending_of, slurm_state, tail
 from hpxfer.trainer.lines import Point, Reports, Result
-from hpxfer.trainer.supervised import Exit
 from hpxfer.trial.divergence import BLOW_UP, blow_up_limit, is_bad
 
 TORCHRUN = """
