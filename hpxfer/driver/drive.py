@@ -26,7 +26,6 @@ from hpxfer.results import Results, load_results
 from hpxfer.search import Outcome
 from hpxfer.search.export import StudyExport
 from hpxfer.search.rounds import RoundSearch
-from hpxfer.search.stored import trial_seconds
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.storage.lease import Lease, leased
@@ -272,8 +271,7 @@ class Run:
                     self._checkpoints.clear(self._done)
 
     def _outcome(self, result: TrialResult) -> Outcome:
-        seconds = trial_seconds(result.wall_s, result.stack_size)
-        return Outcome(result.status, getattr(result, self._loss), seconds)
+        return Outcome.of(result.status, getattr(result, self._loss), result.wall_s, result.stack_size)
 
     def _require_as_stored(self, result: TrialResult) -> None:
         """Raise HpxferError if a trial lost its curves and comes out otherwise: nothing stored is replaced so."""

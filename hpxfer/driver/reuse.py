@@ -9,7 +9,6 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.search import Outcome, Search
-from hpxfer.search.stored import known_outcomes
 from hpxfer.spec import SweepSpec
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, location_at
@@ -72,7 +71,8 @@ def stored_outcomes(
     Trials that were stopped early are trials of the sweep's `own` folder alone, as long as it stops trials.
     """
     stopped = own and spec.early_stopping.asha is not None
-    found = known_outcomes(store.outcomes(LOSS_COLUMNS[spec.judge.loss], stopped=stopped))
+    stored = store.outcomes(LOSS_COLUMNS[spec.judge.loss], stopped=stopped)
+    found = {trial_id: Outcome.of(*of_trial) for trial_id, of_trial in stored.items()}
     ids = store.without_curves() if spec.resources.curves == "all" else set()
     lost = {trial_id: found.pop(trial_id) for trial_id in ids & found.keys()}
     return found, lost

@@ -209,8 +209,8 @@ def _draw_bracket(axes: Axes, after: RefinedPoint, y: float, color: str) -> None
 
 def _report(results: Results, form: str) -> tuple[Any, ...] | None:
     """Return the rows of the search's report if it has this form."""
-    report = kind_of(results.spec).report(results)
-    return report.rows if report is not None and report.form == form else None
+    kind = kind_of(results.spec)
+    return tuple(kind.report(results)) if kind.form == form else None
 
 
 def _refine_infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:

@@ -21,9 +21,9 @@ from pydantic import Field
 from hpxfer.errors import nearest, shown
 from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2, MULTIPLIERS
 from hpxfer.scaling.roles import ROLES
-from hpxfer.search.kinds import SearchKind, SearchReport
-from hpxfer.search.multipliers import best_lr, line_rounds, multiplier_problems, varied_hps
-from hpxfer.search.protocol import buys
+from hpxfer.search.checks import buys, multiplier_problems, varied_hps
+from hpxfer.search.kinds import SearchKind
+from hpxfer.search.line import best_lr, line_rounds
 from hpxfer.search.rounds import End, Losses, OutOfBudget, Points, Round, search_each_arm
 from hpxfer.search.stored import Searched, replayed
 from hpxfer.search.values import Gain, gain, names_in, pooled, scaled
@@ -94,18 +94,17 @@ class Decision:
 
 def coordinate(spec: SweepSpec) -> Points:
     """Yield the rounds of one arm."""
-    settings, kept, why = spec.search.settings(CoordinateSettings), base_hps(spec), ""
-    bounds: tuple[str, ...] = ()
+    settings, line = spec.search.settings(CoordinateSettings), End(why="", best=base_hps(spec))
     if "lr" in spec.grid:
         line = yield from best_lr(spec, LR_MOVES)
-        if line.best is None:
-            return line
-        kept, why, bounds = line.best, f"{line.why}; ", line.bounds
+    if (kept := line.best) is None:
+        return line
+    why = line.why and f"{line.why}; "
     try:
         for _ in range(settings.passes):
             before = kept
             for asked in coordinate_entries(spec):
-                points = (kept, *(scaled(kept, (names_in(asked.entry), ratio)) for ratio in asked.ratios))
+                points = (kept, *(scaled(kept, (asked.entry, ratio)) for ratio in asked.ratios))
                 spelled = ", ".join(f"{ratio:g}" for ratio in asked.ratios)
                 losses = yield Round(points=points, why=f"{why}{asked.entry} times {spelled}", about=asked)
                 decision = asked.decided(losses, settings.noise)
@@ -116,7 +115,7 @@ def coordinate(spec: SweepSpec) -> Points:
     except OutOfBudget:
         pass
     changed = [f"{name} {value:g}" for name, value in kept.multipliers]
-    return End(why=f"{why}multipliers: {', '.join(changed) or 'all 1'}", best=kept, bounds=bounds)
+    return End(why=f"{why}multipliers: {', '.join(changed) or 'all 1'}", best=kept, bounds=line.bounds)
 
 
 def coordinate_entries(spec: SweepSpec) -> tuple[Decision, ...]:
@@ -127,7 +126,7 @@ def coordinate_entries(spec: SweepSpec) -> tuple[Decision, ...]:
     """
     settings, out = spec.search.settings(CoordinateSettings), []
     for entry in settings.multipliers or _every_multiplier(spec):
-        kinds = {name.strip().partition(".")[2] for name in entry.split("+")}
+        kinds = {name.partition(".")[2] for name in names_in(entry)}
         of_kind = settings.values_of.get(kinds.pop()) if len(kinds) == 1 else None
         chosen = settings.values_of.get(entry) or of_kind or settings.values
         out.append(Decision(entry=entry, ratios=tuple(ratio for ratio in chosen.numbers() if ratio != 1.0)))
@@ -138,12 +137,9 @@ def _every_multiplier(spec: SweepSpec) -> tuple[str, ...]:
     # The router's bias is left out, because the balancing rule moves it by a rate of its own.
     roles = [role for role in model_roles(spec.base_shape, spec.model) if role not in ("readout", "router_bias")]
     roles += [] if spec.model.tied_embeddings else ["readout"]
-    return tuple(
-        f"{role}.{kind}"
-        for role in roles
-        for kind in ("lr_mult", "init_mult")  # a factor of the forward pass is tuned where it is named
-        if kind == "lr_mult" or ROLES[role] not in FIXED
-    )
+    # A factor of the forward pass is tuned where it is named.
+    kinds = {role: ("lr_mult",) if ROLES[role] in FIXED else ("lr_mult", "init_mult") for role in roles}
+    return tuple(f"{role}.{kind}" for role in roles for kind in kinds[role])
 
 
 def _rounds(spec: SweepSpec) -> Counter[int]:
@@ -210,18 +206,14 @@ class CoordinateStep:
     needed: float  # how many standard errors a change must gain to be kept
 
 
-def _report(results: Searched) -> SearchReport:
+def _report(results: Searched) -> Iterator[CoordinateStep]:
     noise = results.spec.search.settings(CoordinateSettings).noise
-    rows = []
     for strategy, history in replayed(results):
-        steps = (
-            ended.round.about.decided(ended.losses, noise)
-            for ended in history.rounds
-            if isinstance(ended.round.about, Decision)
-        )
-        for number, step in enumerate(steps, start=1):
-            rows += [
-                CoordinateStep(
+        of_multipliers = (ended for ended in history.rounds if isinstance(ended.round.about, Decision))
+        for number, ended in enumerate(of_multipliers, start=1):
+            step = ended.round.about.decided(ended.losses, noise)
+            for at, (ratio, change) in enumerate(zip(step.ratios, step.gains, strict=True)):
+                yield CoordinateStep(
                     parameterization=" = ".join(strategy.arm.labels),
                     shape=strategy.arm.shape.label(),
                     step=number,
@@ -233,9 +225,6 @@ def _report(results: Searched) -> SearchReport:
                     kept=at == step.kept,
                     needed=noise,
                 )
-                for at, (ratio, change) in enumerate(zip(step.ratios, step.gains, strict=True))
-            ]
-    return SearchReport(form="steps", rows=tuple(rows))
 
 
 COORDINATE = SearchKind(
@@ -250,4 +239,5 @@ COORDINATE = SearchKind(
     tunes="points",
     needs_grid=False,
     report=_report,
+    form="steps",
 )

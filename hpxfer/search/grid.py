@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from hpxfer.scaling.shape import Shape
+from hpxfer.search.checks import buys, countable
 from hpxfer.search.kinds import SearchKind
-from hpxfer.search.protocol import buys, countable
 from hpxfer.search.rounds import End, History, RoundSearch, Trials
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import Problem, Section, WhyNot
@@ -56,7 +56,7 @@ GRID = SearchKind(
     settings=GridSettings,
     problems=_problems,
     rounds=lambda spec: Counter([grid_size(spec)]),
-    make=lambda expansion, stored: RoundSearch(expansion, [WholeGrid(expansion)]),
+    make=lambda expansion, stored: RoundSearch([WholeGrid(expansion)]),
     tunes="lines",
     fixed_size=True,
     lists_trials=True,

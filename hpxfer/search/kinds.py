@@ -6,7 +6,7 @@ A search is one file with its row, and one line below. `register_search(row)` ad
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,21 +28,6 @@ Stored = Callable[[], "pd.DataFrame"]  # reads the stored trials of the sweep's 
 def size_of_rounds(spec: SweepSpec) -> int:
     """Return the points of all rounds that an arm may have."""
     return sum(points * number for points, number in spec.search_row.rounds(spec).items())
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchReport:
-    """What the rounds of a search came to, for tables and figures."""
-
-    form: Literal["steps", "heatmaps", "brackets"]  # the figure that draws it
-    rows: tuple[Any, ...]  # frozen dataclasses of one class, whose fields are the documented columns of `frame`
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """The rows as a tidy frame. What is not known is null."""
-        import pandas as pd
-
-        return pd.DataFrame(list(self.rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +69,11 @@ class SearchKind:
     """Whether trials may stop before their end. Not if a loss at the end of a round decides what comes next."""
     needs_grid: bool = True
     """Whether the sweep must scan an HP in its grid."""
-    report: Callable[[Searched], SearchReport | None] = lambda results: None
-    """Returns what its rounds came to, replayed from the stored losses."""
+    report: Callable[[Searched], Iterable[Any]] = lambda results: ()
+    """Returns what its rounds came to, replayed from the stored losses: the rows of a table, which are frozen
+    dataclasses of one class."""
+    form: Literal["steps", "heatmaps", "brackets"] | None = None
+    """The figure that draws the report."""
     error: Callable[[SweepSpec], float | None] = lambda spec: None
     """Returns the largest chance of a wrong verdict that the search stops at, and that the report judges with. None is
     the report's own."""
@@ -117,23 +105,16 @@ def kind_of(spec: SweepSpec) -> SearchKind:
 
     Results of a search that this process does not know, because a plug-in registered it, are read as stored.
     """
-    if spec.search.kind in SEARCHES:
-        kind: SearchKind = spec.search_row
-        return kind
+    name = spec.search.kind
+    if name in SEARCHES:
+        return SEARCHES.get(name)
+
+    def unknown(expansion: Expansion, stored: Stored) -> Search:
+        raise HpxferError(f"search.kind: {name} is registered by a plug-in; name it with --plugin")
+
     return SearchKind(
-        name=spec.search.kind,
-        settings=Section,
-        rounds=lambda spec: Counter[int](),
-        size=lambda spec: 0,
-        make=_unknown,
-        tunes="lines",
-        replays=False,
+        name=name, settings=Section, rounds=lambda spec: Counter(), make=unknown, tunes="lines", replays=False
     )
-
-
-def _unknown(expansion: Expansion, stored: Stored) -> Search:
-    kind = expansion.spec.search.kind
-    raise HpxferError(f"search.kind: {kind} is registered by a plug-in; name it with --plugin")
 
 
 def no_trials() -> pd.DataFrame:

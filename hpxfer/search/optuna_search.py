@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from hpxfer.scaling.hps import HPs
+from hpxfer.search.checks import buys, countable, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
-from hpxfer.search.protocol import Arm, buys, countable, on_log_scale
+from hpxfer.search.protocol import Arm
 from hpxfer.search.random_search import best_of, box_without_lines
 from hpxfer.search.rounds import Points, Round, RoundSearch, lowest_point, mean, search_each_arm
 from hpxfer.search.stored import is_in_box, stored_trials
-from hpxfer.search.values import SeedLosses, values_text
+from hpxfer.search.values import SeedLosses, ends_of_box, values_text
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import CountOrNone, Problem, Section, WhyNot
@@ -34,7 +35,7 @@ from hpxfer.trial import Expansion, base_hps
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hpxfer.search.optuna_study import Rules
+    from hpxfer.search.optuna_study import Study
 
 # Trials per batch, all seeds counted. A stack of 8 is nearly as fast per trial as the largest one (see
 # hpxfer.plan.packing), and a budget of a few dozen trials still has several batches to learn from.
@@ -82,10 +83,7 @@ def _points(expansion: Expansion, stored: Sequence[HPs]) -> Points:
         points = stored[:most]
         losses = yield Round(points=points, why=f"the store has {most} points, all that the budget buys")
         return best_of(spec, list(zip(points, losses, strict=True)))
-
-    from hpxfer.search.optuna_study import Study
-
-    study, left, begun = Study(_rules(expansion)), dict.fromkeys(stored), frozenset(stored)
+    study, left, begun = study_of(expansion), dict.fromkeys(stored), frozenset(stored)
     known: list[tuple[HPs, SeedLosses]] = []
     while (room := most - len(known)) > 0:
         points = [base_hps(spec).with_values(params) for params in study.ask(min(batch_points(spec), room))]
@@ -115,34 +113,19 @@ def _points_in_box(expansion: Expansion, trials: pd.DataFrame) -> dict[Arm, list
     ended = ("finished", "diverged") if spec.early_stopping.asha is None else ("finished", "diverged", "stopped")
     for arm, trial, row in stored_trials(expansion, trials):
         if row["status"] in ended and is_in_box(arm.spec, trial.hps):
-            first = arm.trial(trial.hps, spec.seeds[0]).id
-            found.setdefault(arm, {})[trial.hps] = first
+            found.setdefault(arm, {})[trial.hps] = arm.trial(trial.hps, spec.seeds[0]).id
     return {arm: sorted(points, key=points.__getitem__) for arm, points in found.items()}
 
 
-def _rules(expansion: Expansion) -> Rules:
-    from optuna.distributions import FloatDistribution
+def study_of(expansion: Expansion) -> Study:
+    """Return the study of an arm before it is asked for anything."""
+    from hpxfer.search.optuna_study import ARGUMENTS, Study, sampler_name
 
-    from hpxfer.search.optuna_study import ARGUMENTS, Rules, sampler_name
-
-    spec = expansion.spec
-    settings = spec.search.settings(OptunaSettings)
-    name = sampler_name(settings.sampler) or ""
-    ends = {hp: (values.numbers()[0], values.numbers()[-1]) for hp, values in spec.grid.items()}
-    return Rules(
-        box={hp: FloatDistribution(low=low, high=high, log=True) for hp, (low, high) in ends.items()},
-        sampler=name,
-        arguments={**ARGUMENTS.get(name, {}), **settings.sampler_args},
-        seed=settings.seed,
-        ceiling=_ceiling(expansion),
-    )
-
-
-def _ceiling(expansion: Expansion) -> float:
-    """Return the loss of a model that guesses. That of a user's own trainer is not known, and limits nothing."""
-    if expansion.spec.trainer is not None:
-        return math.inf
-    return guess_loss(expansion.setting.mlp.loss, expansion.data.vocab_size)
+    spec, settings = expansion.spec, expansion.spec.search.settings(OptunaSettings)
+    name, ceiling = sampler_name(settings.sampler) or "", math.inf
+    if spec.trainer is None:  # what a user's own trainer guesses is not known
+        ceiling = guess_loss(expansion.setting.mlp.loss, expansion.data.vocab_size)
+    return Study(ends_of_box(spec), name, {**ARGUMENTS.get(name, {}), **settings.sampler_args}, settings.seed, ceiling)
 
 
 def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:

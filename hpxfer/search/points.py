@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -13,7 +13,7 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Arm, arms_of
 from hpxfer.search.rounds import End, lowest_point, mean
-from hpxfer.search.stored import Searched, box_bounds, hps_of_row, is_in_box, outcomes_of, replayed, stored_trials
+from hpxfer.search.stored import Searched, box_bounds, is_in_box, outcomes_of, replayed, stored_trials
 from hpxfer.search.values import SeedLosses, gain, pooled, values_text
 from hpxfer.spec import SweepSpec, axes_of
 from hpxfer.verdict.tied import equal_lowest
@@ -36,58 +36,6 @@ def tunes_points(spec: SweepSpec) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned:
-    """The best point of one parameterization at the base."""
-
-    hps: HPs
-    losses: SeedLosses  # nats, of each seed
-    num_points: int  # of its arm, that ended with every seed
-    num_trials: int
-    why: str
-    bounds: tuple[str, ...]  # e.g. `init_scale >= 16`: HPs whose best value lies on an edge of what was tried
-
-
-def tuned(results: Searched, label: str) -> Tuned:
-    """Return the tuned point. Raise HpxferError if the search has none yet.
-
-    In a box or a product grid it is the point of the lowest mean over the seeds. Otherwise it is the point that the
-    search ended with: for coordinate what it kept, for a staged grid the best of its last stage.
-    """
-    kind = kind_of(results.spec)
-    where = f"{results.folder}: no point tuned by {kind.name} for {label}"
-    points = _points_at_base(results, label)
-    if kind.is_box or kind.lists_trials:
-        # The budget was for the box, so points outside it, which an edited sweep left, do not count.
-        box = results.expansion.arms[label][0].spec
-        points = {hps: losses for hps, losses in points.items() if is_in_box(box, hps)}
-        best, why = lowest_point(list(points.items())), f"the lowest mean of {len(points)} points"
-        bounds = () if best is None else box_bounds(box, best)
-    else:
-        arms = ((strategy.arm, history.end) for strategy, history in replayed(results))
-        end = next(end for arm, end in arms if arm.is_base and label in arm.labels)
-        if end is None:
-            raise HpxferError(f"{where}: the search must have ended, got trials still to train; run the sweep again")
-        best, why, bounds = end.best, end.why, end.bounds
-    if best is None or mean(points.get(best, (math.inf,))) == math.inf:
-        raise HpxferError(f"{where}: a point must have finished with every seed, got none; run the sweep again")
-    num_trials = sum(map(len, points.values()))
-    return Tuned(hps=best, losses=points[best], num_points=len(points), num_trials=num_trials, why=why, bounds=bounds)
-
-
-def _points_at_base(results: Searched, label: str) -> dict[HPs, SeedLosses]:
-    """Return point -> losses of its seeds, for each point at the base that ended with every seed."""
-    cells, seeds = results.cells, results.spec.seeds
-    ids = set(cells.loc[cells["is_base"] & (cells["parameterization"] == label), "trial_id"])
-    rows = results.trials[results.trials["trial_id"].isin(ids)]
-    outcomes = outcomes_of(rows, results.spec.judge.loss)
-    found: dict[HPs, dict[int, float]] = {}
-    for row in rows.to_dict("records"):
-        if row["trial_id"] in outcomes:
-            found.setdefault(hps_of_row(row), {})[int(row["seed"])] = outcomes[row["trial_id"]].value
-    return {hps: tuple(of[seed] for seed in seeds) for hps, of in found.items() if of.keys() >= set(seeds)}
-
-
-@dataclass(frozen=True, kw_only=True)
 class Tried:
     """A point that ended with every seed."""
 
@@ -102,12 +50,19 @@ class Tried:
 class ArmPoints:
     """The points that one arm tried, in the order in which they ended. The base may be the arm of several tables."""
 
-    labels: tuple[str, ...]
+    arm: Arm
     shape: str
-    is_base: bool
     hps: tuple[str, ...]  # that the search varies
     points: tuple[Tried, ...]
     end: End | None = None  # what the search said in the end, if it can be replayed
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.arm.labels
+
+    @property
+    def is_base(self) -> bool:
+        return self.arm.is_base
 
     @property
     def parameterization(self) -> str:
@@ -153,9 +108,8 @@ def arm_points(results: Searched) -> tuple[ArmPoints, ...]:
     shapes = {point.shape: axis.label(point.shape) for axis in expansion.axes for point in axis.points}
     return tuple(
         ArmPoints(
-            labels=arm.labels,
+            arm=arm,
             shape=shapes[arm.shape],
-            is_base=arm.is_base,
             hps=kind.hps(spec),
             points=tuple(_in_order(found.get(arm, {}), spec.seeds)),
             end=ends.get(arm),
@@ -164,7 +118,7 @@ def arm_points(results: Searched) -> tuple[ArmPoints, ...]:
     )
 
 
-_Ended = dict[HPs, dict[int, tuple[str, float]]]  # point -> seed -> (when it ended, loss)
+_Ended = Mapping[HPs, dict[int, tuple[str, float]]]  # point -> seed -> (when it ended, loss)
 
 
 def _in_order(found: _Ended, seeds: tuple[int, ...]) -> Iterator[Tried]:
@@ -176,6 +130,49 @@ def _in_order(found: _Ended, seeds: tuple[int, ...]) -> Iterator[Tried]:
         losses = tuple(complete[hps][seed][1] for seed in seeds)
         lowest = min(lowest, mean(losses))
         yield Tried(hps=hps, losses=losses, num_trials=number * len(seeds), mean=mean(losses), lowest=lowest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """The best point of one parameterization at the base."""
+
+    hps: HPs
+    losses: SeedLosses  # nats, of each seed
+    num_points: int  # of its arm, that ended with every seed
+    num_trials: int
+    why: str
+    bounds: tuple[str, ...]  # e.g. `init_scale >= 16`: HPs whose best value lies on an edge of what was tried
+
+
+def tuned(results: Searched, label: str) -> Tuned:
+    """Return the tuned point. Raise HpxferError if the search has none yet.
+
+    In a box or a product grid it is the point of the lowest mean over the seeds. Otherwise it is the point that the
+    search ended with: for coordinate what it kept, for a staged grid the best of its last stage.
+    """
+    kind = kind_of(results.spec)
+    where = f"{results.folder}: no point tuned by {kind.name} for {label}"
+    found = next(found for found in arm_points(results) if found.is_base and label in found.labels)
+    points, end = {point.hps: point.losses for point in found.points}, found.end
+    if kind.is_box or kind.lists_trials:
+        # The budget was for the box, so points outside it, which an edited sweep left, do not count.
+        box = found.arm.spec
+        points = {hps: losses for hps, losses in points.items() if is_in_box(box, hps)}
+        best = lowest_point(list(points.items()))
+        bounds = () if best is None else box_bounds(box, best)
+        end = End(why=f"the lowest mean of {len(points)} points", best=best, bounds=bounds)
+    if end is None:
+        raise HpxferError(f"{where}: the search must have ended, got trials still to train; run the sweep again")
+    if end.best is None or mean(points.get(end.best, (math.inf,))) == math.inf:
+        raise HpxferError(f"{where}: a point must have finished with every seed, got none; run the sweep again")
+    return Tuned(
+        hps=end.best,
+        losses=points[end.best],
+        num_points=len(points),
+        num_trials=sum(map(len, points.values())),
+        why=end.why,
+        bounds=end.bounds,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,11 +11,6 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import SweepSpec
-from hpxfer.spec.budget import arm_budget
-from hpxfer.spec.check_shapes import keyed_shapes
-from hpxfer.spec.checks import too_many_trials
-from hpxfer.spec.fields import Problem
-from hpxfer.spec.yaml_file import KeyPath
 from hpxfer.trial import Expansion, Trial
 
 
@@ -74,6 +69,11 @@ class Outcome:
     loss: float | None = None
     seconds: float | None = None
 
+    @classmethod
+    def of(cls, status: str, loss: float | None, wall_s: float | None, stack_size: float | None) -> Outcome:
+        """Return the outcome of a trial, given its stack's time and number of trials."""
+        return cls(status, loss, wall_s / stack_size if wall_s is not None and stack_size else None)
+
     @property
     def value(self) -> float:
         """The loss as a search compares it: +inf unless the trial finished with a number."""
@@ -109,25 +109,3 @@ class Search(Protocol):
     def why(self) -> str:
         """Return what was decided up to the last `ask` and why, one line per decision."""
         ...
-
-
-def buys(spec: SweepSpec, points: int, what: str) -> Iterator[Problem]:
-    """Yield a budget that does not buy the points that the search starts with."""
-    budget, least = spec.search.budget, points * len(spec.seeds)
-    if budget is not None and budget < least:
-        seeds = f"{len(spec.seeds)} seeds counted"
-        yield ("search", "budget"), f"must buy {what}: at least {least} trials per arm, {seeds}, got {budget}"
-
-
-def countable(spec: SweepSpec, at: KeyPath) -> Iterator[Problem]:
-    """Yield why a search whose trials are all known in advance has more of them than can be listed."""
-    shapes = {shape for _, shape in keyed_shapes(spec)}
-    if problem := too_many_trials(spec, arm_budget(spec), len(shapes)):
-        yield at, problem
-
-
-def on_log_scale(spec: SweepSpec) -> Iterator[Problem]:
-    """Yield the HPs of the grid that have no log scale."""
-    for name, values in spec.grid.items():
-        if (least := min(values.numbers(), default=1.0)) <= 0:
-            yield ("grid", name), f"must be above zero to be searched on a log scale, got {least:g}"

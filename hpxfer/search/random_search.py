@@ -9,10 +9,11 @@ from typing import Literal
 import numpy as np
 
 from hpxfer.scaling.hps import HPs
+from hpxfer.search.checks import buys, countable, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
-from hpxfer.search.protocol import Arm, buys, countable, on_log_scale
+from hpxfer.search.protocol import Arm
 from hpxfer.search.rounds import End, Points, Round, RoundSearch, lowest_point, search_each_arm
-from hpxfer.search.values import SeedLosses, rounded, values_text
+from hpxfer.search.values import SeedLosses, ends_of_box, in_box, values_text
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import Count, CountOrNone, Problem, Section, WhyNot
 from hpxfer.trial import Expansion, base_hps
@@ -56,23 +57,19 @@ def best_of(spec: SweepSpec, known: list[tuple[HPs, SeedLosses]]) -> End:
 
 def random_points(spec: SweepSpec, count: int) -> Iterator[HPs]:
     """Yield the first `count` points of the sequence that the search's seed starts: a longer one starts so, too."""
-    settings, start = spec.search.settings(RandomSettings), base_hps(spec)
-    ends = [(name, values.numbers()[0], values.numbers()[-1]) for name, values in spec.grid.items()]
+    settings, start, box = spec.search.settings(RandomSettings), base_hps(spec), ends_of_box(spec)
     rng = np.random.default_rng(settings.seed)
     if settings.sequence == "uniform":
-        units = rng.random((count, len(ends)))
+        units = rng.random((count, len(box)))
     else:
         from scipy.stats import qmc  # slow to import
 
         # Sobol's points are balanced in powers of two. The points beyond `count` are not used.
-        units = qmc.Sobol(len(ends), scramble=True, rng=rng).random_base2((count - 1).bit_length())[:count]
-    low, high = (np.log2([end[at] for end in ends]) for at in (1, 2))
+        units = qmc.Sobol(len(box), scramble=True, rng=rng).random_base2((count - 1).bit_length())[:count]
+    low, high = np.log2(list(box.values())).T
     for exponents in low + units * (high - low):
-        hps = start
-        for (name, least, most), exponent in zip(ends, exponents, strict=True):
-            # Rounding must not leave the box.
-            hps = hps.with_value(name, min(max(rounded(float(2.0**exponent)), least), most))
-        yield hps
+        values = zip(box, map(float, 2.0**exponents), strict=True)
+        yield start.with_values({hp: in_box(value, box[hp]) for hp, value in values})
 
 
 def box_without_lines(spec: SweepSpec, hp: str) -> str | None:
@@ -90,7 +87,7 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
         return
     yield from buys(spec, 1, "a point with every seed")
     yield from countable(spec, ("search", "budget" if points is None else "points"))
-    if all(len(values.numbers()) == 1 for values in spec.grid.values()):
+    if all(low == high for low, high in ends_of_box(spec).values()):
         yield ("grid",), "must have an HP with two ends to draw from, got one value each"
     yield from on_log_scale(spec)
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
 
@@ -21,20 +21,23 @@ from pydantic import Field
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import HPs, check_hp_value
-from hpxfer.search.kinds import SearchKind, SearchReport, Stored
-from hpxfer.search.protocol import Arm, arms_of, buys, on_log_scale
-from hpxfer.search.rounds import ArmStrategy, End, Losses, Points, Round, RoundSearch, mean
+from hpxfer.search.checks import buys, on_log_scale
+from hpxfer.search.kinds import SearchKind, Stored
+from hpxfer.search.line import Line
+from hpxfer.search.protocol import Arm, arms_of
+from hpxfer.search.rounds import ArmStrategy, End, Points, Round, RoundSearch, mean
 from hpxfer.search.stored import Searched, replayed
 from hpxfer.search.values import SeedLosses, at_exponent, end_steps, exponent_of, gain, pooled
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import Problem, Section, WhyNot
-from hpxfer.trial import Expansion, base_hps
+from hpxfer.trial import Expansion
 from hpxfer.verdict import loss_grid as verdict
 from hpxfer.verdict.estimate import best_cell, estimate_all
 from hpxfer.verdict.tied import lowest_of
 
 NOISE = 2.0  # standard errors
 NUM_NEAR = 4  # points whose standard errors are pooled
+TIGHT = 1e-9  # octaves
 
 
 class RefineSettings(Section):
@@ -62,10 +65,10 @@ class Bracket:
 
     def text(self, hp: str) -> str:
         """Return the bracket in words."""
-        sides = ("open" if side is None else f"2^{side:g}" for side in (self.low, self.high))
+        low, high = ("open" if side is None else f"2^{side:g}" for side in (self.low, self.high))
         width = f"{self.octaves:g} octaves" if math.isfinite(self.octaves) else "no interval"
         diverged = ", where training diverges" if self.high_diverged else ""
-        return f"best {hp} 2^{self.at:g}, interval {' to '.join(sides)} ({width}){diverged}"
+        return f"best {hp} 2^{self.at:g}, interval {low} to {high} ({width}){diverged}"
 
 
 def bracket_of(known: Mapping[float, SeedLosses]) -> Bracket | None:
@@ -91,115 +94,67 @@ def bracket_of(known: Mapping[float, SeedLosses]) -> Bracket | None:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One HP in one arm, and what is known of it: exponent -> losses. Exponents are log2 of the HP."""
-
-    hp: str
-    start: HPs
-    given: tuple[float, ...]  # the values of the grid, which need not be powers of two
-    known: Mapping[float, SeedLosses]
-
-    @property
-    def first(self) -> tuple[float, ...]:
-        """The exponents of the grid."""
-        return tuple(map(exponent_of, self.given))
-
-    def point(self, exponent: float) -> HPs:
-        """Return the HPs at an exponent."""
-        spelled = dict(zip(self.first, self.given, strict=True)).get(exponent)
-        return self.start.with_value(self.hp, at_exponent(exponent) if spelled is None else spelled)
-
-    def measure(self, exponents: tuple[float, ...], why: str, whole: bool = False) -> Generator[Round, Losses, Line]:
-        """Return the line with the losses of more points."""
-        losses = yield Round(points=tuple(map(self.point, exponents)), why=why, whole=whole, about=self.hp)
-        return replace(self, known={**self.known, **dict(zip(exponents, losses, strict=True))})
-
-    def handed_on(self) -> HPs:
-        """Return the point that a verdict would hand on from a base with these losses: the lowest, as far as they
-        tell.
-        """
-        exponents = sorted(self.known)
-        cells = tuple(
-            verdict.SeedLosses(
-                value=2.0**exponent,
-                seeds=tuple(range(len(self.known[exponent]))),
-                losses=self.known[exponent],
-                num_missing=0,
-            )
-            for exponent in exponents
-        )
-        row = verdict.ShapeLosses(
-            axis=self.hp,
-            scale_name=self.hp,
-            scale=1.0,
-            shape="base",
-            is_base=True,
-            parameterization="",
-            cells=cells,
-        )
-        (estimates,) = estimate_all([verdict.LossGrid(rows=(row,))])
-        best = best_cell(estimates, 0)
-        assert best is not None, "a line where nothing finished hands on nothing"
-        return self.point(exponents[best])
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Edge:
-    """An end of the line beyond which the optimum may lie."""
-
-    why: str
-    new: float  # the exponent to try next
-    beyond: float  # octaves from the end of the grid's line to `new`
-    best_is_there: bool
+def handed_on(line: Line) -> HPs:
+    """Return the point that a verdict would hand on from a base with these losses: the lowest, as far as they tell."""
+    exponents = sorted(line.known)
+    cells = [
+        verdict.SeedLosses(value=2.0**x, seeds=tuple(range(len(losses))), losses=losses, num_missing=0)
+        for x, losses in ((x, line.known[x]) for x in exponents)
+    ]
+    names = {"axis": line.hp, "scale_name": line.hp, "shape": "base", "parameterization": ""}
+    row = verdict.ShapeLosses(**names, scale=1.0, is_base=True, cells=tuple(cells))  # type: ignore[arg-type]
+    (estimates,) = estimate_all([verdict.LossGrid(rows=(row,))])
+    best = best_cell(estimates, 0)
+    assert best is not None, "a line where nothing finished hands on nothing"
+    return line.point(exponents[best])
 
 
 def refine(line: Line, settings: RefineSettings) -> Points:
     """Yield the rounds that refine one HP in one arm."""
-    hp, until, max_octaves = line.hp, settings.until_octaves, settings.max_octaves
+    hp, until, farthest = line.hp, settings.until_octaves, settings.max_octaves
     line = yield from line.measure(line.first, f"the line of {hp}, {len(line.given)} values", whole=True)
     while True:
-        found, stuck = bracket_of(line.known), None
-        for edge in _edges(line, found, max_octaves):
-            if edge.beyond <= max_octaves + 1e-9 and _legal(hp, edge.new):
-                line = yield from line.measure((edge.new,), f"{edge.why}: widened to 2^{edge.new:g}")
+        found, bound = bracket_of(line.known), ""
+        for name, end, new, beyond in _edges(line, found, farthest):
+            if found is None:
+                why = "everything diverged"
+            elif found.at == end:
+                why = f"the best {hp} 2^{found.at:g} is the {name}"
+            else:
+                why = f"the best {hp} 2^{found.at:g} is no better than the {name}, 2^{end:g}, by more than the noise"
+            far = beyond > farthest + TIGHT
+            if not far and _legal(hp, new):
+                line = yield from line.measure((new,), f"{why}: widened to 2^{new:g}")
                 break
-            stuck = edge if edge.best_is_there else stuck
+            if found is None or found.at == end:
+                limit = f"{farthest:g} octaves beyond the first line" if far else f"no {hp} of 2^{new:g}"
+                bound = f"{why}: a bound, not an optimum; not widened further: {limit}"
         else:
-            if stuck is not None:
-                far = stuck.beyond > max_octaves + 1e-9
-                bound = f"{max_octaves:g} octaves beyond the first line" if far else f"no {hp} of 2^{stuck.new:g}"
-                text = f"{stuck.why}: a bound, not an optimum; not widened further: {bound}"
-                return End(why=text, best=None if found is None else line.handed_on())
+            if bound:
+                return End(why=bound, best=None if found is None else handed_on(line))
             assert found is not None, "a line where nothing finished is stuck at its lower end"
             inside = tuple(_midpoints(line.known, found.at, until / 2))
-            if found.octaves <= until + 1e-9 or not inside:
-                reached = found.octaves <= until + 1e-9
+            if found.octaves <= until + TIGHT or not inside:
+                reached = found.octaves <= until + TIGHT
                 more = "" if reached else f"; the step is small enough for {until:g}, but the seeds differ by more"
-                return End(why=found.text(hp) + more, best=line.handed_on())
+                return End(why=found.text(hp) + more, best=handed_on(line))
             spelled = " and ".join(f"2^{exponent:g}" for exponent in inside)
             line = yield from line.measure(inside, f"{found.text(hp)}: halved to {spelled}")
 
 
-def _edges(line: Line, found: Bracket | None, max_octaves: float) -> Iterator[_Edge]:
-    """Yield the ends of the line where the best point is, or where the loss is no worse by more than the noise."""
+def _edges(line: Line, found: Bracket | None, max_octaves: float) -> Iterator[tuple[str, float, float, float]]:
+    """Yield the ends of the line where the best point is, or where the loss is no worse by more than the noise.
+
+    Each has its name, its exponent, the exponent to try beyond it, and how far that lies beyond the grid's line.
+    """
     low_step, high_step = _widening_steps(line.given, max_octaves)
     low, high = min(line.known), max(line.known)
     if found is None or found.low is None:
         new = round(low - low_step, 10)
-        there = found is None or found.at == low
-        why = "everything diverged" if found is None else _why(line.hp, found.at, "lowest", low)
-        yield _Edge(why=why, new=new, beyond=line.first[0] - new, best_is_there=there)
+        yield "lowest", low, new, line.first[0] - new
     if found is not None and found.high is None:
         new = round(high + high_step, 10)
-        why = _why(line.hp, found.at, "highest", high)
-        yield _Edge(why=why, new=new, beyond=new - line.first[-1], best_is_there=found.at == high)
-
-
-def _why(hp: str, at: float, name: str, end: float) -> str:
-    if at == end:
-        return f"the best {hp} 2^{at:g} is the {name}"
-    return f"the best {hp} 2^{at:g} is no better than the {name}, 2^{end:g}, by more than the noise"
+        yield "highest", high, new, new - line.first[-1]
 
 
 def _midpoints(known: Mapping[float, SeedLosses], at: float, least: float) -> Iterator[float]:
@@ -208,7 +163,7 @@ def _midpoints(known: Mapping[float, SeedLosses], at: float, least: float) -> It
     here = exponents.index(at)
     beside = sorted((exponents[here - 1], exponents[here + 1]), key=lambda exponent: mean(known[exponent]))
     for exponent in beside:
-        if abs(exponent - at) > least + 1e-9:
+        if abs(exponent - at) > least + TIGHT:
             yield round((exponent + at) / 2, 10)
 
 
@@ -223,34 +178,33 @@ def _legal(hp: str, exponent: float) -> bool:
 def refine_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return a search that refines every HP in every arm, and tries the base's best values at the other shapes."""
     spec, arms = expansion.spec, arms_of(expansion)
-    lines = {arm: dict(_lines(arm)) for arm in arms}
+    lines = {arm: dict(zip(spec.grid, _lines(arm), strict=True)) for arm in arms}
     strategies = [strategy for of in lines.values() for strategy in of.values()]
     bases = {label: arm for arm in arms if arm.is_base for label in arm.labels}
     for arm in arms:
         if not arm.is_base:
             strategies += [_transferred(arm, hp, lines[bases[arm.labels[0]]][hp]) for hp in spec.grid]
-    return RoundSearch(expansion, strategies)
+    return RoundSearch(strategies)
 
 
-def _lines(arm: Arm) -> Iterator[tuple[str, ArmStrategy]]:
-    """Yield (HP, strategy). Each HP gets the budget for the grid's values, and an equal share of the rest."""
+def _lines(arm: Arm) -> Iterator[ArmStrategy]:
+    """Yield the strategy of each HP, with the budget for the grid's values and an equal share of the rest."""
     spec, seeds = arm.spec, len(arm.spec.seeds)
-    first = {hp: len(values.numbers()) for hp, values in spec.grid.items()}
+    settings, lines = spec.search.settings(RefineSettings), [Line.of(spec, hp) for hp in spec.grid]
     rest = 0
     if spec.search.budget is not None:
-        rest = spec.search.budget // seeds - sum(first.values()) - (0 if arm.is_base else len(first))
-    for index, hp in enumerate(spec.grid):
+        first = sum(len(line.given) for line in lines) + (0 if arm.is_base else len(lines))
+        rest = spec.search.budget // seeds - first
+    for index, line in enumerate(lines):
         # Noise may move the best into a gap that is still wide. `_most_points` ends the search all the same.
-        most = _most_points(spec, hp)
+        most = _most_points(spec, line.hp)
         if spec.search.budget is not None:
-            most = min(most, first[hp] + rest // len(first) + (index < rest % len(first)))
-
-        line = Line(hp=hp, start=base_hps(spec), given=spec.grid[hp].numbers(), known={})
+            most = min(most, len(line.given) + rest // len(lines) + (index < rest % len(lines)))
 
         def start(_: End | None, line: Line = line) -> Points:
-            return refine(line, spec.search.settings(RefineSettings))
+            return refine(line, settings)
 
-        yield hp, ArmStrategy(arm=arm, name=f"refine {hp}", start=start, budget=most * seeds, most=most * seeds)
+        yield ArmStrategy(arm=arm, name=f"refine {line.hp}", start=start, budget=most * seeds, most=most * seeds)
 
 
 def _transferred(arm: Arm, hp: str, after: ArmStrategy) -> ArmStrategy:
@@ -259,8 +213,7 @@ def _transferred(arm: Arm, hp: str, after: ArmStrategy) -> ArmStrategy:
     def start(base: End | None) -> Points:
         assert base is not None, "it starts after the base's search has ended"
         assert base.best is not None, "it does not start if that search found nothing"
-        best = f"{hp} {base.best.get(hp):.4g}"
-        yield Round(points=(base.best,), why=f"the base's best {best}, for its regret here")
+        yield Round(points=(base.best,), why=f"the base's best {hp} {base.best.get(hp):.4g}, for its regret here")
         return End(why="measured", best=None)
 
     seeds = len(arm.spec.seeds)
@@ -271,9 +224,9 @@ def _most_points(spec: SweepSpec, hp: str) -> int:
     """Return the most points of the line of one HP: its own, those that widen it, and two per halving of its step."""
     values, settings = spec.grid[hp].numbers(), spec.search.settings(RefineSettings)
     steps = _widening_steps(values, settings.max_octaves)
-    wider = sum(math.floor(settings.max_octaves / step + 1e-9) for step in steps)
+    wider = sum(math.floor(settings.max_octaves / step + TIGHT) for step in steps)
     widest = max((high - low for low, high in pairwise(map(math.log2, values))), default=1.0)
-    return len(values) + wider + 2 * max(0, math.ceil(math.log2(2 * widest / settings.until_octaves) - 1e-9))
+    return len(values) + wider + 2 * max(0, math.ceil(math.log2(2 * widest / settings.until_octaves) - TIGHT))
 
 
 def _widening_steps(values: tuple[float, ...], max_octaves: float) -> tuple[float, float]:
@@ -290,9 +243,9 @@ def _rounds(spec: SweepSpec) -> Counter[int]:
 
 
 def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
-    sizes = [len(values.numbers()) for values in spec.grid.values()]
-    more = len(sizes) if spec.search.where == "all" else 0
-    yield from buys(spec, sum(sizes) + more, "the first line of every HP and, beside it, the base's best value")
+    first = sum(len(values.numbers()) for values in spec.grid.values())
+    more = len(spec.grid) if spec.search.where == "all" else 0
+    yield from buys(spec, first + more, "the first line of every HP and, beside it, the base's best value")
     yield from on_log_scale(spec)
 
 
@@ -311,19 +264,18 @@ class RefinedPoint:
     ended: bool  # whether the line's search has
 
 
-def _report(results: Searched) -> SearchReport:
-    rows = []
+def _report(results: Searched) -> Iterator[RefinedPoint]:
     for strategy, history in replayed(results):
         known: dict[float, SeedLosses] = {}
         for number, ended in enumerate(history.rounds, start=1):
             if (hp := ended.round.about) is None:
                 continue  # the base's best value
-            new = {exponent_of(hps.get(hp)): of for hps, of in zip(ended.round.points, ended.losses, strict=True)}
+            new = {exponent_of(hps.get(hp)): losses for hps, losses in ended.pairs}
             known |= new
             found = bracket_of(known)
             low, high, best = (None, None, None) if found is None else (found.low, found.high, found.at)
-            rows += [
-                RefinedPoint(
+            for exponent, losses in sorted(new.items()):
+                yield RefinedPoint(
                     arm=strategy.arm.name,
                     hp=hp,
                     round=number,
@@ -334,9 +286,6 @@ def _report(results: Searched) -> SearchReport:
                     log2_best=best,
                     ended=history.end is not None,
                 )
-                for exponent, losses in sorted(new.items())
-            ]
-    return SearchReport(form="brackets", rows=tuple(rows))
 
 
 REFINE = SearchKind(
@@ -347,4 +296,5 @@ REFINE = SearchKind(
     make=refine_search,
     tunes="lines",
     report=_report,
+    form="brackets",
 )

@@ -45,6 +45,11 @@ class EndedRound:
     round: Round
     losses: Losses
 
+    @property
+    def pairs(self) -> list[tuple[HPs, SeedLosses]]:
+        """Each point with its losses."""
+        return list(zip(self.round.points, self.losses, strict=True))
+
 
 @dataclass(frozen=True, kw_only=True)
 class End:
@@ -87,47 +92,39 @@ class History:
 
     strategy: Strategy
     rounds: list[EndedRound] = field(default_factory=list)
-    open: Round | None = None  # the round that it waits for, cut to what the budget buys
     end: End | None = None
-    unpaid: str | None = None  # why the budget ended it
     lines: list[str] = field(default_factory=list)  # one per decision
     trials: Sequence[Trial] = ()  # of the open round
-    known: dict[str, Outcome] = field(default_factory=dict)  # of the trials of ended rounds
-    ended: list[Trial] = field(default_factory=list)
-    played: Trials | None = None  # None while it waits for another strategy
-    is_over: bool = False
-    num_ended: int = 0  # trials at the start of the open round that are known to have ended
+    ended: dict[str, Shape] = field(default_factory=dict)  # id -> shape, of the trials of ended rounds
+    _known: dict[str, Outcome] = field(default_factory=dict)  # of these trials
+    _played: Trials | None = None  # None while it waits for another strategy
+    _is_over: bool = False
+    _num_ended: int = 0  # trials at the start of the open round that are known to have ended
 
     def advance(self, outcomes: Mapping[str, Outcome], before: End | None) -> None:
         """Play on until an outcome is missing. `before` is the end of the strategy that it waited for."""
-        sent: Any = self.known
-        if self.played is None:
-            self.played, sent = self.strategy.play(self, before), None  # which starts a generator
-        while sent is None or (not self.is_over and self._has_ended(outcomes)):
-            self.known.update((trial.id, outcomes[trial.id]) for trial in self.trials)
-            self.ended += self.trials
+        sent: Any = self._known
+        if self._played is None:
+            self._played, sent = self.strategy.play(self, before), None  # which starts a generator
+        while sent is None or (not self._is_over and self._has_ended(outcomes)):
+            self._known.update((trial.id, outcomes[trial.id]) for trial in self.trials)
+            self.ended.update((trial.id, trial.shape) for trial in self.trials)
             try:
-                self.trials, self.num_ended = self.played.send(sent), 0
+                self.trials, self._num_ended = self._played.send(sent), 0
             except StopIteration:
-                self.trials, self.is_over = (), True
-            sent = self.known
+                self.trials, self._is_over = (), True
+            sent = self._known
 
     def _has_ended(self, outcomes: Mapping[str, Outcome]) -> bool:
-        while self.num_ended < len(self.trials) and self.trials[self.num_ended].id in outcomes:
-            self.num_ended += 1
-        return self.num_ended == len(self.trials)
-
-    def done(self, outcomes: Mapping[str, Outcome]) -> dict[str, Shape]:
-        """Return id -> shape of its trials that have ended."""
-        open_too = (trial for trial in self.trials if trial.id in outcomes)
-        return {trial.id: trial.shape for trial in (*self.ended, *open_too)}
+        while self._num_ended < len(self.trials) and self.trials[self._num_ended].id in outcomes:
+            self._num_ended += 1
+        return self._num_ended == len(self.trials)
 
 
 class RoundSearch:
     """Strategies that decide in rounds, as a search."""
 
-    def __init__(self, expansion: Expansion, strategies: Sequence[Strategy]) -> None:
-        self.expansion = expansion
+    def __init__(self, strategies: Sequence[Strategy]) -> None:
         self.strategies = tuple(strategies)
         self._known: Mapping[str, Outcome] = {}
         self._num_known = 0
@@ -144,10 +141,11 @@ class RoundSearch:
         done: dict[Shape, set[str]] = {}
         left: Counter[Shape] = Counter()
         for history in self.play(self._known):
-            ended = history.done(self._known)
-            of_shape = Counter(ended.values())
+            open_too = {trial.id: trial.shape for trial in history.trials if trial.id in self._known}
+            ended = {**history.ended, **open_too}
             for trial_id, shape in ended.items():
                 done.setdefault(shape, set()).add(trial_id)
+            of_shape = Counter(ended.values())
             for shape, most in history.strategy.bounds.items():
                 done.setdefault(shape, set())
                 left[shape] += 0 if history.end else max(0, most - of_shape[shape])
@@ -175,16 +173,15 @@ class RoundSearch:
         if not same and not self._known.items() <= outcomes.items():
             self._histories = self._anew()
         self._known, self._num_known = outcomes, len(outcomes)
-        of_strategy = {id(history.strategy): history for history in self._histories}
-        for history in self._histories:
+        for history in self._histories.values():
             after = history.strategy.after
-            before = None if after is None else of_strategy[id(after)].end
+            before = None if after is None else self._histories[id(after)].end
             if after is None or (before is not None and before.best is not None):
                 history.advance(outcomes, before)
-        return self._histories
+        return tuple(self._histories.values())
 
-    def _anew(self) -> Sequence[History]:
-        return [History(strategy=strategy) for strategy in self.strategies]
+    def _anew(self) -> Mapping[int, History]:
+        return {id(strategy): History(strategy=strategy) for strategy in self.strategies}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -206,54 +203,46 @@ class ArmStrategy:
     def play(self, history: History, before: End | None) -> Trials:
         """Yield the trials of each round, point by point and seed by seed."""
         seeds, where = self.arm.spec.seeds, f"{self.arm.name}: {self.name}"
-        points = self.start(before)
+        points, unpaid = self.start(before), ""
         try:
             asked = next(points)
-            while history.unpaid is None:
-                history.open = paid = self._paid(asked, history)
-                texts = (None if paid is None else paid.why, history.unpaid)
-                history.lines += [f"{where}: {text}" for text in texts if text]
-                if paid is None:
-                    break
-                trials = [self.arm.trial(point, seed) for point in paid.points for seed in seeds]
-                outcomes = yield trials
-                values = [outcomes[trial.id].value for trial in trials]
-                losses = [tuple(values[at : at + len(seeds)]) for at in range(0, len(values), len(seeds))]
-                history.rounds.append(EndedRound(round=paid, losses=losses))
-                if history.unpaid is None:
+            while not unpaid:
+                paid, unpaid = self._paid(asked, history.rounds)
+                history.lines += [f"{where}: {text}" for text in (paid and paid.why, unpaid) if text]
+                if paid is not None:
+                    trials = [self.arm.trial(point, seed) for point in paid.points for seed in seeds]
+                    outcomes = yield trials
+                    values = [outcomes[trial.id].value for trial in trials]
+                    losses = [tuple(values[at : at + len(seeds)]) for at in range(0, len(values), len(seeds))]
+                    history.rounds.append(EndedRound(round=paid, losses=losses))
+                if not unpaid:
                     asked = points.send(losses)
             points.throw(OutOfBudget())
         except StopIteration as stop:
             history.end = stop.value
         except OutOfBudget:
-            best = lowest_point(
-                [pair for ended in history.rounds for pair in zip(ended.round.points, ended.losses, strict=True)]
-            )
+            best = lowest_point([pair for ended in history.rounds for pair in ended.pairs])
             history.end = End(why="ends with the best point so far" if best else "no point finished", best=best)
-        history.open = None
         history.lines += [f"{where}: {history.end.why}"] if history.end and history.end.why else []
 
-    def _paid(self, asked: Round, history: History) -> Round | None:
-        """Return the part of a round that the budget buys, or None, and note in `unpaid` why it is not the whole."""
-        if self.budget is None:
-            return asked
+    def _paid(self, asked: Round, rounds: Sequence[EndedRound]) -> tuple[Round | None, str]:
+        """Return the part of a round that the budget buys, or None, and why it is not the whole."""
         num_seeds = len(self.arm.spec.seeds)
-        most, num_points = self.budget // num_seeds, sum(len(ended.round.points) for ended in history.rounds)
-        if num_points + len(asked.points) <= most:
-            return asked
-        known = {point for ended in history.rounds for point in ended.round.points}
-        new = [point for point in asked.points if point not in known]
-        left = most - len(known)
+        most = math.inf if self.budget is None else self.budget // num_seeds
+        if sum(len(ended.round.points) for ended in rounds) + len(asked.points) <= most:
+            return asked, ""
+        known = {point for ended in rounds for point in ended.round.points}
+        new, left = [point for point in asked.points if point not in known], int(most) - len(known)
         if len(new) <= left:
-            return asked
-        history.unpaid = (
+            return asked, ""
+        why = (
             f"the budget of {self.budget} trials is spent: what comes next needs {len(new) * num_seeds}, "
             f"{left * num_seeds} are left ({asked.why})"
         )
         if asked.whole or left <= 0:
-            return None
+            return None, why
         kept = {*known, *new[:left]}
-        return replace(asked, points=tuple(point for point in asked.points if point in kept), whole=False)
+        return replace(asked, points=tuple(point for point in asked.points if point in kept), whole=False), why
 
 
 def search_each_arm(expansion: Expansion, name: str, points: Callable[[Arm], Points]) -> RoundSearch:
@@ -261,13 +250,11 @@ def search_each_arm(expansion: Expansion, name: str, points: Callable[[Arm], Poi
     spec = expansion.spec
     budget = None if spec.search.budget is None else arm_budget(spec)
     most = spec.search_row.size(spec) * len(spec.seeds)
-    return RoundSearch(
-        expansion,
-        [
-            ArmStrategy(arm=arm, name=name, start=lambda _, arm=arm: points(arm), budget=budget, most=most)  # type: ignore[misc]
-            for arm in arms_of(expansion)
-        ],
-    )
+
+    def strategy(arm: Arm) -> ArmStrategy:
+        return ArmStrategy(arm=arm, name=name, start=lambda _: points(arm), budget=budget, most=most)
+
+    return RoundSearch([strategy(arm) for arm in arms_of(expansion)])
 
 
 def mean(losses: SeedLosses) -> float:
@@ -282,8 +269,5 @@ def lowest_point(pairs: Sequence[tuple[HPs, SeedLosses]]) -> HPs | None:
         return None
     tied = [pairs[i][0] for i in equal_lowest(means)]
     names = [*SCALARS, *sorted({name for hps in tied for name, _ in hps.multipliers})]
-    return tied[most_central([[_octaves(hps.get(name)) for name in names] for hps in tied])]
-
-
-def _octaves(value: float) -> float:
-    return math.log2(value) if value > 0 else ZERO_OCTAVES
+    values = [[hps.get(name) for name in names] for hps in tied]
+    return tied[most_central([[math.log2(x) if x > 0 else ZERO_OCTAVES for x in each] for each in values])]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Annotated
 
@@ -17,17 +17,18 @@ import numpy as np
 from pydantic import Field
 
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.kinds import SearchKind, SearchReport
-from hpxfer.search.multipliers import best_lr, line_rounds, multiplier_problems, varied_hps
-from hpxfer.search.protocol import Arm, buys, on_log_scale
-from hpxfer.search.rounds import End, History, Losses, OutOfBudget, Points, Round, mean, search_each_arm
+from hpxfer.search.checks import buys, multiplier_problems, on_log_scale, varied_hps
+from hpxfer.search.kinds import SearchKind
+from hpxfer.search.line import best_lr, line_rounds
+from hpxfer.search.protocol import Arm
+from hpxfer.search.rounds import End, History, OutOfBudget, Points, Round, mean, search_each_arm
 from hpxfer.search.stored import Searched, replayed
-from hpxfer.search.values import GridAround, bound_text, names_in, scaled
+from hpxfer.search.values import GridAround, bound_text, names_in, scaled, values_text
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import CountOrNone, Problem, Section, Seq, WhyNot
 from hpxfer.spec.yaml_file import KeyPath
-from hpxfer.verdict.loss_grid import Floats, JudgedLoss
+from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.tied import equal_lowest
 
 STAGES = ("broad", "fine")
@@ -72,62 +73,45 @@ class StagedSettings(Section):
 
 def staged_grid(spec: SweepSpec) -> Points:
     """Yield the rounds of one arm. `about` of a grid's round is its stage."""
-    settings = spec.search.settings(StagedSettings)
+    settings, judged = spec.search.settings(StagedSettings), judged_by(spec)
     line = yield from best_lr(spec, settings.recenters)
     if line.best is None:
         return line
     end, best, entries = line, line.best, settings.multipliers or ()
-    for name, grid in settings.grids.items():
-        around = GridAround(best, entries, grid.points, float(grid.ratio))
+    for name, stage in settings.grids.items():
+        grid = GridAround(best, entries, stage.points, float(stage.ratio))
         for move in range(settings.recenters + 1):
             why = f"{end.why}: {name} grid, {grid.points}^{len(entries)} points at ratio {grid.ratio:g}"
             try:
-                losses = yield Round(points=around, why=why, about=name)
+                losses = yield Round(points=grid, why=why, about=name)
             except OutOfBudget:
-                why = f"{end.why}: ends before the {name} grid{' moves' if move else ''}"
-                return End(why=why, best=end.best, bounds=end.bounds)
-            found = _best(around, losses, judged_by(spec))
-            if found is None:
-                why = f"{end.why}: every point of the {name} grid diverged"
-                return End(why=why, best=end.best, bounds=end.bounds)
-            best, edges, bounds, why = found
+                return replace(end, why=f"{end.why}: ends before the {name} grid{' moves' if move else ''}")
+            means = [mean(of_seeds) for of_seeds in losses]
+            if min(means) == math.inf:
+                return replace(end, why=f"{end.why}: every point of the {name} grid diverged")
+            # Of equal points the one closest to the center: a dimension without effect is no reason to move.
+            at = min(equal_lowest(means), key=lambda index: sum(map(abs, grid.steps(index))))
+            best = grid[at]
+            steps = zip(entries, grid.steps(at), strict=True)
+            edges = {entry: step for entry, step in steps if abs(step) == grid.points // 2}
+            why = f"best at {values_text(entries, best)} ({judged.level(means[at])})"
             if edges:
-                is_bound = f" after {move} moves: a bound there, not an optimum"
                 why += f", on its edge in {', '.join(edges)}"
-                why += is_bound if move == settings.recenters else ", so it moves"
-            end = End(why=why, best=best, bounds=line.bounds + bounds)
+                is_last = move == settings.recenters
+                why += f" after {move} moves: a bound there, not an optimum" if is_last else ", so it moves"
+            names = [(hp, step > 0) for entry, step in edges.items() for hp in names_in(entry)]
+            bounds = [bound_text(hp, best.get(hp), is_highest=is_highest) for hp, is_highest in names]
+            end = End(why=why, best=best, bounds=(*line.bounds, *bounds))
             if not edges:
                 break
-            around = GridAround(_moved(around, best, edges), entries, around.points, around.ratio)
+            grid = replace(grid, center=_moved(grid, best, edges))
     return end
 
 
-def _best(
-    grid: GridAround, losses: Losses, judged: JudgedLoss
-) -> tuple[HPs, tuple[str, ...], tuple[str, ...], str] | None:
-    """Return the best point, the entries on whose edge it lies, the bounds of their HPs, and the point in words.
-
-    None if every point diverged. Of equal points the one closest to the center counts: a dimension without effect is no
-    reason to move.
-    """
-    means = [mean(of_seeds) for of_seeds in losses]
-    if min(means) == math.inf:
-        return None
-    at = min(equal_lowest(means), key=lambda index: sum(map(abs, grid.steps(index))))
-    hps, steps = grid[at], dict(zip(grid.entries, grid.steps(at), strict=True))
-    edges = tuple(entry for entry, step in steps.items() if abs(step) == grid.points // 2)
-    bounds = tuple(
-        bound_text(name, hps.get(name), is_highest=steps[entry] > 0) for entry in edges for name in names_in(entry)
-    )
-    values = ", ".join(f"{entry} {hps.get(names_in(entry)[0]):.4g}" for entry in grid.entries)
-    return hps, edges, bounds, f"best at {values} ({judged.level(means[at])})"
-
-
-def _moved(grid: GridAround, best: HPs, edges: Sequence[str]) -> HPs:
+def _moved(grid: GridAround, best: HPs, edges: Iterable[str]) -> HPs:
     """Return the center of the moved grid: the best point along the dimensions on whose edge it lies."""
     first = {entry: names_in(entry)[0] for entry in edges}
-    ratios = {entry: best.get(name) / grid.center.get(name) for entry, name in first.items()}
-    return scaled(grid.center, *((names_in(entry), ratio) for entry, ratio in ratios.items()))
+    return scaled(grid.center, *((entry, best.get(hp) / grid.center.get(hp)) for entry, hp in first.items()))
 
 
 def _rounds(spec: SweepSpec) -> Counter[int]:
@@ -179,12 +163,14 @@ class HeatmapCell:
 
 def heatmap_cells(arm: Arm, history: History) -> Iterator[HeatmapCell]:
     """Yield the cells of each stage and pair of dimensions, from the last grid of the stage. y changes fastest."""
-    last = {ended.round.about: ended for ended in history.rounds if isinstance(ended.round.points, GridAround)}
-    for stage, ended in last.items():
-        grid = ended.round.points
-        assert isinstance(grid, GridAround), "the others were left out"
+    last = {
+        ended.round.about: (ended.round.points, ended.losses)
+        for ended in history.rounds
+        if isinstance(ended.round.points, GridAround)
+    }
+    for stage, (grid, losses) in last.items():
         middle = grid.points // 2
-        means = np.array([mean(of_seeds) for of_seeds in ended.losses]).reshape((grid.points,) * len(grid.entries))
+        means = np.array([mean(of_seeds) for of_seeds in losses]).reshape((grid.points,) * len(grid.entries))
         if not np.isfinite(means).any():
             continue
         best = _nearest_lowest(means, middle)
@@ -220,10 +206,9 @@ def _finite(loss: float) -> float | None:
     return float(loss) if math.isfinite(loss) else None
 
 
-def _report(results: Searched) -> SearchReport:
-    played = replayed(results)
-    rows = tuple(cell for strategy, history in played for cell in heatmap_cells(strategy.arm, history))
-    return SearchReport(form="heatmaps", rows=rows)
+def _report(results: Searched) -> Iterator[HeatmapCell]:
+    for strategy, history in replayed(results):
+        yield from heatmap_cells(strategy.arm, history)
 
 
 def _nearest_lowest(means: Floats, middle: int) -> tuple[int, ...]:
@@ -242,4 +227,5 @@ STAGED_GRID = SearchKind(
     where="base",
     tunes="points",
     report=_report,
+    form="heatmaps",
 )

@@ -14,7 +14,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.search.kinds import kind_of, make_search
 from hpxfer.search.protocol import Arm, Outcome, arms_of
 from hpxfer.search.rounds import ArmStrategy, History, RoundSearch
-from hpxfer.search.values import bound_text
+from hpxfer.search.values import bound_text, ends_of_box
 from hpxfer.spec import SweepSpec
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.store.schema import shape_of_row
@@ -32,16 +32,12 @@ class Searched(Protocol):
 
     @property
     def folder(self) -> Path: ...
-
     @property
     def spec(self) -> SweepSpec: ...
-
     @property
     def expansion(self) -> Expansion: ...
-
     @property
     def trials(self) -> pd.DataFrame: ...
-
     @property
     def cells(self) -> pd.DataFrame: ...
 
@@ -49,29 +45,14 @@ class Searched(Protocol):
 def outcomes_of(trials: pd.DataFrame, loss: str) -> dict[str, Outcome]:
     """Return trial id -> outcome of the stored trials that ended. A failed trial runs again, so it has no outcome."""
     ended = trials[trials["status"] != "failed"]
-    columns: Any = (ended[name] for name in ("trial_id", "status", LOSS_COLUMNS[loss], "wall_s", "stack_size"))
-    return {
-        str(name): Outcome(str(status), _number(value), trial_seconds(_number(wall_s), _number(stack_size)))
-        for name, status, value, wall_s, stack_size in zip(*columns, strict=True)
-    }
+    numbers: Any = (ended[name] for name in (LOSS_COLUMNS[loss], "wall_s", "stack_size"))
+    rows = zip(ended["trial_id"], ended["status"], *numbers, strict=True)
+    return {str(name): Outcome.of(str(status), *map(_number, values)) for name, status, *values in rows}
 
 
 def _number(value: Any) -> float | None:
     """Return a stored number, or None if it is missing."""
     return float(value) if value is not None and value == value else None
-
-
-def known_outcomes(found: Mapping[str, tuple[str, float | None, float | None, int | None]]) -> dict[str, Outcome]:
-    """Return trial id -> outcome of what `Store.outcomes` gives."""
-    return {
-        trial_id: Outcome(status, loss, trial_seconds(wall_s, stack_size))
-        for trial_id, (status, loss, wall_s, stack_size) in found.items()
-    }
-
-
-def trial_seconds(wall_s: float | None, stack_size: float | None) -> float | None:
-    """Return the worker seconds of a trial, given its stack's time and number of trials. None if one is missing."""
-    return wall_s / stack_size if wall_s is not None and stack_size else None
 
 
 def hps_of_row(row: Mapping[Any, Any]) -> HPs:
@@ -98,14 +79,18 @@ def is_of(expansion: Expansion, part: Expansion, trial: Trial) -> bool:
         return True
     if part.setting_at(trial.shape, trial.parameterization) != trial.setting:
         return False
-    hps, base, varied = trial.hps, base_hps(part.spec), kind_of(part.spec).hps(part.spec)
+    return _differing(trial.hps, base_hps(part.spec)) <= set(kind_of(part.spec).hps(part.spec))
+
+
+def _differing(hps: HPs, base: HPs) -> set[str]:
+    """Return the names of the HPs that are not those of the base."""
     names = {*SCALARS, *(name for name, _ in (*hps.multipliers, *base.multipliers))}
-    return all(hps.get(name) == base.get(name) for name in names.difference(varied))
+    return {name for name in names if hps.get(name) != base.get(name)}
 
 
 def is_in_box(spec: SweepSpec, hps: HPs) -> bool:
     """Return whether a point lies between the ends of the grid and has its base value in every other HP."""
-    ends = {name: (values.numbers()[0], values.numbers()[-1]) for name, values in spec.grid.items()}
+    ends = ends_of_box(spec)
     inside = base_hps(spec).with_values({name: hps.get(name) for name in ends})
     return inside == hps and all(low <= hps.get(name) <= high for name, (low, high) in ends.items())
 
@@ -113,8 +98,8 @@ def is_in_box(spec: SweepSpec, hps: HPs) -> bool:
 def box_bounds(spec: SweepSpec, hps: HPs) -> tuple[str, ...]:
     """Return the HPs of the grid whose value is within a hundredth of an octave of an end of the box, as bounds."""
     out = []
-    for name, values in spec.grid.items():
-        low, high, value = values.numbers()[0], values.numbers()[-1], hps.get(name)
+    for name, (low, high) in ends_of_box(spec).items():
+        value = hps.get(name)
         near = [value > 0 and end > 0 and abs(math.log2(value / end)) < NEAR_END for end in (low, high)]
         if low < high and any(near):
             out.append(bound_text(name, value, is_highest=near[1]))
@@ -144,27 +129,24 @@ def searched_cells(expansion: Expansion, trials: pd.DataFrame) -> Iterator[Cell]
         found.setdefault((trial.parameterization, trial.shape), {}).setdefault(trial.id, trial)
     bases = [(part, base_hps(part.spec)) for part in expansion.parts]
     for (part, base), axis in itertools.product(bases, expansion.axes):
-        for point in axis.points:
-            for choice in part.choices:
-                own = expansion.own_parameterization(choice, point.shape)
-                for trial in found.get((own, point.shape), {}).values():
-                    for line in _lines_of(part.spec, base, trial.hps) if is_of(expansion, part, trial) else ():
-                        yield Cell(
-                            axis=axis.name,
-                            scale_name=axis.scale_name,
-                            scale=point.scale,
-                            shape=axis.label(point.shape),
-                            parameterization=part.label(choice),
-                            line=line,
-                            trial=trial,
-                        )
+        for point, choice in itertools.product(axis.points, part.choices):
+            own = expansion.own_parameterization(choice, point.shape)
+            for trial in found.get((own, point.shape), {}).values():
+                for line in _lines_of(part.spec, base, trial.hps) if is_of(expansion, part, trial) else ():
+                    yield Cell(
+                        axis=axis.name,
+                        scale_name=axis.scale_name,
+                        scale=point.scale,
+                        shape=axis.label(point.shape),
+                        parameterization=part.label(choice),
+                        line=line,
+                        trial=trial,
+                    )
 
 
 def _lines_of(spec: SweepSpec, base: HPs, hps: HPs) -> tuple[str, ...]:
     """Return the lines that a point of the sweep is on: of the HPs that the search scans a line of."""
-    kind = kind_of(spec)
-    differ = {name for name in SCALARS if hps.get(name) != base.get(name)}
-    differ |= {name for name, _ in set(hps.multipliers) ^ set(base.multipliers)}
+    kind, differ = kind_of(spec), _differing(hps, base)
     on = [name for name in spec.grid if differ <= {name} and kind.why_no_line(spec, name) is None]
     return tuple(on) or (spec.search.kind,)
 

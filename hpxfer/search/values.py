@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Any
 
 from hpxfer.scaling.hps import HPs
+from hpxfer.spec import SweepSpec
 from hpxfer.spec.fields import power_of_two
 
 SeedLosses = tuple[float, ...]  # of one point, in the order of the sweep's seeds; +inf diverged
@@ -38,14 +39,24 @@ def end_steps(values: tuple[float, ...]) -> tuple[float, float]:
     return (logs[1] - logs[0], logs[-1] - logs[-2]) if len(logs) > 1 else (1.0, 1.0)
 
 
+def ends_of_box(spec: SweepSpec) -> dict[str, tuple[float, float]]:
+    """Return HP -> the ends of its range in the grid."""
+    return {name: (values.numbers()[0], values.numbers()[-1]) for name, values in spec.grid.items()}
+
+
+def in_box(value: float, ends: tuple[float, float]) -> float:
+    """Return the value rounded, between the ends: rounding must not leave the box."""
+    return min(max(rounded(value), ends[0]), ends[1])
+
+
 def bound_text(name: str, value: float, *, is_highest: bool) -> str:
     """Return that the best value of an HP is the highest or the lowest that was tried, e.g. `init_scale >= 16`."""
     return f"{name} {'>=' if is_highest else '<='} {value:.6g}"
 
 
 def values_text(names: Iterable[str], hps: HPs | None) -> str:
-    """Return e.g. `lr 0.01, init_scale 2`, or nothing without HPs."""
-    return "" if hps is None else ", ".join(f"{name} {hps.get(name):.4g}" for name in names)
+    """Return e.g. `lr 0.01, init_scale 2`, or nothing without HPs. The HPs of an entry `a + b` have one value."""
+    return "" if hps is None else ", ".join(f"{name} {hps.get(names_in(name)[0]):.4g}" for name in names)
 
 
 def names_in(entry: str) -> tuple[str, ...]:
@@ -53,11 +64,11 @@ def names_in(entry: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in entry.split("+"))
 
 
-def scaled(hps: HPs, *changes: tuple[Sequence[str], float]) -> HPs:
-    """Return the HPs with the names of each change multiplied by its ratio. A name may stand in several changes."""
+def scaled(hps: HPs, *changes: tuple[str, float]) -> HPs:
+    """Return the HPs with those of each entry multiplied by its ratio. An HP may stand in several entries."""
     values: dict[str, float] = {}
-    for names, ratio in changes:
-        for name in names:
+    for entry, ratio in changes:
+        for name in names_in(entry):
             values[name] = rounded((values[name] if name in values else hps.get(name)) * ratio)
     return hps.with_values(values)
 
@@ -74,25 +85,16 @@ class GridAround(Sequence[HPs]):
     def __len__(self) -> int:
         return int(self.points ** len(self.entries))
 
-    @overload
-    def __getitem__(self, index: int) -> HPs: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[HPs, ...]: ...
-    def __getitem__(self, index: int | slice) -> HPs | tuple[HPs, ...]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return tuple(self[at] for at in range(*index.indices(len(self))))
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        steps = zip(self.entries, self.steps(index % len(self)), strict=True)
-        return scaled(self.center, *((names_in(entry), self.ratio**step) for entry, step in steps if step))
+            return tuple(self[at] for at in range(len(self))[index])
+        steps = zip(self.entries, self.steps(range(len(self))[index]), strict=True)
+        return scaled(self.center, *((entry, self.ratio**step) for entry, step in steps if step))
 
     def steps(self, index: int) -> tuple[int, ...]:
         """Return the steps from the center to a point along each entry. The last entry changes fastest."""
-        out = []
-        for _ in self.entries:
-            index, digit = divmod(index, self.points)
-            out.append(digit - self.points // 2)
-        return tuple(reversed(out))
+        powers = (self.points**power for power in reversed(range(len(self.entries))))
+        return tuple(index // power % self.points - self.points // 2 for power in powers)
 
 
 @dataclass(frozen=True, kw_only=True)

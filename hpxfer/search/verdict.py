@@ -20,20 +20,13 @@ from typing import Annotated
 from pydantic import Field
 
 from hpxfer.scaling.shape import Shape
+from hpxfer.search.checks import countable, on_log_scale
 from hpxfer.search.grid import grid_size
 from hpxfer.search.kinds import SearchKind, Stored
-from hpxfer.search.protocol import Outcome, arms_of, countable, on_log_scale
+from hpxfer.search.protocol import arms_of
 from hpxfer.search.rounds import End, History, RoundSearch, Trials
 from hpxfer.search.verdict_lines import MIN_SEEDS, Doubt, VerdictLine, doubts, lines_of_grid
-from hpxfer.search.verdict_plan import (
-    LARGEST_FIRST,
-    Purse,
-    affordable,
-    around_the_best,
-    first_line,
-    lowest,
-    more_trials,
-)
+from hpxfer.search.verdict_plan import LARGEST_FIRST, Purse, affordable, around_the_best, first_line, more_trials
 from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.budget import arm_budget
@@ -59,16 +52,15 @@ class VerdictSettings(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Looked:
-    """A line at one look."""
+    """How far a line has come: its doubt at the last look, once it has trials at all shapes."""
 
     line: VerdictLine
-    doubt: Doubt
-    share: float  # of the line's FLOPs that were spent
-    decided: bool
-
-    @property
-    def transfers(self) -> bool:
-        return self.decided and self.doubt.verdict == "transfers"
+    opened: bool = False  # whether its first line was asked for
+    doubt: Doubt | None = None
+    share: float = 0.0  # of the line's FLOPs that were spent by the last look
+    first_share: float = 0.0  # by the first one
+    decided: bool = False
+    ended: str = ""  # why nothing more is trained although the verdict is undecided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,22 +69,7 @@ class Look:
 
     why: tuple[str, ...]  # one line per decision
     trials: tuple[Trial, ...]
-    lines: tuple[Looked, ...]
-
-
-@dataclass
-class _State:
-    """How far a line has come."""
-
-    line: VerdictLine
-    opened: bool = False  # whether its first line was asked for
-    looked: Looked | None = None
-    first_share: float = 0.0  # of the line's FLOPs, at its first look
-    ended: str = ""  # why nothing more is trained although the verdict is undecided
-
-    @property
-    def decided(self) -> bool:
-        return self.looked is not None and self.looked.decided
+    lines: tuple[Looked, ...]  # that have a doubt
 
 
 @dataclass(kw_only=True, eq=False)
@@ -108,169 +85,159 @@ class VerdictRounds:
     after: None = None
     looks: list[Look] = field(init=False)
     purse: Purse = field(init=False)
-    states: list[_State] = field(init=False)
+    _known: dict[VerdictLine, Looked] = field(init=False)
 
     def play(self, history: History, before: End | None) -> Trials:
         """Yield the trials of each round, and keep what each look found."""
         self.looks, self.purse = [], Purse(budget=self.budget)
-        self.states = [_State(line=line) for line in self.lines]
-        outcomes: Mapping[str, Outcome] = {}
+        self._known = {line: Looked(line=line) for line in self.lines}
         for number in range(MAX_ROUNDS + 1):
-            look = self._look(number, outcomes)
+            look = self._look(number)
             self.looks.append(look)
             history.lines += look.why
             if not look.trials:
                 history.end = End(why="", best=None)
                 return
-            outcomes = yield look.trials
+            self.purse.outcomes = yield look.trials
         raise AssertionError("the last round asks for nothing")
 
-    def _look(self, number: int, outcomes: Mapping[str, Outcome]) -> Look:
+    def _look(self, number: int) -> Look:
         """Look at the lines, and choose the trials of a round."""
         earlier = tuple(self.purse.asked.values())
-        looked = tuple(self._at_lines(outcomes))
+        for hp in dict.fromkeys(line.hp for line in self.lines):
+            self._look_at([line for line in self.lines if line.hp == hp and self._has_all_shapes(line)])
         why: list[str] = []
         wanted: list[Trial] = []
-        for state in self.states if number < MAX_ROUNDS else ():
-            if found := list(self._next(state, outcomes, whole=number == MAX_ROUNDS - 1)):
+        for line in self.lines if number < MAX_ROUNDS else ():
+            if found := list(self._next(line, whole=number == MAX_ROUNDS - 1)):
                 wanted += found
-                why.append(f"round {number + 1}: {self._why(state, found)}")
-        trials = affordable(wanted, earlier, outcomes, self.hours)
+                why.append(f"round {number + 1}: {self._why(line, found)}")
+        trials = affordable(wanted, earlier, self.purse.outcomes, self.hours)
         if len(trials) < len(wanted):
             why.append(f"round {number + 1}: the {self.hours:g} hours buy {len(trials)} of these {len(wanted)} trials")
             for trial in wanted[len(trials) :]:
                 self.purse.give_back(trial)
-        if trials:
-            return Look(why=tuple(why), trials=trials, lines=looked)
-        if wanted:
-            looked = tuple(self._at_the_end())
-        return Look(why=(*why, *map(self._end_text, self.states)), trials=(), lines=looked)
+        if not trials:
+            if wanted:  # the report judges with the whole error
+                for line, known in self._known.items():
+                    decided = known.doubt is not None and known.doubt.is_decided(self.rules.error)
+                    ended = known.ended or ("" if decided else f"the {self.hours:g} worker hours are spent")
+                    self._set(line, decided=decided, ended=ended)
+            why += map(self._end_text, self.lines)
+        looked = tuple(known for known in self._known.values() if known.doubt is not None)
+        return Look(why=tuple(why), trials=trials, lines=looked)
 
-    def _at_the_end(self) -> Iterator[Looked]:
-        """Yield the lines as they are known when the hours are spent: the report judges with the whole error."""
-        for state in self.states:
-            if state.looked is not None:
-                state.looked = replace(state.looked, decided=state.looked.doubt.is_decided(self.rules.error))
-                yield state.looked
-            if not state.decided:
-                state.ended = state.ended or f"the {self.hours:g} worker hours are spent"
+    def _set(self, line: VerdictLine, **changed: object) -> None:
+        self._known[line] = replace(self._known[line], **changed)  # type: ignore[arg-type]
 
-    def _at_lines(self, outcomes: Mapping[str, Outcome]) -> Iterator[Looked]:
-        """Look at every line that has trials at all shapes, and yield what is known of it."""
-        for hp in dict.fromkeys(line.hp for line in self.lines):
-            states = [state for state in self.states if state.line.hp == hp and self._has_all_shapes(state)]
-            if not states:
-                continue
-            grids = [state.line.grid(outcomes, self.purse.asked) for state in states]
-            for state, doubt in zip(states, doubts(grids, self.rules, self.judged), strict=True):
-                share = state.line.spent(self.purse.asked)
-                state.first_share = state.first_share or share
-                is_said = self._is_said(state, doubt, share)
-                state.looked = Looked(line=state.line, doubt=doubt, share=share, decided=is_said)
-                yield state.looked
+    def _look_at(self, lines: Sequence[VerdictLine]) -> None:
+        """Look at the lines of an HP that have trials at all shapes."""
+        grids = [line.grid(self.purse.outcomes, self.purse.asked) for line in lines]
+        for line, doubt in zip(lines, doubts(grids, self.rules, self.judged) if grids else (), strict=True):
+            share = line.spent(self.purse.asked)
+            first = self._known[line].first_share or share
+            self._set(line, doubt=doubt, share=share, first_share=first, decided=self._is_said(line, doubt, share))
 
-    def _is_said(self, state: _State, doubt: Doubt, share: float) -> bool:
+    def _is_said(self, line: VerdictLine, doubt: Doubt, share: float) -> bool:
         """Return whether the verdict is said.
 
         A verdict once said stays as long as the whole error allows, and where nothing is left to train the whole error
         counts: the report judges with that too. Until then a drift is said when two looks in a row find it, because
         the first looks rest on few cells.
         """
-        has_more = any(self.purse.can_buy(trial) for shape in state.line.shapes for trial in shape.all_trials)
-        if state.decided or not has_more:
+        known = self._known[line]
+        if known.decided or not any(map(self.purse.can_buy, line.trials)):
             return doubt.is_decided(self.rules.error)
-        before = "undecided" if state.looked is None else state.looked.doubt.verdict
+        before = "undecided" if known.doubt is None else known.doubt.verdict
         return doubt.is_decided(self.rules.error * share) and doubt.verdict in ("transfers", before)
 
-    def _is_wanted(self, state: _State) -> bool:
+    def _is_wanted(self, line: VerdictLine) -> bool:
         """Return whether a verdict on the line is asked for: on the control, only where another one transfers."""
-        of_hp = [other for other in self.states if other.line.hp == state.line.hp and not other.line.is_control]
-        if not state.line.is_control or not of_hp:
+        others = [known for known in self._known.values() if known.line.hp == line.hp and not known.line.is_control]
+        if not line.is_control or not others:
             return True
-        on_axis = [other.looked for other in of_hp if other.line.axis == state.line.axis]
-        return any(looked is not None and looked.transfers for looked in on_axis)
+        return any(
+            known.decided and known.doubt is not None and known.doubt.verdict == "transfers"
+            for known in others
+            if known.line.axis == line.axis
+        )
 
-    def _next(self, state: _State, outcomes: Mapping[str, Outcome], *, whole: bool) -> Iterator[Trial]:
+    def _has_all_shapes(self, line: VerdictLine) -> bool:
+        return all(self.purse.num_seeds(shape.all_trials) for shape in line.shapes)
+
+    def _next(self, line: VerdictLine, *, whole: bool) -> Iterator[Trial]:
         """Yield the next trials of a line, none if it needs no more."""
-        if state.decided or state.ended or not self._is_wanted(state):
+        known, purse = self._known[line], self.purse
+        if known.decided or known.ended or not self._is_wanted(line):
             return
-        line = state.line
-        if not state.opened:
-            state.opened = True
-            new = [trial for trial in first_line(line) if self.purse.buy(trial)]
-            if new:
+        if not known.opened:
+            self._set(line, opened=True)
+            if new := [trial for trial in first_line(line) if purse.buy(trial)]:
                 yield from new
                 return
-        if not self._has_all_shapes(state):
-            if any(trial.id not in outcomes for trial in first_line(line) if trial.id in self.purse.asked):
+        running = {trial.id for trial in line.trials if trial.id in purse.asked and trial.id not in purse.outcomes}
+        if known.doubt is None:
+            if any(trial.id in running for trial in first_line(line)):
                 return  # another line has asked for them in this round
-            if lowest(line.base, outcomes, self.purse) is None:
-                state.ended = "every value diverged at the base"
+            if purse.lowest(line.base) is None:
+                self._set(line, ended="every value diverged at the base")
                 return
-            more = around_the_best(line, outcomes, self.purse)
+            new = list(around_the_best(line, purse))
         else:
-            assert state.looked is not None, "every line with trials at all shapes was looked at"
             # So many more FLOPs than it has that LOOKS looks are enough.
-            growth = max(GROWTH, math.exp(-math.log(state.first_share) / (LOOKS - 2)))
-            flops = line.flops if whole else (growth - 1) * state.looked.share * line.flops
-            more = more_trials(line, state.looked.doubt, outcomes, self.purse, flops)
-        new = list(more)
-        if not new:
-            all_asked = all(trial.id in self.purse.asked for shape in line.shapes for trial in shape.all_trials)
+            growth = max(GROWTH, math.exp(-math.log(known.first_share) / (LOOKS - 2)))
+            flops = line.flops if whole else (growth - 1) * known.share * line.flops
+            new = list(more_trials(line, known.doubt, purse, flops))
+        if not new and (known.doubt is not None or not running):
+            all_asked = all(trial.id in purse.asked for trial in line.trials)
             spent = f"the budget of {self.budget} trials per arm is spent"
-            state.ended = "every value is trained with every seed" if all_asked else spent
+            self._set(line, ended="every value is trained with every seed" if all_asked else spent)
         yield from new
 
-    def _has_all_shapes(self, state: _State) -> bool:
-        return all(self.purse.num_seeds(shape.all_trials) for shape in state.line.shapes)
-
-    def _why(self, state: _State, trials: Sequence[Trial]) -> str:
+    def _why(self, line: VerdictLine, trials: Sequence[Trial]) -> str:
         """Return what is known of a line and what its next trials are."""
-        named = {trial.id: shape.name for shape in state.line.shapes for trial in shape.all_trials}
-        counts = Counter(named[trial.id] for trial in trials)
+        named = {trial.id: shape.name for shape in line.shapes for trial in shape.all_trials}
+        counts, known = Counter(named[trial.id] for trial in trials), self._known[line]
         asks = ", ".join(f"{number} at {name}" for name, number in counts.items())
-        if (looked := state.looked) is not None:
-            known = f"{looked.doubt.text}, this look may be wrong by {self.rules.error * looked.share:.2g}"
-        elif set(counts) == {state.line.base.name}:
-            known = "a line of values at the base"
+        if known.doubt is not None:
+            text = f"{known.doubt.text}, this look may be wrong by {self.rules.error * known.share:.2g}"
+        elif set(counts) == {line.base.name}:
+            text = "a line of values at the base"
         else:
-            known = "all shapes, around the best value of the base"
-        return f"{state.line.name}: {known}: trains {asks}"
+            text = "all shapes, around the best value of the base"
+        return f"{line.name}: {text}: trains {asks}"
 
-    def _end_text(self, state: _State) -> str:
+    def _end_text(self, line: VerdictLine) -> str:
         """Return what was found about a line, or what is missing."""
-        name, looked = state.line.name, state.looked
-        if not self._is_wanted(state):
-            return f"{name}: not needed, as nothing else transfers along {state.line.axis}"
-        if looked is None:
-            return f"{name}: undecided: {state.ended or 'its shapes were not trained'}"
-        spent = f"after {looked.share:.0%} of the FLOPs of its grid"
-        if looked.decided:
-            return f"{name}: {looked.doubt.verdict} ({looked.doubt.text}), {spent}"
-        finding = looked.doubt.finding
+        known = self._known[line]
+        if not self._is_wanted(line):
+            return f"{line.name}: not needed, as nothing else transfers along {line.axis}"
+        if known.doubt is None:
+            return f"{line.name}: undecided: {known.ended or 'its shapes were not trained'}"
+        spent, finding = f"after {known.share:.0%} of the FLOPs of its grid", known.doubt.finding
+        if known.decided:
+            return f"{line.name}: {known.doubt.verdict} ({known.doubt.text}), {spent}"
         missing = "; ".join(addition.text for addition in finding.to_add) or "; ".join(finding.reasons)
-        ended = f", {state.ended}" if state.ended else ""
-        return f"{name}: undecided {spent}{ended}; to decide: {missing}"
+        return f"{line.name}: undecided {spent}{f', {known.ended}' if known.ended else ''}; to decide: {missing}"
 
 
 def verdict_search(expansion: Expansion, stored: Stored) -> RoundSearch:
     """Return the search that ends when the verdicts on the lines of the grid are decided."""
-    spec, rules = expansion.spec, rules_of(expansion.spec)
-    arms, budget = Counter(arm.shape for arm in arms_of(expansion)), arm_budget(expansion.spec)
+    spec, rules, budget = expansion.spec, rules_of(expansion.spec), arm_budget(expansion.spec)
     rounds = VerdictRounds(
         lines=lines_of_grid(expansion, rules.control),
         budget=budget,
         rules=rules,
         hours=spec.search.settings(VerdictSettings).hours,
         judged=judged_by(spec),
-        bounds={shape: number * budget for shape, number in arms.items()},
+        bounds={shape: budget * number for shape, number in Counter(arm.shape for arm in arms_of(expansion)).items()},
     )
-    return RoundSearch(expansion, [rounds])
+    return RoundSearch([rounds])
 
 
 def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
-    hours = spec.search.settings(VerdictSettings).hours
-    if (spec.search.budget is None) == (hours is None):
+    hours, budget = spec.search.settings(VerdictSettings).hours, spec.search.budget
+    if (budget is None) == (hours is None):
         got = "neither" if hours is None else "both"
         text = f"must have budget (trials per arm, seeds counted) or hours (of workers), got {got}"
         yield ("search",) if hours is None else ("search", "hours"), text
@@ -279,7 +246,6 @@ def _problems(spec: SweepSpec, why_not: WhyNot) -> Iterator[Problem]:
     if spec.search.where == "base":
         yield ("search", "at"), "must be all: a verdict compares shapes, got base"
     least = max((len(values.numbers()) for values in spec.grid.values()), default=0) + LARGEST_FIRST
-    budget = spec.search.budget
     if budget is not None and budget < min(least, grid_size(spec) * len(spec.seeds)):
         text = f"must buy the first line and what follows it: at least {least} trials per arm, got {budget}"
         yield ("search", "budget"), text

@@ -1,11 +1,12 @@
-"""Lines: the cells of the sweep's grid by HP, axis and parameterization, and their losses as far as they are known."""
+"""Lines: the cells of the sweep's grid by HP, axis and parameterization, their losses, and the doubt about each."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.model.cost import relative_cost
@@ -61,8 +62,7 @@ class Doubt:
 
 def doubts(grids: Sequence[LossGrid], rules: Rules, judged: JudgedLoss = NATS) -> tuple[Doubt, ...]:
     """Return the doubt about each line, judged by these rules and by this loss."""
-    own = [replace(grid, judged=judged) for grid in grids]
-    return tuple(Doubt(finding=finding) for finding in find(own, rules))
+    return tuple(Doubt(finding=finding) for finding in find([replace(grid, judged=judged) for grid in grids], rules))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,7 +77,7 @@ class LineShape:
 
     @cached_property
     def all_trials(self) -> tuple[Trial, ...]:
-        return tuple(trial for of_value in self.trials.values() for trial in of_value)
+        return tuple(itertools.chain.from_iterable(self.trials.values()))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,34 +105,29 @@ class VerdictLine:
         return next(shape for shape in self.shapes if shape.is_base)
 
     @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """All its trials, shape by shape."""
+        return tuple(trial for shape in self.shapes for trial in shape.all_trials)
+
+    @cached_property
     def flops(self) -> float:
         """The FLOPs of all its trials."""
         return math.fsum(shape.flops * len(shape.all_trials) for shape in self.shapes)
 
     def spent(self, asked: Collection[str]) -> float:
         """Return the FLOPs of its trials among `asked`, as a share of those of all its trials."""
-        return (
-            math.fsum(shape.flops * sum(trial.id in asked for trial in shape.all_trials) for shape in self.shapes)
-            / self.flops
-        )
+        flops = (shape.flops * sum(trial.id in asked for trial in shape.all_trials) for shape in self.shapes)
+        return math.fsum(flops) / self.flops
 
     def grid(self, outcomes: Mapping[str, Outcome], asked: Collection[str]) -> LossGrid:
         """Return the losses of its trials among `asked`, whose outcomes are known."""
         rows = []
         for shape in self.shapes:
             found = {value: [trial for trial in of if trial.id in asked] for value, of in shape.trials.items()}
-            if any(found.values()):
-                rows.append(
-                    ShapeLosses(
-                        axis=self.axis,
-                        scale_name=self.scale_name,
-                        scale=shape.scale,
-                        shape=shape.name,
-                        is_base=shape.is_base,
-                        parameterization=self.parameterization,
-                        cells=tuple(_cell(value, trials, outcomes) for value, trials in found.items() if trials),
-                    )
-                )
+            if cells := tuple(_cell(value, trials, outcomes) for value, trials in found.items() if trials):
+                names = {"axis": self.axis, "scale_name": self.scale_name, "parameterization": self.parameterization}
+                at = {"scale": shape.scale, "shape": shape.name, "is_base": shape.is_base}
+                rows.append(ShapeLosses(**names, **at, cells=cells))  # type: ignore[arg-type]
         return LossGrid(rows=tuple(rows))
 
 
@@ -152,40 +147,35 @@ def _cell(value: float, trials: list[Trial], outcomes: Mapping[str, Outcome]) ->
 
 def lines_of_grid(expansion: Expansion, control: str | None = CONTROL) -> tuple[VerdictLine, ...]:
     """Return every line of the sweep's grid, HP by HP and axis by axis, the control last on each axis."""
-    found: dict[tuple[str, str, str], list[Cell]] = {}
+    found: dict[tuple[str, str, str, str], dict[Shape, list[Cell]]] = {}
     for cell in expansion.cells():
-        found.setdefault((cell.line, cell.axis, cell.parameterization), []).append(cell)
+        key = (cell.line, cell.axis, cell.scale_name, cell.parameterization)
+        found.setdefault(key, {}).setdefault(cell.trial.shape, []).append(cell)
     lines = [
         VerdictLine(
-            hp=hp,
-            axis=axis,
-            scale_name=cells[0].scale_name,
-            parameterization=parameterization,
-            shapes=tuple(sorted(_shapes(expansion, cells), key=lambda shape: shape.scale)),
+            **dict(zip(("hp", "axis", "scale_name", "parameterization"), key, strict=True)),
+            shapes=tuple(sorted((_shape(expansion, cells) for cells in of.values()), key=lambda shape: shape.scale)),
             control=control,
         )
-        for (hp, axis, parameterization), cells in found.items()
+        for key, of in found.items()
     ]
     hps, axes = list(expansion.spec.grid), [axis.name for axis in expansion.axes]
     return tuple(sorted(lines, key=lambda line: (hps.index(line.hp), axes.index(line.axis), line.is_control)))
 
 
-def _shapes(expansion: Expansion, cells: list[Cell]) -> Iterator[LineShape]:
-    of_shape: dict[Shape, list[Cell]] = {}
+def _shape(expansion: Expansion, cells: Sequence[Cell]) -> LineShape:
+    trials: dict[float, tuple[Trial, ...]] = {}
     for cell in cells:
-        of_shape.setdefault(cell.trial.shape, []).append(cell)
-    for shape, members in of_shape.items():
-        trials: dict[float, tuple[Trial, ...]] = {}
-        for cell in members:
-            value = cell.trial.hps.get(cell.line)
-            trials[value] = (*trials.get(value, ()), cell.trial)
-        yield LineShape(
-            name=members[0].shape,
-            scale=members[0].scale,
-            is_base=shape == expansion.spec.base_shape,
-            flops=relative_cost(shape, expansion.setting_at(shape)),
-            trials=dict(sorted(trials.items())),
-        )
+        value = cell.trial.hps.get(cell.line)
+        trials[value] = (*trials.get(value, ()), cell.trial)
+    shape = cells[0].trial.shape
+    return LineShape(
+        name=cells[0].shape,
+        scale=cells[0].scale,
+        is_base=shape == expansion.spec.base_shape,
+        flops=relative_cost(shape, expansion.setting_at(shape)),
+        trials=dict(sorted(trials.items())),
+    )
 
 
 def all_flops(lines: Iterable[VerdictLine]) -> dict[str, float]:
@@ -215,16 +205,19 @@ def doubt_looks(results: Searched, line: pd.DataFrame, rules: Rules) -> tuple[Do
 
     `line` is what the results have of that HP.
     """
-    spent = _spent(results, set(line["trial_id"]))
-    if line.empty or not spent:
+    expansion, hp = results.expansion, results.spec.judged_hp
+    cost = cache(lambda shape: relative_cost(shape, expansion.setting_at(shape)))
+    trials = results.trials[results.trials["trial_id"].isin(line["trial_id"]) & (results.trials["status"] != "failed")]
+    trials = trials.sort_values(["finished_at", "trial_id"])
+    spent = list(itertools.accumulate(cost(shape_of_row(row)) for row in trials.to_dict("records")))
+    if not spent:
         return ()
-    lines = (each for each in lines_of_grid(results.expansion) if each.hp == results.spec.judged_hp)
-    grid, total = sum(all_flops(lines).values()), spent[-1][1]
+    grid = sum(all_flops(each for each in lines_of_grid(expansion) if each.hp == hp).values())
     paths = line.groupby(["axis", "parameterization"], sort=False)["shape"].agg(set)
     shapes: dict[Any, set[str]] = dict(zip(paths.index, paths, strict=True))
-    found = []
-    for step in range(1, PATH_LOOKS + 1):
-        ended = {trial_id for trial_id, flops in spent if flops <= total * step / PATH_LOOKS * (1 + 1e-9)}
+    found, shares = [], [step / PATH_LOOKS for step in range(1, PATH_LOOKS + 1)]
+    for share in shares:
+        ended = trials["trial_id"][[flops <= spent[-1] * share * (1 + 1e-9) for flops in spent]]
         rows = line[line["trial_id"].isin(ended)]
         grids = [
             grid
@@ -236,23 +229,10 @@ def doubt_looks(results: Searched, line: pd.DataFrame, rules: Rules) -> tuple[Do
         DoubtLook(
             axis=key[0],
             parameterization=key[1],
-            share_of_grid_flops=total * step / PATH_LOOKS / grid,
+            share_of_grid_flops=spent[-1] * share / grid,
             doubt=at[key].size if key in at else MOST_DOUBT,
             verdict=found[-1][key].verdict if key in found[-1] else None,
         )
         for key in shapes
-        for step, at in enumerate(found, start=1)
+        for share, at in zip(shares, found, strict=True)
     )
-
-
-def _spent(results: Searched, wanted: set[str]) -> list[tuple[str, float]]:
-    """Return (trial id, FLOPs spent when it had ended) in the order in which the wanted trials ended."""
-    trials = results.trials[results.trials["trial_id"].isin(wanted) & (results.trials["status"] != "failed")]
-    out, total, known = [], 0.0, dict[Shape, float]()
-    for row in trials.sort_values(["finished_at", "trial_id"]).to_dict("records"):
-        shape = shape_of_row(row)
-        if shape not in known:
-            known[shape] = relative_cost(shape, results.expansion.setting_at(shape))
-        total += known[shape]
-        out.append((str(row["trial_id"]), total))
-    return out

@@ -24,41 +24,6 @@ from hpxfer.verdict.findings import ShapeFinding
 from hpxfer.verdict.thresholds import NUM_SE
 from hpxfer.verdict.tied import lowest_of
 
-
-def affordable(
-    trials: Sequence[Trial],
-    earlier: Sequence[Trial],
-    outcomes: Mapping[str, Outcome],
-    hours: float | None,
-) -> tuple[Trial, ...]:
-    """Return the first of the trials, as many as fit into what the earlier ones left of the hours.
-
-    A trial is expected to take as long as the median one of its shape. At a shape that has none, it is expected to take
-    as long per FLOP as at the largest measured shape, or per token with a user's own trainer. Without any measured
-    time, every trial fits.
-    """
-    if hours is None:
-        return tuple(trials)
-    seconds = {trial.id: outcomes[trial.id].seconds for trial in earlier}
-    costs = {trial.shape: relative_cost(trial.shape, trial.setting) for trial in (*trials, *earlier)}
-    found: dict[Shape, list[float]] = {}
-    for trial in earlier:
-        if (known := seconds[trial.id]) is not None:
-            found.setdefault(trial.shape, []).append(known)
-    if not found:
-        return tuple(trials)
-    measured = {shape: statistics.median(of_shape) for shape, of_shape in found.items()}
-    largest = max(measured, key=costs.__getitem__)
-    left = 3600 * hours - math.fsum(known or 0.0 for known in seconds.values())
-    out = []
-    for trial in trials:
-        left -= measured.get(trial.shape, measured[largest] / costs[largest] * costs[trial.shape])
-        if left < 0:
-            break
-        out.append(trial)
-    return tuple(out)
-
-
 COARSE_OCTAVES = 1.0  # between the values of the first round, and around the best value of the second
 NEAR_OCTAVES = 1.5  # how far from an optimum a trial still tells where it lies
 LARGEST_FIRST = 4  # trials of the largest shape in the round that first measures it: three values, one of them twice
@@ -69,9 +34,10 @@ TIGHT = 1e-9
 
 @dataclass
 class Purse:
-    """The trials that were asked for, and what the budget of each arm leaves."""
+    """The trials that were asked for, what is known of them, and what the budget of each arm leaves."""
 
     budget: int  # trials per arm
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     asked: dict[str, Trial] = field(default_factory=dict)
     of_arm: Counter[object] = field(default_factory=Counter)  # (parameterization, shape): tables share a base
 
@@ -96,6 +62,46 @@ class Purse:
         """Return how many of these trials were asked for."""
         return sum(trial.id in self.asked for trial in trials)
 
+    def lowest(self, shape: LineShape) -> float | None:
+        """Return the value with the lowest mean loss at a shape, of equal ones the middle one.
+
+        It is None if every value diverged or none was measured.
+        """
+        means = {}
+        for value, trials in shape.trials.items():
+            ids = [trial.id for trial in trials if trial.id in self.asked and trial.id in self.outcomes]
+            if ids:
+                means[value] = math.fsum(self.outcomes[name].value for name in ids) / len(ids)
+        if min(means.values(), default=math.inf) == math.inf:
+            return None
+        return list(means)[lowest_of(list(means.values()), [math.log2(value) for value in means])]
+
+
+def affordable(
+    trials: Sequence[Trial], earlier: Sequence[Trial], outcomes: Mapping[str, Outcome], hours: float | None
+) -> tuple[Trial, ...]:
+    """Return the first of the trials, as many as fit into what the earlier ones left of the hours.
+
+    A trial is expected to take as long as the median one of its shape. At a shape that has none, it is expected to take
+    as long per FLOP as at the largest measured shape, or per token with a user's own trainer. Without any measured
+    time, every trial fits.
+    """
+    found: dict[Shape, list[float]] = {}
+    for trial in earlier:
+        if (known := outcomes[trial.id].seconds) is not None:
+            found.setdefault(trial.shape, []).append(known)
+    if hours is None or not found:
+        return tuple(trials)
+    costs = {trial.shape: relative_cost(trial.shape, trial.setting) for trial in (*trials, *earlier)}
+    measured = {shape: statistics.median(of_shape) for shape, of_shape in found.items()}
+    largest = max(measured, key=costs.__getitem__)
+    left = 3600 * hours - math.fsum(second for of_shape in found.values() for second in of_shape)
+    for number, trial in enumerate(trials):
+        left -= measured.get(trial.shape, measured[largest] / costs[largest] * costs[trial.shape])
+        if left < 0:
+            return tuple(trials[:number])
+    return tuple(trials)
+
 
 def first_line(line: VerdictLine) -> Iterator[Trial]:
     """Yield the first trials of a line: values of the base, an octave apart, with the first seed."""
@@ -106,36 +112,19 @@ def first_line(line: VerdictLine) -> Iterator[Trial]:
             yield trials[0]
 
 
-def around_the_best(line: VerdictLine, outcomes: Mapping[str, Outcome], purse: Purse) -> Iterator[Trial]:
+def around_the_best(line: VerdictLine, purse: Purse) -> Iterator[Trial]:
     """Buy and yield the trials of every shape around the base's best value. They are few where a trial costs much."""
-    best = lowest(line.base, outcomes, purse)
+    best = purse.lowest(line.base)
     if best is None:
         return
     dearest = max(shape.flops for shape in line.shapes)
     for shape in line.shapes:
         values = _window(tuple(shape.trials), best)
-        pairs = [(value, 0) for value in values] + [(value, 1) for value in values]
+        pairs = [(value, seed) for seed in range(2) for value in values]
         number = len(pairs) if shape.is_base else round(LARGEST_FIRST * math.sqrt(dearest / shape.flops))
         for value, seed in pairs[: max(LARGEST_FIRST, number)]:
             if seed < len(shape.trials[value]) and purse.buy(shape.trials[value][seed]):
                 yield shape.trials[value][seed]
-
-
-def lowest(shape: LineShape, outcomes: Mapping[str, Outcome], purse: Purse) -> float | None:
-    """Return the value with the lowest mean loss at a shape, of equal ones the middle one.
-
-    It is None if every value diverged or none was measured.
-    """
-    means = {}
-    for value, trials in shape.trials.items():
-        known = [outcomes[trial.id].value for trial in trials if trial.id in purse.asked and trial.id in outcomes]
-        if known:
-            means[value] = math.fsum(known) / len(known)
-    if not means:
-        return None
-    values = list(means)
-    best = values[lowest_of([means[value] for value in values], [math.log2(value) for value in values])]
-    return None if means[best] == math.inf else best
 
 
 def _window(values: tuple[float, ...], best: float) -> tuple[float, ...]:
@@ -146,7 +135,7 @@ def _window(values: tuple[float, ...], best: float) -> tuple[float, ...]:
     logs = {value: math.log2(value / best) for value in values}
     below = [value for value in reversed(values) if logs[value] <= -COARSE_OCTAVES + TIGHT or value == values[0]]
     above = [value for value in values if logs[value] >= COARSE_OCTAVES - TIGHT or value == values[-1]]
-    below, above = ([value for value in side if value != best] for side in (_apart(below), _apart(above)))
+    below, above = ([value for value in _apart(side) if value != best] for side in (below, above))
     near = [*below[:1], *above[:1]] if below and above else [*below[:2], *above[:2]]
     return (best, *near)
 
@@ -160,96 +149,78 @@ def _apart(values: Sequence[float]) -> list[float]:
     return out
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Known:
     """What is known of a shape's optimum, in octaves."""
 
-    shape: LineShape
-    at: float
-    error: float
-
-    @staticmethod
-    def of(shape: LineShape, finding: ShapeFinding | None, best: float | None) -> _Known:
-        at, error = math.log2(next(iter(shape.trials)) if best is None else best), WIDEST
+    def __init__(self, shape: LineShape, finding: ShapeFinding | None, purse: Purse) -> None:
+        self.shape, self.purse, error = shape, purse, WIDEST
+        best = purse.lowest(shape)
+        self.at = math.log2(next(iter(shape.trials)) if best is None else best)
         if finding is not None:
             found = finding.optimum
             if found.log2_value is not None and found.bracketed:
-                at = found.log2_value
+                self.at = found.log2_value
             if found.low_log2 is not None and found.high_log2 is not None:
                 error = (found.high_log2 - found.low_log2) / 4
-        return _Known(shape=shape, at=at, error=min(WIDEST, max(SUREST, error)))
+        self.error = min(WIDEST, max(SUREST, error))
 
-    def near(self, purse: Purse) -> int:
-        """Return how many trials near the optimum were asked for."""
-        reach = max(NEAR_OCTAVES, 2 * self.error)
-        return sum(
-            purse.num_seeds(trials)
-            for value, trials in self.shape.trials.items()
-            if abs(math.log2(value) - self.at) <= reach + TIGHT
-        )
+    def away(self, value: float) -> float:
+        return abs(math.log2(value) - self.at)
 
-    def gain(self, purse: Purse) -> float:
+    def gain(self) -> float:
         """Return the fall of the optimum's variance per FLOP, with one more trial near it."""
-        return self.error**2 / (self.near(purse) + 1) / self.shape.flops
+        reach = max(NEAR_OCTAVES, 2 * self.error) + TIGHT
+        near = (trials for value, trials in self.shape.trials.items() if self.away(value) <= reach)
+        return self.error**2 / (sum(map(self.purse.num_seeds, near)) + 1) / self.shape.flops
 
-    def next_trial(self, purse: Purse) -> Trial | None:
+    def next_trial(self) -> Trial | None:
         """Return the trial of the fewest seeds near the optimum, then the nearest one; None if all were asked for."""
-        reach = max(COARSE_OCTAVES, 2 * self.error)
+        reach, trials = max(COARSE_OCTAVES, 2 * self.error), self.shape.trials
 
         def rank(value: float) -> tuple[float, int, float]:
-            away = abs(math.log2(value) - self.at)
-            return max(0.0, away - reach - TIGHT), purse.num_seeds(self.shape.trials[value]), away
+            away = self.away(value)
+            return max(0.0, away - reach - TIGHT), self.purse.num_seeds(trials[value]), away
 
-        for value in sorted(self.shape.trials, key=rank):
-            for trial in self.shape.trials[value]:
-                if purse.can_buy(trial):
-                    return trial
-        return None
+        in_order = (trial for value in sorted(trials, key=rank) for trial in trials[value])
+        return next(filter(self.purse.can_buy, in_order), None)
 
 
-def more_trials(
-    line: VerdictLine, doubt: Doubt, outcomes: Mapping[str, Outcome], purse: Purse, flops: float
-) -> Iterator[Trial]:
+def more_trials(line: VerdictLine, doubt: Doubt, purse: Purse, flops: float) -> Iterator[Trial]:
     """Yield the next trials of a line: those that close gaps, then trials of about as many FLOPs in all.
 
     They are yielded after they are bought. At least one follows if any is left.
     """
     findings = {found.shape: found for found in doubt.finding.shapes}
     spent = 0.0
-    for gap, cost in _gaps(line, doubt, outcomes, purse):
-        if purse.buy(gap):
-            spent += cost
-            yield gap
-    shapes = [_Known.of(shape, findings.get(shape.name), lowest(shape, outcomes, purse)) for shape in line.shapes]
+    for shape in line.shapes:
+        for trial in _gaps(shape, doubt, findings.get(shape.name), purse):
+            if purse.buy(trial):
+                spent += shape.flops
+                yield trial
+    shapes = [_Known(shape, findings.get(shape.name), purse) for shape in line.shapes]
     while spent < flops:
-        choices = [(known, trial) for known in shapes if (trial := known.next_trial(purse)) is not None]
+        choices = [(known, trial) for known in shapes if (trial := known.next_trial()) is not None]
         if not choices:
             return
-        known, trial = max(choices, key=lambda choice: choice[0].gain(purse))
+        known, trial = max(choices, key=lambda choice: choice[0].gain())
         purse.buy(trial)
         spent += known.shape.flops
         yield trial
 
 
-def _gaps(
-    line: VerdictLine, doubt: Doubt, outcomes: Mapping[str, Outcome], purse: Purse
-) -> Iterator[tuple[Trial, float]]:
-    """Yield (trial, FLOPs) of the trials without which no verdict can be said."""
-    findings = {found.shape: found for found in doubt.finding.shapes}
-    for shape in line.shapes:
-        best, values = lowest(shape, outcomes, purse), tuple(shape.trials)
-        wanted = [] if best is None else list(_neighbors(values, best))
-        wanted += [value for value in values if value == doubt.finding.base_value]
-        for value in wanted:
-            if not purse.num_seeds(shape.trials[value]):
-                yield shape.trials[value][0], shape.flops
-        at_best = shape.trials[values[0] if best is None else best]
-        num_seeds = max(purse.num_seeds(trials) for trials in shape.trials.values())
-        if num_seeds < MIN_SEEDS <= len(at_best):
-            yield at_best[num_seeds], shape.flops
-        if doubt.chance > 0.5 and shape.name in findings:
-            for trial in _to_be_sure(shape, findings[shape.name], doubt.finding.base_value, purse):
-                yield trial, shape.flops
+def _gaps(shape: LineShape, doubt: Doubt, found: ShapeFinding | None, purse: Purse) -> Iterator[Trial]:
+    """Yield the trials of a shape without which no verdict can be said."""
+    best, values, base_value = purse.lowest(shape), tuple(shape.trials), doubt.finding.base_value
+    wanted = [] if best is None else list(_neighbors(values, best))
+    for value in (*wanted, *(value for value in values if value == base_value)):
+        if not purse.num_seeds(shape.trials[value]):
+            yield shape.trials[value][0]
+    at_best = shape.trials[values[0] if best is None else best]
+    num_seeds = max(map(purse.num_seeds, shape.trials.values()))
+    if num_seeds < MIN_SEEDS <= len(at_best):
+        yield at_best[num_seeds]
+    if doubt.chance > 0.5 and found is not None:
+        yield from _to_be_sure(shape, found, base_value, purse)
 
 
 def _to_be_sure(shape: LineShape, found: ShapeFinding, base_value: float | None, purse: Purse) -> Iterator[Trial]:
@@ -257,13 +228,13 @@ def _to_be_sure(shape: LineShape, found: ShapeFinding, base_value: float | None,
 
     No more than as many as there are: the noise is better known after them.
     """
-    if found.is_base or not found.limit_nats or NUM_SE * (found.regret_se_nats or 0.0) <= found.limit_nats:
+    error = NUM_SE * (found.regret_se_nats or 0.0)
+    if found.is_base or not found.limit_nats or error <= found.limit_nats:
         return
-    lacking = (NUM_SE * (found.regret_se_nats or 0.0) / found.limit_nats) ** 2
     for value in dict.fromkeys((base_value, found.best_value)):
         trials = shape.trials.get(value or 0.0, ())
         have = purse.num_seeds(trials)
-        yield from trials[have : min(2 * have, math.ceil(have * lacking))]
+        yield from trials[have : min(2 * have, math.ceil(have * (error / found.limit_nats) ** 2))]
 
 
 def _neighbors(values: tuple[float, ...], best: float) -> Iterator[float]:

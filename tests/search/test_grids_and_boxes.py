@@ -15,7 +15,6 @@ from there import there
 
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import Outcome
-from hpxfer.search.protocol import arms_of
 from hpxfer.search.random_search import random_points
 from hpxfer.search.rounds import History, RoundSearch
 from hpxfer.search.staged_grid import HeatmapCell, heatmap_cells
@@ -116,11 +115,10 @@ def test_six_dimensions_are_15625_points() -> None:
     ran = run(expansion, landscape, stop_after=6 + 3**6)
     asked = search.ask(ran.outcomes, ())
     (history,) = search.play(ran.outcomes)
-    assert history.open is not None
-    assert len(history.open.points) == 5**6
-    assert len(set(history.open.points)) == 5**6
+    points = {trial.hps for trial in history.trials}
+    assert len(history.trials) == len(points) == 5**6
     known = {trial.hps for trial in ran.trials.values() if trial.id in ran.outcomes}
-    assert {trial.hps for trial in asked} == set(history.open.points) - known
+    assert {trial.hps for trial in asked} == points - known
 
 
 @given(points=st.sampled_from((3, 5, 7)), ratio=st.floats(1.5, 64), index=st.integers(0, 342))
@@ -150,7 +148,7 @@ THREE = "multipliers: [init_scale, router.lr_mult, attn_q.lr_mult], fine: {point
 def test_heatmaps_show_each_pair_of_each_stage() -> None:
     ran = run(expansion_of(LR, search=f"{{kind: staged-grid, {THREE}}}"), interacting)
     cells: dict[tuple[str, str, str], list[HeatmapCell]] = {}
-    for cell in heatmap_cells(arms_of(ran.search.expansion)[0], played(ran)):  # type: ignore[attr-defined]
+    for cell in heatmap_cells(played(ran).strategy.arm, played(ran)):  # type: ignore[attr-defined]
         cells.setdefault((cell.stage, cell.x, cell.y), []).append(cell)
     assert list(cells)[3:] == [
         ("fine", "init_scale", "router.lr_mult"),

@@ -16,12 +16,16 @@ from hpxfer.search.coordinate import Decision, coordinate_entries
 from hpxfer.search.refine import Bracket, bracket_of
 from hpxfer.search.rounds import RoundSearch
 from hpxfer.spec.budget import arm_budget
+from hpxfer.trial import Expansion
 from hpxfer.verdict.loss_grid import NATS
 
 
+def refining(seeds: int = 2, options: str = "") -> Expansion:
+    return expansion_of(LR, ("seeds: 2", f"seeds: {seeds}"), search=f"{{kind: refine{options}}}")
+
+
 def refined(landscape: Landscape, options: str = "", seeds: int = 2) -> Ran:
-    edits = (LR, ("seeds: 2", f"seeds: {seeds}"))
-    return run(expansion_of(*edits, search=f"{{kind: refine{options}}}"), landscape)
+    return run(refining(seeds, options), landscape)
 
 
 def exponents(ran: Ran, width: int = 32) -> list[float]:
@@ -183,7 +187,7 @@ def test_the_line_is_widened_while_the_noise_cannot_exclude_its_edge() -> None:
 @given(salt=st.integers(0, 200), noise=st.sampled_from((0.03, 0.3)), seeds=st.integers(1, 3))
 def test_noise_of_any_size_ends_within_the_bound(salt: int, noise: float, seeds: int) -> None:
     ran = refined(Landscape(optima={"lr": -5.0}, noise=noise, salt=salt), seeds=seeds)
-    bound = {shape.width: most for shape, most in bound_of(ran.search.expansion).items()}  # type: ignore[attr-defined]
+    bound = {shape.width: most for shape, most in bound_of(refining(seeds)).items()}
     assert ran.arms()[None, 32] <= bound[32]
     assert "seeds" in last_line(ran) or "interval" in last_line(ran) or "bound" in last_line(ran)
 

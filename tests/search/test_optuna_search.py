@@ -21,7 +21,7 @@ from laws import examples
 from hpxfer.errors import HpxferError
 from hpxfer.search import Outcome, Search, make_search
 from hpxfer.search.kinds import no_trials
-from hpxfer.search.optuna_search import _rules
+from hpxfer.search.optuna_search import study_of
 from hpxfer.search.optuna_study import (
     SAMPLERS,
     legal_arguments,
@@ -265,7 +265,7 @@ def test_the_ceiling_is_the_loss_of_a_model_that_has_learned_nothing(more: tuple
     """A diverged trial counts as no better than that. Real targets have no classes to count."""
     first = Path(__file__).resolve().parents[2] / "sweeps" / "mlp" / "first.yaml"
     spec = load_sweep(first, overrides=("search={kind: optuna, budget: 6}", "seeds=2", *more))
-    assert _rules(Expansion(spec, DataRef(digest="0", **data_sizes(spec.data)))).ceiling == ceiling
+    assert study_of(Expansion(spec, DataRef(digest="0", **data_sizes(spec.data)))).ceiling == ceiling
 
 
 @pytest.mark.parametrize("name", list(SAMPLERS))

@@ -186,7 +186,7 @@ class Broken(RoundSearch):
     """A grid that breaks a rule."""
 
     def __init__(self, expansion: Expansion, rule: str) -> None:
-        super().__init__(expansion, [WholeGrid(expansion)])
+        super().__init__([WholeGrid(expansion)])
         self.rule, self.trials = rule, tuple(expansion.trials())
         self.lucky = set(random.sample([trial.id for trial in self.trials], len(self.trials) // 2))
 

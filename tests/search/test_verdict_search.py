@@ -161,11 +161,11 @@ def test_a_drift_is_said_when_two_looks_in_a_row_find_it() -> None:
 def test_a_loss_not_known_to_the_limit_gets_seeds_there(error: float, num_seeds: int) -> None:
     expansion = verdict_expansion()
     line = next(line for line in lines_of_grid(expansion) if not line.is_control)
-    purse = Purse(budget=18)
+    outcomes = {trial.id: STAYS(trial) for trial in expansion.trials()}
+    purse = Purse(budget=18, outcomes=outcomes)
     for shape in line.shapes:
         for trials in shape.trials.values():
             assert all(purse.buy(trial) for trial in trials[:2])
-    outcomes = {trial.id: STAYS(trial) for trial in expansion.trials()}
     (doubt,) = doubts([line.grid(outcomes, purse.asked)], rules_of(expansion.spec))
     assert doubt.finding.base_value is not None
     unsure = replace(
@@ -173,7 +173,7 @@ def test_a_loss_not_known_to_the_limit_gets_seeds_there(error: float, num_seeds:
         transfer_chance=0.9,
         shapes=tuple(replace(shape, regret_se_nats=error) for shape in doubt.finding.shapes),
     )
-    list(more_trials(line, Doubt(finding=unsure), outcomes, purse, 0.0))
+    list(more_trials(line, Doubt(finding=unsure), purse, 0.0))
     largest = line.shapes[-1].trials[doubt.finding.base_value]
     assert purse.num_seeds(largest) == num_seeds
 

@@ -18,7 +18,8 @@ from planted_sweeps import row_of as shape_row
 from verdict_cost_cases import Arm, Case, planted_flops
 
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.refine import Line, RefineSettings, refine
+from hpxfer.search.line import Line
+from hpxfer.search.refine import RefineSettings, refine
 from hpxfer.search.rounds import History
 from hpxfer.search.values import exponent_of
 from hpxfer.search.verdict import Look, VerdictRounds

@@ -19,8 +19,8 @@ def points_of(inputs: Inputs) -> tuple[ArmPoints, ...]:
 
 def _rows_of(inputs: Inputs, form: str) -> tuple[Any, ...]:
     """Return the rows of the search's report if it has this form, else ()."""
-    report = kind_of(inputs.results.spec).report(inputs.results)
-    return report.rows if report is not None and report.form == form else ()
+    kind = kind_of(inputs.results.spec)
+    return tuple(kind.report(inputs.results)) if kind.form == form else ()
 
 
 SEARCH_BEST = Statistic(
