@@ -28,11 +28,8 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
 Kind = Literal["cpu", "cuda"]
-# Raise it when the rows change their meaning. Lines of another version stay in the file as history, and are not read.
-# A line of version 2 holds a whole run, a line of version 3 a row of one.
-WHOLE_RECORD, RECORD_VERSION = 2, 3
-# The name of the records that `hpxfer bench` writes.
-SPEEDS = "speeds"
+RECORD_VERSIONS = (2, 3)  # that are read, the last one written: a line of 2 holds a whole run, one of 3 a row of one
+SPEEDS = "speeds"  # the name of the records that `hpxfer bench` writes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +59,7 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON-ready data, with its version."""
-        return {"version": RECORD_VERSION, **asdict(self)}
+        return {"version": RECORD_VERSIONS[-1], **asdict(self)}
 
     def row(self, key: str) -> Row | None:
         """Return the row with this key, or None if the run did not measure it."""
@@ -95,13 +92,19 @@ def latest(
 
     This is the last run on a machine that `is_it` knows. A run may lack rows, because it was asked for one row or
     because it was killed. It then keeps the rows of the run before it, if that ran on the same machine with the same
-    versions.
+    versions. Raise HpxferError for a line that is no record.
     """
     found: Record | None = None
-    for record in _records(file_of(name, folder), device):
-        if not is_it(record.machine):
-            continue
-        found = _joined(found, record) if found is not None and record.run else record
+    path = file_of(name, folder)
+    for number, data in json_lines(path, "a benchmark record") if path.exists() else ():
+        try:
+            if data.pop("version", None) not in RECORD_VERSIONS or data["device"] != device:
+                continue  # lines of another version stay in the file as history
+            record = Record(**{**data, "rows": tuple(Row(**row) for row in data["rows"])})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise HpxferError(f"{path}:{number}: must be a benchmark record, got {error}") from None
+        if is_it(record.machine):
+            found = record if found is None or not record.run else _joined(found, record)
     return found
 
 
@@ -109,30 +112,15 @@ def _joined(before: Record, record: Record) -> Record:
     """Return both records as one if they are of one run, or of one machine with the same versions; else the later."""
     if (before.machine, before.versions) != (record.machine, record.versions):
         return record
-    rows = {row.key: row for row in before.rows} | {row.key: row for row in record.rows}
+    rows = {row.key: row for row in (*before.rows, *record.rows)}
     if before.run == record.run:
         return replace(before, rows=tuple(rows.values()))
-    kept = len(rows) > len(record.rows)
+    record, kept = replace(record, rows=tuple(rows.values())), len(rows) > len(record.rows)
+    if not kept:
+        return record
     first = before.date.partition(" to ")[0]
-    return replace(
-        record,
-        rows=tuple(rows.values()),
-        date=f"{first} to {record.date}" if kept and first != record.date else record.date,
-        command=record.command.partition(" --row ")[0] if kept else record.command,
-    )
-
-
-def _records(path: Path, device: Kind) -> list[Record]:
-    if not path.exists():
-        return []
-    found = []
-    for number, data in json_lines(path, "a benchmark record"):
-        try:
-            if data.pop("version", None) in (WHOLE_RECORD, RECORD_VERSION) and data["device"] == device:
-                found.append(Record(**{**data, "rows": tuple(Row(**row) for row in data["rows"])}))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise HpxferError(f"{path}:{number}: must be a benchmark record, got {error}") from None
-    return found
+    date = record.date if first == record.date else f"{first} to {record.date}"
+    return replace(record, date=date, command=record.command.partition(" --row ")[0])
 
 
 # One CPU core in float32 with full stacks: the time per token at any width, and the rate of the rest. Measured on two
@@ -161,32 +149,34 @@ class Hardware:
     marker: str = ""  # a part of the name that CUDA gives the device
 
 
-def _gpu(name: str, title: str, gib: int, bfloat16: float, float32: float, marker: str) -> Hardware:
-    return Hardware(
-        name=name,
-        title=title,
-        memory_bytes=gib * 2**30,
-        peak={"bfloat16": bfloat16 * 1e12, "float32": float32 * 1e12},
-        source="NVIDIA's data sheet, dense",
-        marker=marker,
-    )
-
-
-# TFLOP/s in bfloat16, and in float32 without tensor cores. GiB as CUDA reports them, rounded down.
+_GPUS = (
+    # TFLOP/s in bfloat16, and in float32 without tensor cores. GiB as CUDA reports them, rounded down.
+    ("b200", "NVIDIA B200", 178, 2250, 75, "B200"),
+    ("h200", "NVIDIA H200 SXM", 139, 989, 67, "H200"),
+    ("h100", "NVIDIA H100 SXM", 79, 989, 67, "H100"),
+    ("h100-pcie", "NVIDIA H100 PCIe", 79, 756, 51, "H100 PCIe"),
+    ("a100", "NVIDIA A100 80GB", 79, 312, 19.5, "A100"),
+    ("a100-40gb", "NVIDIA A100 40GB", 39, 312, 19.5, "A100-SXM4-40GB"),
+    ("l40s", "NVIDIA L40S", 44, 362, 91.6, "L40S"),
+    ("l4", "NVIDIA L4", 22, 121, 30.3, "L4"),
+    ("a10", "NVIDIA A10", 22, 125, 31.2, "A10"),
+)
+CPU_CORE = Hardware(name="cpu", title="one core of a two-core AMD EPYC", cuda=False, source="measured 2026-11")
 HARDWARE = (
-    Hardware(name="cpu", title="one core of a two-core AMD EPYC", cuda=False, source="measured 2026-11"),
-    _gpu("b200", "NVIDIA B200", 178, 2250, 75, "B200"),
-    _gpu("h200", "NVIDIA H200 SXM", 139, 989, 67, "H200"),
-    _gpu("h100", "NVIDIA H100 SXM", 79, 989, 67, "H100"),
-    _gpu("h100-pcie", "NVIDIA H100 PCIe", 79, 756, 51, "H100 PCIe"),
-    _gpu("a100", "NVIDIA A100 80GB", 79, 312, 19.5, "A100"),
-    _gpu("a100-40gb", "NVIDIA A100 40GB", 39, 312, 19.5, "A100-SXM4-40GB"),
-    _gpu("l40s", "NVIDIA L40S", 44, 362, 91.6, "L40S"),
-    _gpu("l4", "NVIDIA L4", 22, 121, 30.3, "L4"),
-    _gpu("a10", "NVIDIA A10", 22, 125, 31.2, "A10"),
+    CPU_CORE,
+    *(
+        Hardware(
+            name=name,
+            title=title,
+            memory_bytes=gib * 2**30,
+            peak={"bfloat16": bfloat16 * 1e12, "float32": float32 * 1e12},
+            source="NVIDIA's data sheet, dense",
+            marker=marker,
+        )
+        for name, title, gib, bfloat16, float32, marker in _GPUS
+    ),
 )
 _BY_NAME = {hardware.name: hardware for hardware in HARDWARE}
-CPU_CORE = _BY_NAME["cpu"]
 # A GPU whose name is unknown, or not in the table.
 OTHER_GPU = replace(_BY_NAME["h200"], name="gpu", title="GPU taken for an NVIDIA H200 SXM", memory_bytes=None)
 
@@ -243,19 +233,15 @@ def device_of(hardware: Hardware, device: Device) -> Device:
 
 
 def filled(device: Device) -> Device:
-    """Return the device with the tokens per step that were measured to fill its GPUs, if they were."""
+    """Return the device with the fewest tokens per step that were measured to fill its GPUs, if two stacks were."""
     hardware = hardware_of(device)
     record = _record(BENCH, hardware) if device.cuda and hardware != OTHER_GPU else None
-    tokens = record and _step_tokens(record)
-    return replace(device, step_tokens=tokens) if tokens else device
-
-
-def _step_tokens(record: Record) -> int | None:
-    """Return the tokens per step that fill a GPU, or None if fewer than two stacks were measured on it."""
-    rates = {row.numbers["step_tokens"]: row.value for row in record.rows if "step_tokens" in row.numbers}
+    measured = () if record is None else record.rows
+    rates = {row.numbers["step_tokens"]: row.value for row in measured if "step_tokens" in row.numbers}
     if len(rates) < 2:
-        return None
-    return int(min(tokens for tokens, rate in rates.items() if rate >= ENOUGH * max(rates.values())))
+        return device
+    enough = ENOUGH * max(rates.values())
+    return replace(device, step_tokens=int(min(tokens for tokens, rate in rates.items() if rate >= enough)))
 
 
 def rate_of(hardware: Hardware, precision: str, bench: Path = BENCH) -> Rate:
@@ -266,8 +252,10 @@ def rate_of(hardware: Hardware, precision: str, bench: Path = BENCH) -> Rate:
         if record is not None and (core := _core(record)):
             return Rate(hardware=hardware, core=core, source=source)
         return Rate(hardware=hardware, source=f"{hardware.source} on {hardware.title}")
-    if record is not None and precision == "bfloat16" and (measured := _measured(record)):
-        return Rate(hardware=hardware, measured=measured, source=source)
+    if record is not None and precision == "bfloat16" and (peak := record.row("peak-cuda")):
+        cases = [(row.numbers.get("m_params"), row.numbers.get("mfu")) for row in record.rows]
+        if measured := tuple((params * 1e6, mfu * peak.value * 1e12) for params, mfu in cases if params and mfu):
+            return Rate(hardware=hardware, measured=measured, source=source)
     share = f"{ASSUMED_MFU[precision]:.0%} of the {precision} peak of an {hardware.title} ({hardware.source})"
     return Rate(hardware=hardware, source=f"assumed: {share}; unmeasured")
 
@@ -299,23 +287,9 @@ def _core(record: Record) -> tuple[float, float] | None:
     return (max(0.0, float(start)), 1 / float(slope)) if slope > 0 else None
 
 
-def _measured(record: Record) -> tuple[tuple[float, float], ...]:
-    """Return (parameters, FLOP/s) of the record's single trials."""
-    peak = record.row("peak-cuda")
-    if peak is None:
-        return ()
-    cases = [(row.numbers.get("m_params"), row.numbers.get("mfu")) for row in record.rows]
-    return tuple((params * 1e6, mfu * peak.value * 1e12) for params, mfu in cases if params and mfu)
-
-
 def this_machine(asked: str = "auto") -> Device:
     """Return this machine as a device for stacks. `asked` is auto (a GPU if there is one), cpu or cuda."""
     cuda = has_cuda(asked)
-    device = Device(
-        cuda=cuda,
-        memory_bytes=gpu_bytes() if cuda else None,
-        name=gpu_name() if cuda else None,
-        num_cpus=num_cpus(),
-        host_bytes=host_bytes(),
-    )
-    return filled(device)
+    memory_bytes, name = (gpu_bytes(), gpu_name()) if cuda else (None, None)
+    cpus = num_cpus()
+    return filled(Device(cuda=cuda, memory_bytes=memory_bytes, name=name, num_cpus=cpus, host_bytes=host_bytes()))

@@ -6,9 +6,10 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from hpxfer.model.cost import relative_cost
-from hpxfer.plan.footprint import ONE, Way, can_recompute, most_trials, stack_bytes
+from hpxfer.plan.footprint import Way, can_recompute, most_trials, stack_bytes
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.check_shapes import divisors
 from hpxfer.spec.resources_section import Recompute
@@ -33,15 +34,12 @@ GPU_STEP_TOKENS = 65536
 CPU_STACK_BYTES = 4 * 2**30
 GPU_STACK_BYTES = 20 * 2**30
 GPU_SHARE = 0.85  # of a GPU's memory; the rest is for CUDA itself and for fragmentation
-# The memory that CUDA takes per process on a GPU. Derived from its kernels and workspaces, unmeasured.
-CUDA_BYTES = 600 * 2**20
-# HOST_SHARE: the part of a machine's memory that all workers together may use. WORKER_BYTES: the memory of a worker
-# without a stack. An interpreter with torch takes 218 MiB (torch 2.13 for CPUs, 2026-11); its buffers and the data take
-# the rest.
-HOST_SHARE = 0.8
+CUDA_BYTES = 600 * 2**20  # that CUDA takes per process on a GPU. Derived from its kernels and workspaces, unmeasured
+HOST_SHARE = 0.8  # of a machine's memory: what all workers together may use
+# The memory of a worker without a stack. An interpreter with torch takes 218 MiB (torch 2.13 for CPUs, 2026-11); its
+# buffers and the data take the rest.
 WORKER_BYTES = 400 * 2**20
-# The shares of a GPU that a stack may have. Powers of two fill a GPU completely.
-SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
+SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of a GPU that a stack may have. Powers of two fill a GPU completely
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,17 +75,13 @@ class Device:
         """
         if self.cuda:
             return share * (GPU_STACK_BYTES if self.memory_bytes is None else GPU_SHARE * self.memory_bytes)
-        if self.host_bytes is None:
-            return CPU_STACK_BYTES
         return min(CPU_STACK_BYTES, self.most(workers))
 
     def most(self, workers: int = 1) -> float:
         """Return the bytes above which a stack certainly finds no memory. Infinity if that is unknown."""
         if self.cuda:
             return self.room()
-        if self.host_bytes is None:
-            return math.inf
-        return max(0.0, HOST_SHARE * self.host_bytes / workers - WORKER_BYTES)
+        return math.inf if self.host_bytes is None else max(0.0, HOST_SHARE * self.host_bytes / workers - WORKER_BYTES)
 
 
 CPU = Device()
@@ -98,38 +92,37 @@ class StackMemory:
     """The bytes that stacks of a shape need, by the model of memory.
 
     In the way in which stored trials were computed, what they needed counts. In other ways, the model's number times
-    `ratio`, which is what they needed relative to the model.
+    what they needed relative to the model.
     """
 
     shape: Shape
     setting: Setting
     cuda: bool
-    way: Way = ONE  # of the stored trials
-    trial_bytes: float | None = None  # that they needed
-    ratio: float = 1.0
-
-    def after(self, measured: Measured, way: Way) -> StackMemory:
-        """Return it with what stored stacks needed that were computed in this way."""
-        if measured.trial_bytes is None:
-            return self
-        ratio = measured.size * measured.trial_bytes / self.of(way, measured.size)
-        return replace(self, way=way, trial_bytes=measured.trial_bytes, ratio=ratio)
+    known: Measured = Measured()  # of stored trials
+    way: Way | None = None  # in which they were computed
 
     def is_measured(self, way: Way) -> bool:
         """Return whether stored trials were computed in this way."""
-        return self.trial_bytes is not None and way == self.way
+        return self.known.trial_bytes is not None and way == self.way
+
+    @cached_property
+    def _ratio(self) -> float:
+        if self.known.trial_bytes is None or self.way is None:
+            return 1.0
+        size = self.known.size
+        return size * self.known.trial_bytes / stack_bytes(self.shape, self.setting, size, cuda=self.cuda, way=self.way)
 
     def of(self, way: Way, num_trials: int) -> int:
         """Return the bytes that a stack of so many trials needs."""
-        if self.trial_bytes is not None and self.is_measured(way):
-            return int(num_trials * self.trial_bytes)
-        return int(self.ratio * stack_bytes(self.shape, self.setting, num_trials, cuda=self.cuda, way=way))
+        if self.known.trial_bytes is not None and way == self.way:
+            return int(num_trials * self.known.trial_bytes)
+        return int(self._ratio * stack_bytes(self.shape, self.setting, num_trials, cuda=self.cuda, way=way))
 
     def most(self, way: Way, room: float) -> int:
         """Return how many trials fit."""
-        if self.trial_bytes is not None and self.is_measured(way):
-            return int(room // self.trial_bytes)
-        return most_trials(self.shape, self.setting, room / self.ratio, cuda=self.cuda, way=way)
+        if self.known.trial_bytes is not None and way == self.way:
+            return int(room // self.known.trial_bytes)
+        return most_trials(self.shape, self.setting, room / self._ratio, cuda=self.cuda, way=way)
 
     def first(self, choices: Sequence[Way], num_trials: int, room: float) -> Way:
         """Return the first way in which so many trials fit, or the one that needs the least memory."""
@@ -167,18 +160,18 @@ class Packer:
             measured=measured,
         )
 
-    def ways(self, shape: Shape, setting: Setting, tokens_at_once: float) -> list[Way]:
+    def ways(self, shape: Shape, setting: Setting, num_trials: float) -> list[Way]:
         """Return how many pieces of its batch a stack may compute at once, and whether it computes its blocks again.
 
-        Both change memory and speed, and no bit. The pieces of a lane divide it, and `tokens_at_once` of a trial fill
-        the device. The planner takes the first way of this list in which the stack fits:
+        Both change memory and speed, and no bit. The pieces of a lane divide it, and the trials fill the device. The
+        planner takes the first way of this list in which the stack fits:
 
             1. keep everything, the most pieces that fill the device
             2. keep everything, fewer pieces
             3. compute blocks again (a third more FLOPs), the most pieces
             4. compute blocks again, fewer pieces
         """
-        most = self.micro_batch_tokens or tokens_at_once
+        most = self.micro_batch_tokens or self._fill / num_trials
         pieces = sorted(divisors(setting.pieces_per_lane), reverse=True)
         at_once = [number for number in pieces if number == 1 or number * setting.piece_tokens <= most]
         again = {"auto": (False, True), "none": (False,), "blocks": (True,)}[self.recompute]
@@ -196,15 +189,13 @@ class Packer:
         known = self.measured.get(shape, Measured())
         if known.trial_bytes is None:
             return modeled
-        choices = self.ways(shape, setting, self._fill / known.size)
-        return modeled.after(known, modeled.first(choices, known.size, self._room))
+        way = modeled.first(self.ways(shape, setting, known.size), known.size, self._room)
+        return replace(modeled, known=known, way=way)
 
     def way(self, shape: Shape, setting: Setting, num_trials: int) -> Way:
         """Return how a stack of this many trials computes its batch."""
-        choices = self.ways(shape, setting, self._fill / num_trials)
-        if len(choices) == 1:
-            return choices[0]
-        return self.memory(shape, setting).first(choices, num_trials, self._room)
+        choices = self.ways(shape, setting, num_trials)
+        return choices[0] if len(choices) == 1 else self.memory(shape, setting).first(choices, num_trials, self._room)
 
     def size(self, shape: Shape, setting: Setting) -> int:
         """Return how many trials of a shape train together: the number asked for, or what fills the device and fits
@@ -217,12 +208,12 @@ class Packer:
             room = self.device.room(self.share or 1.0) if self.device.cuda else self.device.most(self.workers)
         if math.isinf(room):
             return wanted
-        memory, most = self.memory(shape, setting), 0
-        for way in self.ways(shape, setting, self._fill / wanted):
+        memory, most = self.memory(shape, setting), 1
+        for way in self.ways(shape, setting, wanted):
             most = max(most, min(wanted, memory.most(way, room)))
             if most == wanted:
                 break
-        return max(1, most)
+        return most
 
     def sizes(self, counts: Mapping[tuple[Shape, Setting], int]) -> dict[tuple[Shape, Setting], int]:
         """Return (shape, setting) -> most trials per stack, given how many trials of each the workers share."""
@@ -272,8 +263,8 @@ def gpu_share(stack: Stack, device: Device, *, measured: Measured | None = None)
     Stacks whose shares add up to at most 1 fit on a GPU together, if the memory estimate is right: each may use
     `memory_fraction` of the GPU, and the memory that CUDA takes per process fits into the rest.
     """
-    way = Way(pieces=stack.pieces, recompute=stack.recompute)
-    memory = StackMemory(shape=stack.shape, setting=stack.setting, cuda=device.cuda).after(measured or Measured(), way)
+    way, known = Way(pieces=stack.pieces, recompute=stack.recompute), measured or Measured()
+    memory = StackMemory(shape=stack.shape, setting=stack.setting, cuda=device.cuda, known=known, way=way)
     return share_of(memory, way, len(stack.trials), device)
 
 
@@ -309,15 +300,16 @@ def nearest_first(stacks: Sequence[Stack], distances: Mapping[Shape, int], worke
     farthest of them, and none of the base.
     """
     cost = {stack.id: stack_flops(stack) for stack in stacks}
-    near = sorted(stacks, key=lambda stack: (distances.get(stack.shape, 0), -cost[stack.id]))
+    away = {stack.id: distances.get(stack.shape, 0) for stack in stacks}
+    near = sorted(stacks, key=lambda stack: (away[stack.id], -cost[stack.id]))
     longest_first = sorted(cost.values(), reverse=True)
     limit = LONGER * _time(longest_first, workers)
-    fillers = [stack for stack in reversed(near) if distances.get(stack.shape, 0) and cost[stack.id] < longest_first[0]]
+    fillers = [stack for stack in reversed(near) if away[stack.id] and cost[stack.id] < longest_first[0]]
     num_kept = 0
     while True:
-        kept = fillers[:num_kept]
-        ids = {stack.id for stack in kept}
-        out = [stack for stack in near if stack.id not in ids] + sorted(kept, key=lambda stack: -cost[stack.id])
+        ids = {stack.id for stack in fillers[:num_kept]}
+        kept = sorted(fillers[:num_kept], key=lambda stack: -cost[stack.id])
+        out = [stack for stack in near if stack.id not in ids] + kept
         if num_kept >= len(fillers) or _time([cost[stack.id] for stack in out], workers) <= limit:
             return out
         num_kept += 1 + num_kept // 8
