@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -118,7 +118,7 @@ def arm_points(results: Searched) -> tuple[ArmPoints, ...]:
     )
 
 
-_Ended = Mapping[HPs, dict[int, tuple[str, float]]]  # point -> seed -> (when it ended, loss)
+_Ended = dict[HPs, dict[int, tuple[str, float]]]  # point -> seed -> (when it ended, loss)
 
 
 def _in_order(found: _Ended, seeds: tuple[int, ...]) -> Iterator[Tried]:

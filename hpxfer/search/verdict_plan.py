@@ -193,10 +193,10 @@ def more_trials(line: VerdictLine, doubt: Doubt, purse: Purse, flops: float) -> 
     findings = {found.shape: found for found in doubt.finding.shapes}
     spent = 0.0
     for shape in line.shapes:
-        for trial in _gaps(shape, doubt, findings.get(shape.name), purse):
-            if purse.buy(trial):
+        for gap in _gaps(shape, doubt, findings.get(shape.name), purse):
+            if purse.buy(gap):
                 spent += shape.flops
-                yield trial
+                yield gap
     shapes = [_Known(shape, findings.get(shape.name), purse) for shape in line.shapes]
     while spent < flops:
         choices = [(known, trial) for known in shapes if (trial := known.next_trial()) is not None]
