@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -64,8 +64,7 @@ def search_counts(progress: Mapping[Shape, Progress], *, now: Mapping[Shape, int
     """
     done = {shape: of_shape.num_done for shape, of_shape in progress.items()}
     most = {shape: of_shape.num_done + of_shape.most_left for shape, of_shape in progress.items()}
-    total = most if now else done
-    return Counts(total=total, done=done, at_most=bool(now), now=now)
+    return Counts(total=most if now else done, done=done, at_most=bool(now), now=now)
 
 
 def make_plan(
@@ -92,23 +91,10 @@ def make_plan(
     chosen = hardware or hardware_of(device)
     counts = counts or grid_counts(expansion, done)
     rate = rate_of(chosen, spec.precision, bench)
-    workers = workers_of(resources, device)
-    packer = Packer.of(spec, device, workers, measured or {})
-    packed = (
-        packed_in_rounds(expansion, counts, packer) if counts.at_most else packed_at_once(expansion, counts, packer)
-    )
-    shapes = tuple(_shape_plan(expansion, counts, packer, shape, *found) for shape, found in packed.items())
-    ratios = {}
-    if spec.trainer is None:  # no rate says how long a user's own trainer takes
-        for row in shapes:
-            known = packer.measured.get(row.shape, Measured())
-            if known.trial_s is not None:
-                ratios[row.shape] = known.trial_s / _rated_s(row, expansion, rate, known.stack_size or row.stack_size)
-    ratio = sorted(ratios.values())[len(ratios) // 2] if ratios else None
-    shapes = tuple(
-        replace(row, trial_s=_trial_s(row, expansion, rate, packer.measured.get(row.shape, Measured()), ratio))
-        for row in shapes
-    )
+    packer = Packer.of(spec, device, workers := workers_of(resources, device), measured or {})
+    packed = (packed_in_rounds if counts.at_most else packed_at_once)(expansion, counts, packer)
+    rows = [_shape_plan(expansion, counts, packer, shape, *found) for shape, found in packed.items()]
+    shapes, ratio = _with_seconds(rows, expansion, rate, packer.measured)
     is_cuda_shared = device.cuda and rows_of("executor").get(resources.executor, "resources.executor").shares_gpus
     plan = Plan(
         sweep=spec.name,
@@ -121,24 +107,22 @@ def make_plan(
         fills_gpus=is_cuda_shared and resources.gpus_per_stack is None and resources.workers is None,
         device=device,
         hardware=chosen.name,
-        ratio=ratio,
+        measured_over_rate=ratio,
         rate_from=_rate_from(spec, shapes, ratio, rate),
         at_most=counts.at_most,
         price_per_hour=price_per_hour,
         precision=spec.precision,
+        notes={
+            "recipe": () if spec.hps.recipe is None else spec.hps.recipe.lines(),
+            "preset": preset_lines(spec.model.like, spec.model),
+            "balance": tuple(_balance_lines(expansion)),
+            "active": active_lines(expansion),
+            "schedules": schedule_lines(spec),
+            "data": data_lines(spec),
+        },
     )
     of_memory, unfit = memory_lines(plan, resources)
-    return replace(
-        plan,
-        cautions=(*warnings, *of_memory, *cautions(expansion)),
-        preset=preset_lines(spec.model.like, spec.model),
-        recipe=() if spec.hps.recipe is None else spec.hps.recipe.lines(),
-        balance=tuple(_balance_lines(expansion)),
-        active=active_lines(expansion),
-        schedules=schedule_lines(spec),
-        data=data_lines(spec),
-        unfit=unfit,
-    )
+    return replace(plan, cautions=(*warnings, *of_memory, *cautions(expansion)), unfit=unfit)
 
 
 def _balance_lines(expansion: Expansion) -> Iterator[str]:
@@ -146,20 +130,20 @@ def _balance_lines(expansion: Expansion) -> Iterator[str]:
 
     What a user's own trainer does about it is not known.
     """
+
+    def line(spec: SweepSpec) -> str:
+        values = base_values(spec)
+        text = spec.model.balance.text(lambda hp: "scanned" if hp in spec.grid else f"{values[hp]:.4g}")
+        z_weight = "scanned" if "z_weight" in spec.grid else f"{values['z_weight']:.4g}"
+        return text if z_weight == "0" else f"{text}; z_weight {z_weight}"
+
     if expansion.spec.trainer is not None or not any(shape.num_experts for shape in expansion.shapes):
         return
-    found = {label: _balance_line(part.spec) for label, (part, _) in expansion.arms.items()}
+    found = {label: line(part.spec) for label, (part, _) in expansion.arms.items()}
     if len(set(found.values())) == 1:
         yield f"experts: {found.popitem()[1]}"
     else:
-        yield from (f"experts of {label}: {line}" for label, line in found.items())
-
-
-def _balance_line(spec: SweepSpec) -> str:
-    values = base_values(spec)
-    line = spec.model.balance.text(lambda hp: "scanned" if hp in spec.grid else f"{values[hp]:.4g}")
-    z_weight = "scanned" if "z_weight" in spec.grid else f"{values['z_weight']:.4g}"
-    return line if z_weight == "0" else f"{line}; z_weight {z_weight}"
+        yield from (f"experts of {label}: {text}" for label, text in found.items())
 
 
 def workers_of(resources: ResourcesSpec, device: Device) -> int:
@@ -169,10 +153,9 @@ def workers_of(resources: ResourcesSpec, device: Device) -> int:
     """
     if resources.workers is not None:
         return resources.workers
-    if asked := resources.gpus_per_trial:
-        return max(1, int((device.num_gpus or 1) / asked + 1e-9))
-    if device.cuda:
-        return max(1, int((device.num_gpus or 1) / (resources.gpus_per_stack or 1.0) + 1e-9))
+    if device.cuda or resources.gpus_per_trial:
+        each = resources.gpus_per_trial or resources.gpus_per_stack or 1.0
+        return max(1, int((device.num_gpus or 1) / each + 1e-9))
     return max(1, int((device.num_cpus or num_cpus()) / (resources.cpus_per_stack * resources.ranks) + 1e-9))
 
 
@@ -186,7 +169,6 @@ def _shape_plan(
     if expansion.spec.trainer is not None:
         share = resources.gpus_per_trial or 0.0
     params, left = count_params(shape, setting), counts.left[shape]
-    parts = {} if memory.is_measured(way) else footprint(shape, setting, size, cuda=device.cuda, way=way).parts
     return ShapePlan(
         shape=shape,
         num_trials=counts.total[shape],
@@ -202,7 +184,9 @@ def _shape_plan(
         trial_s=math.nan,
         trial_kept_bytes=4 * params.total * (resources.keep == "last"),
         is_measured=packer.measured.get(shape, Measured()).trial_s is not None,
-        memory_parts=parts,
+        memory_parts={}
+        if memory.is_measured(way)
+        else footprint(shape, setting, size, cuda=device.cuda, way=way).parts,
         batch=Batch(
             tokens=setting.batch_tokens,
             piece_tokens=setting.piece_tokens,
@@ -215,33 +199,47 @@ def _shape_plan(
     )
 
 
-def _trial_s(row: ShapePlan, expansion: Expansion, rate: Rate, known: Measured, ratio: float | None) -> float:
-    """Return the worker seconds of a trial: as measured, else as estimated, times `ratio` of measured trials.
+def _with_seconds(
+    rows: Sequence[ShapePlan], expansion: Expansion, rate: Rate, measured: Mapping[Shape, Measured]
+) -> tuple[tuple[ShapePlan, ...], float | None]:
+    """Return the rows with the worker seconds of a trial, and the median over shapes of measured / estimated time.
 
-    Stacks smaller than the measured ones take longer per trial, by the ratio of the two estimates.
+    The seconds are those measured, else those estimated times that median. Stacks smaller than the measured ones take
+    longer per trial, by the ratio of the two estimates. No rate says how long a user's own trainer takes.
     """
+    known = {row.shape: measured.get(row.shape, Measured()) for row in rows}
     if (trainer := expansion.spec.trainer) is not None:
-        asked = trainer.seconds_of(row.shape) if known.trial_s is None else known.trial_s
-        return math.nan if asked is None else asked
-    each = (row.num_trials - row.num_done) / row.num_stacks if row.num_stacks else row.stack_size
-    rated = _rated_s(row, expansion, rate, each)
-    if known.trial_s is None:
-        return rated * (1.0 if ratio is None else ratio)
-    return known.trial_s * max(1.0, rated / _rated_s(row, expansion, rate, known.stack_size or each))
+        asked = {shape: trainer.seconds_of(shape) if of.trial_s is None else of.trial_s for shape, of in known.items()}
+        own = {shape: math.nan if seconds is None else seconds for shape, seconds in asked.items()}
+        return tuple(replace(row, trial_s=own[row.shape]) for row in rows), None
 
+    def rated(row: ShapePlan, stack_size: float) -> float:
+        """Return the estimate for a trial. A stack with half of a GPU takes twice as long."""
+        setting = expansion.setting_at(row.shape)
+        return row.batch.work * rate.trial_s(row.shape, setting, stack_size) / (row.gpu_share or row.batch.ranks)
 
-def _rated_s(row: ShapePlan, expansion: Expansion, rate: Rate, stack_size: float) -> float:
-    """Return the estimated worker seconds of a trial. A stack with half of a GPU takes twice as long."""
-    setting = expansion.setting_at(row.shape)
-    return row.batch.work * rate.trial_s(row.shape, setting, stack_size) / (row.gpu_share or row.batch.ranks)
+    ratios = sorted(
+        trial_s / rated(row, known[row.shape].stack_size or row.stack_size)
+        for row in rows
+        if (trial_s := known[row.shape].trial_s) is not None
+    )
+    ratio = ratios[len(ratios) // 2] if ratios else None
+
+    def seconds(row: ShapePlan) -> float:
+        of = known[row.shape]
+        each = (row.num_trials - row.num_done) / row.num_stacks if row.num_stacks else row.stack_size
+        if of.trial_s is None:
+            return rated(row, each) * (1.0 if ratio is None else ratio)
+        return of.trial_s * max(1.0, rated(row, each) / rated(row, of.stack_size or each))
+
+    return tuple(replace(row, trial_s=seconds(row)) for row in rows), ratio
 
 
 def _reads(spec: SweepSpec) -> str:
     """Return what a run counts: what the family reads or, of a user's own trainer, what the batch is given in."""
     if spec.trainer is None:
         return str(rows_of("family").get(spec.model.family).data)
-    training = spec.training
-    return "tokens" if training.batch_tokens else "samples" if training.batch_samples else "steps"
+    return "tokens" if spec.training.batch_tokens else "samples" if spec.training.batch_samples else "steps"
 
 
 def _rate_from(spec: SweepSpec, shapes: Collection[ShapePlan], ratio: float | None, rate: Rate) -> str:
@@ -249,8 +247,8 @@ def _rate_from(spec: SweepSpec, shapes: Collection[ShapePlan], ratio: float | No
     num_known = sum(row.is_measured for row in shapes)
     measured = f"measured: {num_known} of {len(shapes)} shapes, from the store"
     if spec.trainer is None:
-        fared = f"they took {ratio:.2g}x of what the rate says ({rate.source})" if ratio is not None else ""
-        return f"{measured}; {fared}" if fared else rate.source
+        said = f"{measured}; they took {ratio:.2g}x of what the rate says" if ratio is not None else ""
+        return f"{said} ({rate.source})" if said else rate.source
     unknown = "unknown until a trial of each shape is stored; trainer.cost may say it"
     rest = unknown if spec.trainer.cost is None else "by trainer.cost"
     return measured if num_known == len(shapes) else f"{measured}; the rest {rest}" if num_known else rest

@@ -18,7 +18,7 @@ from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.verdict.estimate import estimate_all
-from hpxfer.verdict.loss_grid import NATS, LossGrid, SeedLosses, ShapeLosses, loss_grids
+from hpxfer.verdict.loss_grid import COLUMNS, NATS, LossGrid, SeedLosses, ShapeLosses, loss_grids
 from hpxfer.verdict.shape_names import is_control
 from hpxfer.verdict.transfer import find
 from hpxfer.verdict.what_to_add import asks_nothing, seeds_at_noise
@@ -51,10 +51,9 @@ class Outlook:
 
     def line(self) -> str:
         """Return the outlook in one line."""
-        parts = [] if self.why_not is None else [f"this sweep cannot end in one: {self.why_not}"]
-        if self.to_add:
-            parts.append(f"add {', and '.join(self.to_add)}")
-        parts += [part for part in (self._seeds(), self.at_best) if part]
+        why_not = self.why_not and f"this sweep cannot end in one: {self.why_not}"
+        to_add = f"add {', and '.join(self.to_add)}" if self.to_add else ""
+        parts = [part for part in (why_not, to_add, self._seeds(), self.at_best) if part]
         return f"verdict: {'; '.join(parts) or 'how many seeds it takes is known once a cell has two'}"
 
     def _seeds(self) -> str:
@@ -62,9 +61,8 @@ class Outlook:
             return ""
         low, high = self.seeds_needed
         mine = f"{self.num_seeds} seed{'' if self.num_seeds == 1 else 's'}"
-        enough = "will probably decide" if self.num_seeds >= high else "may decide"
-        enough = "will probably not decide" if self.num_seeds < low else enough
-        said = "" if self.why_not is not None else f"{mine} {enough}: "
+        verb = "will probably not" if self.num_seeds < low else "will probably" if self.num_seeds >= high else "may"
+        said = "" if self.why_not is not None else f"{mine} {verb} decide: "
         count = f"{low}" if low == high else f"{low} to {high}"
         noise = " to ".join(dict.fromkeys(f"{share:.1%}" for share in self.noise))
         return f"{said}about {count} seeds are needed at a seed noise of {noise} of the loss, {self.noise_from}"
@@ -108,45 +106,42 @@ def outlook(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> Outlook | 
 
 
 def _planted(spec: SweepSpec, axis: Axis, num_seeds: int) -> LossGrid:
-    """Return an axis of the sweep with the same basin at each shape, whose optimum is the middle value of the grid."""
+    """Return an axis of the sweep with the same basin at each shape, whose optimum is the middle value of the grid.
+
+    The mean of a cell lies on the basin, and its seeds scatter by the planted noise.
+    """
     exponents = sorted(math.log2(value) for value in spec.grid[spec.judged_hp].numbers() if value > 0)
     best = exponents[len(exponents) // 2] if exponents else 0.0
     base = [point for point in axis.points if point.shape == spec.base_shape]
     others = [point for point in axis.points if point.shape != spec.base_shape and spec.search.where != "base"]
-    points = base + others[:: max(1, len(others) // MOST_SHAPES)]
-    rng = np.random.default_rng(0)
-    return LossGrid(
-        rows=tuple(
-            ShapeLosses(
-                axis=axis.name,
-                scale_name=axis.scale_name,
-                scale=point.scale,
-                shape=axis.label(point.shape),
-                is_base=point.shape == spec.base_shape,
-                parameterization="planted",
-                cells=tuple(_cell(x, best, num_seeds, rng) for x in exponents),
-            )
-            for point in points
-        ),
-        judged=NATS,
-    )
+    rng, seeds = np.random.default_rng(0), tuple(range(min(num_seeds, MOST_SEEDS)))
 
+    def cell(exponent: float) -> SeedLosses:
+        luck = rng.standard_normal(len(seeds))
+        luck = (luck - luck.mean()) / luck.std(ddof=1) if len(seeds) > 1 else np.zeros(1)
+        losses = 1 + OCTAVE_SHARE * (exponent - best) ** 2 + QUIET * luck
+        return SeedLosses(value=2.0**exponent, seeds=seeds, losses=tuple(losses.tolist()), num_missing=0)
 
-def _cell(exponent: float, best: float, num_seeds: int, rng: np.random.Generator) -> SeedLosses:
-    """Return a cell whose mean lies on the basin, and whose seeds scatter by the planted noise."""
-    num_seeds = min(num_seeds, MOST_SEEDS)
-    luck = rng.standard_normal(num_seeds)
-    luck = (luck - luck.mean()) / luck.std(ddof=1) if num_seeds > 1 else np.zeros(1)
-    losses = 1 + OCTAVE_SHARE * (exponent - best) ** 2 + QUIET * luck
-    return SeedLosses(value=2.0**exponent, seeds=tuple(range(num_seeds)), losses=tuple(losses.tolist()), num_missing=0)
+    rows = [
+        ShapeLosses(
+            axis=axis.name,
+            scale_name=axis.scale_name,
+            scale=point.scale,
+            shape=axis.label(point.shape),
+            is_base=point.shape == spec.base_shape,
+            parameterization="planted",
+            cells=tuple(map(cell, exponents)),
+        )
+        for point in base + others[:: max(1, len(others) // MOST_SHAPES)]
+    ]
+    return LossGrid(rows=tuple(rows))
 
 
 def _noise(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> tuple[tuple[float, float] | None, str]:
     """Return the noise of one seed as a share of the loss: of the stored trials, else of the published sweeps."""
-    judged = judged_by(expansion.spec)
     if (share := _stored_noise(expansion, outcomes)) is not None:
         return (share, share), "that of the stored trials"
-    if expansion.spec.model.family != "gpt" or judged.unit != NATS.unit:
+    if expansion.spec.model.family != "gpt" or judged_by(expansion.spec).unit != NATS.unit:
         return None, ""
     return PUBLISHED_NOISE, "as half of the published sweeps have"
 
@@ -157,25 +152,16 @@ def _stored_noise(expansion: Expansion, outcomes: Mapping[str, Outcome]) -> floa
     for cell in expansion.cells() if outcomes else ():
         found = outcomes.get(cell.trial.id) if cell.line == hp else None
         if found is not None and found.status in ("finished", "diverged"):
-            rows.append(
-                {
-                    "axis": cell.axis,
-                    "scale_name": cell.scale_name,
-                    "scale": cell.scale,
-                    "shape": cell.shape,
-                    "is_base": cell.trial.shape == cell.trial.base,
-                    "parameterization": cell.parameterization,
-                    "value": cell.trial.hps.get(hp),
-                    "seed": cell.trial.seed,
-                    "loss": found.loss,
-                    "status": found.status,
-                }
-            )
+            trial = cell.trial
+            where = (cell.axis, cell.scale_name, cell.scale, cell.shape, trial.shape == trial.base)
+            of_trial = (cell.parameterization, trial.hps.get(hp), trial.seed)
+            rows.append((*where, *of_trial, found.loss, found.status))
     if not rows:
         return None
     import pandas as pd
 
-    grids = loss_grids(pd.DataFrame(rows).drop_duplicates(["axis", "parameterization", "shape", "value", "seed"]))
+    line = pd.DataFrame(rows, columns=list(COLUMNS))
+    grids = loss_grids(line.drop_duplicates(["axis", "parameterization", "shape", "value", "seed"]))
     estimates = estimate_all(grids)
     means = (each.measured(i).mean_K for each in estimates for i in range(len(each.grid.rows)))
     best = [loss for of_shape in means for loss in of_shape if loss > 0]

@@ -142,7 +142,7 @@ class Plan:
     device: Device = CPU
     fills_gpus: bool = False  # whether each GPU holds as many stacks as fit; each of `workers` then stands for a GPU
     hardware: str = "cpu"
-    ratio: float | None = None  # median over shapes of measured time / estimated time
+    measured_over_rate: float | None = None  # median over shapes of measured time / estimated time
     at_most: bool = False  # an adaptive search may end with fewer trials
     search: str = "grid"
     budget: str = ""  # what every arm may have, in words
@@ -150,12 +150,7 @@ class Plan:
     cautions: tuple[str, ...] = ()  # what makes a result mean less than it seems, one line each
     precision: str = "float32"  # of the computation that time and memory are estimated for
     chosen: Precision | None = None  # where the precision comes from
-    balance: tuple[str, ...] = ()  # what keeps the experts equally busy
-    active: tuple[str, ...] = ()  # active parameters of MoE shapes relative to a dense one, one line per dense shape
-    schedules: tuple[str, ...] = ()  # the phases of each run in steps, where the file has other forms of lengths
-    data: tuple[str, ...] = ()  # the training data of each shape, where points have data of their own
-    recipe: tuple[str, ...] = ()  # what comes from the recipe that the sweep starts from, and what does not
-    preset: tuple[str, ...] = ()  # what the model's preset sets, what the file has otherwise, and what neither has
+    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # subject of the sweep file -> what follows
     outlook: Outlook | None = None  # of the verdict; None if no HP is judged or all trials are done
     unfit: tuple[str, ...] = ()  # the shapes of which not even one trial fits into memory, one line each
 
@@ -204,9 +199,8 @@ class Plan:
     @property
     def price(self) -> float | None:
         """GPU-hours (on a CPU worker hours) times the price of one. None without a price."""
-        if self.price_per_hour is None:
-            return None
-        return self.price_per_hour * (self.gpu_hours if self.device.cuda else self.worker_hours)
+        hours = self.gpu_hours if self.device.cuda else self.worker_hours
+        return None if self.price_per_hour is None else self.price_per_hour * hours
 
     @property
     def stack_bytes(self) -> int:
@@ -224,25 +218,27 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-ready data. Units end the names. What is not known is None."""
-        others = {
+        data = {
+            **{name: getattr(self, name) for name in _NUMBERS},
             "device": asdict(self.device),
+            "precision": self.precision,
             "precision_from": None if self.chosen is None else asdict(self.chosen),
-            "measured_over_rate": self.ratio,
+            "rate_from": self.rate_from,
+            "measured_over_rate": self.measured_over_rate,
+            **self.notes,
             "outlook": None if self.outlook is None else {**asdict(self.outlook), "text": self.outlook.line()},
+            "cautions": self.cautions,
+            "unfit": self.unfit,
             "shapes": [{**asdict(row), "worker_s": row.worker_s, "shape": row.shape.dims()} for row in self.shapes],
         }
-        out: dict[str, Any] = json_ready(
-            {name: others[name] if name in others else getattr(self, name) for name in _KEYS}
-        )
+        out: dict[str, Any] = json_ready(data)
         return out
 
 
-# The keys of the plan as data, in order.
-_KEYS = (
+_NUMBERS = (
     *("sweep", "search", "budget", "at_most", "num_trials", "num_done", "num_left", "num_stacks", "tokens", "flops"),
     *("stack_bytes", "kept_bytes", "wall_s", "workers", "worker_hours", "gpu_hours", "price_per_hour", "price"),
-    *("hardware", "device", "precision", "precision_from", "rate_from", "measured_over_rate", "recipe", "preset"),
-    *("balance", "active", "schedules", "data", "outlook", "cautions", "unfit", "shapes"),
+    "hardware",
 )
 
 

@@ -8,37 +8,44 @@ from collections.abc import Iterator
 from hpxfer.host.output import aligned, spell_time
 from hpxfer.plan.cautions import UNMEASURED, spell_bytes
 from hpxfer.plan.packing import GPU_STEP_TOKENS
-from hpxfer.plan.plan import Plan, ShapePlan
+from hpxfer.plan.plan import Plan
 from hpxfer.search.kinds import SEARCHES
 
 # The text names the parts of a stack's memory that are at least this share of it. The JSON has all.
 _SHOWN_SHARE = 0.01
-_COUNTS, _SIZES = ("shape", "trials", "done", "stacks", "params", "active"), ("FLOPs", "memory", "worker time")
+_OF_TRAINER = ("shape", "trials", "done", "worker time")  # columns of a user's own trainer, whose model is not known
 
 
 def plan_text(plan: Plan) -> str:
     """Return the plan as an aligned table, then lines of totals, time, memory and price."""
-    knows = _knows_models(plan)
-    head = (*_COUNTS, plan.reads, *_SIZES) if knows else (*_COUNTS[:3], plan.reads, _SIZES[-1])
-    rows = aligned([head, *(_cells(plan, row, knows) for row in plan.shapes)], right_from=1)
-    said = [*plan.recipe, *plan.preset, *plan.balance]
-    said += [*(f"schedule of {line}" for line in plan.schedules), *(f"data of {line}" for line in plan.data)]
+    rows = [
+        {
+            "shape": plan.label(row.shape),
+            "trials": str(row.num_trials),
+            "done": str(row.num_done),
+            "stacks": str(row.num_stacks),
+            "params": _big(row.params_total),
+            "active": _big(row.params_active),
+            plan.reads: _big(row.tokens),
+            "FLOPs": f"{row.flops:.2g}",
+            "memory": f"{row.stack_size} in {spell_bytes(row.stack_bytes)}" if row.num_stacks else "",
+            "worker time": spell_time(row.worker_s),
+        }
+        for row in plan.shapes
+    ]
+    shown = [name for name in rows[0] if _knows_models(plan) or name in (*_OF_TRAINER, plan.reads)]
+    table = aligned([shown, *([row[name] for name in shown] for row in rows)], right_from=1)
+    notes = {name: plan.notes.get(name, ()) for name in ("recipe", "preset", "balance", "active")}
+    of_shapes = {name: plan.notes.get(f"{name}s", plan.notes.get(name, ())) for name in ("schedule", "data")}
+    said = [*notes["recipe"], *notes["preset"], *notes["balance"]]
+    said += [f"{name} of {line}" for name, lines in of_shapes.items() for line in lines]
     verdict = [] if plan.outlook is None else [plan.outlook.line()]
-    return "\n".join([f"sweep {plan.sweep}", *said, *rows, *plan.active, *_totals(plan), *verdict])
+    return "\n".join([f"sweep {plan.sweep}", *said, *table, *notes["active"], *_totals(plan), *verdict])
 
 
 def _knows_models(plan: Plan) -> bool:
     """Return whether parameters, FLOPs and memory are known: not of a user's own trainer."""
     return not any(row.shape.own for row in plan.shapes)
-
-
-def _cells(plan: Plan, row: ShapePlan, knows: bool) -> tuple[str, ...]:
-    counts = (plan.label(row.shape), str(row.num_trials), str(row.num_done))
-    if not knows:
-        return (*counts, _big(row.tokens), spell_time(row.worker_s))
-    stack = f"{row.stack_size} in {spell_bytes(row.stack_bytes)}" if row.num_stacks else ""
-    sizes = (_big(row.params_total), _big(row.params_active), _big(row.tokens), f"{row.flops:.2g}")
-    return (*counts, str(row.num_stacks), *sizes, stack, spell_time(row.worker_s))
 
 
 def _totals(plan: Plan) -> Iterator[str]:
@@ -57,14 +64,21 @@ def _totals(plan: Plan) -> Iterator[str]:
         f"{f' in {plan.num_stacks} stacks' if known else ''}{' counted round by round' if at_most else ''}: "
         f"{_big(plan.tokens)} {plan.reads}{f', {plan.flops:.2g} FLOPs' if known else ''}"
     )
+    hours, unit = (plan.gpu_hours, "GPU-hours") if plan.device.cuda else (plan.worker_hours, "worker hours")
+    cost = f"{hours:.3g} {unit}" if hours >= 0.01 else f"under 0.01 {unit}"
+    if plan.price is not None:
+        cost += f", price {plan.price:.2f} at {plan.price_per_hour:g} per hour"
+    several = "s" if plan.workers > 1 else ""
     if not known:
-        yield from _own_totals(plan)
+        gpus = next((row.gpu_share for row in plan.shapes), 0.0)
+        each = f"{gpus:g} GPU{'s' if gpus > 1 else ''} each" if gpus else "CPUs"
+        where = f"{plan.workers} trial{several} at once ({each})"
+        about = f"about {spell_time(plan.wall_s)} with {where}, {cost}; {plan.rate_from}"
+        yield f"time: {plan.rate_from}; {where}" if math.isnan(plan.wall_s) else about
         return
     if_full = ", if its rounds keep the workers busy" if is_bound else ""  # which wait for each other
-    yield (
-        f"about {spell_time(plan.wall_s)} of training on {plan.workers} {'GPU' if plan.fills_gpus else 'worker'}"
-        f"{'s' if plan.workers > 1 else ''} ({_device(plan)}), {_hours(plan)}{if_full}; {plan.rate_from}"
-    )
+    where = f"{plan.workers} {'GPU' if plan.fills_gpus else 'worker'}{several} ({_device(plan)})"
+    yield f"about {spell_time(plan.wall_s)} of training on {where}, {cost}{if_full}; {plan.rate_from}"
     batches: dict[str, list[str]] = {}  # how stacks compute their batches, where that is out of the ordinary
     for row in plan.shapes:
         if row.num_stacks and (line := row.batch.line()):
@@ -73,17 +87,6 @@ def _totals(plan: Plan) -> Iterator[str]:
     yield _memory(plan)
     if plan.kept_bytes:
         yield f"weights: the results folder grows by {'up to ' if plan.at_most else ''}{spell_bytes(plan.kept_bytes)}"
-
-
-def _own_totals(plan: Plan) -> Iterator[str]:
-    """Yield how long the trials of a user's own trainer take, and on what."""
-    gpus = next((row.gpu_share for row in plan.shapes), 0.0)
-    each = f"{gpus:g} GPU{'s' if gpus > 1 else ''} each" if gpus else "CPUs"
-    where = f"{plan.workers} trial{'s' if plan.workers > 1 else ''} at once ({each})"
-    if math.isnan(plan.wall_s):
-        yield f"time: {plan.rate_from}; {where}"
-    else:
-        yield f"about {spell_time(plan.wall_s)} with {where}, {_hours(plan)}; {plan.rate_from}"
 
 
 def _device(plan: Plan) -> str:
@@ -99,37 +102,21 @@ def _device(plan: Plan) -> str:
     return f"{plan.hardware}, stacks of {each}; {tokens:,} {plan.reads} a step fill one{assumed}"
 
 
-def _hours(plan: Plan) -> str:
-    """Return what is paid for: GPU-hours (on a CPU worker hours), and their price if one was given."""
-    hours, unit = (plan.gpu_hours, "GPU-hours") if plan.device.cuda else (plan.worker_hours, "worker hours")
-    text = f"{hours:.3g} {unit}" if hours >= 0.01 else f"under 0.01 {unit}"
-    if plan.price is not None:
-        text += f", price {plan.price:.2f} at {plan.price_per_hour:g} per hour"
-    return text
-
-
 def _memory(plan: Plan) -> str:
-    """Return the memory that stacks need, the memory that there is, and whether the estimate was ever measured."""
+    """Return the memory that stacks need and what takes most of it, and the memory that there is."""
+    row = max((row for row in plan.shapes if row.num_stacks), key=lambda row: row.stack_bytes)
+    least = _SHOWN_SHARE * sum(row.memory_parts.values())  # no parts if the stack was measured
+    parts = sorted((part for part in row.memory_parts.items() if part[1] >= least), key=lambda part: -part[1])
+    largest = ", ".join(f"{name} {spell_bytes(count)}" for name, count in parts)
     each = "rank of a stack" if any(row.batch.ranks > 1 for row in plan.shapes) else "stack"
-    text = f"memory: up to {spell_bytes(plan.stack_bytes)} per {each}{_largest_parts(plan)}"
+    text = f"memory: up to {spell_bytes(plan.stack_bytes)} per {each}"
+    text += f" ({plan.label(row.shape)}: {largest})" if largest else ""
     if plan.device.cuda:
         of = plan.device.memory_bytes
         has = "the memory of the GPU is unknown" if of is None else f"{spell_bytes(of)} of a GPU"
         return f"{text}, {UNMEASURED}; {has}"
-    workers = min(plan.workers, plan.num_stacks)
-    text += f" by a model of it, {workers} at once"
-    if plan.device.host_bytes is not None:
-        text += f", of {spell_bytes(plan.device.host_bytes)}"
-    return text
-
-
-def _largest_parts(plan: Plan) -> str:
-    """Return what takes most of the memory of the largest stack, if that stack was not measured."""
-    row = max((row for row in plan.shapes if row.num_stacks), key=lambda row: row.stack_bytes)
-    least = _SHOWN_SHARE * sum(row.memory_parts.values())
-    parts = sorted((part for part in row.memory_parts.items() if part[1] >= least), key=lambda part: -part[1])
-    text = ", ".join(f"{name} {spell_bytes(count)}" for name, count in parts)
-    return f" ({plan.label(row.shape)}: {text})" if parts else ""
+    text += f" by a model of it, {min(plan.workers, plan.num_stacks)} at once"
+    return text if plan.device.host_bytes is None else f"{text}, of {spell_bytes(plan.device.host_bytes)}"
 
 
 def _big(count: float) -> str:

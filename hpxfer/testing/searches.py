@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from hpxfer.registry import registry
-from hpxfer.search.kinds import SEARCHES, SearchKind, kind_of, make_search
+from hpxfer.search.kinds import SEARCHES, SearchKind, Stored, kind_of, make_search, no_trials
 from hpxfer.search.protocol import Arm, Outcome, Search, arms_of
 from hpxfer.search.rounds import RoundSearch
 from hpxfer.search.stored import is_in_box
@@ -69,12 +69,14 @@ def run_search(
     at_once: int | None = None,
     order: random.Random | None = None,
     stop_after: int | None = None,
+    stored: Stored = no_trials,
 ) -> Ran:
     """Run a search to its end, or until so many trials have ended.
 
-    At most `at_once` trials run at a time, and they end in the order that `order` shuffles them to.
+    At most `at_once` trials run at a time, and they end in the order that `order` shuffles them to. `stored` reads what
+    the results folder has.
     """
-    ran = Ran(search=make_search(expansion), outcomes=dict(known or {}))
+    ran = Ran(search=make_search(expansion, stored), outcomes=dict(known or {}))
     running, failed = list[Trial](), set[str]()
     while stop_after is None or len(ran.trials) - len(running) < stop_after:
         busy = {*failed, *(trial.id for trial in running)}

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_trials import BASE, SETTING, trial
+from tiny_trials import BASE, SETTING
 
 from hpxfer.errors import HpxferError
-from hpxfer.host import machine
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan import hardware
 from hpxfer.plan.hardware import (
@@ -36,9 +35,7 @@ from hpxfer.plan.packing import (
     GPU_STEP_TOKENS,
     Device,
     Packer,
-    gpu_share,
 )
-from hpxfer.trial.stack import Stack
 
 RECORD = Record(
     name="speeds",
@@ -144,23 +141,10 @@ def test_named_hardware_is_planned_for_as_often_as_there_are_gpus() -> None:
     assert not device_of(CPU_CORE, cluster).cuda
 
 
-def test_this_machine_is_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = this_machine("cpu")
-    assert (found.cuda, found.memory_bytes, found.name, found.num_cpus) == (False, None, None, machine.num_cpus())
-
-
 def test_a_record_comes_back_as_it_went(tmp_path: Path) -> None:
     assert append(RECORD, tmp_path / "new" / "folder") == tmp_path / "new" / "folder" / "speeds.jsonl"
     assert latest(tmp_path / "new" / "folder", "speeds", "cpu") == RECORD
     assert (RECORD.row("a"), RECORD.row("b")) == (RECORD.rows[0], None)
-
-
-def test_the_last_record_of_a_device_is_read(tmp_path: Path) -> None:
-    for date, device in (("1", "cpu"), ("2", "cuda"), ("3", "cpu"), ("4", "cuda")):
-        append(replace(RECORD, date=date, device=device), tmp_path)
-    found = [latest(tmp_path, "speeds", device) for device in ("cpu", "cuda")]
-    assert [record and record.date for record in found] == ["3", "4"]
-    assert latest(tmp_path, "kernels", "cpu") is None
 
 
 def test_lines_of_another_version_are_history(tmp_path: Path) -> None:
@@ -178,18 +162,6 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(HpxferError, match=r"speeds.jsonl:2: must be a benchmark record, got "):
         latest(tmp_path, "speeds", "cpu")
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(HpxferError, match=r"cannot be written: .*; choose another folder with --output"):
-        append(RECORD, tmp_path / "file")
-
-
-def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    row = replace(RECORD.rows[0], value=float("nan"))
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        append(replace(RECORD, rows=(row,)), tmp_path)
 
 
 def row_of_run(run: str, key: str, value: float, date: str = "2026-11-22") -> Record:
@@ -234,12 +206,6 @@ def test_the_committed_records_are_read(name: str) -> None:
     assert found is not None
     if last["version"] == 2:
         assert {**found.to_dict(), "version": 2, "run": ""} == {**last, "run": "", "rows": tuple(last["rows"])}
-
-
-def test_a_line_that_its_writer_did_not_end_is_left_out_and_the_next_one_starts_below(tmp_path: Path) -> None:
-    path = append(RECORD, tmp_path)
-    path.write_text(path.read_text() + '{"version": 3, "na')
-    assert latest(tmp_path, "speeds", "cpu") == RECORD
 
 
 GPU = "NVIDIA H200"
@@ -294,10 +260,3 @@ def test_the_planner_fills_stacks_so_far(tmp_path: Path, monkeypatch: pytest.Mon
     assert filled(Device()) == Device()
     assumed = Device(cuda=True, memory_bytes=2**37, name=GPU)
     assert Packer(device=assumed).size(BASE, few) == GPU_STEP_TOKENS // 1024 == 64
-
-
-def test_a_stack_that_half_fills_the_gpu_gets_half_of_it() -> None:
-    few = replace(SETTING, batch_tokens=GPU_STEP_TOKENS // 2)
-    stack = Stack(trials=(trial(few),))
-    assert gpu_share(stack, Device(cuda=True, memory_bytes=2**37)) == 1 / 2
-    assert gpu_share(stack, Device(cuda=True, memory_bytes=2**37, step_tokens=4 * GPU_STEP_TOKENS)) == 1 / 8

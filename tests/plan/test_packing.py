@@ -81,17 +81,6 @@ def test_size_fills_a_step_and_never_less_than_one_trial(batch_tokens: int) -> N
     assert stack_flops(Stack(trials=(trial(SETTING), trial(SETTING, seed=1)))) == 2 * train_flops(BASE, SETTING)
 
 
-def test_size_is_bounded_by_memory() -> None:
-    large = replace(BASE, width=512, depth=8, expert_width=512)
-    setting = replace(SETTING, batch_tokens=32)
-    for device in (Device(cuda=True), Device(cuda=True, memory_bytes=2**34)):
-        room = GPU_SHARE * 2**34 if device.memory_bytes else GPU_STACK_BYTES
-        size = Packer(device=device).size(large, setting)
-        fits, over = (stack_bytes(large, setting, number, cuda=True) for number in (size, size + 1))
-        assert fits <= room < over
-        assert 1 < size < GPU_STEP_TOKENS // 32
-
-
 def test_what_was_measured_counts() -> None:
     device, few = Device(cuda=True), replace(SETTING, batch_tokens=64)
     assert Packer(device=device).size(BASE, few) == GPU_STEP_TOKENS // 64
@@ -222,12 +211,6 @@ def test_the_base_goes_first_and_the_end_is_as_even_as_promised(counts: list[int
 def test_one_worker_takes_the_shapes_by_their_distance() -> None:
     distances = [DISTANCES[stack.shape] for stack in nearest_first(stacks_of([2, 3, 3, 2]), DISTANCES, 1)]
     assert distances == sorted(distances)
-
-
-def test_few_stacks_are_kept_back_and_these_are_far_ones() -> None:
-    order = [DISTANCES[stack.shape] for stack in nearest_first(stacks_of([2, 4, 12, 3]), DISTANCES, 2)]
-    assert order[:6] == [0, 0, 1, 1, 1, 1]
-    assert order[-1] == 2
 
 
 GPU_80 = Device(cuda=True, memory_bytes=80 * 2**30, num_gpus=1)

@@ -17,11 +17,7 @@ from hpxfer.plan.make import workers_of
 from hpxfer.plan.packing import Device
 from hpxfer.plan.plan import Plan
 from hpxfer.plan.text import plan_text
-from hpxfer.progress.counts import RunCounts
 from hpxfer.spec.resources_section import ResourcesSpec
-from hpxfer.trial.events import Ended, Started
-from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import Stack
 
 GPU = ("executor: local", "executor: local\n  gpus_per_trial: 2")
 
@@ -96,39 +92,6 @@ def test_a_cost_of_one_shape_leaves_the_whole_unknown(planned: Callable[..., Pla
 def test_as_many_trials_at_once_as_their_gpus_allow(resources: dict[str, float], num_gpus: int, workers: int) -> None:
     device = Device(cuda=True, num_gpus=num_gpus, num_cpus=64)
     assert workers_of(ResourcesSpec(**resources), device) == workers  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("resources", "nodes", "on_node"),
-    [
-        ({}, 1, 0.0),
-        ({"gpus_per_trial": 4}, 1, 4.0),
-        ({"gpus_per_trial": 0.5}, 1, 0.5),
-        ({"gpus_per_trial": 16, "gpus_per_node": 8}, 2, 8.0),
-        ({"gpus_per_trial": 8, "gpus_per_node": 8}, 1, 8.0),
-        ({"nodes_per_trial": 3}, 3, 0.0),
-    ],
-)
-def test_nodes_of_a_trial(resources: dict[str, float], nodes: int, on_node: float) -> None:
-    found = ResourcesSpec(**resources)  # type: ignore[arg-type]
-    assert (found.nodes, found.ranks, found.gpus_on_node) == (nodes, nodes, on_node)
-
-
-def test_the_first_trials_tell_how_long_the_others_take(tmp_path: Path) -> None:
-    """Progress without a known time counts trials, and a median of what has ended."""
-    job = prepare(write_user(tmp_path), results=tmp_path / "results")
-    now = [0.0]
-    counts = RunCounts(job.plan, clock=lambda: now[0])
-    assert counts.run_status().eta_s is None
-    for number, trial in enumerate(job.missing[:8]):
-        stack = Stack(trials=(trial,))
-        counts.add(stack, Started(host="here", pid=1))
-        now[0] = 10.0 * (number + 1)
-        result = TrialResult(trial_id=trial.id, status="finished", validation_loss_nats=2.0, wall_s=10.0)
-        counts.add(stack, Ended(results=(result,)))
-    eta = counts.run_status().eta_s
-    assert eta is not None
-    assert 40 <= eta <= 160  # 8 trials of 10 s are left, one after the other
 
 
 def test_too_few_dimensions_for_a_recipe_are_said(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,22 +119,6 @@ def test_the_rounds_of_an_arm_are_what_its_budget_could_buy(name: str) -> None:
     spec = SEARCHES[name].spec
     assert kind_of(spec).rounds(spec).total() > 0
     assert sum(kind_of(spec).rounds(spec).elements()) * len(spec.seeds) >= arm_budget(spec)
-
-
-def test_a_plan_is_dearer_than_one_of_full_stacks() -> None:
-    expansion, device = SEARCHES["refine"], DEVICES["a GPU"]
-    search = search_of(expansion)
-    plan = planned(expansion, search, {}, device)
-    counts = search_counts(search.progress(), now=Counter())
-    full = make_plan(
-        expansion,
-        (),
-        device,
-        counts=replace(counts, total={row.shape: row.num_trials for row in plan.shapes}),
-        bench=Path("none"),
-    )
-    assert plan.num_left == full.num_left
-    assert plan.gpu_hours > 1.2 * full.gpu_hours
 
 
 def test_the_dearest_rounds_come_first() -> None:

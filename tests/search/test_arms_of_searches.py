@@ -22,7 +22,6 @@ from hpxfer.report.provenance import provenance_table
 from hpxfer.results import load_results
 from hpxfer.search import Outcome, make_search
 from hpxfer.search.kinds import SEARCHES, SearchKind
-from hpxfer.search.protocol import arms_of
 from hpxfer.search.verdict_plan import affordable
 from hpxfer.spec import load_sweep, parse_sweep
 from hpxfer.spec.budget import arm_budget
@@ -70,15 +69,6 @@ def test_every_arm_is_searched_as_in_a_sweep_of_its_own_and_reads_back(kind: str
         made = recipe_of(results, label)
         assert (made.hps.get(MULT), made.file.model.bias_rule) == (mult, rule)
     assert ("completep-moe (tuned)", f"{MULT} 4") in provenance_table(results).rows
-
-
-def test_arms_of_a_name_have_their_own_budget() -> None:
-    arms = arms_of(Expansion(parse_sweep(CASES["random"].replace(TABLES, ARMS) + HPS), DATA))
-    assert [arm.labels for arm in arms if arm.is_base] == [
-        ("completep-moe", "sp"),
-        ("completep-moe (tuned)", "sp (tuned)"),
-    ]
-    assert len(arms) == 2 + 4
 
 
 USER_SWEEP = """

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from landscape import LR, Landscape, Ran, bound_of, expansion_of, run
+from landscape import LR, Landscape, Ran, expansion_of, run
 from there import there
 
 from hpxfer.scaling.hps import HPs
@@ -95,36 +95,6 @@ def test_if_everything_diverges_lower_values_are_tried() -> None:
     assert "everything diverged" in last_line(never)
 
 
-def test_a_seed_that_diverges_makes_its_point_a_wall() -> None:
-    expansion = expansion_of(LR, search="refine")
-
-    def landscape(trial):  # type: ignore[no-untyped-def]
-        return Landscape(optima={"lr": -5.0}, walls={"lr": -6.5} if trial.seed else {})(trial)
-
-    assert "where training diverges" in last_line(run(expansion, landscape))
-
-
-def test_noise_leaves_the_interval_wide_and_that_is_said() -> None:
-    loud, quiet = (refined(Landscape(optima={"lr": -6.4}, noise=noise), seeds=4) for noise in (0.05, 1e-4))
-    assert "the seeds differ by more" in last_line(loud)
-    assert "seeds differ" not in last_line(quiet)
-    assert len(exponents(loud)) <= len(exponents(quiet)) + 4, "noise is no reason to halve for ever"
-
-
-@pytest.mark.slow
-def test_a_noisy_optimum_is_in_the_interval_nearly_always() -> None:
-    """Two standard errors of three seeds, and a pooled floor: the true optimum is outside in at most 1 of 10."""
-    outside = 0
-    for shift in range(40):
-        landscape = Landscape(optima={"lr": -6.4 + shift / 40}, noise=0.01, salt=shift)
-        said = last_line(refined(landscape, seeds=3))
-        if "open" in said:
-            continue
-        low, high = (float(part.split()[0].removeprefix("2^")) for part in said.partition("interval ")[2].split(" to "))
-        outside += not low <= -6.4 + shift / 40 <= high
-    assert outside <= 4
-
-
 def test_other_shapes_get_the_best_value_of_the_base() -> None:
     ran = refined(Landscape(optima={"lr": -6.3}, drift=-1.5), ", until_octaves: 0.25")
     at_base = [line for line in ran.search.why().splitlines() if "from the base" in line]
@@ -160,12 +130,6 @@ def test_values_that_are_no_powers_of_two_stay_as_they_are_given() -> None:
     assert all(float(f"{value:.6g}") == value for value in ran.values("lr"))
 
 
-def test_what_it_tries_has_the_ids_of_a_grid() -> None:
-    refine = run(expansion_of(LR, search="{kind: refine, at: base}"), Landscape(optima={"lr": -6.3}))
-    grid = run(expansion_of(("[0.01]", "{log2: [-9, -4], step: 0.25}")), Landscape(optima={"lr": -6.3}))
-    assert refine.trials.keys() <= grid.trials.keys()
-
-
 def test_the_bracket_reaches_to_what_is_surely_worse() -> None:
     line = {
         -3.0: (1.5, 1.6),
@@ -182,14 +146,6 @@ def test_the_line_is_widened_while_the_noise_cannot_exclude_its_edge() -> None:
     said = refined(Landscape(optima={"lr": -5.2}, noise=0.05), seeds=4).search.why()
     assert "is no better than the highest, 2^-4, by more than the noise: widened to 2^-3" in said
     assert "widened" not in refined(Landscape(optima={"lr": -5.2}, noise=1e-4), seeds=4).search.why()
-
-
-@given(salt=st.integers(0, 200), noise=st.sampled_from((0.03, 0.3)), seeds=st.integers(1, 3))
-def test_noise_of_any_size_ends_within_the_bound(salt: int, noise: float, seeds: int) -> None:
-    ran = refined(Landscape(optima={"lr": -5.0}, noise=noise, salt=salt), seeds=seeds)
-    bound = {shape.width: most for shape, most in bound_of(refining(seeds)).items()}
-    assert ran.arms()[None, 32] <= bound[32]
-    assert "seeds" in last_line(ran) or "interval" in last_line(ran) or "bound" in last_line(ran)
 
 
 ORDER = "multipliers: [attn_q.lr_mult + attn_k.lr_mult, router.lr_mult, attn_v.init_mult]"
@@ -308,15 +264,3 @@ def test_by_default_it_tunes_every_role_of_the_base() -> None:
     assert {"router.lr_mult", "expert_out.init_mult", "norm.lr_mult"} <= set(entries)
     # Tied embeddings have no readout; a gain starts at one; the balancing rule moves the router's bias.
     assert not {"readout.lr_mult", "norm.init_mult", "router_bias.lr_mult"} & set(entries)
-
-
-def test_its_steps_tell_what_was_kept_and_why() -> None:
-    ran = tuned(Landscape(optima=PLANTED, noise=0.003))
-    assert isinstance(ran.search, RoundSearch)
-    ((_, history),) = ran.search.arms(ran.outcomes)
-    rounds = [ended for ended in history.rounds if isinstance(ended.round.about, Decision)]
-    steps = [ended.round.about.decided(ended.losses, 2.0) for ended in rounds]
-    assert [step.entry for step in steps] == ["attn_q.lr_mult + attn_k.lr_mult", "router.lr_mult", "attn_v.init_mult"]
-    assert [step.kept is not None for step in steps] == [True, True, False]
-    assert steps[1].gains[steps[1].best or 0].mean == pytest.approx(0.2, abs=0.01), "4 x 0.05 of the parabola"
-    assert all(gain.error > 0 for step in steps for gain in step.gains)

@@ -107,21 +107,6 @@ def test_the_best_so_far_never_rises_and_is_the_lowest_of_what_ended(told) -> No
     assert len(lines) == sum(not math.isfinite(point.mean) for point in points)  # a cross each
 
 
-def test_arms_of_a_shape_are_compared_over_as_many_trials(told) -> None:  # type: ignore[no-untyped-def]
-    """The control's optimum lies an octave above at the wider shape, and the box holds both: neither is ahead."""
-    results, analysis, _ = told("optuna")
-    assert {best_of_arm.num_trials for best_of_arm in analysis.found("search_best")} == {24}
-    by_arm = {
-        (best_of_arm.shape.partition(" ")[0], best_of_arm.parameterization): best_of_arm
-        for best_of_arm in analysis.found("search_best")
-    }
-    assert set(by_arm) == {("w32", "completep-moe = sp"), ("w64", "completep-moe"), ("w64", "sp")}
-    for best_of_arm in by_arm.values():
-        lowest = min(p.mean for arm in arm_points(results) for p in arm.points if arm.shape == best_of_arm.shape)
-        assert there(best_of_arm.best_nats) - (best_of_arm.behind_nats or 0.0) == pytest.approx(lowest)
-    assert sorted(best_of_arm.behind_nats == 0.0 for best_of_arm in by_arm.values()) == [False, True, True]
-
-
 def test_arms_of_unequal_length_are_cut_to_the_shorter(tmp_path: Path) -> None:
     results = searched(KINDS["random"], LAND, tmp_path, at_once=1, most=60)
     arms = {arm.parameterization: arm for arm in arm_points(results) if not arm.is_base}
@@ -133,13 +118,6 @@ def test_arms_of_unequal_length_are_cut_to_the_shorter(tmp_path: Path) -> None:
             if best_of_arm.best_nats is not None:
                 of = arms[best_of_arm.parameterization].points
                 assert best_of_arm.best_nats == min(point.mean for point in of if point.num_trials <= shorter)
-
-
-def test_a_best_on_the_edge_of_the_box_is_flagged(tmp_path: Path) -> None:
-    far = Landscape(optima={"lr": 3.0, "init_scale": 0.0})
-    on_edge = expansion_of(("lr: [0.01]", "lr: [0.01, 0.01005]"), search="{kind: random, points: 3}")
-    found = analyze(searched(on_edge, far, tmp_path)).found("search_best")
-    assert {best_of_arm.on_edge.partition(" >= ")[0] for best_of_arm in found} == {"lr"}
 
 
 def test_coordinate_keeps_what_wins_and_says_by_how_much(told) -> None:  # type: ignore[no-untyped-def]
@@ -159,14 +137,6 @@ def test_heatmaps_say_where_a_pair_alone_would_end(told) -> None:  # type: ignor
     fine = figures["search-heatmaps-completep-moe_sp_at_w32_d2_E4A1_h32-fine"]
     assert fine.title.endswith("a pair tuned by itself costs nothing")
     assert len(fine.csv.splitlines()) == 1 + 25
-
-
-def test_the_report_tells_of_a_search(told, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    results, _, _ = told("optuna")
-    write_report([results.folder], output=tmp_path)
-    text = (tmp_path / "report.html").read_text()
-    assert "The best of each arm, at equal budgets" in text
-    assert (tmp_path / "figures" / "search-best.csv").exists()
 
 
 ONE_SHAPE = ("width: [32, 64]", "width: [32]")

@@ -10,15 +10,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from landscape import LR, Landscape, bound_of, expansion_of, run, search_of
+from landscape import LR, Landscape, expansion_of, run, search_of
 from laws import examples
 
 from hpxfer.search import Outcome
 from hpxfer.search.grid import GRID, WholeGrid
 from hpxfer.search.kinds import SEARCHES, SearchKind, Stored
-from hpxfer.search.protocol import arms_of
 from hpxfer.search.rounds import RoundSearch
-from hpxfer.spec.budget import arm_budget
 from hpxfer.testing.searches import SWEEP, SearchSuite, expanded, run_search
 from hpxfer.trial import Expansion, Trial
 
@@ -84,37 +82,6 @@ def test_a_stopped_run_ends_the_same(complete: Mapping[str, tuple[frozenset[str]
     assert frozenset(first.trials) <= complete[name][0]
     assert frozenset(first.outcomes) - {"unknown"} | frozenset(second.trials) == complete[name][0]
     assert second.search.why() == complete[name][1]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_search_ends_within_its_bounds_and_has_had_all_that_it_asked_for(name: str) -> None:
-    """Tables that agree at the base are one arm there."""
-    ran, budget = run(SWEEPS[name], LANDSCAPE), arm_budget(SWEEPS[name].spec)
-    arms = ran.arms()
-    assert max(arms.values()) <= budget
-    for shape, most in bound_of(SWEEPS[name]).items():
-        assert sum(num for (_, width), num in arms.items() if width == shape.width) <= most
-        assert most <= budget * sum(arm.shape.width == shape.width for arm in arms_of(SWEEPS[name]))
-    assert [label for label, width in arms if width == 32] == [None]
-    assert ran.search.ask(ran.outcomes, ()) == ()
-    found = ran.search.progress().values()
-    assert sum(shape.num_done for shape in found) == len(ran.trials)
-    assert sum(shape.most_left for shape in found) == 0
-
-
-@settings(max_examples=examples(20))
-@given(data=st.data())
-def test_what_is_left_is_counted(complete: Mapping[str, tuple[frozenset[str], str]], data: st.DataObject) -> None:
-    """What another sweep left at the same shapes is not done, nor less to do."""
-    name = data.draw(st.sampled_from(NAMES))
-    others = run(SWEEPS[data.draw(st.sampled_from(NAMES))], LANDSCAPE).outcomes
-    ran = run(SWEEPS[name], LANDSCAPE, known=others, stop_after=data.draw(st.integers(0, 60)), at_once=5)
-    ran.search.ask(ran.outcomes, ())
-    known, found = complete[name][0] & ran.outcomes.keys(), ran.search.progress().values()
-    assert sum(shape.num_done for shape in found) <= len(known)
-    assert sum(shape.most_left for shape in found) >= len(complete[name][0]) - len(known)
-    bound, now = bound_of(SWEEPS[name]), ran.search.progress()
-    assert all(progress.num_done + progress.most_left <= bound[shape] for shape, progress in now.items())
 
 
 def test_other_outcomes_in_the_same_mapping_object_or_another_are_seen() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +19,6 @@ from hpxfer.recipe import recipe_of
 from hpxfer.results import Results, load_results
 from hpxfer.search import Outcome, make_search
 from hpxfer.search.export import FILE, TRIALS, StudyExport
-from hpxfer.search.stored import replayed
 from hpxfer.store import Store
 from hpxfer.trial import Expansion, Trial
 from hpxfer.trial.result import TrialResult
@@ -178,13 +176,6 @@ def _written(recipe, folder: Path) -> Path:  # type: ignore[no-untyped-def]
     return path
 
 
-def test_random_gives_the_lowest_mean_over_the_seeds(made: Make) -> None:
-    results, _ = made("random")
-    rows = results.trials.merge(results.cells[results.cells["is_base"]][["trial_id"]].drop_duplicates())
-    means = rows[rows["status"] == "finished"].groupby("lr")["validation_loss_nats"].agg(["mean", "size"])
-    assert recipe_of(results).file.hps.lr == means[means["size"] == 2]["mean"].idxmin()
-
-
 def test_what_an_edited_sweep_left_outside_the_box_is_not_tuned(tmp_path: Path) -> None:
     box = expansion_of(("[0.01]", "{log2: [-9, -8]}"), search="{kind: random, points: 4}")
     ran, before = run(box, LANDSCAPE), run(expansion_of(LR, search="{kind: random, points: 8}"), LANDSCAPE)
@@ -208,25 +199,10 @@ def test_every_shape_has_the_hp_that_refine_transferred(tmp_path: Path) -> None:
             assert [shape.transferred for shape in finding.shapes] == ["measured"] * len(finding.shapes)
 
 
-def test_a_line_of_a_grid_or_of_refine_makes_a_recipe_as_ever(made: Make) -> None:
-    for kind in ("refine", "grid at the base"):
-        recipe = recipe_of(made(kind)[0])
-        assert recipe.file.provenance.search is None
-        assert "search:" not in recipe.dump()
-        assert math.log2(recipe.file.hps.lr) == pytest.approx(-6.3, abs=0.5)
-
-
 def test_a_search_that_has_not_ended_tunes_nothing(tmp_path: Path) -> None:
     half = run(KINDS["coordinate"], LANDSCAPE, at_once=1, stop_after=14)
     with pytest.raises(HpxferError, match="the search must have ended, got trials still to train; run the sweep again"):
         recipe_of(stored(KINDS["coordinate"], half, tmp_path))
-
-
-def test_a_replay_of_the_results_tells_the_search_as_it_was(made: Make) -> None:
-    results, ran = made("staged grid")
-    lines = [line for _, history in replayed(results) for line in history.lines]
-    assert "\n".join(lines) == ran.search.why()
-    assert replayed(made("grid at the base")[0]) == ()
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -320,11 +296,6 @@ def test_no_pickle_is_ever_in_the_file(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as file:
         assert file.execute("select count(*) from trial_user_attributes").fetchone()[0] > 0
         assert file.execute("select count(*) from trial_system_attributes").fetchone()[0] == 0
-
-
-def test_planning_leaves_no_trace(tmp_path: Path) -> None:
-    assert make_search(SEARCHES["optuna"]).ask({}, ())
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_cannot_be_written_is_said_and_the_search_goes_on(tmp_path: Path) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from landscape import LR, Landscape, Ran, expansion_of, run
-from laws import examples
 
 from hpxfer.search import Outcome
 from hpxfer.search.rounds import RoundSearch
-from hpxfer.search.verdict import LOOKS, MAX_ROUNDS, VerdictRounds
+from hpxfer.search.verdict import VerdictRounds
 from hpxfer.search.verdict_lines import Doubt, all_flops, doubts, lines_of_grid
 from hpxfer.search.verdict_plan import Purse, more_trials
 from hpxfer.search.verdict_rules import judged_by, rules_of
@@ -86,11 +82,6 @@ def test_the_control_is_trained_only_where_another_parameterization_transfers() 
     assert verdicts(ran) == {"completep-moe": "drifts"}
     assert {label for label, _ in ran.arms()} == {None, "completep-moe"}
     assert "sp: not needed, as nothing else transfers along width" in ran.search.why()
-
-
-def test_a_sweep_of_the_control_alone_is_about_the_control() -> None:
-    ran = run(verdict_expansion("{kind: verdict, budget: 18}", ("[completep-moe, sp]", "[sp]")), STAYS)
-    assert verdicts(ran) == {"sp": "drifts"}
 
 
 def test_where_nothing_decides_it_trains_the_grid_and_says_what_is_missing() -> None:
@@ -176,35 +167,6 @@ def test_a_loss_not_known_to_the_limit_gets_seeds_there(error: float, num_seeds:
     list(more_trials(line, Doubt(finding=unsure), purse, 0.0))
     largest = line.shapes[-1].trials[doubt.finding.base_value]
     assert purse.num_seeds(largest) == num_seeds
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(15))
-@given(
-    optimum=st.floats(-9.5, -3.5),
-    noise=st.sampled_from((0.0, 0.002, 0.02, 0.2)),
-    drift=st.sampled_from((0.0, -0.5, -1.5)),
-    budget=st.integers(10, 18),
-)
-def test_rounds_and_looks_are_few(optimum: float, noise: float, drift: float, budget: int) -> None:
-    expansion = verdict_expansion(f"{{kind: verdict, budget: {budget}}}")
-    ran = run(expansion, Landscape(optima={"lr": optimum}, noise=noise, drift=drift))
-    looks = rounds_of(ran).looks
-    assert len(looks) <= MAX_ROUNDS + 1
-    asked_in = Counter(
-        label
-        for look in looks
-        for label in {trial.parameterization and trial.parameterization.name for trial in look.trials}
-    )
-    assert max(asked_in["completep-moe"], asked_in["sp"]) <= LOOKS + 1
-    assert share(ran, expansion) <= 1
-    ends = ran.search.why().splitlines()[-2:]
-    assert all(any(word in end for word in ("transfers", "drifts", "undecided", "not needed")) for end in ends)
-
-
-def test_small_shapes_get_more_trials_than_large_ones() -> None:
-    arms = stayed().arms()
-    assert arms["completep-moe", 64] > arms["completep-moe", 128] >= 4
 
 
 def test_the_report_judges_with_the_error_of_the_search() -> None:
