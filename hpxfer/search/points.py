@@ -152,7 +152,10 @@ def tuned(results: Searched, label: str) -> Tuned:
     """
     kind = kind_of(results.spec)
     where = f"{results.folder}: no point tuned by {kind.name} for {label}"
-    found = next(found for found in arm_points(results) if found.is_base and label in found.labels)
+    nothing = HpxferError(f"{where}: a point must have finished with every seed, got none; run the sweep again")
+    found = next((found for found in arm_points(results) if found.is_base and label in found.labels), None)
+    if found is None:
+        raise nothing
     points, end = {point.hps: point.losses for point in found.points}, found.end
     if kind.is_box or kind.lists_trials:
         # The budget was for the box, so points outside it, which an edited sweep left, do not count.
@@ -164,7 +167,7 @@ def tuned(results: Searched, label: str) -> Tuned:
     if end is None:
         raise HpxferError(f"{where}: the search must have ended, got trials still to train; run the sweep again")
     if end.best is None or mean(points.get(end.best, (math.inf,))) == math.inf:
-        raise HpxferError(f"{where}: a point must have finished with every seed, got none; run the sweep again")
+        raise nothing
     return Tuned(
         hps=end.best,
         losses=points[end.best],
