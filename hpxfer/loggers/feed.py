@@ -30,7 +30,7 @@ Describe = Callable[[Trial], LoggedTrial]
 
 
 class Stream:
-    """Takes the events of a run, and puts each trial's new points into all feeds.
+    """Takes the events of a run, and puts each trial's new points into all feeds. None of it waits for a logger.
 
     A trial's points are known up to a step. A report that begins there, or before, adds its later points. A report that
     begins after it is passed over, because a report before it was lost; the results bring those points. So no point is
@@ -43,7 +43,7 @@ class Stream:
         self._known: dict[str, int] = {}  # trial id -> the step before which all points are known
 
     def take(self, stack: Stack, event: Event) -> None:
-        """Take an event. It never waits for a logger."""
+        """Take an event."""
         for trial in stack.trials:
             if trial.id not in self._open:
                 self._open[trial.id], self._known[trial.id] = self._describe(trial), 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError
 from hpxfer.plan.plan import Plan
-from hpxfer.progress.status import RunningStack, RunStatus, ShapeProgress, State, write
+from hpxfer.progress.status import ENDS, RunningStack, RunStatus, ShapeProgress, State, write
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Event, Progress, Started
@@ -66,20 +66,37 @@ class Throughput:
 
 @dataclass(kw_only=True)
 class _Running:
-    """A stack on a worker. `first` is its first report there, from which its throughput is measured."""
+    """A stack on a worker."""
 
     stack: Stack
-    shown: RunningStack
+    host: str
+    pid: int
     started: float
+    step: int = 0
     done: float = 0.0  # steps of the whole stack; half of a stack that was cut in two does half a step
-    first: tuple[float, int] | None = None
+    losses: tuple[float, ...] | None = None  # of its trials, where a report had them
+    first: tuple[float, int] | None = None  # the first report here: its time and its step
+
+    def shown(self, now: float, label: str) -> RunningStack:
+        finite = [loss for loss in self.losses or () if math.isfinite(loss)]
+        return RunningStack(
+            id=self.stack.id,
+            label=label,
+            num_trials=len(self.stack.trials),
+            host=self.host,
+            pid=self.pid,
+            step=self.step,
+            steps=self.stack.setting.steps,
+            running_s=now - self.started,
+            alive=len(self.stack.trials) if self.losses is None else len(finite),
+            loss_nats=min(finite, default=None),
+        )
 
     def rest_s(self, now: float) -> float:
         """Return the seconds until the stack ends at its own throughput, or 0 if that is unknown."""
-        step = self.shown.step
-        if self.first is None or step <= self.first[1] or now <= self.first[0]:
+        if self.first is None or self.step <= self.first[1] or now <= self.first[0]:
             return 0.0
-        return (self.shown.steps - step) * (now - self.first[0]) / (step - self.first[1])
+        return (self.stack.setting.steps - self.step) * (now - self.first[0]) / (self.step - self.first[1])
 
 
 class RunCounts:
@@ -101,7 +118,7 @@ class RunCounts:
         self._plan, self._hps, self._loss, self._judged, self._clock = plan, hps, loss, judged, clock
         self._began, self._lock = clock(), threading.RLock()
         self._notes = dict[str, None]()  # the decisions of the search
-        self._errors = dict[str, None]()  # one message per kind of failure, for the first few kinds
+        self._errors = dict[str, None]()  # one message per kind of failure
         self._shapes = {
             row.shape: ShapeProgress(label=plan.label(row.shape), num_trials=row.num_trials, num_stored=row.num_done)
             for row in plan.shapes
@@ -123,7 +140,7 @@ class RunCounts:
         now = self._clock()
         with self._lock:
             if isinstance(event, Started):
-                self._start(stack, event, now)
+                self._running[stack.id] = _Running(stack=stack, host=event.host, pid=event.pid, started=now)
             elif isinstance(event, Progress):
                 self._advance(stack, event, now)
             else:
@@ -138,7 +155,7 @@ class RunCounts:
     def stored(self, trial: Trial, loss: float | None) -> None:
         """Note the loss of a trial. The lowest finite loss of a shape is its best."""
         with self._lock:
-            row = self._shapes.setdefault(trial.shape, ShapeProgress(label=trial.shape.label()))
+            row = self._row(trial.shape)
             if loss is not None and math.isfinite(loss) and (row.best_loss is None or loss < row.best_loss):
                 best = ", ".join(f"{name} {_spelled(trial.hps.get(name))}" for name in self._hps)
                 best += f" {trial.parameterization.label()}" if trial.parameterization else ""
@@ -155,42 +172,26 @@ class RunCounts:
                 replace(row, num_trials=max(row.num_trials, row.num_stored + row.ended), running=active[shape])
                 for shape, row in self._shapes.items()
             )
+            ended = {name: sum(getattr(row, name) for row in shapes) for name in ENDS}
             return RunStatus(
                 sweep=self._plan.sweep,
                 reads=self._plan.reads,
                 at_most=self._plan.at_most,
                 elapsed_s=now - self._began,
                 num_left=sum(row.num_trials - row.num_stored for row in shapes),
-                finished=sum(row.finished for row in shapes),
-                diverged=sum(row.diverged for row in shapes),
-                stopped=sum(row.stopped for row in shapes),
-                failed=sum(row.failed for row in shapes),
+                **ended,
                 tokens=int(self._tokens.total),
                 tokens_per_s=self._tokens.rate(now),
                 eta_s=self._eta_s(now),
-                running=tuple(replace(each.shown, running_s=now - each.started) for each in self._running.values()),
+                running=tuple(each.shown(now, self._row(each.stack.shape).label) for each in self._running.values()),
                 shapes=shapes,
                 num_notes=len(self._notes),
                 notes=tuple(self._notes)[-MOST_NOTES:],
                 errors=tuple(self._errors)[:MOST_ERRORS],
             )
 
-    def _start(self, stack: Stack, event: Started, now: float) -> _Running:
-        size, row = len(stack.trials), self._shapes.setdefault(stack.shape, ShapeProgress(label=stack.shape.label()))
-        shown = RunningStack(
-            id=stack.id,
-            label=row.label,
-            num_trials=size,
-            host=event.host,
-            pid=event.pid,
-            step=0,
-            steps=stack.setting.steps,
-            running_s=0.0,
-            alive=size,
-            loss_nats=None,
-        )
-        self._running[stack.id] = running = _Running(stack=stack, shown=shown, started=now)
-        return running
+    def _row(self, shape: Shape) -> ShapeProgress:
+        return self._shapes.setdefault(shape, ShapeProgress(label=shape.label()))
 
     def _advance(self, stack: Stack, event: Progress, now: float) -> None:
         steps, size = stack.setting.steps, len(stack.trials)
@@ -198,25 +199,22 @@ class RunCounts:
         self._tokens.add(now, event.tokens)
         self._work.add(now, new * self._step_s(stack))
         # The executor may not report where its stacks run.
-        running = self._running.get(stack.id) or self._start(stack, Started(host="", pid=0), now)
+        running = self._running.setdefault(stack.id, _Running(stack=stack, host="", pid=0, started=now))
         running.done += new
-        step = min(steps, round(running.done) if event.step is None else event.step)
+        running.step = min(steps, round(running.done) if event.step is None else event.step)
         if event.step is not None and len(event.losses) == size:
             # a stack that resumes from a checkpoint has done more steps than it reported
             running.done = max(running.done, event.step)
         running.done = min(running.done, steps)
-        running.first = running.first or (now, step)
-        running.shown = replace(running.shown, step=step)
-        if event.losses:
-            finite = [loss for loss in event.losses if math.isfinite(loss)]
-            running.shown = replace(running.shown, alive=len(finite), loss_nats=min(finite, default=None))
+        running.first = running.first or (now, running.step)
+        running.losses = event.losses or running.losses
 
     def _end(self, stack: Stack, results: tuple[TrialResult, ...], now: float) -> None:
         running = self._running.pop(stack.id, None)
         self._work.add(now, self._step_s(stack) * (stack.setting.steps - (running.done if running else 0)))
         trials = {trial.id: trial for trial in stack.trials}
         for result in results:
-            row = self._shapes.setdefault(stack.shape, ShapeProgress(label=stack.shape.label()))
+            row = self._row(stack.shape)
             self._shapes[stack.shape] = replace(row, **{result.status: getattr(row, result.status) + 1})
             if result.status == "finished" and result.trial_id in trials:
                 self.stored(trials[result.trial_id], self._loss(result))
@@ -231,8 +229,7 @@ class RunCounts:
         """Return the seconds left: the remaining work at the present throughput, but at least that of the slowest
         stack.
         """
-        rate = self._work.rate(now)
-        if rate is None:
+        if (rate := self._work.rate(now)) is None:
             return None
         rows = ((self._shapes[shape], seconds) for shape, seconds in self._trial_s.items())
         left = sum(max(0, row.num_trials - row.num_stored - row.ended) * seconds for row, seconds in rows)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -33,13 +33,7 @@ class LiveDisplay:
         self._console, self._status_now, self._waiting = console, status_now, waiting
         self._began = self._last_plain = time.monotonic()
         self._num_notes = 0
-        self._live = Live(
-            console=console,
-            refresh_per_second=4,
-            get_renderable=self._renderable,
-            transient=True,
-            vertical_overflow="crop",
-        )
+        self._live = Live(console=console, get_renderable=self._renderable, transient=True, vertical_overflow="crop")
 
     def __enter__(self) -> LiveDisplay:
         if self._console.is_terminal:
@@ -155,48 +149,43 @@ def _bar(stack: RunningStack, cells: int) -> str:
     return "#" * full + "." * (cells - full)
 
 
-# Heading, whether its text stands at the right, the least width of the terminal, and the text of a row by that width.
-Column = tuple[str, bool, int, Callable[[Any, int], str]]
+def _trials(stack: RunningStack) -> str:
+    return f"{stack.num_trials}" if stack.alive >= stack.num_trials else f"{stack.alive} of {stack.num_trials}"
+
+
+# Heading (`<` before it: its text stands at the left), the least width of the terminal, the text of a row by its width.
+Column = tuple[str, int, Callable[[Any, int], str]]
 _SHAPE: tuple[Column, ...] = (
-    ("shape", False, 0, lambda shape, _: shape.label),
-    ("done", True, 0, lambda shape, _: f"{shape.num_done}/{shape.num_trials}"),
-    ("diverged", True, 0, lambda shape, _: str(shape.diverged)),
-    ("failed", True, 0, lambda shape, _: str(shape.failed)),
-    ("running", True, NARROW, lambda shape, _: str(shape.running)),
-    ("best so far", True, 0, lambda shape, _: shape.best_text or "-"),
-    ("", False, NARROW, lambda shape, _: shape.best),
+    ("<shape", 0, lambda shape, _: shape.label),
+    ("done", 0, lambda shape, _: f"{shape.num_done}/{shape.num_trials}"),
+    ("diverged", 0, lambda shape, _: str(shape.diverged)),
+    ("failed", 0, lambda shape, _: str(shape.failed)),
+    ("running", NARROW, lambda shape, _: str(shape.running)),
+    ("best so far", 0, lambda shape, _: shape.best_text or "-"),
+    ("<", NARROW, lambda shape, _: shape.best),
 )
 _STACK: tuple[Column, ...] = (
-    ("running", False, 0, lambda stack, _: stack.label),
-    (
-        "trials",
-        True,
-        0,
-        lambda it, _: f"{it.num_trials}" if it.alive >= it.num_trials else f"{it.alive} of {it.num_trials}",
-    ),
-    ("step", True, 0, lambda stack, _: f"{stack.step}/{stack.steps}"),
-    ("", True, NARROW, lambda stack, width: _bar(stack, 20 if width >= WIDE else 8)),
-    ("loss", True, 0, lambda stack, _: _loss(stack)),
-    ("for", True, 0, lambda stack, _: spell_time(stack.running_s)),
-    ("on", False, NARROW, lambda stack, _: f"{stack.host} {stack.pid}" if stack.host else "-"),
+    ("<running", 0, lambda stack, _: stack.label),
+    ("trials", 0, lambda stack, _: _trials(stack)),
+    ("step", 0, lambda stack, _: f"{stack.step}/{stack.steps}"),
+    ("", NARROW, lambda stack, width: _bar(stack, 20 if width >= WIDE else 8)),
+    ("loss", 0, lambda stack, _: _loss(stack)),
+    ("for", 0, lambda stack, _: spell_time(stack.running_s)),
+    ("<on", NARROW, lambda stack, _: f"{stack.host} {stack.pid}" if stack.host else "-"),
 )
 
 
 def _table(width: int, columns: Sequence[Column], rows: Sequence[ShapeProgress | RunningStack]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-    fitting = [column for column in columns if width >= column[2]]
-    for at, (name, is_right, _, _) in enumerate(fitting):
-        heading = name[:3] if name in ("diverged", "failed") and width < NARROW else name
-        last = at == len(fitting) - 1 and not is_right
-        table.add_column(
-            heading,
-            justify="right" if is_right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            ratio=1 if last else None,
-        )
+    fitting = [(name, text) for name, least, text in columns if width >= least]
+    for name, _ in fitting:
+        heading = name[:3] if name in ("diverged", "failed") and width < NARROW else name.removeprefix("<")
+        at_left = name.startswith("<")
+        ratio = 1 if at_left and name == fitting[-1][0] else None
+        justify: JustifyMethod = "left" if at_left else "right"
+        table.add_column(heading, justify=justify, no_wrap=True, overflow="ellipsis", ratio=ratio)
     for row in rows:
-        table.add_row(*(Text(text(row, width)) for _, _, _, text in fitting))
+        table.add_row(*(Text(text(row, width)) for _, text in fitting))
     return table
 
 

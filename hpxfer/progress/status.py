@@ -23,6 +23,7 @@ FILE = "progress.json"
 State = Literal["running", "ended", "stopped"]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
+ENDS = ("finished", "diverged", "stopped", "failed")  # of trials; fields of a shape and of a run count them
 _RECORD = ConfigDict(strict=True, extra="forbid")
 
 

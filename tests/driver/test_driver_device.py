@@ -5,9 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +13,10 @@ from command_line import hpxfer
 from fixture_types import Capsys, Patch
 from made_executors import InProcess, Made, trained
 from tiny import write_tiny
-from waiting import until
 
 from hpxfer.bench.cases import write_tokens
 from hpxfer.coordinates.checking import check
-from hpxfer.driver import measured, prepare, run
+from hpxfer.driver import prepare, run
 from hpxfer.driver import prepared as driver_job
 from hpxfer.driver.prepared import begun_with
 from hpxfer.errors import HpxferError
@@ -63,15 +59,10 @@ def test_the_device_decides_before_any_id_is_made(found: Device, value: str, dev
     assert ids(tmp_path, "auto", results=tmp_path) == ids(tmp_path, value, results=tmp_path)
     other = "float32" if value == "bfloat16" else "bfloat16"
     assert not ids(tmp_path, "auto", results=tmp_path) & ids(tmp_path, other, results=tmp_path)
+    plain = prepare(write_tiny(tmp_path), results=tmp_path)  # the default stays, on every device
+    assert (plain.spec.precision, plain.plan.chosen.line()) == ("float32", None)
     on_cpus = sweep_of(tmp_path, "auto", ("workers: 2", "workers: 2, device: cpu"))
     assert prepare(on_cpus, results=tmp_path).spec.precision == "float32"
-
-
-def test_the_default_stays_float32_on_every_device(device: Any, tmp_path: Path) -> None:
-    device(H100)
-    job = prepare(write_tiny(tmp_path), results=tmp_path)
-    assert job.spec.precision == "float32"
-    assert job.plan.chosen.line() is None
 
 
 def test_no_setting_has_auto(tmp_path: Path) -> None:
@@ -145,23 +136,6 @@ def test_a_run_that_was_killed_before_its_first_trial_has_begun(device: Any, tmp
     assert prepare(sweep_of(tmp_path, "auto"), results=tmp_path).spec.precision == "bfloat16"
 
 
-@pytest.mark.slow
-def test_a_driver_that_is_killed_has_begun(tmp_path: Path) -> None:
-    """A real run in bfloat16 is killed with kill -9; auto on this machine, a CPU here, goes on with it."""
-    longer = ("steps: 6", "steps: 300"), ("workers: 2", "workers: 1, stack_size: 1, device: cpu")
-    sweep = sweep_of(tmp_path, "bfloat16", *longer)
-    command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path)]
-    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until(lambda: list((tmp_path / "tiny").glob("trials*.parquet")) or driver.poll() is not None, "no trial is stored")
-    assert driver.poll() is None
-    driver.send_signal(signal.SIGKILL)
-    driver.wait()
-    job = prepare(sweep_of(tmp_path, "auto", *longer), results=tmp_path)
-    assert job.spec.precision == "bfloat16"
-    assert job.outcomes
-    assert len(job.missing) == 15 - len(job.outcomes)
-
-
 @pytest.mark.parametrize("harm", ["none", "cut", "auto", "gone"])
 def test_a_damaged_sweep_file_does_not_change_the_precision(harm: str, device: Any, tmp_path: Path) -> None:
     device(H100)
@@ -231,16 +205,6 @@ def test_other_hardware_is_priced_in_its_precision_and_changes_no_id(
     assert begun[0]["precision"] == "float32"
     assert f"auto is float32, with which {tmp_path}/results/tiny began" in begun[1]
     assert "on NVIDIA H100 SXM it is float32, too" in begun[1]
-
-
-def test_time_that_was_measured_in_one_precision_says_nothing_of_the_other(device: Any, tmp_path: Path) -> None:
-    device(CPU)
-    run(sweep_of(tmp_path, "float32"), results=tmp_path, executor=InProcess())
-    store = Store.open(tmp_path / "tiny", write=False)
-    assert measured(store, cuda=False, precision="float32")
-    assert not measured(store, cuda=False, precision="bfloat16")
-    other = prepare(sweep_of(tmp_path, "bfloat16"), results=tmp_path).plan
-    assert not any(row.is_measured for row in other.shapes)
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from fixture_types import Caplog, Patch
-from made_executors import InProcess, Made
+from made_executors import InProcess
 from recorded_logger import Recorder
 from tiny import write_tiny
 
@@ -47,49 +46,30 @@ def curves(results: Results) -> dict[tuple[str, str], list[tuple[int, float]]]:
 
 
 @pytest.mark.slow
-def test_what_is_logged_is_what_is_stored(recorder: Recorder, tmp_path: Path) -> None:
-    results = run(write_tiny(tmp_path, LOGGED), results=tmp_path, executor=InProcess())
+def test_what_is_logged_is_what_is_stored_and_no_other_logger_nor_a_second_run_changes_it(
+    recorder: Recorder, tmp_path: Path, caplog: Caplog
+) -> None:
+    def fail(what: str) -> None:
+        if what == "log":
+            raise ConnectionError("the server is gone")
+
+    sweep = write_tiny(tmp_path, (LOGGED[0], LOGGED[1].replace("[mine]", "[broken, mine]")))
+    with caplog.at_level(logging.WARNING), LOGGERS.registered(Recorder(before=fail).kind("broken")):
+        results = run(sweep, results=tmp_path, executor=InProcess())
+        calls = len(recorder.seen)
+        run(sweep, results=tmp_path, executor=InProcess())
+    assert len(recorder.seen) == calls
+    (said,) = [record.getMessage() for record in caplog.records if "loggers" in record.name]
+    assert said.startswith("resources.loggers: broken failed and is left out from here on: the server is gone")
+    assert set(results.trials["status"]) == {"finished"}
     stored = curves(results)
     assert len(stored) > 10 * len(results.trials)
     for (trial_id, metric), points in stored.items():
         assert recorder.curve(trial_id, metric) == points
-    metrics = {
-        (trial.id, metric)
-        for what, trial, some in recorder.seen
-        if what == "log"
-        for _, row in some.items()
-        for metric in row
-    }
-    assert metrics == set(stored)
-    ends = recorder.ends()
-    assert set(ends) == set(results.trials["trial_id"])
+    logged = [(trial.id, row) for what, trial, some in recorder.seen if what == "log" for row in some.values()]
+    assert {(trial_id, metric) for trial_id, row in logged for metric in row} == set(stored)
     losses = dict(zip(results.trials["trial_id"], results.trials["validation_loss_nats"], strict=True))
-    assert {key: final.values["validation_loss_nats"] for key, final in ends.items()} == losses
-
-
-def test_points_arrive_while_the_trial_trains(recorder: Recorder, tmp_path: Path) -> None:
-    arrived = threading.Event()
-    recorder.before = lambda what: arrived.set() if what == "log" else None
-    waited: list[bool] = []
-
-    def look(_: Stack, event: Event, __: RunCounts) -> None:
-        if isinstance(event, Progress) and not waited:
-            waited.append(arrived.wait(30.0))
-
-    run(write_tiny(tmp_path, LOGGED, FEW), results=tmp_path, executor=InProcess(), on_event=look)
-    assert waited == [True]
-    assert "close" not in recorder.asked()[: recorder.asked().index("log")]
-
-
-@pytest.mark.slow
-def test_stored_trials_are_not_logged_again(recorder: Recorder, tmp_path: Path) -> None:
-    run(write_tiny(tmp_path, FEW), results=tmp_path, executor=Made())
-    assert recorder.seen == []
-    results = run(write_tiny(tmp_path, LOGGED), results=tmp_path, executor=InProcess())
-    assert set(recorder.ends()) == set(results.trials.loc[results.trials["seed"] == 1, "trial_id"])
-    again = len(recorder.seen)
-    run(write_tiny(tmp_path, LOGGED), results=tmp_path, executor=InProcess())
-    assert len(recorder.seen) == again
+    assert {key: final.values["validation_loss_nats"] for key, final in recorder.ends().items()} == losses
 
 
 @pytest.mark.slow
@@ -123,20 +103,6 @@ def test_an_interrupted_trial_is_closed_as_such_and_opened_again_by_the_next_run
     assert {final.status for final in recorder.ends().values()} == {"finished"}
     for trial_id in ends:
         assert recorder.curve(trial_id, "train_loss_nats") == curves(results)[trial_id, "train_loss_nats"]
-
-
-def test_a_logger_that_fails_fails_no_run(recorder: Recorder, tmp_path: Path, caplog: Caplog) -> None:
-    def fail(what: str) -> None:
-        if what == "log":
-            raise ConnectionError("the server is gone")
-
-    recorder.before = fail
-    with caplog.at_level(logging.WARNING):
-        results = run(write_tiny(tmp_path, LOGGED, FEW), results=tmp_path, executor=InProcess())
-    assert set(results.trials["status"]) == {"finished"}
-    said = [record.getMessage() for record in caplog.records if "loggers" in record.name]
-    assert len(said) == 1
-    assert said[0].startswith("resources.loggers: mine failed and is left out from here on: the server is gone")
 
 
 def test_a_logger_that_cannot_log_is_refused_before_anything_is_written(tmp_path: Path) -> None:

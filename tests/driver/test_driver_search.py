@@ -33,12 +33,13 @@ from hpxfer.trial.result import TrialResult
 from hpxfer.trial.stack import Stack
 
 
-def test_time_is_measured_on_trials_of_the_same_length(tmp_path: Path) -> None:
+def test_time_is_measured_on_trials_of_the_same_length_and_precision(tmp_path: Path) -> None:
     run(write_tiny(tmp_path), results=tmp_path, executor=InProcess())
     more = prepare(write_tiny(tmp_path, ("seeds: 2", "seeds: 3")), results=tmp_path).plan
     assert more.rate_from.startswith("measured: 2 of 2 shapes, from the store")
-    longer = prepare(write_tiny(tmp_path, ("steps: 6", "steps: 600")), results=tmp_path).plan
-    assert not any(row.is_measured for row in longer.shapes)
+    for edit in (("steps: 6", "steps: 600"), ("grid:", "precision: bfloat16\ngrid:")):
+        other = prepare(write_tiny(tmp_path, edit), results=tmp_path).plan
+        assert not any(row.is_measured for row in other.shapes)
 
 
 def test_the_base_trains_first_then_the_shapes_beside_it_on_every_axis(tmp_path: Path) -> None:

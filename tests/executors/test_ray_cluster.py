@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import psutil
 import pytest
 from fixture_types import Folders
-from ports import free_ports
+from loopback import Loopback, loopback
 from tiny import write_tiny
-from waiting import LONG_S, listens, until
+from waiting import LONG_S, until
 
 from hpxfer.driver import run
 from hpxfer.executors.executor import Placement, once
@@ -31,31 +27,11 @@ from hpxfer.trial.events import Event, Started
 from hpxfer.trial.stack import Stack
 
 
-def ray_start(*options: str) -> subprocess.Popen[bytes]:
-    """Start a node of two CPUs on loopback."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=2"]
-    command += ["--node-ip-address=127.0.0.1", *options]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[tuple[str, str]]:
-    """The address of a one-node cluster on loopback and that of its client server."""
-    port, client = free_ports(2)
-    scratch = tempfile.mkdtemp(prefix="hpxfer-ray-")  # short: Ray puts Unix sockets below it
-    head = ray_start(
-        *("--head", f"--port={port}", f"--ray-client-server-port={client}"),
-        *("--include-dashboard=false", f"--temp-dir={scratch}"),
-    )
-    try:
-        for number in (port, client):
-            until(lambda number=number: listens(number) or head.poll() is not None, "ray start does not listen")
-        assert head.poll() is None, "ray start ended"
-        yield f"127.0.0.1:{port}", f"ray://127.0.0.1:{client}"
-    finally:
-        head.terminate()
-        head.wait(LONG_S)
-        shutil.rmtree(scratch, ignore_errors=True)
+def cluster() -> Iterator[Loopback]:
+    """A cluster of one node of two CPUs."""
+    with loopback(2) as found:
+        yield found
 
 
 EDIT = "seeds: 2", "seeds: 1\nprecision: auto"
@@ -69,15 +45,15 @@ def here(tmp_path_factory: Folders) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [0, 1], ids=["address", "client"])
+@pytest.mark.parametrize("client", [False, True], ids=["address", "client"])
 def test_a_sweep_through_a_cluster_has_the_bits_of_local_processes(
-    kind: int, cluster: tuple[str, str], here: pd.DataFrame, tmp_path: Path
+    client: bool, cluster: Loopback, here: pd.DataFrame, tmp_path: Path
 ) -> None:
     sweep = write_tiny(tmp_path, EDIT)
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--results", str(tmp_path / "there")]
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    address = f"ray://127.0.0.1:{cluster.client}" if client else cluster.address
     end = subprocess.run(
-        [*command, "--address", cluster[kind]], capture_output=True, text=True, timeout=LONG_S, env=environment
+        [*command, "--address", address], capture_output=True, text=True, timeout=LONG_S, env=cluster.environment
     )
     assert end.returncode == 0, end.stderr
     there = load_results(tmp_path / "there" / "tiny").trials
@@ -89,16 +65,10 @@ def test_a_sweep_through_a_cluster_has_the_bits_of_local_processes(
     )
 
 
-def pull(node: subprocess.Popen[bytes]) -> None:
-    """Kill all processes of a node at once."""
-    for process in psutil.Process(node.pid).children(recursive=True):
-        process.kill()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own, in its own threads
 def test_a_node_that_joins_is_used_and_one_that_is_pulled_is_survived(
-    cluster: tuple[str, str], setting: Setting, tmp_path: Path
+    cluster: Loopback, setting: Setting, tmp_path: Path
 ) -> None:
     """Four stacks that wait: two run, a node comes and takes two, is killed, and they go on where they can."""
     stacks = [tiny_stack(setting, WAITS, size=1, name=name) for name in "abcd"]
@@ -108,19 +78,13 @@ def test_a_node_that_joins_is_used_and_one_that_is_pulled_is_survived(
         seen.on_event(stack, event)
         started = sum(len(seen.starts(stack)) for stack in stacks)
         if isinstance(event, Started) and started == 2:
-            nodes.append(ray_start(f"--address={cluster[0]}"))
+            nodes.append(cluster.start(2))
         if isinstance(event, Started) and started == 4:
-            pull(nodes[0])
+            cluster.pull(nodes[0])
             (tmp_path / GO).touch()
 
-    try:
-        RayExecutor(Placement(resources=ResourcesSpec(device="cpu"), address=cluster[0])).run(
-            once(stacks), Misbehave(str(tmp_path)), on_event
-        )
-    finally:
-        for node in nodes:
-            node.terminate()
-            node.wait(LONG_S)
+    placement = Placement(resources=ResourcesSpec(device="cpu"), address=cluster.address)
+    RayExecutor(placement).run(once(stacks), Misbehave(str(tmp_path)), on_event)
     assert {result.status for result in seen.results.values()} == {"finished"}
     assert sum(len(seen.starts(stack)) for stack in stacks) == 6
 
@@ -172,97 +136,28 @@ resources: {nodes_per_trial: 2}
 """
 
 
-_ASK = """
-import sys, ray
-ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-print(sum(node["Alive"] for node in ray.nodes()))
-"""
-
-
-@dataclass
-class Nodes:
-    """A head without CPUs, and nodes of one CPU each."""
-
-    address: str
-    environment: dict[str, str]
-    start: Callable[[], subprocess.Popen[bytes]]
-
-    def alive(self) -> int:
-        """Return how many nodes the head knows to be alive."""
-        ask = [sys.executable, "-c", _ASK, self.address]
-        said = subprocess.run(ask, env=self.environment, capture_output=True, text=True, check=False)
-        found = [line for line in said.stdout.splitlines() if line.isdecimal()]  # Ray's own lines stand between
-        return int(found[-1]) if found else 0
-
-    def pull(self, node: subprocess.Popen[bytes]) -> None:
-        """End a node at once, with all of its workers."""
-        processes = [psutil.Process(node.pid), *psutil.Process(node.pid).children(recursive=True)]
-        for process in processes:
-            process.kill()
-        psutil.wait_procs(processes, timeout=LONG_S)
-
-
-@pytest.fixture
-def nodes() -> Iterator[Nodes]:
-    scratch = Path(tempfile.mkdtemp(prefix="hpx-"))  # short: Ray puts Unix sockets below it
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONWARNINGS": "ignore",
-        "HOME": str(scratch),
-    }
-    gcs, client, *agents = free_ports(6)
-    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--temp-dir={scratch}/ray"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*how: str) -> subprocess.Popen[bytes]:
-        port = agents[len(started)]
-        command = [*ray, *(how or (f"--address=127.0.0.1:{gcs}", "--num-cpus=1"))]
-        started.append(subprocess.Popen([*command, f"--dashboard-agent-listen-port={port}"], **quiet))
-        return started[-1]
-
-    try:
-        head = ["--head", "--node-ip-address=127.0.0.1", f"--port={gcs}", f"--ray-client-server-port={client}"]
-        start(*head, "--num-cpus=0", "--include-dashboard=false")
-        until(lambda: listens(gcs), "the head does not start")
-        yield Nodes(f"127.0.0.1:{gcs}", environment, start)
-    finally:
-        for process in reversed(started):
-            children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            for child in children:
-                if child.is_running():
-                    child.kill()
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
 @pytest.mark.slow
-def test_a_node_is_killed_in_the_middle_and_the_trial_goes_on_from_its_checkpoint(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_node_is_killed_in_the_middle_and_the_trial_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "sweep.yaml").write_text(SWEEP.replace("PYTHON", sys.executable))
-    first = nodes.start()
-    until(lambda: nodes.alive() == 2, "the first node does not join")  # two at once may take the same Unix socket
-    second = nodes.start()
-    until(lambda: nodes.alive() == 3, "the second node does not join")
-    command = [sys.executable, "-m", "hpxfer.cli", "run", "sweep.yaml", "--address", nodes.address, "--yes"]
-    driver = subprocess.Popen(
-        command, cwd=tmp_path, env=nodes.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        runs = tmp_path / "results" / "nodes" / "runs"
-        until(lambda: _reported(runs) > 5 or driver.poll() is not None, "no trial trains")
-        nodes.pull(second)
-        nodes.start()
-        said, _ = driver.communicate(timeout=LONG_S)
-    finally:
-        if driver.poll() is None:
-            driver.kill()
-    assert first.poll() is None
+    with loopback(0) as nodes:
+        first = nodes.start(1)
+        nodes.require_alive(2)
+        second = nodes.start(1)
+        nodes.require_alive(3)
+        command = [sys.executable, "-m", "hpxfer.cli", "run", "sweep.yaml", "--address", nodes.address, "--yes"]
+        piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        driver = subprocess.Popen(command, cwd=tmp_path, env=nodes.environment, **piped)
+        try:
+            runs = tmp_path / "results" / "nodes" / "runs"
+            until(lambda: _reported(runs) > 5 or driver.poll() is not None, "no trial trains")
+            nodes.pull(second)
+            nodes.start(1)
+            said, _ = driver.communicate(timeout=LONG_S)
+        finally:
+            if driver.poll() is None:
+                driver.kill()
+        assert first.poll() is None
     assert driver.returncode == 0, said
     trials = load_results(tmp_path / "results" / "nodes").trials
     assert trials["status"].tolist() == ["finished"] * 2, said

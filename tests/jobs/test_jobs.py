@@ -5,11 +5,9 @@ Ray's token authentication is on, with a token of this test's own.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +18,9 @@ import pytest
 import requests
 from fixture_types import Patch
 from lease_holder import holder_of
-from ports import free_ports
+from loopback import RAY, Loopback, loopback
 from tiny import write_tiny
-from waiting import LONG_S, listens, until
+from waiting import LONG_S, until
 
 from hpxfer.errors import HpxferError
 from hpxfer.jobs import commands as job_commands
@@ -61,104 +59,58 @@ seeds: 1
 """
 
 
+TOKEN = "0123456789abcdef" * 4
+
+
 @dataclass
 class Cluster:
     """A head and a second node, one CPU each."""
 
-    address: str  # of the dashboard
-    environment: dict[str, str]
-    second: subprocess.Popen[bytes]
+    nodes: Loopback
 
-    def hpxfer(self, *arguments: object, code: int = 0, **environment: str) -> str:
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.nodes.dashboard}"
+
+    def hpxfer(self, *arguments: object, code: int = 0) -> str:
         """Return stdout of a command that ends with `code`; with another code than 0 its stderr."""
-        end = subprocess.run(
-            [sys.executable, "-m", "hpxfer.cli", *map(str, arguments), "--address", self.address],
-            capture_output=True,
-            text=True,
-            timeout=LONG_S,
-            env={**self.environment, **environment},
-        )
+        command = [sys.executable, "-m", "hpxfer.cli", *map(str, arguments), "--address", self.address]
+        end = self._run(command)
         assert end.returncode == code, end.stdout + end.stderr
         return end.stderr if code else end.stdout
 
     def ray(self, action: str, *arguments: str) -> str:
         """Return what Ray's own command about a job prints, as `hpxfer submit` names it."""
-        command = [sys.executable, "-m", "ray.scripts.scripts", "job", action, "--address", self.address, *arguments]
-        end = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, env=self.environment)
+        end = self._run([*RAY, "job", action, "--address", self.address, *arguments])
         assert end.returncode == 0, end.stdout + end.stderr
         return end.stdout + end.stderr
 
+    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, env=self.nodes.environment)
+
+    def get(self, path: str) -> Any:
+        """Return what the dashboard answers."""
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        return requests.get(f"{self.address}{path}", headers=headers, timeout=LONG_S).json()["data"]
+
     def second_pids(self) -> set[int]:
         """Return the second node's processes."""
-        return {process.pid for process in psutil.Process(self.second.pid).children(recursive=True)}
-
-    def pull(self) -> None:
-        """End the second node at once: its raylet, its agents and all its workers."""
-        processes = psutil.Process(self.second.pid).children(recursive=True)
-        for process in processes:
-            process.kill()
-        psutil.wait_procs(processes, timeout=LONG_S)
+        return {process.pid for process in psutil.Process(self.nodes.nodes[1].pid).children(recursive=True)}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    scratch = Path(tempfile.mkdtemp(prefix="hpx-"))  # short: Ray puts Unix sockets below it
-    (scratch / "token").write_text("0123456789abcdef" * 4)
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(scratch / "token"),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONWARNINGS": "ignore",
-        "HOME": str(scratch),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    gcs, dashboard, client, *agents = free_ports(5)
-    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1", f"--temp-dir={scratch}/ray"]
-    ours = [f"--dashboard-agent-listen-port={port}" for port in agents]  # the default port may be another Ray's
-    at_head = ["--head", "--node-ip-address=127.0.0.1", f"--port={gcs}", f"--ray-client-server-port={client}"]
-    at_head += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        started.append(subprocess.Popen([*ray, *at_head, ours[0]], **quiet))
-        until(lambda: listens(gcs) or started[0].poll() is not None, "the head does not start")
-        started.append(subprocess.Popen([*ray, f"--address=127.0.0.1:{gcs}", ours[1]], **quiet))
-        until(lambda: listens(dashboard) or started[0].poll() is not None, "the dashboard does not start")
-        assert started[0].poll() is None, "ray start ended"
-        found = Cluster(f"http://127.0.0.1:{dashboard}", environment, started[-1])
-        until(lambda: _nodes(found) == 2, "the second node does not join")
-        yield found
-    finally:
-        for process in reversed(started):
-            _end(process)
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _nodes(cluster: Cluster) -> int:
-    """Return how many nodes the cluster knows to be alive."""
-    token = Path(cluster.environment["RAY_AUTH_TOKEN_PATH"]).read_text()
-    said = requests.get(f"{cluster.address}/api/v0/nodes", headers={"Authorization": f"Bearer {token}"}, timeout=LONG_S)
-    if said.status_code != 200:
-        return 0
-    return sum(node["state"] == "ALIVE" for node in said.json()["data"]["result"]["result"])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a node; Ray's own end comes first, and what is left of it is killed."""
-    children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    process.terminate()
-    process.wait(LONG_S)
-    for child in psutil.wait_procs(children, timeout=10)[1]:
-        child.kill()
+    with loopback(1, dashboard=True, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN) as nodes:
+        nodes.start(1)
+        nodes.require_alive(2)
+        yield Cluster(nodes)
 
 
 @pytest.fixture
 def far(cluster: Cluster, monkeypatch: Patch) -> Cluster:
     """The cluster, for calls in this process too; its folders are not seen from here."""
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
-        monkeypatch.setenv(name, cluster.environment[name])
-    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, cluster.nodes.environment[name])
     monkeypatch.setattr(job_commands, "_visible_location", lambda *_: None)
     return cluster
 
@@ -184,7 +136,7 @@ def test_a_job_survives_a_node_and_comes_home_with_the_numbers_of_one_machine(fa
     assert "\n" not in job
 
     until(lambda: pids(head) & far.second_pids(), "no stack on the second node")
-    far.pull()
+    far.nodes.pull(far.nodes.nodes[1])
     command = [sys.executable, "-m", "hpxfer.cli", "run", str(sweep), "--executor", "local"]
     alone = subprocess.Popen(
         [*command, "--results", str(tmp_path / "local")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -258,10 +210,7 @@ def test_data_that_the_cluster_does_not_have_stops_the_submission(far: Cluster, 
 
 
 def test_the_dashboard_sends_no_usage_statistics(far: Cluster) -> None:
-    token = Path(far.environment["RAY_AUTH_TOKEN_PATH"]).read_text()
-    headers = {"Authorization": f"Bearer {token}"}
-    said = requests.get(f"{far.address}/usage_stats_enabled", headers=headers, timeout=LONG_S)
-    assert said.json()["data"]["usageStatsEnabled"] is False
+    assert far.get("/usage_stats_enabled")["usageStatsEnabled"] is False
 
 
 def test_jobs_and_tokens_that_the_cluster_does_not_know(far: Cluster, monkeypatch: Patch) -> None:
