@@ -33,7 +33,6 @@ WITH_RAY = tuple(
             "executors.ray",
             "executors.ray_session",
             "executors.ray_cluster",
-            "executors.ray_data",
             "executors.ray_worker",
         ),
         *("executors.asha", "jobs.client", "jobs.answers"),

@@ -31,8 +31,8 @@ def submit(of: SweepOptions, address: Address = DEFAULT_ADDRESS, yes: Yes = Fals
     offered = jobs.offer(cluster, of.sweep, **of.given(), **strict)
     warn(offered.warnings)
     say(offered.text, err=True)
-    keep_within(offered, of.max_gpu_hours)
-    ask(offered, yes=yes)
+    keep_within(offered.costs, of.max_gpu_hours)
+    ask(offered.costs, yes=yes)
     job = jobs.submit(cluster, offered)
     place = {"results": offered.root, "host": offered.host, "address": cluster.address}
     answer(lambda: {"job": job, **place, "plan": offered.plan}, lambda: job, as_json=as_json)

@@ -118,7 +118,7 @@ def train(
             store.save_sweep(prepared.spec, prepared.expansion.setting.data_digest)
             if prepared.missing or prepared.reuse.wanted:
                 under_way = Run(prepared, cleared, store, lease, signals, checkpoints, weights, on_event)
-                under_way.to_the_end(executor or make_executor(placement_of(prepared, cleared.plugins)))
+                under_way.to_the_end(executor)
             store.compact()
             pa.default_memory_pool().release_unused()  # merging takes much memory, which Arrow would keep
             location.push(lease.check)
@@ -139,7 +139,7 @@ class Run:
         weights: Path | Uri,
         on_event: OnEvent | None,
     ) -> None:
-        self._prepared, self._loggers, self._on_event = prepared, cleared.loggers, on_event
+        self._prepared, self._cleared, self._on_event = prepared, cleared, on_event
         self._store, self._lease, self._deferred = store, lease, signals.deferred
         self._checkpoints, self._weights = checkpoints, weights
         # Entered for every write to the folder. A mirror belongs to this process: its push is guarded.
@@ -169,13 +169,14 @@ class Run:
         self._bugs: frozenset[str] = frozenset()  # first lines of the errors of a trainer that a bug does not end
         self._noted: set[str] = set()  # decisions of the search that are among the counts' notes
 
-    def to_the_end(self, executor: Executor) -> None:
+    def to_the_end(self, executor: Executor | None) -> None:
         """Train what the search asks for, until it asks for no more."""
-        logs = self._logging() if self._loggers else nullcontext()
+        logs = self._logging() if self._cleared.loggers else nullcontext()
         with logs as self._log:
             try:
                 with writing(self._prepared.folder, self._counts, allowed=self._allowed):
-                    executor.run(self.more, self._how, self.take)
+                    runs = executor or make_executor(placement_of(self._prepared, self._cleared.plugins))
+                    runs.run(self.more, self._how, self.take)
                     if self._running or self._ask():
                         status = self._counts.run_status()
                         done = f"{status.ended} of {status.num_left} trials"
@@ -313,7 +314,7 @@ class Run:
                 rounds.update(search.open_rounds())
             return names.describe(trial, rounds.get(trial.id))
 
-        with streaming(self._loggers, place, describe) as take:
+        with streaming(self._cleared.loggers, place, describe) as take:
             yield take
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -227,3 +227,22 @@ class ClusterMonitor:
                 f"the head of the Ray cluster is gone: nothing answers at {where}; the finished trials are stored. "
                 f"Start the cluster again, then run again to train the rest"
             )
+
+
+def mapped(
+    numbers: Sequence[int], rows_of: Callable[[Any], Any], *, address: str, workers: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows that `rows_of` makes of each number, in order, computed by Ray Data on the cluster at `address`.
+
+    `rows_of` gets the column `number` and yields batches of columns. It travels to the nodes, so it is a function of
+    a module. At most `workers` of it run at once.
+    """
+    if not numbers:
+        return
+    with session(address, 0), ray_errors():
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        context = ray.data.DataContext.get_current()
+        context.execution_options.preserve_order = True
+        context.enable_progress_bars = False
+        given = ray.data.from_items([{"number": number} for number in numbers], override_num_blocks=len(numbers))
+        yield from given.map_batches(rows_of, batch_size=1, concurrency=workers).iter_rows()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hpxfer
@@ -53,25 +54,11 @@ class Offer:
         return self.request.root
 
     @property
-    def num_left(self) -> int:
-        return int(self.plan["num_left"])
-
-    @property
-    def gpu_hours(self) -> float:
-        return _hours(self.plan["gpu_hours"])
-
-    @property
-    def worker_hours(self) -> float:
-        return _hours(self.plan["worker_hours"])
-
-    @property
-    def rate_from(self) -> str:
-        return str(self.plan["rate_from"])
-
-
-def _hours(value: float | None) -> float:
-    """Return hours of a plan that travelled as JSON, which has no NaN for a time that is not known."""
-    return math.nan if value is None else float(value)
+    def costs(self) -> Any:
+        """What the run will cost, for `hpxfer.cli.consent`. JSON has no NaN for a time that is not known."""
+        hours = {name: self.plan[name] for name in ("gpu_hours", "worker_hours")}
+        known = {name: math.nan if value is None else value for name, value in hours.items()}
+        return SimpleNamespace(**{**self.plan, **known})
 
 
 def offer(

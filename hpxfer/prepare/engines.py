@@ -77,7 +77,7 @@ def _end_with(lifeline: Connection) -> None:
 
 def on_ray(blocks: Sequence[Block], job: Job, *, address: str, workers: int | None, start: Place) -> Found:
     """Yield what each segment gives, tokenized by Ray Data on a cluster whose nodes all see the files."""
-    from hpxfer.executors.ray_data import mapped
+    from hpxfer.executors.ray_session import mapped
 
     rows_of = partial(_rows, blocks=blocks, job=job, start=start)
     for row in mapped(range(start[0], len(blocks)), rows_of, address=address, workers=workers):

@@ -59,7 +59,11 @@ def setting() -> Setting:
 
 
 class TestStopsEarly(ExecutorSuite):
-    """All that every executor promises."""
+    """All that every executor promises. The loop that stops trials is the same for all of them."""
+
+    @pytest.fixture
+    def executor(self) -> LocalExecutor:
+        return LocalExecutor(Placement(workers=2, stopping=HALVING))
 
 
 def results_of(executor: Stops, stacks: list[Stack]) -> dict[str, TrialResult]:
