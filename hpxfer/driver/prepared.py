@@ -315,7 +315,7 @@ def located(file: Path | None, overrides: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except HpxferError as error:
-        starts = re.compile(r"^((?:axes|data|resources|trainer|training)(?:[.\[][^ ]*)?)(?=: )", re.MULTILINE)
+        starts = re.compile(r"^((?:axes|data|resources|trainer|training)(?:[.\[][^ \n]*)?)(?=: )", re.MULTILINE)
         if file is None or not starts.search(str(error)):
             raise
         given = with_overrides(read_yaml(file), overrides)

@@ -58,14 +58,6 @@ def test_a_value_that_the_file_gives_trains_anew_and_deletes_nothing(tmp_path: P
     assert set(rows.query("parameterization == 'mssp-i'")["setting"].str.contains('"ties":"random"')) == {True}
 
 
-def test_a_folder_of_other_tables_takes_what_a_new_one_takes(tmp_path: Path) -> None:
-    run(write_tiny(tmp_path), results=tmp_path, executor=Made())
-    assert load_sweep(tmp_path / "tiny" / "sweep.yaml", trusted=False).model.ties is None
-    more = Made()
-    run(write(tmp_path), results=tmp_path, executor=more)
-    assert {trial.setting.ties for stack in more.given for trial in stack.trials} == {"random"}  # no control again
-
-
 CONTEXT = "  context: "
 
 
