@@ -149,13 +149,15 @@ class Run:
         resources = prepared.spec.resources
         self._keeps = bool(resources.checkpoint_s) and not prepared.trainer.writes_checkpoints
         with lease.writing():
-            self._how = prepared.trainer.training(
-                prepared.lasting_folder,
-                checkpoints=checkpoints.start(resources.checkpoint_s) if self._keeps else None,
-                keep=kept.start(weights) if resources.keep == "last" else None,
-                plugins=cleared.plugins,
-                stopping=_stopping(prepared.spec),
-            )
+            begun = checkpoints.start(resources.checkpoint_s) if self._keeps else None
+            keep = kept.start(weights) if resources.keep == "last" else None
+        self._how = prepared.trainer.training(
+            prepared.lasting_folder,
+            checkpoints=begun,
+            keep=keep,
+            plugins=cleared.plugins,
+            stopping=_stopping(prepared.spec),
+        )
         self._export = StudyExport(prepared.folder, prepared.expansion, self._allowed)
         self._loss = LOSS_COLUMNS[prepared.spec.judge.loss]
         self._counts = _counts(prepared)
