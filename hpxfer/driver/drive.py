@@ -18,7 +18,7 @@ from hpxfer.executors.kinds import make_executor
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
 from hpxfer.loggers.feed import streaming
-from hpxfer.loggers.logger import LoggedTrial, Place
+from hpxfer.loggers.kinds import LoggedTrial, Place
 from hpxfer.loggers.names import Names
 from hpxfer.progress.counts import RunCounts, writing
 from hpxfer.registry import PluginFile

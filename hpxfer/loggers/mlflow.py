@@ -13,8 +13,7 @@ import time
 from typing import Any
 
 from hpxfer.errors import HpxferError, first_line
-from hpxfer.loggers.kinds import WHERE, LoggerKind, library
-from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, StepValues
+from hpxfer.loggers.kinds import WHERE, Final, LoggedTrial, LoggerKind, OpenTrial, Place, StepValues, library
 
 NAME = "mlflow"
 URI = "MLFLOW_TRACKING_URI"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 
-from hpxfer.loggers.logger import LoggedTrial
+from hpxfer.loggers.kinds import LoggedTrial
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import DIMENSIONS, Shape
 from hpxfer.search.kinds import kind_of

@@ -16,8 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from hpxfer.loggers.kinds import LoggerKind, library
-from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, StepValues
+from hpxfer.loggers.kinds import Final, LoggedTrial, LoggerKind, OpenTrial, Place, StepValues, library
 
 NAME = "tensorboard"
 _EVENTS = "tfevents"  # what TensorBoard looks for in the name of a file

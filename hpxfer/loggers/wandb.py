@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.loggers.kinds import WHERE, LoggerKind, library
-from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, StepValues
+from hpxfer.loggers.kinds import WHERE, Final, LoggedTrial, LoggerKind, OpenTrial, Place, StepValues, library
 
 NAME = "wandb"
 PROJECT = "hpxfer"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpxfer.loggers.kinds import LoggerKind
-from hpxfer.loggers.logger import Final, LoggedTrial, Place, StepValues
+from hpxfer.loggers.kinds import Final, LoggedTrial, LoggerKind, Place, StepValues
 from hpxfer.trial.result import Status
 
 # Values that neither float32 nor a few digits hold.

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpxfer.loggers.kinds import LoggerKind
-from hpxfer.loggers.logger import Final, LoggedTrial, OpenTrial, Place, StepValues
+from hpxfer.loggers.kinds import Final, LoggedTrial, LoggerKind, OpenTrial, Place, StepValues
 
 
 @dataclass

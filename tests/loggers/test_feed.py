@@ -15,8 +15,7 @@ from made_results import trials_of
 from recorded_logger import Recorder, place_in
 
 from hpxfer.loggers.feed import Feed, streaming
-from hpxfer.loggers.kinds import LoggerKind
-from hpxfer.loggers.logger import LoggedTrial, Place
+from hpxfer.loggers.kinds import LoggedTrial, LoggerKind, Place
 from hpxfer.testing.loggers import FINISHED, trial_named
 from hpxfer.trial import Trial
 from hpxfer.trial.events import Ended, Event, Points, Progress, Started

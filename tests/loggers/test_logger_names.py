@@ -13,8 +13,7 @@ from recorded_logger import Recorder
 from sweep_text import edited
 
 from hpxfer.errors import HpxferError
-from hpxfer.loggers.kinds import LOGGERS, logger_kinds
-from hpxfer.loggers.logger import LoggedTrial
+from hpxfer.loggers.kinds import LOGGERS, LoggedTrial, logger_kinds
 from hpxfer.loggers.names import ID_CHARACTERS, Names
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.precision import with_precision

@@ -10,8 +10,7 @@ import pytest
 from fixture_types import Patch
 
 from hpxfer.errors import HpxferError
-from hpxfer.loggers.kinds import LOGGERS, LoggerKind
-from hpxfer.loggers.logger import LoggedTrial, Place
+from hpxfer.loggers.kinds import LOGGERS, LoggedTrial, LoggerKind, Place
 from hpxfer.loggers.mlflow import MOST_METRICS, MOST_PARAMS
 from hpxfer.testing.loggers import FINISHED, INTERRUPTED, POINTS, LoggerSuite, trial_named
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from hpxfer.errors import HpxferError
-from hpxfer.loggers.kinds import LOGGERS, LoggerKind
-from hpxfer.loggers.logger import LoggedTrial, Place
+from hpxfer.loggers.kinds import LOGGERS, LoggedTrial, LoggerKind, Place
 from hpxfer.testing.loggers import FINISHED, LATER, POINTS, LoggerSuite, trial_named
 
 loader = pytest.importorskip(

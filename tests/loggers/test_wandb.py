@@ -11,8 +11,7 @@ import wandb_file
 from fixture_types import Folders, Patch
 
 from hpxfer.errors import HpxferError
-from hpxfer.loggers.kinds import LOGGERS, LoggerKind
-from hpxfer.loggers.logger import LoggedTrial, Place
+from hpxfer.loggers.kinds import LOGGERS, LoggedTrial, LoggerKind, Place
 from hpxfer.testing.loggers import FINISHED, INTERRUPTED, LoggerSuite, trial_named
 
 wandb = pytest.importorskip("wandb", reason="the extra wandb is not installed")

@@ -174,8 +174,7 @@ class TestTensorBoard:
     def test_our_own_logs_have_hps_and_an_end(self, folder: Path) -> None:
         from contextlib import nullcontext
 
-        from hpxfer.loggers.kinds import LOGGERS
-        from hpxfer.loggers.logger import LoggedTrial, Place
+        from hpxfer.loggers.kinds import LOGGERS, LoggedTrial, Place
         from hpxfer.testing.loggers import FINISHED
 
         place = Place(sweep="made", results="made", folder=folder, writing=nullcontext)
