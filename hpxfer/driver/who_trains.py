@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import Trains
@@ -21,54 +21,30 @@ from hpxfer.store import Store
 from hpxfer.trainer.own_trainer import OwnTrainer
 
 
-class Trainer(Protocol):
-    """What the driver asks of a trainer."""
-
-    writes_checkpoints: bool  # of its own, so that the driver keeps none
-
-    def require_sweep(self, *, reuses: bool) -> None:
-        """Raise HpxferError for what the sweep says. `reuses`: it takes trials of other folders."""
-
-    def require_device(self, device: Device, address: str | None) -> None:
-        """Raise HpxferError if it cannot train on a device, of this machine or of the cluster at `address`."""
-
-    def on_cuda(self, device: Device) -> bool:
-        """Return whether it trains on GPUs."""
-
-    def cautions(self, store: Store, device: Device, vocab_size: int, address: str | None) -> Iterator[str]:
-        """Yield what the user should know before a run. The precision of the sweep must be decided."""
-
-    def require_same_code(self, store: Store) -> None:
-        """Raise HpxferError if it is not as it was when it trained the last stored trial, under one name."""
-
-    def training(self, folder: Path, **how: Any) -> Trains:
-        """Return what trains stacks, with the folder on this disk. `how` are fields of `TrainStack`."""
-
-
-def who_trains(spec: SweepSpec) -> Trainer:
-    """Return the trainer of a sweep."""
-    return StackedTrainer(spec) if spec.trainer is None else OwnTrainer(spec, spec.trainer)
-
-
 @dataclass(frozen=True)
 class StackedTrainer:
-    """The trainer of hpxfer. See `Trainer`."""
+    """The trainer of hpxfer, which trains stacks of trials. `OwnTrainer` answers the same questions."""
 
     spec: SweepSpec
-    writes_checkpoints = False
+    writes_checkpoints = False  # of its own, so that the driver keeps none
 
     def require_sweep(self, *, reuses: bool) -> None:
-        """The sweep's schema has checked it."""
+        """Raise HpxferError for what the sweep says; its schema has checked it. `reuses`: trials of other folders."""
 
     def require_device(self, device: Device, address: str | None) -> None:
-        """What the nodes of a cluster have installed is unknown here. Their workers check it."""
+        """Raise HpxferError if it cannot train on a device, of this machine or of the cluster at `address`.
+
+        What the nodes of a cluster have installed is unknown here. Their workers check it.
+        """
         if text := self._refusal(device, address):
             raise HpxferError(text)
 
     def on_cuda(self, device: Device) -> bool:
+        """Return whether it trains on GPUs."""
         return device.cuda
 
     def cautions(self, store: Store, device: Device, vocab_size: int, address: str | None) -> Iterator[str]:
+        """Yield what the user should know before a run. The precision of the sweep must be decided."""
         spec = self.spec
         if device.cuda and spec.resources.kernels == "torch" and spec.training.determinism != "strict":
             yield f"resources.kernels: torch is {DEBUGGING_AID}; give auto to train"
@@ -78,9 +54,10 @@ class StackedTrainer:
             yield "training.determinism: on a CPU, fast runs the same code as strict, with the same bits in every stack"
 
     def require_same_code(self, store: Store) -> None:
-        """Its version is part of each trial's identity."""
+        """Raise HpxferError if it is another under the same name. Its version is part of each trial's identity."""
 
     def training(self, folder: Path, **how: Any) -> Trains:
+        """Return what trains stacks, with the folder on this disk. `how` are fields of `TrainStack`."""
         resources = self.spec.resources
         return TrainStack(
             resources.device,
@@ -111,3 +88,11 @@ class StackedTrainer:
             f"data: the readout of a vocabulary of {vocab_size} is slow with determinism: strict in {spec.precision} "
             f"on a GPU: its rows are no whole 8-byte copies; pad the vocabulary to {larger}, or give determinism: fast"
         )
+
+
+Trainer = StackedTrainer | OwnTrainer
+
+
+def who_trains(spec: SweepSpec) -> Trainer:
+    """Return the trainer of a sweep."""
+    return StackedTrainer(spec) if spec.trainer is None else OwnTrainer(spec, spec.trainer)
