@@ -15,6 +15,7 @@ from sweep_text import edited
 from hpxfer.errors import HpxferError
 from hpxfer.loggers.kinds import LOGGERS, LoggedTrial, logger_kinds
 from hpxfer.loggers.names import ID_CHARACTERS, Names
+from hpxfer.recipe.start import load_sweep
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.precision import with_precision
 from hpxfer.trial import Expansion
@@ -133,12 +134,10 @@ def test_a_hostile_label_makes_a_legal_name(hostile: str, monkeypatch: Patch, tm
     "file", sorted({*SWEEPS.rglob("*.yaml")} - {*SWEEPS.glob("cluster/*")}), ids=lambda path: path.stem
 )
 def test_every_trial_of_every_example_has_its_own_name(file: Path) -> None:
-    text = file.read_text(encoding="utf-8")
     recipe = SWEEPS.parent / "results" / "published" / "quickstart" / "recipe.yaml"  # for one that a sweep would write
-    if named := re.search(r"recipe: (\S+)", text):
-        own = file.parent / named[1]
-        text = text.replace(named[1], str(own if own.exists() else recipe))
-    spec = parse_sweep(text)
+    named = re.search(r"recipe: (\S+)", file.read_text(encoding="utf-8"))
+    is_there = named is None or (file.parent / named[1]).exists()
+    spec = load_sweep(file, overrides=() if is_there else [f"hps.recipe={recipe}"])
     expansion = Expansion(with_precision(spec, "float32"), DATA)
     names = Names(expansion)
     found = [names.describe(trial).name for trial in expansion.trials()]
