@@ -140,8 +140,8 @@ class LeaseFile:
                 os.fsync(file.fileno())
             try:
                 os.link(temporary, self.path)
-            except FileExistsError:
-                raise
+            except FileExistsError:  # NFS may also say so of a link that it made at the first of two requests
+                return os.stat(temporary).st_nlink == 2
             except OSError:  # a file system without links: a kill may leave the file empty there
                 with open(self.path, "xb") as file:
                     file.write(content)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from deaths import contents, left_by_death
 from fixture_types import Patch
 from lease_holder import holder_of
 
@@ -269,6 +270,21 @@ def test_a_lease_round_trips_and_nonsense_is_nobody() -> None:
     assert len(encoded(other(counter=12))) == len(encoded(other(counter=10**9, host="h" * 255)))
     for changed in ({"pid": "1"}, {"pid": 0}, {"pid": -1}, {"pid": True}, {"host": None}, {"counter": 1.5}):
         assert decoded(encoded(other(**changed))) is None
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_new_lease_is_whole_at_once_where_the_disk_has_links(tmp_path: Path, monkeypatch: Patch, links: bool) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    content = encoded(other())
+    left = left_by_death(tmp_path, monkeypatch, lambda: LeaseFile(tmp_path).create(content))
+    assert {found[LEASE_FILE] for found in left if LEASE_FILE in found} == {content}
+    assert contents(tmp_path) == {LEASE_FILE: content}
+    assert not LeaseFile(tmp_path).create(encoded(here()))
+    assert contents(tmp_path) == {LEASE_FILE: content}
 
 
 def test_two_real_drivers_the_second_refuses_and_the_next_gets_in(drivers: Drivers) -> None:
