@@ -44,6 +44,9 @@ REPORT_FILE = "HPXFER_REPORT_FILE"  # the variable by which the processes of an 
 MARK = "HPXFER_MARK"
 # Beyond the time that the supervisor needs at most. A supervisor that takes longer is killed.
 SLACK_S = 10.0
+# Isolated: neither the user's variables nor what site-packages do at a start decide what the supervisor imports. Only
+# psutil is added, wherever this process has it from.
+_START = "import runpy, sys; sys.path.append(sys.argv[1]); runpy.run_path(sys.argv[2], run_name='__main__')"
 # How often the report file is looked at. While lines come, the next look comes sooner.
 _SOON_S, _LATE_S = 0.01, 0.2
 
@@ -214,9 +217,10 @@ class Supervised:
         self.is_ending = False  # the command has ended, or is being killed; some processes may be left
         self._exit: Exit | None = None
         self._mark, self._deadline = uuid.uuid4().hex, math.inf
+        psutil_at = os.path.dirname(os.path.dirname(os.path.abspath(psutil.__file__)))
         with stderr.with_name("supervisor").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", os.path.abspath(supervisor.__file__)],  # -I: no variable of the user's counts
+                [sys.executable, "-I", "-S", "-c", _START, psutil_at, os.path.abspath(supervisor.__file__)],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

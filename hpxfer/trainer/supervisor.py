@@ -1,8 +1,9 @@
 """Supervisor: a small process that runs one command, keeps its output short, and leaves no process of it behind.
 
-It is started as a script and imports nothing of hpxfer, so that it is there in 0.1 s. On its standard input it gets
-JSON lines: first the task, then requests to kill. On its standard output it says that the command has exited, and at
-last how it ended. When its standard input closes, or its parent is gone, it kills everything and ends.
+It is started as a script and imports psutil and the standard library alone, so that it is there in 0.1 s. On its
+standard input it gets JSON lines: first the task, then requests to kill. On its standard output it says that the
+command has exited, and at last how it ended. When its standard input closes, or its parent is gone, it kills everything
+and ends.
 
 A trainer starts processes of its own: torchrun gives each rank its own session, and a SIGKILL to torchrun's process
 group leaves them alive. On Linux the supervisor therefore is the subreaper of all its descendants: whoever loses its
