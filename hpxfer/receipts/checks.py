@@ -54,13 +54,8 @@ def groups_match(
 ) -> Outcome:
     """Return whether every parameter is held once, with the LR, eps, weight decay and betas that are expected.
 
-    Args:
-        groups: the entries of a receipt.
-        expected: name or role -> `lr` (the peak), `eps`, `weight_decay`, `betas`. A number that is None or absent is
-            not compared.
-        factor: that of the schedule at this step. An entry with `peak_lr` is compared by that instead. None: unknown,
-            so that the LRs are compared up to one common factor.
-        tolerance: relative.
+    `expected` has the peak of each LR, and `factor` is that of the schedule at this step; None: unknown, so that LRs
+    are compared up to one common factor. An entry with `peak_lr` is compared by that instead.
     """
     if not groups:
         return not_possible(GROUPS, "the training reported no groups; call hpxfer.receipt in it")
@@ -167,10 +162,9 @@ CUTS = {cut: _std_of_cut(cut) for cut in (2.0, 3.0)}
 def init_matches(groups: Sequence[Entry], expected: Expected) -> Outcome:
     """Return whether the weights start as expected: the std of matrices, and the constants of gains and biases.
 
-    Args:
-        groups: the entries of a receipt with `init=True`, taken before the first update and after all wrapping.
-        expected: name or role -> `init_std`, or `init`: a std, `ones` or `zeros` as `recipe.explain` has it. A gain
-            whose expected std is 0 starts at 1, or at 0 if it is of the kind 1 + w, which its role does not say.
+    The receipt must be taken with `init=True`, before the first update and after all wrapping. What is expected is
+    `init_std`, or `init`: a std, `ones` or `zeros` as `recipe.explain` has it. A gain whose expected std is 0 starts at
+    1, or at 0 if it is of the kind 1 + w, which its role does not say.
     """
     wrong, count = [], 0
     for entry in groups:
@@ -194,12 +188,10 @@ def init_matches(groups: Sequence[Entry], expected: Expected) -> Outcome:
 
 
 def _not_constant(entry: Entry, std: float, constants: Sequence[float]) -> str | None:
-    mean = number(entry, "mean")
-    if std == 0.0 and (mean is None or mean in constants):
-        return None
+    mean, right = number(entry, "mean"), " or ".join(f"{one:g}" for one in constants)
     about = "" if mean is None else f" about {mean:.4g}"
-    right = " or ".join(f"{one:g}" for one in constants)
-    return f"{entry.get('name')} has std {std:.4g}{about} in place of the constant {right}"
+    is_right = std == 0.0 and (mean is None or mean in constants)
+    return None if is_right else f"{entry.get('name')} has std {std:.4g}{about} in place of the constant {right}"
 
 
 def _not_normal(entry: Entry, std: float, wanted: float) -> str | None:
@@ -228,11 +220,8 @@ def forward_factors(
 ) -> Outcome:
     """Return whether every multiplier acts once, by the ratio of an output with it and without it.
 
-    Args:
-        outputs: `{"key": "readout", "mode": "train", "with": 0.5, "without": 1.0}`: the RMS of the output at the site
-            of a multiplier, on one batch and with the same weights. `mode` is `train` or `eval`.
-        expected: key -> the multiplier, as `recipe.forward_multipliers(shape)` gives it.
-        tolerance: relative.
+    An output is `{"key": "readout", "mode": "train", "with": 0.5, "without": 1.0}`: the RMS at the site of the
+    multiplier, on one batch and with the same weights, in mode `train` or `eval`. `expected` is key -> the multiplier.
     """
     seen, wrong = set[str](), []
     for each in outputs:
@@ -333,17 +322,11 @@ def hp_is_wired(
 ) -> Outcome:
     """Return whether the first step of Adam doubles for every parameter when the LR doubles, and every role learns.
 
-    The first step must have a factor of the schedule above 0. Weight decay doubles with the LR too, so that a parameter
-    that moves by its decay alone is one without a gradient. A role is that of an entry of `groups`, or what the name
-    says. If no matrix of a role has a gradient, the check is failed if nothing but a missing gradient explains it, and
-    not possible if a matrix that starts at zero behind it does.
-
-    Args:
-        at_lr: name -> RMS of the change after one update, as `changes_since` gives it.
-        at_twice: the same at twice the LR, with the same seed and batch.
-        groups: the receipt of this update at the LR, for roles. With `std` and `mean` of the start it tells decay from
-            learning, which `changes_since` does too.
-        tolerance: relative.
+    `at_lr` and `at_twice` are name -> RMS of the change by one update, as `changes_since` gives it, with one seed and
+    batch and a factor of the schedule above 0. `groups` is the receipt of this update at the LR, for roles: names say
+    them otherwise. Weight decay doubles with the LR too, so that a parameter that moves by its decay alone is one
+    without a gradient; `std` and `mean` of the start tell that. If no matrix of a role has a gradient, the check is
+    failed if nothing but that explains it, and not possible if a matrix that starts at zero behind it does.
     """
     if lost := sorted(set(at_lr) ^ set(at_twice)):
         return _outcome(WIRED, "failed", f"only one of the two runs changed {listed(lost)}")

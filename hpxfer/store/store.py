@@ -41,7 +41,7 @@ from hpxfer.store.schema import CURVES, TRIALS
 from hpxfer.store.sweep_file import save_sweep
 
 T = TypeVar("T")
-_FIX = "choose another folder with --results"
+_FIX, _LEFT = "choose another folder with --results", "passed over and left where it is"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,11 @@ class Store:
                 store.folder.mkdir(parents=True, exist_ok=True)
         with store._reading():
             for path in parquet.unknown_files(store.folder):
-                store._pass_over(path, "not a name that the store gives")
+                store._note(f"{path}: not a name that the store gives; {_LEFT}")
             for part in list_parts(store.folder):
                 store._try(parquet.check, part.trials, TRIALS)
                 if store._try(parquet.check, part.curves, CURVES) is not None and part.curves and not part.trials:
-                    store._pass_over(part.curves, "has no trials file beside it")
+                    store._note(f"{part.curves}: has no trials file beside it; {_LEFT}")
         with store._writing(_FIX):
             if write:
                 prove_writable(store.folder)
@@ -272,11 +272,8 @@ class Store:
         try:
             return reader(path, *args)
         except parquet.Unreadable as error:
-            self._pass_over(path, str(error))
+            self._note(f"{path}: {error}; {_LEFT}")
             return None
-
-    def _pass_over(self, path: Path, why: str) -> None:
-        self._note(f"{path}: {why}; passed over and left where it is")
 
     def _note(self, problem: str) -> None:
         if problem not in self.problems:
