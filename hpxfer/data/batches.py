@@ -15,25 +15,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.data.reference import is_ids, require_alike, require_length
 from hpxfer.data.samples import Samples, scaled
-from hpxfer.data.sources import Dataset, load_corpus, opened, row_of, source_of
 from hpxfer.data.tokens import Corpus
 from hpxfer.data.windows import by_epoch
-from hpxfer.errors import HpxferError
-from hpxfer.trial import Setting
 
 Batch = tuple[NDArray[Any], NDArray[Any]]
 
 
 class Data(ABC):
     """A data set cut into the batches of one setting. A batch is (inputs, targets), of which a row is a sample."""
+
+    validation_tokens: int
+    """Held-out tokens or samples, whole batches. A sample counts as a token in what all families share."""
 
     @property
     @abstractmethod
@@ -79,17 +77,13 @@ class TokenData(Data):
         assert self.num_windows >= 0, "the data must be longer than the held-out tokens"
 
     @property
-    def num_tokens(self) -> int:
-        return self.corpus.num_tokens
-
-    @property
     def batch_rows(self) -> int:
         return self.batch_tokens // self.context
 
     @property
     def tail_start(self) -> int:
         """The first token of the held-out tail, where the training region ends."""
-        return self.num_tokens - (self.validation_tokens + 1 if self.held_out is None else 0)
+        return self.corpus.num_tokens - (self.validation_tokens + 1 if self.held_out is None else 0)
 
     @property
     def num_windows(self) -> int:
@@ -118,16 +112,15 @@ class SampleData(Data):
 
     samples: Samples
     held_out: Samples | None = None  # a source of its own
-    batch_samples: int
+    batch_tokens: int  # samples
     validation_tokens: int
-    """Held-out samples, whole batches. A sample counts as a token in what all families share."""
 
     def __post_init__(self) -> None:
-        assert self.validation_tokens % self.batch_samples == 0, "the held-out samples must be whole batches"
+        assert self.validation_tokens % self.batch_rows == 0, "the held-out samples must be whole batches"
 
     @property
     def batch_rows(self) -> int:
-        return self.batch_samples
+        return self.batch_tokens
 
     @property
     def num_kept(self) -> int:
@@ -141,71 +134,6 @@ class SampleData(Data):
 
     def validation_batches(self) -> Iterator[Batch]:
         start = (self.samples.num_train or 0) - self.num_kept if self.num_kept else 0
-        for begin in range(start, start + self.validation_tokens, self.batch_samples):
-            inputs, targets = (self.held_out or self.samples).held_out(begin, begin + self.batch_samples)
+        for begin in range(start, start + self.validation_tokens, self.batch_rows):
+            inputs, targets = (self.held_out or self.samples).held_out(begin, begin + self.batch_rows)
             yield scaled(inputs, self.samples.normalization), targets
-
-
-def open_data(setting: Setting) -> TokenData | SampleData:
-    """Return the data of a setting, opened once per process: samples where a sample has inputs, else tokens.
-
-    Text and samples are read into memory, shards are memory-mapped. Raise HpxferError if the data is not on this
-    machine, has another digest than the sweep's, or is shorter than the run.
-    """
-    known = setting.tokenizer, setting.vocab_size, setting.only_classes
-    check = _checked if setting.num_inputs else _kept  # samples are kept as long as their files do not change
-    found = check("source", setting.data_source, setting.data_digest, *known)
-    held_out = None
-    if setting.validation_digest is not None:
-        assert setting.validation_source is not None, "a digest of held-out data comes with its name"
-        held_out = check("validation", setting.validation_source, setting.validation_digest, *known)
-        require_alike("data.validation", setting.validation_source, held_out, found)
-    require_length(
-        setting.data_source,
-        found,
-        held_out=None if held_out is None else (str(setting.validation_source), held_out),
-        steps=setting.steps,
-        batch=setting.batch_tokens,
-        validation=setting.validation_tokens,
-        context=setting.context,
-        epochs=setting.epochs,
-    )
-    if isinstance(found, Corpus):
-        assert held_out is None or isinstance(held_out, Corpus)
-        return TokenData(
-            corpus=found,
-            held_out=held_out,
-            context=setting.context,
-            batch_tokens=setting.batch_tokens,
-            validation_tokens=setting.validation_tokens,
-        )
-    assert not isinstance(held_out, Corpus)
-    return SampleData(
-        samples=found,
-        held_out=held_out,
-        batch_samples=setting.batch_tokens,
-        validation_tokens=setting.validation_tokens,
-    )
-
-
-def _checked(
-    key: str, name: str, expected: str, tokenizer: str, vocab_size: int, only: tuple[int, ...]
-) -> Corpus | Samples:
-    """Return the tokens or samples of a sweep. Raise HpxferError if they are not here, or have another digest."""
-    found = opened(name, f"data.{key}", only)
-    if found is None:
-        raise HpxferError(
-            f"data.{key}: must be on every machine that trains, got {name}, which no file on this machine matches; "
-            "copy the data to it, or share the folder"
-        )
-    digest = found.digest(vocab_size if is_ids(name) else None) if isinstance(found, Dataset) else found.digest()
-    if digest != expected:
-        raise HpxferError(
-            f"data.{key}: the data at {name} on this machine differs from the sweep's: its digest must be "
-            f"{expected}, got {digest}; {row_of(name).mismatch_fix}"
-        )
-    return load_corpus(source_of(name), found, tokenizer, vocab_size) if isinstance(found, Dataset) else found
-
-
-# Few, because text stays in memory as long as it is kept. A sweep has one data set, and at most one of held-out data.
-_kept = lru_cache(maxsize=2)(_checked)

@@ -1,4 +1,4 @@
-"""Info: what a file or folder of data is, whether a sweep can use it, and what is most likely wrong with its data."""
+"""Info: what a file or folder of data is, and what a sweep writes to use it."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import glob
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from hpxfer.data.cautions import largest_id
 from hpxfer.data.files import read_bytes
 from hpxfer.data.made.makers import MAKERS
-from hpxfer.data.manifest import Manifest, read_manifest
-from hpxfer.data.prepared import inspected
+from hpxfer.data.manifest import Manifest, inspected, read_manifest
 from hpxfer.data.readers import arrow, cifar, ids, idx
-from hpxfer.data.remote import is_uri
 from hpxfer.data.samples import Samples
-from hpxfer.data.sources import SOURCES, Dataset, open_dataset, opened, row_of, source_of
+from hpxfer.data.sources import SOURCES, open_dataset, opened, row_of, source_of
+from hpxfer.data.tokens import Dataset
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at
 from hpxfer.scaling.shape import MAX_DIM
-from hpxfer.spec.data_section import SAMPLES, DataSpec, is_own, source_kind, vocabulary
+from hpxfer.spec.data_section import SAMPLES, source_kind
+from hpxfer.storage.uri import is_uri
 
-# Data that uses less of its vocabulary was most likely written with another tokenizer: shards of gpt2 ids hold the
-# largest id of all, 50256, between their documents.
-USED = 0.9
+# No vocabulary is as large. Bare ids beyond it were written in another type.
+_MOST_IDS = 10**6
+_LOOKED_AT = 2**22  # bytes of a file without a header
+_COUNTED = 10_000  # samples of a source without end, of which the classes are counted
+_MOST_COUNTS = 20  # counts that are listed one by one
 _FORMATS = {
     "tokens": "token shards of uint16 (llm.c version 1)",
     "tokens_uint32": "token shards of uint32 (llm.c version 7)",
 }
-# No vocabulary is as large. Bare ids beyond it were written in another type.
-_MOST_IDS = 10**6
-_LOOKED_AT = 2**22  # bytes of a file without a header
 _MORE_IDS = "vocab_size is the largest id and one: write more if the tokenizer of the data has more ids"
-_COUNTED = 10_000  # samples of a source without end, of which the classes are counted
-_MOST_COUNTS = 20  # counts that are listed one by one
+_STATED = "a sweep of a family that reads samples states inputs, and classes or targets, only where it has no data"
+_NOTHING = "must name data, got nothing of that name"
 
 
 class TextFiles(Protocol):
@@ -70,11 +70,10 @@ class DataInfo:
         return asdict(self)
 
     def text(self) -> str:
-        lines = [f"{self.path}: {self.what}"]
-        lines += [f"  {name}: {_in_words(value)}" for name, value in self.facts.items()]
+        lines = [f"{self.path}: {self.what}", *(f"  {name}: {_in_words(value)}" for name, value in self.facts.items())]
         if self.use:
             lines += ["a sweep can use it:", "  data:"]
-            lines += [f"    {key}: {_as_yaml(value)}" for key, value in self.use.items()]
+            lines += [f"    {key}: {_yaml(value)}" for key, value in self.use.items()]
         if self.fix:
             lines.append(self.fix if self.use else f"a sweep cannot use it as it is: {self.fix}")
         return "\n".join(lines)
@@ -91,21 +90,18 @@ def info(given: str, open_text: OpenText) -> DataInfo:
     if name is None and (not is_source or kind not in SOURCES or kind == "tokens"):
         return _of_path(path if is_source and kind == "tokens" else given, open_text)
     name = name or given
-    row = row_of(name)
-    if (problem := row.problem(name.partition(":")[2])) is not None:
+    if (problem := row_of(name).problem(name.partition(":")[2])) is not None:
         raise HpxferError(f"{name}: {problem}" + f", or for samples: {', '.join(MAKERS)}" * (kind == "builtin"))
     found = opened(name)
     if found is None:
-        raise _nothing(given)
+        raise HpxferError(f"{given}: {_NOTHING}")
+    use: dict[str, str | int] = {"source": _from_root(name)}
     if not isinstance(found, Dataset):
-        fix = "a sweep of a family that reads samples states inputs, and classes or targets, only where it has no data"
-        return DataInfo(
-            path=name, what="samples", facts=_sample_facts(found), use={"source": _from_root(name)}, fix=fix
-        )
+        return DataInfo(path=name, what="samples", facts=_sample_facts(found), use=use, fix=_STATED)
     if source_of(name).holds_ids:
         return _of_tokens(name, name, found)
     facts = {"files": len(found.parts), "bytes": found.num_tokens}
-    return DataInfo(path=name, what="text, every byte a token", facts=facts, use={"source": _from_root(name)})
+    return DataInfo(path=name, what="text, every byte a token", facts=facts, use=use)
 
 
 def _guessed(path: str) -> str | None:
@@ -121,34 +117,27 @@ def _guessed(path: str) -> str | None:
 
 def _of_path(path: str, open_text: OpenText) -> DataInfo:
     if (folder := folder_at(path)) is not None:
-        return _of_folder(path, folder, open_text)
-    files = ids.token_files(path, "PATH")
-    if not files:
-        raise _nothing(path)
-    if files[0].endswith(ids.TEXT_SUFFIXES) or ids.is_text(read_bytes(files[0], 0, 1024)):
-        return _of_text(path, files, open_text)
+        if (manifest := read_manifest(folder)) is not None:
+            return _of_prepared(folder, manifest)
+        if not arrow.is_folder(folder):
+            return _of_folder(path, folder, open_text)
+    else:
+        files = ids.token_files(path, "PATH")
+        if not files:
+            raise HpxferError(f"{path}: {_NOTHING}")
+        if files[0].endswith(ids.TEXT_SUFFIXES) or ids.is_text(read_bytes(files[0], 0, 1024)):
+            return _of_text(path, files, open_text)
     try:
         dataset = open_dataset(f"tokens:{path}")
+    except arrow.NoIds:
+        return DataInfo(path=path, what="a data set of text that `datasets` saved", fix=_prepare(path))
     except ids.NoFormat:
         return _of_bare(path, files)
     assert dataset is not None
     return _of_tokens(path, f"tokens:{path}", dataset)
 
 
-def _nothing(given: str) -> HpxferError:
-    return HpxferError(f"{given}: must name data, got nothing of that name; correct the path")
-
-
 def _of_folder(path: str, folder: str, open_text: OpenText) -> DataInfo:
-    if (manifest := read_manifest(folder)) is not None:
-        return _of_prepared(folder, manifest)
-    if arrow.is_folder(folder):
-        try:
-            dataset = open_dataset(f"tokens:{path}")
-        except arrow.NoIds:
-            return DataInfo(path=path, what="a data set of text that `datasets` saved", fix=_prepare(path))
-        assert dataset is not None
-        return _of_tokens(path, f"tokens:{path}", dataset)
     ids.check_finished(folder)
     pattern = ids.pattern_in(folder)
     try:
@@ -156,10 +145,8 @@ def _of_folder(path: str, folder: str, open_text: OpenText) -> DataInfo:
     except HpxferError:
         if pattern is None:
             raise
-        raise HpxferError(
-            f"{path}: must be a file, a glob, or a folder of text or of a data set, got a folder of other files; name "
-            f"them: '{cut(pattern, 300)}'"
-        ) from None
+        rule = "must be a file, a glob, or a folder of text or of a data set, got a folder of other files"
+        raise HpxferError(f"{path}: {rule}; name them: '{cut(pattern, 300)}'") from None
     facts: dict[str, Any] = {"files": len(found.files), "bytes": sum(size for _, size in found.files)}
     if pattern is not None:
         facts["files that may hold token ids"] = pattern
@@ -186,15 +173,14 @@ def _of_prepared(folder: str, manifest: Manifest) -> DataInfo:
     of_files, damage = inspected(folder, manifest)
     facts |= of_files
     if damage:
-        facts["damage"] = damage
         fix = "copy the folder again, or prepare the data again"
-        return DataInfo(path=folder, what=f"{what}, damaged", facts=facts, fix=fix)
+        return DataInfo(path=folder, what=f"{what}, damaged", facts=facts | {"damage": damage}, fix=fix)
     fix = f"the vocabulary is {manifest.padded_vocab_size} ids, whole tiles of 128, and is read from the folder"
     return DataInfo(path=folder, what=what, facts=facts, use={"source": _from_root(f"tokens:{folder}")}, fix=fix)
 
 
 def _of_tokens(path: str, name: str, dataset: Dataset) -> DataInfo:
-    largest, num_read = _largest_id(dataset, MAX_DIM)
+    largest, num_read = largest_id(dataset, MAX_DIM)
     facts = {
         "files": len(dataset.parts),
         "tokens": dataset.num_tokens,
@@ -241,8 +227,8 @@ def _of_bare(path: str, files: list[str]) -> DataInfo:
         if largest < _MOST_IDS and len(found) and (size == 2 or ids.pairs_of_uint32(content)):
             likely[name] = largest
     if not likely:
-        fix = "write it again with a tool that states its format, or name the text that it was made from: "
-        return DataInfo(path=path, what="a file of no known format", facts=facts, fix=fix + _prepare("TEXT"))
+        fix = f"name the text that it was made from: {_prepare('TEXT')}"
+        return DataInfo(path=path, what="a file of no known format", facts=facts, fix=fix)
     name, largest = list(likely.items())[-1]
     # Any bytes are numbers of 16 bits. Few vocabularies use the highest ones.
     sure = "perhaps" if name == "uint16" and largest >= 2**16 - 16 else "most likely"
@@ -297,85 +283,5 @@ def _in_words(value: Any) -> str:
     return "; ".join(value) if isinstance(value, list) else str(value)
 
 
-def _as_yaml(value: str | int) -> str:
+def _yaml(value: str | int) -> str:
     return json.dumps(value) if isinstance(value, str) and (": " in value or " #" in value) else str(value)
-
-
-def _largest_id(dataset: Dataset, vocab_size: int) -> tuple[int, int]:
-    """Return the largest id of a data set, and how many tokens were read for it: all, or pieces spread evenly.
-
-    Raise HpxferError for an id that is not in the vocabulary.
-    """
-    largest = num_read = 0
-    for found in dataset.chunks(vocab_size):
-        largest, num_read = max(largest, int(found.max(initial=0))), num_read + len(found)
-    return largest, num_read
-
-
-def data_cautions(spec: DataSpec) -> Iterator[str]:
-    """Yield what is most likely wrong with the data of a sweep although a run would end without an error.
-
-    Nothing is known of data that is not on this machine. Raise HpxferError for an id that is not in the vocabulary.
-    """
-    found = None if is_own(spec) else opened(spec.source)
-    if found is None:
-        return
-    if not isinstance(found, Dataset):
-        if spec.source == spec.validation and not found.num_test:
-            yield (
-                "data.validation: is data.source, which has no test split, so the validation loss is that of samples on"
-                " which the models are trained; hold out other samples"
-            )
-        return
-    held_out = None if spec.validation is None else open_dataset(spec.validation, "data.validation")
-    # Of data in storage, the digest checks a sample of the ids.
-    holds_ids = source_of(spec.source).holds_ids and not is_uri(spec.source.partition(":")[2])
-    if holds_ids:
-        yield from _vocabulary_cautions(spec, found, held_out)
-    trained = {os.path.realpath(part.path) for part in found.parts}
-    shared = [part.path for part in (held_out.parts if held_out else ()) if os.path.realpath(part.path) in trained]
-    if shared:
-        more = f" and {len(shared) - 1} more files" if shared[1:] else ""
-        yield (
-            f"data.validation: {shared[0]}{more} is read for training too, so the validation loss is that of tokens on "
-            "which the models are trained; hold out other files"
-        )
-    if spec.documents == "masked" and holds_ids:
-        num_read = 0
-        for chunk in found.chunks(None):
-            if (chunk == spec.eos_id).any():
-                return
-            num_read += len(chunk)
-        yield (
-            f"data.eos_id: no token of {spec.source} is {spec.eos_id} ({_read_of(num_read, found)}), so no document "
-            "ends and documents: masked masks nothing; give the id that ends the documents of this data"
-        )
-
-
-def _vocabulary_cautions(spec: DataSpec, dataset: Dataset, held_out: Dataset | None) -> Iterator[str]:
-    """Yield a caution if the sweep leaves the vocabulary to the default and the ids of the data do not fit to it.
-
-    A model is planned with one embedding and one logit per id of the vocabulary. With gpt2's 50304 ids for data of 500
-    ids, it is a much larger model than the data needs, and nothing fails.
-    """
-    source, (tokenizer, vocab_size) = source_of(spec.source), vocabulary(spec)
-    if held_out is not None:
-        _largest_id(held_out, vocab_size)
-    largest, num_read = _largest_id(dataset, vocab_size)
-    num_ids = source.unpadded.get(tokenizer, vocab_size)
-    is_given = spec.tokenizer is not None or spec.vocab_size is not None
-    if is_given or source.max_vocab_size is None or USED * num_ids <= largest + 1 <= num_ids:
-        return
-    size = f"{vocab_size} ids" if num_ids == vocab_size else f"{num_ids} ids, padded to {vocab_size}"
-    yield (
-        f"data.vocab_size: not given, so the vocabulary of {tokenizer} is assumed, {size}, and the largest id of "
-        f"{spec.source} is {largest} ({_read_of(num_read, dataset)}); write vocab_size: {largest + 1}, or more if the "
-        f"tokenizer of the data has more ids; tokenizer: {tokenizer} keeps {vocab_size} without this warning"
-    )
-
-
-def _read_of(num_read: int, dataset: Dataset) -> str:
-    """Return in words how much of the data was read."""
-    if num_read == dataset.num_tokens:
-        return "all its tokens were read"
-    return f"{num_read} of its {dataset.num_tokens} tokens were read, spread evenly"

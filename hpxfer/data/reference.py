@@ -1,21 +1,26 @@
-"""What planning needs to know about the data: its digest, its length and its form. It never reads all tokens."""
+"""Reference: the data that a sweep names. It is found, compared with what the sweep says of it, measured and opened.
+
+Planning needs its digest, its length and its form, and never reads all tokens.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
-from hpxfer.data.prepared import check_digest, check_tokenizers
+from hpxfer.data.batches import SampleData, TokenData
+from hpxfer.data.manifest import check_digest, check_tokenizers
 from hpxfer.data.samples import Facts, Samples
-from hpxfer.data.sources import Dataset, opened, source_of
-from hpxfer.data.tokens import Corpus
+from hpxfer.data.sources import load_corpus, opened, row_of, source_of
+from hpxfer.data.tokens import Corpus, Dataset
 from hpxfer.errors import HpxferError
 from hpxfer.spec import SweepSpec
 from hpxfer.spec.check_shapes import AT_BASE, keyed_shapes
 from hpxfer.spec.data import own_data, points_with_data
 from hpxfer.spec.data_section import OWN_DATA, SAMPLES, DataSpec, PointData, data_sizes, is_own, source_kind, vocabulary
 from hpxfer.spec.yaml_file import KeyPath, spell
-from hpxfer.trial import DataRef
+from hpxfer.trial import DataRef, Setting
 
 Opened = Dataset | Corpus | Samples
 Points = Iterable[tuple[str, PointData]]
@@ -31,9 +36,9 @@ def data_ref(spec: DataSpec, points: Points = ()) -> DataRef:
     if is_own(spec):  # the name says which data it is, and no byte of it is read here
         name = spec.source.removeprefix(OWN_DATA)
         return DataRef(digest=hashlib.blake2b(name.encode(), digest_size=16).hexdigest(), **data_sizes(spec))
-    points = tuple(points)
-    check_tokenizers(spec, points)
-    first, *others = [(named[2], _digest(*named, spec)) for named in _named(spec, points)]
+    named = list(_named(spec, points))
+    check_tokenizers(spec.source, [(key, name) for key, _, name, _ in named[1:]])
+    first, *others = [(name, _digest(key, of, name, given, spec)) for key, of, name, given in named]
     held_out = None if spec.validation is None else others.pop(0)[1]
     return DataRef(digest=first[1], validation_digest=held_out, others=tuple(others), **data_sizes(spec))
 
@@ -52,9 +57,11 @@ def point_keys(spec: SweepSpec) -> tuple[tuple[str, PointData], ...]:
     return tuple((spell((*at, "data")), own) for at, _, own in points_with_data(spec))
 
 
-def is_ids(name: str) -> bool:
-    """Return whether a source of tokens holds ids, which must be below the vocabulary."""
-    return source_of(name).holds_ids
+def _digest_of(name: str, found: Dataset | Samples, vocab_size: int) -> str:
+    """Return the digest of opened data. Raise HpxferError for an id that is not in the vocabulary."""
+    if isinstance(found, Dataset):
+        return found.digest(vocab_size if source_of(name).holds_ids else None)
+    return found.digest()
 
 
 def _digest(key: str, digest_key: str, name: str, given: str | None, spec: DataSpec) -> str:
@@ -64,19 +71,14 @@ def _digest(key: str, digest_key: str, name: str, given: str | None, spec: DataS
         if given is None:
             raise _missing(key, digest_key, name)
         return given
-    if isinstance(found, Dataset):
-        digest = found.digest(vocabulary(spec)[1] if is_ids(name) else None)
-        check_digest(key, name, found, digest)
-    else:
+    if not isinstance(found, Dataset):
         _require_stated(key, name, found.facts, spec)
-        digest = found.digest()
-        if found.num_train == 0:
-            raise HpxferError(f"{key}: must hold samples, got none at {name}")
+    digest = _digest_of(name, found, vocabulary(spec)[1])
+    if isinstance(found, Dataset):
+        check_digest(key, name, found, digest)
     if given not in (None, digest):
-        raise HpxferError(
-            f"{digest_key}: must be the digest of the data at {name}, {digest}, got {given}; name the data that has "
-            "this digest, or remove the key to accept this data"
-        )
+        rule = f"must be the digest of the data at {name}, {digest}"
+        raise HpxferError(f"{digest_key}: {rule}, got {given}; without the key this data is accepted")
     return digest
 
 
@@ -98,28 +100,28 @@ def is_here(name: str, key: str = "data.source") -> bool:
 def _missing(key: str, digest_key: str, name: str) -> HpxferError:
     sizes = ", data.inputs and data.classes or data.targets" if source_kind(name) == SAMPLES else ""
     return HpxferError(
-        f"{key}: must name data on this machine, got {name}, which no file matches; correct the path (a relative one "
-        f"in a sweep file starts at the file's folder), or give {digest_key}{sizes} to plan without the data"
+        f"{key}: must name data on this machine, got {name}, which no file matches (a relative path in a sweep file "
+        f"starts at the file's folder); or give {digest_key}{sizes} to plan without the data"
     )
 
 
 def _require_stated(key: str, name: str, facts: Facts, spec: DataSpec) -> None:
     """Raise HpxferError unless samples are what the sweep says, e.g. have as many classes."""
     found = {"inputs": facts.num_inputs, "classes": facts.num_classes, "targets": facts.num_targets}
-    # Keys that the sweep gives come first, so that "remove the key" names one that is there.
+    # Keys that the sweep gives come first.
     for what, number in sorted(found.items(), key=lambda item: getattr(spec, item[0]) is None):
         given, got = getattr(spec, what) or "none", number or "none"
         if given != got and key == "data.source":
-            raise HpxferError(f"data.{what}: must be as in the samples of {name}, {got}, got {given}; remove the key")
+            raise HpxferError(f"data.{what}: must be as in the samples of {name}, {got}, got {given}")
         if given != got:
             raise HpxferError(f"{key}: must hold samples with {given} {what} as data.source, got {got} in {name}")
 
 
-def require_alike(key: str, name: str, found: Opened, first: Opened) -> None:
+def _require_alike(key: str, name: str, found: Opened, first: Opened) -> None:
     """Raise HpxferError unless samples have inputs and targets as those of `data.source`."""
-    one, other = (_form(each) for each in (first, found))
+    one, other = _form(found), _form(first)
     if one != other:
-        raise HpxferError(f"{key}: must hold samples as data.source, {one}, got {other} in {name}")
+        raise HpxferError(f"{key}: must hold samples as data.source, {other}, got {one} in {name}")
 
 
 def _form(found: Opened) -> str:
@@ -134,19 +136,20 @@ def check_length(spec: SweepSpec) -> None:
     data, own = spec.data, own_data(spec)
     if is_own(data):
         return
-    first = opened(data.source, only=data.only or ())
-    held_out = None if data.validation is None else opened(data.validation, "data.validation", data.only or ())
+    only = data.only or ()
+    first = opened(data.source, only=only)
+    held_out = None if data.validation is None else opened(data.validation, "data.validation", only)
     if first is None or (data.validation is not None and held_out is None):
         return
     if held_out is not None:
-        require_alike("data.validation", str(data.validation), held_out, first)
+        _require_alike("data.validation", str(data.validation), held_out, first)
     for at, shape in keyed_shapes(spec):
         name = own[shape].source if shape in own else data.source
-        found = first if name == data.source else opened(name, only=data.only or ())
+        found = first if name == data.source else opened(name, only=only)
         if found is None:
             continue
         key, where = _point(at, has_data=shape in own)
-        require_alike(key, name, found, first)
+        _require_alike(key, name, found, first)
         require_length(
             name,
             found,
@@ -191,14 +194,12 @@ def require_length(
     unit, last, num_train, num_test = _counts(found)
     held_name, of_held = (f"{name}, its test split", num_test) if held_out is None else (held_out[0], 0)
     if held_out is not None:
-        of_own = _counts(held_out[1])
-        of_held = of_own[2] if of_own[3] == 0 else of_own[3]  # the test split, else the training split
+        *_, own_train, own_test = _counts(held_out[1])
+        of_held = own_train if own_test == 0 else own_test
     kept = validation + last if held_out is None and of_held == 0 and num_train is not None else 0
     if not kept and of_held is not None and of_held < validation + last:
-        raise HpxferError(
-            f"{key if held_out is None else 'data.validation'}: must hold at least {validation + last} {unit} for "
-            f"validation, got {of_held} at {held_name}"
-        )
+        rule = f"must hold at least {validation + last} {unit} for validation"
+        raise HpxferError(f"{key if held_out is None else 'data.validation'}: {rule}, got {of_held} at {held_name}")
     rows = -(-steps * batch // context // epochs)
     if num_train is None or (num_train - kept - last) // context >= max(rows, 1):
         return
@@ -206,8 +207,7 @@ def require_length(
     targets = "" if not last else " and 2 last targets" if kept else " and a last target"
     raise HpxferError(
         f"{key}: {where}must hold at least {rows * context + last + kept} {unit} for {runs}"
-        f"{f', {validation} for validation' if kept else ''}{targets}, got {num_train} at {name}; "
-        "add data, raise data.epochs, or train for fewer steps"
+        f"{f', {validation} for validation' if kept else ''}{targets}, got {num_train} at {name}; see data.epochs"
     )
 
 
@@ -216,3 +216,54 @@ def _counts(found: Opened) -> tuple[str, int, int | None, int | None]:
     if isinstance(found, Dataset | Corpus):
         return "tokens", 1, found.num_tokens, 0
     return "samples", 0, found.num_train, found.num_test
+
+
+def open_data(setting: Setting) -> TokenData | SampleData:
+    """Return the data of a setting, opened once per process: samples where a sample has inputs, else tokens.
+
+    Text and samples are read into memory, shards are memory-mapped. Raise HpxferError if the data is not on this
+    machine, has another digest than the sweep's, or is shorter than the run.
+    """
+    known = setting.tokenizer, setting.vocab_size, setting.only_classes
+    check = _checked if setting.num_inputs else _kept  # samples are kept as long as their files do not change
+    found = check("data.source", setting.data_source, setting.data_digest, *known)
+    held_out = None
+    if setting.validation_digest is not None:
+        assert setting.validation_source is not None, "a digest of held-out data comes with its name"
+        held_out = check("data.validation", setting.validation_source, setting.validation_digest, *known)
+        _require_alike("data.validation", setting.validation_source, held_out, found)
+    require_length(
+        setting.data_source,
+        found,
+        held_out=None if held_out is None else (str(setting.validation_source), held_out),
+        steps=setting.steps,
+        batch=setting.batch_tokens,
+        validation=setting.validation_tokens,
+        context=setting.context,
+        epochs=setting.epochs,
+    )
+    size = {"batch_tokens": setting.batch_tokens, "validation_tokens": setting.validation_tokens}
+    if isinstance(found, Corpus):
+        assert held_out is None or isinstance(held_out, Corpus)
+        return TokenData(corpus=found, held_out=held_out, context=setting.context, **size)
+    assert not isinstance(held_out, Corpus)
+    return SampleData(samples=found, held_out=held_out, **size)
+
+
+def _checked(
+    key: str, name: str, expected: str, tokenizer: str, vocab_size: int, only: tuple[int, ...]
+) -> Corpus | Samples:
+    """Return the tokens or samples of a sweep. Raise HpxferError if they are not here, or have another digest."""
+    found = opened(name, key, only)
+    if found is None:
+        raise HpxferError(f"{key}: must be on every machine that trains, got {name}, which no file here matches")
+    if (digest := _digest_of(name, found, vocab_size)) != expected:
+        raise HpxferError(
+            f"{key}: the data at {name} on this machine differs from the sweep's: its digest must be "
+            f"{expected}, got {digest}; {row_of(name).mismatch_fix}"
+        )
+    return load_corpus(name, found, tokenizer, vocab_size) if isinstance(found, Dataset) else found
+
+
+# Few, because text stays in memory as long as it is kept. A sweep has one data set, and at most one of held-out data.
+_kept = lru_cache(maxsize=2)(_checked)

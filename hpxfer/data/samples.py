@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hpxfer.data.windows import by_epoch, shuffled
 from hpxfer.errors import HpxferError
+from hpxfer.scaling.shape import MAX_DIM
 
 # (inputs [N, num_inputs] uint8 or float32, targets int64 [N] or float32 [N, num_targets])
 Rows = tuple[NDArray[Any], NDArray[Any]]
@@ -43,7 +44,7 @@ class Facts:
 
     @property
     def num_inputs(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def targets(self) -> str:
@@ -65,6 +66,10 @@ class Samples(Protocol):
     def num_test(self) -> int | None:
         """The samples of the test split: 0 without one. None: they never end."""
 
+    @property
+    def normalization(self) -> tuple[float, float] | None:
+        """The mean and the standard deviation that normalize pixels. None: inputs are read as they are."""
+
     def only(self, classes: tuple[int, ...]) -> Samples:
         """Return the samples of these classes, which are numbered anew in this order. With none, all samples."""
 
@@ -83,10 +88,6 @@ class Samples(Protocol):
         Of a source without a test split they are of the training split, and the last ones are those that are kept.
         """
 
-    @property
-    def normalization(self) -> tuple[float, float] | None:
-        """The mean and the standard deviation that normalize pixels. None: inputs are read as they are."""
-
 
 def scaled(inputs: NDArray[Any], normalization: tuple[float, float] | None) -> NDArray[np.float32]:
     """Return inputs as a model reads them: a pixel becomes (pixel - mean) / std."""
@@ -101,13 +102,16 @@ def _pixel_table(mean: float, std: float) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """Some samples: inputs [N, D] uint8 or float32, targets int64 [N] or float32 [N, T]. `name` is for messages."""
+    """Some samples: inputs [N, ...] uint8 or float32, targets int64 [N] or float32 [N, T]. `name` is for messages."""
 
     name: str
     inputs: NDArray[Any]
     targets: NDArray[Any]
-    first: int = 0
-    """The label that a file gives class 0."""
+
+    @property
+    def form(self) -> str:
+        of_target = f"{self.targets.shape[1]} real targets" if self.targets.ndim > 1 else "classes"
+        return f"samples of {self.inputs.dtype} {'x'.join(map(str, self.inputs.shape[1:]))} with {of_target}"
 
 
 # The training split, and the test split if there is one.
@@ -118,12 +122,38 @@ Splits = Sequence[Split]
 class SampleFiles:
     """The files of a source. They are read when their samples are first needed, and then stay in memory."""
 
-    facts: Facts
-    load: Callable[[], Splits]
+    read: Callable[[], Splits]
+    """() -> the splits with the labels as they stand in the files. A label from 1 up without a gap is one from 0."""
+    num_classes: int | None = None
+    """The classes of the format. None: as many as there are."""
 
     @cached_property
     def splits(self) -> Splits:
-        return self.load()
+        """The samples. Raise HpxferError unless all splits have inputs and targets of one form, and a sample each."""
+        found = self.read()
+        for split in found:
+            if len(split.inputs) != len(split.targets) or not len(split.inputs):
+                rule = f"must hold a target for each of {len(split.inputs)} inputs, at least one"
+                raise HpxferError(f"{split.name}: {rule}, got {len(split.targets)}")
+            if split.form != found[0].form:
+                raise HpxferError(f"{split.name}: must hold {found[0].form} as {found[0].name}, got {split.form}")
+            if split.targets.ndim == 1 and not 0 <= split.targets.min() <= split.targets.max() < MAX_DIM:
+                got = f"{split.targets.min()} to {split.targets.max()}"
+                raise HpxferError(f"{split.name}: classes must be from 0 to {MAX_DIM - 1}, got {got}")
+        if found[0].targets.ndim > 1 or self.num_classes is not None:
+            return found
+        seen = np.unique(np.concatenate([split.targets for split in found]))
+        first = int(seen[0] == 1 and seen[-1] == len(seen))  # label 1 is class 0, as in the letters of EMNIST
+        return [replace(split, targets=split.targets - first) for split in found]
+
+    @cached_property
+    def facts(self) -> Facts:
+        inputs, targets = self.splits[0].inputs, self.splits[0].targets
+        found = Facts(shape=inputs.shape[1:], is_pixels=inputs.dtype == np.uint8)
+        if targets.ndim > 1:
+            return replace(found, num_targets=targets.shape[1])
+        known = self.num_classes or 1 + max(int(split.targets.max()) for split in self.splits)
+        return replace(found, num_classes=known)
 
     @cached_property
     def digest(self) -> str:
@@ -156,12 +186,11 @@ class StoredSamples:
 
     @cached_property
     def splits(self) -> Splits:
-        """The samples. Raise HpxferError if a class has no training sample, or if all inputs are equal."""
-        train, *test = found = self.files.splits
+        """The samples, inputs [N, D]. Raise HpxferError if a class has no training sample, or all inputs are equal."""
+        found = [replace(each, inputs=each.inputs.reshape(len(each.inputs), -1)) for each in self.files.splits]
         if self.classes:
-            train, *test = found = [_of_classes(split, self.classes) for split in found]
-        elif self.facts.num_classes and test:
-            _require_known(test[0], train)
+            found = [_of_classes(split, self.classes) for split in found]
+        train = found[0]
         if self.facts.num_classes:
             _require_classes(train, self.classes or range(self.facts.num_classes))
         if train.inputs.size and train.inputs.min() == train.inputs.max():
@@ -210,49 +239,25 @@ class StoredSamples:
         return first / num, math.sqrt(num * second - first * first) / num
 
 
-Files = tuple[str, ...]
-
-
-def stored(facts: Callable[[Files], Facts], read: Callable[[Files], Splits], files: Sequence[str]) -> StoredSamples:
-    """Return the samples in files, which a process reads once while they do not change. It keeps two sources.
-
-    `facts` reads little of the files, `read` all of them.
-    """
+def stored(
+    read: Callable[[tuple[str, ...]], Splits], files: Sequence[str], num_classes: int | None = None
+) -> StoredSamples:
+    """Return the samples in files, which a process reads once while they do not change. It keeps two sources."""
     try:
         stamps = tuple((found.st_size, found.st_mtime_ns) for found in map(os.stat, files))
     except OSError as error:
-        raise HpxferError(f"{files[0]}: cannot be read: {error.strerror}; correct the path") from None
-    return StoredSamples(files=_opened(facts, read, tuple(files), stamps))
+        raise HpxferError(f"{files[0]}: cannot be read: {error.strerror}") from None
+    return StoredSamples(files=_opened(read, tuple(files), num_classes, stamps))
 
 
 @lru_cache(maxsize=2)
-def _opened(facts: Any, read: Any, files: Files, stamps: tuple[tuple[int, int], ...]) -> SampleFiles:
-    return SampleFiles(facts=facts(files), load=lambda: read(files))
+def _opened(read: Any, files: tuple[str, ...], num_classes: int | None, stamps: Any) -> SampleFiles:
+    return SampleFiles(read=lambda: read(files), num_classes=num_classes)
 
 
 @lru_cache(maxsize=2)
 def _restricted(files: SampleFiles, classes: tuple[int, ...]) -> StoredSamples:
     return StoredSamples(files=files, classes=classes)
-
-
-def num_classes(*labels: NDArray[np.int64]) -> tuple[int, int]:
-    """Return (first, number of classes) of the labels of all splits: first is 1 if labels go from 1 up without a gap.
-
-    Then label 1 is class 0, as in the letters of EMNIST.
-    """
-    seen = np.unique(np.concatenate(labels))
-    first = int(len(seen) > 0 and seen[0] == 1 and seen[-1] == len(seen))
-    return first, int(seen[-1]) + 1 - first if len(seen) else 0
-
-
-def require_equal(path: str, num_inputs: int, labels: str, num_labels: int) -> None:
-    """Raise HpxferError unless there are as many labels as samples, and at least one."""
-    if num_inputs != num_labels:
-        raise HpxferError(
-            f"{path}: must hold as many samples as {labels} has labels, got {num_inputs} and {num_labels}"
-        )
-    if not num_inputs:
-        raise HpxferError(f"{path}: must hold at least one sample, got none")
 
 
 def _of_classes(split: Split, classes: tuple[int, ...]) -> Split:
@@ -261,16 +266,6 @@ def _of_classes(split: Split, classes: tuple[int, ...]) -> Split:
     place = order[np.searchsorted(classes, split.targets, sorter=order).clip(max=len(classes) - 1)]
     found = np.where(np.asarray(classes)[place] == split.targets, place, -1)
     return Split(name=split.name, inputs=split.inputs[found >= 0], targets=found[found >= 0])
-
-
-def _require_known(test: Split, train: Split) -> None:
-    """Raise HpxferError for a test label below or above all training labels."""
-    low, high = int(train.targets.min()), int(train.targets.max())
-    wrong = np.flatnonzero((test.targets < low) | (test.targets > high))
-    if wrong.size:
-        rule = f"labels must be from {low + train.first} to {high + train.first} as in {train.name}"
-        got = f"{int(test.targets[wrong[0]]) + test.first} at position {wrong[0]}"
-        raise HpxferError(f"{test.name}: {rule}, got {got}; mend the labels, or name the classes to read in data.only")
 
 
 def _require_classes(split: Split, classes: Sequence[int]) -> None:
@@ -282,7 +277,5 @@ def _require_classes(split: Split, classes: Sequence[int]) -> None:
     if num_empty := len(classes) - len(seen):
         empty = islice((number for place, number in enumerate(classes) if place not in seen), 10)
         some = ", ".join(map(str, empty)) + (f" and {num_empty - 10} more" if num_empty > 10 else "")
-        raise HpxferError(
-            f"{split.name}: every class from 0 to the highest must have a training sample, got none of class {some}; "
-            "name the classes that have samples in data.only, or mend the labels"
-        )
+        rule = "every class from 0 to the highest must have a training sample"
+        raise HpxferError(f"{split.name}: {rule}, got none of class {some}; see data.only")

@@ -23,7 +23,7 @@ from hpxfer.storage.uri import is_uri
 
 def on_disk(rest: str) -> str | None:
     """Return what is wrong with the path of samples, or None."""
-    return f"must name samples on a disk, got the URI {rest}; copy them to this machine" if is_uri(rest) else None
+    return f"must name samples on a disk, got the URI {rest}" if is_uri(rest) else None
 
 
 def read_all(dataset: Dataset, tokenizer: str) -> tuple[NDArray[Any], ...]:
@@ -53,8 +53,7 @@ class SampleSource(Source):
 
     problem: Callable[[str], str | None] = on_disk
     open: Callable[[str], Samples | None]
-    """(rest) -> the samples on this machine, or None if there are none. Its facts must be quick: a sweep that is loaded
-    asks for them. Everything else may read all samples."""
+    """(rest) -> the samples on this machine, or None if there are none. It need not read them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,17 +105,13 @@ def source_of(name: str) -> DataSource:
     return SOURCES.get(name.partition(":")[0], "data.source")
 
 
-def sample_source_of(name: str) -> SampleSource:
-    """Return the sample source of a name such as `npz:FILE`. Raise HpxferError if its prefix is unknown."""
-    return SAMPLE_SOURCES.get(name.partition(":")[0], "data.source")
-
-
 def row_of(name: str) -> Source:
-    return sample_source_of(name) if source_kind(name) == SAMPLES else source_of(name)
+    """Return the row that reads a source, of tokens or samples. Raise HpxferError if its prefix is unknown."""
+    return SAMPLE_SOURCES.get(name.partition(":")[0]) if source_kind(name) == SAMPLES else source_of(name)
 
 
 def opened(name: str, key: str = "data.source", only: tuple[int, ...] = ()) -> Dataset | Samples | None:
-    """Return the tokens or samples that a sweep names, or None if they are not on this machine.
+    """Return the tokens or samples that a sweep names, under `key`, or None if they are not on this machine.
 
     Raise HpxferError if their files exist and cannot be used.
     """
@@ -124,10 +119,7 @@ def opened(name: str, key: str = "data.source", only: tuple[int, ...] = ()) -> D
 
 
 def open_dataset(name: str, key: str = "data.source") -> Dataset | None:
-    """Return the data set that a sweep names, under `key`, or None if no file of it is on this machine.
-
-    Raise HpxferError if its files exist and cannot be used: folders, unreadable or malformed files, no token in all.
-    """
+    """Return the tokens that a sweep names. See `opened`."""
     dataset = source_of(name).open(name.partition(":")[2])
     if dataset is not None and not dataset.num_tokens:
         raise HpxferError(f"{key}: must hold tokens, got {len(dataset.parts)} empty file(s) at {name}")
@@ -135,11 +127,9 @@ def open_dataset(name: str, key: str = "data.source") -> Dataset | None:
 
 
 def open_samples(name: str, only: tuple[int, ...] = ()) -> Samples | None:
-    """Return the samples that a sweep names, of the classes in `only`, or None if they are not on this machine.
-
-    Raise HpxferError if their files exist and cannot be used.
-    """
-    found = sample_source_of(name).open(name.partition(":")[2])
+    """Return the samples that a sweep names, of the classes in `only`. See `opened`."""
+    kind, _, rest = name.partition(":")
+    found = SAMPLE_SOURCES.get(kind, "data.source").open(rest)
     if found is None or not only:
         return found
     if max(only) >= found.facts.num_classes:
@@ -148,32 +138,13 @@ def open_samples(name: str, only: tuple[int, ...] = ()) -> Samples | None:
     return found.only(only)
 
 
-def load_corpus(source: DataSource, dataset: Dataset, tokenizer: str, vocab_size: int) -> Corpus:
-    """Return the token ids of a data set."""
-    parts = source.load(dataset, tokenizer)
+def load_corpus(name: str, dataset: Dataset, tokenizer: str, vocab_size: int) -> Corpus:
+    """Return the token ids of the data set of a source."""
+    parts = source_of(name).load(dataset, tokenizer)
     names = tuple(part.path for part in dataset.parts)
     if len(parts) != len(names):  # joined, e.g. text
-        names = (source.name,) * len(parts)
+        names = (name.partition(":")[0],) * len(parts)
     return Corpus(parts=parts, names=names, vocab_size=vocab_size)
 
 
-__all__ = [
-    "SAMPLE_SOURCES",
-    "SOURCES",
-    "DataFile",
-    "DataSource",
-    "Dataset",
-    "Facts",
-    "Part",
-    "SampleSource",
-    "Samples",
-    "load_corpus",
-    "open_dataset",
-    "open_samples",
-    "opened",
-    "register_data_source",
-    "register_sample_source",
-    "row_of",
-    "sample_source_of",
-    "source_of",
-]
+__all__ = ["DataFile", "DataSource", "Dataset", "Facts", "Part", "SampleSource", "Samples", "register_data_source"]

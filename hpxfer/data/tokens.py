@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hpxfer.data.files import read_bytes
-from hpxfer.data.remote import is_uri, local_copy
+from hpxfer.data.files import local_copy, read_bytes
 from hpxfer.errors import HpxferError
+from hpxfer.storage.uri import is_uri
 
 # The digest covers so many blocks of so many bytes.
 NUM_BLOCKS, BLOCK_BYTES = 64, 64 * 1024
@@ -66,18 +66,15 @@ class DataFile:
         return (whole[len(self.header) // whole.itemsize :],)
 
 
-def counted_file(
-    path: str, head: bytes, num_bytes: int, num_tokens: int, token_bytes: int, what: str = "header"
-) -> DataFile:
+def counted_file(path: str, head: bytes, num_bytes: int, num_tokens: int, token_bytes: int) -> DataFile:
     """Return a file of `head` and so many tokens. Raise HpxferError if it has another size.
 
     Ids are read as unsigned: a negative id becomes one beyond every vocabulary.
     """
     expected = len(head) + num_tokens * token_bytes
     if num_bytes != expected:
-        raise HpxferError(
-            f"{path}: the {what} counts {num_tokens} tokens, which make a file of {expected} bytes, got {num_bytes}"
-        )
+        rule = f"the {'header' if head else 'index'} counts {num_tokens} tokens, which make a file of {expected} bytes"
+        raise HpxferError(f"{path}: {rule}, got {num_bytes}")
     return DataFile(path=path, num_tokens=num_tokens, dtype=f"<u{token_bytes}", header=head)
 
 
@@ -137,7 +134,7 @@ class Dataset:
             yield from self.read(begin, end, vocab_size)
 
 
-def cumulative(counts: Iterator[int]) -> tuple[int, ...]:
+def cumulative(counts: Iterable[int]) -> tuple[int, ...]:
     """Return 0 and the running sums."""
     return tuple(accumulate(counts, initial=0))
 

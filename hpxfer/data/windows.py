@@ -1,12 +1,21 @@
-"""The order of the training windows: a keyed bijection, so that no permutation is ever held in memory."""
+"""The order of the training windows, and random words: pure functions of a seed or a name, the same on every machine.
+
+The order is a keyed bijection, so that no permutation is ever held in memory. The words are those of SplitMix64
+(Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): word n of a stream is
+mix(start + (n + 1) * GAMMA) modulo 2^64, where the hash of the stream's name is the start.
+"""
 
 from __future__ import annotations
+
+import hashlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 # Four rounds make a Feistel network pseudo-random in a large domain (Luby and Rackoff 1988). This one may be small.
 ROUNDS = 8
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 def by_epoch(begin: int, end: int, size: int, seed: int) -> NDArray[np.int64]:
@@ -40,12 +49,24 @@ def _feistel(value: NDArray[np.uint64], half_bits: int, keys: NDArray[np.uint64]
     shift, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
     left, right = value >> shift, value & mask
     for key in keys:
-        left, right = right, left ^ (mix(right ^ key) & mask)
+        left, right = right, left ^ (_mix(right ^ key) & mask)
     return (left << shift) | right
 
 
-def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the splitmix64 finalizer of each value: every input bit changes about half of the output's."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
+
+
+def words(stream: str, begin: int, end: int, per_sample: int) -> NDArray[np.uint64]:
+    """Return the words of samples `begin` to `end` of a stream, uint64 [end - begin, per_sample]."""
+    start = np.uint64(int.from_bytes(hashlib.blake2b(stream.encode(), digest_size=8).digest(), "little"))
+    counter = np.arange(begin * per_sample + 1, end * per_sample + 1, dtype=np.uint64)
+    return _mix(counter * _GAMMA + start).reshape(end - begin, per_sample)
+
+
+def word_parts(found: NDArray[np.uint64], dtype: str) -> NDArray[Any]:
+    """Return the words [N, W] cut into smaller numbers, the lowest bits first: `<u1` gives [N, 8 W]."""
+    return np.ascontiguousarray(found, dtype="<u8").view(dtype)

@@ -28,25 +28,20 @@ CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
-    """A part of one file. `begin` and `end` count bytes, row groups or record batches."""
+class Segment:
+    """A part of one file. `begin` and `end` count bytes, row groups or record batches.
+
+    A block of a compressed file has a codec and no content, until `segments` reads it.
+    """
 
     kind: Kind
     path: str
     field: str | None
     begin: int
     end: int
-    num_bytes: int  # of the file, as far as this block reads it
+    num_bytes: int  # of the file, of which this is the last part that is read
     codec: str | None = None
-    is_last: bool = True  # of its file
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """What is tokenized at once. `content` holds whole lines that were read already, or nothing was."""
-
-    block: Block
-    content: bytes | None = None
+    content: bytes | None = None  # whole lines of a compressed file
     lines_before: int = 0  # of the content, in its file
     is_first: bool = True  # of its file
     is_last: bool = True
@@ -57,15 +52,19 @@ class Segment:
 
         Raises HpxferError, with file and line, for what cannot be read.
         """
-        if self.block.kind == "parquet":
-            return _of_parquet(self.block)
-        if self.block.kind == "datasets":
-            return _of_batches(self.block)
-        content = _lines_of(self.block) if self.content is None else self.content
-        if self.block.kind == "text":
-            return [_decoded(self, content)]
-        lines = enumerate(content.split(b"\n"))
-        return [_of_line(self, index, line) for index, line in lines if line.strip()]
+        if self.kind in ("parquet", "datasets"):
+            return _of_column(self)
+        content = _lines_of(self) if self.content is None else self.content
+        if self.kind == "jsonl":
+            return [_of_line(self, index, line) for index, line in enumerate(content.split(b"\n")) if line.strip()]
+        try:
+            return [content.decode("utf-8")]
+        except UnicodeDecodeError as error:
+            index, line_start = content.count(b"\n", 0, error.start), content.rfind(b"\n", 0, error.start) + 1
+            where = f"{self.path}:{_line_number(self, index)}"
+            raise HpxferError(
+                f"{where}: {_not_utf8(error)} at byte {error.start - line_start + 1} of the line"
+            ) from None
 
 
 def codec_of(path: str) -> str | None:
@@ -73,10 +72,10 @@ def codec_of(path: str) -> str | None:
     return next((codec for suffix, codec in CODECS.items() if path.lower().endswith(suffix)), None)
 
 
-def blocks_of(kind: Kind, path: str, num_bytes: int, field: str | None) -> list[Block]:
+def blocks_of(kind: Kind, path: str, num_bytes: int, field: str | None) -> list[Segment]:
     """Return the blocks of a file, in order. Raise HpxferError if it cannot be read."""
     codec = codec_of(path)
-    whole = Block(kind=kind, path=path, field=field, begin=0, end=num_bytes, num_bytes=num_bytes, codec=codec)
+    whole = Segment(kind=kind, path=path, field=field, begin=0, end=num_bytes, num_bytes=num_bytes, codec=codec)
     number, steps = num_bytes, BLOCK_BYTES
     if kind == "parquet":
         number, steps = _parquet(path).metadata.num_row_groups, 1
@@ -89,64 +88,65 @@ def blocks_of(kind: Kind, path: str, num_bytes: int, field: str | None) -> list[
     begins = range(0, max(number, 1) if kind == "text" else number, steps)
     share = num_bytes // max(1, len(begins))
     return [
-        replace(whole, begin=at, end=min(at + steps, number), num_bytes=share, is_last=at + steps >= number)
+        replace(
+            whole,
+            begin=at,
+            end=min(at + steps, number),
+            num_bytes=share,
+            codec=None,
+            is_first=at == 0,
+            is_last=at + steps >= number,
+        )
         for at in begins
     ]
 
 
-def segments(blocks: Sequence[Block], start: Place) -> Iterator[tuple[Place, Segment]]:
+def segments(blocks: Sequence[Segment], start: Place) -> Iterator[tuple[Place, Segment]]:
     """Yield the segments of a source from a place on, each with its place."""
     for number in range(start[0], len(blocks)):
         skip = start[1] if number == start[0] else 0
-        for index, segment in enumerate(_segments_of(blocks[number])):
+        found = iter([blocks[number]]) if blocks[number].codec is None else _inflated(blocks[number])
+        for index, segment in enumerate(found):
             if index >= skip:
                 yield (number, index), segment
 
 
-def _segments_of(block: Block) -> Iterator[Segment]:
-    if block.codec is None:
-        yield Segment(block=block, is_first=block.begin == 0, is_last=block.is_last)
-        return
-    inflated, number, before = _inflated(block), 0, 0
-    content = next(inflated, None)
-    while content is not None:
-        following = next(inflated, None)
-        is_last = following is None
-        yield Segment(block=block, content=content, lines_before=before, is_first=number == 0, is_last=is_last)
-        before += content.count(b"\n")
-        content, number = following, number + 1
-
-
-def _inflated(block: Block) -> Iterator[bytes]:
-    """Yield the content of a compressed file in parts of whole lines."""
-    rest, is_empty = b"", True
+def _inflated(block: Segment) -> Iterator[Segment]:
+    """Yield the segments of a compressed file, whole lines each. Only the last one has the bytes of the file."""
+    rest, before, ready = b"", 0, None
     try:
         with pa.input_stream(block.path, compression=block.codec) as stream:
             while part := stream.read(BLOCK_BYTES):
                 content, newline, tail = (rest + part).rpartition(b"\n")
                 if newline:
-                    is_empty = False
-                    yield content + newline
+                    if ready is not None:
+                        yield replace(ready, is_last=False, num_bytes=0)
+                    content += newline
+                    ready = replace(block, content=content, lines_before=before, is_first=ready is None)
+                    before += content.count(b"\n")
                 rest = tail
     except (OSError, pa.ArrowException) as error:
-        raise _broken(block.path, f"must be a complete {block.codec} file, got a broken one", error) from None
-    if rest or is_empty:  # an empty file is one empty part
-        yield rest
+        raise _broken(block.path, f"must be a complete {block.codec} file", error) from None
+    if rest and ready is not None:
+        yield replace(ready, is_last=False, num_bytes=0)
+    if rest or ready is None:  # an empty file is one empty part
+        ready = replace(block, content=rest, lines_before=before, is_first=ready is None)
+    yield ready
 
 
-def _broken(path: str, what: str, error: Exception) -> HpxferError:
-    return HpxferError(f"{path}: {what}: {cut(str(error).splitlines()[0], 200)}; copy it again")
+def _broken(path: str, rule: str, error: Exception) -> HpxferError:
+    return HpxferError(f"{path}: {rule}, got a broken one: {cut(str(error).splitlines()[0], 200)}")
 
 
-def _lines_of(block: Block) -> bytes:
-    """Return the lines that start in the block's range of bytes."""
+def _lines_of(segment: Segment) -> bytes:
+    """Return the lines that start in the segment's range of bytes."""
     try:
-        with open_regular(block.path) as file:
-            begin, end = _line_start(file, block.begin), _line_start(file, block.end)
+        with open_regular(segment.path) as file:
+            begin, end = _line_start(file, segment.begin), _line_start(file, segment.end)
             file.seek(begin)
             return file.read(end - begin)
     except OSError as error:
-        raise HpxferError(f"{block.path}: cannot be read: {reason(error)}") from None
+        raise HpxferError(f"{segment.path}: cannot be read: {reason(error)}") from None
 
 
 def _line_start(file: Any, at: int) -> int:
@@ -160,11 +160,11 @@ def _line_start(file: Any, at: int) -> int:
 
 def _of_line(segment: Segment, index: int, line: bytes) -> str:
     """Return the text of a line, the index-th of the segment."""
-    field = segment.block.field
+    field = segment.field
     try:
         row = json.loads(line)
     except UnicodeDecodeError as error:
-        problem = _not_utf8(error)
+        problem = f"{_not_utf8(error)} at byte {error.start + 1} of the line"
     except (ValueError, RecursionError) as error:
         got = f"{shown(line.decode('utf-8', 'replace'))} ({str(error).partition(':')[0]})"
         problem = f"must be JSON, one value per line, got {got}"
@@ -177,34 +177,23 @@ def _of_line(segment: Segment, index: int, line: bytes) -> str:
             problem = f"{field}: must be text, got {shown(row[field])}; see --field"
         else:
             return row[field] or ""
-    raise HpxferError(f"{segment.block.path}:{_line_number(segment, index)}: {problem}")
+    raise HpxferError(f"{segment.path}:{_line_number(segment, index)}: {problem}")
 
 
 def _line_number(segment: Segment, index: int) -> int:
     """Return the number of a segment's line in its file. A plain file is read again for it."""
-    block = segment.block
     if segment.content is not None:
         return segment.lines_before + index + 1
-    with open_regular(block.path) as file:
-        left = _line_start(file, block.begin)
+    with open_regular(segment.path) as file:
+        left = _line_start(file, segment.begin)
         file.seek(0)
         while left and (part := file.read(min(BLOCK_BYTES, left))):
             index, left = index + part.count(b"\n"), left - len(part)
     return index + 1
 
 
-def _decoded(segment: Segment, content: bytes) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        index, line_start = content.count(b"\n", 0, error.start), content.rfind(b"\n", 0, error.start) + 1
-        where = f"{segment.block.path}:{_line_number(segment, index)}"
-        raise HpxferError(f"{where}: {_not_utf8(error, line_start)}") from None
-
-
-def _not_utf8(error: UnicodeDecodeError, line_start: int = 0) -> str:
-    got = error.object[error.start : error.start + 4]
-    return f"must be UTF-8 text, got {got!r} at byte {error.start - line_start + 1} of the line"
+def _not_utf8(error: UnicodeDecodeError) -> str:
+    return f"must be UTF-8 text, got {error.object[error.start : error.start + 4]!r}"
 
 
 @lru_cache(maxsize=4)
@@ -212,39 +201,28 @@ def _parquet(path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, memory_map=True)
     except (OSError, pa.ArrowException) as error:
-        raise _broken(path, "must be a Parquet file, got a broken one", error) from None
+        raise _broken(path, "must be a Parquet file", error) from None
 
 
-def _of_parquet(block: Block) -> list[str]:
-    file = _parquet(block.path)
-    _require_text(file.schema_arrow, block)
-    try:
-        table = file.read_row_groups(list(range(block.begin, block.end)), columns=[block.field])
-    except (OSError, pa.ArrowException) as error:
-        raise _broken(block.path, "cannot be read", error) from None
-    return _texts_of(block, table.column(0))
-
-
-def _of_batches(block: Block) -> list[str]:
-    chosen = record_batches(block.path)[block.begin : block.end]
-    for batch in chosen[:1]:
-        _require_text(batch.schema, block)
-    columns = [whole_column(batch, str(block.field), block.path) for batch in chosen]
-    return [text for column in columns for text in _texts_of(block, column)]
-
-
-def _texts_of(block: Block, column: Any) -> list[str]:
-    try:
-        return [text or "" for text in column.to_pylist()]
-    except UnicodeDecodeError as error:
-        got = error.object[error.start : error.start + 4]
-        raise HpxferError(f"{block.path}: {block.field}: must be UTF-8 text, got {got!r}") from None
-
-
-def _require_text(schema: pa.Schema, block: Block) -> None:
-    if block.field not in schema.names:
-        rule = f"must have the column {shown(block.field)}, got {cut(', '.join(schema.names), 300)}"
-        raise HpxferError(f"{block.path}: {rule}; see --field")
-    kind = schema.field(block.field).type
+def _of_column(segment: Segment) -> list[str]:
+    """Return the texts of row groups or of record batches."""
+    name, path, of_rows = str(segment.field), segment.path, slice(segment.begin, segment.end)
+    chosen = record_batches(path)[of_rows] if segment.kind == "datasets" else ()
+    schema = chosen[0].schema if segment.kind == "datasets" else _parquet(path).schema_arrow
+    if name not in schema.names:
+        rule = f"must have the column {shown(name)}"
+        raise HpxferError(f"{path}: {rule}, got {cut(', '.join(schema.names), 300)}; see --field")
+    kind = schema.field(name).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        raise HpxferError(f"{block.path}: {block.field}: must be a column of text, got {kind}; see --field")
+        raise HpxferError(f"{path}: {name}: must be a column of text, got {kind}; see --field")
+    try:
+        if segment.kind == "datasets":
+            columns = [whole_column(batch, name, path) for batch in chosen]
+        else:
+            rows = list(range(segment.begin, segment.end))
+            columns = [_parquet(path).read_row_groups(rows, columns=[name]).column(0)]
+        return [text or "" for column in columns for text in column.to_pylist()]
+    except UnicodeDecodeError as error:
+        raise HpxferError(f"{path}: {name}: {_not_utf8(error)}") from None
+    except (OSError, pa.ArrowException) as error:
+        raise _broken(path, "must be readable", error) from None

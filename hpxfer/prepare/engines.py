@@ -20,14 +20,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.prepare.blocks import Block, Place, segments
+from hpxfer.prepare.blocks import Place, Segment, segments
 from hpxfer.prepare.tokenize import Job, Tokenized, tokenized
 
 # What each segment gives. Closing it ends the processes.
 Found = Generator[tuple[Place, Tokenized], None, None]
 
 
-def in_processes(blocks: Sequence[Block], job: Job, *, workers: int, start: Place) -> Found:
+def in_processes(blocks: Sequence[Segment], job: Job, *, workers: int, start: Place) -> Found:
     """Yield what each segment gives, tokenized by processes of this machine."""
     if workers == 1:
         for place, segment in segments(blocks, start):
@@ -75,7 +75,7 @@ def _end_with(lifeline: Connection) -> None:
     os._exit(1)
 
 
-def on_ray(blocks: Sequence[Block], job: Job, *, address: str, workers: int | None, start: Place) -> Found:
+def on_ray(blocks: Sequence[Segment], job: Job, *, address: str, workers: int | None, start: Place) -> Found:
     """Yield what each segment gives, tokenized by Ray Data on a cluster whose nodes all see the files."""
     from hpxfer.executors.ray_session import mapped
 
@@ -87,7 +87,7 @@ def on_ray(blocks: Sequence[Block], job: Job, *, address: str, workers: int | No
         yield place, found
 
 
-def _rows(batch: dict[str, Any], blocks: Sequence[Block], job: Job, start: Place) -> Iterator[dict[str, Any]]:
+def _rows(batch: dict[str, Any], blocks: Sequence[Segment], job: Job, start: Place) -> Iterator[dict[str, Any]]:
     """Yield a row for each segment of the blocks that a batch numbers. An error is a row too, which ends the block."""
     for number in batch["number"].tolist():
         try:

@@ -20,39 +20,31 @@ from hpxfer.data.manifest import (
     Manifest,
     ShardEntry,
     SourceEntry,
-    Split,
     SplitEntry,
+    SplitName,
     read_manifest,
 )
 from hpxfer.data.readers import llmc
 from hpxfer.data.readers.ids import file_dataset
 from hpxfer.errors import HpxferError, cut, shown
-from hpxfer.host.files import locked, read_text, reason, remove_half_written
+from hpxfer.host.files import locked, read_text, remove_half_written
 from hpxfer.host.machine import num_cpus
 from hpxfer.prepare import SHARD_TOKENS
 from hpxfer.prepare.blocks import codec_of
 from hpxfer.prepare.engines import in_processes, on_ray
 from hpxfer.prepare.source import TextSource, open_source
 from hpxfer.prepare.tokenize import FILE, MORE_FILES, Job, Tokenizer, load_tokenizer
-from hpxfer.prepare.writer import Writer, bytes_writer, json_writer
+from hpxfer.prepare.writer import Writer, at_disk, bytes_writer, json_writer
 
 TOKENIZER_FOLDER = "tokenizer"
-# Tokens have about four bytes of text each. Eight times as many documents are offered to validation as it needs by that
-# estimate, which columns beside the text make too small. All others need not wait.
-_BYTES_PER_TOKEN, _OFFERED = 4, 8
-# What a compressed text grows by.
-_INFLATED = 3
+# Tokens have about four bytes of text each, and a compressed text grows threefold. Eight times as many documents are
+# offered to validation as it needs by that estimate, which columns beside the text make too small. All others need not
+# wait.
+_BYTES_PER_TOKEN, _INFLATED, _OFFERED = 4, 3, 8
 # Nobody but who holds the folder's lock writes these.
 _OWNED = ("train-", "val-", PROGRESS_FILE, MANIFEST_FILE)
+# A key of the request that is not kept when the data is complete: a copy of the files has other times.
 CHANGED = "times of change"
-# What is said of a key of the request whose values mean something to the user, and of the others.
-_OPTIONS = {"field": "--field", "eos": "--eos", "val_tokens": "--val-tokens", "shard_tokens": "--shard-tokens"}
-_WORDS = {
-    "kind": "files of another kind",
-    "files": "other source files",
-    "tokenizer": "another tokenizer",
-    CHANGED: "source files that were changed since",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +82,8 @@ def prepare_data(
         raise HpxferError(f"--shard-tokens: must be at most {llmc.MOST_TOKENS - 2**28}, got {shard_tokens}")
     request = _request(text, made, val_tokens, shard_tokens)
     copies = out / TOKENIZER_FOLDER
-    try:
+    with at_disk(out):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HpxferError(f"--out: {out}: cannot be a folder: {reason(error)}; name another") from None
     with locked(out, exclusive=True):
         if (out / MANIFEST_FILE).exists():
             return _known(out, request)
@@ -106,10 +96,8 @@ def prepare_data(
             raise error if isinstance(error, HpxferError) else _damaged(out) from None
         if not state:  # the state comes first: it makes the folder this command's
             writer.store({})
-        try:
+        with at_disk(copies):
             copies.mkdir(exist_ok=True)
-        except OSError as error:
-            raise HpxferError(f"{copies}: cannot be made: {reason(error)}; name another folder with --out") from None
         writer.write({f"{TOKENIZER_FOLDER}/{name}": bytes_writer(content) for name, content in made.files.items()})
         if not writer.has_ended:
             _tokenize(text, made, writer, workers, address, on_progress)
@@ -149,20 +137,24 @@ def _tokenize(
             is_over = tokens.num_bytes > 0 or blocks[block].codec is None
             writer.add(tokens, (block + 1, 0) if is_over else (block, segment + 1))
             done += tokens.num_bytes
-            on_progress(
-                Progress(
-                    num_bytes=done,
-                    total_bytes=text.num_bytes,
-                    num_tokens=writer.size,
-                    num_shards=len(writer.shards),
-                )
-            )
+            sizes = {"num_bytes": done, "total_bytes": text.num_bytes, "num_tokens": writer.size}
+            on_progress(Progress(num_shards=len(writer.shards), **sizes))
 
 
 def _manifest(text: TextSource, made: Tokenizer, writer: Writer, license_name: str | None) -> Manifest:
-    splits: dict[Split, SplitEntry] = {"train": _split(writer.folder, writer.shards)}
+    def split(shards: list[ShardEntry]) -> SplitEntry:
+        dataset = file_dataset([str(writer.folder / shard.file) for shard in shards])
+        assert dataset is not None
+        return SplitEntry(
+            tokens=dataset.num_tokens,
+            num_documents=sum(shard.num_documents for shard in shards),
+            digest=dataset.digest(),
+            shards=tuple(shards),
+        )
+
+    splits: dict[SplitName, SplitEntry] = {"train": split(writer.shards)}
     if writer.val is not None:
-        splits["val"] = _split(writer.folder, [writer.val])
+        splits["val"] = split([writer.val])
     return Manifest(
         hpxfer_data=MANIFEST_VERSION,
         source=SourceEntry(
@@ -182,17 +174,6 @@ def _manifest(text: TextSource, made: Tokenizer, writer: Writer, license_name: s
     )
 
 
-def _split(out: Path, shards: list[ShardEntry]) -> SplitEntry:
-    dataset = file_dataset([str(out / shard.file) for shard in shards])
-    assert dataset is not None
-    return SplitEntry(
-        tokens=dataset.num_tokens,
-        num_documents=sum(shard.num_documents for shard in shards),
-        digest=dataset.digest(),
-        shards=tuple(shards),
-    )
-
-
 def _remove_state(out: Path) -> None:
     """Remove the state from a folder that is complete, which needs none."""
     with suppress(OSError):
@@ -201,38 +182,30 @@ def _remove_state(out: Path) -> None:
 
 def _request(text: TextSource, made: Tokenizer, val_tokens: int, shard_tokens: int) -> dict[str, Any]:
     """Return what the bytes of the shards depend on, and when the files were changed."""
-    names = [[os.path.basename(path), size] for path, size in text.files]
+
+    def hashed(data: Any) -> str:
+        return hashlib.blake2b(json.dumps(data).encode(), digest_size=16).hexdigest()
+
     return {
         "kind": text.kind,
         "field": text.field,
-        "files": _hash(names),
+        "files": hashed([[os.path.basename(path), size] for path, size in text.files]),
         "tokenizer": made.entry.digest,
         "eos": made.entry.eos,
         "val_tokens": val_tokens,
         "shard_tokens": shard_tokens,
-        CHANGED: _hash([os.stat(path).st_mtime_ns for path, _ in text.files]),
+        CHANGED: hashed([os.stat(path).st_mtime_ns for path, _ in text.files]),
     }
 
 
-def _hash(data: Any) -> str:
-    return hashlib.blake2b(json.dumps(data).encode(), digest_size=16).hexdigest()
-
-
 def _lasting(request: dict[str, Any]) -> dict[str, Any]:
-    """Return a request without the times at which files were changed, which a copy of them does not keep."""
     return {key: value for key, value in request.items() if key != CHANGED}
 
 
 def _differences(stored: dict[str, Any], request: dict[str, Any]) -> str:
     """Return in words how a stored request differs from this one, or nothing if it does not."""
-
-    def words(key: str) -> str:
-        if key not in _OPTIONS:
-            return _WORDS[key]
-        was, now = ("none" if each.get(key) is None else shown(each[key]) for each in (stored, request))
-        return f"{_OPTIONS[key]} {was} (now {now})"
-
-    return ", ".join(words(key) for key, value in request.items() if stored.get(key) != value)
+    differing = (key for key, value in request.items() if stored.get(key) != value)
+    return ", ".join(f"{key} {shown(stored.get(key))} (now {shown(request[key])})" for key in differing)
 
 
 def _known(out: Path, request: dict[str, Any]) -> Manifest:
@@ -240,9 +213,9 @@ def _known(out: Path, request: dict[str, Any]) -> Manifest:
     found = read_manifest(out)
     if found is None:
         rule = f"must be a folder of its own, got one with another tool's {MANIFEST_FILE}"
-        raise HpxferError(f"--out: {out}: {rule}; name another")
+        raise HpxferError(f"--out: {out}: {rule}")
     if different := _differences(found.request, _lasting(request)):
-        raise HpxferError(f"--out: {out}: was prepared with {different}; name another folder")
+        raise HpxferError(f"--out: {out}: was prepared with another {different}; name another folder")
     _remove_state(out)  # of a run that was killed at its very end
     return found
 
@@ -256,31 +229,24 @@ def _stored_state(out: Path, request: dict[str, Any]) -> dict[str, Any]:
     path = out / PROGRESS_FILE
     if not path.exists():
         if others := sorted(entry.name for entry in out.iterdir()):
-            got = cut(", ".join(others), 200)
-            raise HpxferError(
-                f"--out: {out}: must be an empty folder, or one that this command made, got {got}; name another"
-            )
+            rule = "must be an empty folder, or one that this command made"
+            raise HpxferError(f"--out: {out}: {rule}, got {cut(', '.join(others), 200)}")
         return {}
     try:
         state: dict[str, Any] = json.loads(read_text(path))
         found, has_shards = _differences(dict(state["request"]), request), bool(state["shards"])
     except (OSError, ValueError, KeyError, TypeError):
         raise _damaged(out) from None
-    if not found:
-        return state
-    if has_shards:
+    if found and has_shards:
         raise HpxferError(
-            f"--out: {out}: must be of the same command, got a preparation that was stopped, of {found}; remove the "
-            "folder, which holds no finished data, or name another folder"
+            f"--out: {out}: must be of the same command, got a preparation that was stopped, with another {found}; "
+            "remove the folder, which holds no finished data, or name another one"
         )
-    try:
-        for name in (FILE, *MORE_FILES):
+    with at_disk(out / TOKENIZER_FOLDER):
+        for name in (FILE, *MORE_FILES) if found else ():
             (out / TOKENIZER_FOLDER / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise HpxferError(f"--out: {out / TOKENIZER_FOLDER}: cannot be made anew: {reason(error)}") from None
-    return {}
+    return {} if found else state
 
 
 def _damaged(out: Path) -> HpxferError:
-    rule = "must be the state of a stopped run, got a damaged file"
-    return HpxferError(f"{out / PROGRESS_FILE}: {rule}; name another folder with --out")
+    return HpxferError(f"{out / PROGRESS_FILE}: must be the state of a stopped run, got a damaged file")

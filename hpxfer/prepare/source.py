@@ -13,7 +13,7 @@ from hpxfer.data.files import matching_files
 from hpxfer.data.readers import arrow
 from hpxfer.errors import HpxferError, cut, first_line, shown
 from hpxfer.host.files import folder_at, path_problem, read_text, reason
-from hpxfer.prepare.blocks import CODECS, Block, Kind, blocks_of
+from hpxfer.prepare.blocks import CODECS, Kind, Segment, blocks_of
 
 HUB = "hf:"
 SPLITS = ("train", "test", "validation", "val", "dev")
@@ -44,7 +44,7 @@ class TextSource:
     def num_bytes(self) -> int:
         return sum(size for _, size in self.files)
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[Segment]:
         """Return the blocks of all files, in order."""
         return [block for path, size in self.files for block in blocks_of(self.kind, path, size, self.field)]
 

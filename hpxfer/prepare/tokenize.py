@@ -164,7 +164,7 @@ def _eos(given: str, eos: str | None, files: dict[str, bytes], vocabulary: dict[
 
 def tokenized(segment: Segment, job: Job) -> Tokenized:
     """Return the ids of a segment."""
-    texts, is_text = segment.texts, segment.block.kind == "text"
+    texts, is_text = segment.texts, segment.kind == "text"
     # A file of text is one document, of which a segment may hold a part.
     closes, is_whole = not is_text or segment.is_last, not is_text or (segment.is_first and segment.is_last)
     end = [job.eos_id] if closes and job.eos_id is not None else []
@@ -180,7 +180,7 @@ def tokenized(segment: Segment, job: Job) -> Tokenized:
         offered=np.array(offered, bool),
         num_empty=len(texts) - len(parts) if is_whole else 0,
         goes_on=is_text and not segment.is_first,
-        num_bytes=segment.block.num_bytes if segment.content is None or segment.is_last else 0,
+        num_bytes=segment.num_bytes,
     )
 
 

@@ -24,7 +24,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.data.manifest import PROGRESS_FILE, ShardEntry, Split
+from hpxfer.data.manifest import PROGRESS_FILE, ShardEntry, SplitName
 from hpxfer.data.readers import llmc
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import reason, write_files
@@ -216,33 +216,21 @@ class Writer:
     def remove_others(self) -> None:
         """Remove the shards that no state names any more."""
         known = {name for shard in (*self.shards, self.val) if shard for name in (shard.file, shard.documents)}
-        with self._at_disk():
+        with at_disk(self.folder):
             for path in self.folder.iterdir():
                 if _SHARD.fullmatch(path.name) and path.name not in known:
                     path.unlink()
 
     def write(self, files: dict[str, Write]) -> None:
         """Write files. Raise HpxferError if the disk refuses them: what was closed before stays."""
-        with self._at_disk():
+        with at_disk(self.folder):
             write_files({self.folder / name: write for name, write in files.items()})
 
-    @contextmanager
-    def _at_disk(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise HpxferError(
-                f"{self.folder}: cannot be written: {reason(error)}; the shards that are complete stay; make room and "
-                "run the same command again, and it goes on"
-            ) from None
-
-    def _entry(self, split: Split, number: int, tokens: Tokens) -> tuple[ShardEntry, dict[str, Write]]:
+    def _entry(self, split: SplitName, number: int, tokens: Tokens) -> tuple[ShardEntry, dict[str, Write]]:
         """Return what the manifest says of a shard, and its files."""
         if tokens.size > llmc.MOST_TOKENS:
-            raise HpxferError(
-                f"{self.folder}: a shard must have at most {llmc.MOST_TOKENS} tokens, got {tokens.size}; lower "
-                "--shard-tokens or --val-tokens"
-            )
+            rule = f"a shard must have at most {llmc.MOST_TOKENS} tokens"
+            raise HpxferError(f"{self.folder}: {rule}, got {tokens.size}; see --shard-tokens and --val-tokens")
         name = f"{split}-{number:05}"
         ids, starts = np.concatenate(tokens.parts), np.concatenate(tokens.starts)
         body = self.version.header(len(ids)) + ids.astype(self.version.dtype).tobytes()
@@ -265,10 +253,20 @@ class Writer:
         except (OSError, EOFError, ValueError):
             body, starts = b"", np.empty(0, np.int64)
         if hashlib.blake2b(body, digest_size=16).hexdigest() != entry.digest or len(starts) != entry.num_documents:
-            raise HpxferError(f"{path}: was changed since it was written; prepare into another folder with --out")
+            raise HpxferError(f"{path}: must be as it was written, got other bytes; name another folder with --out")
         out = Tokens()
         out.add(np.frombuffer(body, self.version.dtype, offset=llmc.HEADER_BYTES), starts)
         return out
+
+
+@contextmanager
+def at_disk(folder: Path) -> Iterator[None]:
+    """Turn what a disk refuses into HpxferError: what was closed before stays."""
+    try:
+        yield
+    except OSError as error:
+        rule = "the shards that are complete stay, and the same command goes on"
+        raise HpxferError(f"{folder}: cannot be written: {reason(error)}; {rule}") from None
 
 
 def bytes_writer(content: bytes) -> Write:

@@ -8,8 +8,8 @@ import numpy as np
 
 from hpxfer.data.batches import TokenData
 from hpxfer.data.reference import data_ref
-from hpxfer.data.sources import SOURCES, Dataset, DataSource, load_corpus, open_dataset, source_of
-from hpxfer.data.tokens import Corpus
+from hpxfer.data.sources import SOURCES, DataSource, load_corpus, open_dataset, source_of
+from hpxfer.data.tokens import Corpus, Dataset
 from hpxfer.spec.data_section import DataSpec
 
 FEWEST_TOKENS = 200
@@ -27,8 +27,7 @@ def vocabularies(row: DataSource) -> list[tuple[str, int]]:
 
 
 def loaded(source: str) -> Corpus:
-    row = source_of(source)
-    return load_corpus(row, opened(source), *vocabularies(row)[0])
+    return load_corpus(source, opened(source), *vocabularies(source_of(source))[0])
 
 
 class DataSourceSuite:
@@ -66,7 +65,7 @@ class DataSourceSuite:
     def test_every_tokenizer_gives_ids_of_its_vocabulary(self, source: str) -> None:
         row, found = source_of(source), opened(source)
         for tokenizer, size in vocabularies(row):
-            corpus = load_corpus(row, found, tokenizer, size)
+            corpus = load_corpus(source, found, tokenizer, size)
             assert corpus.num_tokens == found.num_tokens, tokenizer
             assert all(np.issubdtype(part.dtype, np.unsignedinteger) for part in corpus.parts), tokenizer
             assert all(part.max(initial=0) < size for part in corpus.parts), tokenizer

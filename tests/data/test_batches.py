@@ -102,7 +102,7 @@ def test_a_batch_is_contiguous_text(data: TokenData, seed: int) -> None:
 def test_validation_covers_the_tail_in_order(data: TokenData) -> None:
     batches = list(data.validation_batches())
     targets = np.concatenate([batch.ravel() for _, batch in batches])
-    assert targets.tolist() == list(range(data.num_tokens - data.validation_tokens, data.num_tokens))
+    assert targets.tolist() == list(range(data.corpus.num_tokens - data.validation_tokens, data.corpus.num_tokens))
     again = list(data.validation_batches())
     assert all((batch[0] == other[0]).all() for batch, other in zip(batches, again, strict=True))
 
@@ -138,7 +138,9 @@ def test_opening_twice_reads_once(tmp_path: Path, make_sweep: Make) -> None:
 
 def test_data_that_is_not_here_is_refused(make_sweep: Make) -> None:
     asked = setting(make_sweep("tokens:/nowhere/*.bin", digest="abc"))
-    with pytest.raises(HpxferError, match=r"must be on every machine that trains, got tokens:/nowhere.*copy the data"):
+    with pytest.raises(
+        HpxferError, match=r"must be on every machine that trains, got tokens:/nowhere.*, which no file here"
+    ):
         open_data(asked)
 
 

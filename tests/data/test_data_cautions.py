@@ -29,8 +29,7 @@ def test_small_ids_without_a_vocabulary(tmp_path: Path, write_shard: Write) -> N
     (line,) = said(source)
     assert line == (
         "data.vocab_size: not given, so the vocabulary of gpt2 is assumed, 50257 ids, padded to 50304, and the largest "
-        f"id of {source} is 317 (all its tokens were read); write vocab_size: 318, or more if the tokenizer of the "
-        "data has more ids; tokenizer: gpt2 keeps 50304 without this warning"
+        f"id of {source} is 317 (all its tokens were read); tokenizer: gpt2 keeps 50304 without this warning"
     )
     assert said(source, vocab_size=318) == said(source, vocab_size=50304) == said(source, tokenizer="gpt2") == ()
 

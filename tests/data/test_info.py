@@ -11,7 +11,7 @@ import pytest
 from command_line import hpxfer
 from corpus import documents, jsonl, tokenizer_file
 
-from hpxfer.data import data_ref, prepared
+from hpxfer.data import data_ref, manifest
 from hpxfer.data.info import DataInfo
 from hpxfer.data.info import info as info_with
 from hpxfer.errors import HpxferError
@@ -142,7 +142,7 @@ def test_damage_to_a_prepared_folder_is_named(folder: Path) -> None:
 
 
 def test_a_large_folder_is_compared_by_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "_MOST_HASHED", 100)
+    monkeypatch.setattr(manifest, "_MOST_HASHED", 100)
     assert info(str(folder / "made")).facts["checked"].startswith("sizes of all shards, and no digests")
 
 
@@ -201,7 +201,7 @@ def test_files_of_arrow_name_their_folder(folder: Path) -> None:
     for name, opened in (("s.arrow", pa.ipc.new_stream), ("f.arrow", pa.ipc.new_file)):
         with opened(str(folder / name), table.schema) as writer:
             writer.write_table(table)
-        with pytest.raises(HpxferError, match=f"{name}: must be read with its folder, got a file of Arrow"):
+        with pytest.raises(HpxferError, match=f"{name}: must be read with the folder .* got a file of Arrow"):
             info(str(folder / name))
 
 
@@ -213,5 +213,5 @@ def test_a_negative_id_is_called_one(kind: str, folder: Path) -> None:
 
 
 def test_a_folder_of_text_is_no_folder_of_tokens(folder: Path) -> None:
-    with pytest.raises(HpxferError, match=r"got the folder .*corpus; .*prepare it first: hpxfer data prepare"):
+    with pytest.raises(HpxferError, match=r"got the folder .*corpus; .*for text in it, first: hpxfer data prepare"):
         data_ref(DataSpec(source=f"tokens:{folder}/corpus"))

@@ -1,17 +1,21 @@
-"""Files of token ids: shards, the formats of other tools, bare ids of two widths, and broken ones."""
+"""Files of token ids and of text: every source keeps the rules of its suite, and every broken file is refused."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hpxfer.data import data_ref
 from hpxfer.data.readers.ids import pairs_of_uint32
-from hpxfer.data.sources import open_dataset
+from hpxfer.data.sources import SOURCES, DataSource, open_dataset
+from hpxfer.data.tokens import Dataset
 from hpxfer.errors import HpxferError
 from hpxfer.spec.data_section import DataSpec
 from hpxfer.testing.data_sources import DataSourceSuite
@@ -21,16 +25,19 @@ LARGE = IDS + 100_000
 KNOWN = IDS % 50_000  # ids of GPT-2, which the suite takes as the default
 
 
-def llama(path: Path, ids: np.ndarray, *, count: int | None = None) -> None:
-    """Write a shard as llm.c's data_common.py does for Llama 3."""
-    header = struct.pack("<256i", 20240801, 7, len(ids) if count is None else count, *([0] * 253))
-    path.write_bytes(header + struct.pack(f"<{len(ids)}I", *ids.tolist()))
+def shard(path: Path, ids: Any, *, magic: int = 20240520, version: int = 1, count: int | None = None) -> None:
+    """Write a shard as llm.c's data_common.py does: of uint16, or with magic 20240801 and version 7 of uint32."""
+    header = struct.pack("<256i", magic, version, len(ids) if count is None else count, *([0] * 253))
+    path.write_bytes(header + np.asarray(ids, "<u4" if version == 7 else "<u2").tobytes())
 
 
-def megatron(stem: Path, documents: list[np.ndarray], *, code: int = 4, kind: str = "<i4") -> None:
+def llama(path: Path, ids: NDArray[Any]) -> None:
+    shard(path, ids, magic=20240801, version=7)
+
+
+def megatron(stem: Path, documents: list[NDArray[Any]], *, code: int = 4, kind: str = "<i4") -> None:
     """Write NAME.bin and NAME.idx as Megatron-LM's indexed data set does."""
-    size = np.dtype(kind).itemsize
-    lengths = [len(ids) for ids in documents]
+    size, lengths = np.dtype(kind).itemsize, [len(ids) for ids in documents]
     starts = [sum(lengths[:index]) * size for index in range(len(documents))]
     stem.with_suffix(".bin").write_bytes(b"".join(ids.astype(kind).tobytes() for ids in documents))
     stem.with_suffix(".idx").write_bytes(
@@ -42,247 +49,198 @@ def megatron(stem: Path, documents: list[np.ndarray], *, code: int = 4, kind: st
     )
 
 
-def saved(folder: Path, rows: list[list[int]], column: str = "input_ids") -> None:
+def saved(folder: Path, rows: list[Any], column: str = "input_ids") -> None:
     datasets = pytest.importorskip("datasets", reason="needs the extra hf")
-    datasets.Dataset.from_dict({"name": [str(index) for index in range(len(rows))], column: rows}).save_to_disk(
-        str(folder), num_shards=2
-    )
+    columns = {"name": [str(index) for index in range(len(rows))], column: rows}
+    datasets.Dataset.from_dict(columns).save_to_disk(str(folder), num_shards=2)
 
 
-def ids_of(source: str) -> np.ndarray:
+def ids_of(source: str) -> NDArray[Any]:
     found = open_dataset(source)
     assert found is not None
     return np.concatenate([part.read(0, part.num_tokens) for part in found.parts])
 
 
-class TestLlama(DataSourceSuite):
-    @pytest.fixture
-    def source(self, tmp_path: Path) -> str:
-        llama(tmp_path / "a.bin", KNOWN[:300])
-        llama(tmp_path / "b.bin", KNOWN[300:])
-        assert np.array_equal(ids_of(f"tokens:{tmp_path}/*.bin"), KNOWN)
-        return f"tokens:{tmp_path}/*.bin"
+def written(kind: str, folder: Path) -> tuple[str, NDArray[Any] | None]:
+    """Write a data set of a kind, and return its source and its ids."""
+    if kind == "builtin":
+        return "builtin:stdlib", None
+    if kind == "text":
+        (folder / "a.txt").write_bytes(bytes(range(256)))
+        (folder / "b.txt").write_text("some more text")
+        return f"text:{folder}/*.txt", None
+    if kind.startswith("uint"):  # as nanoGPT's prepare.py and OLMo's memory map leave them
+        ids = IDS if kind == "uint16" else LARGE
+        ids.astype(kind).tofile(folder / "train.npy")
+        return f"{kind}:{folder}/train.npy", ids
+    if kind == "datasets":
+        saved(folder / "d[0]", [KNOWN[:5].tolist(), [], KNOWN[5:400].tolist(), KNOWN[400:].tolist()])
+        return f"tokens:{folder}/d[0]", KNOWN
+    if kind == "megatron":
+        megatron(folder / "text_document", [KNOWN[:1], KNOWN[1:1], KNOWN[1:500], KNOWN[500:]])
+        return f"tokens:{folder}/text_document", KNOWN
+    for name, ids in (("a", KNOWN[:300]), ("b", KNOWN[:0]), ("c", KNOWN[300:])):
+        if kind == "numpy":
+            np.save(folder / f"{name}.bin", ids.astype(np.int32))
+            (folder / f"{name}.bin.npy").rename(folder / f"{name}.bin")
+        else:
+            (llama if kind == "llama" else shard)(folder / f"{name}.bin", ids)
+    return f"tokens:{folder}/*.bin", KNOWN
 
 
-class TestMegatron(DataSourceSuite):
-    @pytest.fixture
-    def source(self, tmp_path: Path) -> str:
-        megatron(tmp_path / "text_document", [KNOWN[:1], KNOWN[1:1], KNOWN[1:500], KNOWN[500:]])
-        assert np.array_equal(ids_of(f"tokens:{tmp_path}/*.bin"), KNOWN)
-        return f"tokens:{tmp_path}/text_document.bin"
+class TestFormats(DataSourceSuite):
+    @pytest.fixture(params=["builtin", "text", "shards", "llama", "numpy", "megatron", "datasets", "uint16", "uint32"])
+    def source(self, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+        source, ids = written(request.param, tmp_path)
+        assert ids is None or np.array_equal(ids_of(source), ids)
+        return source
 
 
-class TestNumpy(DataSourceSuite):
-    @pytest.fixture
-    def source(self, tmp_path: Path) -> str:
-        np.save(tmp_path / "a.npy", KNOWN[:300].astype(np.int32))
-        np.save(tmp_path / "b.npy", KNOWN[300:].astype(np.int32))
-        assert np.array_equal(ids_of(f"tokens:{tmp_path}/*.npy"), KNOWN)
-        return f"tokens:{tmp_path}/*.npy"
-
-
-class TestDatasets(DataSourceSuite):
-    @pytest.fixture
-    def source(self, tmp_path: Path) -> str:
-        saved(tmp_path / "d[0]", [KNOWN[:5].tolist(), [], KNOWN[5:400].tolist(), KNOWN[400:].tolist()])
-        assert np.array_equal(ids_of(f"tokens:{tmp_path}/d[0]"), KNOWN)
-        return f"tokens:{tmp_path}/d[0]"
-
-
-@pytest.mark.parametrize("name", ["uint16", "uint32"])
-class TestBareIds:
-    """Files as nanoGPT's prepare.py and OLMo's memory map leave them."""
-
-    def test_suite(self, name: str, tmp_path: Path) -> None:
-        ids = IDS if name == "uint16" else LARGE
-        for suffix in (".bin", ".npy"):
-            ids.astype(name).tofile(tmp_path / f"train{suffix}")
-            source = f"{name}:{tmp_path}/train{suffix}"
-            assert np.array_equal(ids_of(source), ids)
-        suite = DataSourceSuite()
-        suite.test_the_row_is_registered_and_says_how_it_is_used(source)
-        suite.test_a_part_reads_the_tokens_that_it_is_asked_for(source)
-        suite.test_the_digest_is_a_function_of_the_data(source)
-        suite.test_loading_twice_gives_the_same_ids(source)
-
-    def test_half_an_id_is_refused(self, name: str, tmp_path: Path) -> None:
-        (tmp_path / "a.bin").write_bytes(bytes(1001))
-        with pytest.raises(HpxferError, match=r"a\.bin: must hold whole ids of \d bytes, got 1001 bytes"):
-            open_dataset(f"{name}:{tmp_path}/a.bin")
-
-    def test_a_file_that_states_its_format_is_refused(self, name: str, tmp_path: Path) -> None:
-        llama(tmp_path / "a.bin", LARGE)
-        np.save(tmp_path / "b.npy", IDS)
-        for file, of in (("a.bin", "llm.c"), ("b.npy", "numpy's")):
-            with pytest.raises(HpxferError, match=rf"{file}: must hold bare ids, got .* header of {of}; write tokens:"):
-                open_dataset(f"{name}:{tmp_path}/{file}")
-
-
-def test_ids_of_large_vocabularies_are_read(tmp_path: Path) -> None:
+def test_ids_of_large_vocabularies_are_read_and_each_type_is_a_data_set_of_its_own(tmp_path: Path) -> None:
     llama(tmp_path / "a.bin", LARGE)
     megatron(tmp_path / "x", [LARGE])
     np.save(tmp_path / "b.npy", LARGE)
-    assert all(np.array_equal(ids_of(f"tokens:{tmp_path}/{name}"), LARGE) for name in ("a.bin", "x.bin", "b.npy"))
+    LARGE.astype("<u4").tofile(tmp_path / "c.bin")
+    sources = [*(f"tokens:{tmp_path}/{name}" for name in ("a.bin", "x.bin", "b.npy")), f"uint32:{tmp_path}/c.bin"]
+    assert all(np.array_equal(ids_of(source), LARGE) for source in sources)
+    assert len({data_ref(DataSpec(source=source, vocab_size=200_000)).digest for source in sources}) == 4
 
 
-def test_the_same_ids_in_two_types_are_two_data_sets(tmp_path: Path) -> None:
-    llama(tmp_path / "a.bin", IDS)
-    IDS.astype("<u4").tofile(tmp_path / "b.bin")
-    IDS.astype("<u2").tofile(tmp_path / "c.bin")
-    names = (f"tokens:{tmp_path}/a.bin", f"uint32:{tmp_path}/b.bin", f"uint16:{tmp_path}/c.bin")
-    found = [open_dataset(name) for name in names]
-    assert len({each.digest() for each in found if each is not None}) == 3
+def cut(path: Path, end: int) -> None:
+    path.write_bytes(path.read_bytes()[:end])
 
 
-def test_shards_of_mixed_types_are_refused(tmp_path: Path) -> None:
-    llama(tmp_path / "b.bin", LARGE)
-    header = struct.pack("<256i", 20240520, 1, len(IDS), *([0] * 253))
-    (tmp_path / "a.bin").write_bytes(header + IDS.astype("<u2").tobytes())
-    with pytest.raises(
-        HpxferError, match=r"b\.bin: all files .* one format, got tokens_uint32 after tokens in .*a\.bin"
-    ):
-        open_dataset(f"tokens:{tmp_path}/*.bin")
+def megatron_of(folder: Path, *, suffix: str = "bin", end: int | None = None, **more: Any) -> None:
+    megatron(folder / "x", [LARGE[:3], LARGE[3:90], LARGE[90:]], **more)
+    if end is not None:
+        cut(folder / f"x.{suffix}", end)
 
 
-def test_a_pair_of_megatron_is_named_without_its_ending(tmp_path: Path) -> None:
-    megatron(tmp_path / "x_document", [LARGE])
-    known = data_ref(DataSpec(source=f"tokens:{tmp_path}/x_document.bin", vocab_size=200_000))
-    assert data_ref(DataSpec(source=f"tokens:{tmp_path}/x_document", vocab_size=200_000)) == known
-    (tmp_path / "y.bin").write_bytes(b"12")  # no index beside it
-    with pytest.raises(HpxferError, match="which no file matches"):
-        data_ref(DataSpec(source=f"tokens:{tmp_path}/y", vocab_size=200_000))
+def array(folder: Path, ids: NDArray[Any], end: int | None = None) -> None:
+    np.save(folder / "a.npy", ids)
+    if end is not None:
+        cut(folder / "a.npy", end)
 
 
-@pytest.mark.parametrize(
-    ("cut", "message"),
-    [
-        ({"bin": -4}, r"x\.bin: the index counts 700 tokens, which make a file of 2800 bytes, got 2796"),
-        ({"idx": 40}, r"x\.idx: must list 3 sequences, got a shorter file"),
-        ({"idx": 5}, r"x\.idx: must be Megatron's index of .*x\.bin, got another file"),
-    ],
-)
-def test_a_truncated_pair_of_megatron_is_refused(tmp_path: Path, cut: dict[str, int], message: str) -> None:
-    megatron(tmp_path / "x", [LARGE[:3], LARGE[3:90], LARGE[90:]])
-    for suffix, end in cut.items():
-        path = tmp_path / f"x.{suffix}"
-        path.write_bytes(path.read_bytes()[:end])
-    with pytest.raises(HpxferError, match=message):
-        open_dataset(f"tokens:{tmp_path}/x.bin")
+def of_two_types(folder: Path) -> None:
+    shard(folder / "a.bin", IDS)
+    llama(folder / "b.bin", LARGE)
 
 
-def test_the_index_of_megatron_and_floats_are_refused(tmp_path: Path) -> None:
-    megatron(tmp_path / "x", [LARGE])
-    with pytest.raises(HpxferError, match=r"x\.idx: is Megatron's index; name the file .*x\.bin beside it"):
-        open_dataset(f"tokens:{tmp_path}/x.idx")
-    megatron(tmp_path / "x", [LARGE], code=7, kind="<f4")
-    with pytest.raises(HpxferError, match=r"x\.idx: must hold whole numbers, got Megatron's type 7"):
-        open_dataset(f"tokens:{tmp_path}/x.bin")
+def broken_header(folder: Path) -> None:
+    """Found by a fuzzer: numpy's parser raised a TokenError."""
+    array(folder, IDS)
+    raw = (folder / "a.npy").read_bytes()
+    (folder / "a.npy").write_bytes(raw.replace(b"(700,)", b"\xd5700,)"))
 
 
-@pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (IDS.astype(float), "must be one row of whole numbers, little-endian, got an array of float64 of 1 dimension"),
-        (IDS.reshape(7, 100), "got an array of int64 of 2 dimensions"),
-        (IDS.astype(">i4"), "little-endian, got an array of >i4"),
-    ],
-)
-def test_other_arrays_are_refused(tmp_path: Path, array: np.ndarray, message: str) -> None:
-    np.save(tmp_path / "a.npy", array)
-    with pytest.raises(HpxferError, match=message):
-        open_dataset(f"tokens:{tmp_path}/a.npy")
-
-
-def test_a_cut_array_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", IDS)
-    (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-8])
-    with pytest.raises(HpxferError, match=r"a\.npy: the header counts 700 tokens"):
-        open_dataset(f"tokens:{tmp_path}/a.npy")
-
-
-def test_folders_of_datasets_that_cannot_be_read(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="needs the extra hf")
-    texts = datasets.Dataset.from_dict({"text": ["a", "b"]})
-    texts.save_to_disk(str(tmp_path / "texts"))
-    with pytest.raises(
-        HpxferError, match=r"must have a column input_ids .*got the columns text; .*hpxfer data prepare"
-    ):
-        open_dataset(f"tokens:{tmp_path}/texts")
-    datasets.DatasetDict({"train": texts, "test": texts}).save_to_disk(str(tmp_path / "both"))
-    with pytest.raises(HpxferError, match=r"must be one split, got a folder of 2: train, test; name one"):
-        open_dataset(f"tokens:{tmp_path}/both")
-    saved(tmp_path / "cut", [[1, 2, 3]] * 200)
-    file = next((tmp_path / "cut").glob("data-00001*.arrow"))
-    file.write_bytes(file.read_bytes()[:300])
-    with pytest.raises(HpxferError, match=r"data-00001.*arrow: must be a file of `datasets`, got a broken one"):
-        open_dataset(f"tokens:{tmp_path}/cut")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b'{"text": "hello"}\n', "got text or another file of 18 bytes; write token shards first: hpxfer data prepare"),
-        (IDS.astype("<u2").tobytes(), "starts with the number .*write uint16: or uint32: instead of tokens:"),
-        (b"", "got a file of 0 bytes"),
-    ],
-)
-def test_a_file_without_a_header_names_what_it_may_be(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "a.bin").write_bytes(content)
-    with pytest.raises(HpxferError, match=message):
-        open_dataset(f"tokens:{tmp_path}/a.bin")
-
-
-def test_damaged_files_end_in_words(tmp_path: Path) -> None:
-    """Found by a fuzzer: numpy's parser raised a TokenError, and Arrow ended the process."""
-    np.save(tmp_path / "a.npy", IDS)
-    raw = (tmp_path / "a.npy").read_bytes()
-    (tmp_path / "a.npy").write_bytes(raw.replace(b"(700,)", b"\xd5700,)"))
-    with pytest.raises(HpxferError, match=r"a\.npy: must be an array of `numpy\.save`, got a broken header"):
-        open_dataset(f"tokens:{tmp_path}/a.npy")
-    saved(tmp_path / "ids", [[7, 7, 7]] * 40)
-    file = next((tmp_path / "ids").glob("*.arrow"))
-    whole = file.read_bytes()
-    offsets = struct.pack("<4i", 0, 3, 6, 9)
+def wrong_offsets(folder: Path) -> None:
+    """Found by a fuzzer: Arrow ended the process."""
+    saved(folder / "ids", [[7, 7, 7]] * 40)
+    file = next((folder / "ids").glob("*.arrow"))
+    whole, offsets = file.read_bytes(), struct.pack("<4i", 0, 3, 6, 9)
     assert offsets in whole
     file.write_bytes(whole.replace(offsets, struct.pack("<4i", 0, 3, 6000, 9)))
-    with pytest.raises(HpxferError, match=r"arrow: must be a file of `datasets`, got a broken one"):
-        open_dataset(f"tokens:{tmp_path}/ids")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (
-            {"magic": 7},
-            r"a\.bin: .*must be a file of token ids that states its format.*starts with the number 7; if it holds bare",
-        ),
-        ({"version": 2}, r"a\.bin: must be a token shard of version 1 .*, got version 2"),
-        ({"count": 11}, r"a\.bin: the header counts 11 tokens, which make a file of 1046 bytes, got 1044"),
-        ({"count": -1}, r"a\.bin: the header counts -1 tokens"),
-    ],
-)
-def test_wrong_header_is_refused(
-    tmp_path: Path, write_shard: Callable[..., Path], wrong: dict[str, int], message: str
-) -> None:
-    write_shard(tmp_path / "a.bin", range(10), **wrong)
+def cut_arrow(folder: Path) -> None:
+    saved(folder / "ids", [[1, 2, 3]] * 200)
+    cut(next((folder / "ids").glob("data-00001*.arrow")), 300)
+
+
+def two_splits(folder: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs the extra hf")
+    texts = datasets.Dataset.from_dict({"text": ["a", "b"]})
+    datasets.DatasetDict({"train": texts, "test": texts}).save_to_disk(str(folder / "ids"))
+
+
+NO_FORMAT = "must be a file of token ids that states its format"
+# What is written, the source below the folder, what is said.
+REFUSED: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+    "two types": (of_two_types, "tokens:*.bin", r"b\.bin: all files .* one format, got tokens_uint32 after tokens in"),
+    "bin of megatron cut": (
+        lambda at: megatron_of(at, end=-4),
+        "tokens:x.bin",
+        r"x\.bin: the index counts 700 tokens, which make a file of 2800 bytes, got 2796",
+    ),
+    "idx cut": (lambda at: megatron_of(at, suffix="idx", end=40), "tokens:x.bin", "must list 3 sequences, got a short"),
+    "idx of nothing": (lambda at: megatron_of(at, suffix="idx", end=5), "tokens:x.bin", r"x\.idx: must be Megatron's"),
+    "idx named": (megatron_of, "tokens:x.idx", r"x\.idx: is Megatron's index; name the file .*x\.bin beside it"),
+    "floats of megatron": (lambda at: megatron_of(at, code=7), "tokens:x.bin", "whole numbers, got .* type 7"),
+    "floats": (lambda at: array(at, IDS.astype(float)), "tokens:a.npy", "one row of whole numbers, .*got .* float64"),
+    "two dimensions": (lambda at: array(at, IDS.reshape(7, 100)), "tokens:a.npy", r"got an array of int64 \(7, 100\)"),
+    "big endian": (lambda at: array(at, IDS.astype(">i4")), "tokens:a.npy", "little-endian, got an array of >i4"),
+    "numpy cut": (lambda at: array(at, IDS, -8), "tokens:a.npy", r"a\.npy: the header counts 700 tokens"),
+    "numpy broken": (broken_header, "tokens:a.npy", r"a\.npy: must be an array of `numpy\.save`, got a broken header"),
+    "arrow of texts": (
+        lambda at: saved(at / "ids", ["a", "b"], "text"),
+        "tokens:ids",
+        "must have a column input_ids .*got the columns name, text; see hpxfer data prepare",
+    ),
+    "arrow of two splits": (two_splits, "tokens:ids", "must be one split, got a folder of 2: train, test; name one"),
+    "arrow cut": (cut_arrow, "tokens:ids", r"data-00001.*arrow: must be a file of `datasets`, got a broken one"),
+    "arrow damaged": (wrong_offsets, "tokens:ids", "arrow: must be a file of `datasets`, got a broken one"),
+    "text": (
+        lambda at: (at / "a.bin").write_bytes(b'{"text": "hello"}\n'),
+        "tokens:a.bin",
+        f"{NO_FORMAT}.*got text or another file and has 18 bytes; .*hpxfer data prepare",
+    ),
+    "bare ids": (lambda at: IDS.astype("<u2").tofile(at / "a.bin"), "tokens:a.bin", f"{NO_FORMAT}.*bare ids .*uint16:"),
+    "nothing": (lambda at: (at / "a.bin").touch(), "tokens:a.bin", f"{NO_FORMAT}.*has 0 bytes"),
+    "magic": (lambda at: shard(at / "a.bin", range(9), magic=7), "tokens:a.bin", f"{NO_FORMAT}.* with the number 7"),
+    "version": (lambda at: shard(at / "a.bin", range(9), version=2), "tokens:a.bin", "shard of version 1 .* version 2"),
+    "count": (
+        lambda at: shard(at / "a.bin", range(10), count=11),
+        "tokens:*.bin",
+        r"a\.bin: the header counts 11 tokens, which make a file of 1046 bytes, got 1044",
+    ),
+    "negative count": (lambda at: shard(at / "a.bin", range(10), count=-1), "tokens:a.bin", "the header counts -1 tok"),
+    "half an id": (
+        lambda at: (at / "a.bin").write_bytes(bytes(1001)),
+        "uint16:a.bin",
+        "whole ids of 2 bytes, got 1001",
+    ),
+    "half an id of four": (
+        lambda at: (at / "a").write_bytes(bytes(1002)),
+        "uint32:a",
+        "whole ids of 4 bytes, got 1002",
+    ),
+    "bare but a header": (lambda at: llama(at / "a.bin", LARGE), "uint32:a.bin", "must hold bare ids, got .* a header"),
+    "bare but numpy's": (lambda at: array(at, IDS), "uint16:a.npy", "must hold bare ids, got .* a header"),
+    "no token": (lambda at: (at / "a.txt").touch(), "text:*.txt", r"must hold tokens, got 1 empty file\(s\) at text:"),
+    "unknown prefix": (lambda at: None, "tokns:a", r"data\.source: unknown data source 'tokns'; did you mean 'tokens'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_broken_file_is_refused(name: str, tmp_path: Path) -> None:
+    write, source, message = REFUSED[name]
+    write(tmp_path)
     with pytest.raises(HpxferError, match=message):
-        open_dataset(f"tokens:{tmp_path}/*.bin")
+        open_dataset(source.replace(":", f":{tmp_path}/"))
+
+
+def test_megatrons_name_needs_its_index(tmp_path: Path) -> None:
+    (tmp_path / "y.bin").write_bytes(b"12")
+    assert open_dataset(f"tokens:{tmp_path}/y") is None
+
+
+@pytest.mark.parametrize("kind", ["<i2", "<i4", "<i8"])
+def test_a_negative_id_is_called_one(kind: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "signed.npy", np.array([4, 5, -1], kind))
+    with pytest.raises(HpxferError, match=r"token 2: the id must be at least 0 and below .* got -1"):
+        data_ref(DataSpec(source=f"tokens:{tmp_path}/signed.npy", vocab_size=100))
 
 
 @pytest.mark.parametrize("vocab_size", [2, 200, 50_257, 128_256])
 def test_ids_of_uint32_are_refused_as_uint16(vocab_size: int, tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     np.random.default_rng(5).integers(0, vocab_size, 3000).astype("<u4").tofile(path)
-    with pytest.raises(HpxferError, match=r"a\.npy: must hold ids of uint16, got ids of uint32: .* write uint32: inst"):
+    with pytest.raises(HpxferError, match=r"a\.npy: must hold ids of uint16, got ids of uint32: .*; see uint32:"):
         data_ref(DataSpec(source=f"uint16:{path}", vocab_size=min(vocab_size, 65_536)))
     assert data_ref(DataSpec(source=f"uint32:{path}", vocab_size=vocab_size)).digest
-
-
-def test_ids_of_uint16_are_read_whatever_the_vocabulary(tmp_path: Path) -> None:
-    for vocab_size in (1, 2, 5, 16, 65, 50_257):
-        path = tmp_path / f"{vocab_size}.bin"
-        np.random.default_rng(5).integers(0, vocab_size, 4000).astype("<u2").tofile(path)
-        assert data_ref(DataSpec(source=f"uint16:{path}", vocab_size=vocab_size)).digest
+    np.random.default_rng(5).integers(0, min(vocab_size, 65_536), 4000).astype("<u2").tofile(path)
+    assert data_ref(DataSpec(source=f"uint16:{path}", vocab_size=65_536)).digest
 
 
 def test_too_few_ids_decide_nothing(tmp_path: Path) -> None:
@@ -293,3 +251,71 @@ def test_too_few_ids_decide_nothing(tmp_path: Path) -> None:
     np.array([7] * 64, "<u4").tofile(path)
     with pytest.raises(HpxferError, match="got ids of uint32"):
         data_ref(DataSpec(source=f"uint16:{path}", vocab_size=8))
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A part that counts: its tokens are 0, 1, 2, ... `wrong` breaks it."""
+
+    path: str = "numbers"
+    num_tokens: int = 240
+    header: bytes = b""
+    wrong: str = ""
+
+    def read(self, low: int, high: int) -> NDArray[Any]:
+        if self.wrong == "ignores low":
+            return np.arange(high - low, dtype=np.uint8)
+        if self.wrong == "random":
+            return np.random.default_rng().integers(0, 240, high - low, dtype=np.uint8)
+        return np.arange(low, high, dtype=np.int64 if self.wrong == "signed" else np.uint8)
+
+
+def numbers(wrong: str = "", part: Numbers | None = None, token_bytes: int = 1, **changes: Any) -> DataSource:
+    found = Dataset(format="numbers", parts=(part or Numbers(wrong=wrong),), token_bytes=token_bytes)
+    row = DataSource(
+        name="numbers",
+        usage="numbers:N",
+        tokenizers={"count": 240},
+        open=lambda rest: None if rest.startswith("/") else found,
+    )
+    return replace(row, **changes)
+
+
+class TestNumbers(DataSourceSuite):
+    """The twin of the broken ones below."""
+
+    @pytest.fixture
+    def source(self) -> Iterator[str]:
+        with SOURCES.registered(numbers()):
+            yield "numbers:240"
+
+
+ROW, PART = "test_the_row_is_registered_and_says_how_it_is_used", "test_a_part_reads_the_tokens_that_it_is_asked_for"
+TWICE = "test_loading_twice_gives_the_same_ids"
+BROKEN = {
+    "usage of another": (numbers(usage="text:PATH"), ROW),
+    "no tokenizer": (numbers(tokenizers={}), ROW),
+    "refuses itself": (numbers(problem=lambda rest: "no"), ROW),
+    "data of nothing": (numbers(open=lambda rest: Dataset(format="numbers", parts=(Numbers(),))), ROW),
+    "too short": (numbers(part=Numbers(num_tokens=9)), PART),
+    "ignores low": (numbers("ignores low"), PART),
+    "signed ids": (numbers("signed"), PART),
+    "other bytes per token": (numbers(token_bytes=2), PART),
+    "random data": (numbers("random"), "test_the_digest_is_a_function_of_the_data"),
+    "ids beyond the vocabulary": (
+        numbers(tokenizers={"count": 100}, holds_ids=False),
+        "test_every_tokenizer_gives_ids_of_its_vocabulary",
+    ),
+    "loads other ids at each call": (
+        numbers(load=lambda dataset, _: (np.random.default_rng().integers(0, 240, 240, dtype=np.uint8),)),
+        TWICE,
+    ),
+    "changes ids": (numbers(load=lambda dataset, _: (np.zeros(240, np.uint8),)), TWICE),
+}
+
+
+@pytest.mark.parametrize(("row", "test"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_source_is_refused(row: DataSource, test: str) -> None:
+    suite: Any = DataSourceSuite()
+    with SOURCES.registered(row), pytest.raises(AssertionError):
+        getattr(suite, test)("numbers:240")

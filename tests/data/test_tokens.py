@@ -24,7 +24,7 @@ Write = Callable[..., Path]
 def loaded(name: str, tokenizer: str, vocab_size: int) -> Corpus:
     dataset = open_dataset(name)
     assert dataset is not None
-    return load_corpus(source_of(name), dataset, tokenizer, vocab_size)
+    return load_corpus(name, dataset, tokenizer, vocab_size)
 
 
 def everything(corpus: Corpus) -> list[int]:

@@ -229,8 +229,8 @@ def test_the_shards_of_another_command_stay(tmp_path: Path, monkeypatch: Patch) 
     before = sorted(out.rglob("*"))
     os.utime(source, ns=(1, 1))
     message = (
-        r"that was stopped, of --shard-tokens 1000 \(now 2000\), source files that were changed since; .*"
-        "remove the folder, which holds no finished data, or name another folder"
+        r"that was stopped, with another shard_tokens 1000 \(now 2000\), times of change '.*; "
+        "remove the folder, which holds no finished data, or name another one"
     )
     with pytest.raises(HpxferError, match=message):
         prepare_data(str(source), shard_tokens=2000, **options)

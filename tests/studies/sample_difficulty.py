@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.data.samples import scaled
-from hpxfer.data.sources import sample_source_of
+from hpxfer.data.sources import open_samples
 
 WIDTH, EXPERTS, HIDDEN, STEPS, BATCH, HELD_OUT = 128, 8, 16, 1000, 50, 5000
 Weights = dict[str, Tensor]
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("source")
     source = parser.parse_args().source
     torch.set_num_threads(1)
-    found = sample_source_of(source).open(source.partition(":")[2])
+    found = open_samples(source)
     begin = time.perf_counter()
     x, y = found.train(0, 0, STEPS * BATCH, 0)
     print(f"{STEPS * BATCH} samples in {time.perf_counter() - begin:.2f} s")  # noqa: T201

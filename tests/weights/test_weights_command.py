@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from sweep_text import SAMPLES, edited
 from tiny import write_tiny
 
-from hpxfer.data.batches import open_data
+from hpxfer.data import open_data
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.results import load_results

@@ -43,8 +43,7 @@ class EndlessSamples:
 
     maker: Maker
     classes: tuple[int, ...] = ()
-    num_train: None = None
-    num_test: None = None
+    num_train = num_test = None
 
     @property
     def facts(self) -> Facts:

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.data.made.words import parts, words
+from hpxfer.data.windows import word_parts, words
 
 VERSION = 1
 SIDE, CLASSES = 16, 100
@@ -40,7 +40,7 @@ def draw(stream: str, begin: int, end: int, classes: tuple[int, ...]) -> tuple[N
     at = np.array(classes)[chosen][:, None] * (_EDGE * _EDGE) + rows * _EDGE + columns
     ink = _templates()[at].astype(np.int32) * contrast[:, None] >> 8
     # The sum of four bytes has mean 510 and a standard deviation of 147.8.
-    four = parts(found[:, 4:], "<u1").reshape(end - begin, SIDE * SIDE, 4).sum(axis=2, dtype=np.int32)
+    four = word_parts(found[:, 4:], "<u1").reshape(end - begin, SIDE * SIDE, 4).sum(axis=2, dtype=np.int32)
     noise = (four - 510) * _NOISE >> 8
     return np.clip(ink + noise + _GROUND, 0, 255).astype(np.uint8), chosen
 
@@ -48,7 +48,7 @@ def draw(stream: str, begin: int, end: int, classes: tuple[int, ...]) -> tuple[N
 def _coordinates(found: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows and columns of a template that the pixels of images show, [N, 256] each, for words [N, 3]."""
     # Twelve coefficients in -256 to 255 from 16 bits each, the difference of two bytes: small ones are likelier.
-    pairs = parts(found, "<u1").reshape(len(found), 12, 2).astype(np.float64)
+    pairs = word_parts(found, "<u1").reshape(len(found), 12, 2).astype(np.float64)
     random = pairs[:, :, 0] - pairs[:, :, 1]
     basis, start = _basis()
     out = []

@@ -21,7 +21,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.data.made.words import parts, words
+from hpxfer.data.windows import word_parts, words
 
 VERSION = 1
 POLYNOMIAL_INPUTS, NETWORK_INPUTS, CLASSES = 20, 20, 100
@@ -70,7 +70,7 @@ def few(stream: str, begin: int, end: int, classes: tuple[int, ...]) -> tuple[ND
 
 def _gaussian(stream: str, begin: int, end: int, num: int) -> NDArray[np.int64]:
     """Return Gaussian numbers in units of 2^-16, [N, num]."""
-    uniform = parts(words(stream, begin, end, num * _UNIFORMS // 4), "<u2")
+    uniform = word_parts(words(stream, begin, end, num * _UNIFORMS // 4), "<u2")
     total = uniform.reshape(end - begin, num, _UNIFORMS).sum(axis=2, dtype=np.int64)
     return np.asarray(total - _MEAN, np.int64)
 

@@ -40,31 +40,47 @@ def is_folder(path: str) -> bool:
     return any(os.path.isfile(os.path.join(path, name)) for name in (STATE, SPLITS))
 
 
+def split_names(folder: str) -> list[str] | None:
+    """Return the names of the splits of a saved folder, or None if it holds one data set without splits."""
+    if not os.path.isfile(os.path.join(folder, SPLITS)):
+        return None
+    return _named(folder, SPLITS, "splits", lambda name: name)
+
+
 def data_files(folder: str) -> list[str]:
     """Return the files of a saved data set, in order. Raise HpxferError if the folder holds several splits."""
     if (splits := split_names(folder)) is not None:
         raise HpxferError(f"{folder}: must be one split, got a folder of {len(splits)}: {', '.join(splits)}; name one")
-    entries = _json(os.path.join(folder, STATE)).get("_data_files")
-    listed = entries if isinstance(entries, list) else []
-    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in listed]
-    return [
-        os.path.join(folder, name) for name in _named(names, f"{folder}: {STATE} must name the data files", entries)
-    ]
-
-
-def split_names(folder: str) -> list[str] | None:
-    """Return the names of the splits of a saved folder, or None if it holds one data set without splits."""
-    path = os.path.join(folder, SPLITS)
-    if not os.path.isfile(path):
-        return None
-    stated = _json(path).get("splits")
-    return _named(stated, f"{path}: must name the splits", stated)
+    names = _named(folder, STATE, "_data_files", lambda entry: entry["filename"])
+    return [os.path.join(folder, name) for name in names]
 
 
 def stated_split(folder: str) -> str | None:
     """Return the split that a saved data set says it is, e.g. `test`, or None if it says nothing."""
     stated = _json(os.path.join(folder, STATE)).get("_split")
     return stated if isinstance(stated, str) else None
+
+
+def _named(folder: str, file: str, key: str, name_of: Any) -> list[str]:
+    """Return the names of files or folders beside the file that states them under a key."""
+    stated = _json(os.path.join(folder, file)).get(key)
+    try:
+        names = [name_of(entry) for entry in stated or ()]
+    except (KeyError, TypeError):
+        names = []
+    if not names or not all(isinstance(name, str) and os.path.basename(name) == name for name in names):
+        raise HpxferError(f"{folder}: {file} must name what lies beside it in {key}, got {shown(stated)}")
+    return names
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(read_text(Path(path)))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise HpxferError(f"{path}: must be a mapping that `datasets` wrote, got something else")
+    return found
 
 
 def open_folder(folder: str) -> Dataset:
@@ -131,18 +147,17 @@ def whole_column(batch: pa.RecordBatch, name: str, path: str) -> Any:
 
 
 def _broken(path: str, error: Exception) -> HpxferError:
-    why = str(error).splitlines()[0]
-    return HpxferError(f"{path}: must be a file of `datasets`, got a broken one: {why}; save it again")
+    return HpxferError(f"{path}: must be a file of `datasets`, got a broken one: {str(error).splitlines()[0]}")
 
 
 def _ids(batch: pa.RecordBatch, path: str) -> NDArray[Any]:
-    names = [str(field.name) for field in batch.schema if _is_ids(field.type)]
+    def is_ids(kind: pa.DataType) -> bool:
+        return bool((pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_integer(kind.value_type))
+
+    names = [str(field.name) for field in batch.schema if is_ids(field.type)]
     if COLUMN not in names and len(names) != 1:
-        raise NoIds(
-            f"{path}: must have a column {COLUMN} of lists of whole numbers, got the columns "
-            f"{', '.join(batch.schema.names)}; for a column of text: hpxfer data prepare FOLDER --tokenizer "
-            "tokenizer.json --out DIR"
-        )
+        rule = f"must have a column {COLUMN} of lists of whole numbers"
+        raise NoIds(f"{path}: {rule}, got the columns {', '.join(batch.schema.names)}; see hpxfer data prepare")
     column = COLUMN if COLUMN in names else names[0]
     lists = whole_column(batch, column, path)
     values = lists.flatten()
@@ -150,26 +165,3 @@ def _ids(batch: pa.RecordBatch, path: str) -> NDArray[Any]:
         raise HpxferError(f"{path}: {column} must have ids in every row, got an empty entry")
     found: NDArray[Any] = values.to_numpy(zero_copy_only=True)
     return found.view(f"<u{found.itemsize}")
-
-
-def _is_ids(kind: pa.DataType) -> bool:
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return bool(is_list and pa.types.is_integer(kind.value_type))
-
-
-def _named(found: Any, rule: str, stated: Any) -> list[str]:
-    """Return the names of files or folders beside the file that states them."""
-    listed = found if isinstance(found, list) else []
-    if not listed or not all(isinstance(name, str) and os.path.basename(name) == name for name in listed):
-        raise HpxferError(f"{rule}, got {shown(stated)}; save the data set again")
-    return listed
-
-
-def _json(path: str) -> dict[str, Any]:
-    try:
-        found = json.loads(read_text(Path(path)))
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
-        raise HpxferError(f"{path}: must be a mapping that `datasets` wrote, got something else; save the data again")
-    return found

@@ -5,14 +5,16 @@
     npy       an array that `numpy.save` wrote
     arrow     a folder that `datasets` saved, with token ids in a column
 
-nanoGPT and OLMo write bare ids, little-endian and without a header. The name of the source says how wide an id is, and
-the vocabulary must be given.
+nanoGPT and OLMo write bare ids, little-endian and without a header, into .bin or .npy. The name of the source says how
+wide an id is, and the vocabulary must be given.
 """
 
 from __future__ import annotations
 
 import glob
+import io
 import os
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,13 +22,13 @@ from numpy.typing import NDArray
 
 from hpxfer.data.files import file_size, matching_files, read_bytes
 from hpxfer.data.manifest import MANIFEST_FILE, Manifest, read_manifest
-from hpxfer.data.readers import arrow, llmc, megatron, npy
-from hpxfer.data.remote import is_uri
+from hpxfer.data.readers import arrow, llmc, megatron
 from hpxfer.data.sources import DataSource
-from hpxfer.data.tokens import DataFile, Dataset
+from hpxfer.data.tokens import DataFile, Dataset, counted_file
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at
 from hpxfer.scaling.shape import MAX_DIM
+from hpxfer.storage.uri import is_uri
 
 HEAD_BYTES = 8192
 # Files whose text is packed into something else, and all files of text.
@@ -37,51 +39,54 @@ DOCUMENTS_SUFFIX = ".documents.npy"
 # Ids of 32 bits below a million, more than any vocabulary has, have an upper half of at most 15. So many pairs that
 # speak for them are no chance.
 _MOST_UPPER, _SURE_PAIRS = 15, 64
-_HEADERS = {
-    "llm.c": llmc.is_one,
-    "numpy's": npy.is_one,
-    "Megatron's index": megatron.is_index,
-    "Arrow": arrow.is_one,
-}
+_NUMPY = b"\x93NUMPY"
+PREPARE = "hpxfer data prepare SOURCE --tokenizer tokenizer.json --out DIR"
 
 
 class NoFormat(HpxferError):
     """A file that states no format of token ids."""
 
 
-def open_file(path: str) -> tuple[str, DataFile]:
+def _stating(path: str) -> tuple[str, DataFile]:
     """Return (format, part) of a file that states its format. Raise HpxferError if it states none, or is broken."""
-    num_bytes, head = file_size(path), read_bytes(path, 0, HEAD_BYTES)
-    folder = os.path.dirname(path) or "."
+    num_bytes, head, folder = file_size(path), read_bytes(path, 0, HEAD_BYTES), os.path.dirname(path) or "."
     if path.endswith(DOCUMENTS_SUFFIX):
-        raise HpxferError(
-            f"{path}: must hold token ids, got the positions where documents start, which `hpxfer data prepare` wrote; "
-            f"name the folder {folder}"
-        )
+        got = f"the positions where documents start, which `hpxfer data prepare` wrote; name the folder {folder}"
+        raise HpxferError(f"{path}: must hold token ids, got {got}")
     if arrow.is_one(head):
-        fix = "" if arrow.is_folder(folder) else " that `datasets` saved with save_to_disk, which this one is not"
-        raise HpxferError(f"{path}: must be read with its folder, got a file of Arrow; name the folder {folder}{fix}")
+        raise HpxferError(f"{path}: must be read with the folder that `datasets` saved, {folder}, got a file of Arrow")
     if llmc.is_one(head):
         return llmc.opened(path, head, num_bytes)
-    if npy.is_one(head):
-        return npy.opened(path, head, num_bytes)
+    if head.startswith(_NUMPY):
+        return _of_numpy(path, head, num_bytes)
     if megatron.is_index(head):
         raise HpxferError(f"{path}: is Megatron's index; name the file {path.removesuffix('.idx')}.bin beside it")
     if megatron.has_index(path):
         return megatron.opened(path, num_bytes)
-    name = cut(path, 300)
-    rule = (
-        f"{name}: must be a file of token ids that states its format: llm.c's shard with a header of "
-        f"{llmc.HEADER_BYTES} bytes, Megatron's .bin beside its .idx, or numpy's .npy"
-    )
-    if path.endswith(TEXT_SUFFIXES) or is_text(head):
-        fix = f"write token shards first: hpxfer data prepare {name} --tokenizer tokenizer.json --out DIR"
-        raise NoFormat(f"{rule}, got text or another file of {num_bytes} bytes; {fix}")
+    name, number = cut(path, 300), int.from_bytes(head[:4], "little", signed=True)
+    is_of_text = path.endswith(TEXT_SUFFIXES) or is_text(head)
+    got = "text or another file" if is_of_text else f"a file that starts with the number {number}"
+    see = f"write token shards first: {PREPARE}" if is_of_text else "bare ids (nanoGPT, OLMo) are uint16: or uint32:"
     raise NoFormat(
-        f"{rule}, got a file of {num_bytes} bytes that starts with the number "
-        f"{int.from_bytes(head[:4], 'little', signed=True)}; if it holds bare ids (nanoGPT, OLMo), write uint16: or "
-        f"uint32: instead of tokens:, and give data.vocab_size; `hpxfer data info {name}` says more"
+        f"{name}: must be a file of token ids that states its format: llm.c's shard with a header of "
+        f"{llmc.HEADER_BYTES} bytes, Megatron's .bin beside its .idx, or numpy's .npy, got {got} and has {num_bytes} "
+        f"bytes; {see}"
     )
+
+
+def _of_numpy(path: str, head: bytes, num_bytes: int) -> tuple[str, DataFile]:
+    stream = io.BytesIO(head)
+    try:
+        version = np.lib.format.read_magic(stream)
+        of_version = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = of_version(stream)
+    except Exception:  # whatever Python's tokenizer raises
+        raise HpxferError(f"{path}: must be an array of `numpy.save`, got a broken header") from None
+    if len(shape) != 1 or dtype.kind not in "ui" or (dtype.byteorder == ">" and dtype.itemsize > 1):
+        got = f"an array of {dtype} {shape}"
+        raise HpxferError(f"{path}: must be one row of whole numbers, little-endian, got {got}")
+    part = counted_file(path, head[: stream.tell()], num_bytes, shape[0], dtype.itemsize)
+    return f"npy_{dtype.itemsize * 8}", part
 
 
 def is_text(head: bytes) -> bool:
@@ -93,95 +98,6 @@ def is_text(head: bytes) -> bool:
     except UnicodeDecodeError as error:
         return error.start > len(head) - 4  # a character that the end cuts
     return True
-
-
-def _open(path: str) -> Dataset | None:
-    if (folder := folder_at(path)) is None:
-        return file_dataset(token_files(path))
-    if (manifest := read_manifest(folder)) is not None:
-        return _prepared(folder, manifest)
-    if arrow.is_folder(folder):
-        return arrow.open_folder(folder)
-    check_finished(folder)
-    shards = cut(pattern_in(folder) or os.path.join(folder, "*.bin"), 300)
-    raise HpxferError(
-        "data.source: must name files of token ids, or a folder that `hpxfer data prepare` or `datasets` made, got "
-        f"the folder {cut(folder, 300)}; for token files in it: tokens:{shards}; for text in it, prepare it first: "
-        "hpxfer data prepare FOLDER --tokenizer tokenizer.json --out DIR"
-    )
-
-
-def token_files(path: str, key: str = "data.source") -> list[str]:
-    """Return the files that a path or glob names. Megatron's tools name a pair of files without its ending."""
-    found = matching_files(path, key)
-    if not found and not is_uri(path) and path:
-        found = [each for each in matching_files(f"{path}.bin", key) if megatron.has_index(each)]
-    return found
-
-
-def check_finished(folder: str) -> None:
-    """Raise HpxferError for shards that `hpxfer data prepare` wrote to a folder without its manifest."""
-    if any(name.endswith(DOCUMENTS_SUFFIX) for name in _names(folder)):
-        raise HpxferError(
-            f"{folder}: must have the {MANIFEST_FILE} that `hpxfer data prepare` writes last, got shards without it: "
-            "the folder is not finished, or was copied in part; copy it again, or prepare the data again"
-        )
-
-
-def pattern_in(folder: str) -> str | None:
-    """Return the glob of a folder's files that may hold token ids, of training where names say so, or None."""
-    names = [name for name in _names(folder) if name.endswith((".bin", ".npy")) and not name.startswith(".")]
-    if not names:
-        return None
-    train = [name for name in names if "train" in name]
-    ending = os.path.splitext((train or names)[0])[1]
-    return os.path.join(folder, f"*train*{ending}" if train else f"*{ending}")
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
-
-
-def _prepared(folder: str, manifest: Manifest) -> Dataset | None:
-    """Return the training split of a prepared folder. Raise HpxferError for shards that are not as it states."""
-    shards = manifest.splits["train"].shards
-    paths = [os.path.join(folder, shard.file) for shard in shards]
-    if missing := [path for path in paths if not os.path.exists(path)]:
-        more = f" and {len(missing) - 1} more missing" if missing[1:] else ""
-        raise HpxferError(
-            f"{missing[0]}: must be in the folder, because its {MANIFEST_FILE} names it, got no such file{more}; "
-            "copy the folder again, or prepare the data again"
-        )
-    dataset = file_dataset(paths)
-    for part, shard in zip(dataset.parts if dataset else (), shards, strict=True):
-        if part.num_tokens != shard.tokens:
-            raise HpxferError(
-                f"{part.path}: must have {shard.tokens} tokens, as {MANIFEST_FILE} beside it says, got "
-                f"{part.num_tokens}; copy the folder again, or prepare the data again"
-            )
-    return dataset
-
-
-def file_dataset(paths: list[str]) -> Dataset | None:
-    """Return the data set of files of one format, or None if there is no file."""
-    found = [open_file(path) for path in paths]
-    if not found:
-        return None
-    kind, first = found[0]
-    for other, part in found:
-        if other != kind:
-            raise HpxferError(
-                f"{part.path}: all files of a data set must have one format, got {other} after {kind} in {first.path}"
-            )
-    return Dataset(format=kind, parts=tuple(part for _, part in found), token_bytes=int(first.dtype[-1]))
-
-
-def load_mapped(dataset: Dataset, tokenizer: str) -> tuple[NDArray[Any], ...]:
-    """Return the ids of each part memory-mapped, because they may be larger than the memory."""
-    return tuple(array for part in dataset.parts for array in part.mapped())  # type: ignore[attr-defined]
 
 
 def pairs_of_uint32(content: bytes) -> int:
@@ -198,19 +114,93 @@ def pairs_of_uint32(content: bytes) -> int:
 def _bare(path: str, token_bytes: int) -> DataFile:
     """Return a file of bare ids. Raise HpxferError for one that must be something else."""
     num_bytes, head = file_size(path), read_bytes(path, 0, HEAD_BYTES)
-    for name, is_one in _HEADERS.items():
-        if is_one(head):
-            raise HpxferError(
-                f"{path}: must hold bare ids, got a file with the header of {name}; write tokens: instead"
-            )
+    if llmc.is_one(head) or head.startswith(_NUMPY) or megatron.is_index(head) or arrow.is_one(head):
+        raise HpxferError(f"{path}: must hold bare ids, got a file with a header, which tokens: reads")
     if num_bytes % token_bytes:
         raise HpxferError(f"{path}: must hold whole ids of {token_bytes} bytes, got {num_bytes} bytes")
     if token_bytes == 2 and num_bytes % 4 == 0 and pairs_of_uint32(head) >= _SURE_PAIRS:
-        raise HpxferError(
-            f"{path}: must hold ids of uint16, got ids of uint32: read as uint16, every second one of the first "
-            f"{len(head) // 2} is the upper half of an id; write uint32: instead of uint16:"
-        )
+        why = f"every second number of the first {len(head) // 2} is the upper half of an id"
+        raise HpxferError(f"{path}: must hold ids of uint16, got ids of uint32: {why}; see uint32:")
     return DataFile(path=path, num_tokens=num_bytes // token_bytes, dtype=f"<u{token_bytes}")
+
+
+def file_dataset(paths: list[str]) -> Dataset | None:
+    """Return the data set of files of one format, or None if there is no file."""
+    found = [_stating(path) for path in paths]
+    if not found:
+        return None
+    kind, first = found[0]
+    for other, part in found:
+        if other != kind:
+            rule = "all files of a data set must have one format"
+            raise HpxferError(f"{part.path}: {rule}, got {other} after {kind} in {first.path}")
+    return Dataset(format=kind, parts=tuple(part for _, part in found), token_bytes=int(first.dtype[-1]))
+
+
+def _open(path: str) -> Dataset | None:
+    if (folder := folder_at(path)) is None:
+        return file_dataset(token_files(path))
+    if (manifest := read_manifest(folder)) is not None:
+        return _prepared(folder, manifest)
+    if arrow.is_folder(folder):
+        return arrow.open_folder(folder)
+    check_finished(folder)
+    shards = cut(pattern_in(folder) or os.path.join(folder, "*.bin"), 300)
+    raise HpxferError(
+        "data.source: must name files of token ids, or a folder that `hpxfer data prepare` or `datasets` made, got "
+        f"the folder {cut(folder, 300)}; for token files in it: tokens:{shards}; for text in it, first: {PREPARE}"
+    )
+
+
+def _prepared(folder: str, manifest: Manifest) -> Dataset | None:
+    """Return the training split of a prepared folder. Raise HpxferError for shards that are not as it states."""
+    shards = manifest.splits["train"].shards
+    paths = [os.path.join(folder, shard.file) for shard in shards]
+    if missing := [path for path in paths if not os.path.exists(path)]:
+        rule = f"must be in the folder, because its {MANIFEST_FILE} names it"
+        raise HpxferError(f"{missing[0]}: {rule}, got no such file, of {len(missing)} that are missing")
+    dataset = file_dataset(paths)
+    for part, shard in zip(dataset.parts if dataset else (), shards, strict=True):
+        if part.num_tokens != shard.tokens:
+            rule = f"must have {shard.tokens} tokens, as {MANIFEST_FILE} beside it says"
+            raise HpxferError(f"{part.path}: {rule}, got {part.num_tokens}")
+    return dataset
+
+
+def token_files(path: str, key: str = "data.source") -> list[str]:
+    """Return the files that a path or glob names. Megatron's tools name a pair of files without its ending."""
+    found = matching_files(path, key)
+    if not found and not is_uri(path) and path:
+        found = [each for each in matching_files(f"{path}.bin", key) if megatron.has_index(each)]
+    return found
+
+
+def check_finished(folder: str) -> None:
+    """Raise HpxferError for shards that `hpxfer data prepare` wrote to a folder without its manifest."""
+    if any(name.endswith(DOCUMENTS_SUFFIX) for name in _names(folder)):
+        rule = f"must have the {MANIFEST_FILE} that `hpxfer data prepare` writes last"
+        raise HpxferError(f"{folder}: {rule}, got shards without it: it is not finished, or was copied in part")
+
+
+def pattern_in(folder: str) -> str | None:
+    """Return the glob of a folder's files that may hold token ids, of training where names say so, or None."""
+    names = [name for name in _names(folder) if name.endswith((".bin", ".npy")) and not name.startswith(".")]
+    if not names:
+        return None
+    train = [name for name in names if "train" in name]
+    ending = os.path.splitext((train or names)[0])[1]
+    return os.path.join(folder, f"*train*{ending}" if train else f"*{ending}")
+
+
+def _names(folder: str) -> list[str]:
+    with suppress(OSError):
+        return sorted(os.listdir(folder))
+    return []
+
+
+def _load(dataset: Dataset, tokenizer: str) -> tuple[NDArray[Any], ...]:
+    """Return the ids of each part memory-mapped, because they may be larger than the memory."""
+    return tuple(array for part in dataset.parts for array in part.mapped())  # type: ignore[attr-defined]
 
 
 def _source(token_bytes: int) -> DataSource:
@@ -220,14 +210,9 @@ def _source(token_bytes: int) -> DataSource:
         parts = tuple(_bare(found, token_bytes) for found in matching_files(path))
         return Dataset(format=name, parts=parts, token_bytes=token_bytes) if parts else None
 
-    return DataSource(
-        name=name,
-        usage=f"{name}:PATH-or-glob",
-        tokenizers={},
-        max_vocab_size=min(MAX_DIM, 2 ** (8 * token_bytes)),
-        open=opened,
-        load=load_mapped,
-    )
+    most = min(MAX_DIM, 2 ** (8 * token_bytes))
+    usage = f"{name}:PATH-or-glob"
+    return DataSource(name=name, usage=usage, tokenizers={}, max_vocab_size=most, open=opened, load=_load)
 
 
 def _stated(path: str) -> dict[str, Any]:
@@ -249,7 +234,7 @@ TOKENS = DataSource(
     unpadded={"gpt2": 50257},
     max_vocab_size=MAX_DIM,
     open=_open,
-    load=load_mapped,
+    load=_load,
     stated=_stated,
 )
 UINT16, UINT32 = _source(2), _source(4)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpxfer.data.files import MAX_BYTES
-from hpxfer.data.samples import Facts, Split, Splits, StoredSamples, stored
+from hpxfer.data.samples import Split, Splits, StoredSamples, stored
 from hpxfer.data.sources import SampleSource
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at, open_regular
@@ -37,10 +37,9 @@ def _open(path: str) -> StoredSamples | None:
         folders = [train, *(os.path.join(folder, name) for name in tests)]
     files = [_images(each) for each in folders]
     if not files[0]:
-        raise HpxferError(
-            f"{folders[0]}: must hold one folder of images per class, ending in {', '.join(ENDINGS)}, got no image"
-        )
-    return stored(_facts, _splits, [path for each in files for path in each])
+        rule = f"must hold one folder of images per class, ending in {', '.join(ENDINGS)}"
+        raise HpxferError(f"{folders[0]}: {rule}, got no image")
+    return stored(_read, [path for each in files for path in each])
 
 
 def _images(folder: str) -> list[str]:
@@ -54,29 +53,19 @@ def _images(folder: str) -> list[str]:
     ]
 
 
-def _class(path: str) -> str:
-    return os.path.basename(os.path.dirname(path))
-
-
-def _facts(files: tuple[str, ...]) -> Facts:
-    return Facts(shape=_pixels(files[0]).shape, is_pixels=True, num_classes=len(set(map(_class, files))))
-
-
-def _splits(files: tuple[str, ...]) -> Splits:
+def _read(files: tuple[str, ...]) -> Splits:
     first = _pixels(files[0])
     if first.size * len(files) > MAX_BYTES:
         raise HpxferError(f"{files[0]}: {len(files)} such images must fit into {MAX_BYTES} bytes")
-    numbers = {name: number for number, name in enumerate(sorted(set(map(_class, files))))}
-    splits: dict[str, list[str]] = {}
-    for path in files:
-        splits.setdefault(os.path.dirname(os.path.dirname(path)), []).append(path)
+    classes = [os.path.basename(os.path.dirname(path)) for path in files]
+    numbers = {name: number for number, name in enumerate(sorted(set(classes)))}
+    splits: dict[str, list[tuple[np.ndarray, int]]] = {}
+    for path, name in zip(files, classes, strict=True):
+        split = splits.setdefault(os.path.dirname(os.path.dirname(path)), [])
+        split.append((_pixels(path, files[0], first), numbers[name]))
     return [
-        Split(
-            name=folder,
-            inputs=np.stack([_pixels(path, files[0], first).ravel() for path in own]),
-            targets=np.array([numbers[_class(path)] for path in own], np.int64),
-        )
-        for folder, own in splits.items()
+        Split(name=folder, inputs=np.stack([x for x, _ in found]), targets=np.array([y for _, y in found], np.int64))
+        for folder, found in splits.items()
     ]
 
 
@@ -90,12 +79,12 @@ def _pixels(path: str, first: str = "", pixels: np.ndarray | None = None) -> np.
     except HpxferError:
         raise
     except Exception as error:  # of Pillow's decoders, which raise many kinds for broken files
-        raise HpxferError(f"{path}: must be an image, got {cut(str(error), 200)}; remove it or save it again") from None
+        raise HpxferError(f"{path}: must be an image, got {cut(str(error), 200)}") from None
     if pixels is not None and size != pixels.shape[:2]:
         rule = f"must have the size of {first}, {pixels.shape[1]} x {pixels.shape[0]} pixels"
         raise HpxferError(f"{path}: {rule}, got {size[1]} x {size[0]}")
     if found is None:
-        raise HpxferError(f"{path}: must have 8 bits per channel, got the mode {mode}; save it again so")
+        raise HpxferError(f"{path}: must have 8 bits per channel, got the mode {mode}")
     return found
 
 

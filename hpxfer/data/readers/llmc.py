@@ -48,14 +48,11 @@ def opened(path: str, head: bytes, num_bytes: int) -> tuple[str, DataFile]:
     """Return (format, part) of a shard. Raise HpxferError unless its header and its size fit to each other."""
     head = head[:HEADER_BYTES]
     if len(head) < HEADER_BYTES:
-        raise HpxferError(
-            f"{path}: a token shard must start with a header of {HEADER_BYTES} bytes, got a file of {num_bytes}"
-        )
+        rule = f"a token shard must start with a header of {HEADER_BYTES} bytes"
+        raise HpxferError(f"{path}: {rule}, got a file of {num_bytes}")
     magic, number, num_tokens = np.frombuffer(head, "<i4", count=3).tolist()
     version = _BY_MAGIC[magic]
     if number != version.number:
-        raise HpxferError(
-            f"{path}: must be a token shard of version {version.number} (uint{8 * version.token_bytes} tokens), got "
-            f"version {number}"
-        )
+        rule = f"must be a token shard of version {version.number} (uint{8 * version.token_bytes} tokens)"
+        raise HpxferError(f"{path}: {rule}, got version {number}")
     return version.format, counted_file(path, head, num_bytes, num_tokens, version.token_bytes)

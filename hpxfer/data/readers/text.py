@@ -26,13 +26,12 @@ _SKIPPED_FOLDERS = frozenset({"test", "tests", "idle_test", "site-packages", "di
 _LOCAL_FOLDER, _LOCAL_FILES = "config-", ("_sysconfigdata", "sitecustomize", "usercustomize")
 
 
-def text_dataset(paths: list[str]) -> Dataset | None:
-    """Return the data set of some files of text, or None if there is no file."""
+def _dataset(paths: list[str]) -> Dataset | None:
     parts = tuple(DataFile(path=path, num_tokens=file_size(path), dtype="u1") for path in paths)
     return Dataset(format="text", parts=parts) if parts else None
 
 
-def load_text(dataset: Dataset, tokenizer: str) -> tuple[NDArray[Any], ...]:
+def _load(dataset: Dataset, tokenizer: str) -> tuple[NDArray[Any], ...]:
     """Return all text as one array in memory, uint8 [num_tokens]. Its files may be small and many."""
     text = np.empty(dataset.num_tokens, np.uint8)
     for part, start in zip(dataset.parts, dataset.starts, strict=False):  # starts has one entry more: the end
@@ -65,8 +64,8 @@ TEXT = DataSource(
     usage="text:PATH-or-glob",
     tokenizers={"bytes": 256, "ascii": 128},
     holds_ids=False,
-    open=lambda path: text_dataset(matching_files(path)),
-    load=load_text,
+    open=lambda path: _dataset(matching_files(path)),
+    load=_load,
 )
 BUILTIN = DataSource(
     name="builtin",
@@ -75,7 +74,7 @@ BUILTIN = DataSource(
     holds_ids=False,
     is_path=False,
     problem=lambda name: None if name == STDLIB else f"unknown built-in data {shown(name)}; legal: {STDLIB}",
-    open=lambda name: text_dataset(stdlib_files(sysconfig.get_path("stdlib"))),
-    load=load_text,
+    open=lambda name: _dataset(stdlib_files(sysconfig.get_path("stdlib"))),
+    load=_load,
     mismatch_fix="run the same Python on all",
 )

@@ -16,7 +16,7 @@ from sample_files import mnist, numbered, numbers_of
 from hpxfer.data import SampleData, open_data
 from hpxfer.data.made import makers, shapes
 from hpxfer.data.made.makers import MAKERS, EndlessSamples, Maker
-from hpxfer.data.samples import Facts, SampleFiles, Split, StoredSamples
+from hpxfer.data.samples import SampleFiles, Split, StoredSamples
 from hpxfer.data.sources import open_samples
 from hpxfer.errors import HpxferError
 from hpxfer.trial import Setting
@@ -28,8 +28,7 @@ def held(train: int, test: int = 0) -> StoredSamples:
     parts = [Split(name="a", inputs=numbered(train), targets=np.arange(train) % 2)]
     if test:
         parts.append(Split(name="b", inputs=numbered(test, start=1000), targets=np.arange(test) % 2))
-    facts = Facts(shape=(15,), is_pixels=True, num_classes=2)
-    return StoredSamples(files=SampleFiles(facts=facts, load=lambda: parts))
+    return StoredSamples(files=SampleFiles(read=lambda: parts))
 
 
 def raw(data: SampleData, batch: np.ndarray) -> np.ndarray:
@@ -50,7 +49,7 @@ def test_an_epoch_visits_each_sample_once(batch: int, validation: int, train: in
     num_held = batch * validation
     if not test:
         train += num_held
-    data = SampleData(samples=held(train, test), batch_samples=batch, validation_tokens=num_held)
+    data = SampleData(samples=held(train, test), batch_tokens=batch, validation_tokens=num_held)
     region = train if test else train - num_held
     steps = -(-3 * region // batch)
     inputs, targets = data.train_batches(seed, 0, steps)
@@ -76,7 +75,7 @@ def test_batches_do_not_depend_on_how_many_are_read_at_once() -> None:
         EndlessSamples(maker=MAKERS["shapes"]),
         EndlessSamples(maker=MAKERS["teacher/polynomial"]),
     ):
-        data = SampleData(samples=samples, batch_samples=10, validation_tokens=20)
+        data = SampleData(samples=samples, batch_tokens=10, validation_tokens=20)
         whole = data.train_batches(3, 0, 7)
         for step in range(7):
             for one, other in zip(whole, data.train_batch(3, step), strict=True):
@@ -91,9 +90,8 @@ def test_files_that_hold_one_class_after_the_other_are_held_out_from_all_of_them
         return Split(name="a", inputs=numbered(count, start=start), targets=np.arange(count) * 4 // count)
 
     splits = [by_class(400), *([by_class(test, 1000)] if test else [])]
-    facts = Facts(shape=(15,), is_pixels=True, num_classes=4)
-    samples = StoredSamples(files=SampleFiles(facts=facts, load=lambda: splits))
-    data = SampleData(samples=samples, batch_samples=10, validation_tokens=100)
+    samples = StoredSamples(files=SampleFiles(read=lambda: splits))
+    data = SampleData(samples=samples, batch_tokens=10, validation_tokens=100)
     counts = np.bincount(np.concatenate([y for _, y in data.validation_batches()]), minlength=4)
     assert counts.min() >= 15
     trained = data.train_batches(0, 0, 30)[1]
@@ -101,10 +99,10 @@ def test_files_that_hold_one_class_after_the_other_are_held_out_from_all_of_them
 
 
 def test_a_source_of_its_own_is_held_out_and_its_test_split_before_its_training_split() -> None:
-    data = SampleData(samples=held(20, 6), held_out=held(9), batch_samples=2, validation_tokens=8)
+    data = SampleData(samples=held(20, 6), held_out=held(9), batch_tokens=2, validation_tokens=8)
     own = np.concatenate([raw(data, x) for x, _ in data.validation_batches()])
     assert len(set(own.tolist()) & set(range(9))) == 8
-    data = SampleData(samples=held(20), held_out=held(9, 5), batch_samples=2, validation_tokens=4)
+    data = SampleData(samples=held(20), held_out=held(9, 5), batch_tokens=2, validation_tokens=4)
     own = np.concatenate([raw(data, x) for x, _ in data.validation_batches()])
     assert len(set(own.tolist()) & set(range(1000, 1005))) == 4
     seen = raw(data, data.train_batches(0, 0, 10)[0]).ravel()
@@ -112,7 +110,7 @@ def test_a_source_of_its_own_is_held_out_and_its_test_split_before_its_training_
 
 
 def test_samples_without_end_differ_by_seed_and_from_the_held_out_ones() -> None:
-    data = SampleData(samples=EndlessSamples(maker=MAKERS["shapes"]), batch_samples=50, validation_tokens=100)
+    data = SampleData(samples=EndlessSamples(maker=MAKERS["shapes"]), batch_tokens=50, validation_tokens=100)
     groups = [data.train_batches(seed, 0, 4)[0].reshape(200, -1) for seed in (0, 1)]
     groups.append(np.concatenate([x for x, _ in data.validation_batches()]))
     every = np.concatenate(groups)
@@ -131,7 +129,7 @@ def test_nothing_is_made_twice_in_a_process() -> None:
 
     maker = Maker(name="counted", facts=MAKERS["shapes"].facts, draw=draw, normalization=(0.0, 1.0))
     for _ in range(3):  # as three stacks, one after the other
-        data = SampleData(samples=EndlessSamples(maker=maker), batch_samples=50, validation_tokens=100)
+        data = SampleData(samples=EndlessSamples(maker=maker), batch_tokens=50, validation_tokens=100)
         for step in range(0, 40, 8):
             data.train_batches(0, step, 8)
         list(data.validation_batches())
