@@ -116,10 +116,9 @@ def info(
 
     Example: hpxfer data info data/mine
     """
-    from hpxfer.data.info import info as info_of
-    from hpxfer.prepare.source import open_source
+    from hpxfer.prepare.info import info as info_of
 
-    found = info_of(path, open_source)
+    found = info_of(path)
     answer(found.to_dict, found.text, as_json=as_json)
 
 

@@ -113,7 +113,8 @@ def segments(blocks: Sequence[Segment], start: Place) -> Iterator[tuple[Place, S
 
 def _inflated(block: Segment) -> Iterator[Segment]:
     """Yield the segments of a compressed file, whole lines each. Only the last one has the bytes of the file."""
-    rest, before, ready = b"", 0, None
+    rest, before = b"", 0
+    ready: Segment | None = None
     try:
         with pa.input_stream(block.path, compression=block.codec) as stream:
             while part := stream.read(BLOCK_BYTES):

@@ -34,7 +34,7 @@ from hpxfer.prepare.blocks import codec_of
 from hpxfer.prepare.engines import in_processes, on_ray
 from hpxfer.prepare.source import TextSource, open_source
 from hpxfer.prepare.tokenize import FILE, MORE_FILES, Job, Tokenizer, load_tokenizer
-from hpxfer.prepare.writer import Writer, at_disk, bytes_writer, json_writer
+from hpxfer.prepare.writer import State, Writer, at_disk, bytes_writer, json_writer
 
 TOKENIZER_FOLDER = "tokenizer"
 # Tokens have about four bytes of text each, and a compressed text grows threefold. Eight times as many documents are
@@ -90,11 +90,8 @@ def prepare_data(
         remove_half_written(out, _OWNED)
         remove_half_written(copies, tuple(made.files))
         state = _stored_state(out, request)
-        try:
-            writer = Writer(out, version, request, state)
-        except (KeyError, TypeError, ValueError) as error:
-            raise error if isinstance(error, HpxferError) else _damaged(out) from None
-        if not state:  # the state comes first: it makes the folder this command's
+        writer = Writer(out, version, state or State(request=request))
+        if state is None:  # the state comes first: it makes the folder this command's
             writer.store({})
         with at_disk(copies):
             copies.mkdir(exist_ok=True)
@@ -104,7 +101,7 @@ def prepare_data(
             writer.finish(text.given)
         writer.remove_others()
         manifest = _manifest(text, made, writer, license_name)
-        writer.write({MANIFEST_FILE: json_writer(manifest.model_dump(mode="json"))})
+        writer.write({MANIFEST_FILE: json_writer(manifest)})
         _remove_state(out)
         return manifest
 
@@ -220,8 +217,8 @@ def _known(out: Path, request: dict[str, Any]) -> Manifest:
     return found
 
 
-def _stored_state(out: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a stopped run from which this request goes on, or an empty one if it begins.
+def _stored_state(out: Path, request: dict[str, Any]) -> State | None:
+    """Return the state of a stopped run from which this request goes on, or None if it begins.
 
     A run of another request is begun anew if it had completed no shard. Raises HpxferError if it had, or if the folder
     is none that this command made.
@@ -231,22 +228,19 @@ def _stored_state(out: Path, request: dict[str, Any]) -> dict[str, Any]:
         if others := sorted(entry.name for entry in out.iterdir()):
             rule = "must be an empty folder, or one that this command made"
             raise HpxferError(f"--out: {out}: {rule}, got {cut(', '.join(others), 200)}")
-        return {}
+        return None
     try:
-        state: dict[str, Any] = json.loads(read_text(path))
-        found, has_shards = _differences(dict(state["request"]), request), bool(state["shards"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise _damaged(out) from None
-    if found and has_shards:
+        state = State.model_validate_json(read_text(path))
+    except (OSError, ValueError):
+        raise HpxferError(f"{path}: must be the state of a stopped run, got a damaged file") from None
+    if not (found := _differences(state.request, request)):
+        return state
+    if state.shards:
         raise HpxferError(
             f"--out: {out}: must be of the same command, got a preparation that was stopped, with another {found}; "
             "remove the folder, which holds no finished data, or name another one"
         )
     with at_disk(out / TOKENIZER_FOLDER):
-        for name in (FILE, *MORE_FILES) if found else ():
+        for name in (FILE, *MORE_FILES):
             (out / TOKENIZER_FOLDER / name).unlink(missing_ok=True)
-    return {} if found else state
-
-
-def _damaged(out: Path) -> HpxferError:
-    return HpxferError(f"{out / PROGRESS_FILE}: must be the state of a stopped run, got a damaged file")
+    return None

@@ -19,17 +19,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from hpxfer.data.manifest import PROGRESS_FILE, ShardEntry, SplitName
+from hpxfer.data.manifest import PROGRESS_FILE, NumTokens, ShardEntry, SplitName
 from hpxfer.data.readers import llmc
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import reason, write_files
 from hpxfer.prepare.blocks import Place
 from hpxfer.prepare.tokenize import NO_LIMIT, Tokenized, key_of
+from hpxfer.spec.fields import Section, Seq
 
 Ids = NDArray[Any]
 Write = Callable[[IO[bytes]], object]
@@ -111,24 +113,31 @@ class Tokens:
         self.parts, self.starts, self.size = [ids[:at]], [starts[starts < at]], at
 
 
+class State(Section):
+    """How far a preparation is: what is complete, and the (block, segment) from which a run goes on."""
+
+    request: dict[str, Any]
+    shards: Seq[ShardEntry] = ()
+    val: ShardEntry | None = None
+    limit: Annotated[int, Field(ge=0, le=NO_LIMIT)] = NO_LIMIT
+    num_empty: NumTokens = 0
+    next: tuple[NumTokens, NumTokens] = (0, 0)
+    has_ended: bool = False
+
+
 class Writer:
     """The shards of a folder. `next` is the (block, segment) from which a run goes on.
 
     Once `has_ended`, `shards` and `val` are those of the finished data.
     """
 
-    def __init__(self, folder: Path, version: llmc.Version, request: dict[str, Any], state: dict[str, Any]) -> None:
-        """Go on from a stored state. An empty one begins."""
-        self.folder, self.version, self.request = folder, version, request
+    def __init__(self, folder: Path, version: llmc.Version, state: State) -> None:
+        self.folder, self.version, self.request = folder, version, state.request
         # The last target of validation is one token more.
-        wanted = request["val_tokens"] + 1 if request["val_tokens"] else 0
-        self.held_out = HeldOut(wanted, int(state.get("limit", NO_LIMIT)))
-        self.shards = [ShardEntry.model_validate(entry) for entry in state.get("shards", ())]
-        self.val = None if state.get("val") is None else ShardEntry.model_validate(state["val"])
-        self.train, self.num_empty = Tokens(), int(state.get("num_empty", 0))
-        block, segment = state.get("next", (0, 0))
-        self.next: Place = (int(block), int(segment))
-        self.has_ended = bool(state.get("ended"))
+        wanted = state.request["val_tokens"] + 1 if state.request["val_tokens"] else 0
+        self.held_out = HeldOut(wanted, state.limit)
+        self.shards, self.val, self.train = list(state.shards), state.val, Tokens()
+        self.num_empty, self.next, self.has_ended = state.num_empty, state.next, state.has_ended
         if self.val is not None and not self.has_ended:
             val = self._read(self.val)
             for ids in np.split(val.parts[0], val.starts[0][1:]):
@@ -199,17 +208,15 @@ class Writer:
 
     def store(self, files: dict[str, Write]) -> None:
         """Write files of the folder, then the state, and remove the shards that it does not name."""
-        entries = [shard.model_dump() for shard in self.shards]
-        val = None if self.val is None else self.val.model_dump()
-        state = {
-            "request": self.request,
-            "shards": entries,
-            "val": val,
-            "limit": self.held_out.limit,
-            "num_empty": self.num_empty,
-            "next": self.next,
-            "ended": self.has_ended,
-        }
+        state = State(
+            request=self.request,
+            shards=tuple(self.shards),
+            val=self.val,
+            limit=self.held_out.limit,
+            num_empty=self.num_empty,
+            next=self.next,
+            has_ended=self.has_ended,
+        )
         self.write(files | {PROGRESS_FILE: json_writer(state)})
         self.remove_others()
 
@@ -273,6 +280,6 @@ def bytes_writer(content: bytes) -> Write:
     return lambda file: file.write(content)
 
 
-def json_writer(data: Any) -> Write:
-    """Return what writes JSON-ready data as a file."""
-    return bytes_writer((json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode())
+def json_writer(data: Section) -> Write:
+    """Return what writes data as a file of JSON."""
+    return bytes_writer((json.dumps(data.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode())

@@ -31,33 +31,25 @@ Write = Callable[..., Path]
 Make = Callable[..., SweepSpec]
 
 
-@pytest.mark.parametrize(
-    ("kind", "tokenizer", "vocabulary"),
-    [("text", None, ("bytes", 256)), ("text", "ascii", ("ascii", 128)), ("tokens", None, ("gpt2", 50304))],
-)
-def test_vocabulary_of_a_tokenizer(
-    tmp_path: Path, write_shard: Write, kind: str, tokenizer: str | None, vocabulary: tuple[str, int]
-) -> None:
+def test_the_vocabulary_is_a_tokenizer_or_a_size_and_not_in_the_digest(tmp_path: Path, write_shard: Write) -> None:
     path = write_shard(tmp_path / "a.bin", range(10))
-    ref = data_ref(DataSpec(source=f"{kind}:{path}", tokenizer=tokenizer))
-    assert (ref.tokenizer, ref.vocab_size) == vocabulary
-
-
-def test_vocabulary_by_its_size(tmp_path: Path, write_shard: Write) -> None:
-    path = write_shard(tmp_path / "a.bin", range(10))
-    ref = data_ref(DataSpec(source=f"tokens:{path}", vocab_size=10))
-    assert (ref.tokenizer, ref.vocab_size) == ("ids", 10)
+    found = []
+    for keys, vocabulary in (
+        ({"source": f"text:{path}"}, ("bytes", 256)),
+        ({"source": f"text:{path}", "tokenizer": "ascii"}, ("ascii", 128)),
+        ({"source": f"tokens:{path}"}, ("gpt2", 50304)),
+        ({"source": f"tokens:{path}", "vocab_size": 10}, ("ids", 10)),
+        ({"source": "tokens:/nowhere/*.bin", "digest": "abc"}, ("gpt2", 50304)),
+    ):
+        found.append(data_ref(DataSpec.model_validate(keys)))
+        assert (found[-1].tokenizer, found[-1].vocab_size) == vocabulary
+    assert [ref.digest == found[0].digest for ref in found] == [True, True, False, False, False]
+    assert found[2].digest == found[3].digest
+    assert found[4].digest == "abc"
     with pytest.raises(HpxferError, match=r"a\.bin: token 9: .*below the vocabulary of 9, got 9"):
         data_ref(DataSpec(source=f"tokens:{path}", vocab_size=9))
-
-
-def test_tokenizer_is_not_in_the_digest(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    as_ascii, as_bytes = (
-        data_ref(DataSpec(source=f"text:{tmp_path}/a.txt", tokenizer=name)) for name in ("ascii", "bytes")
-    )
-    assert as_ascii.digest == as_bytes.digest
-    assert as_ascii != as_bytes
+    with pytest.raises(HpxferError, match=rf"^data\.digest: .*{found[2].digest}, got abc; without the key"):
+        data_ref(DataSpec(source=f"tokens:{path}", digest="abc"))
 
 
 @pytest.mark.parametrize("source", ["text:/nowhere/a.txt", "tokens:/nowhere/*.bin"])
@@ -68,41 +60,28 @@ def test_missing_data_without_a_digest_is_refused(source: str) -> None:
     assert "give data.digest to plan without the data" in str(error.value)
 
 
-def test_missing_data_is_known_by_its_digest() -> None:
-    ref = data_ref(DataSpec(source="tokens:/nowhere/*.bin", digest="abc"))
-    assert (ref.digest, ref.tokenizer, ref.vocab_size) == ("abc", "gpt2", 50304)
-
-
-def test_other_digest_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    source = f"text:{tmp_path}/a.txt"
-    found = data_ref(DataSpec(source=source)).digest
-    with pytest.raises(HpxferError, match=rf"^data\.digest: .*{found}, got abc; without the key"):
-        data_ref(DataSpec(source=source, digest="abc"))
-
-
-def test_shortest_data_that_is_long_enough(tmp_path: Path, make_sweep: Make) -> None:
+def test_the_longest_run_of_an_axis_must_fit(tmp_path: Path, make_sweep: Make) -> None:
     path = tmp_path / "a.txt"
-    sweep = make_sweep(f"text:{path}", batch_tokens=32, steps=3, validation_tokens=64)
-    path.write_bytes(b"x" * (3 * 32 + 1 + 64 + 1))
-    check_length(sweep)
-    path.write_bytes(b"x" * (3 * 32 + 1 + 64))
-    with pytest.raises(HpxferError) as error:
-        check_length(sweep)
-    assert "must hold at least 162 tokens for 3 steps of 32, 64 for validation and 2 last targets" in str(error.value)
-    assert f"got 161 at text:{path}; see data.epochs" in str(error.value)
-
-
-def test_the_longest_run_of_an_axis_must_fit_too(tmp_path: Path, make_sweep: Make) -> None:
-    path = tmp_path / "a.txt"
-    sweep = make_sweep(f"text:{path}", axes="{width: [32], duration: [2, 5]}")
-    path.write_bytes(b"x" * (5 * 32 + 1 + 64 + 1))
-    check_length(sweep)
-    path.write_bytes(b"x" * (5 * 32 + 1 + 64))
-    with pytest.raises(
-        HpxferError, match=r"^data\.source: at axes\.duration\[1\]: must hold at least 226 tokens for 5 "
+    for axes, tokens, rule in (
+        (
+            "{width: [32]}",
+            162,
+            "data.source: must hold at least 162 tokens for 3 steps of 32, 64 for validation and 2 ",
+        ),
+        (
+            "{width: [32], duration: [2, 5]}",
+            226,
+            "data.source: at axes.duration[1]: must hold at least 226 tokens for 5",
+        ),
     ):
+        sweep = make_sweep(f"text:{path}", axes=axes)
+        path.write_bytes(b"x" * tokens)
         check_length(sweep)
+        path.write_bytes(b"x" * (tokens - 1))
+        with pytest.raises(HpxferError) as error:
+            check_length(sweep)
+        assert str(error.value).startswith(rule)
+        assert f"got {tokens - 1} at text:{path}; see data.epochs" in str(error.value)
 
 
 def test_length_of_missing_data_is_not_checked(make_sweep: Make) -> None:
@@ -238,13 +217,6 @@ def test_a_stored_sweep_knows_all_digests(tmp_path: Path) -> None:
 def test_bad_input_is_named(tmp_path: Path, edits: tuple[tuple[str, str], ...], long: str, message: str) -> None:
     with pytest.raises(HpxferError, match=message):
         swept(tmp_path, *edits, long=long)
-
-
-def test_data_that_is_too_short_or_not_there(tmp_path: Path) -> None:
-    with pytest.raises(HpxferError, match=r"at axes\.long\[0\]: must hold at least .* got 256000 at text:.*more\.txt"):
-        check_length(swept(tmp_path, long="{width: 64, steps: 4000, data: text:more.txt}"))
-    with pytest.raises(HpxferError, match=r"^axes\.long\.shapes\[0\]\.data\.source: must name data .*gone\.txt"):
-        require_data(swept(tmp_path, long="{width: 64, steps: 400, data: text:gone.txt}"))
 
 
 @pytest.mark.parametrize("form", ["long: {{shapes: [{}]}}", "long: [{}]"])

@@ -43,7 +43,8 @@ class EndlessSamples:
 
     maker: Maker
     classes: tuple[int, ...] = ()
-    num_train = num_test = None
+    num_train: None = None
+    num_test: None = None
 
     @property
     def facts(self) -> Facts:

@@ -37,7 +37,9 @@ def _read(files: tuple[str, ...]) -> Splits:
     (path,) = files
     try:
         with open_regular(path) as file, NpzFile(file, allow_pickle=False) as found:
-            if (size := sum(each.file_size for each in found.zip.infolist())) > MAX_BYTES:
+            archive = found.zip
+            assert archive is not None, "a file that is open"
+            if (size := sum(each.file_size for each in archive.infolist())) > MAX_BYTES:
                 raise ValueError(f"{size} bytes, and at most {MAX_BYTES} are held in memory")
             arrays = [(name, np.asarray(found[name])) for name in _names(path, set(found.files))]
     except HpxferError:

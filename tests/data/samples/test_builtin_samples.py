@@ -104,40 +104,26 @@ def test_few_samples_are_the_same_for_all_seeds_and_steps() -> None:
     assert not set(held_out[:, 0].tolist()) & set(inputs[:, 0].tolist())
 
 
-class TestIdx(SampleSourceSuite):
-    @pytest.fixture
-    def source(self, tmp_path: Path) -> str:
-        return mnist(tmp_path)
+def written(kind: str, folder: Path) -> str:
+    """Write 30 samples of a kind, and return their source."""
+    if kind == "npz":
+        np.savez(folder / "a.npz", x=numbered(30).astype(np.float64), y=np.arange(30.0))
+        return f"npz:{folder}/a.npz"
+    if kind == "cifar":
+        content = cifar_records(numbered(30, 3072), [k % 10 for k in range(30)])
+        (folder / "data_batch_1.bin").write_bytes(content)
+    for number in range(30 if kind == "images" else 0):
+        of_class = folder / "train" / f"class{number % 3}"
+        of_class.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(numbered(1, 12, start=number).reshape(3, 4)).save(of_class / f"{number}.png")
+    return mnist(folder) if kind == "idx" else f"{kind}:{folder}"
 
 
-class TestCifar(SampleSourceSuite):
-    @pytest.fixture
-    def source(self, tmp_path: Path) -> str:
-        labels = [k % 10 for k in range(30)]
-        (tmp_path / "data_batch_1.bin").write_bytes(cifar_records(numbered(30, 3072), labels))
-        return f"cifar:{tmp_path}"
-
-
-class TestNpz(SampleSourceSuite):
-    @pytest.fixture
-    def source(self, tmp_path: Path) -> str:
-        np.savez(tmp_path / "a.npz", x=numbered(30).astype(np.float64), y=np.arange(30.0))
-        return f"npz:{tmp_path}/a.npz"
-
-
-class TestImages(SampleSourceSuite):
-    @pytest.fixture
-    def source(self, tmp_path: Path) -> str:
-        for number in range(30):
-            folder = tmp_path / "train" / f"class{number % 3}"
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(numbered(1, 12, start=number).reshape(3, 4)).save(folder / f"{number}.png")
-        return f"images:{tmp_path}"
-
-
-@pytest.mark.parametrize("source", [f"builtin:{name}" for name in MAKERS])
-class TestBuiltin(SampleSourceSuite):
-    pass
+class TestFormats(SampleSourceSuite):
+    @pytest.fixture(params=["idx", "cifar", "npz", "images", *(f"builtin:{name}" for name in MAKERS)])
+    def source(self, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+        kind: str = request.param
+        return kind if kind.startswith("builtin") else written(kind, tmp_path)
 
 
 def wrong(fault: str) -> SampleSource:

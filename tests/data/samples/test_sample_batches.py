@@ -69,33 +69,19 @@ def test_an_epoch_visits_each_sample_once(batch: int, validation: int, train: in
     assert all(1000 <= number < 1000 + test for number in found) if test else found.max() < train
 
 
-def test_batches_do_not_depend_on_how_many_are_read_at_once() -> None:
-    for samples in (
-        held(60),
-        EndlessSamples(maker=MAKERS["shapes"]),
-        EndlessSamples(maker=MAKERS["teacher/polynomial"]),
-    ):
-        data = SampleData(samples=samples, batch_tokens=10, validation_tokens=20)
-        whole = data.train_batches(3, 0, 7)
-        for step in range(7):
-            for one, other in zip(whole, data.train_batch(3, step), strict=True):
-                assert np.array_equal(one[step], other)
-
-
-@pytest.mark.parametrize("test", [0, 400])
-def test_files_that_hold_one_class_after_the_other_are_held_out_from_all_of_them(test: int) -> None:
+def test_files_that_hold_one_class_after_the_other_are_held_out_from_all_of_them() -> None:
     """As image folders are read. A file's first or last samples would be of one class."""
 
     def by_class(count: int, start: int = 0) -> Split:
         return Split(name="a", inputs=numbered(count, start=start), targets=np.arange(count) * 4 // count)
 
-    splits = [by_class(400), *([by_class(test, 1000)] if test else [])]
-    samples = StoredSamples(files=SampleFiles(read=lambda: splits))
-    data = SampleData(samples=samples, batch_tokens=10, validation_tokens=100)
-    counts = np.bincount(np.concatenate([y for _, y in data.validation_batches()]), minlength=4)
-    assert counts.min() >= 15
-    trained = data.train_batches(0, 0, 30)[1]
-    assert np.bincount(trained.ravel(), minlength=4).min() >= 60
+    for splits in ([by_class(400)], [by_class(400), by_class(400, 1000)]):
+        samples = StoredSamples(files=SampleFiles(read=lambda splits=splits: splits))
+        data = SampleData(samples=samples, batch_tokens=10, validation_tokens=100)
+        counts = np.bincount(np.concatenate([y for _, y in data.validation_batches()]), minlength=4)
+        assert counts.min() >= 15
+        trained = data.train_batches(0, 0, 30)[1]
+        assert np.bincount(trained.ravel(), minlength=4).min() >= 60
 
 
 def test_a_source_of_its_own_is_held_out_and_its_test_split_before_its_training_split() -> None:
@@ -189,6 +175,7 @@ def test_a_setting_opens_its_classes_alone(tmp_path: Path, make_setting: Callabl
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        ({"steps": 9}, "at least 44 samples for 9 steps of 4, 8 for validation, got 40"),
         ({"steps": 11}, "data.source: must hold at least 44 samples for 11 steps of 4, got 40"),
         ({"steps": 21, "epochs": 2}, "at least 42 samples for 21 steps of 4 in 2 epochs, got 40"),
         ({"validation_tokens": 16}, "must hold at least 16 samples for validation, got 12 at .*, its test split"),
@@ -199,14 +186,7 @@ def test_a_setting_opens_its_classes_alone(tmp_path: Path, make_setting: Callabl
 def test_what_a_setting_cannot_open(
     tmp_path: Path, make_setting: Callable[..., Setting], changed: dict[str, object], message: str
 ) -> None:
-    setting = make_setting(mnist(tmp_path))
+    setting = make_setting(mnist(tmp_path, test=0 if "9 steps" in message else 12), steps=8)
     open_data(setting)
     with pytest.raises(HpxferError, match=message):
         open_data(replace(setting, **changed))
-
-
-def test_without_a_test_split_held_out_ones_are_kept(tmp_path: Path, make_setting: Callable[..., Setting]) -> None:
-    setting = make_setting(mnist(tmp_path, test=0), steps=8)
-    open_data(setting)
-    with pytest.raises(HpxferError, match="at least 44 samples for 9 steps of 4, 8 for validation, got 40"):
-        open_data(replace(setting, steps=9))

@@ -12,7 +12,6 @@ import pytest
 from sample_files import mnist, numbered
 
 from hpxfer.data import check_length, data_cautions, data_ref, point_keys, require_data
-from hpxfer.data.info import info
 from hpxfer.errors import HpxferError
 from hpxfer.model.families import FAMILIES
 from hpxfer.spec import SweepSpec, parse_sweep
@@ -220,33 +219,3 @@ def test_held_out_samples_that_are_trained_on_are_a_caution(tmp_path: Path) -> N
     assert "samples on which the models are trained" in line
     mnist(tmp_path)
     assert list(data_cautions(filled(source, validation=source))) == []
-
-
-def no_text(path: str, field: str) -> Any:
-    raise HpxferError(f"{path}: no text")
-
-
-def test_info_says_one_number_where_many_classes_have_as_many_samples(tmp_path: Path) -> None:
-    for train, counts in ((300, "10"), (301, "10 to 11")):
-        source = mnist(tmp_path, train=train, classes=30)
-        assert info(source, no_text).facts["training samples per class"] == counts
-
-
-def test_info_says_what_samples_are(tmp_path: Path) -> None:
-    source = mnist(tmp_path)
-    for given in (source, str(tmp_path), f"{tmp_path}/train-images-idx3-ubyte"):
-        found = info(given, no_text)
-        assert found.what == "samples"
-        assert found.facts["training samples"] == 40
-        assert found.facts["test samples"] == 12
-        assert found.facts["inputs"] == "15 (3 x 5)"
-        assert found.facts["training samples per class"] == "10, 10, 10, 10"
-        assert found.facts["digest"] == data_ref(filled(source)).digest
-        assert found.use["source"].startswith(f"idx:{tmp_path}")
-    shapes = info("builtin:shapes", no_text).facts
-    assert shapes["training samples"] == "without end"
-    assert shapes["normalization"] == "(pixel - 80) / 59"
-    with pytest.raises(HpxferError, match="unknown built-in data 'foo'; legal: stdlib, or for samples: shapes"):
-        info("builtin:foo", no_text)
-    with pytest.raises(HpxferError, match="must name data, got nothing of that name"):
-        info("npz:nowhere.npz", no_text)

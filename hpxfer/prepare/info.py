@@ -6,10 +6,9 @@ import glob
 import json
 import os
 import shlex
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from hpxfer.data.sources import SOURCES, open_dataset, opened, row_of, source_of
 from hpxfer.data.tokens import Dataset
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at
+from hpxfer.prepare.source import open_source
 from hpxfer.scaling.shape import MAX_DIM
 from hpxfer.spec.data_section import SAMPLES, source_kind
 from hpxfer.storage.uri import is_uri
@@ -38,22 +38,6 @@ _FORMATS = {
 }
 _MORE_IDS = "vocab_size is the largest id and one: write more if the tokenizer of the data has more ids"
 _STATED = "a sweep of a family that reads samples states inputs, and classes or targets, only where it has no data"
-_NOTHING = "must name data, got nothing of that name"
-
-
-class TextFiles(Protocol):
-    """Files of text of one kind, as `hpxfer data prepare` reads them."""
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def files(self) -> tuple[tuple[str, int], ...]:
-        """(path, bytes) of each file."""
-
-
-# (path, field) -> the files of text that it names. It raises HpxferError where `hpxfer data prepare` would.
-OpenText = Callable[[str, str], TextFiles]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,16 +54,24 @@ class DataInfo:
         return asdict(self)
 
     def text(self) -> str:
-        lines = [f"{self.path}: {self.what}", *(f"  {name}: {_in_words(value)}" for name, value in self.facts.items())]
+        def words(value: Any) -> str:
+            if isinstance(value, dict):
+                return ", ".join(f"{name} {one}" for name, one in value.items())
+            return "; ".join(value) if isinstance(value, list) else str(value)
+
+        def yaml(value: str | int) -> str:
+            return json.dumps(value) if isinstance(value, str) and (": " in value or " #" in value) else str(value)
+
+        lines = [f"{self.path}: {self.what}", *(f"  {name}: {words(value)}" for name, value in self.facts.items())]
         if self.use:
             lines += ["a sweep can use it:", "  data:"]
-            lines += [f"    {key}: {_yaml(value)}" for key, value in self.use.items()]
+            lines += [f"    {key}: {yaml(value)}" for key, value in self.use.items()]
         if self.fix:
             lines.append(self.fix if self.use else f"a sweep cannot use it as it is: {self.fix}")
         return "\n".join(lines)
 
 
-def info(given: str, open_text: OpenText) -> DataInfo:
+def info(given: str) -> DataInfo:
     """Return what a file, a folder, a glob, or a source such as `uint16:PATH` is.
 
     Raise HpxferError if there is nothing, or it is broken.
@@ -88,20 +80,23 @@ def info(given: str, open_text: OpenText) -> DataInfo:
     is_source = bool(path) and not os.path.lexists(given)
     name = given if is_source and source_kind(given) == SAMPLES else _guessed(given)
     if name is None and (not is_source or kind not in SOURCES or kind == "tokens"):
-        return _of_path(path if is_source and kind == "tokens" else given, open_text)
+        return _of_path(path if is_source and kind == "tokens" else given)
     name = name or given
     if (problem := row_of(name).problem(name.partition(":")[2])) is not None:
         raise HpxferError(f"{name}: {problem}" + f", or for samples: {', '.join(MAKERS)}" * (kind == "builtin"))
     found = opened(name)
     if found is None:
-        raise HpxferError(f"{given}: {_NOTHING}")
-    use: dict[str, str | int] = {"source": _from_root(name)}
+        raise _nothing(given)
     if not isinstance(found, Dataset):
-        return DataInfo(path=name, what="samples", facts=_sample_facts(found), use=use, fix=_STATED)
+        return DataInfo(path=name, what="samples", facts=_sample_facts(found), use=_use(name), fix=_STATED)
     if source_of(name).holds_ids:
         return _of_tokens(name, name, found)
     facts = {"files": len(found.parts), "bytes": found.num_tokens}
-    return DataInfo(path=name, what="text, every byte a token", facts=facts, use=use)
+    return DataInfo(path=name, what="text, every byte a token", facts=facts, use=_use(name))
+
+
+def _nothing(given: str) -> HpxferError:
+    return HpxferError(f"{given}: must name data, got nothing of that name")
 
 
 def _guessed(path: str) -> str | None:
@@ -115,18 +110,19 @@ def _guessed(path: str) -> str | None:
     return next((f"{kind}:{path}" for kind, is_one in kinds.items() if is_one), None)
 
 
-def _of_path(path: str, open_text: OpenText) -> DataInfo:
+def _of_path(path: str) -> DataInfo:
+    files: list[str] = []
     if (folder := folder_at(path)) is not None:
         if (manifest := read_manifest(folder)) is not None:
             return _of_prepared(folder, manifest)
         if not arrow.is_folder(folder):
-            return _of_folder(path, folder, open_text)
+            return _of_folder(path, folder)
     else:
         files = ids.token_files(path, "PATH")
         if not files:
-            raise HpxferError(f"{path}: {_NOTHING}")
+            raise _nothing(path)
         if files[0].endswith(ids.TEXT_SUFFIXES) or ids.is_text(read_bytes(files[0], 0, 1024)):
-            return _of_text(path, files, open_text)
+            return _of_text(path, files)
     try:
         dataset = open_dataset(f"tokens:{path}")
     except arrow.NoIds:
@@ -137,17 +133,17 @@ def _of_path(path: str, open_text: OpenText) -> DataInfo:
     return _of_tokens(path, f"tokens:{path}", dataset)
 
 
-def _of_folder(path: str, folder: str, open_text: OpenText) -> DataInfo:
+def _of_folder(path: str, folder: str) -> DataInfo:
     ids.check_finished(folder)
     pattern = ids.pattern_in(folder)
     try:
-        found = open_text(path, "text")
+        found = open_source(path, "text")
     except HpxferError:
         if pattern is None:
             raise
         rule = "must be a file, a glob, or a folder of text or of a data set, got a folder of other files"
         raise HpxferError(f"{path}: {rule}; name them: '{cut(pattern, 300)}'") from None
-    facts: dict[str, Any] = {"files": len(found.files), "bytes": sum(size for _, size in found.files)}
+    facts: dict[str, Any] = {"files": len(found.files), "bytes": found.num_bytes}
     if pattern is not None:
         facts["files that may hold token ids"] = pattern
     what = f"a folder of {'text files' if found.kind == 'text' else f'text in {found.kind} files'}"
@@ -176,7 +172,7 @@ def _of_prepared(folder: str, manifest: Manifest) -> DataInfo:
         fix = "copy the folder again, or prepare the data again"
         return DataInfo(path=folder, what=f"{what}, damaged", facts=facts | {"damage": damage}, fix=fix)
     fix = f"the vocabulary is {manifest.padded_vocab_size} ids, whole tiles of 128, and is read from the folder"
-    return DataInfo(path=folder, what=what, facts=facts, use={"source": _from_root(f"tokens:{folder}")}, fix=fix)
+    return DataInfo(path=folder, what=what, facts=facts, use=_use(f"tokens:{folder}"), fix=fix)
 
 
 def _of_tokens(path: str, name: str, dataset: Dataset) -> DataInfo:
@@ -191,25 +187,23 @@ def _of_tokens(path: str, name: str, dataset: Dataset) -> DataInfo:
     what = _FORMATS.get(dataset.format, f"token ids ({dataset.format.replace('_', ' of ')} bits)")
     if not source_of(name).tokenizers:
         what = f"bare ids of {dataset.format}, without a header"
-    use: dict[str, str | int] = {"source": _from_root(name), "vocab_size": largest + 1}
-    return DataInfo(path=path, what=what, facts=facts, use=use, fix=_MORE_IDS)
+    return DataInfo(path=path, what=what, facts=facts, use=_use(name, largest), fix=_MORE_IDS)
 
 
-def _of_text(path: str, files: list[str], open_text: OpenText) -> DataInfo:
+def _of_text(path: str, files: list[str]) -> DataInfo:
     facts = {"files": len(files), "bytes": sum(os.path.getsize(file) for file in files)}
-    plain = not any(file.endswith(ids.PACKED_SUFFIXES) for file in files)
-    what = "text" if plain else f"text in {''.join(Path(files[0]).suffixes[-2:])} files"
     if not facts["bytes"]:
         return DataInfo(path=path, what="an empty file of text", facts=facts, fix="name a file that holds text")
     try:
-        open_text(path, "text")
+        open_source(path, "text")
         fix = _prepare(path)
     except HpxferError as error:
         fix = f"`hpxfer data prepare` refuses it: {error}"
-    if not plain:
+    if any(file.endswith(ids.PACKED_SUFFIXES) for file in files):
+        what = f"text in {''.join(Path(files[0]).suffixes[-2:])} files"
         return DataInfo(path=path, what=what, facts=facts, fix=fix)
     fix = f"with `text:` every byte is a token; for ids of a tokenizer: {fix}"
-    return DataInfo(path=path, what=what, facts=facts, use={"source": _from_root(f"text:{path}")}, fix=fix)
+    return DataInfo(path=path, what="text", facts=facts, use=_use(f"text:{path}"), fix=fix)
 
 
 def _of_bare(path: str, files: list[str]) -> DataInfo:
@@ -233,13 +227,13 @@ def _of_bare(path: str, files: list[str]) -> DataInfo:
     # Any bytes are numbers of 16 bits. Few vocabularies use the highest ones.
     sure = "perhaps" if name == "uint16" and largest >= 2**16 - 16 else "most likely"
     what = f"{sure} bare ids of {name}, without a header"
-    use: dict[str, str | int] = {"source": _from_root(f"{name}:{path}"), "vocab_size": largest + 1}
-    return DataInfo(path=path, what=what, facts=facts, use=use, fix=_MORE_IDS)
+    return DataInfo(path=path, what=what, facts=facts, use=_use(f"{name}:{path}", largest), fix=_MORE_IDS)
 
 
 def _sample_facts(samples: Samples) -> dict[str, Any]:
     """Return what is known of samples, in words and numbers. All samples are read."""
-    facts, num_train, num_test = samples.facts, samples.num_train, samples.num_test
+    facts, normalization = samples.facts, samples.normalization
+    num_train, num_test = samples.num_train, samples.num_test
     out: dict[str, Any] = {
         "training samples": "without end" if num_train is None else num_train,
         "test samples": "without end" if num_test is None else num_test,
@@ -248,9 +242,8 @@ def _sample_facts(samples: Samples) -> dict[str, Any]:
     }
     if num_test == 0:
         out["test samples"] = "none, so some training samples are held out"
-    if samples.normalization is not None:
-        mean, std = samples.normalization
-        out["normalization"] = f"(pixel - {mean:.6g}) / {std:.6g}"
+    if normalization is not None:
+        out["normalization"] = "(pixel - {:.6g}) / {:.6g}".format(*normalization)
     if facts.num_classes:
         num = _COUNTED if num_train is None else num_train
         counts = np.bincount(samples.train(0, 0, num, 0)[1], minlength=facts.num_classes).tolist()
@@ -263,25 +256,14 @@ def _sample_facts(samples: Samples) -> dict[str, Any]:
     return out | {"digest": samples.digest()}
 
 
-def _from_root(name: str) -> str:
-    """Return a source whose path starts at the root, so that it holds in a sweep file of any folder."""
+def _use(name: str, largest: int | None = None) -> dict[str, str | int]:
+    """Return the section `data` for a source, whose path starts at the root: it holds in a sweep file of any folder."""
     kind, _, path = name.partition(":")
-    if not row_of(name).is_path or is_uri(path):
-        return name
-    if source_kind(name) == SAMPLES or os.path.lexists(path):
-        return f"{kind}:{os.path.abspath(path)}"
-    return f"{kind}:{os.path.join(glob.escape(os.getcwd()), path)}"
+    if row_of(name).is_path and not is_uri(path):
+        is_literal = source_kind(name) == SAMPLES or os.path.lexists(path)
+        name = f"{kind}:{os.path.abspath(path) if is_literal else os.path.join(glob.escape(os.getcwd()), path)}"
+    return {"source": name} | ({} if largest is None else {"vocab_size": largest + 1})
 
 
 def _prepare(path: str) -> str:
     return f"hpxfer data prepare {shlex.quote(path)} --tokenizer tokenizer.json --out DIR"
-
-
-def _in_words(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {one}" for name, one in value.items())
-    return "; ".join(value) if isinstance(value, list) else str(value)
-
-
-def _yaml(value: str | int) -> str:
-    return json.dumps(value) if isinstance(value, str) and (": " in value or " #" in value) else str(value)
