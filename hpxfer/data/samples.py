@@ -119,17 +119,19 @@ Splits = Sequence[Split]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SampleFiles:
-    """The files of a source. They are read when their samples are first needed, and then stay in memory."""
+class StoredSamples:
+    """Samples in files. They are read when they are first needed, and then stay in memory."""
 
     read: Callable[[], Splits]
     """() -> the splits with the labels as they stand in the files. A label from 1 up without a gap is one from 0."""
     num_classes: int | None = None
     """The classes of the format. None: as many as there are."""
+    classes: tuple[int, ...] = ()
+    """Those that are chosen, all where it is empty."""
 
     @cached_property
-    def splits(self) -> Splits:
-        """The samples. Raise HpxferError unless all splits have inputs and targets of one form, and a sample each."""
+    def whole(self) -> Splits:
+        """The samples of all classes. Raise HpxferError unless all splits have one form, and a sample each."""
         found = self.read()
         for split in found:
             if len(split.inputs) != len(split.targets) or not len(split.inputs):
@@ -147,47 +149,44 @@ class SampleFiles:
         return [replace(split, targets=split.targets - first) for split in found]
 
     @cached_property
-    def facts(self) -> Facts:
-        inputs, targets = self.splits[0].inputs, self.splits[0].targets
+    def whole_facts(self) -> Facts:
+        inputs, targets = self.whole[0].inputs, self.whole[0].targets
         found = Facts(shape=inputs.shape[1:], is_pixels=inputs.dtype == np.uint8)
         if targets.ndim > 1:
             return replace(found, num_targets=targets.shape[1])
-        known = self.num_classes or 1 + max(int(split.targets.max()) for split in self.splits)
-        return replace(found, num_classes=known)
+        return replace(found, num_classes=self.num_classes or 1 + max(int(each.targets.max()) for each in self.whole))
 
     @cached_property
-    def digest(self) -> str:
+    def _digest(self) -> str:
         """The 16-byte blake2b of every sample. Moving, renaming or packing files does not change it.
 
         It covers, for the training split and then the test split: one line of text with the shape of a sample, the
         types of inputs and targets, and the numbers of samples, classes and real targets; all inputs; all targets.
         """
-        state = hashlib.blake2b(digest_size=16)
-        for split in self.splits:
-            shape = "x".join(map(str, self.facts.shape))
-            counts = f"{len(split.inputs)} {self.facts.num_classes} {self.facts.num_targets}"
+        state, facts = hashlib.blake2b(digest_size=16), self.whole_facts
+        for split in self.whole:
+            shape = "x".join(map(str, facts.shape))
+            counts = f"{len(split.inputs)} {facts.num_classes} {facts.num_targets}"
             state.update(f"samples {shape} {split.inputs.dtype.name} {split.targets.dtype.name} {counts}\n".encode())
             for array in (split.inputs, split.targets):
                 little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
                 state.update(little.reshape(-1).view(np.uint8).data)
         return state.hexdigest()
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StoredSamples:
-    """Samples in files, of the classes in `classes`, or of all where that is empty."""
-
-    files: SampleFiles
-    classes: tuple[int, ...] = ()
+    def digest(self) -> str:
+        return self._digest
 
     @property
     def facts(self) -> Facts:
-        return replace(self.files.facts, num_classes=len(self.classes)) if self.classes else self.files.facts
+        return replace(self.whole_facts, num_classes=len(self.classes)) if self.classes else self.whole_facts
+
+    def only(self, classes: tuple[int, ...]) -> StoredSamples:
+        return _restricted(self, classes)
 
     @cached_property
     def splits(self) -> Splits:
         """The samples, inputs [N, D]. Raise HpxferError if a class has no training sample, or all inputs are equal."""
-        found = [replace(each, inputs=each.inputs.reshape(len(each.inputs), -1)) for each in self.files.splits]
+        found = [replace(each, inputs=each.inputs.reshape(len(each.inputs), -1)) for each in self.whole]
         if self.classes:
             found = [_of_classes(split, self.classes) for split in found]
         train = found[0]
@@ -205,12 +204,6 @@ class StoredSamples:
     @property
     def num_test(self) -> int:
         return sum(len(split.inputs) for split in self.splits[1:])
-
-    def only(self, classes: tuple[int, ...]) -> StoredSamples:
-        return _restricted(self.files, classes)
-
-    def digest(self) -> str:
-        return self.files.digest
 
     def train(self, seed: int, begin: int, end: int, num_kept: int) -> Rows:
         rows = by_epoch(begin, end, self.num_train - num_kept, seed)
@@ -247,17 +240,19 @@ def stored(
         stamps = tuple((found.st_size, found.st_mtime_ns) for found in map(os.stat, files))
     except OSError as error:
         raise HpxferError(f"{files[0]}: cannot be read: {error.strerror}") from None
-    return StoredSamples(files=_opened(read, tuple(files), num_classes, stamps))
+    return _opened(read, tuple(files), num_classes, stamps)
 
 
 @lru_cache(maxsize=2)
-def _opened(read: Any, files: tuple[str, ...], num_classes: int | None, stamps: Any) -> SampleFiles:
-    return SampleFiles(read=lambda: read(files), num_classes=num_classes)
+def _opened(read: Any, files: tuple[str, ...], num_classes: int | None, stamps: Any) -> StoredSamples:
+    return StoredSamples(read=lambda: read(files), num_classes=num_classes)
 
 
 @lru_cache(maxsize=2)
-def _restricted(files: SampleFiles, classes: tuple[int, ...]) -> StoredSamples:
-    return StoredSamples(files=files, classes=classes)
+def _restricted(samples: StoredSamples, classes: tuple[int, ...]) -> StoredSamples:
+    return StoredSamples(
+        read=lambda: samples.whole, num_classes=samples.whole_facts.num_classes or None, classes=classes
+    )
 
 
 def _of_classes(split: Split, classes: tuple[int, ...]) -> Split:

@@ -20,7 +20,7 @@ from hpxfer.data.readers import arrow, cifar, ids, idx
 from hpxfer.data.samples import Samples
 from hpxfer.data.sources import SOURCES, open_dataset, opened, row_of, source_of
 from hpxfer.data.tokens import Dataset
-from hpxfer.errors import HpxferError, cut
+from hpxfer.errors import HpxferError
 from hpxfer.host.files import folder_at
 from hpxfer.prepare.source import open_source
 from hpxfer.scaling.shape import MAX_DIM
@@ -116,7 +116,7 @@ def _of_path(path: str) -> DataInfo:
         if (manifest := read_manifest(folder)) is not None:
             return _of_prepared(folder, manifest)
         if not arrow.is_folder(folder):
-            return _of_folder(path, folder)
+            return _of_folder(path)
     else:
         files = ids.token_files(path, "PATH")
         if not files:
@@ -133,19 +133,12 @@ def _of_path(path: str) -> DataInfo:
     return _of_tokens(path, f"tokens:{path}", dataset)
 
 
-def _of_folder(path: str, folder: str) -> DataInfo:
-    ids.check_finished(folder)
-    pattern = ids.pattern_in(folder)
+def _of_folder(path: str) -> DataInfo:
     try:
         found = open_source(path, "text")
-    except HpxferError:
-        if pattern is None:
-            raise
-        rule = "must be a file, a glob, or a folder of text or of a data set, got a folder of other files"
-        raise HpxferError(f"{path}: {rule}; name them: '{cut(pattern, 300)}'") from None
+    except HpxferError as error:
+        raise HpxferError(f"{error}; files of token ids are named by a glob") from None
     facts: dict[str, Any] = {"files": len(found.files), "bytes": found.num_bytes}
-    if pattern is not None:
-        facts["files that may hold token ids"] = pattern
     what = f"a folder of {'text files' if found.kind == 'text' else f'text in {found.kind} files'}"
     return DataInfo(path=path, what=what, facts=facts, fix=_prepare(path) if facts["bytes"] else "all files are empty")
 

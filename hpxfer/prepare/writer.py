@@ -122,7 +122,7 @@ class State(Section):
     limit: Annotated[int, Field(ge=0, le=NO_LIMIT)] = NO_LIMIT
     num_empty: NumTokens = 0
     next: tuple[NumTokens, NumTokens] = (0, 0)
-    has_ended: bool = False
+    ended: bool = False
 
 
 class Writer:
@@ -137,7 +137,7 @@ class Writer:
         wanted = state.request["val_tokens"] + 1 if state.request["val_tokens"] else 0
         self.held_out = HeldOut(wanted, state.limit)
         self.shards, self.val, self.train = list(state.shards), state.val, Tokens()
-        self.num_empty, self.next, self.has_ended = state.num_empty, state.next, state.has_ended
+        self.num_empty, self.next, self.has_ended = state.num_empty, state.next, state.ended
         if self.val is not None and not self.has_ended:
             val = self._read(self.val)
             for ids in np.split(val.parts[0], val.starts[0][1:]):
@@ -215,7 +215,7 @@ class Writer:
             limit=self.held_out.limit,
             num_empty=self.num_empty,
             next=self.next,
-            has_ended=self.has_ended,
+            ended=self.has_ended,
         )
         self.write(files | {PROGRESS_FILE: json_writer(state)})
         self.remove_others()
@@ -272,8 +272,8 @@ def at_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        rule = "the shards that are complete stay, and the same command goes on"
-        raise HpxferError(f"{folder}: cannot be written: {reason(error)}; {rule}") from None
+        rule = "what is complete stays, and the same command goes on"
+        raise HpxferError(f"--out: {folder}: cannot be written: {reason(error)}; {rule}") from None
 
 
 def bytes_writer(content: bytes) -> Write:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpxfer.data.readers.llmc import UINT16
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.spec.data_section import DataSpec
 
@@ -50,20 +51,11 @@ def make_sweep() -> Callable[..., SweepSpec]:
 
 
 @pytest.fixture
-def write_shard() -> Callable[..., Path]:
-    """Return a function (path, ids) -> path that writes a shard. Its arguments can make the header wrong."""
+def write_shard() -> Callable[[Path, Sequence[int] | np.ndarray], Path]:
+    """Return a function (path, ids) -> path that writes a shard of uint16."""
 
-    def write(
-        path: Path,
-        ids: Sequence[int] | np.ndarray,
-        *,
-        magic: int = 20240520,
-        version: int = 1,
-        count: int | None = None,
-    ) -> Path:
-        header = np.zeros(256, "<i4")
-        header[:3] = magic, version, len(ids) if count is None else count
-        path.write_bytes(header.tobytes() + np.asarray(ids, "<u2").tobytes())
+    def write(path: Path, ids: Sequence[int] | np.ndarray) -> Path:
+        path.write_bytes(UINT16.header(len(ids)) + np.asarray(ids, "<u2").tobytes())
         return path
 
     return write

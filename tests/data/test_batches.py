@@ -133,9 +133,9 @@ def test_data_that_is_not_the_sweeps_or_too_short_is_refused(tmp_path: Path, mak
     path = tmp_path / "a.txt"
     path.write_bytes(b"x" * 161)
     asked = setting(make_sweep(f"text:{path}"))
-    open_data(replace(asked, steps=2))
     path.write_bytes(b"y" * 161)
     short = setting(make_sweep(f"text:{path}"))
+    open_data(replace(short, steps=2))
     elsewhere = setting(make_sweep("tokens:/nowhere/*.bin", digest="abc"))
     for refused, message in (
         (asked, rf"differs from the sweep's: .*{asked.data_digest}, got \w+; copy"),

@@ -19,7 +19,6 @@ import hpxfer.prepare.tokenize
 from hpxfer.data import data_ref
 from hpxfer.data.manifest import Manifest, read_manifest
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import write_files
 from hpxfer.prepare import SHARD_TOKENS, run
 from hpxfer.prepare.run import prepare_data
 from hpxfer.prepare.source import open_source
@@ -177,32 +176,6 @@ def test_the_same_bytes_with_any_number_of_processes(tmp_path: Path, tokenizer: 
     )
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert len(list((tmp_path / "one").glob("train-*.bin"))) > 2
-
-
-def test_a_full_disk_leaves_what_is_complete(tmp_path: Path, tokenizer: Path, monkeypatch: Patch) -> None:
-    source, out, calls = jsonl(tmp_path / "a.jsonl", TEXTS), tmp_path / "out", [0]
-    monkeypatch.setattr(hpxfer.prepare.blocks, "BLOCK_BYTES", 2000)
-
-    def full(files: Any) -> None:
-        calls[0] += 1
-        if calls[0] == 5:
-            raise OSError(28, "No space left on device")
-        write_files(files)
-
-    monkeypatch.setattr("hpxfer.prepare.writer.write_files", full)
-    with pytest.raises(
-        HpxferError, match=r"out: cannot be written: No space left on device; .*the same command goes on"
-    ):
-        made(source, tokenizer, out, shard_tokens=3000)
-    complete = contents(out)
-    assert sum(name.endswith(".bin") for name in complete) == 2
-    with pytest.raises(HpxferError, match="must be completely prepared, got a folder in which"):
-        data_ref(DataSpec(source=f"tokens:{out}"))
-    data_ref(DataSpec(source=f"tokens:{out}/train-*.bin"))  # what is done stays valid
-    monkeypatch.setattr("hpxfer.prepare.writer.write_files", write_files)
-    made(source, tokenizer, out, shard_tokens=3000)
-    after = contents(out)
-    assert all(after[name] == content for name, content in complete.items() if name.endswith((".bin", ".npy")))
 
 
 def test_a_damaged_state_is_named(tmp_path: Path, tokenizer: Path) -> None:

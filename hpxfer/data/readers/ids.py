@@ -14,7 +14,6 @@ from __future__ import annotations
 import glob
 import io
 import os
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -144,11 +143,10 @@ def _open(path: str) -> Dataset | None:
         return _prepared(folder, manifest)
     if arrow.is_folder(folder):
         return arrow.open_folder(folder)
-    check_finished(folder)
-    shards = cut(pattern_in(folder) or os.path.join(folder, "*.bin"), 300)
+    made = f"that `hpxfer data prepare` made, with its {MANIFEST_FILE}, or that `datasets` saved"
     raise HpxferError(
-        "data.source: must name files of token ids, or a folder that `hpxfer data prepare` or `datasets` made, got "
-        f"the folder {cut(folder, 300)}; for token files in it: tokens:{shards}; for text in it, first: {PREPARE}"
+        f"data.source: must name files of token ids, or a folder {made}, got the folder {cut(folder, 300)}; a glob "
+        f"names files in it, and for text first: {PREPARE}"
     )
 
 
@@ -173,29 +171,6 @@ def token_files(path: str, key: str = "data.source") -> list[str]:
     if not found and not is_uri(path) and path:
         found = [each for each in matching_files(f"{path}.bin", key) if megatron.has_index(each)]
     return found
-
-
-def check_finished(folder: str) -> None:
-    """Raise HpxferError for shards that `hpxfer data prepare` wrote to a folder without its manifest."""
-    if any(name.endswith(DOCUMENTS_SUFFIX) for name in _names(folder)):
-        rule = f"must have the {MANIFEST_FILE} that `hpxfer data prepare` writes last"
-        raise HpxferError(f"{folder}: {rule}, got shards without it: it is not finished, or was copied in part")
-
-
-def pattern_in(folder: str) -> str | None:
-    """Return the glob of a folder's files that may hold token ids, of training where names say so, or None."""
-    names = [name for name in _names(folder) if name.endswith((".bin", ".npy")) and not name.startswith(".")]
-    if not names:
-        return None
-    train = [name for name in names if "train" in name]
-    ending = os.path.splitext((train or names)[0])[1]
-    return os.path.join(folder, f"*train*{ending}" if train else f"*{ending}")
-
-
-def _names(folder: str) -> list[str]:
-    with suppress(OSError):
-        return sorted(os.listdir(folder))
-    return []
 
 
 def _load(dataset: Dataset, tokenizer: str) -> tuple[NDArray[Any], ...]:

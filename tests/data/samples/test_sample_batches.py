@@ -16,7 +16,7 @@ from sample_files import mnist, numbered, numbers_of
 from hpxfer.data import SampleData, open_data
 from hpxfer.data.made import makers, shapes
 from hpxfer.data.made.makers import MAKERS, EndlessSamples, Maker
-from hpxfer.data.samples import SampleFiles, Split, StoredSamples
+from hpxfer.data.samples import Split, StoredSamples
 from hpxfer.data.sources import open_samples
 from hpxfer.errors import HpxferError
 from hpxfer.trial import Setting
@@ -28,7 +28,7 @@ def held(train: int, test: int = 0) -> StoredSamples:
     parts = [Split(name="a", inputs=numbered(train), targets=np.arange(train) % 2)]
     if test:
         parts.append(Split(name="b", inputs=numbered(test, start=1000), targets=np.arange(test) % 2))
-    return StoredSamples(files=SampleFiles(read=lambda: parts))
+    return StoredSamples(read=lambda: parts)
 
 
 def raw(data: SampleData, batch: np.ndarray) -> np.ndarray:
@@ -76,7 +76,7 @@ def test_files_that_hold_one_class_after_the_other_are_held_out_from_all_of_them
         return Split(name="a", inputs=numbered(count, start=start), targets=np.arange(count) * 4 // count)
 
     for splits in ([by_class(400)], [by_class(400), by_class(400, 1000)]):
-        samples = StoredSamples(files=SampleFiles(read=lambda splits=splits: splits))
+        samples = StoredSamples(read=lambda splits=splits: splits)
         data = SampleData(samples=samples, batch_tokens=10, validation_tokens=100)
         counts = np.bincount(np.concatenate([y for _, y in data.validation_batches()]), minlength=4)
         assert counts.min() >= 15

@@ -15,8 +15,7 @@ from hpxfer.data import check_length, data_cautions, data_ref, point_keys, requi
 from hpxfer.errors import HpxferError
 from hpxfer.model.families import FAMILIES
 from hpxfer.spec import SweepSpec, parse_sweep
-from hpxfer.spec.check_keys import data_problems
-from hpxfer.spec.data import absolute, stated, with_point_data
+from hpxfer.spec.data import absolute, data_problems, stated, with_point_data
 from hpxfer.spec.data_section import DataSpec, vocabulary
 from hpxfer.trial import setting_of
 
@@ -116,27 +115,20 @@ def test_what_a_family_of_samples_refuses(make_sweep: Make, reader: str, given: 
     assert any(line.startswith(message) or message in line for line in broken(spec)), broken(spec)
 
 
-def test_one_fault_of_the_classes_is_one_message(make_sweep: Make, reader: str) -> None:
-    for source, only in (("builtin:shapes", (3,)), ("builtin:teacher/polynomial", (0, 1))):
-        data = filled(source, only=only)
-        (line,) = broken(of_family(make_sweep("x"), reader).model_copy(update={"data": data}))
-        assert line.startswith("data.only: ")
+def test_what_a_family_takes(make_sweep: Make, reader: str) -> None:
+    def of(data: DataSpec) -> list[str]:
+        return broken(of_family(make_sweep("x"), reader).model_copy(update={"data": data}))
 
-
-def test_a_family_of_samples_takes_them(make_sweep: Make, reader: str) -> None:
     for source in ("builtin:shapes", "builtin:teacher/polynomial", "builtin:teacher/network", "builtin:teacher/few"):
-        spec = of_family(make_sweep("x"), reader).model_copy(update={"data": filled(source, epochs=3)})
-        assert broken(spec) == []
-    without_data = DataSpec(source="idx:/nowhere", inputs=784, classes=10, digest="ab")
-    assert broken(of_family(make_sweep("x"), reader).model_copy(update={"data": without_data})) == []
-
-
-@pytest.mark.parametrize("key", ["inputs", "classes", "targets"])
-def test_a_family_of_tokens_refuses_what_goes_with_samples(make_sweep: Make, key: str) -> None:
+        assert of(filled(source, epochs=3)) == []
+    assert of(DataSpec(source="idx:/nowhere", inputs=784, classes=10, digest="ab")) == []
+    for source, only in (("builtin:shapes", (3,)), ("builtin:teacher/polynomial", (0, 1))):
+        (line,) = of(filled(source, only=only))  # one fault of the classes is one message
+        assert line.startswith("data.only: ")
     assert broken(make_sweep("builtin:stdlib")) == []
-    assert f"data.{key}: goes with samples, and the family gpt reads tokens" in broken(
-        make_sweep("builtin:stdlib", **{key: 3})
-    )
+    for key in ("inputs", "classes", "targets"):
+        refusal = f"data.{key}: goes with samples, and the family gpt reads tokens"
+        assert refusal in broken(make_sweep("builtin:stdlib", **{key: 3}))
     (line,) = broken(make_sweep("builtin:shapes"))
     assert line.startswith("data.source: must name tokens, which the family gpt reads, got 'builtin:shapes'")
 
