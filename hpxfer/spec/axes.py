@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hpxfer.errors import HpxferError
 from hpxfer.registry import rows_of
-from hpxfer.scaling.shape import EXPERT_DIMS, OwnDim, Shape, check_trainable, heads_of
+from hpxfer.scaling.shape import OwnDim, Shape, check_trainable, heads_of
 from hpxfer.spec.blocks import Options, has_dense, moe_blocks
 from hpxfer.spec.fields import GridValues
 from hpxfer.spec.own import OF_RUN, changed, own_scale, own_shape
@@ -206,23 +206,39 @@ def moved(base: Shape, change: ShapeChange, model: Options) -> Shape:
     block has a dense FFN. Shared experts are as wide as the base's or, if it has none, as its routed experts or its
     dense FFN.
     """
-    width = change.width or base.width
-    is_dense = change.num_experts == 0
+    width, is_dense = change.width or base.width, change.num_experts == 0
+
+    def size(kind: str, ratio: float) -> int:
+        """Return the hidden size that the change gives, or by default `ratio` times the width."""
+        own_width, own_ratio = getattr(change, f"{kind}_width"), getattr(change, f"{kind}_ratio")
+        if own_width is not None and own_ratio is not None:
+            raise HpxferError(f"give one of {kind}_ratio and {kind}_width, got both")
+        found = own_width if own_width is not None else (ratio if own_ratio is None else own_ratio) * width
+        return _whole(found, f"{kind}_width", f" at width {width}")
+
     num_shared = change.num_shared if change.num_shared is not None else 0 if is_dense else base.num_shared
     shared = (base.shared_width or base.expert_width or base.dense_width) if num_shared else 0
+    num_experts, num_active = _experts(base, change)
     shape = replace(
         base,
         width=width,
         depth=change.depth or base.depth,
         **_heads(base, change, width),
-        **_experts(base, change),
+        num_experts=num_experts,
+        num_active=num_active,
+        expert_width=0 if is_dense else size("expert", base.expert_ratio),
         num_shared=num_shared,
-        shared_width=_size("shared", change, width, shared / base.width),
+        shared_width=size("shared", shared / base.width),
         num_groups=change.num_groups or (1 if is_dense else base.num_groups),
         batch_tokens=change.batch_tokens or change.batch_samples or base.batch_tokens,
         steps=change.steps or base.steps,
+        dense_width=0,
     )
-    shape = replace(shape, **_dense(base, change, shape, model))
+    if has_dense(shape, model):
+        # By default the ratio of the base or, of a base without a dense FFN, of what a token uses of its experts.
+        shape = replace(shape, dense_width=size("dense", (base.dense_width or base.active_width) / base.width))
+    elif change.dense_width or change.dense_ratio:
+        raise HpxferError("no block has a dense FFN at this shape (see moe_every and dense_first); take its size out")
     if problem := check_trainable(shape, rows_of("family").get(model.family).row_multiple):
         raise HpxferError(problem)
     return shape
@@ -244,53 +260,24 @@ def _heads(base: Shape, change: ShapeChange, width: int) -> dict[str, Any]:
     return heads_of(width, base.head_dim, heads, kv_heads)
 
 
-def _experts(base: Shape, change: ShapeChange) -> dict[str, Any]:
-    """Return num_experts, num_active and expert_width. Raise HpxferError if they cannot follow the change."""
-    size = change.expert_ratio or change.expert_width
+def _experts(base: Shape, change: ShapeChange) -> tuple[int, int]:
+    """Return num_experts and num_active. Raise HpxferError if they cannot follow the change."""
+    given = [bool(dim) for dim in (change.num_experts, change.num_active, change.expert_ratio or change.expert_width)]
     if change.num_experts == 0:
-        if change.num_active or size:
+        if any(given):
             raise HpxferError("num_experts 0 makes a dense shape, which has no active experts; take their sizes out")
-        return dict.fromkeys(EXPERT_DIMS, 0)
-    given = [bool(dim) for dim in (change.num_experts, change.num_active, size)]
+        return 0, 0
     if not base.num_experts and any(given) and not all(given):
-        raise HpxferError(
-            "the base is dense, so a shape with experts must give num_experts, num_active and one of expert_ratio and "
-            "expert_width"
-        )
+        needed = "num_experts, num_active and one of expert_ratio and expert_width"
+        raise HpxferError(f"the base is dense, so a shape with experts must give {needed}")
     num_experts = change.num_experts or base.num_experts
-    num_active = change.num_active or base.num_active
-    if change.num_active is None and base.num_experts:
-        follows = base.num_active * num_experts / base.num_experts
-        if follows != int(follows) or follows < 1:
-            raise HpxferError(
-                f"num_active must follow num_experts to hold kappa {base.kappa:g}, got {follows:g} of {num_experts}; "
-                "give num_active, or another num_experts"
-            )
-        num_active = int(follows)
-    expert_width = _size("expert", change, change.width or base.width, base.expert_ratio)
-    return {"num_experts": num_experts, "num_active": num_active, "expert_width": expert_width}
-
-
-def _dense(base: Shape, change: ShapeChange, shape: Shape, blocks: Options) -> dict[str, Any]:
-    """Return dense_width: 0 if no block of `shape` has a dense FFN. Raise HpxferError if it is given all the same.
-
-    By default it keeps the ratio of the base or, of a base without a dense FFN, of what a token uses of its experts.
-    """
-    if has_dense(shape, blocks):
-        ratio = (base.dense_width or base.active_width) / base.width
-        return {"dense_width": _size("dense", change, shape.width, ratio)}
-    if change.dense_width or change.dense_ratio:
-        raise HpxferError("no block has a dense FFN at this shape (see moe_every and dense_first); take its size out")
-    return {"dense_width": 0}
-
-
-def _size(kind: str, change: ShapeChange, width: int, ratio: float) -> int:
-    """Return the hidden size that the change gives, or by default `ratio` times the width."""
-    asked_width, asked_ratio = getattr(change, f"{kind}_width"), getattr(change, f"{kind}_ratio")
-    if asked_width is not None and asked_ratio is not None:
-        raise HpxferError(f"give one of {kind}_ratio and {kind}_width, got both")
-    size = asked_width if asked_width is not None else (ratio if asked_ratio is None else asked_ratio) * width
-    return _whole(size, f"{kind}_width", f" at width {width}")
+    if change.num_active is not None or not base.num_experts:
+        return num_experts, change.num_active or 0
+    follows = base.num_active * num_experts / base.num_experts
+    if follows != int(follows) or follows < 1:
+        rule = f"num_active must follow num_experts to hold kappa {base.kappa:g}, got {follows:g} of {num_experts}"
+        raise HpxferError(f"{rule}; give num_active, or another num_experts")
+    return num_experts, int(follows)
 
 
 def axes_of(spec: SweepSpec) -> tuple[Axis, ...]:

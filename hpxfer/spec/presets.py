@@ -130,13 +130,11 @@ def resolved(model: Any) -> Any:
 def known(name: str) -> str:
     """Return the name of a preset as this module spells it. Raise PydanticCustomError if there is none."""
     key = _spelled(name)
-    if key in PRESETS:
-        return key
-    if key in REFUSED:
-        why = f"no options make a model like {key}: {REFUSED[key]}"
-    else:
-        why = f"unknown model {shown(name)}; {nearest(name, PRESETS)}"
-    raise PydanticCustomError("unregistered", "{why}", {"why": why})
+    if key not in PRESETS:
+        refused = f"no options make a model like {key}: {REFUSED[key]}" if key in REFUSED else None
+        why = refused or f"unknown model {shown(name)}; {nearest(name, PRESETS)}"
+        raise PydanticCustomError("unregistered", "{why}", {"why": why})
+    return key
 
 
 def _spelled(name: Any) -> str:
@@ -151,20 +149,15 @@ def preset_lines(name: str | None, model: Any) -> tuple[str, ...]:
     values = {key: (_spell(getattr(model, key)), _spell(value)) for key, value in found.options.items()}
     same = [f"{key} {own}" for key, (own, value) in values.items() if own == value]
     other = [f"{key} {own} instead of {value}" for key, (own, value) in values.items() if own != value]
-    out = [f"like {name}: {', '.join(same)}"]
-    if other:
-        out.append(f"unlike {name}: {', '.join(other)}")
-    if found.leaves_out:
-        out.append(f"{name} also has {found.leaves_out}")
-    return tuple(out)
+    unlike = (f"unlike {name}: {', '.join(other)}",) if other else ()
+    beside = (f"{name} also has {found.leaves_out}",) if found.leaves_out else ()
+    return (f"like {name}: {', '.join(same)}", *unlike, *beside)
 
 
 def _spell(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
+    if isinstance(value, bool | str):
+        return str(value).lower() if isinstance(value, bool) else value
     if isinstance(value, float):
         return f"{value:g}"
-    if isinstance(value, str):
-        return value
     parts = value if isinstance(value, dict) else {key: getattr(value, key) for key in ("bias", "aux")}
     return " and ".join(f"{key} {part}" for key, part in parts.items())

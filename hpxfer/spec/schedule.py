@@ -117,21 +117,21 @@ def schedule_lines(spec: SweepSpec) -> tuple[str, ...]:
 
     E.g. `b512 t400: constant after 40 steps of warm-up (0.1 of the run)`.
     """
-    own = own_at(spec, "schedule")
-    lengths = (spec.training.schedule.warmup, spec.training.schedule.decay_length)
-    if not own and all(length is None or length.steps is not None for length in lengths):
+    own, schedule = own_at(spec, "schedule"), spec.training.schedule
+    if not own and all(
+        length is None or length.steps is not None for length in (schedule.warmup, schedule.decay_length)
+    ):
         return ()
-    shapes = dict.fromkeys(point.shape for axis in axes_of(spec) for point in axis.points)
-    return tuple(dict.fromkeys(_line(spec, planned_at(spec, shape, own), shape) for shape in shapes))
-
-
-def _line(spec: SweepSpec, planned: Planned, shape: Shape) -> str:
-    schedule, phases = planned.schedule, schedule_at(spec, shape, planned)
 
     def spell(steps: int, length: Length | None) -> str:
         form = "" if length is None or length.steps is not None else f" ({length.spell()})"
         return f"{steps} step{'' if steps == 1 else 's'}{form}"
 
-    out = f"b{shape.batch_tokens} t{shape.steps}: {schedule.decay}"
-    out += f" after {spell(phases.warmup_steps, schedule.warmup)} of warm-up"
-    return out + (f", over the last {spell(phases.decay_steps, schedule.decay_length)}" if phases.decay_steps else "")
+    lines = []
+    for shape in dict.fromkeys(point.shape for axis in axes_of(spec) for point in axis.points):
+        planned = planned_at(spec, shape, own)
+        schedule, phases = planned.schedule, schedule_at(spec, shape, planned)
+        end = f", over the last {spell(phases.decay_steps, schedule.decay_length)}" if phases.decay_steps else ""
+        warmup = f"{schedule.decay} after {spell(phases.warmup_steps, schedule.warmup)} of warm-up"
+        lines.append(f"b{shape.batch_tokens} t{shape.steps}: {warmup}{end}")
+    return tuple(dict.fromkeys(lines))

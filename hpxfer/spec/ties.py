@@ -39,7 +39,8 @@ def ties_of(spec: SweepSpec, choice: Parameterization | None) -> Ties:
         return given
     if choice is None:
         return "index"
-    return _own(given or {}, choice) or ("random" if _has_zero_router(spec, choice) else "index")
+    known = given or {}
+    return known.get(choice.label(), known.get(choice.name, "random" if _has_zero_router(spec, choice) else "index"))
 
 
 def ties_at(spec: SweepSpec, choice: Parameterization | None, shape: Shape) -> Ties:
@@ -54,13 +55,14 @@ def resolved(spec: SweepSpec) -> SweepSpec:
 
     It is the value that the file gives, else `random`.
     """
-    if isinstance(spec.model.ties, str) or not _chooses(spec):
+    given, shapes = spec.model.ties, (point.shape for axis in axes_of(spec) for point in axis.points)
+    if isinstance(given, str) or not any(0 < shape.num_active < shape.num_experts for shape in shapes):
         return spec
     choices = [choice_of(chosen) for chosen in spec.parameterizations]
     values: dict[str, Ties] = {
         choice.label(): ties_of(spec, choice)
         for choice in choices
-        if _own(spec.model.ties or {}, choice) is not None or _has_zero_router(spec, choice)
+        if {choice.label(), choice.name} & (given or {}).keys() or _has_zero_router(spec, choice)
     }
     same = len(values) == len(choices) and len(set(values.values())) == 1
     ties = next(iter(values.values())) if same else values or None
@@ -69,29 +71,19 @@ def resolved(spec: SweepSpec) -> SweepSpec:
 
 def ties_problem(spec: SweepSpec) -> str | None:
     """Return what is wrong with the tables that `model.ties` names."""
-    if not isinstance(spec.model.ties, dict):
-        return None
     legal = set[str]()
-    for chosen in spec.parameterizations:
+    for chosen in spec.parameterizations if isinstance(spec.model.ties, dict) else ():
         try:
             legal |= {chosen.table, choice_of(chosen).label()}
         except HpxferError:
             return None  # reported by itself
-    if not (unknown := [name for name in spec.model.ties if name not in legal]):
-        return None
-    return f"must name tables of the sweep, got {shown(unknown[0])}; legal: {', '.join(sorted(legal))}"
-
-
-def _own(given: dict[str, Ties], choice: Parameterization) -> Ties | None:
-    """Return the value that a mapping has for a table, by its label or its name."""
-    return given.get(choice.label(), given.get(choice.name))
+    unknown = [name for name in spec.model.ties if name not in legal] if isinstance(spec.model.ties, dict) else []
+    return (
+        f"must name tables of the sweep, got {shown(unknown[0])}; legal: {', '.join(sorted(legal))}"
+        if unknown
+        else None
+    )
 
 
 def _has_zero_router(spec: SweepSpec, choice: Parameterization) -> bool:
     return choice.zero_router(rows_of("optimizer").get(spec.training.optimizer).column)
-
-
-def _chooses(spec: SweepSpec) -> bool:
-    """Return whether routers of some shape leave experts out."""
-    shapes = (point.shape for axis in axes_of(spec) for point in axis.points)
-    return any(0 < shape.num_active < shape.num_experts for shape in shapes)

@@ -19,9 +19,7 @@ MAX_BYTES = 2**30  # of all files together; code is smaller
 
 def in_folder(spec: SweepSpec, folder: Path) -> SweepSpec:
     """Return the sweep with the folder of its own trainer as an absolute path. `folder` is that of the sweep file."""
-    if spec.trainer is None:
-        return spec
-    return _with(spec, spec.trainer.model_copy(update={"folder": str(folder / (spec.trainer.folder or ""))}))
+    return spec if spec.trainer is None else _with(spec, folder=str(folder / (spec.trainer.folder or "")))
 
 
 def digested(spec: SweepSpec) -> SweepSpec:
@@ -34,11 +32,12 @@ def digested(spec: SweepSpec) -> SweepSpec:
     if trainer is None or not trainer.files:
         return spec
     folder = Path(trainer.folder or ".")
-    if trainer.digests is not None and not any(found for _, found in _matches(folder, trainer)):
+    matches = list(_matches(folder, trainer))
+    if trainer.digests is not None and not any(found for _, found in matches):
         return spec
     digests: dict[str, str] = {}
     size = 0
-    for name, paths in _matches(folder, trainer):
+    for name, paths in matches:
         if not paths:
             raise HpxferError(f"trainer.files: {shown(name)} must name files below {folder}, got none")
         for path in paths:
@@ -47,7 +46,7 @@ def digested(spec: SweepSpec) -> SweepSpec:
             if size > MAX_BYTES or len(digests) >= MAX_FILES:
                 raise HpxferError(f"trainer.files: {shown(name)}: must be at most {MAX_FILES} files of 1 GiB together")
             digests[path.relative_to(folder).as_posix()] = digest_of(content)
-    return _with(spec, trainer.model_copy(update={"digests": dict(sorted(digests.items()))}))
+    return _with(spec, digests=dict(sorted(digests.items())))
 
 
 def digest_of(content: bytes) -> str:
@@ -77,5 +76,6 @@ def _matches(folder: Path, trainer: TrainerSpec) -> Iterator[tuple[str, list[Pat
         yield name, found
 
 
-def _with(spec: SweepSpec, trainer: TrainerSpec) -> SweepSpec:
-    return spec.model_copy(update={"trainer": trainer})
+def _with(spec: SweepSpec, **changes: object) -> SweepSpec:
+    assert spec.trainer is not None
+    return spec.model_copy(update={"trainer": spec.trainer.model_copy(update=changes)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -56,34 +56,6 @@ def hp_points(spec: SweepSpec) -> Iterator[tuple[str, HPs]]:
             yield name, start.with_value(name, value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _TrialTemplate:
-    """What the trials of one parameterization at one shape share.
-
-    `fragments` are the JSON that their ids hash before the HPs, between the HPs and the seed, and after the seed.
-    """
-
-    setting: Setting
-    shape: Shape
-    base: Shape
-    parameterization: Parameterization | None
-    plugins: tuple[tuple[str, str], ...]
-    fragments: tuple[str, str, str]
-
-    def trial(self, hps: HPs, hps_json: str, seed: int) -> Trial:
-        before, middle, after = self.fragments
-        return Trial(
-            id=digest_of(before + hps_json + middle + str(seed) + after),
-            setting=self.setting,
-            shape=self.shape,
-            base=self.base,
-            parameterization=self.parameterization,
-            hps=hps,
-            seed=seed,
-            plugins=self.plugins,
-        )
-
-
 class Expansion:
     """The lazy expansion of one sweep over given data. Everything that cells share is computed once.
 
@@ -110,7 +82,8 @@ class Expansion:
         self.choices = tuple(dict.fromkeys(map(choice_of, spec.parameterizations)))
         self.axes = axes_of(spec)
         self.name = name  # of its arms
-        self._templates: dict[tuple[Parameterization, Shape], _TrialTemplate] = {}  # no template knows HPs
+        # What the trials of a parameterization at a shape share, whatever their HPs and seed.
+        self._shared: dict[tuple[Parameterization, Shape], Callable[[HPs, str, int], Trial]] = {}
         # Arms of the same name, HPs and balance, as a sweep of plain tables. A sweep of these is its own only part.
         self.parts: tuple[Expansion, ...] = tuple(self._parts())
 
@@ -121,7 +94,7 @@ class Expansion:
                 return
             part = Expansion(under, self.data, self.trainer_version, self.plugins, self._own_at_base, name)
             if part.setting == self.setting:
-                part._templates = self._templates
+                part._shared = self._shared
             yield part
 
     def label(self, choice: Parameterization) -> str:
@@ -167,25 +140,19 @@ class Expansion:
             for point in axis.points:
                 if self.spec.search.where == "base" and point.shape != self.spec.base_shape:
                     continue
-                label = axis.label(point.shape)
+                place: dict[str, Any] = {"axis": axis.name, "scale_name": axis.scale_name, "scale": point.scale}
+                place["shape"] = axis.label(point.shape)
                 for choice in self.choices:
-                    template = self._template(choice, point.shape)
+                    make, label = self._maker(choice, point.shape), self.label(choice)
                     grid, points = itertools.tee(grid)  # computed once, and only as far as someone reads
                     for line, hps, hps_json in points:
                         for seed in self.spec.seeds:
-                            yield Cell(
-                                axis=axis.name,
-                                scale_name=axis.scale_name,
-                                scale=point.scale,
-                                shape=label,
-                                parameterization=self.label(choice),
-                                line=line,
-                                trial=template.trial(hps, hps_json, seed),
-                            )
+                            trial = make(hps, hps_json, seed)
+                            yield Cell(**place, parameterization=label, line=line, trial=trial)
 
     def trial(self, choice: Parameterization, shape: Shape, hps: HPs, seed: int) -> Trial:
         """Return the trial of one of `choices` at a shape. At the base, tables that agree there share their trials."""
-        return self._template(choice, shape).trial(hps, _hps_json(hps), seed)
+        return self._maker(choice, shape)(hps, _hps_json(hps), seed)
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial once."""
@@ -212,23 +179,27 @@ class Expansion:
         same = same and ties_at(self.spec, choice, shape) == ties_at(self.spec, None, shape)
         return None if same else choice
 
-    def _template(self, choice: Parameterization, shape: Shape) -> _TrialTemplate:
-        """Return what the trials of a choice at a shape share."""
-        template = self._templates.get((choice, shape))
-        if template is None:
-            own = self.own_parameterization(choice, shape)
-            before, _, rest = canonical(self.identity(own, shape)).partition('"<hps>"')
-            middle, _, after = rest.partition('"<seed>"')
-            template = _TrialTemplate(
-                setting=self.setting_at(shape, own),
-                shape=shape,
-                base=self.spec.base_shape,
-                parameterization=own,
-                plugins=tuple(sorted(self.plugins_of(own).items())),
-                fragments=(before, middle, after),
-            )
-            self._templates[choice, shape] = template
-        return template
+    def _maker(self, choice: Parameterization, shape: Shape) -> Callable[[HPs, str, int], Trial]:
+        """Return (HPs, their JSON, seed) -> the trial of a choice at a shape, with all that such trials share made."""
+        if (found := self._shared.get((choice, shape))) is not None:
+            return found
+        own = self.own_parameterization(choice, shape)
+        # The JSON that their ids hash before the HPs, between the HPs and the seed, and after the seed.
+        before, _, rest = canonical(self.identity(own, shape)).partition('"<hps>"')
+        middle, _, after = rest.partition('"<seed>"')
+        shared: dict[str, Any] = {
+            "setting": self.setting_at(shape, own),
+            "shape": shape,
+            "base": self.spec.base_shape,
+            "parameterization": own,
+            "plugins": tuple(sorted(self.plugins_of(own).items())),
+        }
+
+        def make(hps: HPs, hps_json: str, seed: int) -> Trial:
+            return Trial(id=digest_of(f"{before}{hps_json}{middle}{seed}{after}"), hps=hps, seed=seed, **shared)
+
+        self._shared[choice, shape] = make
+        return make
 
     def identity(
         self, choice: Parameterization | None, shape: Shape, hps: Any = "<hps>", seed: Any = "<seed>"

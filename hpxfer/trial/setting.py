@@ -157,10 +157,13 @@ def setting_of(
     planned = phases.schedule
     own = own_data(spec).get(at)
     decays = rows_of("schedule").get(planned.decay).decay is not None
+    gates, gate, mlp = registry("gate"), spec.model.gate, spec.model.mlp
+    sums_to_one = gate in gates and gates.get(gate).sums_to_one_over is not None
+    piece = spec.training.accumulation_tokens
     derived = {
         "init": spec.model.base_init(data.num_inputs or None),
         "context": spec.model.context or 1,
-        "mlp": _MLP if spec.model.mlp is None else spec.model.mlp.setting(_sums_to_one(spec.model.gate)),
+        "mlp": _MLP if mlp is None else mlp.setting(sums_to_one),
         "validation_tokens": spec.training.validation,
         "top_groups": spec.model.top_groups or 0,
         "balance": spec.model.balance,
@@ -179,7 +182,8 @@ def setting_of(
         "document_eos": spec.data.eos_id if spec.data.documents == "masked" else None,
         "batch_tokens": at.batch_tokens,
         "steps": at.steps,
-        "accumulation_tokens": piece_of(spec.training.accumulation_tokens, at.batch_tokens),
+        # A whole batch in one piece has one identity, however the file says it.
+        "accumulation_tokens": piece if piece is not None and piece < at.batch_tokens else None,
         **vars(schedule_at(spec, at, phases)),
         "final_fraction": planned.final_fraction if decays else 0.0,
     }
@@ -205,17 +209,6 @@ def trainer_code(trainer: TrainerSpec) -> str:
     """Return a hash of what decides the numbers of a user's own trainer in all of its arms."""
     arms = {name: arm.args for name, arm in (trainer.arms or {}).items()}
     return digest_of(canonical({"trainer": trainer_identity(trainer, None), "arms": arms}))
-
-
-def _sums_to_one(gate: str) -> bool:
-    gates = registry("gate")
-    return gate in gates and gates.get(gate).sums_to_one_over is not None
-
-
-def piece_of(accumulation_tokens: int | None, batch_tokens: int) -> int | None:
-    """Return the tokens of a piece, or None if the whole batch is one. Both forms of one piece have one identity."""
-    is_cut = accumulation_tokens is not None and accumulation_tokens < batch_tokens
-    return accumulation_tokens if is_cut else None
 
 
 def base_hps(spec: SweepSpec) -> HPs:

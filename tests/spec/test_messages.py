@@ -19,7 +19,6 @@ from hpxfer.scaling.monomial import width
 from hpxfer.scaling.table import Conventions
 from hpxfer.scaling.tables import PARAMETERIZATIONS
 from hpxfer.spec import load_sweep, parse_sweep
-from hpxfer.spec.presets import REFUSED
 
 SWEEPS = {"SWEEP": SWEEP, "SAMPLES": SAMPLES, "ARMS": ARMS, "TABLES": TABLES}
 GROUPS = yaml.safe_load(Path(__file__).with_name("messages.yaml").read_text(encoding="utf-8"))
@@ -141,13 +140,6 @@ def test_messages_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(HpxferError) as caught:
         load_sweep(path)
     assert str(caught.value) == f"{path}:21: seedz: unknown key; did you mean 'seeds'?"
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_models_that_no_options_make(name: str) -> None:
-    assert f"model.like: no options make a model like {name}: {REFUSED[name]}" in message_of(
-        with_keys(SWEEP, f"model.like: {name}")
-    )
 
 
 @pytest.mark.parametrize("name", ["token", "HF_TOKEN", "wandb_api_key", "apikey", "access_token", "db_password", "jwt"])

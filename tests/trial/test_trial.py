@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from strategies import sweeps
 from sweep_text import SWEEP, edited, with_keys
 
-from hpxfer.scaling.evaluate import GlobalValues
 from hpxfer.scaling.hps import HPs
 from hpxfer.spec import SweepSpec, parse_sweep
 from hpxfer.spec.resources_section import ResourcesSpec
@@ -48,12 +47,6 @@ def test_names_resources_and_determinism_are_no_part_of_an_id(spec: SweepSpec, w
     data = spec.data.model_copy(update={"source": "text:/another/machine"})
     other = spec.model_copy(update={"name": "other", "resources": resources, "training": training, "data": data})
     assert ids(Expansion(spec, DATA)) == ids(Expansion(other, DATA))
-
-
-@given(sweeps(), st.integers(0, 2**32), st.integers(0, 2**32))
-def test_different_seeds_give_different_ids(spec: SweepSpec, left: int, right: int) -> None:
-    first, second = (ids(Expansion(spec.model_copy(update={"seeds": (seed,)}), DATA)) for seed in (left, right))
-    assert (first == second) if left == right else first.isdisjoint(second)
 
 
 @given(sweeps())
@@ -97,14 +90,6 @@ seeds: [1]
 def test_whatever_determines_the_numbers_changes_every_id(change: str) -> None:
     start = with_keys(SWEEP, "seeds: [0]", "parameterizations: [complete-mue, sp]")
     assert ids(expand(start)).isdisjoint(ids(expand(with_keys(start, change))))
-
-
-def test_the_sizes_of_experts_change_every_id() -> None:
-    start = with_keys(SWEEP, "seeds: [0]", "parameterizations: [complete-mue, sp]")
-    more = with_keys(start, "model.base.num_experts: 8", "model.base.num_active: 2")
-    shared = with_keys(start, "model.base.num_shared: 1", "model.base.shared_ratio: 1")
-    found = [ids(expand(text)) for text in (start, more, shared)]
-    assert len(set().union(*found)) == sum(map(len, found))
 
 
 @pytest.mark.parametrize("change", [{"digest": "d2"}, {"tokenizer": "bytes"}, {"vocab_size": 256}])
@@ -158,13 +143,6 @@ def test_a_convention_changes_the_ids_above_the_base_and_only_those(convention: 
     for width, shared in ((32, True), (64, False)):
         plain, changed = cells_at(width, ONE_SEED)[0], cells_at(width, ONE_SEED, other)[0]
         assert (plain.trial.id == changed.trial.id) is shared
-
-
-def test_where_the_experts_stand_changes_every_id() -> None:
-    mixed = (ONE_SEED, ("depth: 2", "depth: 4"), ("expert_ratio: 1", "expert_ratio: 1, dense_ratio: 1"))
-    places = ("moe_every: 2", "moe_every: 3", "dense_first: 1", "moe_every: 2\n  dense_first: 1")
-    found = [ids(expand(edited(*mixed, ("context: 64", f"context: 64\n  {place}")))) for place in places]
-    assert all(first.isdisjoint(other) for first, other in itertools.combinations(found, 2))
 
 
 @pytest.mark.parametrize(
@@ -234,32 +212,6 @@ def test_the_base_s_batch_and_steps_are_part_of_what_a_table_starts_from() -> No
     at_400 = [next(trial for trial in found.values() if trial.shape.steps == 400) for found in (mine, its)]
     assert at_400[0].id != at_400[1].id
     assert at_400[0].resolved()["attn_q"].lr != at_400[1].resolved()["attn_q"].lr
-
-
-@pytest.mark.parametrize(
-    ("axis", "one_minus_beta"),
-    [
-        # At equal steps twice the batch is twice the tokens too: the factors cancel (2605.23893 Table 3).
-        ("all: [{num_experts: 16, num_active: 4, batch_tokens: 1024}]", 1),
-        ("batch: [1024]", 2),
-        ("duration: [400]", 0.5),
-    ],
-)
-def test_globals_are_those_of_the_table_and_the_shape(axis: str, one_minus_beta: float) -> None:
-    tables = ("[completep-moe, sp]", "[complete-mue, sp]")
-    base_of_two = ("num_experts: 4, num_active: 1", "num_experts: 8, num_active: 2")
-    base, mue, plain = expand(edited(ONE_SEED, tables, base_of_two, ("width: [32, 64]", axis))).trials()
-    assert base.globals() == plain.globals() == GlobalValues(route_scale=2, beta1=0.9, beta2=0.95)
-    found = mue.globals()
-    assert found.route_scale == mue.shape.num_active
-    assert (1 - found.beta1, 1 - found.beta2) == pytest.approx((0.1 * one_minus_beta, 0.05 * one_minus_beta))
-
-
-def test_another_base_changes_the_ids_above_it() -> None:
-    other = ("width: 32, depth: 2", "width: 64, depth: 2")
-    plain, moved = cells_at(64, ONE_SEED), cells_at(64, ONE_SEED, other)
-    assert {cell.trial.shape for cell in plain} == {cell.trial.shape for cell in moved}
-    assert {cell.trial.id for cell in plain}.isdisjoint(cell.trial.id for cell in moved)
 
 
 @given(sweeps())
