@@ -78,7 +78,14 @@ def draft(file: YamlFile, folder: Path, plugins: Sequence[str] = (), *, trusted:
         raise HpxferError(f"{file.where(())}: must be a mapping that starts with name:, got {got}")
     given = validated(_Plugins, file).plugins or ()
     if trusted:
-        loaded = (*import_plugins(file, given, folder), *(import_plugin(name, Path()) for name in plugins))
+        loaded = []
+        for index, plugin in enumerate(given):
+            try:
+                loaded.append(import_plugin(plugin.name, folder))
+            except HpxferError as error:
+                where = file.where(("plugins", index))
+                raise HpxferError(f"{where}: {str(error).removeprefix('plugins: ')}") from error
+        loaded += [import_plugin(name, Path()) for name in plugins]
         given = tuple({plugin.name: plugin for plugin in loaded}.values())
     spec = validated(SweepSpec, file, stored=stored_names(given))
     return spec.model_copy(update={"plugins": given or None})
@@ -240,18 +247,6 @@ def import_plugin(name: str, folder: Path) -> PluginSpec:
     load_plugin(file)
     registers = {kind: tuple(names) for kind, names in Registry.registered_by(file.registers).items()}
     return PluginSpec(name=file.plugin.name, digest=file.plugin.digest, registers=registers)
-
-
-def import_plugins(file: YamlFile, given: Sequence[PluginSpec], folder: Path) -> tuple[PluginSpec, ...]:
-    """Import the plug-ins of a sweep file in their order. An error names the line of the plug-in."""
-    out = []
-    for index, plugin in enumerate(given):
-        try:
-            out.append(import_plugin(plugin.name, folder))
-        except HpxferError as error:
-            where = file.where(("plugins", index))
-            raise HpxferError(f"{where}: {str(error).removeprefix('plugins: ')}") from error
-    return tuple(out)
 
 
 def plugin_files(spec: SweepSpec) -> tuple[PluginFile, ...]:

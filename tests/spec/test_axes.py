@@ -233,13 +233,6 @@ def test_a_path_from_a_dense_base_is_measured_by_its_weights() -> None:
     assert (path.scale_name, [point.scale for point in path.points]) == ("hidden weights", [20480, 32768])
 
 
-def test_betas_that_stay_in_their_range() -> None:
-    validation = ("  validation_tokens: 1024", "  validation_tokens: 16384")
-    edits = (validation, ("[completep-moe, sp]", "[complete-mue]"), ("width: [32, 64]", "batch: [1024, 4096]"))
-    (path,) = axes_of(parse_sweep(edited(*edits)))
-    assert [(at.shape.batch_tokens, at.shape.steps) for at in path.points] == [(512, 200), (1024, 100), (4096, 25)]
-
-
 def at(spec: SweepSpec, steps: int, batch_tokens: int = 0) -> PhaseSteps:
     shape = replace(spec.base_shape, steps=steps, batch_tokens=batch_tokens or spec.base_shape.batch_tokens)
     return schedule_at(spec, shape)

@@ -34,38 +34,24 @@ def broken(validator: Draft202012Validator, data: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
-def test_every_committed_sweep_fits(validator: Draft202012Validator, path: Path) -> None:
-    assert broken(validator, read_yaml(path).data) == []
-
-
-def _has_recipe(path: Path) -> bool:
-    """Return whether a sweep needs a recipe that another one writes. `test_end_to_end.py` runs those."""
-    return "recipe" in (read_yaml(path).data.get("hps") or {})
-
-
-@pytest.mark.parametrize("path", [path for path in SWEEPS if not _has_recipe(path)], ids=lambda path: path.stem)
-def test_what_a_dump_spells_out_fits(validator: Draft202012Validator, path: Path) -> None:
-    assert broken(validator, parse_yaml(dump_sweep(load_sweep(path)), "dump").data) == []
+def test_every_committed_sweep_fits_and_what_a_dump_of_it_spells_out(
+    validator: Draft202012Validator, path: Path
+) -> None:
+    data = read_yaml(path).data
+    assert broken(validator, data) == []
+    if "recipe" not in (data.get("hps") or {}):  # which another sweep writes. `test_end_to_end.py` runs those
+        assert broken(validator, parse_yaml(dump_sweep(load_sweep(path)), "dump").data) == []
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"axis": {"width": [32]}},
-        {"axes": {"width": "32"}},
         {"axes": {"width": {"value": [32]}}},
-        {"axes": {"joint": [{"widht": 64}]}},
-        {"hps": {"lr": "0.1"}},
         {"hps": {"lr": {"log3": 2}}},
         {"grid": {"lr": {"log2": [-9, -4], "steps": 1}}},
         {"seeds": 0},
-        {"seeds": [-1]},
-        {"parameterizations": [{"nmae": "sp"}]},
         {"search": {"kind": "grid", "bugdet": 3}},
-        {"early_stopping": "all"},
         {"resources": {"gpus_per_stack": 1.5}},
-        {"resources": {"gpus_per_stack": "all"}},
-        {"name": None},
     ],
 )
 def test_a_wrong_key_or_value_does_not_fit(validator: Draft202012Validator, changed: dict[str, Any]) -> None:
