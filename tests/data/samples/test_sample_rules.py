@@ -15,7 +15,8 @@ from hpxfer.data import check_length, data_cautions, data_ref, point_keys, requi
 from hpxfer.errors import HpxferError
 from hpxfer.model.families import FAMILIES
 from hpxfer.spec import SweepSpec, parse_sweep
-from hpxfer.spec.data import absolute, data_problems, stated, with_point_data
+from hpxfer.spec.check_keys import data_problems
+from hpxfer.spec.data import absolute, stated, with_point_data
 from hpxfer.spec.data_section import DataSpec, vocabulary
 from hpxfer.trial import setting_of
 
