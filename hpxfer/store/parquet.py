@@ -2,6 +2,10 @@
 
 A part is a pair `trials-000001.parquet`, `curves-000001.parquet`. `compact` leaves one part without a number. The
 trials file commits its part, because it is renamed last.
+
+A few kilobytes of Parquet can stand for gigabytes: compression hides a text that is repeated, and rows that are equal.
+So the number of rows of a file and the sizes of its columns, as its footer tells them, are checked before its rows are
+read, and its texts before they are copied to every row. What the store writes keeps to these
 """
 
 from __future__ import annotations
@@ -16,10 +20,10 @@ from pathlib import Path
 from typing import IO, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hpxfer.errors import HpxferError, cut, first_line
-from hpxfer.store import bounds
 from hpxfer.store.schema import CURVES, SCHEMA_VERSION, TRIALS, VERSION_KEY
 
 Kind = Literal["trials", "curves"]
@@ -31,6 +35,21 @@ _READ_ROWS = 2**16
 # Rows whose texts are copied at a time.
 _PLAIN_ROWS = 2**10
 _BUFFER_BYTES = 2**20
+# A name has at most so many bytes, another text (JSON or an error) so many, and the texts of a row so many on average.
+# Rows of real sweeps have 3 kB of text. The error of a failed trial is stored with at most MOST_ERROR_BYTES.
+MOST_NAME_BYTES = 2**12
+MOST_TEXT_BYTES = 2**20
+MOST_ROW_TEXT_BYTES = 2**16
+MOST_ERROR_BYTES = 2**14
+# A trial has an id of 16 random bytes, which no compression makes smaller. A point of a real curve takes 5 bytes of a
+# file, but a curve that is constant takes nearly none.
+_BYTES_PER_TRIAL = 16
+_POINTS_PER_BYTE = 4
+_FREE_TRIALS = 64
+_FREE_POINTS = 2**20
+# How many bytes a file may unpack to: real files unpack to 30 times their size at most.
+_FREE_UNPACKED_BYTES = 2**26
+_MOST_UNPACKED = 2**10
 _TEXTS = [column.name for column in TRIALS if column.type == pa.string()]
 # TRIALS as they are read: each distinct text is in memory once. Many rows share theirs, which saves nine tenths of it.
 _CODED = pa.schema(
@@ -96,7 +115,7 @@ def read_trials(path: Path) -> pa.Table:
     """Return the rows of a file of TRIALS, coded (see `plain`). Raise Unreadable if it is not a complete one."""
     with _opened(path, TRIALS, _TEXTS) as file:
         found = file.read()
-        if why := bounds.why_too_long(found):
+        if why := why_too_long(found):
             raise Unreadable(why)
         return coded(found)
 
@@ -160,7 +179,7 @@ def _opened(path: Path, schema: pa.Schema, texts: Sequence[str] = ()) -> Iterato
             file = pq.ParquetFile(source, **how)
             _check_version(path, file.schema_arrow.metadata or {})
             _check_columns(file.schema.to_arrow_schema(), schema)
-            if why := bounds.why_too_large(file.metadata, schema, num_bytes):
+            if why := why_too_large(file.metadata, schema, num_bytes):
                 raise Unreadable(why)
             yield pq.ParquetFile(source, metadata=file.metadata, read_dictionary=list(texts), **how)
     except HpxferError:
@@ -191,3 +210,46 @@ def _check_columns(found: pa.Schema, schema: pa.Schema) -> None:
             raise Unreadable(f"has no column {field.name} of type {field.type}")
     if len(found) != len(schema):
         raise Unreadable(f"has columns beyond the schema: {', '.join(sorted(set(found.names) - set(schema.names)))}")
+
+
+def why_too_large(metadata: pq.FileMetaData, schema: pa.Schema, file_bytes: int) -> str | None:
+    """Return why the rows of a file may not be read, by its metadata. None if they may."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
+    of_trials, of_curves = _FREE_TRIALS + file_bytes // _BYTES_PER_TRIAL, _FREE_POINTS + file_bytes * _POINTS_PER_BYTE
+    if rows > (most := of_trials if schema.equals(TRIALS) else of_curves):
+        return f"has {rows} rows in {file_bytes} bytes, which hold at most {most} rows of a sweep"
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+    unpacked = sum(column.total_uncompressed_size for column in columns)
+    if unpacked > _FREE_UNPACKED_BYTES + _MOST_UNPACKED * file_bytes:
+        return f"unpacks to {unpacked} bytes from {file_bytes}, which no file of a sweep does"
+    return None
+
+
+def why_too_long(rows: pa.Table) -> str | None:
+    """Return why the texts of rows of TRIALS may not be stored, or copied to every row. None if they may.
+
+    The texts are dictionaries.
+    """
+    total = 0
+    for name in rows.column_names:
+        field = TRIALS.field(name)
+        is_long = name == "error" or field.metadata[b"unit"] == b"JSON"
+        most = MOST_TEXT_BYTES if is_long else MOST_NAME_BYTES
+        for chunk in rows[name].chunks if field.type == pa.string() else ():
+            lengths = pc.binary_length(chunk.dictionary).cast(pa.int64())
+            if (longest := pc.max(lengths).as_py() or 0) > most:
+                return f"column {name} has a text of {longest} bytes, and at most {most} are stored"
+            total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
+    if total > MOST_ROW_TEXT_BYTES * len(rows):
+        return f"its {len(rows)} rows hold {total} bytes of text, and at most {MOST_ROW_TEXT_BYTES} per row are stored"
+    return None
+
+
+def shortened(error: str) -> str:
+    """Return the text of an error, without its middle if it is longer than what is stored."""
+    text, head, tail = error.encode(), MOST_ERROR_BYTES // 4, MOST_ERROR_BYTES // 2
+    if len(text) <= MOST_ERROR_BYTES:
+        return error
+    parts = [part.decode(errors="ignore") for part in (text[:head], text[-tail:])]
+    return f"\n... {len(text) - head - tail} bytes are left out ...\n".join(parts)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape
-from hpxfer.store.bounds import shortened
+from hpxfer.store.parquet import shortened
 from hpxfer.store.schema import CURVES, SHAPE_COLUMNS, TRIALS, UNKNOWN_DIMS, UNKNOWN_SETTING
 from hpxfer.trial import TRAINER_VERSION, Setting, Trial
 from hpxfer.trial.identity import LOCAL, canonical

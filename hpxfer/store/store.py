@@ -24,7 +24,6 @@ from hpxfer.errors import HpxferError
 from hpxfer.host.files import locked, path_problem, prove_writable, reason, write_files
 from hpxfer.spec import SweepSpec
 from hpxfer.store import parquet
-from hpxfer.store.bounds import why_too_long
 from hpxfer.store.parquet import CurvesOnDisk, Part, list_parts, next_number, part_path
 from hpxfer.store.rows import (
     STOPPED,
@@ -138,7 +137,7 @@ class Store:
         if not pairs:
             return
         rows = trials_table(pairs)
-        if why := why_too_long(parquet.coded(rows)):
+        if why := parquet.why_too_long(parquet.coded(rows)):
             raise HpxferError(f"{self.folder}: {why}; give the roles of the model fewer and shorter names")
         (kept,) = best_rows([rows])
         curves = curves_table([pairs[row][1] for row in kept.to_pylist()])

@@ -16,7 +16,7 @@ from made_results import files, made, trials_of
 
 from hpxfer.errors import HpxferError
 from hpxfer.store import CURVES, TRIALS, Store
-from hpxfer.store.bounds import MOST_ERROR_BYTES, MOST_NAME_BYTES, MOST_ROW_TEXT_BYTES, MOST_TEXT_BYTES, shortened
+from hpxfer.store.parquet import MOST_ERROR_BYTES, MOST_NAME_BYTES, MOST_ROW_TEXT_BYTES, MOST_TEXT_BYTES, shortened
 from hpxfer.store.rows import trials_table
 
 TRIALS_OF_SPEC = trials_of()

@@ -428,13 +428,3 @@ def test_results_that_are_not_there_and_results_elsewhere(s3: str, tmp_path: Pat
     sweep.write_text(f"{sweep.read_text()}storage: '{s3}'\n")
     assert prepare(sweep).location.where == f"{s3}/tiny"
     assert prepare(sweep, results=tmp_path).location.where == str(tmp_path / "tiny")
-
-
-@pytest.mark.slow
-def test_results_in_storage_are_reused(s3: str, tmp_path: Path, capsys: Capsys) -> None:
-    sweep = write_tiny(tmp_path, *SMALL)
-    job = prepare(sweep, results=s3)
-    run(job, executor=OneByOne())
-    reuse = ("--results", tmp_path / "other", "--reuse", f"{s3}/tiny")
-    code, out, _ = hpxfer(capsys, "plan", sweep, *reuse)
-    assert (code, f"{NUM_TRIALS} trials are copied from {s3}/tiny" in out) == (0, True)
