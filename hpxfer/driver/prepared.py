@@ -257,7 +257,8 @@ def _ready(
     if spec.search_row.lists_trials:
         counts = grid_counts(expansion, done)
     else:
-        counts = search_counts(search.progress(), now=Counter(trial.shape for trial in search.ask(done, ())))
+        asked = Counter(trial.shape for trial in search.ask(done, ()))  # first: the search then knows its progress
+        counts = search_counts(search.progress(), now=asked)
     of_trainer = trainer.cautions(store, device, expansion.setting.vocab_size, given.address)
     warnings = (*of_trainer, *_warnings(spec, store, location, precision))
     expected = outlook(expansion, done) if counts.total != counts.done else None
