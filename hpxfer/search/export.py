@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ from hpxfer.errors import first_line
 from hpxfer.search.kinds import kind_of
 from hpxfer.search.protocol import Arm, Search
 from hpxfer.search.rounds import ArmStrategy, EndedRound, History, RoundSearch, mean
+from hpxfer.search.values import ends_of_box
 from hpxfer.trial import Expansion
 
 if TYPE_CHECKING:
@@ -46,14 +47,8 @@ class StudyExport:
 
     def write(self, search: Search) -> None:
         """Write the rounds that ended since the last call."""
-        if not isinstance(search, RoundSearch):
-            return
-        studies = {f"{strategy.arm.name}: {strategy.name}": (strategy, history) for strategy, history in search.arms()}
-        new = {
-            name: study
-            for name, study in studies.items()
-            if study[1].rounds and len(study[1].rounds) != self._num_written.get(name, 0)
-        }
+        studies = search.arms() if isinstance(search, RoundSearch) else ()
+        new = [study for study in studies if len(study[1].rounds) > self._num_written.get(study[0].title, 0)]
         if not new:
             return
         with self._allowed():
@@ -65,7 +60,7 @@ class StudyExport:
                 why = first_line(error)
                 self.problem = f"{self.path}: cannot be written ({why}); no result depends on it"
 
-    def _write(self, studies: Mapping[str, tuple[ArmStrategy, History]]) -> None:
+    def _write(self, studies: Sequence[tuple[ArmStrategy, History]]) -> None:
         import optuna
         from sqlalchemy.pool import NullPool
 
@@ -83,18 +78,16 @@ class StudyExport:
         engine = {"creator": connect, "poolclass": NullPool}
         with quiet():
             storage = optuna.storages.RDBStorage("sqlite:///optuna.db", engine_kwargs=engine)
-            for name, (strategy, history) in studies.items():
-                study = optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
-                start = self._num_written.get(name, 0)
-                num_there, num_points = (
-                    sum(len(ended.round.points) for ended in history.rounds[:end]) for end in (start, None)
-                )
+            for strategy, history in studies:
+                study = optuna.create_study(study_name=strategy.title, storage=storage, load_if_exists=True)
+                start = self._num_written.get(strategy.title, 0)
+                sizes = [len(ended.round.points) for ended in history.rounds]
                 study.set_user_attr("sweep", self.expansion.spec.name)
                 study.set_user_attr("budget", strategy.budget)
-                study.set_user_attr("num_points", num_points)
+                study.set_user_attr("num_points", sum(sizes))
                 new = self._trials(strategy.arm, history.rounds[start:], start)
-                study.add_trials(list(islice(new, max(0, MAX_POINTS - num_there))))
-                self._num_written[name] = len(history.rounds)
+                study.add_trials(list(islice(new, max(0, MAX_POINTS - sum(sizes[:start])))))
+                self._num_written[strategy.title] = len(history.rounds)
 
     def _trials(self, arm: Arm, rounds: Sequence[EndedRound], first: int) -> Iterator[FrozenTrial]:
         """Yield the points of rounds. A point fails where a seed diverged, because no loss is made up."""
@@ -102,9 +95,9 @@ class StudyExport:
         from optuna.trial import TrialState, create_trial
 
         spec, kind = self.expansion.spec, kind_of(self.expansion.spec)
-        ends = {hp: (values.numbers()[0], values.numbers()[-1]) for hp, values in spec.grid.items() if kind.is_box}
+        ends = ends_of_box(spec) if kind.is_box else {}
         for batch, ended in enumerate(rounds, start=first):
-            for point, losses in zip(ended.round.points, ended.losses, strict=True):
+            for point, losses in ended.pairs:
                 loss: Any = mean(losses)
                 ids = {str(seed): arm.trial(point, seed).id for seed in spec.seeds}
                 yield create_trial(

@@ -196,19 +196,23 @@ class ArmStrategy:
     after: ArmStrategy | None = None
 
     @property
+    def title(self) -> str:
+        """Its name among all strategies, e.g. `completep-moe at w32-d2-E4A1: refine lr`."""
+        return f"{self.arm.name}: {self.name}"
+
+    @property
     def bounds(self) -> Mapping[Shape, int]:
         """The arm's shape -> the most trials that it may have."""
         return {self.arm.shape: self.most if self.budget is None else min(self.most, self.budget)}
 
     def play(self, history: History, before: End | None) -> Trials:
         """Yield the trials of each round, point by point and seed by seed."""
-        seeds, where = self.arm.spec.seeds, f"{self.arm.name}: {self.name}"
-        points, unpaid = self.start(before), ""
+        seeds, points, unpaid = self.arm.spec.seeds, self.start(before), ""
         try:
             asked = next(points)
             while not unpaid:
                 paid, unpaid = self._paid(asked, history.rounds)
-                history.lines += [f"{where}: {text}" for text in (paid and paid.why, unpaid) if text]
+                history.lines += [f"{self.title}: {text}" for text in (paid and paid.why, unpaid) if text]
                 if paid is not None:
                     trials = [self.arm.trial(point, seed) for point in paid.points for seed in seeds]
                     outcomes = yield trials
@@ -223,7 +227,7 @@ class ArmStrategy:
         except OutOfBudget:
             best = lowest_point([pair for ended in history.rounds for pair in ended.pairs])
             history.end = End(why="ends with the best point so far" if best else "no point finished", best=best)
-        history.lines += [f"{where}: {history.end.why}"] if history.end and history.end.why else []
+        history.lines += [f"{self.title}: {history.end.why}"] if history.end and history.end.why else []
 
     def _paid(self, asked: Round, rounds: Sequence[EndedRound]) -> tuple[Round | None, str]:
         """Return the part of a round that the budget buys, or None, and why it is not the whole."""

@@ -41,8 +41,9 @@ SWEEPS = {
         LR, search="{kind: coordinate, at: all, budget: 25, multipliers: [router.lr_mult, attn_v.init_mult]}"
     ),
     "verdict": expansion_of(LR, search="{kind: verdict, budget: 12}"),
+    # Both lines run through the same trials, which the first one asks for.
     "verdict of two": expansion_of(
-        ("[0.01]", TWO_HPS), ("hps:", "hps:\n  lr: 0.02"), search="{kind: verdict, budget: 14}"
+        ("[0.01]", TWO_HPS), ("hps:", "hps:\n  lr: 0.015625"), search="{kind: verdict, budget: 14}"
     ),
     "staged grid": expansion_of(LR, search="{kind: staged-grid, multipliers: [init_scale, router.lr_mult]}"),
     "staged grid with a budget": expansion_of(

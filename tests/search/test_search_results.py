@@ -11,17 +11,16 @@ from pathlib import Path
 import optuna
 import pytest
 from landscape import LR, Landscape, Ran, expansion_of, run
+from searched import stored
 
 from hpxfer.analysis import analyze, transfer_report
 from hpxfer.errors import HpxferError
 from hpxfer.prediction import predict
 from hpxfer.recipe import recipe_of
-from hpxfer.results import Results, load_results
+from hpxfer.results import Results
 from hpxfer.search import Outcome, make_search
 from hpxfer.search.export import FILE, TRIALS, StudyExport
-from hpxfer.store import Store
 from hpxfer.trial import Expansion, Trial
-from hpxfer.trial.result import TrialResult
 
 LANDSCAPE = Landscape(optima={"lr": -6.3, "router.lr_mult": -3.0, "init_scale": -2.0}, noise=0.002, walls={"lr": -4.5})
 TWO = ("[0.01]", "{log2: [-9, -4]}\n  init_scale: {log2: [-3, 3]}")
@@ -36,28 +35,6 @@ KINDS = {
     "grid at the base": expansion_of(LR, search="{kind: grid, at: base}"),
 }
 Make = Callable[[str], tuple[Results, Ran]]
-
-
-def stored(expansion: Expansion, ran: Ran, folder: Path) -> Results:
-    """Return the results of what a run of a search came to."""
-    store = Store.open(folder, write=True)
-    pairs = []
-    for trial in ran.trials.values():
-        outcome = ran.outcomes.get(trial.id)
-        status = "failed" if outcome is None else outcome.status
-        loss = None if outcome is None else outcome.loss
-        result = TrialResult(
-            trial_id=trial.id,
-            status=status,  # type: ignore[arg-type]
-            validation_loss_nats=loss,
-            final_window_loss_nats=loss,
-            diverged_step=3 if status == "diverged" else None,
-            finished_at="2026-01-01T00:00:00+00:00",
-        )
-        pairs.append((trial, result))
-    store.append(pairs)
-    store.save_sweep(expansion.spec, "abc")
-    return load_results(folder)
 
 
 @pytest.fixture(scope="module")
