@@ -22,7 +22,7 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.search.checks import buys, countable, on_log_scale
 from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.protocol import Arm
-from hpxfer.search.random_search import best_of, box_without_lines
+from hpxfer.search.random_search import best_of, box_without_lines, num_points
 from hpxfer.search.rounds import Points, Round, RoundSearch, lowest_point, mean, search_each_arm
 from hpxfer.search.stored import is_in_box, stored_trials
 from hpxfer.search.values import SeedLosses, ends_of_box, values_text
@@ -53,11 +53,6 @@ class OptunaSettings(Section):
     """optuna: the points that it is asked for at once. The default fills a batch of 8 trials, all seeds counted."""
     seed: CountOrNone = 0
     """random and optuna: the seed of the search itself."""
-
-
-def num_points(spec: SweepSpec) -> int:
-    """Return the HP points that the budget buys in an arm."""
-    return (spec.search.budget or 0) // len(spec.seeds)
 
 
 def batch_points(spec: SweepSpec) -> int:

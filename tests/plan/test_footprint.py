@@ -51,13 +51,10 @@ MODERN = {"norm": "rmsnorm", "positions": "rope", "ffn": "swiglu", "norm_gains":
 # Trials, tokens per step, changes of the setting, and dimensions.
 CASES: dict[str, tuple[int, int, dict[str, Any], dict[str, Any]]] = {
     "base": (2, 512, {}, {}),
-    "few tokens": (2, 64, {}, {}),
     "wide and deep": (1, 512, {}, {"width": 256, "expert_width": 128, "depth": 4}),
     "one block, many tokens": (1, 2048, {}, {"depth": 1}),
     "four of sixteen experts": (2, 512, {}, {"num_experts": 16, "num_active": 4}),
-    "wide experts": (2, 512, {}, {"num_experts": 8, "num_active": 2, "expert_width": 256}),
     "swiglu": (2, 512, {"ffn": "swiglu"}, {"num_active": 2, "expert_width": 128}),
-    "shared": (2, 512, {"ffn": "swiglu"}, {"num_shared": 2, "shared_width": 64}),
     "dense": (2, 512, {"ffn": "swiglu"}, {**DENSE, "dense_width": 192}),
     "some dense blocks": (2, 512, {"moe_every": 2}, {"depth": 3, "dense_width": 128}),
     "gains, biases, clip": (2, 512, {"norm_gains": True, "biases": True, "gradient_clip": 0.5}, {}),

@@ -125,15 +125,28 @@ def test_a_gpu_of_its_own_is_asked_for_by_a_number(tmp_path: Path) -> None:
         assert plan.workers == workers
 
 
-def test_workers_are_what_the_cluster_has_room_for() -> None:
-    on_cpus = Device(num_cpus=16, num_gpus=4)
-    cluster = replace(on_cpus, cuda=True)
-    assert workers_of(ResourcesSpec(), on_cpus) == 16
-    assert workers_of(ResourcesSpec(cpus_per_stack=3), on_cpus) == 5
-    assert workers_of(ResourcesSpec(cpus_per_stack=99), on_cpus) == 1
-    assert workers_of(ResourcesSpec(gpus_per_stack=0.25), cluster) == 16
-    assert workers_of(ResourcesSpec(), Device(cuda=True)) == 1
-    assert workers_of(ResourcesSpec(workers=7), cluster) == 7
+ON_CPUS, ON_GPUS = Device(num_cpus=16, num_gpus=4), Device(cuda=True, num_cpus=64, num_gpus=4)
+
+
+@pytest.mark.parametrize(
+    ("resources", "device", "workers"),
+    [
+        ({}, ON_CPUS, 16),
+        ({"cpus_per_stack": 3}, ON_CPUS, 5),
+        ({"cpus_per_stack": 99}, ON_CPUS, 1),
+        ({"gpus_per_stack": 0.25}, ON_GPUS, 16),
+        ({}, Device(cuda=True), 1),
+        ({"workers": 7}, ON_GPUS, 7),
+        # Of a user's own trainer.
+        ({"gpus_per_trial": 2}, ON_GPUS, 2),
+        ({"gpus_per_trial": 3}, ON_GPUS, 1),
+        ({"gpus_per_trial": 0.25}, ON_GPUS, 16),
+        ({"gpus_per_trial": 16, "gpus_per_node": 8}, ON_GPUS, 1),
+        ({"gpus_per_trial": 2, "workers": 3}, ON_GPUS, 3),
+    ],
+)
+def test_workers_are_what_the_cluster_has_room_for(resources: dict[str, float], device: Device, workers: int) -> None:
+    assert workers_of(ResourcesSpec(**resources), device) == workers  # type: ignore[arg-type]
 
 
 def test_a_search_that_chooses_is_planned_at_most(tmp_path: Path) -> None:

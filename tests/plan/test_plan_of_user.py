@@ -13,11 +13,8 @@ from user_sweeps import TABLES, write_user
 from hpxfer.cli.consent import ask, keep_within
 from hpxfer.driver import prepare
 from hpxfer.errors import HpxferError
-from hpxfer.plan.make import workers_of
-from hpxfer.plan.packing import Device
 from hpxfer.plan.plan import Plan
 from hpxfer.plan.text import plan_text
-from hpxfer.spec.resources_section import ResourcesSpec
 
 GPU = ("executor: local", "executor: local\n  gpus_per_trial: 2")
 
@@ -77,21 +74,6 @@ def test_a_cost_of_one_shape_leaves_the_whole_unknown(planned: Callable[..., Pla
     plan = planned(cost("{act=gelu d_model=64: 5}"))
     assert math.isnan(plan.wall_s)
     assert sorted(row.trial_s for row in plan.shapes if not math.isnan(row.trial_s)) == [5.0]
-
-
-@pytest.mark.parametrize(
-    ("resources", "num_gpus", "workers"),
-    [
-        ({"gpus_per_trial": 2}, 8, 4),
-        ({"gpus_per_trial": 3}, 8, 2),
-        ({"gpus_per_trial": 0.25}, 2, 8),
-        ({"gpus_per_trial": 16, "gpus_per_node": 8}, 8, 1),
-        ({"gpus_per_trial": 2, "workers": 3}, 8, 3),
-    ],
-)
-def test_as_many_trials_at_once_as_their_gpus_allow(resources: dict[str, float], num_gpus: int, workers: int) -> None:
-    device = Device(cuda=True, num_gpus=num_gpus, num_cpus=64)
-    assert workers_of(ResourcesSpec(**resources), device) == workers  # type: ignore[arg-type]
 
 
 def test_too_few_dimensions_for_a_recipe_are_said(tmp_path: Path) -> None:
