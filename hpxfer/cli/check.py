@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +22,6 @@ from hpxfer.cli.options import (
     Whole,
     column,
     excludes,
-    load_plugins,
     pairs,
     read_conventions,
 )
@@ -97,10 +96,9 @@ def check(
         _check_trainer(trainer, steps, results, plugin or [], as_json=as_json)
         return
     excludes("a check without --trainer", results=results)
-    load_plugins(plugin)
-    conventions, values = read_conventions(convention), _numbers(points)
+    conventions = read_conventions(convention)
+    asked: dict[str, Any] = {"points": _numbers(points), "steps": steps, "seeds": seeds}
     run: Callable[..., CheckReport]
-    asked: dict[str, Any]
     if module is not None:
         from hpxfer.coordinates.own.checking import check_own
         from hpxfer.coordinates.own.load import given_recipe, load_own, own_recipe
@@ -111,8 +109,7 @@ def check(
         hps = pairs(hp, "--hp", float)
         made = given_recipe(recipe, parameterization, conventions, optimizer, base, hps, gate)
         own, its = load_own(module, Path())
-        run = partial(check_own, own, made or own_recipe(its, module))
-        asked = {"axis": axis[0] if axis else None}
+        run, asked["axis"] = partial(check_own, own, made or own_recipe(its, module)), axis[0] if axis else None
     else:
         from hpxfer.coordinates.checking import check as check_table
         from hpxfer.coordinates.mlp.own import options_of
@@ -126,8 +123,8 @@ def check(
             raise HpxferError("check needs --parameterization or --sweep; hpxfer explain --list shows the names")
         choice = of_sweep(spec, parameterization, conventions) if spec else by_name(str(parameterization), conventions)
         run = partial(check_table, choice, sweep=spec, options=options_of(gate=gate, **of_mlp))
-        asked = {"axes": axis, "optimizer": column(optimizer), "architecture": architecture}
-    _check(run, {**asked, "points": values, "steps": steps, "seeds": seeds}, output, as_json=as_json)
+        asked |= {"axes": axis, "optimizer": column(optimizer), "architecture": architecture}
+    _check(run, asked, output, as_json=as_json)
 
 
 def _check(run: Callable[..., CheckReport], asked: dict[str, Any], output: Path | None, *, as_json: bool) -> None:
@@ -141,10 +138,7 @@ def _check(run: Callable[..., CheckReport], asked: dict[str, Any], output: Path 
         make_folder(output, WHAT)  # fails now, and not after minutes of training
     with Console(stderr=True).status("") as status:
         found = run(on_shape=status.update, **{name: value for name, value in asked.items() if value is not None})
-    files = [] if output is None else write_check(found, output)
-    answer(found.to_dict, found.table, as_json=as_json, files=files)
-    if not found.passed:
-        raise typer.Exit(CHECK_MISSED)
+    _say(found, [] if output is None else write_check(found, output), as_json=as_json)
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:
@@ -156,13 +150,17 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
 
 
 def _check_trainer(sweep: Path, steps: int | None, results: str | None, plugins: list[str], *, as_json: bool) -> None:
-    """Check the trainer of a sweep, and end with 1 if a check failed."""
     from hpxfer.driver import prepare
     from hpxfer.driver.check_trainer import check_trainer
 
     if steps is not None and steps < LEAST_STEPS:
         raise HpxferError(f"--steps: must be at least {LEAST_STEPS} with --trainer, got {steps}")
     found = check_trainer(prepare(sweep, results=results, plugins=plugins), steps=steps)
-    answer(found.to_dict, found.table, as_json=as_json, files=[found.file])
+    _say(found, [found.file], as_json=as_json)
+
+
+def _say(found: Any, files: Sequence[Path], *, as_json: bool) -> None:
+    """Print what was found, and end with 1 if it did not pass."""
+    answer(found.to_dict, found.table, as_json=as_json, files=files)
     if not found.passed:
         raise typer.Exit(CHECK_MISSED)

@@ -17,7 +17,6 @@ from hpxfer.cli.options import (
     Text,
     column,
     excludes,
-    load_plugins,
     read_conventions,
 )
 from hpxfer.cli.output import answer, say, warn
@@ -60,7 +59,6 @@ def explain(
     from hpxfer.scaling.coverage import ModelFacts
     from hpxfer.scaling.explain import list_parameterizations, parameterizations_to_dict, require_covered
 
-    load_plugins(plugin)
     if list_all:
         answer(parameterizations_to_dict, list_parameterizations, as_json=as_json)
         return

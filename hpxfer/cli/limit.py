@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from hpxfer.cli.options import AsJson, File, Plugins, Real, Text, Whole, excludes, load_plugins
+from hpxfer.cli.options import AsJson, File, Plugins, Real, Text, Whole, excludes
 from hpxfer.cli.output import answer, say, warn
 from hpxfer.errors import HpxferError
 
@@ -54,18 +54,17 @@ def limit(
     from hpxfer.host.files import make_folder
     from hpxfer.limit.text import WHAT, save
 
-    load_plugins(plugin)
     of_sweep = {"axis": axis, "arm": arm, "value": value}
     of_against = {**of_sweep, "steps": steps, "tolerance": tolerance}
     if bias_rate:
         excludes("--bias-rate", NETWORK=network, against=against, sites=sites, **of_against)
-        solve, draw = _bias_rate(seeds)
+        solve, draw = _bias_rate(repeats=seeds)
     elif against is not None:
         excludes("--against", NETWORK=network)
-        solve, draw = _against(against, {**of_against, "sites": sites, "seeds": seeds})
+        solve, draw = _against(against, **of_against, sites=sites, seeds=seeds)
     elif network is not None:
         excludes("NETWORK", steps=steps, tolerance=tolerance)
-        solve, draw = _network(network, of_sweep, {"sites": sites, "seeds": seeds})
+        solve, draw = _network(network, of_sweep, sites=sites, seeds=seeds)
     else:
         raise HpxferError("limit: needs a network file, or --against, or --bias-rate")
     if output is not None:
@@ -77,11 +76,11 @@ def limit(
     answer(found.to_dict, found.table, as_json=as_json, files=files)
 
 
-Solve = Callable[[], Any]
-Draw = Callable[[Any], Mapping[str, Any]]  # what is found -> its figures by name
+# What solves, and what is found -> its figures by name.
+Job = tuple[Callable[[], Any], Callable[[Any], Mapping[str, Any]]]
 
 
-def _network(path: Path, of_sweep: Mapping[str, Any], solver: Mapping[str, Any]) -> tuple[Solve, Draw]:
+def _network(path: Path, of_sweep: Mapping[str, Any], **solver: int | None) -> Job:
     from hpxfer.limit.against.of_sweep import limit_of_sweep
     from hpxfer.limit.figure import draw_limit, limit_info
     from hpxfer.limit.network_file import load_network
@@ -103,25 +102,23 @@ def _network(path: Path, of_sweep: Mapping[str, Any], solver: Mapping[str, Any])
     return solved, lambda found: {"limit": draw_limit(limit_info(found))}
 
 
-def _against(folder: str, options: Mapping[str, Any]) -> tuple[Solve, Draw]:
+def _against(folder: str, **options: Any) -> Job:
     from hpxfer.limit.against import against
     from hpxfer.limit.against.figure import against_figures
     from hpxfer.results import load_results
 
-    results = load_results(folder)
-    return partial(against, results, on_limit=_started, **_given(options)), lambda found: against_figures(found.arms)
+    solve = partial(against, load_results(folder), on_limit=_started, **_given(options))
+    return solve, lambda found: against_figures(found.arms)
 
 
-def _bias_rate(repeats: int | None) -> tuple[Solve, Draw]:
+def _bias_rate(**options: int | None) -> Job:
     from hpxfer.limit.bias_rate import BiasRateOptions, bias_rate
     from hpxfer.limit.bias_rate_figure import bias_rate_figure
 
-    asked = BiasRateOptions(**_given({"repeats": repeats}))
-    return partial(bias_rate, asked), lambda found: {"bias-rate": bias_rate_figure(found)}
+    return partial(bias_rate, BiasRateOptions(**_given(options))), lambda found: {"bias-rate": bias_rate_figure(found)}
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from hpxfer.errors import HpxferError, shown
 
@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from hpxfer.scaling.table import Column
 
 Value = TypeVar("Value")
+
+
+def import_plugins(context: Context, names: list[str] | None) -> list[str] | None:
+    """Import the plug-ins that `--plugin` names; a relative file starts at the current folder."""
+    if names and not context.resilient_parsing:  # which is a completion in a shell
+        from hpxfer.spec.load import import_plugin
+
+        for name in names:
+            import_plugin(name, Path())
+    return names
+
+
 # Options that need not be given.
 Text = str | None
 Texts = list[str] | None
@@ -25,13 +37,19 @@ File = Path | None
 Whole = int | None
 Real = float | None
 
+Plugins = Annotated[
+    Texts,
+    Option(
+        "--plugin",
+        metavar="FILE|MODULE",
+        callback=import_plugins,
+        help="Import this Python code first, e.g. a gate; may be repeated.",
+    ),
+]
+
 Folder = Annotated[str, Argument(metavar="RESULTS", help="A results folder or its URI, e.g. results/quickstart.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON on stdout, for a program to read.")]
 Yes = Annotated[bool, Option("--yes", help="Do not ask before a run that costs much.")]
-Plugins = Annotated[
-    Texts,
-    Option("--plugin", metavar="FILE|MODULE", help="Import this Python code first, e.g. a gate; may be repeated."),
-]
 Address = Annotated[
     str, Option(envvar="RAY_API_SERVER_ADDRESS", help="The address of Ray's dashboard on the cluster's head.")
 ]
@@ -101,34 +119,20 @@ def spread(run: Callable[..., None]) -> Callable[..., None]:
     """Return a command as Typer reads it: the fields of a parameter that is a dataclass are options of their own."""
     hints = get_type_hints(run, include_extras=True)
     groups = {name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)}
-    if not groups:
-        return run
     parameters: list[inspect.Parameter] = []
     for name, one in inspect.signature(run).parameters.items():
-        if name not in groups:
-            parameters.append(one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
-            continue
-        own = get_type_hints(groups[name], include_extras=True)
-        for field in inspect.signature(groups[name]).parameters.values():
-            parameters.append(field.replace(annotation=own[field.name]))
+        own = get_type_hints(groups[name], include_extras=True) if name in groups else hints
+        several = inspect.signature(groups[name]).parameters.values() if name in groups else [one]
+        parameters += [each.replace(kind=each.KEYWORD_ONLY, annotation=own[each.name]) for each in several]
 
     @functools.wraps(run)
     def command(**given: Any) -> None:
-        made = {
-            name: kind(**{field.name: given.pop(field.name) for field in fields(kind)}) for name, kind in groups.items()
-        }
-        run(**made, **given)
+        for name, kind in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        run(**given)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
-
-
-def load_plugins(names: Sequence[str] | None) -> None:
-    """Import the plug-ins that `--plugin` names; a relative file starts at the current folder."""
-    from hpxfer.spec.load import import_plugin
-
-    for name in names or ():
-        import_plugin(name, Path())
 
 
 def column(optimizer: str | None) -> Column | None:

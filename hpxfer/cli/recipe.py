@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from hpxfer.cli.explain import explain
-from hpxfer.cli.options import AsJson, Base, File, Folder, Parameterization, Plugins, Whole, load_plugins
+from hpxfer.cli.options import AsJson, Base, File, Folder, Parameterization, Plugins, Whole
 from hpxfer.cli.output import answer, warn, written
+
+if TYPE_CHECKING:
+    from hpxfer.results import Results
 
 recipe_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -29,6 +32,14 @@ def recipe() -> None:
     """
 
 
+def _loaded(results: str, base: str | None) -> Results:
+    """Return results, as if they had this base if it is named."""
+    from hpxfer.results import load_results
+
+    outcome = load_results(results)
+    return outcome if base is None else outcome.from_base(base)
+
+
 @recipe_app.command()
 def write(
     results: Folder,
@@ -43,16 +54,12 @@ def write(
     """
     from hpxfer.recipe import recipe_of, write_recipe
     from hpxfer.recipe.file import doubts
-    from hpxfer.results import load_results
     from hpxfer.storage.uri import is_uri
 
-    outcome = load_results(results)
-    if base is not None:
-        outcome = outcome.from_base(base)
+    outcome = _loaded(results, base)
     made = recipe_of(outcome, parameterization)
     default = Path(f"{outcome.spec.name}-recipe.yaml") if is_uri(results) else outcome.folder / "recipe.yaml"
-    path = output or default
-    write_recipe(made, path)
+    write_recipe(made, path := output or default)
     warn((*outcome.problems, *doubts(made.file)))
     answer(lambda: {"recipe": str(path)}, lambda: f"{made.dump()}\n{written([path])}", as_json=as_json)
 
@@ -83,14 +90,9 @@ def predict(
       hpxfer recipe predict results/transfer --target w512.json --parameterization sp --json
     """
     from hpxfer.prediction import predict as predict_target
-    from hpxfer.results import load_results
     from hpxfer.scaling.shape import load_shape
 
-    load_plugins(plugin)
-    shape = load_shape(target)
-    outcome = load_results(results)
-    if base is not None:
-        outcome = outcome.from_base(base)
+    shape, outcome = load_shape(target), _loaded(results, base)
     found = predict_target(outcome, shape, tokens, parameterization)
     warn([*outcome.problems, *found.hps.cautions])
     answer(found.to_dict, lambda: str(found), as_json=as_json)
@@ -123,7 +125,6 @@ def export(
     from hpxfer.recipe import Recipe
     from hpxfer.scaling.shape import load_shape
 
-    load_plugins(plugin)
     found = export_recipe(Recipe.load(recipe), to, load_shape(shape), names, partial=partial)
     files = [str(path) for path in found.write(output)]
     warn(found.cautions)

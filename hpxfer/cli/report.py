@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from hpxfer.cli.options import AsJson, Base, File, Plugins, Text, load_plugins
+from hpxfer.cli.options import AsJson, Base, File, Plugins, Text
 from hpxfer.cli.output import answer, warn, written
 from hpxfer.errors import HpxferError
 
@@ -59,7 +59,6 @@ def report(
     from hpxfer.storage.uri import is_uri
     from hpxfer.store.location import location_at
 
-    load_plugins(plugin)
     folders = [location_at(folder).folder for folder in results]
     if output is None and any(map(is_uri, results)):
         output = Path("report")  # results on an object store are read, never written

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-from hpxfer.cli.options import AsJson, Folder, Plugins, Text, load_plugins
+from hpxfer.cli.options import AsJson, Folder, Plugins, Text
 from hpxfer.cli.output import answer, say, warn, written
 
 
@@ -44,7 +44,6 @@ def weights(
     from hpxfer.weights.kept import FOLDER
     from hpxfer.weights.tokenizer import SIZES
 
-    load_plugins(plugin)
     outcome = load_results(results)
     warn(outcome.problems)
     found, row = chosen_trial(outcome, trial, best=best)

@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -153,16 +152,13 @@ def run_items(
 
 def run_item(item: Item, limit_s: float, keep: Keep) -> tuple[str, float, str]:
     """Run one item in a process group and a temporary folder of its own. Return its state, seconds, and why."""
-    began, faults = time.monotonic(), list[str]()
+    began = time.monotonic()
     command = item.command or (sys.executable, str(Path(__file__).with_name("gpu_items.py")), item.name)
     with tempfile.TemporaryDirectory(prefix=f"hpxfer-{item.name}-", ignore_cleanup_errors=True) as folder:
-        errors, environment = Path(folder, "stderr"), {**os.environ, **ENVIRONMENT, "TMPDIR": folder}
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": errors.open("wb")}
-        with pipes["stderr"]:
-            child = subprocess.Popen(command, **pipes, env=environment, cwd=ROOT, start_new_session=True)
-            reader = threading.Thread(target=_read, args=(child, item.name, began, keep, faults), daemon=True)
-            reader.start()
-            in_time = True
+        said, errors, in_time = Path(folder, "stdout"), Path(folder, "stderr"), True
+        given = {"env": {**os.environ, **ENVIRONMENT, "TMPDIR": folder}, "cwd": ROOT, "start_new_session": True}
+        with said.open("wb") as out, errors.open("wb") as err:
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, **given)
             try:
                 child.wait(limit_s)
             except subprocess.TimeoutExpired:
@@ -171,43 +167,33 @@ def run_item(item: Item, limit_s: float, keep: Keep) -> tuple[str, float, str]:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
-                reader.join(5)  # a process that left the group may hold the pipe open
-                child.stdout.close()
-        tail = errors.read_bytes()[-_TAIL:].decode(errors="replace")
-    cut_short = not in_time and limit_s < item.limit_s
-    if cut_short:
-        reason = f"the budget ended it after {limit_s:.0f} s"
-    elif not in_time:
+        took = round(time.monotonic() - began, 1)
+        faults, tail = _kept(said.read_text(), item.name, took, keep), errors.read_text(errors="replace")[-_TAIL:]
+    reason, state = "; ".join([*([f"exit code {child.returncode}"] if child.returncode else []), *faults]), "failed"
+    if not in_time:
         reason = f"killed at its limit of {limit_s:g} s"
-    else:
-        reason = "; ".join([*([f"exit code {child.returncode}"] if child.returncode else []), *faults])
-    took = round(time.monotonic() - began, 1)
+        if limit_s < item.limit_s:
+            reason, state = f"the budget ended it after {limit_s:.0f} s", "skipped"
     line: dict[str, Any] = {"item": item.name, "ok": not reason, "rc": child.returncode, "s": took}
-    if reason:
-        line |= {"skipped" if cut_short else "reason": reason, "tail": tail}
-    keep(line)
-    return "passed" if not reason else "skipped" if cut_short else "failed", took, reason
+    keep({**line, "reason" if state == "failed" else "skipped": reason, "tail": tail} if reason else line)
+    return state if reason else "passed", took, reason
 
 
-def _read(child: subprocess.Popen[bytes], name: str, began: float, keep: Keep, faults: list[str]) -> None:
-    """Keep each JSON object that the child prints, before its next line is read. Tell what is wrong with them."""
-    count = 0
-    for text in child.stdout:
+def _kept(said: str, name: str, took: float, keep: Keep) -> list[str]:
+    """Keep each JSON object that an item printed, and return what is wrong with them."""
+    faults, count = list[str](), 0
+    for text in said.splitlines():
         infinite: list[str] = []
         try:
-            data = json.loads(text, parse_constant=infinite.append) if text.startswith(b"{") else None
+            data = json.loads(text, parse_constant=infinite.append) if text.startswith("{") else None
         except ValueError:
-            data = None
-        if not isinstance(data, dict) or "item" in data:
             continue
-        count += 1
-        if "error" in data and "key" not in data:
-            faults.append(str(data["error"]))
-        if infinite:
-            faults.append(f"measured a number that is not finite: {text.decode().strip()}")
-        keep({**data, "of": name, "s": round(time.monotonic() - began, 1)})
-    if not count:
-        faults.append("it measured nothing")
+        if isinstance(data, dict) and "item" not in data:
+            count += 1
+            faults += [str(data["error"])] if "error" in data and "key" not in data else []
+            faults += [f"measured a number that is not finite: {text}"] if infinite else []
+            keep({**data, "of": name, "s": took})
+    return faults if count else [*faults, "it measured nothing"]
 
 
 def states_of(lines: Iterable[Mapping[str, Any]]) -> dict[str, str]:
