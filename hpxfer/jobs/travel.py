@@ -30,7 +30,7 @@ def files_of(spec: SweepSpec) -> dict[str, bytes]:
 
     With the files of a trainer goes what git says of them. Raise HpxferError if a trainer declares none.
     """
-    found = {PLUGIN + file.plugin.name: file.source.encode() * file.plugin.is_file for file in plugin_files(spec)}
+    found = {PLUGIN + file.name: file.source.encode() * file.is_file for file in plugin_files(spec)}
     if (trainer := spec.trainer) is None:
         return found
     if not trainer.files or not trainer.digests:
@@ -64,7 +64,7 @@ def _plugin_here(plugin: PluginSpec, source: bytes | None) -> PluginSpec:
         path = cache_folder("plugins") / _hash(str(plugin.digest)) / Path(name).name
         _put(path, source)
         name = str(path)
-    digest = read_plugin(name, Path()).plugin.digest
+    digest = read_plugin(name, Path()).digest
     if digest != plugin.digest:
         raise HpxferError(
             f"plugins: {plugin.name}: must be the one that was submitted, {plugin.digest}, got {digest} here; "

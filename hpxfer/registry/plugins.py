@@ -27,11 +27,12 @@ _FIX = "name a module, such as mypackage.gates, or a file, such as ./gates.py"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plugin:
-    """A plug-in as a trial's identity and a results folder know it."""
+class PluginFile:
+    """A plug-in with the source of its file, which travels to workers that may not have the file."""
 
     name: str  # as the sweep spells it
     digest: str  # hash of its file, or `version:TEXT` where the file sets a version
+    source: str
 
     @property
     def is_file(self) -> bool:
@@ -44,18 +45,9 @@ class Plugin:
             return self.name
         return f"hpxfer_plugin_{hashlib.blake2b(self.name.encode(), digest_size=8).hexdigest()}"
 
-
-@dataclass(frozen=True, kw_only=True)
-class PluginFile:
-    """A plug-in with the source of its file, which travels to workers that may not have the file."""
-
-    plugin: Plugin
-    source: str
-
     def registers(self, module: str | None) -> bool:
         """Return whether the row that `module` registered comes from this plug-in."""
-        own = self.plugin.module
-        return module is not None and (module == own or module.startswith(own + "."))
+        return module is not None and (module == self.module or module.startswith(self.module + "."))
 
 
 def read_plugin(name: str, folder: Path) -> PluginFile:
@@ -73,40 +65,32 @@ def read_plugin(name: str, folder: Path) -> PluginFile:
         raise HpxferError(f"plugins: {name}: must be Python, got {error}; mend the file, or name another") from None
     version = _version(tree)
     digest = hashlib.blake2b(source.encode(), digest_size=16).hexdigest() if version is None else f"version:{version}"
-    return PluginFile(plugin=Plugin(name=name, digest=digest), source=source)
+    return PluginFile(name=name, digest=digest, source=source)
 
 
-def load_plugin(file: PluginFile) -> ModuleType:
+def load_plugin(plugin: PluginFile) -> ModuleType:
     """Import a plug-in, so that it registers its rows; import it once per process.
 
-    Raises HpxferError if the module is another one here than `file` says, or if importing it fails.
+    Raises HpxferError if the module is another one here than `plugin` says, or if importing it fails.
     """
-    plugin = file.plugin
-    if not plugin.is_file and (here := read_plugin(plugin.name, Path()).plugin.digest) != plugin.digest:
-        raise HpxferError(
-            f"plugins: {plugin.name}: must be the driver's, {plugin.digest}, got {here} on this machine; install the "
-            "same version on every machine"
-        )
+    if not plugin.is_file and (here := read_plugin(plugin.name, Path()).digest) != plugin.digest:
+        rule = f"must be the driver's, {plugin.digest}, got {here} on this machine"
+        raise HpxferError(f"plugins: {plugin.name}: {rule}; install the same version on every machine")
     if (loaded := sys.modules.get(plugin.module)) is not None:
         if plugin.is_file and loaded.__dict__.get("__hpxfer_digest__") != plugin.digest:
-            raise HpxferError(
-                f"plugins: {plugin.name}: the file changed after this process had imported it; start Python anew"
-            )
+            changed = "the file changed after this process had imported it; start Python anew"
+            raise HpxferError(f"plugins: {plugin.name}: {changed}")
         return loaded
     try:
-        return _import_file(file) if plugin.is_file else importlib.import_module(plugin.module)
+        return _import_file(plugin) if plugin.is_file else importlib.import_module(plugin.module)
     except (Exception, SystemExit) as error:
         Registry.remove_module(plugin.module)  # half of a plug-in is none
+        spec = None if plugin.is_file else importlib.util.find_spec(plugin.name)
+        path = plugin.name if plugin.is_file else spec and spec.origin
+        lines = [f":{at.lineno}" for at in traceback.extract_tb(error.__traceback__) if at.filename == path]
         cause = f"{error}" if isinstance(error, HpxferError) else f"{type(error).__name__}: {error}"
-        raise HpxferError(f"plugins: {_line_of(plugin, error)}: importing it failed: {cause}") from error
-
-
-def _line_of(plugin: Plugin, error: BaseException) -> str:
-    """Return the name of a plug-in, with the line of it at which an error was raised."""
-    spec = None if plugin.is_file else importlib.util.find_spec(plugin.name)
-    path = plugin.name if plugin.is_file else spec and spec.origin
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return f"{plugin.name}:{lines[-1]}" if lines else plugin.name
+        where = plugin.name + "".join(lines[-1:])
+        raise HpxferError(f"plugins: {where}: importing it failed: {cause}") from error
 
 
 def _file_of_module(name: str) -> Path:
@@ -121,16 +105,16 @@ def _file_of_module(name: str) -> Path:
     return Path(found.origin)
 
 
-def _import_file(file: PluginFile) -> ModuleType:
+def _import_file(plugin: PluginFile) -> ModuleType:
     """Run the source that travelled, not the file: every worker then runs what the driver read."""
-    module = ModuleType(file.plugin.module)
-    module.__file__ = file.plugin.name
-    module.__dict__["__hpxfer_digest__"] = file.plugin.digest
-    sys.modules[file.plugin.module] = module
+    module = ModuleType(plugin.module)
+    module.__file__ = plugin.name
+    module.__dict__["__hpxfer_digest__"] = plugin.digest
+    sys.modules[plugin.module] = module
     try:
-        exec(compile(file.source, file.plugin.name, "exec"), module.__dict__)
+        exec(compile(plugin.source, plugin.name, "exec"), module.__dict__)
     except BaseException:
-        del sys.modules[file.plugin.module]
+        del sys.modules[plugin.module]
         raise
     return module
 

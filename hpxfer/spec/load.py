@@ -246,7 +246,7 @@ def import_plugin(name: str, folder: Path) -> PluginSpec:
     file = read_plugin(os.path.realpath(folder / name) if is_file else name, folder)
     load_plugin(file)
     registers = {kind: tuple(names) for kind, names in Registry.registered_by(file.registers).items()}
-    return PluginSpec(name=file.plugin.name, digest=file.plugin.digest, registers=registers)
+    return PluginSpec(name=file.name, digest=file.digest, registers=registers)
 
 
 def plugin_files(spec: SweepSpec) -> tuple[PluginFile, ...]:

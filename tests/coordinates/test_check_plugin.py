@@ -64,7 +64,7 @@ def file(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "mine.py"
     path.write_text(FILE, encoding="utf-8")
     yield path
-    module = read_plugin(str(path), Path()).plugin.module
+    module = read_plugin(str(path), Path()).module
     Registry.remove_module(module)
     sys.modules.pop(module, None)
 

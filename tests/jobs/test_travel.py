@@ -131,7 +131,7 @@ def spec(tmp_path: Path, monkeypatch: Patch) -> Iterator[SweepSpec]:
         tmp_path, ("parameterizations: [completep-moe, sp]", "parameterizations: [travels, sp]\nplugins: [./mine.py]")
     )
     yield load_sweep(file)
-    module = read_plugin(str(tmp_path / "mine.py"), tmp_path).plugin.module
+    module = read_plugin(str(tmp_path / "mine.py"), tmp_path).module
     Registry.remove_module(module)
     sys.modules.pop(module)
 
