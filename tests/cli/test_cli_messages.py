@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -30,6 +31,7 @@ SHORT = {
     "JUDGE": "judge runs.csv --map value=lr --map scale=width --map arm=method",
     "TRANSFER": str(ROOT / "results" / "published" / "transfer"),
     "WIDE": f"recipe predict {ROOT / 'results' / 'published' / 'transfer'} --target wide.json",
+    "REGIME": str(ROOT / "sweeps" / "limit" / "limit_regime_ii.yaml"),
     "EXPORT": "recipe export recipe.yaml --shape three.json",
 }
 DATA = 'data: {source: "builtin:stdlib"}'
@@ -47,6 +49,7 @@ EDITS = {
 MOE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 1, "expert_width": 32, "head_dim": 32}
 SHAPES = {
     "moe": MOE,
+    "bare": {name: value for name, value in MOE.items() if name != "head_dim"},
     "wide": {**MOE, "width": 512, "expert_width": 512},
     "three": {**MOE, "width": 64, "depth": 3, "num_experts": 8, "num_active": 2, "expert_width": 128, "head_dim": 16},
     "dense": {"width": 32, "depth": 1, "dense_width": 32, "head_dim": 8},
@@ -102,28 +105,15 @@ def test_bad_input_is_one_message_and_exit_code_2(
     assert "digest" not in command or hpxfer(capsys, "plan", "digest.yaml")[0] == 0  # its ids are known
 
 
-LONG = [
-    *(
-        "plan LONG",
-        "plan q.yaml --results LONG",
-        "plan q.yaml --hardware LONG",
-        "plan q.yaml --LONG",
-        "recipe write LONG",
-    ),
-    *("plan q.yaml --max-gpu-hours LONG", "list LONG", "init LONG", "report LONG", "watch LONG --once", "limit LONG"),
-    *(
-        "check --sweep LONG",
-        "check --parameterization LONG",
-        "check --parameterization sp --axis LONG",
-        "LONG",
-        "--LONG",
-    ),
-    *("explain --parameterization sp --base LONG --target LONG", "explain --recipe LONG"),
-    *("explain --list --plugin LONG", "explain --list --plugin LONG.py"),
-]
+LONG = """
+plan LONG|plan q.yaml --results LONG|plan q.yaml --hardware LONG|plan q.yaml --LONG|plan q.yaml --max-gpu-hours LONG
+recipe write LONG|list LONG|init LONG|report LONG|watch LONG --once|limit LONG|check --sweep LONG|LONG|--LONG
+check --parameterization LONG|check --parameterization sp --axis LONG|explain --recipe LONG
+explain --parameterization sp --base LONG --target LONG|explain --list --plugin LONG|explain --list --plugin LONG.py
+"""
 
 
-@pytest.mark.parametrize("command", LONG)
+@pytest.mark.parametrize("command", re.split(r"[|\n]", LONG.strip()))
 def test_no_message_repeats_a_long_text_whole(command: str, tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     monkeypatch.chdir(tmp_path)
     write_tiny(tmp_path).rename("q.yaml")

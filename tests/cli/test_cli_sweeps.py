@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +24,8 @@ from hpxfer.cli import consent
 from hpxfer.driver import prepare, run
 from hpxfer.plan import hardware
 from hpxfer.scaling.tables import PARAMETERIZATIONS
-from hpxfer.storage import lease
-from hpxfer.storage.lease import LEASE_FILE, Holder, LeaseFile, encoded
-from hpxfer.store import Store, parquet
+from hpxfer.storage.lease import LEASE_FILE
+from hpxfer.store import Store
 
 
 @pytest.mark.slow
@@ -79,33 +75,6 @@ def test_sigterm_ends_a_run_between_two_writes(tmp_path: Path, capsys: Capsys, m
     assert signal.getsignal(signal.SIGTERM) == before
     assert prepare(sweep, results=tmp_path).plan.num_done == 10  # the base, which begins
     assert not (tmp_path / "tiny" / LEASE_FILE).exists()
-
-
-def test_a_second_run_is_refused_naming_host_and_process(tmp_path: Path, capsys: Capsys, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(lease, "POLL_S", 0.01)
-    sweep, folder = write_tiny(tmp_path), tmp_path / "tiny"
-    folder.mkdir()
-    lease_file, ended = LeaseFile(folder), threading.Event()
-    steps = [encoded(Holder(nonce="first", host="elsewhere", pid=4242, counter=number)) for number in (0, 1)]
-    lease_file.create(steps[0])
-
-    def move() -> None:
-        for old in itertools.cycle((0, 1)):
-            lease_file.swap(steps[old], steps[1 - old])
-            if ended.wait(0.05):
-                return
-
-    mover = threading.Thread(target=move)
-    mover.start()
-    try:
-        code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
-    finally:
-        ended.set()
-        mover.join()
-    assert code == 2
-    assert f"hpxfer: {folder}: in use by process 4242 on host elsewhere, which is running since" in err
-    assert "checking for at most 60 s whether that run is alive" in err
-    assert [path.name for path in folder.iterdir()] == [LEASE_FILE]
 
 
 def test_a_bug_is_shown_once_and_ends_the_run_with_exit_code_1(
@@ -204,27 +173,6 @@ def test_more_gpu_hours_than_allowed_are_refused(tmp_path: Path, capsys: Capsys,
     assert "30 trials" in out
     assert not (tmp_path / "tiny").exists()
     assert hpxfer(capsys, "plan", *priced[1:], "--max-gpu-hours", "1")[0] == 0
-
-
-@pytest.mark.usefixtures("made_up")
-def test_a_folder_that_cannot_be_written_or_is_full(tmp_path: Path, capsys: Capsys, monkeypatch: Patch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    sweep = write_tiny(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(LeaseFile, "create", full)
-        code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
-        assert (code, f"{tmp_path / 'tiny'}: its lease cannot be written: No space left on device" in err) == (2, True)
-    with monkeypatch.context() as patch:
-        patch.setattr(parquet, "write", full)
-        code, _, err = hpxfer(capsys, "run", sweep, "--results", tmp_path)
-        assert code == 2
-        assert (
-            "cannot be written: No space left on device; 0 trials are safely stored in it, the last 10 are not" in err
-        )
-        assert "Traceback" not in err
-    assert hpxfer(capsys, "run", sweep, "--results", tmp_path)[0] == 0
 
 
 OWN = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -17,7 +16,6 @@ from permissions import permissions_count
 from tiny import write_tiny
 
 from hpxfer.driver import run
-from hpxfer.host.files import path_problem, write_files
 from hpxfer.store import SWEEP_FILE
 
 # Of each command that reads a folder; {} is the folder, {root} the one above it.
@@ -53,8 +51,10 @@ def results(tmp_path: Path, monkeypatch: Patch) -> Iterator[Path]:
         path.chmod(0o755)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(("closed", "mode"), [(".", 0), ("..", 0), (".", 0o444)])
+@pytest.mark.parametrize(
+    ("command", "closed", "mode"),
+    [*((command, ".", 0) for command in COMMANDS), ("report {}", "..", 0), ("report {}", ".", 0o444)],
+)
 def test_a_closed_folder_is_named(results: Path, capsys: Capsys, command: str, closed: str, mode: int) -> None:
     if "prepare" in command:
         tokenizer_file(Path("tokenizer.json"))
@@ -65,21 +65,6 @@ def test_a_closed_folder_is_named(results: Path, capsys: Capsys, command: str, c
         code, _, err = hpxfer(capsys, *words)
     assert code == 2
     assert err == (f"hpxfer: {folder}: must be open to this user, got 'Permission denied'\n")
-
-
-def test_what_a_disk_refuses_is_named_by_the_path_that_was_to_be_written(tmp_path: Path) -> None:
-    """The system names a temporary file, or none."""
-
-    def full(_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(OSError, match="No space left") as caught:
-        write_files({tmp_path / "recipe.yaml": full})
-    assert path_problem(caught.value) == (
-        f"{tmp_path / 'recipe.yaml'}: must be on a disk with room, got 'No space left on device'"
-    )
-    assert path_problem(OSError("no more")) is None
-    assert path_problem(BrokenPipeError(errno.EPIPE, "Broken pipe")) is None
 
 
 REPAIR = "`hpxfer run SWEEP.yaml`, with your own file of this sweep, writes it again and keeps every result"

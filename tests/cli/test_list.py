@@ -170,7 +170,6 @@ def test_verdicts_in_short(verdicts: list[tuple[str, str, str]], text: str) -> N
 
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
-PUBLISHED = SWEEPS.parent / "results" / "published"
 
 
 def test_every_committed_sweep_is_an_example() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -23,6 +24,7 @@ from hpxfer.host.files import (
     locked,
     make_folder,
     open_regular,
+    path_problem,
     read_bytes,
     read_text,
     remove_half_written,
@@ -47,16 +49,19 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    (tmp_path / "b").write_bytes(b"old")
+def full(file: IO[bytes]) -> None:
+    file.write(b"half")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def fail(file: IO[bytes]) -> None:
-        file.write(b"half")
-        raise OSError("no more")
 
-    with pytest.raises(OSError, match="no more"):
-        write_files({tmp_path / "a": lambda file: file.write(b"new"), tmp_path / "b": fail})
-    assert files(tmp_path) == {"b": b"old"}
+def test_what_a_disk_refuses_is_named_by_the_path_that_was_to_be_written(tmp_path: Path) -> None:
+    """The system names a temporary file, or none."""
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_files({tmp_path / "recipe.yaml": full})
+    rule = "must be on a disk with room, got 'No space left on device'"
+    assert path_problem(caught.value) == f"{tmp_path / 'recipe.yaml'}: {rule}"
+    assert path_problem(OSError("no more")) is None
+    assert path_problem(BrokenPipeError(errno.EPIPE, "Broken pipe")) is None
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
@@ -168,11 +173,9 @@ def test_a_half_line_stays_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"text\nmore\n"])
 def test_what_is_no_file_of_json_lines_is_refused(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "a.jsonl"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(HpxferError, match=r"a.jsonl"):
-        list(json_lines(path))
+    (tmp_path / "a.jsonl").write_bytes(content or b"")
+    with pytest.raises(HpxferError, match=r"\.jsonl"):
+        list(json_lines(tmp_path / ("gone.jsonl" if content is None else "a.jsonl")))
 
 
 def test_files_come_below_their_folder_in_the_order_given(tmp_path: Path) -> None:
@@ -195,10 +198,7 @@ def test_a_folder_that_is_a_file_is_said_before_and_after_the_work(tmp_path: Pat
 
 def test_a_file_that_cannot_be_written_leaves_the_others_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("mine")
-
-    def refuse(file: object) -> None:
-        raise OSError(28, "No space left on device")
-
+    writers = {tmp_path / "a.txt": text_writer("new"), tmp_path / "b.txt": full}
     with pytest.raises(HpxferError, match="the check cannot be written: No space left on device; choose another"):
-        write_folder({tmp_path / "a.txt": text_writer("new"), tmp_path / "b.txt": refuse}, tmp_path, "check")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.txt", "mine")]
+        write_folder(writers, tmp_path, "check")
+    assert files(tmp_path) == {"a.txt": b"mine"}

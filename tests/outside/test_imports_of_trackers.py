@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from foreign_runs import write_events
 
 from hpxfer.errors import HpxferError
 from hpxfer.outside.files import read_table, write_table
@@ -146,26 +147,12 @@ class TestTensorBoard:
         pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
         return tmp_path
 
-    def write(self, folder: Path, points: Sequence[tuple[int, float]], tag: str, start: float, name: str) -> None:
-        """Write an event file as a trainer's own writer does."""
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"events.out.tfevents.{name}").open("wb") as file:
-            writer = RecordWriter(file)
-            writer.write(Event(wall_time=start, file_version="brain.Event:2").SerializeToString())
-            for at, (step, value) in enumerate(points):
-                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
-                writer.write(Event(wall_time=start + at, step=step, summary=summary).SerializeToString())
-
     def test_every_point_is_read_and_restarts_replace(self, folder: Path) -> None:
         """TensorBoard would keep a sample of 10,000 points, and both values of a step that was trained twice."""
         run = folder / "w64_lr0.01_s0"
-        self.write(run, [(step, 5.0) for step in range(12_000)], "train/loss", 1e6, "1")
-        self.write(run, [(step, 2.0) for step in range(9_000, 11_000)], "train/loss", 2e6, "2")
-        self.write(folder / "w64_lr0.01_s1", [(step, 3.0) for step in range(11_000)], "train/loss", 1e6, "1")
+        write_events(run, "train/loss", ((step, 5.0) for step in range(12_000)))
+        write_events(run, "train/loss", ((step, 2.0) for step in range(9_000, 11_000)), start=2e6)
+        write_events(folder / "w64_lr0.01_s1", "train/loss", ((step, 3.0) for step in range(11_000)))
         runs = tensorboard_runs(str(folder))
         assert len(runs[0].points("train/loss")) == 14_000
         row = row_of(made(runs, {}, pattern=PATTERN), "w64_lr0.01_s0")
@@ -216,13 +203,9 @@ class TestMLflow:
             for key, value in hps(seed=seed).items():
                 client.log_param(run.info.run_id, key, value)
             last = math.inf if seed == 4 else 3.0 + seed
-            values = [*(4.0 for _ in range(2499)), last]
-            now = 1_700_000_000_000
-            for start in range(0, len(values), 1000):
-                part = [
-                    Metric("val_loss", value, now, start + at) for at, value in enumerate(values[start : start + 1000])
-                ]
-                client.log_batch(run.info.run_id, metrics=part)
+            points = [Metric("val_loss", 4.0 if at < 2499 else last, 1_700_000_000_000, at) for at in range(2500)]
+            for start in range(0, 2500, 1000):
+                client.log_batch(run.info.run_id, metrics=points[start : start + 1000])
             client.set_terminated(run.info.run_id, "FAILED" if seed == 0 else "FINISHED")
         runs = mlflow_runs(uri)
         assert [len(run.points("val_loss")) for run in runs] == [2500] * 5
@@ -251,21 +234,18 @@ class TestMLflow:
 
 
 class ServerRun:
-    def __init__(
-        self, rows: Sequence[dict[str, Any]], *, answers_keys: bool = True, keeps_history: bool = True
-    ) -> None:
+    def __init__(self, rows: Sequence[dict[str, Any]], *, answers_keys: bool = True) -> None:
         self.id, self.name, self.state = "r1", "run", "crashed"
         self.config = {"optimizer": {"lr": 0.01}, "width": 64, "seed": 0}
         self.summary = {"val/loss": 3.25, "_step": 400, "_runtime": 7, "status": "x"}
-        self._rows, self._answers_keys, self._keeps = rows, answers_keys, keeps_history
+        self._rows, self._answers_keys = rows, answers_keys
 
     def history(self, **_: Any) -> Any:
         raise AssertionError("a sample of 500 rows, which no table may rest on")
 
     def scan_history(self, keys: Sequence[str] | None = None, page_size: int = 1000) -> Iterator[dict[str, Any]]:
-        if not self._keeps or (keys and not self._answers_keys):
-            return
-        yield from (row for row in self._rows if keys is None or all(key in row for key in keys))
+        if not keys or self._answers_keys:
+            yield from (row for row in self._rows if keys is None or all(key in row for key in keys))
 
 
 class TestWandb:
@@ -296,7 +276,7 @@ class TestWandb:
         assert row_of(read_address("wandb:me/moe", {}, (), Choices()), "r1")["status"] == "finished"
 
     def test_without_a_history_the_summary_is_the_last_point(self, serve: Any) -> None:
-        serve(ServerRun([], keeps_history=False))
+        serve(ServerRun([]))
         (run,) = wandb_runs("me/moe")
         assert run.points("val/loss") == [Point(step=400.0, value=3.25, time=400.0)]
 
