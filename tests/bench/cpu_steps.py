@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from goals import measured, ms_of
-from products import CPU, cpu_peak_size, products_and_attention
+from products import CPU, cpu_peak_size, products_and_attention, repeated
 from shares import shares_text, step_shares
 from yardsticks import PlainMLPRun, PlainRun
 
@@ -48,14 +48,6 @@ SIZES, MOST = (1, 8, 16), 16
 STEPS_ROUNDS, SAMPLE_ROUNDS = 7, 15
 _REPEATS = {32: 4, 64: 2}  # of the work of a round: short steps need more for a steady clock
 peak_size = functools.cache(cpu_peak_size)
-
-
-def repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
-    def job() -> None:
-        for _ in range(times):
-            run()
-
-    return job
 
 
 def peak_row() -> list[Row]:

@@ -24,10 +24,7 @@ from hpxfer.executors.executor import More, OnEvent, Placement, Trains, once
 from hpxfer.executors.local import LocalExecutor
 from hpxfer.executors.worker import TrainStack
 from hpxfer.plan.hardware import Row
-from hpxfer.plan.packing import (
-    Device,
-    Packer,
-)
+from hpxfer.plan.packing import Device, Packer
 from hpxfer.trial import Expansion
 from hpxfer.trial.events import Ended, Event
 from hpxfer.trial.result import TrialResult

@@ -268,10 +268,7 @@ def speed(name: str, case: Case, num_trials: int = 1, determinism: str | None = 
 
 def planned_stacks() -> None:
     """Print the speed of the stacks that the planner picks for the small trial, and of one trial alone at 2k tokens."""
-    from hpxfer.plan.packing import (
-        Device,
-        Packer,
-    )
+    from hpxfer.plan.packing import Device, Packer
 
     device = Device(cuda=True, memory_bytes=torch.cuda.get_device_properties(0).total_memory)
     for tokens in (8192, 2048):

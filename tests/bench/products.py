@@ -35,6 +35,14 @@ def normal(
     return (std * torch.randn(size, generator=generator, device=device)).to(dtype).requires_grad_(grad)
 
 
+def repeated(run: Callable[[], object], times: int) -> Callable[[], None]:
+    def job() -> None:
+        for _ in range(times):
+            run()
+
+    return job
+
+
 def cpu_peak_size() -> int:
     """Return the size of the square product that stands for the peak of a core: the fastest of a few."""
     jobs = {str(size): matmul(size, CPU) for size in CPU_PEAK_SIZES}

@@ -26,7 +26,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from gpu_items import graphed, say
-from products import permuted
+from products import permuted, repeated
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -207,7 +207,9 @@ def compare(name: str) -> None:
                 other: Any = PlainStep(members[0], weights, *batch) if way == "plain" else Trained(members, way)
                 loss = float(other())
                 run = graphed(other) if way == "plain" else other
-                jobs = {key: Job(run=repeated(call), count=STEPS) for key, call in (("own", own), ("other", run))}
+                jobs = {
+                    key: Job(run=repeated(call, STEPS), count=STEPS) for key, call in (("own", own), ("other", run))
+                }
                 times = interleaved(jobs, rounds=ROUNDS, device=torch.device("cuda"))
                 ratios = sorted(b / a for a, b in zip(times["own"], times["other"], strict=True))
                 say(
@@ -227,14 +229,6 @@ def compare(name: str) -> None:
                 say(case=name, way=way, error=f"{type(error).__name__}: {str(error)[:300]}")
             other = run = None
             torch.cuda.empty_cache()
-
-
-def repeated(call: Callable[[], object]) -> Callable[[], None]:
-    def run() -> None:
-        for _ in range(STEPS):
-            call()
-
-    return run
 
 
 def main() -> None:

@@ -61,9 +61,11 @@ def _places(schema: dict[str, Any]) -> dict[str, list[str]]:
     while waiting:
         path, section = waiting.pop(0)
         for key, entry in section["properties"].items():
-            for name in _references(entry):
+            for name in dict.fromkeys(_walk(entry)):
                 above, _, family = path.partition(" (")
-                below = (f"{above}.{key}" if path else key) + _suffix(key, entry)
+                within = _NAMES.get(key, "")  # between a key and a section below it: a name, an index, or nothing
+                within = f".{within}" if "additionalProperties" in entry else within if within[:1] == "[" else ""
+                below = (f"{above}.{key}" if path else key) + within
                 below += f" ({family}" if family else _family(schema["$defs"][name])
                 if name not in found:
                     waiting.append((below, schema["$defs"][name]))
@@ -77,24 +79,8 @@ def _family(section: dict[str, Any]) -> str:
     return "" if family == "gpt" else f" ({family})"
 
 
-def _suffix(key: str, entry: dict[str, Any]) -> str:
-    """Return what stands between a key and a section below it: nothing, a name, or an index."""
-    name = _NAMES.get(key, "")
-    if "additionalProperties" in entry:
-        return f".{name}"
-    return name if name.startswith("[") else ""
-
-
-def _references(entry: Any) -> Iterator[str]:
-    """Yield the sections that an entry of the schema names, each once."""
-    seen = set()
-    for value in _walk(entry):
-        if value not in seen:
-            seen.add(value)
-            yield value
-
-
 def _walk(entry: Any) -> Iterator[str]:
+    """Yield the sections that an entry of the schema names."""
     if isinstance(entry, dict):
         if "$ref" in entry:
             yield entry["$ref"].removeprefix(_REF)
@@ -154,12 +140,8 @@ def _flat(options: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _bounds(entry: dict[str, Any]) -> str:
-    rules = [f"{sign} {_number(entry[key])}" for key, sign in _BOUNDS.items() if key in entry]
+    rules = [f"{sign} {entry[key]:.3g}".replace("e+0", "e") for key, sign in _BOUNDS.items() if key in entry]
     return " " + ", ".join(rules) if rules else ""
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}".replace("e+0", "e")
 
 
 def _default(entry: dict[str, Any], *, required: bool) -> str:

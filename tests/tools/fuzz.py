@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import os
-import pickle
 import resource
 import runpy
 import shlex
@@ -27,9 +26,11 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,8 +53,8 @@ _UNCAUGHT = 70
 class Limits:
     """What a command may take, with the libraries that it imports."""
 
-    cpu_s: float = 10.0
-    peak_bytes: int = 2 * 2**30
+    cpu_s: float
+    peak_bytes: int
 
     @property
     def wall_s(self) -> float:
@@ -95,9 +96,8 @@ class Ended:
 
 def warm_up() -> None:
     """Import what the commands import, so that a forked process has it and a case takes no seconds to start."""
-    for name in ("matplotlib.figure", "pandas", "pyarrow.parquet", "scipy.stats", "torch", "hpxfer.driver"):
-        import_module(name)
-    for name in ("hpxfer.report.write", "hpxfer.cli.app", "hpxfer.recipe"):
+    libraries = ("matplotlib.figure", "pandas", "pyarrow.parquet", "scipy.stats", "torch")
+    for name in (*libraries, "hpxfer.driver", "hpxfer.report.write", "hpxfer.cli.app", "hpxfer.recipe"):
         import_module(name)
 
 
@@ -257,18 +257,8 @@ def main() -> int:
 
 def _in_a_child() -> Materials:
     """Return the materials, made in a process of their own: this one forks, and should have no threads."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        with os.fdopen(writer, "wb") as file:
-            pickle.dump(make_materials(), file)
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as file:
-        content = file.read()
-    os.waitpid(pid, 0)
-    materials: Materials = pickle.loads(content)
-    return materials
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(make_materials).result()
 
 
 def _parsed() -> argparse.Namespace:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,32 +69,22 @@ def room_graph(root: Path = ROOT) -> dict[str, set[str]]:
 
 
 def circle(graph: Graph) -> list[str]:
-    """Return the rooms of one circle, in order, or nothing."""
-    done: set[str] = set()
-
-    def visit(room: str, path: list[str]) -> list[str]:
-        if room in path:
-            return path[path.index(room) :]
-        for below in sorted(graph[room] - done):
-            if found := visit(below, [*path, room]):
-                return found
-        done.add(room)
-        return []
-
-    return next((found for room in sorted(graph) if (found := visit(room, []))), [])
+    """Return the rooms of one circle, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return sorted(error.args[1][1:])
+    return []
 
 
 def levels(graph: Graph) -> list[list[str]]:
     """Return the rooms from the lowest level up. Each room stands one level above the highest room that it imports."""
-    level: dict[str, int] = {}
-
-    def height(room: str) -> int:
-        if room not in level:
-            level[room] = 1 + max(map(height, graph[room]), default=-1)
-        return level[room]
-
-    top = max(map(height, graph))
-    return [sorted(room for room in graph if level[room] == number) for number in range(top + 1)]
+    sorter, found = TopologicalSorter(graph), list[list[str]]()
+    sorter.prepare()
+    while sorter.is_active():
+        found.append(sorted(sorter.get_ready()))
+        sorter.done(*found[-1])
+    return found
 
 
 def drawing(graph: Graph) -> str:

@@ -12,8 +12,7 @@ the driver draws how many ranks share a stack, and how many pieces are computed 
 Real processes and kill -9: of workers and of the driver, which also dies within appends to the store and within its
 compaction; with ray of a whole node and of the head too. Now and then SIGTERM interrupts the driver instead. Whoever
 dies is started again as a user would: by the same command. A sweep that is done before all kills are spent is checked
-and begun anew.
-Linux only: processes are found through /proc, by a variable in their environment.
+and begun anew. Linux only: processes are found by a variable in their environment.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ DRIVER = (sys.executable, str(Path(__file__).with_name("soak_driver.py")))
 # Before a kill the soak waits for at most so long, at random. Every third one is aimed instead: it comes as soon as a
 # checkpoint is written and takes all workers, or chance would decide whether any trial ever goes on from one.
 PAUSE_S = 2.0
+CHECKPOINT_S = 0.2
 AIMED = "all workers"
 AIMED_EVERY = 3
 WAIT_S = 120.0
@@ -244,7 +244,6 @@ def soak(
     seed: int = 0,
     executor: str = "local",
     steps: int = 300,
-    checkpoint_s: float = 0.2,
     undisturbed: Path | None = None,
     kinds: Sequence[str] | None = None,
     patience_s: float = 0.0,
@@ -268,7 +267,7 @@ def soak(
         if ranks > 1:
             drawn = rng.choice([number for number in (1, 2, 4) if number <= ranks]), rng.choice([32, 64])
             way = f", device: cpu, cpus_per_stack: 0.4, gpus_per_stack: {drawn[0]}, micro_batch_tokens: {drawn[1]}"
-        how = {"executor": executor, "checkpoint_s": checkpoint_s, "pieces": pieces, "way": way}
+        how = {"executor": executor, "checkpoint_s": CHECKPOINT_S, "pieces": pieces, "way": way}
         return sweep_text(sweep, steps=steps, **how)
 
     left_out = (*(() if executor == "ray" else OF_RAY), *(() if sweep == ANY_TRAINER else OF_OWN))
