@@ -158,7 +158,7 @@ def _loss(read: Read, unit: str | None) -> JudgedLoss:
     first = (read.runs if with_result.empty else with_result).iloc[0]
     if unit is not None and first["unit"] is not None and unit != first["unit"]:
         raise read.fault(first["row"], "unit", f"must be that of --unit, {shown(unit)}, got {shown(first['unit'])}")
-    unit, words = unit or first["unit"], first["loss_name"] or "loss"
+    unit, words = first["unit"] if unit is None else unit, first["loss_name"] or "loss"
     for said in (column, words) if unit is None else (unit,):
         if _ERROR.search(said) and not _OF_NUMBERS.search(said):
             raise HpxferError(
@@ -166,7 +166,8 @@ def _loss(read: Read, unit: str | None) -> JudgedLoss:
                 "column of the loss with --map loss=NAME, or the unit with --unit if it is one"
             )
     of_column = re.split(r"[\W_]+", column.lower())
-    unit = unit or next((unit for word, unit in _UNIT_OF.items() if word in of_column), NATS.unit)
+    if unit is None:
+        unit = next((unit for word, unit in _UNIT_OF.items() if word in of_column), NATS.unit)
     if not _UNIT.fullmatch(unit):
         raise HpxferError(f"{read.where}: --unit: must be a unit such as nats or bits per byte, got {shown(unit)}")
     return JudgedLoss(name=words, words=words, unit=unit)
