@@ -180,7 +180,8 @@ def test_names_of_a_model(call: Call, tmp_path: Path) -> None:
     assert "names.txt: every parameter must have a role, got none for strange.thing; write the role behind" in err
 
 
-def test_a_range_is_warned_of(call: Call) -> None:
+def test_a_range_and_a_table_that_does_not_cover_the_shape_are_warned_of(call: Call) -> None:
+    assert "completep-moe holds kappa fixed" in call("--to", "json", shape={**SHAPE, "num_active": 4})[2]
     code, _, err = call("--to", "json", shape={**SHAPE, "width": 512, "expert_width": 1024})
     assert code == 0
     assert err.startswith("warning: the target w512 d3 E8A2 h1024 is beyond what was measured: width 512")

@@ -1,4 +1,4 @@
-"""Processes of a soak, found by their environment and killed by number, and a Ray cluster of two nodes on
+"""Processes of a soak, found through /proc by their environment and killed by number, and a Ray cluster of two nodes on
 loopback, of which the second is pulled out and put in again.
 """
 
@@ -17,15 +17,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from ports import free_ports
 
 START_S = 120.0
 # Variables in the environment of a soak's processes: of which soak, and in which role the first of them was started.
 TOKEN, ROLE = "HPXFER_SOAK", "HPXFER_SOAK_ROLE"
-
-
-_RAYS_OWN = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,24 +41,35 @@ class Process:
         return "worker" if "hpxfer.executors.local" in self.command or ours else self.role
 
 
+_RAYS_OWN = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
+
+
 def processes(token: str) -> list[Process]:
-    """Return the processes of a soak. One that has ended and waits for its parent has no environment."""
-    found = psutil.process_iter(["cmdline", "environ"])
-    return [
-        Process(pid=one.pid, command=" ".join(one.info["cmdline"] or ()), role=of.get(ROLE, ""))
-        for one in found
-        if (of := one.info["environ"] or {}).get(TOKEN) == token and one.pid != os.getpid()
-    ]
+    """Return the processes of a soak."""
+    out = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and int(path.name) != os.getpid():
+            # It may end while it is looked at; one that has ended and waits for its parent has no environment.
+            with suppress(OSError):
+                block = (path / "environ").read_bytes().decode(errors="replace")
+                environment = dict(pair.split("=", 1) for pair in block.split("\0") if "=" in pair)
+                if environment.get(TOKEN) == token:
+                    command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                    out.append(Process(pid=int(path.name), command=command, role=environment.get(ROLE, "")))
+    return out
 
 
 def supervisors(folder: Path) -> dict[int, int]:
     """Return pid -> pid of the parent, of the supervisors of trials below a folder. They have no variables of ours."""
     out = {}
-    for one in psutil.process_iter(["cmdline"]):
-        if any(word.endswith("/trainer/supervisor.py") for word in one.info["cmdline"] or ()):
-            with suppress(psutil.Error):
-                if any(Path(log.path).is_relative_to(folder) for log in one.open_files()):
-                    out[one.pid] = one.ppid()
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                if b"/trainer/supervisor.py" in (path / "cmdline").read_bytes():
+                    log = Path(os.readlink(path / "fd" / "2"))
+                    parent = (path / "stat").read_bytes().rpartition(b")")[2].split()[1]
+                    if log.is_relative_to(folder):
+                        out[int(path.name)] = int(parent)
     return out
 
 
