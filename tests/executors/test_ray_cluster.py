@@ -29,8 +29,8 @@ from hpxfer.trial.stack import Stack
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Loopback]:
-    """A cluster of one node of two CPUs."""
-    with loopback(2) as found:
+    """A cluster of one node of two CPUs. It has the token of this process, which joins it, too."""
+    with loopback(2, HOME=str(Path.home())) as found:
         yield found
 
 
