@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,7 +31,8 @@ from hpxfer.trial.stack import Stack
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Loopback]:
     """A cluster of one node of two CPUs. It has the token of this process, which joins it, too."""
-    with loopback(2, HOME=str(Path.home())) as found:
+    own = {name: value for name, value in os.environ.items() if name == "HOME" or name.startswith("RAY_AUTH")}
+    with loopback(2, **own) as found:
         yield found
 
 
