@@ -156,7 +156,7 @@ def test_the_kinds_the_plug_ins_and_the_sweeps_of_the_page_are_all_there_are(fol
         )
         spec = load_sweep(folder / "sweep.yaml")
         assert spec.plugins
-    assert (spec.model.gate, spec.resources.loggers) == ("softplus", ["lines", "tensorboard"])
+    assert (spec.model.gate, spec.resources.loggers) == ("softplus", ("lines", "tensorboard"))
 
 
 @pytest.mark.slow
