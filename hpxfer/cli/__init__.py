@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _refuse(message: str) -> NoReturn:
-    from hpxfer.storage.uri import spelled
+    from hpxfer.host.uri import spelled
 
     print(f"hpxfer: {brief(spelled(message))}", file=sys.stderr)  # noqa: T201
     sys.exit(BAD_INPUT)

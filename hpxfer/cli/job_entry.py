@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.uri import parse_root
 from hpxfer.jobs.answers import answer, leave_mark
 from hpxfer.jobs.request import VARIABLE, Request, answer_line, unpacked, where
 from hpxfer.jobs.travel import arrived
-from hpxfer.storage.uri import parse_root
 
 
 def main() -> None:

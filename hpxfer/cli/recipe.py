@@ -52,9 +52,9 @@ def write(
 
     Example: hpxfer recipe write results/quickstart --parameterization completep-moe
     """
+    from hpxfer.host.uri import is_uri
     from hpxfer.recipe import recipe_of, write_recipe
     from hpxfer.recipe.file import doubts
-    from hpxfer.storage.uri import is_uri
 
     outcome = _loaded(results, base)
     made = recipe_of(outcome, parameterization)

@@ -7,8 +7,8 @@ from typing import Any
 
 from hpxfer.cli.options import Address, AsJson, SweepOptions, Yes
 from hpxfer.cli.output import answer, say, warn
+from hpxfer.host.uri import parse_root
 from hpxfer.jobs import DEFAULT_ADDRESS, ray_job
-from hpxfer.storage.uri import parse_root
 
 
 def submit(of: SweepOptions, address: Address = DEFAULT_ADDRESS, yes: Yes = False, as_json: AsJson = False) -> None:

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from hpxfer.errors import HpxferError, cut, shown
 from hpxfer.host.files import cache_folder, open_regular, reason, require_reachable
+from hpxfer.host.uri import Uri, is_uri, parse_root
 from hpxfer.storage.objects import Bucket, Stamp, storage_errors
-from hpxfer.storage.uri import Uri, is_uri, parse_root
 
 # A plan looks at each file, and so many take about a second. So many names are read from the disk in about one.
 MAX_FILES = 20_000

@@ -17,6 +17,7 @@ from hpxfer.executors.executor import Executor, Placement, Stopping
 from hpxfer.executors.kinds import make_executor
 from hpxfer.host.files import remove_half_written
 from hpxfer.host.interrupts import Interrupts, interrupts
+from hpxfer.host.uri import Uri, parse_root
 from hpxfer.loggers.feed import streaming
 from hpxfer.loggers.kinds import LoggedTrial, Place
 from hpxfer.loggers.names import Names
@@ -29,7 +30,6 @@ from hpxfer.search.rounds import RoundSearch
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
 from hpxfer.storage.lease import Lease, leased
-from hpxfer.storage.uri import Uri, parse_root
 from hpxfer.store import Store
 from hpxfer.store.losses import LOSS_COLUMNS
 from hpxfer.train.checkpoints import Checkpoints

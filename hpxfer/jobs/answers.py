@@ -27,12 +27,12 @@ from hpxfer.driver.preflight import preflight
 from hpxfer.errors import HpxferError, last_line
 from hpxfer.executors.ray_cluster import on_node, require_plugins
 from hpxfer.host.files import locked, read_bytes, read_text
+from hpxfer.host.uri import parse_root
 from hpxfer.jobs.request import Request, where
 from hpxfer.plan.text import plan_text
 from hpxfer.spec import SweepSpec, load_sweep
 from hpxfer.spec.data import points_with_data
 from hpxfer.spec.data_section import DataSpec, PointData
-from hpxfer.storage.uri import parse_root
 from hpxfer.store.location import location_at
 from hpxfer.trial import TRAINER_VERSION
 

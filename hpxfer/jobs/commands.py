@@ -18,6 +18,7 @@ from typing import Any
 import hpxfer
 from hpxfer.driver.prepared import located, overridden
 from hpxfer.errors import HpxferError, shown
+from hpxfer.host.uri import parse_root
 from hpxfer.jobs import DEFAULT_ROOT, ray_job
 from hpxfer.jobs.answers import has_mark, is_store_file
 from hpxfer.jobs.client import Cluster
@@ -28,7 +29,6 @@ from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.spec.precision import AUTO, with_precision
 from hpxfer.spec.trainer_files import digested
 from hpxfer.storage.lease import LeaseFile, leased
-from hpxfer.storage.uri import parse_root
 from hpxfer.store import SWEEP_FILE, Store
 from hpxfer.store.location import ResultsLocation, location_at
 from hpxfer.store.sweep_file import load_stored

@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host.files import cache_folder, read_bytes, write_files
+from hpxfer.host.uri import parse_root
 from hpxfer.registry import read_plugin
 from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
 from hpxfer.spec.load import plugin_files
 from hpxfer.spec.sweep import PluginSpec
 from hpxfer.spec.trainer_files import digested
-from hpxfer.storage.uri import parse_root
 from hpxfer.trainer.own_code import SENT, commit_of
 
 # The first parts of names: of the files of plug-ins, and of the trainer's own. Then the name in the sweep follows.

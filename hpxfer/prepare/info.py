@@ -22,10 +22,10 @@ from hpxfer.data.sources import SOURCES, open_dataset, opened, row_of, source_of
 from hpxfer.data.tokens import Dataset
 from hpxfer.errors import HpxferError
 from hpxfer.host.files import folder_at
+from hpxfer.host.uri import is_uri
 from hpxfer.prepare.source import open_source
 from hpxfer.scaling.shape import MAX_DIM
 from hpxfer.spec.data_section import SAMPLES, source_kind
-from hpxfer.storage.uri import is_uri
 
 # No vocabulary is as large. Bare ids beyond it were written in another type.
 _MOST_IDS = 10**6

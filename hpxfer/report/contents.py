@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import hpxfer
 from hpxfer.analysis import Finding, ShapeFinding, TransferReport
 from hpxfer.host.output import NOTHING, Cell, Column, Table, json_ready, text_table
+from hpxfer.host.uri import spelled
 from hpxfer.report.next_step import asks_for_points, next_step, points_headline, points_question
 from hpxfer.report.provenance import (
     Progress,
@@ -24,7 +25,6 @@ from hpxfer.report.tables import analysis_tables, unknown
 from hpxfer.report.trials import TrialData, trial_data
 from hpxfer.results import Results
 from hpxfer.spec import SweepSpec, dump_sweep
-from hpxfer.storage.uri import spelled
 from hpxfer.verdict.summary import headline
 from hpxfer.verdict.text import (
     conclusion,

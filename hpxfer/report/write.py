@@ -18,12 +18,12 @@ from hpxfer.analysis.references import References
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
 from hpxfer.host.files import write_folder
+from hpxfer.host.uri import spelled
 from hpxfer.report.contents import Source, make_report
 from hpxfer.report.html import to_html
 from hpxfer.report.next_step import asks_for_points, next_step, points_text
 from hpxfer.report.provenance import trainer_checks
 from hpxfer.results import Results, load_results
-from hpxfer.storage.uri import spelled
 
 DEFAULT_ROOT = "results"  # of `hpxfer run`, where the sweep names no storage
 

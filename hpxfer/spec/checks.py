@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 
 from hpxfer.errors import MAX_LINES, HpxferError, nearest, shown
+from hpxfer.host.uri import storage_problem
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import resolve_globals
 from hpxfer.scaling.hps import HPs, check_hp_name, check_hp_value
@@ -29,7 +30,6 @@ from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.search import SearchSpec
 from hpxfer.spec.sweep import HPsSpec, SweepSpec, base_values, under
 from hpxfer.spec.yaml_file import KeyPath, spell
-from hpxfer.storage.uri import storage_problem
 
 # Folders of results/ that hold something other than a sweep.
 RESERVED_NAMES = ("published", "bench")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hpxfer.host.uri import is_uri
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import changes, own_at
 from hpxfer.spec.data_section import SAMPLES, TOKENS, DataSpec, PointData, is_own, source_kind, source_row
 from hpxfer.spec.sweep import ShapeChange, SweepSpec
 from hpxfer.spec.yaml_file import KeyPath
-from hpxfer.storage.uri import is_uri
 
 
 def points_with_data(spec: SweepSpec) -> Iterator[tuple[KeyPath, str, PointData]]:

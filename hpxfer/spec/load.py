@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from hpxfer.errors import HpxferError, joined, nearest, shown
+from hpxfer.host.uri import is_uri
 from hpxfer.registry import PluginFile, Registry, load_plugin, read_plugin, registry
 from hpxfer.spec.axes import centered
 from hpxfer.spec.budget import budget_text
@@ -23,7 +24,6 @@ from hpxfer.spec.fields import GridValues, Section, Seq, in_file, validated
 from hpxfer.spec.sweep import Plugin, PluginSpec, SweepSpec
 from hpxfer.spec.trainer_files import in_folder
 from hpxfer.spec.yaml_file import KeyPath, YamlFile, parse_yaml, read_yaml, spell, write_yaml
-from hpxfer.storage.uri import is_uri
 
 
 class _Plugins(Section):

@@ -24,7 +24,7 @@ from pyarrow.fs import resolve_s3_region
 
 from hpxfer.errors import HpxferError, first_line
 from hpxfer.host.files import half_written, open_regular, reason
-from hpxfer.storage.uri import Uri, parse_root
+from hpxfer.host.uri import Uri, parse_root
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion

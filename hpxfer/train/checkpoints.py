@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.uri import Uri
 from hpxfer.storage.objects import MARKER, Objects, marked, objects_at, sees
-from hpxfer.storage.uri import Uri
 from hpxfer.trial import TRAINER_VERSION, Trial
 from hpxfer.trial.stack import Stack
 

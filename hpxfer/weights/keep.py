@@ -12,8 +12,8 @@ import torch
 from safetensors import SafetensorError
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.uri import Uri
 from hpxfer.storage.objects import objects_at
-from hpxfer.storage.uri import Uri
 from hpxfer.store.losses import LOSS_NUMBERS
 from hpxfer.train.snapshot import Moment
 from hpxfer.trial import Trial

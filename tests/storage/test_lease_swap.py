@@ -18,10 +18,10 @@ from fixture_types import Caplog, Patch
 from lease_holder import holder_of
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.uri import parse_root
 from hpxfer.storage import lease
 from hpxfer.storage.lease import LEASE_FILE, LeaseFile, LeaseObject, leased
 from hpxfer.storage.objects import Bucket
-from hpxfer.storage.uri import parse_root
 
 # A driver that stops itself at the first call of os.NAME in `act`, and says in the end what became of it.
 STOPS = """

@@ -19,8 +19,8 @@ from tiny_trials import numbers, text_setting, trial
 
 from hpxfer.driver import run
 from hpxfer.errors import HpxferError
+from hpxfer.host.uri import Uri, is_uri, parse_root, storage_problem
 from hpxfer.spec.load import parse_sweep
-from hpxfer.storage.uri import Uri, is_uri, parse_root, storage_problem
 from hpxfer.train import checkpoint
 from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.train.trainer import train

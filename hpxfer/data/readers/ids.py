@@ -26,8 +26,8 @@ from hpxfer.data.sources import DataSource
 from hpxfer.data.tokens import DataFile, Dataset, counted_file
 from hpxfer.errors import HpxferError, cut
 from hpxfer.host.files import folder_at
+from hpxfer.host.uri import is_uri
 from hpxfer.scaling.shape import MAX_DIM
-from hpxfer.storage.uri import is_uri
 
 HEAD_BYTES = 8192
 # Files whose text is packed into something else, and all files of text.
