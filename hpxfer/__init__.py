@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from hpxfer.analysis.analyze import analyze as analyze
     from hpxfer.coordinates.checking import check as check
     from hpxfer.coordinates.own.checking import check_module as check_module
-    from hpxfer.data.sources import register_data_source as register_data_source
-    from hpxfer.data.sources import register_sample_source as register_sample_source
+    from hpxfer.data import register_data_source as register_data_source
+    from hpxfer.data import register_sample_source as register_sample_source
     from hpxfer.driver import run as run
     from hpxfer.errors import HpxferError as HpxferError
     from hpxfer.export import register_export_target as register_export_target
     from hpxfer.figures import all_figures as all_figures
-    from hpxfer.loggers.kinds import register_logger as register_logger
+    from hpxfer.loggers import register_logger as register_logger
     from hpxfer.model.gates import register_gate as register_gate
-    from hpxfer.outside.judging import judge as judge
+    from hpxfer.outside import judge as judge
     from hpxfer.prediction import predict as predict
     from hpxfer.receipts import receipt as receipt
     from hpxfer.recipe import Recipe as Recipe
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hpxfer.results import load_results as load_results
     from hpxfer.scaling import register_parameterization as register_parameterization
     from hpxfer.scaling.shape import Shape as Shape
-    from hpxfer.search.kinds import register_search as register_search
+    from hpxfer.search import register_search as register_search
 
 __version__ = "0.1.0"
 
@@ -49,18 +49,18 @@ _HOME = {
     "analyze": "hpxfer.analysis.analyze",
     "check": "hpxfer.coordinates.checking",
     "check_module": "hpxfer.coordinates.own.checking",
-    "judge": "hpxfer.outside.judging",
+    "judge": "hpxfer.outside",
     "load_results": "hpxfer.results",
     "load_sweep": "hpxfer.recipe.start",
     "predict": "hpxfer.prediction",
     "receipt": "hpxfer.receipts",
-    "register_data_source": "hpxfer.data.sources",
+    "register_data_source": "hpxfer.data",
     "register_export_target": "hpxfer.export",
     "register_gate": "hpxfer.model.gates",
-    "register_logger": "hpxfer.loggers.kinds",
+    "register_logger": "hpxfer.loggers",
     "register_parameterization": "hpxfer.scaling",
-    "register_sample_source": "hpxfer.data.sources",
-    "register_search": "hpxfer.search.kinds",
+    "register_sample_source": "hpxfer.data",
+    "register_search": "hpxfer.search",
     "register_statistic": "hpxfer.analysis",
     "roles": "hpxfer.recipe",
     "run": "hpxfer.driver",

@@ -11,17 +11,9 @@ import pandas as pd
 
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.shape import DIMENSIONS
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.stored import cells_of
-from hpxfer.search.verdict_rules import rules_of
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.data import points_with_data
-from hpxfer.spec.data_section import data_sizes, is_own, source_row
-from hpxfer.store import Store
-from hpxfer.store.location import location_at
-from hpxfer.store.losses import LOSS_NUMBERS, loss_row
-from hpxfer.store.sweep_file import load_stored
-from hpxfer.store.trainer_checks import TrainerChecks, read_checks
+from hpxfer.search import cells_of, kind_of, rules_of
+from hpxfer.spec import SweepSpec, data_sizes, is_own, points_with_data, source_row
+from hpxfer.store import LOSS_NUMBERS, Store, TrainerChecks, load_stored, location_at, loss_row, read_checks
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
 from hpxfer.verdict.rules import Rules
 from hpxfer.verdict.shape_names import AxisShape, find_shape

@@ -69,6 +69,42 @@ RULES = (
 )
 
 
+# Rooms whose border is their __init__, and what may be imported from inside them all the same: what loads a library for
+# the few that need it, and the formats of files, each of which is a name of its own.
+BORDERED = tuple(
+    f"hpxfer.{name}"
+    for name in (
+        *("spec", "trial", "plan", "search", "driver", "executors", "progress", "loggers", "trainer", "receipts"),
+        *("store", "storage", "data", "outside", "host", "registry"),
+    )
+)
+DOORS = (
+    *("hpxfer.executors.asha", "hpxfer.executors.ray", "hpxfer.executors.ray_cluster", "hpxfer.executors.ray_session"),
+    *("hpxfer.search.export", "hpxfer.search.optuna_search", "hpxfer.search.optuna_study"),
+    *("hpxfer.data.readers", "hpxfer.receipts.checks"),
+)
+
+
+def crossings(root: Path) -> list[str]:
+    """Return `module:line imports name` of every import of a module inside another room that has a border."""
+    known = {name for name, _ in modules(root)}
+    return [
+        f"{module}:{line} imports {imported}"
+        for module, path in modules(root)
+        for line, imported in imports(module, path)
+        if imported in known and within(imported, BORDERED) and imported not in BORDERED
+        if not within(imported, DOORS) and not within(module, (".".join(imported.split(".")[:2]),))
+        if not gives(root, imported)
+    ]
+
+
+def gives(root: Path, name: str) -> bool:
+    """Return whether a name that a module also has is what the room gives, as `receipt` of hpxfer.receipts."""
+    room, _, last = name.rpartition(".")
+    init = root.joinpath(*room.split("."), "__init__.py")
+    return any(imported == f"{name}.{last}" for _, imported in imports(room, init))
+
+
 def within(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == one or module.startswith(one + ".") for one in packages)
 
@@ -94,6 +130,35 @@ def loaded_after(statements: str) -> set[str]:
 @pytest.mark.parametrize("package", ["hpxfer", "tests"])
 def test_imports_go_one_way(package: str) -> None:
     assert violations(ROOT, package) == []
+
+
+def test_a_room_is_entered_by_its_init() -> None:
+    assert crossings(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from hpxfer.store.rows import f", ["hpxfer.recipe:1 imports hpxfer.store.rows"]),
+        ("from hpxfer.store import rows", ["hpxfer.recipe:1 imports hpxfer.store.rows"]),
+        ("def f():\n    import hpxfer.store.rows", ["hpxfer.recipe:2 imports hpxfer.store.rows"]),
+        ("from hpxfer.store import f", []),
+        ("from hpxfer.store import both", []),
+        ("from hpxfer.model.gates import f", []),
+        ("from hpxfer.executors.ray import f", []),
+    ],
+)
+def test_a_planted_crossing_is_found(tmp_path: Path, text: str, found: list[str]) -> None:
+    files = ("store/rows.py", "store/both.py", "model/gates.py", "executors/ray.py", "recipe.py", "store/__init__.py")
+    for file in files:
+        path = tmp_path / "hpxfer" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    (tmp_path / "hpxfer/store/__init__.py").write_text(
+        "from hpxfer.store.both import both\nfrom hpxfer.store.rows import f"
+    )
+    (tmp_path / "hpxfer/recipe.py").write_text(text)
+    assert crossings(tmp_path) == found
 
 
 def test_rooms_make_no_circle() -> None:

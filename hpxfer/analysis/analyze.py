@@ -15,11 +15,9 @@ from hpxfer.analysis.statistics import STATISTICS, Inputs
 from hpxfer.analysis.statistics.answers import answers_of
 from hpxfer.analysis.statistics.reference_arm import chosen_arm
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.host.output import json_ready
-from hpxfer.search.verdict_rules import judged_by
-from hpxfer.spec.blocks import model_roles
-from hpxfer.spec.load import used_rows
-from hpxfer.spec.yaml_file import YamlFile, read_yaml
+from hpxfer.host import json_ready
+from hpxfer.search import judged_by
+from hpxfer.spec import YamlFile, model_roles, read_yaml, used_rows
 from hpxfer.store import SWEEP_FILE
 from hpxfer.trial import Trial, base_hps
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss

@@ -14,12 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.protocol import arms_of
-from hpxfer.spec.axes import axes_of
-from hpxfer.spec.budget import arm_budget
-from hpxfer.spec.load import check_edit, dump_sweep, stored_names
-from hpxfer.spec.yaml_file import YamlFile
+from hpxfer.search import arms_of, kind_of
+from hpxfer.spec import YamlFile, arm_budget, axes_of, check_edit, dump_sweep, stored_names
 from hpxfer.trial import DataRef, Expansion
 from hpxfer.verdict.findings import Addition, Finding
 from hpxfer.verdict.report import TransferReport

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.host.files import read_text, reason
+from hpxfer.host import read_text, reason
 
 POSITIONS = ("step", "tokens")
 COLUMNS = ("name", *POSITIONS, "loss")

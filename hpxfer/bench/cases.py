@@ -12,8 +12,7 @@ from hpxfer.data import data_ref
 from hpxfer.data.readers.llmc import UINT16
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec import parse_sweep
-from hpxfer.spec.yaml_file import write_yaml
+from hpxfer.spec import parse_sweep, write_yaml
 from hpxfer.trial import Trial, setting_of
 
 _SEED = 0

@@ -15,10 +15,8 @@ import torch
 import hpxfer
 from hpxfer.bench.rates import rows as rows_on
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.files import append_line
-from hpxfer.host.machine import cpu_name, num_cpus
-from hpxfer.host.output import aligned
-from hpxfer.plan.hardware import SPEEDS, Kind, Record, Row, append, file_of, latest
+from hpxfer.host import aligned, append_line, cpu_name, num_cpus
+from hpxfer.plan import SPEEDS, Kind, Record, Row, append, file_of, latest
 
 Rows = Mapping[str, Callable[[], Row | None]]
 

@@ -21,16 +21,13 @@ import torch
 from hpxfer.bench.cases import Case, trials
 from hpxfer.bench.clock import Job, interleaved, median, now
 from hpxfer.errors import HpxferError
-from hpxfer.executors.worker import keep_memory
+from hpxfer.executors import keep_memory
 from hpxfer.model.cost import count_params, flops_per_token
-from hpxfer.plan.footprint import stack_bytes
-from hpxfer.plan.hardware import Row
-from hpxfer.plan.packing import GPU_SHARE
+from hpxfer.plan import GPU_SHARE, Row, stack_bytes
 from hpxfer.train.device import one_thread, setup_for
 from hpxfer.train.step import TrainStep
 from hpxfer.train.trainer import train
-from hpxfer.trial.events import Ended
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Ended, Stack
 
 CPU_WIDTHS, CPU_TRIALS, CPU_ROUNDS = (32, 64, 128, 256), 16, 7
 MIN_INTERVALS = 3

@@ -16,14 +16,14 @@ BAD_INPUT, INTERRUPTED = 2, 130
 def main() -> None:
     """Run the command line. A user's mistake is one message on stderr and exit code 2."""
     try:
-        import hpxfer.host  # noqa: F401 - refuses a system that hpxfer does not run on
+        import hpxfer.host
         from hpxfer.cli.app import app
 
         app(prog_name="hpxfer")
     except HpxferError as error:
         _refuse(str(error))
     except OSError as error:
-        from hpxfer.host.files import path_problem
+        from hpxfer.host import path_problem
 
         if (problem := path_problem(error)) is None:
             raise
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _refuse(message: str) -> NoReturn:
-    from hpxfer.host.uri import spelled
+    from hpxfer.host import spelled
 
     print(f"hpxfer: {brief(spelled(message))}", file=sys.stderr)  # noqa: T201
     sys.exit(BAD_INPUT)

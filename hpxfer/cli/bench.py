@@ -27,7 +27,7 @@ def bench(
       hpxfer bench --row width-32 --device cpu
     """
     from hpxfer.bench.command import run_bench, table_text
-    from hpxfer.plan.hardware import SPEEDS, file_of
+    from hpxfer.plan import SPEEDS, file_of
 
     found = run_bench(device, output, rows or ())
     answer(found.to_dict, lambda: table_text(found), as_json=as_json, files=[file_of(SPEEDS, output)])

@@ -132,7 +132,7 @@ def _check(run: Callable[..., CheckReport], asked: dict[str, Any], output: Path 
     from rich.console import Console
 
     from hpxfer.coordinates.write import WHAT, write_check
-    from hpxfer.host.files import make_folder
+    from hpxfer.host import make_folder
 
     if output is not None:
         make_folder(output, WHAT)  # fails now, and not after minutes of training
@@ -150,8 +150,7 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
 
 
 def _check_trainer(sweep: Path, steps: int | None, results: str | None, plugins: list[str], *, as_json: bool) -> None:
-    from hpxfer.driver import prepare
-    from hpxfer.driver.check_trainer import check_trainer
+    from hpxfer.driver import check_trainer, prepare
 
     if steps is not None and steps < LEAST_STEPS:
         raise HpxferError(f"--steps: must be at least {LEAST_STEPS} with --trainer, got {steps}")

@@ -14,7 +14,7 @@ from hpxfer.cli.output import answer, say, warn
 from hpxfer.prepare import SHARD_TOKENS
 
 if TYPE_CHECKING:
-    from hpxfer.data.manifest import Manifest
+    from hpxfer.data import Manifest
     from hpxfer.prepare.run import Progress
 
 LINE_S = 10.0
@@ -66,7 +66,7 @@ def prepare(
     """
     from rich.console import Console
 
-    from hpxfer.host.interrupts import Interrupted, interrupts
+    from hpxfer.host import Interrupted, interrupts
     from hpxfer.prepare.run import prepare_data
 
     console = Console(stderr=True)

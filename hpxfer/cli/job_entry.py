@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.uri import parse_root
+from hpxfer.host import parse_root
 from hpxfer.jobs.answers import answer, leave_mark
 from hpxfer.jobs.request import VARIABLE, Request, answer_line, unpacked, where
 from hpxfer.jobs.travel import arrived

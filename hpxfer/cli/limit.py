@@ -51,7 +51,7 @@ def limit(
     """
     from rich.console import Console
 
-    from hpxfer.host.files import make_folder
+    from hpxfer.host import make_folder
     from hpxfer.limit.text import WHAT, save
 
     of_sweep = {"axis": axis, "arm": arm, "value": value}
@@ -87,7 +87,7 @@ def _network(path: Path, of_sweep: Mapping[str, Any], **solver: int | None) -> J
     from hpxfer.limit.solve import solve
     from hpxfer.limit.text import Solved
     from hpxfer.recipe.start import load_sweep
-    from hpxfer.spec.yaml_file import read_yaml
+    from hpxfer.spec import read_yaml
 
     if isinstance(data := read_yaml(path).data, dict) and "axes" in data:
         network, given = limit_of_sweep(load_sweep(path), **of_sweep)
@@ -124,7 +124,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _started(name: str, seconds: float) -> None:
     """Say what is solved, if it takes long, and about how long."""
-    from hpxfer.host.output import spell_time
+    from hpxfer.host import spell_time
 
     if seconds >= LONG_S:
         say(f"{name}: about {spell_time(seconds)} on one core", err=True)

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from hpxfer.cli.options import AsJson
 from hpxfer.cli.output import answer, say, warn
 from hpxfer.errors import HpxferError
-from hpxfer.host.uri import is_uri
+from hpxfer.host import is_uri
 
 
 def list_(

@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 def import_plugins(context: Context, names: list[str] | None) -> list[str] | None:
     """Import the plug-ins that `--plugin` names; a relative file starts at the current folder."""
     if names and not context.resilient_parsing:  # which is a completion in a shell
-        from hpxfer.spec.load import import_plugin
+        from hpxfer.spec import import_plugin
 
         for name in names:
             import_plugin(name, Path())
@@ -165,7 +165,7 @@ def pairs(given: Iterable[str] | None, option: str, read: Callable[[str], Value]
 
 def read_conventions(given: Iterable[str] | None) -> dict[str, float | str]:
     """Return the conventions in texts such as `router_init=zero`. A value that looks like a number becomes a number."""
-    from hpxfer.spec.arms import convention_value
+    from hpxfer.spec import convention_value
 
     return pairs(given, "--convention", convention_value)
 

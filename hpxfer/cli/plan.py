@@ -29,8 +29,7 @@ def plan(
       hpxfer plan sweeps/quickstart.yaml --trials
     """
     from hpxfer.cli.consent import keep_within
-    from hpxfer.driver.preflight import preflight
-    from hpxfer.driver.trial_list import trials_of, trials_text
+    from hpxfer.driver import preflight, trials_of, trials_text
 
     job = of.prepared(address=address, hardware=hardware)
     warn((*job.problems, *job.plan.cautions, *(() if of.strict_memory else job.plan.unfit)))
@@ -43,7 +42,7 @@ def plan(
 
 def plan_lines(job: PreparedSweep) -> str:
     """Return a plan as text, with what is reused."""
-    from hpxfer.plan.text import plan_text
+    from hpxfer.plan import plan_text
 
     return "\n".join([plan_text(job.plan), *job.reuse.lines()])
 

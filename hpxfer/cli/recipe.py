@@ -52,7 +52,7 @@ def write(
 
     Example: hpxfer recipe write results/quickstart --parameterization completep-moe
     """
-    from hpxfer.host.uri import is_uri
+    from hpxfer.host import is_uri
     from hpxfer.recipe import recipe_of, write_recipe
     from hpxfer.recipe.file import doubts
 

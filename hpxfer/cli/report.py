@@ -55,9 +55,9 @@ def report(
       hpxfer report results/width --plugin ./my_statistics.py --full
     """
     from hpxfer.analysis.references import References, read_reference_curves
-    from hpxfer.host.uri import is_uri
+    from hpxfer.host import is_uri
     from hpxfer.report.write import write_report
-    from hpxfer.store.location import location_at
+    from hpxfer.store import location_at
 
     folders = [location_at(folder).folder for folder in results]
     if output is None and any(map(is_uri, results)):

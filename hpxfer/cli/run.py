@@ -13,12 +13,10 @@ from hpxfer.cli.plan import plan_data, plan_lines
 from hpxfer.errors import HpxferError
 
 if TYPE_CHECKING:
-    from hpxfer.driver import PreparedSweep
-    from hpxfer.driver.preflight import Cleared
-    from hpxfer.progress.counts import RunCounts
+    from hpxfer.driver import Cleared, PreparedSweep
+    from hpxfer.progress import RunCounts
     from hpxfer.results import Results
-    from hpxfer.trial.events import Event
-    from hpxfer.trial.stack import Stack
+    from hpxfer.trial import Event, Stack
 
 
 def run(
@@ -41,7 +39,7 @@ def run(
       hpxfer run sweeps/width.yaml --reuse results/quickstart
     """
     from hpxfer.cli.consent import ask, keep_within
-    from hpxfer.driver.preflight import preflight
+    from hpxfer.driver import preflight
 
     if executor == "local" and address is not None:
         raise HpxferError("--address joins a Ray cluster, and --executor local uses none; leave one out")
@@ -61,10 +59,9 @@ def _train(job: PreparedSweep, cleared: Cleared) -> Results:
     """Run the job; end the program where it was interrupted, or where training has a bug."""
     from rich.console import Console
 
-    from hpxfer.driver import TrainingFailed
-    from hpxfer.driver.drive import train
-    from hpxfer.host.interrupts import Interrupted
-    from hpxfer.progress.live import LiveProgress
+    from hpxfer.driver import TrainingFailed, train
+    from hpxfer.host import Interrupted
+    from hpxfer.progress import LiveProgress
     from hpxfer.report.under_way import PageUnderWay
 
     progress, page = LiveProgress(Console(stderr=True)), PageUnderWay(job.folder, lambda text: warn([text]))
@@ -93,7 +90,7 @@ def _conclude(outcome: Results, job: PreparedSweep, *, as_json: bool) -> None:
     """Report on a run: its verdict, report and recipe, and what to do next. Exit with 1 if trials failed."""
     from hpxfer.recipe import recipe_from_results, write_recipe
     from hpxfer.report.write import write_report
-    from hpxfer.store.parquet import list_parts
+    from hpxfer.store import list_parts
 
     found = write_report([outcome.folder], option="--results")
     new, no_recipe = [*found.files, outcome.folder / "recipe.yaml"], None

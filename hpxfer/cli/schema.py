@@ -16,6 +16,6 @@ def schema() -> None:
     A sweep file that starts with this line is then checked by every editor that runs yaml-language-server:
       # yaml-language-server: $schema=sweep.schema.json
     """
-    from hpxfer.spec.load import sweep_schema
+    from hpxfer.spec import sweep_schema
 
     say(json.dumps(sweep_schema(), indent=2))

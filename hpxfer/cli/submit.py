@@ -7,7 +7,7 @@ from typing import Any
 
 from hpxfer.cli.options import Address, AsJson, SweepOptions, Yes
 from hpxfer.cli.output import answer, say, warn
-from hpxfer.host.uri import parse_root
+from hpxfer.host import parse_root
 from hpxfer.jobs import DEFAULT_ADDRESS, ray_job
 
 

@@ -37,9 +37,8 @@ def watch(
     from rich.console import Console
     from rich.text import Text
 
-    from hpxfer.progress.live import LiveDisplay, progress_table
-    from hpxfer.progress.watch import view_now, views
-    from hpxfer.store.location import location_at
+    from hpxfer.progress import LiveDisplay, progress_table, view_now, views
+    from hpxfer.store import location_at
 
     location, console = location_at(results), Console()
     last = view_now(location)

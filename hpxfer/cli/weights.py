@@ -34,10 +34,10 @@ def weights(
       hpxfer weights results/mixtral --best --out mixtral-toy
       hpxfer weights results/mixtral --trial 3f2a --out w --format safetensors
     """
-    from hpxfer.host.uri import parse_root
+    from hpxfer.host import parse_root
     from hpxfer.registry import rows_of
     from hpxfer.results import load_results
-    from hpxfer.search.verdict_rules import judged_by
+    from hpxfer.search import judged_by
     from hpxfer.weights.choose import chosen_trial
     from hpxfer.weights.files import write_folder
     from hpxfer.weights.keep import weights_from

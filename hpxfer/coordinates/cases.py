@@ -14,18 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.host.machine import host_bytes
-from hpxfer.plan.footprint import stack_bytes
+from hpxfer.host import host_bytes
+from hpxfer.plan import stack_bytes
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.regimes import REGIMES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
-from hpxfer.spec import Axis, SweepSpec, axes_of, parse_sweep
-from hpxfer.spec.axes import DIMENSION
-from hpxfer.spec.blocks import model_roles
-from hpxfer.spec.data_section import data_sizes
-from hpxfer.spec.sweep import AxisSpec, ShapeChange
+from hpxfer.spec import DIMENSION, Axis, AxisSpec, ShapeChange, SweepSpec, axes_of, data_sizes, model_roles, parse_sweep
 from hpxfer.trial import DataRef, base_hps, setting_of
 
 MAX_SEEDS = 1000  # trials of one shape, which train together

@@ -51,9 +51,7 @@ from hpxfer.scaling.evaluate import parameterization as by_name
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.blocks import forward_problem, model_roles
-from hpxfer.spec.precision import decided
+from hpxfer.spec import SweepSpec, decided, forward_problem, model_roles
 from hpxfer.train.device import one_thread
 from hpxfer.trial import DataRef, Trial, setting_of
 

@@ -25,8 +25,7 @@ from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.scaling.claims.gpt import OF_A_CHANGE
 from hpxfer.train.log import PROBE_SEED
 from hpxfer.train.state import TrainState
-from hpxfer.trial import Trial
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Stack, Trial
 
 LINEAR = (
     *("attn_q", "attn_k", "attn_v", "attn_gate", "attn_out", "router", "shared_router", "readout"),

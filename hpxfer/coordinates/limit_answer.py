@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from hpxfer.host.output import aligned, json_ready
+from hpxfer.host import aligned, json_ready
 from hpxfer.limit.against.statistics import ALPHA, MOST_UNSEEN, POWER, Deviations, Mean, mean_of
 from hpxfer.limit.text import with_error
 

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from hpxfer.host.output import aligned, json_ready
+from hpxfer.host import aligned, json_ready
 
 # Numbers of a check that are shown at every scale: shares and entropies, which are no powers of it, and some sizes.
 #

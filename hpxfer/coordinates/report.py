@@ -19,7 +19,7 @@ from hpxfer.coordinates.measure import ByScale, Fit, Verdict, as_data, as_text, 
 from hpxfer.coordinates.optimizer_rules import DECAY, NOT_TOO_LARGE
 from hpxfer.coordinates.own.numbers import FIRST_STEP, WEIGHT
 from hpxfer.coordinates.stability import MAXIMAL, NO_BLOW_UP, SLOW_WITH_SGD
-from hpxfer.host.output import aligned, json_ready
+from hpxfer.host import aligned, json_ready
 from hpxfer.scaling.claims import GRADIENT_OVER_EPS
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO

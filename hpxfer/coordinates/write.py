@@ -13,7 +13,7 @@ import torch
 import hpxfer
 from hpxfer.coordinates.report import CheckReport
 from hpxfer.coordinates.save import figure_writers
-from hpxfer.host.files import text_writer, write_folder
+from hpxfer.host import text_writer, write_folder
 
 WHAT = "check"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from hpxfer.data.sources import open_dataset, opened, source_of
 from hpxfer.data.tokens import Dataset
-from hpxfer.host.uri import is_uri
-from hpxfer.spec.data_section import DataSpec, is_own, vocabulary
+from hpxfer.host import is_uri
+from hpxfer.spec import DataSpec, is_own, vocabulary
 
 # Data that uses less of its vocabulary was most likely written with another tokenizer: shards of gpt2 ids hold the
 # largest id of all, 50256, between their documents.

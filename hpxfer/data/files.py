@@ -22,9 +22,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpxfer.errors import HpxferError, cut, shown
-from hpxfer.host.files import cache_folder, open_regular, reason, require_reachable
-from hpxfer.host.uri import Uri, is_uri, parse_root
-from hpxfer.storage.objects import Bucket, Stamp, storage_errors
+from hpxfer.host import Uri, cache_folder, is_uri, open_regular, parse_root, reason, require_reachable
+from hpxfer.storage import Bucket, Stamp, storage_errors
 
 # A plan looks at each file, and so many take about a second. So many names are read from the disk in about one.
 MAX_FILES = 20_000

@@ -19,10 +19,9 @@ from hpxfer.data.files import file_size, read_bytes
 from hpxfer.data.readers import llmc
 from hpxfer.data.tokens import Dataset
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.files import folder_at, read_text
-from hpxfer.host.uri import is_uri
+from hpxfer.host import folder_at, is_uri, read_text
 from hpxfer.scaling.shape import MAX_TOKENS
-from hpxfer.spec.fields import Count, CountOrNone, Section, Seq
+from hpxfer.spec import Count, CountOrNone, Section, Seq
 
 MANIFEST_FILE = "manifest.json"
 PROGRESS_FILE = "preparing.json"  # lies in a folder while it is being prepared

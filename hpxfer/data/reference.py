@@ -15,11 +15,23 @@ from hpxfer.data.samples import Facts, Samples
 from hpxfer.data.sources import load_corpus, opened, row_of, source_of
 from hpxfer.data.tokens import Corpus, Dataset
 from hpxfer.errors import HpxferError
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.check_shapes import AT_BASE, keyed_shapes
-from hpxfer.spec.data import own_data, points_with_data
-from hpxfer.spec.data_section import OWN_DATA, SAMPLES, DataSpec, PointData, data_sizes, is_own, source_kind, vocabulary
-from hpxfer.spec.yaml_file import KeyPath, spell
+from hpxfer.spec import (
+    AT_BASE,
+    OWN_DATA,
+    SAMPLES,
+    DataSpec,
+    KeyPath,
+    PointData,
+    SweepSpec,
+    data_sizes,
+    is_own,
+    keyed_shapes,
+    own_data,
+    points_with_data,
+    source_kind,
+    spell,
+    vocabulary,
+)
 from hpxfer.trial import DataRef, Setting
 
 Opened = Dataset | Corpus | Samples

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from hpxfer.data.samples import Facts, Samples
 from hpxfer.data.tokens import Corpus, DataFile, Dataset, Part
 from hpxfer.errors import HpxferError
-from hpxfer.host.uri import is_uri
+from hpxfer.host import is_uri
 from hpxfer.registry import Registry
-from hpxfer.spec.data_section import SAMPLES, source_kind
+from hpxfer.spec import SAMPLES, source_kind
 
 
 def on_disk(rest: str) -> str | None:

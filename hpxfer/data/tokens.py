@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hpxfer.data.files import local_copy, read_bytes
 from hpxfer.errors import HpxferError
-from hpxfer.host.uri import is_uri
+from hpxfer.host import is_uri
 
 # The digest covers so many blocks of so many bytes.
 NUM_BLOCKS, BLOCK_BYTES = 64, 64 * 1024

@@ -1,7 +1,7 @@
 """The driver turns a sweep into a results folder. It trains only what is missing, and only it writes the store."""
 
-from hpxfer.driver.drive import TrainingFailed, run
-from hpxfer.driver.prepared import RESULTS, PreparedSweep, measured, prepare
-from hpxfer.driver.trial_list import stacks_in_order
-
-__all__ = ["RESULTS", "PreparedSweep", "TrainingFailed", "measured", "prepare", "run", "stacks_in_order"]
+from hpxfer.driver.check_trainer import check_trainer
+from hpxfer.driver.drive import TrainingFailed, run, train
+from hpxfer.driver.preflight import Cleared, preflight
+from hpxfer.driver.prepared import RESULTS, PreparedSweep, located, measured, overridden, prepare
+from hpxfer.driver.trial_list import stacks_in_order, trials_of, trials_text

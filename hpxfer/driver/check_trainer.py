@@ -13,17 +13,12 @@ from typing import Any
 from hpxfer.driver.drive import placement_of
 from hpxfer.driver.prepared import PreparedSweep
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import Executor, once
-from hpxfer.executors.kinds import make_executor
-from hpxfer.spec.load import plugin_files
-from hpxfer.storage.lease import leased
-from hpxfer.store.trainer_checks import TrainerChecks, write_checks
-from hpxfer.trainer.check_trials import BASE, STEPS, Evidence, check_trials, evaluate
-from hpxfer.trainer.own_trainer import OwnTrainer
-from hpxfer.trial.events import Ended, Event
-from hpxfer.trial.result import TrialResult
-from hpxfer.trial.setting import trainer_code
-from hpxfer.trial.stack import Stack
+from hpxfer.executors import Executor, make_executor, once
+from hpxfer.spec import plugin_files
+from hpxfer.storage import leased
+from hpxfer.store import TrainerChecks, write_checks
+from hpxfer.trainer import BASE, STEPS, Evidence, OwnTrainer, check_trials, evaluate
+from hpxfer.trial import Ended, Event, Stack, TrialResult, trainer_code
 
 FOLDER = "check-runs"  # beside `runs`: the folders of the short trials, which the next check removes
 WIDTH = 120

@@ -13,30 +13,19 @@ from hpxfer.driver.preflight import Cleared, preflight
 from hpxfer.driver.prepared import PreparedSweep, prepare, refreshed, require_same
 from hpxfer.driver.trial_list import known_trials, stacks_in_order
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import Executor, Placement, Stopping
-from hpxfer.executors.kinds import make_executor
-from hpxfer.host.files import remove_half_written
-from hpxfer.host.interrupts import Interrupts, interrupts
-from hpxfer.host.uri import Uri, parse_root
-from hpxfer.loggers.feed import streaming
-from hpxfer.loggers.kinds import LoggedTrial, Place
-from hpxfer.loggers.names import Names
-from hpxfer.progress.counts import RunCounts, writing
+from hpxfer.executors import Executor, Placement, Stopping, make_executor
+from hpxfer.host import Interrupts, Uri, interrupts, parse_root, remove_half_written
+from hpxfer.loggers import LoggedTrial, Names, Place, streaming
+from hpxfer.progress import RunCounts, writing
 from hpxfer.registry import PluginFile
 from hpxfer.results import Results, load_results
-from hpxfer.search import Outcome
+from hpxfer.search import Outcome, RoundSearch, judged_by
 from hpxfer.search.export import StudyExport
-from hpxfer.search.rounds import RoundSearch
-from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import SweepSpec
-from hpxfer.storage.lease import Lease, leased
-from hpxfer.store import Store
-from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.storage import Lease, leased
+from hpxfer.store import LOSS_COLUMNS, Store
 from hpxfer.train.checkpoints import Checkpoints
-from hpxfer.trial import Trial
-from hpxfer.trial.events import Ended, Event, Started
-from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Ended, Event, Stack, Started, Trial, TrialResult
 from hpxfer.weights import kept
 
 CHECKPOINTS = "checkpoints"

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from hpxfer.data import require_data
 from hpxfer.driver.prepared import PreparedSweep, located
 from hpxfer.errors import HpxferError
-from hpxfer.loggers.kinds import LoggerKind, logger_kinds
-from hpxfer.plan.cautions import require_fit
+from hpxfer.loggers import LoggerKind, logger_kinds
+from hpxfer.plan import require_fit
 from hpxfer.registry import PluginFile
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.load import plugin_files, rows_without_plugin, stored_names
+from hpxfer.spec import SweepSpec, plugin_files, rows_without_plugin, stored_names
 from hpxfer.store import Store
 
 # Imports the plug-ins that it reads from stdin, as a worker would, and prints what goes wrong.

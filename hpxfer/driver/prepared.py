@@ -17,29 +17,49 @@ from hpxfer.data import check_length, data_cautions, data_ref, point_keys
 from hpxfer.driver.reuse import Reuse, open_reuse, stored_outcomes
 from hpxfer.driver.who_trains import Trainer, who_trains
 from hpxfer.errors import HpxferError, shown
-from hpxfer.executors.kinds import EXECUTORS
-from hpxfer.plan.hardware import Hardware, hardware_named, this_machine
-from hpxfer.plan.make import grid_counts, make_plan, search_counts
-from hpxfer.plan.outlook import outlook
-from hpxfer.plan.packing import Device, Measured
-from hpxfer.plan.plan import Plan, Precision
+from hpxfer.executors import EXECUTORS
+from hpxfer.plan import (
+    Device,
+    Hardware,
+    Measured,
+    Plan,
+    Precision,
+    grid_counts,
+    hardware_named,
+    make_plan,
+    outlook,
+    search_counts,
+    this_machine,
+)
 from hpxfer.recipe.start import load_sweep
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.data import with_point_data
-from hpxfer.spec.fields import in_file
-from hpxfer.spec.load import stored_names, with_overrides
-from hpxfer.spec.precision import AUTO, precision_on, with_precision
-from hpxfer.spec.resources_section import ResourcesSpec
-from hpxfer.spec.ties import resolved
-from hpxfer.spec.trainer_files import digested
-from hpxfer.spec.yaml_file import key_path, read_yaml
-from hpxfer.store import SHAPE_COLUMNS, SWEEP_FILE, Store
-from hpxfer.store.location import ResultsLocation, location_at
-from hpxfer.store.schema import shape_of_row
-from hpxfer.store.sweep_file import damage, stored_sweep
+from hpxfer.spec import (
+    AUTO,
+    ResourcesSpec,
+    SweepSpec,
+    digested,
+    in_file,
+    key_path,
+    precision_on,
+    read_yaml,
+    resolved,
+    stored_names,
+    with_overrides,
+    with_point_data,
+    with_precision,
+)
+from hpxfer.store import (
+    SHAPE_COLUMNS,
+    SWEEP_FILE,
+    ResultsLocation,
+    Store,
+    damage,
+    location_at,
+    shape_of_row,
+    stored_sweep,
+)
 from hpxfer.trial import TRAINER_VERSION, Expansion, Trial
 
 RESULTS = "results"

@@ -10,9 +10,7 @@ from pathlib import Path
 from hpxfer.errors import HpxferError
 from hpxfer.search import Outcome, Search
 from hpxfer.spec import SweepSpec
-from hpxfer.store import SWEEP_FILE, Store
-from hpxfer.store.location import ResultsLocation, location_at
-from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.store import LOSS_COLUMNS, SWEEP_FILE, ResultsLocation, Store, location_at
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,16 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpxfer.driver.prepared import PreparedSweep
-from hpxfer.host.output import aligned
-from hpxfer.plan.packing import Packer, nearest_first
+from hpxfer.host import aligned
+from hpxfer.plan import Packer, nearest_first
 from hpxfer.scaling.shape import Shape
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.stored import searched_cells
-from hpxfer.spec.axes import Axis
+from hpxfer.search import kind_of, searched_cells
+from hpxfer.spec import Axis
 from hpxfer.store import Store
 from hpxfer.train.checkpoints import Checkpoints
-from hpxfer.trial import Trial
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Stack, Trial
 
 
 def known_trials(prepared: PreparedSweep) -> list[Trial]:

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import Trains
-from hpxfer.executors.worker import TrainStack
+from hpxfer.executors import Trains, TrainStack
 from hpxfer.kernels.size_limits import has_pipeline
 from hpxfer.kernels.usable import DEBUGGING_AID, NOT_INSTALLED, interpreted, refusal
-from hpxfer.plan.footprint import FLOAT_BYTES
-from hpxfer.plan.packing import Device
+from hpxfer.plan import FLOAT_BYTES, Device
 from hpxfer.spec import SweepSpec
 from hpxfer.store import Store
-from hpxfer.trainer.own_trainer import OwnTrainer
+from hpxfer.trainer import OwnTrainer
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,7 @@ from typing import Any
 from ray.tune.schedulers import ASHAScheduler
 
 from hpxfer.executors.executor import Stopping
-from hpxfer.trial.events import Ended, Progress
-from hpxfer.trial.result import Curve, TrialResult
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Curve, Ended, Progress, Stack, TrialResult
 
 _STEP, _LOSS = "step", "loss_nats"
 

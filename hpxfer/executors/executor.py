@@ -7,14 +7,11 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from hpxfer.plan.packing import Measured
+from hpxfer.plan import Measured
 from hpxfer.registry import PluginFile
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.resources_section import ResourcesSpec
-from hpxfer.trial import Trial
-from hpxfer.trial.events import Ended, Event
-from hpxfer.trial.result import ErrorKind, TrialResult
-from hpxfer.trial.stack import Stack
+from hpxfer.spec import ResourcesSpec
+from hpxfer.trial import Ended, ErrorKind, Event, Stack, Trial, TrialResult
 
 Train = Callable[[Stack], Iterator[Event]]
 More = Callable[[], Sequence[Stack]]

@@ -18,10 +18,8 @@ from hpxfer.errors import RankLost
 from hpxfer.executors.executor import More, OnEvent, Placement, Trains
 from hpxfer.executors.scheduler import Lost, Message, Need, Worker, schedule
 from hpxfer.executors.worker import guarded, keep_memory
-from hpxfer.host.machine import num_cpus
-from hpxfer.trial.events import Ended, Started
-from hpxfer.trial.process import MEMBER, STOP
-from hpxfer.trial.stack import Stack, Team
+from hpxfer.host import num_cpus
+from hpxfer.trial import MEMBER, STOP, Ended, Stack, Started, Team
 
 _SOFT_STOP_S = 5.0
 _TEAM = "team"  # the argument of a process that is one of several ranks

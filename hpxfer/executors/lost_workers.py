@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from hpxfer.executors.executor import More, Reached, failed
-from hpxfer.trial.events import Ended
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Ended, Stack
 
 # How often a stack is tried whose worker is lost: killed, out of host memory, or gone with its node. The last try
 # trains it in halves.

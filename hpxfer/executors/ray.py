@@ -21,8 +21,8 @@ from hpxfer.executors.ray_cluster import Claim, beside_driver, claim_of, cluster
 from hpxfer.executors.ray_session import ClusterMonitor
 from hpxfer.executors.ray_worker import Actor, Mailbox
 from hpxfer.executors.scheduler import Lost, Message, Need, Worker, schedule
-from hpxfer.plan.packing import gpu_share
-from hpxfer.trial.stack import Stack
+from hpxfer.plan import gpu_share
+from hpxfer.trial import Stack
 
 # ruff: isort: split
 import ray

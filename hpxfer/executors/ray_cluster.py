@@ -17,11 +17,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hpxfer.executors.executor import Placement
-from hpxfer.host.machine import gpu_bytes
-from hpxfer.plan.hardware import filled
-from hpxfer.plan.packing import Device
+from hpxfer.host import gpu_bytes
+from hpxfer.plan import Device, filled
 from hpxfer.registry import PluginFile, load_plugin
-from hpxfer.spec.resources_section import ResourcesSpec
+from hpxfer.spec import ResourcesSpec
 
 # How long the planner waits for a node to report the memory of its GPUs.
 _ASK_S = 30.0

@@ -33,7 +33,7 @@ if "ray" not in sys.modules and (
 import ray
 
 from hpxfer.errors import HpxferError, first_line, shown
-from hpxfer.host.machine import num_cpus
+from hpxfer.host import num_cpus
 
 # How long a server at a port may take to speak Ray's protocol (HTTP/2). A silent one is not Ray.
 SPEAK_S = 15.0

@@ -11,10 +11,8 @@ import ray
 
 from hpxfer.executors.executor import Train
 from hpxfer.executors.worker import guarded, keep_memory
-from hpxfer.plan.packing import memory_fraction
-from hpxfer.trial.events import Ended, Event, Started
-from hpxfer.trial.process import MEMBER, STOP
-from hpxfer.trial.stack import Stack, Team
+from hpxfer.plan import memory_fraction
+from hpxfer.trial import MEMBER, STOP, Ended, Event, Stack, Started, Team
 
 # How long the results of a stack wait for its last event to reach the mailbox. Without it, a display may miss that
 # event.

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Stopping, Trains
 from hpxfer.executors.lost_workers import Queue
-from hpxfer.trial.events import Ended, Progress, Started
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Ended, Progress, Stack, Started
 
 _POLL_S = 1.0
 # After so many lost workers in a row, all lost while they started, the run ends: something is wrong with every worker.

@@ -11,10 +11,7 @@ from hpxfer.errors import HpxferError, RankLost, first_line
 from hpxfer.executors.executor import Stopping, Train, Trains, failed
 from hpxfer.registry import PluginFile, load_plugin
 from hpxfer.train.checkpoints import CheckpointSpec
-from hpxfer.trial.events import Ended, Event
-from hpxfer.trial.process import MEMBER, STOP
-from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import MEMBER, STOP, Ended, Event, Stack, TrialResult
 from hpxfer.weights.kept import KeepSpec
 
 

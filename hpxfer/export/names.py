@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, cut, joined, nearest, shown
-from hpxfer.host.files import read_text, write_files
+from hpxfer.host import read_text, write_files
 from hpxfer.recipe.assign import names_of_each
 from hpxfer.recipe.match import AT, JOIN
 from hpxfer.recipe.probe import embedding_scale, gain_of

@@ -22,7 +22,7 @@ from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.roles_by_place import Proposal
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.schedule import Planned, Run, whole_steps
+from hpxfer.spec import Planned, Run, whole_steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,11 +21,7 @@ from hpxfer.figures.searches import MOST_PANELS, SearchInfo
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed, octaves_of
 from hpxfer.results import Results
-from hpxfer.search.coordinate import CoordinateStep
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.protocol import arms_of
-from hpxfer.search.refine import RefinedPoint
-from hpxfer.search.staged_grid import STAGES, HeatmapCell
+from hpxfer.search import STAGES, CoordinateStep, HeatmapCell, RefinedPoint, arms_of, kind_of
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.thresholds import CONTROL
 

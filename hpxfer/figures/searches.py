@@ -21,9 +21,7 @@ from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed
 from hpxfer.results import Results
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.points import ArmBest, ArmPoints, arm_points
-from hpxfer.search.verdict_lines import MOST_DOUBT, DoubtLook, doubt_looks
+from hpxfer.search import MOST_DOUBT, ArmBest, ArmPoints, DoubtLook, arm_points, doubt_looks, kind_of
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.thresholds import CONTROL
 

@@ -19,7 +19,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.text import along, listed, shape_name
 from hpxfer.results import Results
-from hpxfer.spec.data import own_data
+from hpxfer.spec import own_data
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.shape_names import scale_text
 

@@ -24,7 +24,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.style import FAINT, INK, SMALL
 from hpxfer.figures.text import notes_on, octaves_of, shape_name, staying
-from hpxfer.host.files import write_folder
+from hpxfer.host import write_folder
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss, ShapeLosses, loss_grids
 from hpxfer.verdict.optimum import Kind

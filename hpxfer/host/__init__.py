@@ -6,6 +6,44 @@ hpxfer runs on Linux and on macOS. On Windows `import hpxfer` works, and importi
 import sys
 
 from hpxfer.errors import HpxferError
+from hpxfer.host.files import (
+    NoLocks,
+    append_line,
+    cache_folder,
+    folder_at,
+    half_written,
+    json_lines,
+    locked,
+    make_folder,
+    open_regular,
+    path_problem,
+    prove_writable,
+    read_bytes,
+    read_text,
+    reason,
+    remove_half_written,
+    require_reachable,
+    sync_folder,
+    text_writer,
+    wait_for_lock,
+    write_files,
+    write_folder,
+)
+from hpxfer.host.interrupts import Interrupted, Interrupts, interrupts
+from hpxfer.host.machine import (
+    cpu_name,
+    gpu_bytes,
+    gpu_name,
+    has_cuda,
+    host_bytes,
+    library,
+    machine_id,
+    num_cpus,
+    process_is_gone,
+    process_started,
+)
+from hpxfer.host.output import NOTHING, Cell, Column, Table, aligned, json_ready, spell_time, table_of, text_table
+from hpxfer.host.uri import Uri, is_uri, know_mirror, parse_root, spelled, storage_problem
 
 if sys.platform == "win32":
     raise HpxferError("hpxfer must run on Linux or macOS, got Windows; use the Windows Subsystem for Linux (WSL 2)")

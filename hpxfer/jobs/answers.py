@@ -22,18 +22,14 @@ import ray
 
 import hpxfer
 from hpxfer.data import data_ref, is_here
-from hpxfer.driver import prepare
-from hpxfer.driver.preflight import preflight
+from hpxfer.driver import preflight, prepare
 from hpxfer.errors import HpxferError, last_line
 from hpxfer.executors.ray_cluster import on_node, require_plugins
-from hpxfer.host.files import locked, read_bytes, read_text
-from hpxfer.host.uri import parse_root
+from hpxfer.host import locked, parse_root, read_bytes, read_text
 from hpxfer.jobs.request import Request, where
-from hpxfer.plan.text import plan_text
-from hpxfer.spec import SweepSpec, load_sweep
-from hpxfer.spec.data import points_with_data
-from hpxfer.spec.data_section import DataSpec, PointData
-from hpxfer.store.location import location_at
+from hpxfer.plan import plan_text
+from hpxfer.spec import DataSpec, PointData, SweepSpec, load_sweep, points_with_data
+from hpxfer.store import location_at
 from hpxfer.trial import TRAINER_VERSION
 
 JOBS_FILE = "jobs.txt"

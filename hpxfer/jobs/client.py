@@ -23,7 +23,7 @@ from ray.exceptions import AuthenticationError
 from ray.job_submission import JobDetails, JobSubmissionClient
 
 from hpxfer.errors import HpxferError, last_line, shown
-from hpxfer.host.files import read_text
+from hpxfer.host import read_text
 from hpxfer.jobs import DEFAULT_ADDRESS, ray_job
 from hpxfer.jobs.request import ENTRYPOINT, ID, VARIABLE, Request, packed, read_answer
 

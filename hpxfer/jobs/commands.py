@@ -16,22 +16,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import hpxfer
-from hpxfer.driver.prepared import located, overridden
+from hpxfer.driver import located, overridden
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.uri import parse_root
+from hpxfer.host import parse_root
 from hpxfer.jobs import DEFAULT_ROOT, ray_job
 from hpxfer.jobs.answers import has_mark, is_store_file
 from hpxfer.jobs.client import Cluster
 from hpxfer.jobs.request import Request
 from hpxfer.jobs.travel import files_of
 from hpxfer.recipe.start import load_sweep
-from hpxfer.spec import SweepSpec, dump_sweep
-from hpxfer.spec.precision import AUTO, with_precision
-from hpxfer.spec.trainer_files import digested
-from hpxfer.storage.lease import LeaseFile, leased
-from hpxfer.store import SWEEP_FILE, Store
-from hpxfer.store.location import ResultsLocation, location_at
-from hpxfer.store.sweep_file import load_stored
+from hpxfer.spec import AUTO, SweepSpec, digested, dump_sweep, with_precision
+from hpxfer.storage import LeaseFile, leased
+from hpxfer.store import SWEEP_FILE, ResultsLocation, Store, load_stored, location_at
 from hpxfer.trial import TRAINER_VERSION
 
 SWEEP_KEY, ROOT_KEY = "hpxfer_sweep", "hpxfer_root"

@@ -12,14 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.files import cache_folder, read_bytes, write_files
-from hpxfer.host.uri import parse_root
+from hpxfer.host import cache_folder, parse_root, read_bytes, write_files
 from hpxfer.registry import read_plugin
-from hpxfer.spec import SweepSpec, dump_sweep, parse_sweep
-from hpxfer.spec.load import plugin_files
-from hpxfer.spec.sweep import PluginSpec
-from hpxfer.spec.trainer_files import digested
-from hpxfer.trainer.own_code import SENT, commit_of
+from hpxfer.spec import PluginSpec, SweepSpec, digested, dump_sweep, parse_sweep, plugin_files
+from hpxfer.trainer import SENT, commit_of
 
 # The first parts of names: of the files of plug-ins, and of the trainer's own. Then the name in the sweep follows.
 PLUGIN, TRAINER = "plugin:", "trainer.files: "

@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logit, ndtr
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.output import aligned
+from hpxfer.host import aligned
 from hpxfer.limit.given import Floats
 from hpxfer.limit.layers import largest
 from hpxfer.limit.text import with_error

@@ -10,13 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hpxfer.data.made.teacher import polynomial
+from hpxfer.data import polynomial
 from hpxfer.errors import HpxferError, nearest
 from hpxfer.limit.given import Batch, Given, Loss
 from hpxfer.limit.network import Gate, Network, Regime, Role, Style
-from hpxfer.spec.fields import WHOLE, Count, NotNegative, Positive, Section, validated
-from hpxfer.spec.model_section import LEARNED, MLPSpec
-from hpxfer.spec.yaml_file import KeyPath, YamlFile, read_yaml
+from hpxfer.spec import (
+    LEARNED,
+    WHOLE,
+    Count,
+    KeyPath,
+    MLPSpec,
+    NotNegative,
+    Positive,
+    Section,
+    YamlFile,
+    read_yaml,
+    validated,
+)
 
 MOST_CLASSES = 10**5
 

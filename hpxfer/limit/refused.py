@@ -11,8 +11,7 @@ from typing import Any, get_args
 import numpy as np
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.machine import host_bytes
-from hpxfer.host.output import spell_time
+from hpxfer.host import host_bytes, spell_time
 from hpxfer.limit import cost
 from hpxfer.limit import network as words
 from hpxfer.limit.given import Batch, Given, Loss

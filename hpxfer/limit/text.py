@@ -13,8 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.host.files import text_writer, write_folder
-from hpxfer.host.output import aligned
+from hpxfer.host import aligned, text_writer, write_folder
 from hpxfer.limit.given import Given
 from hpxfer.limit.network import Network
 from hpxfer.limit.selection import Selection

@@ -17,10 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from hpxfer.errors import first_line
 from hpxfer.loggers.kinds import WHERE, Final, LoggedTrial, Logger, LoggerKind, OpenTrial, Place, StepValues
-from hpxfer.trial import Trial
-from hpxfer.trial.events import Ended, Event, Progress
-from hpxfer.trial.result import Curve, TrialResult
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Curve, Ended, Event, Progress, Stack, Trial, TrialResult
 
 INTERRUPTED = Final(status="interrupted", values={})
 # How long a run that ends early waits for its loggers.

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
-from hpxfer.host import machine
+from hpxfer import host
 from hpxfer.registry import Registry
-from hpxfer.trial.result import Status
+from hpxfer.trial import Status
 
 WHERE = "resources.loggers"
 # Step -> metric -> value, by ascending steps. A metric is e.g. `train_loss_nats` or `grad_rms/router`.
@@ -94,4 +94,4 @@ def logger_kinds(names: Iterable[str]) -> tuple[LoggerKind, ...]:
     return kinds
 
 
-library = partial(machine.library, where=WHERE)
+library = partial(host.library, where=WHERE)

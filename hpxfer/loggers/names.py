@@ -15,8 +15,7 @@ from functools import cached_property
 from hpxfer.loggers.kinds import LoggedTrial
 from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import DIMENSIONS, Shape
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.stored import is_of
+from hpxfer.search import is_of, kind_of
 from hpxfer.trial import Expansion, Trial, base_hps
 from hpxfer.verdict.row_needs import value_text
 from hpxfer.verdict.shape_names import scale_text

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hpxfer.model.flat import FlatLayout
 from hpxfer.scaling.roles import ROLES
-from hpxfer.spec.ties import FIXED_BIAS_STD
+from hpxfer.spec import FIXED_BIAS_STD
 from hpxfer.trial import Trial
 
 # Normal numbers from a key and a counter: any part of a stream by itself, with the same bits on every device.

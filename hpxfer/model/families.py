@@ -15,10 +15,7 @@ from hpxfer.model.parameters import Memory, ParameterSpec
 from hpxfer.registry import Rows
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import ROW_MULTIPLE, Shape
-from hpxfer.spec.blocks import Options
-from hpxfer.spec.fields import Problem
-from hpxfer.spec.sweep import SweepSpec
-from hpxfer.spec.yaml_file import KeyPath
+from hpxfer.spec import KeyPath, Options, Problem, SweepSpec
 from hpxfer.trial import Setting, Trial
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from hpxfer.errors import HpxferError, first_line, shown
-from hpxfer.host.files import read_bytes, reason, write_files
+from hpxfer.host import read_bytes, reason, write_files
 
 KINDS = (".csv", ".tsv", ".parquet", ".jsonl")
 MOST_BYTES = 1 << 30

@@ -11,8 +11,7 @@ import pandas as pd
 
 import hpxfer
 from hpxfer.figures import line_figures, save_transfer, transfer_info
-from hpxfer.host.files import write_folder
-from hpxfer.host.output import text_table
+from hpxfer.host import text_table, write_folder
 from hpxfer.outside.judging import JudgedTable
 from hpxfer.report.contents import Report, Section, cards_of, report_of
 from hpxfer.report.html import to_html

@@ -13,8 +13,7 @@ from hpxfer.plan.plan import Plan, ShapePlan
 from hpxfer.scaling.coverage import control_notes, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.shape import Shape, check_shape
-from hpxfer.spec.resources_section import ResourcesSpec
-from hpxfer.spec.sweep import HPsSpec, SweepSpec, TrainingSpec, base_values
+from hpxfer.spec import HPsSpec, ResourcesSpec, SweepSpec, TrainingSpec, base_values
 from hpxfer.trial import Expansion
 
 CROSSING = (

@@ -20,8 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.host.files import append_line, json_lines
-from hpxfer.host.machine import cpu_name, gpu_bytes, gpu_name, has_cuda, host_bytes, num_cpus
+from hpxfer.host import append_line, cpu_name, gpu_bytes, gpu_name, has_cuda, host_bytes, json_lines, num_cpus
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.packing import Device
 from hpxfer.scaling.shape import Shape

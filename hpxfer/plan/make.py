@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from hpxfer.host.machine import num_cpus
+from hpxfer.host import num_cpus
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.cautions import active_lines, cautions, memory_lines
 from hpxfer.plan.footprint import footprint
@@ -19,14 +19,8 @@ from hpxfer.plan.packing import CPU, Device, Measured, Packer, share_of
 from hpxfer.plan.plan import Batch, Plan, ShapePlan, data_lines
 from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import Shape
-from hpxfer.search import Progress
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.protocol import arms_of
-from hpxfer.spec.budget import budget_text
-from hpxfer.spec.presets import preset_lines
-from hpxfer.spec.resources_section import ResourcesSpec
-from hpxfer.spec.schedule import schedule_lines
-from hpxfer.spec.sweep import SweepSpec, base_values
+from hpxfer.search import Progress, arms_of, kind_of
+from hpxfer.spec import ResourcesSpec, SweepSpec, base_values, budget_text, preset_lines, schedule_lines
 from hpxfer.trial import Expansion
 
 

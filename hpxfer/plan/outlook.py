@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.protocol import Outcome
-from hpxfer.search.verdict_rules import judged_by, rules_of
+from hpxfer.search import Outcome, judged_by, kind_of, rules_of
 from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.loss_grid import COLUMNS, NATS, LossGrid, SeedLosses, ShapeLosses, loss_grids
 from hpxfer.verdict.shape_names import is_control
@@ -24,8 +22,7 @@ from hpxfer.verdict.transfer import find
 from hpxfer.verdict.what_to_add import asks_nothing, seeds_at_noise
 
 if TYPE_CHECKING:
-    from hpxfer.spec import SweepSpec
-    from hpxfer.spec.axes import Axis
+    from hpxfer.spec import Axis, SweepSpec
     from hpxfer.trial import Expansion
 
 # The standard deviation of one seed as a share of the loss, in the published sweeps of the family gpt: half of the 19

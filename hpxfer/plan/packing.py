@@ -11,11 +11,8 @@ from functools import cached_property
 from hpxfer.model.cost import relative_cost
 from hpxfer.plan.footprint import Way, can_recompute, most_trials, stack_bytes
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.check_shapes import divisors
-from hpxfer.spec.resources_section import Recompute
-from hpxfer.spec.sweep import SweepSpec
-from hpxfer.trial import Setting, Trial
-from hpxfer.trial.stack import Stack
+from hpxfer.spec import Recompute, SweepSpec, divisors
+from hpxfer.trial import Setting, Stack, Trial
 
 # Tokens per step of a full stack on a CPU core: 16 trials of 512 tokens. Of 4, 8, 16 and 32 trials, 16 took the least
 # time per trial at widths 64 to 256: 2 to 10% less than 8 at widths 32 to 128, and the same at 256. 32 trials were 6%

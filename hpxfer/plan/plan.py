@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from hpxfer.host.output import json_ready
+from hpxfer.host import json_ready
 from hpxfer.plan.packing import CPU, Device
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.axes import axes_of
-from hpxfer.spec.data import own_data
-from hpxfer.spec.precision import precision_on
+from hpxfer.spec import SweepSpec, axes_of, own_data, precision_on
 
 if TYPE_CHECKING:
     from hpxfer.plan.outlook import Outlook

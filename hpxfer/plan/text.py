@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hpxfer.host.output import aligned, spell_time
+from hpxfer.host import aligned, spell_time
 from hpxfer.plan.cautions import UNMEASURED, spell_bytes
 from hpxfer.plan.packing import GPU_STEP_TOKENS
 from hpxfer.plan.plan import Plan
-from hpxfer.search.kinds import SEARCHES
+from hpxfer.search import SEARCHES
 
 # The text names the parts of a stack's memory that are at least this share of it. The JSON has all.
 _SHOWN_SHARE = 0.01

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.machine import has_cuda
-from hpxfer.host.output import text_table
+from hpxfer.host import has_cuda, text_table
 from hpxfer.model.cost import train_flops
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.parameters import ParameterSpec
@@ -23,12 +22,7 @@ from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.explain import BaseValues, Explanation, explain
 from hpxfer.scaling.shape import Shape, check_attention, load_shape
 from hpxfer.scaling.table import Column, Conventions
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.arms import arm_label
-from hpxfer.spec.blocks import model_roles
-from hpxfer.spec.data_section import data_sizes
-from hpxfer.spec.precision import decided
-from hpxfer.spec.ties import choice_of
+from hpxfer.spec import SweepSpec, arm_label, choice_of, data_sizes, decided, model_roles
 from hpxfer.trial import DataRef, Expansion, base_hps
 
 

@@ -16,8 +16,7 @@ import numpy as np
 from hpxfer.analysis.statistics.scaling_fit import pooled_noise
 from hpxfer.prediction.laws import Forecast, forecast
 from hpxfer.scaling.shape import DIMENSIONS, Shape
-from hpxfer.spec.axes import Axis, scale_of
-from hpxfer.spec.blocks import Options
+from hpxfer.spec import Axis, Options, scale_of
 from hpxfer.verdict.findings import Verdict
 from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
 from hpxfer.verdict.shape_names import scale_text, shape_label

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.analysis import transfer_report
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.output import aligned, json_ready
+from hpxfer.host import aligned, json_ready
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.parameters import ParameterSpec
 from hpxfer.prediction.laws import Forecast
@@ -27,7 +27,7 @@ from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, check_shape
-from hpxfer.search.verdict_rules import judged_by
+from hpxfer.search import judged_by
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss, ShapeLosses, loss_grids
 from hpxfer.verdict.shape_names import scale_text, shape_label
 from hpxfer.verdict.text import hp_text

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from hpxfer.data.readers.arrow import record_batches, whole_column
 from hpxfer.errors import HpxferError, cut, shown
-from hpxfer.host.files import open_regular, reason
+from hpxfer.host import open_regular, reason
 
 Kind = Literal["jsonl", "parquet", "text", "datasets"]
 # (block, segment): the place of a segment in the source.

@@ -12,20 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from hpxfer.data.cautions import largest_id
-from hpxfer.data.files import read_bytes
-from hpxfer.data.made.makers import MAKERS
-from hpxfer.data.manifest import Manifest, inspected, read_manifest
+from hpxfer.data import (
+    MAKERS,
+    SOURCES,
+    Dataset,
+    Manifest,
+    Samples,
+    inspected,
+    largest_id,
+    open_dataset,
+    opened,
+    read_bytes,
+    read_manifest,
+    row_of,
+    source_of,
+)
 from hpxfer.data.readers import arrow, cifar, ids, idx
-from hpxfer.data.samples import Samples
-from hpxfer.data.sources import SOURCES, open_dataset, opened, row_of, source_of
-from hpxfer.data.tokens import Dataset
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import folder_at
-from hpxfer.host.uri import is_uri
+from hpxfer.host import folder_at, is_uri
 from hpxfer.prepare.source import open_source
 from hpxfer.scaling.shape import MAX_DIM
-from hpxfer.spec.data_section import SAMPLES, source_kind
+from hpxfer.spec import SAMPLES, source_kind
 
 # No vocabulary is as large. Bare ids beyond it were written in another type.
 _MOST_IDS = 10**6

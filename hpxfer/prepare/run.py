@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hpxfer
-from hpxfer.data.manifest import (
+from hpxfer.data import (
     MANIFEST_FILE,
     MANIFEST_VERSION,
     PROGRESS_FILE,
@@ -27,8 +27,7 @@ from hpxfer.data.manifest import (
 from hpxfer.data.readers import llmc
 from hpxfer.data.readers.ids import file_dataset
 from hpxfer.errors import HpxferError, cut, shown
-from hpxfer.host.files import locked, read_text, remove_half_written
-from hpxfer.host.machine import num_cpus
+from hpxfer.host import locked, num_cpus, read_text, remove_half_written
 from hpxfer.prepare import SHARD_TOKENS
 from hpxfer.prepare.blocks import codec_of
 from hpxfer.prepare.engines import in_processes, on_ray

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpxfer.data.files import matching_files
+from hpxfer.data import matching_files
 from hpxfer.data.readers import arrow
 from hpxfer.errors import HpxferError, cut, first_line, shown
-from hpxfer.host.files import folder_at, path_problem, read_text, reason
+from hpxfer.host import folder_at, path_problem, read_text, reason
 from hpxfer.prepare.blocks import CODECS, Kind, Segment, blocks_of
 
 HUB = "hf:"

@@ -19,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpxfer.data.manifest import TokenizerEntry
+from hpxfer.data import TokenizerEntry
 from hpxfer.errors import HpxferError, cut, first_line, shown
-from hpxfer.host.files import read_bytes
+from hpxfer.host import read_bytes
 from hpxfer.prepare.blocks import Segment
 
 # A tokenizer takes about 100 bytes of memory per character of a text.

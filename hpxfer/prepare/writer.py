@@ -25,13 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hpxfer.data.manifest import PROGRESS_FILE, NumTokens, ShardEntry, SplitName
+from hpxfer.data import PROGRESS_FILE, NumTokens, ShardEntry, SplitName
 from hpxfer.data.readers import llmc
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import reason, write_files
+from hpxfer.host import reason, write_files
 from hpxfer.prepare.blocks import Place
 from hpxfer.prepare.tokenize import NO_LIMIT, Tokenized, key_of
-from hpxfer.spec.fields import Section, Seq
+from hpxfer.spec import Section, Seq
 
 Ids = NDArray[Any]
 Write = Callable[[IO[bytes]], object]

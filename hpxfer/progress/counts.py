@@ -14,13 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.plan.plan import Plan
+from hpxfer.plan import Plan
 from hpxfer.progress.status import ENDS, RunningStack, RunStatus, ShapeProgress, State, write
 from hpxfer.scaling.shape import Shape
-from hpxfer.trial import Trial
-from hpxfer.trial.events import Event, Progress, Started
-from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Event, Progress, Stack, Started, Trial, TrialResult
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 
 EVERY_S = 2.0

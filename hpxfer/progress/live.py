@@ -13,11 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hpxfer.host.output import spell_time
+from hpxfer.host import spell_time
 from hpxfer.progress.counts import RunCounts
 from hpxfer.progress.status import RunningStack, RunStatus, ShapeProgress
-from hpxfer.trial.events import Event
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Event, Stack
 
 PLAIN_LINE_S = 10.0
 

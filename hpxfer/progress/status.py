@@ -15,8 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from hpxfer.errors import HpxferError, cut
-from hpxfer.host.files import half_written, read_text
-from hpxfer.host.machine import machine_id, process_is_gone, process_started
+from hpxfer.host import half_written, machine_id, process_is_gone, process_started, read_text
 
 FILE = "progress.json"
 # ended: the run came to its end; stopped: it was interrupted, or met an error.

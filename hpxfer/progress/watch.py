@@ -9,11 +9,8 @@ from typing import Any, Literal
 
 from hpxfer.errors import HpxferError
 from hpxfer.progress.status import RunStatus, Written, as_data, read
-from hpxfer.storage.lease import decoded
-from hpxfer.store import SWEEP_FILE, Store
-from hpxfer.store.location import ResultsLocation
-from hpxfer.store.parquet import list_parts
-from hpxfer.store.sweep_file import damage, load_stored
+from hpxfer.storage import decoded
+from hpxfer.store import SWEEP_FILE, ResultsLocation, Store, damage, list_parts, load_stored
 
 EVERY_S = 1.0
 EVERY_REMOTE_S = 10.0  # every view sends requests to the storage

@@ -16,24 +16,5 @@ from hpxfer.receipts.checks import (
     schedule_keeps_ratios,
     seeds_differ,
 )
-from hpxfer.receipts.receipt import changes_since, receipt, weights_of, write_groups
-from hpxfer.store.trainer_checks import Outcome
-
-__all__ = [
-    "Outcome",
-    "Repeat",
-    "arms_agree",
-    "base_repeats",
-    "changes_since",
-    "common_factor",
-    "forward_factors",
-    "groups_match",
-    "hp_is_wired",
-    "init_matches",
-    "receipt",
-    "same_measure",
-    "schedule_keeps_ratios",
-    "seeds_differ",
-    "weights_of",
-    "write_groups",
-]
+from hpxfer.receipts.receipt import append, changes_since, digest, measure_sites, receipt, weights_of, write_groups
+from hpxfer.store import Outcome

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from hpxfer.recipe.match import AT, JOIN
 from hpxfer.recipe.roles_by_place import proposals
 from hpxfer.scaling.roles import ROLES
-from hpxfer.store.trainer_checks import Outcome, Status
+from hpxfer.store import Outcome, Status
 
 # The names of the checks.
 GROUPS, SCHEDULE, INIT, FORWARD = "parameter groups", "schedule", "init", "forward multipliers"

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.files import reason
-from hpxfer.host.output import json_ready
+from hpxfer.host import json_ready, reason
 from hpxfer.recipe.forward_hooks import SCALING, Sites
 from hpxfer.recipe.match import Roles, pairs_of
 from hpxfer.recipe.wrappers import plain_modules, plain_names

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError, cut
-from hpxfer.host.files import read_text
+from hpxfer.host import read_text
 from hpxfer.recipe.explain import ModelExplanation
 from hpxfer.recipe.known_models import KNOWN_MODELS, known_model
 from hpxfer.recipe.propose_roles import roles

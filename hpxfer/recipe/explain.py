@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpxfer.host.output import aligned
+from hpxfer.host import aligned
 from hpxfer.recipe.assign import BALANCED, RoleTensor
 from hpxfer.recipe.fitted_range import TunedOn
 from hpxfer.scaling.evaluate import Multipliers

@@ -21,14 +21,31 @@ from hpxfer.registry import registry, rows_of
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
-from hpxfer.spec.arms import Conventions
-from hpxfer.spec.fields import Count, CountOrNone, NotNegative, Positive, Registered, Section, Seq, validated
-from hpxfer.spec.model_section import LEARNED, BalanceLoss, BiasRule, MLPSpec
-from hpxfer.spec.own import OwnDims
-from hpxfer.spec.schedule import Planned, schedule_problems
-from hpxfer.spec.sweep import ScheduleSpec, Seed, SweepSpec
-from hpxfer.spec.ties import ties_at
-from hpxfer.spec.yaml_file import KeyPath, YamlFile, write_yaml
+from hpxfer.spec import (
+    LEARNED,
+    BalanceLoss,
+    BiasRule,
+    Conventions,
+    Count,
+    CountOrNone,
+    KeyPath,
+    MLPSpec,
+    NotNegative,
+    OwnDims,
+    Planned,
+    Positive,
+    Registered,
+    ScheduleSpec,
+    Section,
+    Seed,
+    Seq,
+    SweepSpec,
+    YamlFile,
+    schedule_problems,
+    ties_at,
+    validated,
+    write_yaml,
+)
 
 # Goes up with each change of a field. A file of another version is refused.
 VERSION_KEY: Final = "hpxfer_recipe"

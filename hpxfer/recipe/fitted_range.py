@@ -17,7 +17,7 @@ from hpxfer.scaling.table import Column
 if TYPE_CHECKING:
     from hpxfer.recipe.file import FittedPart, RecipeFile
     from hpxfer.scaling.shape import Shape
-    from hpxfer.spec.sweep import ScheduleSpec
+    from hpxfer.spec import ScheduleSpec
 
 
 # Field of the recipe's `model` -> what people call it. These can be seen in a model, if its modules are common ones.

@@ -13,7 +13,7 @@ from hpxfer.scaling.evaluate import BaseInit, parameterization
 from hpxfer.scaling.hps import HPs, check_hp_name
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Conventions
-from hpxfer.spec.yaml_file import YamlFile
+from hpxfer.spec import YamlFile
 
 WHERE = "Recipe.from_hps"
 # What each recipe must know about its base model. The rest may stay unknown.

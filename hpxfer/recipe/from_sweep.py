@@ -30,11 +30,8 @@ from hpxfer.recipe.fitted_range import DIMS, dim
 from hpxfer.recipe.recipe import Recipe
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.points import tuned, tunes_points
-from hpxfer.search.verdict_rules import judged_by
-from hpxfer.spec import SweepSpec, axes_of
-from hpxfer.spec.budget import arm_budget
+from hpxfer.search import judged_by, kind_of, tuned, tunes_points
+from hpxfer.spec import SweepSpec, arm_budget, axes_of
 from hpxfer.trial import base_hps
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.output import aligned
+from hpxfer.host import aligned
 from hpxfer.recipe.assign import BALANCED, names_of_each
 from hpxfer.recipe.known_models import known_model
 from hpxfer.recipe.match import Roles, pairs_of, pairs_of_roles, spelled

@@ -37,7 +37,7 @@ from hpxfer.scaling.evaluate import BaseInit, Multipliers, Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column, Conventions
-from hpxfer.spec.yaml_file import parse_yaml, read_yaml
+from hpxfer.spec import parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     import torch

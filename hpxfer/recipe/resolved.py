@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.output import aligned
+from hpxfer.host import aligned
 from hpxfer.recipe.assign import BALANCED
 from hpxfer.recipe.file import FIXED_FACTORS, OWN, RecipeFile, own_roles
 from hpxfer.recipe.fitted_range import Rule, stated

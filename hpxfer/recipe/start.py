@@ -29,17 +29,32 @@ from hpxfer.recipe.file import (
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape, shape_from_mapping
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.arms import short
-from hpxfer.spec.checks import roles_of, without_effect
-from hpxfer.spec.data_section import vocabulary
-from hpxfer.spec.fields import validated
-from hpxfer.spec.load import checked, draft, located, with_overrides
-from hpxfer.spec.model_section import MODELS, GPTModel, MLPShape, ShapeSpec
-from hpxfer.spec.sweep import HPsSpec, RecipeRef, ScheduleSpec, base_values
-from hpxfer.spec.ties import choice_of
-from hpxfer.spec.yaml_file import KeyPath, YamlFile, read_yaml, spell
-from hpxfer.store.sweep_file import require_whole
+from hpxfer.spec import (
+    MODELS,
+    GPTModel,
+    HPsSpec,
+    KeyPath,
+    MLPShape,
+    RecipeRef,
+    ScheduleSpec,
+    ShapeSpec,
+    SweepSpec,
+    YamlFile,
+    base_values,
+    checked,
+    choice_of,
+    draft,
+    located,
+    read_yaml,
+    roles_of,
+    short,
+    spell,
+    validated,
+    vocabulary,
+    with_overrides,
+    without_effect,
+)
+from hpxfer.store import require_whole
 
 AT: KeyPath = ("hps", "recipe")
 _OF_SHAPE = ("batch_tokens", "steps")

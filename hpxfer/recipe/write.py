@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import write_files
+from hpxfer.host import write_files
 from hpxfer.recipe.file import is_recipe
 from hpxfer.recipe.recipe import Recipe
-from hpxfer.spec.yaml_file import read_yaml
+from hpxfer.spec import read_yaml
 
 
 def write_recipe(recipe: Recipe, path: str | Path) -> None:

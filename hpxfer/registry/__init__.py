@@ -2,5 +2,3 @@
 
 from hpxfer.registry.plugins import PluginFile, load_plugin, read_plugin
 from hpxfer.registry.rows import KINDS, Registry, Rows, registry, rows_of
-
-__all__ = ["KINDS", "PluginFile", "Registry", "Rows", "load_plugin", "read_plugin", "registry", "rows_of"]

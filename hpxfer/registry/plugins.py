@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.files import read_text
+from hpxfer.host import read_text
 from hpxfer.registry.rows import Registry
 
 _FIX = "name a module, such as mypackage.gates, or a file, such as ./gates.py"

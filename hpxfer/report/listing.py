@@ -11,14 +11,12 @@ from typing import Any, Literal
 
 from hpxfer.analysis import transfer_report
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import path_problem, reason, require_reachable
-from hpxfer.host.output import Table, text_table
-from hpxfer.progress.status import FILE as PROGRESS_FILE
-from hpxfer.progress.watch import view_now
+from hpxfer.host import Table, path_problem, reason, require_reachable, text_table
+from hpxfer.progress import FILE as PROGRESS_FILE
+from hpxfer.progress import view_now
 from hpxfer.results import MISSING, Results, load_results
-from hpxfer.storage.lease import LEASE_FILE
-from hpxfer.store import SWEEP_FILE
-from hpxfer.store.location import location_at
+from hpxfer.storage import LEASE_FILE
+from hpxfer.store import SWEEP_FILE, location_at
 
 # A folder with any of these files is a results folder, or was one.
 _MARKS = (SWEEP_FILE, "trials*.parquet", PROGRESS_FILE, LEASE_FILE)

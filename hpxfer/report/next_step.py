@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from hpxfer.analysis.analyze import all_diverged
 from hpxfer.report.provenance import Progress
 from hpxfer.results import Results
-from hpxfer.search.points import ArmBest, arm_points, best_of_arms, is_base_alone, tunes_points
-from hpxfer.search.verdict_rules import judged_by
+from hpxfer.search import ArmBest, arm_points, best_of_arms, is_base_alone, judged_by, tunes_points
 from hpxfer.spec import SweepSpec
 from hpxfer.verdict.loss_grid import JudgedLoss
 from hpxfer.verdict.what_to_add import asks_nothing

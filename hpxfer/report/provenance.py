@@ -10,18 +10,14 @@ from dataclasses import dataclass
 import pandas as pd
 
 from hpxfer.analysis import TransferReport
-from hpxfer.host.output import Table, text_table
-from hpxfer.plan.cautions import CROSSING
+from hpxfer.host import Table, text_table
+from hpxfer.plan import CROSSING
 from hpxfer.registry import rows_of
 from hpxfer.results import Results
 from hpxfer.scaling.coverage import control_notes
-from hpxfer.search.verdict_rules import rules_of
-from hpxfer.spec.arms import arm_label
-from hpxfer.spec.budget import budget_text
-from hpxfer.spec.data_section import OWN_DATA
-from hpxfer.spec.own import TrainerSpec
-from hpxfer.spec.ties import choice_of
-from hpxfer.store.trainer_checks import checks_text
+from hpxfer.search import rules_of
+from hpxfer.spec import OWN_DATA, TrainerSpec, arm_label, budget_text, choice_of
+from hpxfer.store import checks_text
 from hpxfer.verdict.loss_grid import STATUSES
 from hpxfer.verdict.rules import Rules
 from hpxfer.verdict.shape_names import scale_text

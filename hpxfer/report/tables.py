@@ -10,7 +10,7 @@ from typing import Any
 from hpxfer.analysis import Analysis, Statistic
 from hpxfer.analysis.statistics import STATISTICS
 from hpxfer.figures.text import listed
-from hpxfer.host.output import Table, table_of
+from hpxfer.host import Table, table_of
 from hpxfer.verdict.loss_grid import NATS
 
 REASONS = ("why_not", "why_no_hp", "why_no_loss", "why_no_optimum")

@@ -16,10 +16,9 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.results import MISSING, Results
-from hpxfer.search.verdict_rules import judged_by
-from hpxfer.spec.blocks import model_roles
-from hpxfer.spec.check_shapes import keyed_shapes
-from hpxfer.store.losses import ERROR_COLUMNS, LOSSES
+from hpxfer.search import judged_by
+from hpxfer.spec import keyed_shapes, model_roles
+from hpxfer.store import ERROR_COLUMNS, LOSSES
 
 DIGITS = 7  # of losses and rates. HPs are written in full
 ERROR_CHARACTERS = 2000

@@ -9,14 +9,13 @@ from threading import Lock, Thread
 from types import TracebackType
 
 from hpxfer.errors import HpxferError, first_line
-from hpxfer.host.files import write_folder
-from hpxfer.progress.counts import RunCounts
+from hpxfer.host import write_folder
+from hpxfer.progress import RunCounts
 from hpxfer.report.contents import make_report
 from hpxfer.report.html import to_html
 from hpxfer.report.write import garbage_collection_paused, source_of
 from hpxfer.results import load_results
-from hpxfer.trial.events import Ended, Event
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Ended, Event, Stack
 
 SHARE = 0.03  # of the wall time, at most
 PRESUMED_S = 1.0  # what the first page is presumed to cost: a run that is shorter than half a minute has none

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.output import aligned
+from hpxfer.host import aligned
 from hpxfer.registry import registry
 from hpxfer.scaling.coverage import ModelFacts, coverage_notes, coverage_warnings, gate_warnings
 from hpxfer.scaling.evaluate import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError, cut, nearest, shown
-from hpxfer.host.files import read_text
+from hpxfer.host import read_text
 
 # The grouped matrix product needs rows of whole 16-byte units in every precision. A unit holds 8 bfloat16 numbers.
 ROW_MULTIPLE = 8

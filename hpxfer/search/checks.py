@@ -6,13 +6,7 @@ from collections.abc import Iterator
 
 from hpxfer.errors import shown
 from hpxfer.search.values import names_in
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.budget import arm_budget
-from hpxfer.spec.check_shapes import keyed_shapes
-from hpxfer.spec.checks import too_many_trials
-from hpxfer.spec.fields import Problem, WhyNot
-from hpxfer.spec.sweep import base_values
-from hpxfer.spec.yaml_file import KeyPath
+from hpxfer.spec import KeyPath, Problem, SweepSpec, WhyNot, arm_budget, base_values, keyed_shapes, too_many_trials
 
 
 def buys(spec: SweepSpec, points: int, what: str) -> Iterator[Problem]:

@@ -28,10 +28,7 @@ from hpxfer.search.rounds import End, Losses, OutOfBudget, Points, Round, search
 from hpxfer.search.stored import Searched, replayed
 from hpxfer.search.values import Gain, gain, names_in, pooled, scaled
 from hpxfer.search.verdict_rules import judged_by
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.blocks import model_roles
-from hpxfer.spec.fields import Count, GridValues, Problem, Section, Seq, Values, WhyNot
-from hpxfer.spec.yaml_file import KeyPath
+from hpxfer.spec import Count, GridValues, KeyPath, Problem, Section, Seq, SweepSpec, Values, WhyNot, model_roles
 from hpxfer.trial import base_hps
 from hpxfer.verdict.loss_grid import JudgedLoss
 from hpxfer.verdict.tied import lowest_of

@@ -11,8 +11,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.search.checks import buys, countable
 from hpxfer.search.kinds import SearchKind
 from hpxfer.search.rounds import End, History, RoundSearch, Trials
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import Problem, Section, WhyNot
+from hpxfer.spec import Problem, Section, SweepSpec, WhyNot
 from hpxfer.trial import Expansion, Trial
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpxfer.errors import HpxferError
 from hpxfer.registry import Registry
 from hpxfer.search.protocol import Search
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import Problem, Section, WhyNot
+from hpxfer.spec import Problem, Section, SweepSpec, WhyNot
 from hpxfer.trial import Expansion
 
 if TYPE_CHECKING:

@@ -27,9 +27,7 @@ from hpxfer.search.rounds import Points, Round, RoundSearch, lowest_point, mean,
 from hpxfer.search.stored import is_in_box, stored_trials
 from hpxfer.search.values import SeedLosses, ends_of_box, values_text
 from hpxfer.search.verdict_rules import judged_by
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import CountOrNone, Problem, Section, WhyNot
-from hpxfer.spec.model_section import guess_loss
+from hpxfer.spec import CountOrNone, Problem, Section, SweepSpec, WhyNot, guess_loss
 from hpxfer.trial import Expansion, base_hps
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from optuna.distributions import FloatDistribution
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.search.rounds import Losses, mean
 from hpxfer.search.values import in_box
-from hpxfer.spec.fields import Problem
+from hpxfer.spec import Problem
 
 # The classes of `optuna.samplers` that search a box of numbers for one objective.
 SAMPLERS = (

@@ -14,8 +14,7 @@ from hpxfer.search.kinds import SearchKind, Stored
 from hpxfer.search.protocol import Arm
 from hpxfer.search.rounds import End, Points, Round, RoundSearch, lowest_point, search_each_arm
 from hpxfer.search.values import SeedLosses, ends_of_box, in_box, values_text
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import Count, CountOrNone, Problem, Section, WhyNot
+from hpxfer.spec import Count, CountOrNone, Problem, Section, SweepSpec, WhyNot
 from hpxfer.trial import Expansion, base_hps
 
 

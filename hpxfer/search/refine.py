@@ -28,8 +28,7 @@ from hpxfer.search.protocol import Arm, arms_of
 from hpxfer.search.rounds import ArmStrategy, End, Points, Round, RoundSearch, mean
 from hpxfer.search.stored import Searched, replayed
 from hpxfer.search.values import SeedLosses, at_exponent, end_steps, exponent_of, gain, pooled
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import Problem, Section, WhyNot
+from hpxfer.spec import Problem, Section, SweepSpec, WhyNot
 from hpxfer.trial import Expansion
 from hpxfer.verdict import loss_grid as verdict
 from hpxfer.verdict.estimate import best_cell, estimate_all

@@ -20,7 +20,7 @@ from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Arm, Outcome, Progress, arms_of
 from hpxfer.search.values import SeedLosses
-from hpxfer.spec.budget import arm_budget
+from hpxfer.spec import arm_budget
 from hpxfer.trial import Expansion, Trial
 from hpxfer.verdict.tied import equal_lowest, most_central
 

@@ -25,9 +25,7 @@ from hpxfer.search.rounds import End, History, OutOfBudget, Points, Round, mean,
 from hpxfer.search.stored import Searched, replayed
 from hpxfer.search.values import GridAround, bound_text, names_in, scaled, values_text
 from hpxfer.search.verdict_rules import judged_by
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import CountOrNone, Problem, Section, Seq, WhyNot
-from hpxfer.spec.yaml_file import KeyPath
+from hpxfer.spec import CountOrNone, KeyPath, Problem, Section, Seq, SweepSpec, WhyNot
 from hpxfer.verdict.loss_grid import Floats
 from hpxfer.verdict.tied import equal_lowest
 

@@ -16,8 +16,7 @@ from hpxfer.search.protocol import Arm, Outcome, arms_of
 from hpxfer.search.rounds import ArmStrategy, History, RoundSearch
 from hpxfer.search.values import bound_text, ends_of_box
 from hpxfer.spec import SweepSpec
-from hpxfer.store.losses import LOSS_COLUMNS
-from hpxfer.store.schema import shape_of_row
+from hpxfer.store import LOSS_COLUMNS, shape_of_row
 from hpxfer.trial import Cell, Expansion, Trial, base_hps
 
 if TYPE_CHECKING:

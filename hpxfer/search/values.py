@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpxfer.scaling.hps import HPs
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.fields import power_of_two
+from hpxfer.spec import SweepSpec, power_of_two
 
 SeedLosses = tuple[float, ...]  # of one point, in the order of the sweep's seeds; +inf diverged
 DIGITS = 6  # an optimum is known to far fewer digits, and libraries differ in far later ones

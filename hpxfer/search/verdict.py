@@ -28,9 +28,7 @@ from hpxfer.search.rounds import End, History, RoundSearch, Trials
 from hpxfer.search.verdict_lines import MIN_SEEDS, Doubt, VerdictLine, doubts, lines_of_grid
 from hpxfer.search.verdict_plan import LARGEST_FIRST, Purse, affordable, around_the_best, first_line, more_trials
 from hpxfer.search.verdict_rules import judged_by, rules_of
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.budget import arm_budget
-from hpxfer.spec.fields import Problem, Section, WhyNot
+from hpxfer.spec import Problem, Section, SweepSpec, WhyNot, arm_budget
 from hpxfer.trial import Expansion, Trial
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules

@@ -13,7 +13,7 @@ from hpxfer.model.cost import relative_cost
 from hpxfer.scaling.shape import Shape
 from hpxfer.search.protocol import Outcome
 from hpxfer.search.stored import Searched
-from hpxfer.store.schema import shape_of_row
+from hpxfer.store import shape_of_row
 from hpxfer.trial import Cell, Expansion, Trial
 from hpxfer.verdict.findings import Finding, Verdict
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss, LossGrid, SeedLosses, ShapeLosses, loss_grids

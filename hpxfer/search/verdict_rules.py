@@ -6,10 +6,8 @@ from dataclasses import replace
 
 from hpxfer.scaling.tables import OWN
 from hpxfer.search.kinds import kind_of
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.own import LossSpec
-from hpxfer.store.losses import loss_row
-from hpxfer.store.trainer_checks import TrainerChecks
+from hpxfer.spec import LossSpec, SweepSpec
+from hpxfer.store import TrainerChecks, loss_row
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.rules import Rules
 

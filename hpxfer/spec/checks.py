@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 
 from hpxfer.errors import MAX_LINES, HpxferError, nearest, shown
-from hpxfer.host.uri import storage_problem
+from hpxfer.host import storage_problem
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import resolve_globals
 from hpxfer.scaling.hps import HPs, check_hp_name, check_hp_value

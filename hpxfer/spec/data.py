@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hpxfer.host.uri import is_uri
+from hpxfer.host import is_uri
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.axes import changes, own_at
 from hpxfer.spec.data_section import SAMPLES, TOKENS, DataSpec, PointData, is_own, source_kind, source_row

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from hpxfer.errors import HpxferError, joined, nearest, shown
-from hpxfer.host.uri import is_uri
+from hpxfer.host import is_uri
 from hpxfer.registry import PluginFile, Registry, load_plugin, read_plugin, registry
 from hpxfer.spec.axes import centered
 from hpxfer.spec.budget import budget_text

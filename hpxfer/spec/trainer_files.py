@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.files import read_bytes
+from hpxfer.host import read_bytes
 from hpxfer.spec.own import TrainerSpec
 from hpxfer.spec.sweep import SweepSpec
 

@@ -12,7 +12,7 @@ import yaml
 from yaml.constructor import ConstructorError
 
 from hpxfer.errors import MAX_SHOWN, HpxferError, cut, shown
-from hpxfer.host.files import read_text
+from hpxfer.host import read_text
 
 KeyPath = tuple[str | int, ...]
 

@@ -29,17 +29,19 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import (
+from hpxfer.host import (
     NoLocks,
     half_written,
     locked,
+    machine_id,
     path_problem,
+    process_is_gone,
+    process_started,
     read_bytes,
     reason,
     wait_for_lock,
     write_files,
 )
-from hpxfer.host.machine import machine_id, process_is_gone, process_started
 from hpxfer.storage.objects import Bucket, storage_errors
 
 LEASE_FILE = "lease.json"

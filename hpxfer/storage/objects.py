@@ -23,8 +23,7 @@ from obstore.store import from_url
 from pyarrow.fs import resolve_s3_region
 
 from hpxfer.errors import HpxferError, first_line
-from hpxfer.host.files import half_written, open_regular, reason
-from hpxfer.host.uri import Uri, parse_root
+from hpxfer.host import Uri, half_written, open_regular, parse_root, reason
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion

@@ -29,10 +29,8 @@ from functools import partial
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import cache_folder, reason
-from hpxfer.host.uri import Uri, know_mirror, parse_root
-from hpxfer.storage.lease import LEASE_FILE, LeaseFile, LeaseObject
-from hpxfer.storage.objects import FIX, Bucket, Folder, Stamp, storage_errors
+from hpxfer.host import Uri, cache_folder, know_mirror, parse_root, reason
+from hpxfer.storage import FIX, LEASE_FILE, Bucket, Folder, LeaseFile, LeaseObject, Stamp, storage_errors
 from hpxfer.store.parquet import Kind, list_parts, next_number, part_path
 from hpxfer.store.store import Store
 

@@ -20,9 +20,7 @@ from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape
 from hpxfer.store.parquet import shortened
 from hpxfer.store.schema import CURVES, SHAPE_COLUMNS, TRIALS, UNKNOWN_DIMS, UNKNOWN_SETTING
-from hpxfer.trial import TRAINER_VERSION, Setting, Trial
-from hpxfer.trial.identity import LOCAL, canonical
-from hpxfer.trial.result import Curve, TrialResult
+from hpxfer.trial import LOCAL, TRAINER_VERSION, Curve, Setting, Trial, TrialResult, canonical
 
 Pair = tuple[Trial, TrialResult]
 # The status of a trial that is never run again.

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import locked, path_problem, prove_writable, reason, write_files
+from hpxfer.host import locked, path_problem, prove_writable, reason, write_files
 from hpxfer.spec import SweepSpec
 from hpxfer.store import parquet
 from hpxfer.store.parquet import CurvesOnDisk, Part, list_parts, next_number, part_path

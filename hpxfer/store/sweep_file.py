@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import read_bytes, write_files
+from hpxfer.host import read_bytes, write_files
 from hpxfer.spec import SweepSpec, dump_sweep, load_sweep
 
 SWEEP_FILE = "sweep.yaml"

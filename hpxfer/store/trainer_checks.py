@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import read_bytes, reason, text_writer, write_folder
-from hpxfer.spec.own import TrainerSpec
-from hpxfer.trial.setting import trainer_code
+from hpxfer.host import read_bytes, reason, text_writer, write_folder
+from hpxfer.spec import TrainerSpec
+from hpxfer.trial import trainer_code
 
 CHECK_FILE = "trainer_check.json"
 Status = Literal["passed", "failed", "not possible"]

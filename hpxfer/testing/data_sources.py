@@ -6,11 +6,8 @@ import re
 
 import numpy as np
 
-from hpxfer.data.batches import TokenData
-from hpxfer.data.reference import data_ref
-from hpxfer.data.sources import SOURCES, DataSource, load_corpus, open_dataset, source_of
-from hpxfer.data.tokens import Corpus, Dataset
-from hpxfer.spec.data_section import DataSpec
+from hpxfer.data import SOURCES, Corpus, Dataset, DataSource, TokenData, data_ref, load_corpus, open_dataset, source_of
+from hpxfer.spec import DataSpec
 
 FEWEST_TOKENS = 200
 

@@ -15,14 +15,10 @@ from pathlib import Path
 import pytest
 
 from hpxfer.errors import HpxferError
-from hpxfer.executors.executor import STOP_S, Executor, More, Trains, once
-from hpxfer.executors.lost_workers import TRIES
+from hpxfer.executors import STOP_S, TRIES, Executor, More, Trains, once
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.trial import Setting, Trial
-from hpxfer.trial.events import Ended, Event, Progress, Started
-from hpxfer.trial.result import TrialResult
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Ended, Event, Progress, Setting, Stack, Started, Trial, TrialResult
 
 # What a stack of the suite does. It is the seed of its trials.
 FINE, RAISES, BAD_INPUT, LOST_ONCE, LOST_ALWAYS, TOO_BIG, TOO_BIG_THEN_LOST, TOO_BIG_ALONE, WAITS = range(9)

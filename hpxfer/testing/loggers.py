@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpxfer.loggers.kinds import Final, LoggedTrial, LoggerKind, Place, StepValues
-from hpxfer.trial.result import Status
+from hpxfer.loggers import Final, LoggedTrial, LoggerKind, Place, StepValues
+from hpxfer.trial import Status
 
 # Values that neither float32 nor a few digits hold.
 POINTS: StepValues = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpxfer.data.samples import Samples, scaled
-from hpxfer.data.sources import SAMPLE_SOURCES, open_samples
+from hpxfer.data import SAMPLE_SOURCES, Samples, open_samples, scaled
 
 FEWEST = 20
 

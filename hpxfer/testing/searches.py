@@ -15,12 +15,21 @@ from dataclasses import dataclass, field
 import pytest
 
 from hpxfer.registry import registry
-from hpxfer.search.kinds import SEARCHES, SearchKind, Stored, kind_of, make_search, no_trials
-from hpxfer.search.protocol import Arm, Outcome, Search, arms_of
-from hpxfer.search.rounds import RoundSearch
-from hpxfer.search.stored import is_in_box
-from hpxfer.spec import dump_sweep, parse_sweep
-from hpxfer.spec.budget import arm_budget, budget_text
+from hpxfer.search import (
+    SEARCHES,
+    Arm,
+    Outcome,
+    RoundSearch,
+    Search,
+    SearchKind,
+    Stored,
+    arms_of,
+    is_in_box,
+    kind_of,
+    make_search,
+    no_trials,
+)
+from hpxfer.spec import arm_budget, budget_text, dump_sweep, parse_sweep
 from hpxfer.trial import DataRef, Expansion, Trial
 
 # A sweep with two arms at the wide shape and one at the base, where the tables agree. Its `search` is still missing.

@@ -27,8 +27,8 @@ from torch import Tensor
 from hpxfer.errors import HpxferError, shown
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.flat import FlatLayout
-from hpxfer.spec.blocks import moe_blocks
-from hpxfer.storage.objects import objects_at
+from hpxfer.spec import moe_blocks
+from hpxfer.storage import objects_at
 from hpxfer.train.checkpoints import (
     DAMAGED,
     FORMAT,
@@ -45,8 +45,7 @@ from hpxfer.train.log import Series
 from hpxfer.train.optimizers import OPTIMIZERS
 from hpxfer.train.ranks import ALONE, Ranks
 from hpxfer.train.snapshot import Snapshot
-from hpxfer.trial import TRAINER_VERSION
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import TRAINER_VERSION, Stack
 
 # Writing takes at most this fraction of the time. Where a file takes long, fewer are written.
 WRITE_SHARE = 0.05

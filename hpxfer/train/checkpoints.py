@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.uri import Uri
-from hpxfer.storage.objects import MARKER, Objects, marked, objects_at, sees
-from hpxfer.trial import TRAINER_VERSION, Trial
-from hpxfer.trial.stack import Stack
+from hpxfer.host import Uri
+from hpxfer.storage import MARKER, Objects, marked, objects_at, sees
+from hpxfer.trial import TRAINER_VERSION, Stack, Trial
 
 # Facts: what the header of a checkpoint says of it, and whether a training can have written that.
 #

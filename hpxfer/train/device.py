@@ -26,7 +26,7 @@ import torch
 
 import hpxfer
 from hpxfer.errors import HpxferError
-from hpxfer.host.machine import cpu_name
+from hpxfer.host import cpu_name
 from hpxfer.kernels.backend import TORCH, Backend, BackendError, choose_backend
 from hpxfer.kernels.usable import Asked
 

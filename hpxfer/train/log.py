@@ -18,7 +18,7 @@ from hpxfer.model.families import ShowsRouters
 from hpxfer.model.parameters import PROBE_SAMPLES
 from hpxfer.model.router_measures import RouterView, expert_difference, rms, router_measures
 from hpxfer.train.state import TrainState
-from hpxfer.trial.result import Curve
+from hpxfer.trial import Curve
 
 LOSS_HEAD = 100  # the loss of each of the first steps, where curves of different shapes should collapse
 LOSS_POINTS = 256  # the losses of all later steps

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.sums import column_sums
-from hpxfer.spec.model_section import guess_loss
+from hpxfer.spec import guess_loss
 from hpxfer.train.schedules import lr_factor
 from hpxfer.train.snapshot import Snapshot, copy_trials
-from hpxfer.trial import Setting
-from hpxfer.trial.divergence import BLOW_UP
+from hpxfer.trial import BLOW_UP, Setting
 
 
 class DivergenceMonitor:

@@ -29,7 +29,7 @@ from hpxfer.model.flat import FlatLayout, Weights
 from hpxfer.model.output import Output, router_entropies
 from hpxfer.train.monitor import mean_losses
 from hpxfer.train.ranks import ALONE, Ranks
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Stack
 
 # Runs the forward and the backward pass of the micro-batch in the buffers.
 Micro = Callable[[], Output]

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from hpxfer.errors import HpxferError, RankLost
 from hpxfer.model.flat import FlatLayout
-from hpxfer.trial.stack import Team
+from hpxfer.trial import Team
 
 _LOOPBACK = "127.0.0.1"
 

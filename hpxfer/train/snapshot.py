@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.model.flat import FlatLayout, Weights
-from hpxfer.trial.result import TrialResult
+from hpxfer.trial import TrialResult
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

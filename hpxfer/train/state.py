@@ -12,21 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpxfer.data import Data, open_data
-from hpxfer.data.batches import Batch
+from hpxfer.data import Batch, Data, open_data
 from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.model.draws import draw
 from hpxfer.model.families import FAMILIES, StackedModel
 from hpxfer.model.flat import FlatLayout, Weights, gradients
 from hpxfer.model.output import Output, Tap
 from hpxfer.scaling.evaluate import Multipliers
-from hpxfer.spec.blocks import moe_blocks
+from hpxfer.spec import moe_blocks
 from hpxfer.train.batch_loader import BatchLoader
 from hpxfer.train.optimizer import StackOptimizer
 from hpxfer.train.pieces import Pieces
 from hpxfer.train.ranks import ALONE, Ranks
 from hpxfer.train.snapshot import Snapshot, copy_flat_trials, copy_trials
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Stack
 
 # The parameter of a learned router bias.
 ROUTER_BIAS = "router_logit_bias"

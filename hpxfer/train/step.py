@@ -29,8 +29,7 @@ from hpxfer.train.pieces import Pieces
 from hpxfer.train.ranks import ALONE, Ranks
 from hpxfer.train.snapshot import Snapshot
 from hpxfer.train.state import TrainState
-from hpxfer.trial import Setting
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Setting, Stack
 
 # Steps before a capture. What is made at first use (compiled code, workspaces, kernels) must exist by then.
 WARM_UP_STEPS = 3

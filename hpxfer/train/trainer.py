@@ -18,7 +18,7 @@ from torch import Tensor
 from hpxfer import __version__
 from hpxfer.model.flat import Weights
 from hpxfer.model.output import Output, router_entropies
-from hpxfer.spec.model_section import TOP, has_top5
+from hpxfer.spec import TOP, has_top5
 from hpxfer.train.checkpoint import Checkpoint, Checkpointer, how
 from hpxfer.train.checkpoints import CheckpointSpec
 from hpxfer.train.compaction import fits_memory, saves_time
@@ -38,9 +38,7 @@ from hpxfer.train.optimizer import sums_of_squares
 from hpxfer.train.ranks import ALONE, Ranks, joined
 from hpxfer.train.snapshot import Moment, Snapshot
 from hpxfer.train.step import StepCache
-from hpxfer.trial.events import Ended, Points, Progress
-from hpxfer.trial.result import Curve, TrialResult
-from hpxfer.trial.stack import Stack, Team
+from hpxfer.trial import Curve, Ended, Points, Progress, Stack, Team, TrialResult
 
 Report = Progress | Ended
 

@@ -16,13 +16,12 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
-from hpxfer.search.verdict_rules import rules_of
+from hpxfer.search import rules_of
 from hpxfer.spec import SweepSpec
-from hpxfer.store.trainer_checks import Outcome, TrainerChecks
+from hpxfer.store import Outcome, TrainerChecks
 from hpxfer.trainer.job import recipe_of
 from hpxfer.trainer.lines import merged, read_attempts
-from hpxfer.trial import Expansion, Trial, base_hps
-from hpxfer.trial.result import TrialResult
+from hpxfer.trial import Expansion, Trial, TrialResult, base_hps
 from hpxfer.verdict.shape_names import is_control
 
 BASE, AGAIN, SEED, ARM, TWICE, LARGER = "base", "base-again", "other-seed", "other-arm", "twice-lr", "larger"

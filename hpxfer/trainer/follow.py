@@ -20,8 +20,8 @@ from typing import IO
 
 import psutil
 
-from hpxfer.host.files import open_regular
-from hpxfer.spec.own import TimeoutsSpec
+from hpxfer.host import open_regular
+from hpxfer.spec import TimeoutsSpec
 from hpxfer.trainer import supervisor
 from hpxfer.trainer.ending import Ending, Exit, ending_of, slurm_state
 from hpxfer.trainer.job import (

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.host.files import read_text, reason
+from hpxfer.host import read_text, reason
 from hpxfer.trainer.ending import BAD_INPUT
 from hpxfer.trainer.job import CONTRACT
 from hpxfer.trainer.user_trial import UserTrial

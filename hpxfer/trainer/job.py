@@ -12,11 +12,11 @@ from string import Formatter
 from typing import IO, Any
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.host.files import write_files
+from hpxfer.host import write_files
 from hpxfer.recipe import Recipe
 from hpxfer.scaling.hps import SCALARS
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.own import TimeoutsSpec, TrainerSpec
+from hpxfer.spec import TimeoutsSpec, TrainerSpec
 from hpxfer.trial import Trial
 
 

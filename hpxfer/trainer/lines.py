@@ -28,9 +28,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, TypeAdapter, ValidationError
 
 from hpxfer.errors import nearest, shown
-from hpxfer.host.files import open_regular, reason
+from hpxfer.host import open_regular, reason
 from hpxfer.trainer.job import REPORTS, attempt_folder, attempt_numbers
-from hpxfer.trial.divergence import blow_up_limit, is_bad
+from hpxfer.trial import blow_up_limit, is_bad
 
 # No list of a model's parameter groups is as long.
 MAX_LINE_BYTES = 4 * 2**20

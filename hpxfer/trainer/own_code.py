@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.files import read_bytes, reason, write_files
-from hpxfer.spec.own import TrainerSpec
-from hpxfer.spec.trainer_files import digest_of
+from hpxfer.host import read_bytes, reason, write_files
+from hpxfer.spec import TrainerSpec, digest_of
 
 # In the folder of a trainer that came here with a job: what git says of it where it came from.
 SENT = ".hpxfer-code.json"

@@ -14,10 +14,8 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import SCALARS
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.own import DEV, TrainerSpec
-from hpxfer.store import Store
-from hpxfer.store.sweep_file import stored_sweep
+from hpxfer.spec import DEV, SweepSpec, TrainerSpec
+from hpxfer.store import Store, stored_sweep
 from hpxfer.trainer.job import check
 from hpxfer.trainer.own_code import code_of, differences, sent_files
 from hpxfer.trainer.train_user import TrainUser

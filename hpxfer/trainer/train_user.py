@@ -23,10 +23,8 @@ from typing import Any
 
 import hpxfer
 from hpxfer.errors import RankLost, first_line
-from hpxfer.host.files import remove_half_written, write_files
-from hpxfer.host.machine import cpu_name
-from hpxfer.spec.check_keys import LEAST_IN_WINDOW
-from hpxfer.spec.own import TrainerSpec
+from hpxfer.host import cpu_name, remove_half_written, write_files
+from hpxfer.spec import LEAST_IN_WINDOW, TrainerSpec
 from hpxfer.trainer.ending import Ending
 from hpxfer.trainer.follow import SLACK_S, follow
 from hpxfer.trainer.job import (
@@ -42,11 +40,7 @@ from hpxfer.trainer.job import (
 )
 from hpxfer.trainer.lines import Point, reached, read_attempts
 from hpxfer.trainer.own_code import require_files
-from hpxfer.trial import Trial
-from hpxfer.trial.events import Ended, Event, Points, Progress
-from hpxfer.trial.process import MEMBER, STOP
-from hpxfer.trial.result import Curve, TrialResult
-from hpxfer.trial.stack import Stack, Team
+from hpxfer.trial import MEMBER, STOP, Curve, Ended, Event, Points, Progress, Stack, Team, Trial, TrialResult
 
 # A trial may end in these ways once, and is then tried elsewhere. `lost` is counted by the executor.
 _ONCE_MORE = ("memory", "timeout")

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 # The public face, as user code imports it: this runs in the process of the user's training, and not in a driver.
 import hpxfer
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.files import sync_folder
-from hpxfer.host.output import json_ready
-from hpxfer.receipts.receipt import append, changes_since, digest, measure_sites, receipt, weights_of
+from hpxfer.host import json_ready, sync_folder
+from hpxfer.receipts import append, changes_since, digest, measure_sites, receipt, weights_of
 from hpxfer.recipe.known_models import known_model, known_sites
 from hpxfer.recipe.wrappers import unwrapped
 

@@ -12,13 +12,20 @@ from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import Parameterization, evaluate, parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec import SweepSpec, axes_of
-from hpxfer.spec.arms import arm_label
-from hpxfer.spec.axes import own_at
-from hpxfer.spec.blocks import model_roles
-from hpxfer.spec.load import are_registered, digests_used, stored_names
-from hpxfer.spec.sweep import ScheduleSpec, parts_of
-from hpxfer.spec.ties import choice_of, ties_at
+from hpxfer.spec import (
+    ScheduleSpec,
+    SweepSpec,
+    are_registered,
+    arm_label,
+    axes_of,
+    choice_of,
+    digests_used,
+    model_roles,
+    own_at,
+    parts_of,
+    stored_names,
+    ties_at,
+)
 from hpxfer.trial.identity import canonical, digest_of, hps_of, identity
 from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of, trainer_identity
 from hpxfer.trial.trial import TRAINER_VERSION, Trial

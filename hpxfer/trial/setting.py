@@ -12,14 +12,20 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.scaling.tables import OWN
-from hpxfer.spec import SweepSpec
-from hpxfer.spec.data import own_data
-from hpxfer.spec.model_section import MLP, Balance, Norm, QKNorm
-from hpxfer.spec.own import TrainerSpec
-from hpxfer.spec.precision import AUTO
-from hpxfer.spec.schedule import planned_at, schedule_at
-from hpxfer.spec.sweep import base_values
-from hpxfer.spec.ties import ties_at
+from hpxfer.spec import (
+    AUTO,
+    MLP,
+    Balance,
+    Norm,
+    QKNorm,
+    SweepSpec,
+    TrainerSpec,
+    base_values,
+    own_data,
+    planned_at,
+    schedule_at,
+    ties_at,
+)
 from hpxfer.trial.identity import canonical, digest_of
 
 _INIT = BaseInit()

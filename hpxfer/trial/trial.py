@@ -15,7 +15,7 @@ from hpxfer.scaling.evaluate import (
 )
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.model_section import LEARNED
+from hpxfer.spec import LEARNED
 from hpxfer.trial.setting import Setting
 
 # Raise it with every change of what the trainer computes. Stored trials of another version are not reused.

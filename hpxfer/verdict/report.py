@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from hpxfer.host.output import json_ready
+from hpxfer.host import json_ready
 from hpxfer.verdict.estimate import Estimates, estimate_all
 from hpxfer.verdict.findings import Finding, ShapeFinding
 from hpxfer.verdict.judge import Differ, with_control, with_own_base

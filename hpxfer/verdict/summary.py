@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
-from hpxfer.host.output import aligned
+from hpxfer.host import aligned
 from hpxfer.verdict.findings import Finding, ShapeFinding, Verdict
 from hpxfer.verdict.loss_grid import JudgedLoss
 from hpxfer.verdict.odd_runs import odd_texts

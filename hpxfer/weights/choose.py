@@ -7,8 +7,8 @@ from typing import Any
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.results import Results
-from hpxfer.search.stored import stored_trials
-from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.search import stored_trials
+from hpxfer.store import LOSS_COLUMNS
 from hpxfer.trial import Trial
 
 _SHOWN = 12  # characters of an id that a message shows

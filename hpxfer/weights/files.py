@@ -17,9 +17,8 @@ from torch import Tensor
 
 from hpxfer.errors import HpxferError
 from hpxfer.model.draws import untrained_bias
-from hpxfer.spec.blocks import moe_blocks
-from hpxfer.trial import Trial
-from hpxfer.trial.identity import LOCAL, canonical
+from hpxfer.spec import moe_blocks
+from hpxfer.trial import LOCAL, Trial, canonical
 from hpxfer.weights.folded import folded
 from hpxfer.weights.homes import config_of
 from hpxfer.weights.tokenizer import write_tokenizer

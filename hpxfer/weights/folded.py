@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hpxfer.registry import registry
-from hpxfer.spec.blocks import moe_blocks
+from hpxfer.spec import moe_blocks
 from hpxfer.trial import Trial
 from hpxfer.weights.homes import home_of
 from hpxfer.weights.trained import TrialWeights

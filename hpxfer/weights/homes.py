@@ -13,7 +13,7 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.blocks import dense_blocks, moe_blocks
+from hpxfer.spec import dense_blocks, moe_blocks
 from hpxfer.trial import Setting, Trial
 
 _SOFTMAX, _SIGMOID = ("softmax", "normalized_softmax"), ("sigmoid", "normalized_sigmoid")

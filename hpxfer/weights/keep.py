@@ -12,12 +12,11 @@ import torch
 from safetensors import SafetensorError
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.uri import Uri
-from hpxfer.storage.objects import objects_at
-from hpxfer.store.losses import LOSS_NUMBERS
+from hpxfer.host import Uri
+from hpxfer.storage import objects_at
+from hpxfer.store import LOSS_NUMBERS
 from hpxfer.train.snapshot import Moment
-from hpxfer.trial import Trial
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Stack, Trial
 from hpxfer.weights.files import read_facts, read_own, write_own
 from hpxfer.weights.kept import KeepSpec, name_of
 from hpxfer.weights.trained import TrialWeights, weights_of

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.uri import Uri
-from hpxfer.storage.objects import MARKER, marked, objects_at, sees
+from hpxfer.host import Uri
+from hpxfer.storage import MARKER, marked, objects_at, sees
 
 FOLDER = "weights"  # below the results
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.flat import FlatLayout
 from hpxfer.model.parameters import ParameterSpec
-from hpxfer.spec.blocks import moe_blocks
+from hpxfer.spec import moe_blocks
 from hpxfer.trial import Trial
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.output import json_ready
+from hpxfer.host import json_ready
 
 
 def answers_of(statistic: Statistic, inputs: Inputs, module: str | None) -> tuple[Any, ...]:

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hpxfer.analysis.references import References
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.axes import axes_of
-from hpxfer.spec.data import own_data
-from hpxfer.spec.data_section import DataSpec, PointData
+from hpxfer.spec import DataSpec, PointData, axes_of, own_data
 from hpxfer.verdict.report import JudgedLine
 from hpxfer.verdict.rules import Rules
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.search.kinds import kind_of
-from hpxfer.search.points import ArmPoints, arm_points, best_of_arms
+from hpxfer.search import ArmPoints, arm_points, best_of_arms, kind_of
 
 
 def points_of(inputs: Inputs) -> tuple[ArmPoints, ...]:

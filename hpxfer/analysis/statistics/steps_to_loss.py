@@ -21,7 +21,7 @@ from hpxfer.analysis.statistics.same_loss import (
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial, transferred
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.data_section import DataSpec, PointData
+from hpxfer.spec import DataSpec, PointData
 from hpxfer.verdict.loss_grid import ShapeLosses
 
 

@@ -17,8 +17,8 @@ from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.searches import points_of
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.scaling.hps import HPs
-from hpxfer.search.points import tunes_points
-from hpxfer.store.losses import LOSS_COLUMNS
+from hpxfer.search import tunes_points
+from hpxfer.store import LOSS_COLUMNS
 from hpxfer.trial import PRODUCT, base_hps
 from hpxfer.verdict.loss_grid import Bools, Floats
 from hpxfer.verdict.thresholds import CONFIDENCE, LOCAL_OCTAVES

@@ -18,7 +18,7 @@ from hpxfer.coordinates.cases import mlp_path
 from hpxfer.coordinates.limit_answer import LimitAnswer, compared, not_compared
 from hpxfer.coordinates.mlp.own import Options, OwnData, default_training, own_trials
 from hpxfer.errors import HpxferError
-from hpxfer.host.output import spell_time
+from hpxfer.host import spell_time
 from hpxfer.limit.against.compare import Claimed, SeedLimits, claimed_network
 from hpxfer.limit.against.measured import seen_by
 from hpxfer.limit.given import Floats
@@ -27,8 +27,7 @@ from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.train.state import TrainState
-from hpxfer.trial import Trial
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Stack, Trial
 
 # Small widths and many seeds: the error of a mean over S networks of width N falls as (N S)^-1/2, and their time grows
 # as N^2 S or N^3 S.

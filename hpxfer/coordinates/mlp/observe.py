@@ -23,8 +23,7 @@ from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
 from hpxfer.train.log import PROBE_SEED
 from hpxfer.train.state import TrainState
-from hpxfer.trial import Trial
-from hpxfer.trial.stack import Stack
+from hpxfer.trial import Stack, Trial
 
 # RMS of what training added to a weight, in units of the weight's own. Rounding to float32 is 5% of this.
 LEAST_CHANGE = 2.0**-21

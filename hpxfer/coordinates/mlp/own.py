@@ -19,7 +19,7 @@ from hpxfer.scaling.evaluate import BaseInit, Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import UNIT, Shape
 from hpxfer.scaling.table import Column
-from hpxfer.spec.model_section import MLP, Activation, Balance, RouterBias
+from hpxfer.spec import MLP, Activation, Balance, RouterBias
 from hpxfer.trial import Setting, Trial
 
 Gate = Literal["sigmoid", "softmax", "normalized_softmax"]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hpxfer.data.tokens import Dataset, cumulative, spans
 from hpxfer.errors import HpxferError, shown
-from hpxfer.host.files import read_text
+from hpxfer.host import read_text
 
 STATE, SPLITS, COLUMN = "state.json", "dataset_dict.json", "input_ids"
 _FILE_MAGIC, _STREAM_MARK = b"ARROW1", b"\xff\xff\xff\xff"

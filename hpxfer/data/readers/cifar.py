@@ -16,7 +16,7 @@ from hpxfer.data.files import file_size, unpacked
 from hpxfer.data.samples import Split, Splits, StoredSamples, stored
 from hpxfer.data.sources import SampleSource
 from hpxfer.errors import HpxferError, cut
-from hpxfer.host.files import folder_at
+from hpxfer.host import folder_at
 
 _BATCH = re.compile(r"data_batch_([1-9][0-9]?)\.bin")
 _IMAGE = 3, 32, 32

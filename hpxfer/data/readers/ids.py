@@ -25,8 +25,7 @@ from hpxfer.data.readers import arrow, llmc, megatron
 from hpxfer.data.sources import DataSource
 from hpxfer.data.tokens import DataFile, Dataset, counted_file
 from hpxfer.errors import HpxferError, cut
-from hpxfer.host.files import folder_at
-from hpxfer.host.uri import is_uri
+from hpxfer.host import folder_at, is_uri
 from hpxfer.scaling.shape import MAX_DIM
 
 HEAD_BYTES = 8192

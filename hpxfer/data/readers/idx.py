@@ -19,7 +19,7 @@ from hpxfer.data.files import unpacked
 from hpxfer.data.samples import Split, Splits, StoredSamples, stored
 from hpxfer.data.sources import SampleSource
 from hpxfer.errors import HpxferError, cut
-from hpxfer.host.files import folder_at
+from hpxfer.host import folder_at
 
 _IMAGES = re.compile(r"(.*-)?train-images[-.]idx3-ubyte(\.gz)?")
 

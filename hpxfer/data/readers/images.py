@@ -16,7 +16,7 @@ from hpxfer.data.files import MAX_BYTES
 from hpxfer.data.samples import Split, Splits, StoredSamples, stored
 from hpxfer.data.sources import SampleSource
 from hpxfer.errors import HpxferError, cut
-from hpxfer.host.files import folder_at, open_regular
+from hpxfer.host import folder_at, open_regular
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 # Pillow has 8 bits per channel in these modes, and cuts larger numbers off when it converts from another one.

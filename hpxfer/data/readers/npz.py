@@ -16,7 +16,7 @@ from hpxfer.data.files import MAX_BYTES
 from hpxfer.data.samples import Split, Splits, StoredSamples, stored
 from hpxfer.data.sources import SampleSource
 from hpxfer.errors import HpxferError, cut
-from hpxfer.host.files import folder_at, open_regular
+from hpxfer.host import folder_at, open_regular
 
 # Training inputs and targets, test inputs and targets.
 NAMES = (

@@ -1,7 +1,7 @@
 """The registry of export targets. To add one, write a module with its row and add one line here."""
 
 from hpxfer.export.target import ExportTarget
-from hpxfer.registry.rows import Registry
+from hpxfer.registry import Registry
 
 EXPORT_TARGETS: Registry[ExportTarget] = Registry(
     "export target",

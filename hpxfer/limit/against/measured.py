@@ -11,16 +11,16 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from hpxfer.data import Batch as SampleBatch
 from hpxfer.data import open_data
-from hpxfer.data.batches import Batch as SampleBatch
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.limit.given import Batch, Floats, Given
 from hpxfer.limit.network import Regime
 from hpxfer.model.mlp.layout import outputs_of, parameters
 from hpxfer.results import Results
 from hpxfer.scaling.shape import Shape
-from hpxfer.search.stored import cells_of
-from hpxfer.spec.model_section import LEARNED
+from hpxfer.search import cells_of
+from hpxfer.spec import LEARNED
 from hpxfer.train.schedules import lr_factor
 from hpxfer.trial import Setting, Trial
 

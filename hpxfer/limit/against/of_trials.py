@@ -16,8 +16,7 @@ from hpxfer.limit.network import Gate, Network, Regime, Role, RouterBias, Style
 from hpxfer.scaling.evaluate import BaseInit, Multipliers, parameterization, resolve
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import UNIT, Shape
-from hpxfer.spec.model_section import LEARNED, MLP
-from hpxfer.spec.ties import FIXED_BIAS_STD
+from hpxfer.spec import FIXED_BIAS_STD, LEARNED, MLP
 from hpxfer.trial import Setting, Trial
 
 # Constants: the numbers of a trial over those of a paper's table, role by role.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpxfer.host.output import aligned, json_ready
+from hpxfer.host import aligned, json_ready
 from hpxfer.limit.against.statistics import (
     ALPHA,
     MOST_UNSEEN,

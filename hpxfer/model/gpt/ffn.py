@@ -39,7 +39,7 @@ from hpxfer.model.gates import Gate
 from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.model.gpt.linear import Local, Maps
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.model_section import BalanceLoss
+from hpxfer.spec import BalanceLoss
 
 # What is added to the loss that the gradients are of, beside the cross entropy. No logged or judged loss has it.
 #

@@ -38,7 +38,7 @@ from hpxfer.model.gpt.layout import FORWARD_ROLES, QKV, gpt_parameters
 from hpxfer.model.gpt.linear import Local, Maps, document_mask, positions_in_documents
 from hpxfer.model.output import Output, Tap
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.blocks import moe_blocks
+from hpxfer.spec import moe_blocks
 from hpxfer.trial import Setting, Trial
 
 COMPUTE_DTYPE = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpxfer.model.parameters import ParameterSpec
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.blocks import Options, dense_blocks, has_dense, moe_blocks
+from hpxfer.spec import Options, dense_blocks, has_dense, moe_blocks
 from hpxfer.trial import Setting
 
 # The roles that have a forward multiplier. The model applies each multiplier in exactly one place.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hpxfer.model.gpt.layout import FORWARD_ROLES, QKV, gpt_parameters
 from hpxfer.model.parameters import Memory
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.blocks import moe_blocks
+from hpxfer.spec import moe_blocks
 from hpxfer.trial import Setting
 
 _INDEX = 8  # bytes of torch's own indices

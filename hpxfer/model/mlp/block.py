@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hpxfer.kernels.routing import choose_experts
 from hpxfer.model.padded import WHOLE, padded
-from hpxfer.spec.model_section import Activation
+from hpxfer.spec import Activation
 
 if TYPE_CHECKING:
     from hpxfer.model.mlp.stack import MLPStack

@@ -14,12 +14,7 @@ from hpxfer.registry import registry, rows_of
 from hpxfer.scaling.evaluate import parameterization, ratios
 from hpxfer.scaling.regimes import regime_warning
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.blocks import Options
-from hpxfer.spec.check_shapes import HOW_TO_ALLOW
-from hpxfer.spec.fields import Problem
-from hpxfer.spec.model_section import LEARNED, MLPModel, MLPSpec, num_outputs
-from hpxfer.spec.sweep import SweepSpec
-from hpxfer.spec.yaml_file import KeyPath
+from hpxfer.spec import HOW_TO_ALLOW, LEARNED, KeyPath, MLPModel, MLPSpec, Options, Problem, SweepSpec, num_outputs
 from hpxfer.trial import Setting
 
 # The roles that have a forward multiplier: the papers' multipliers of input, router and output, and that of a branch.

@@ -22,7 +22,7 @@ from hpxfer.model.mlp.block import Run, activate, activate_backward, block_backw
 from hpxfer.model.output import Output, Tap
 from hpxfer.model.router_measures import RouterView
 from hpxfer.scaling.shape import Shape
-from hpxfer.spec.model_section import SampleLoss
+from hpxfer.spec import SampleLoss
 from hpxfer.trial import Setting, Trial
 
 # The losses of the MLP mixture, their gradients, and which classes a model takes a sample for.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.host.machine import library
+from hpxfer.host import library
 from hpxfer.outside.trackers.logged import LoggedRun, Point, reading
 
 _SQLITE = "sqlite:///"  # MLflow would make the file of a name that is not there

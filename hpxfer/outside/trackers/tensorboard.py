@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.machine import library
+from hpxfer.host import library
 from hpxfer.outside.trackers.logged import LoggedRun, Point, reading
 
 EVENTS = "*tfevents*"

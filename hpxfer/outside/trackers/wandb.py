@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host.machine import library
+from hpxfer.host import library
 from hpxfer.outside.trackers.logged import LoggedRun, Point, reading
 
 PAGE = 10_000  # rows of a history per request

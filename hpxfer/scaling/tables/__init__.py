@@ -6,7 +6,7 @@
 from functools import lru_cache
 
 from hpxfer.errors import HpxferError
-from hpxfer.registry.rows import Registry
+from hpxfer.registry import Registry
 from hpxfer.scaling.table import AXES, Table
 
 PARAMETERIZATIONS: Registry[Table] = Registry(
