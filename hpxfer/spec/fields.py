@@ -36,8 +36,7 @@ WhyNot = Callable[[str], str | None]  # returns why an HP cannot be tuned at the
 # The likeness of two names from which one is meant by the other: of a key of the same section, and of any other.
 _ALIKE, _ALIKE_ELSEWHERE = 0.7, 0.85
 # Parts of a key path that no file spells: keys that a short form leaves out, and the members of a union.
-_FAMILIES = ("gpt", "mlp", "user")  # the tags of the union that is the section `model`
-_LEFT_OUT = ("values", "shapes", "name", "table", "float", "str", "mapping", "number", "list", "dict", *_FAMILIES)
+_LEFT_OUT = ("values", "shapes", "name", "table", "float", "str", "mapping", "number", "list", "dict")
 # Type of pydantic's error -> the rule in our words. A section may have a short form, too.
 _RULES = {
     "tuple_type": "a list",
@@ -87,6 +86,8 @@ def in_file(file: YamlFile, path: KeyPath) -> KeyPath:
 def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) -> str:
     """Return an error of pydantic in the words of the file."""
     loc, kind, context, given = (*at, *error["loc"]), error["type"], error.get("ctx", {}), error["input"]
+    if _family(model, error["loc"]) is not None:  # a tag, although a file may have a section of this name
+        loc = (*loc[:1], *loc[2:])
     above, got = in_file(file, loc[:-1]), shown(given)
     where = file.where(in_file(file, loc))
     match kind:
@@ -112,10 +113,16 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
     return f"{where}: must be {f'{form} or {rule}' if form else rule}, got {got}"
 
 
+def _family(model: type[BaseModel], loc: KeyPath) -> Any:
+    """Return the family by which pydantic chose the section `model` that an error lies in, or None outside of it."""
+    kinds = list(_sections(model.model_fields["model"].annotation)) if loc[:1] == ("model",) and loc[1:] else []
+    return loc[1] if kinds[1:] and any(loc[1] in _tags(kind) for kind in kinds) else None
+
+
 def _unknown(model: type[BaseModel], loc: KeyPath) -> str:
     """Return the nearest legal key: of the section, else of the whole file with its path, else all of the section."""
     name, legal = str(loc[-1]), _legal_keys(model, loc[:-1])
-    family = loc[1] if loc[0] == "model" and loc[1] in _FAMILIES else None
+    family = _family(model, loc)
     of_others = family is not None and any(path[0] == "model" and path[-1] == name for path in _paths(model))
     rule = f"unknown key in the family {family}" if of_others else "unknown key"
     if get_close_matches(name[:MAX_SHOWN], legal, n=1, cutoff=_ALIKE):

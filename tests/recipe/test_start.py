@@ -267,6 +267,7 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
         ("{path: r.yaml}", ["hps.recipe.file: must be given", "hps.recipe.path: unknown key; legal: "]),
         ("3", ["hps.recipe: must be a path or a mapping, got 3"]),
         ("{file: 3}", ["hps.recipe.file: must be a valid string, got 3"]),
+        ("{file: r.yaml, model: x}", ["hps.recipe.model: unknown key; legal: "]),
     ],
 )
 def test_a_section_that_names_no_recipe(tmp_path: Path, named: str, messages: list[str]) -> None:
