@@ -74,7 +74,16 @@ class Log:
 
 def descendants() -> list[psutil.Process]:
     """Return all processes below this one, parents before children."""
-    found: list[psutil.Process] = psutil.Process().children(recursive=True)
+    with suppress(psutil.AccessDenied, PermissionError):
+        found: list[psutil.Process] = psutil.Process().children(recursive=True)
+        return found
+    below: dict[int, list[psutil.Process]] = {}  # /proc shows nothing of other users (hidepid=1): they are passed over
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            below.setdefault(process.ppid(), []).append(process)
+    found = below.pop(os.getpid(), [])
+    for above in found:  # it grows
+        found += below.pop(above.pid, [])
     return found
 
 

@@ -8,14 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
+from fixture_types import Patch
 from trainer_jobs import PROLOGUE, Runner, tagged, to_the_end, wait_until
 
 from hpxfer.spec.own import TimeoutsSpec
 from hpxfer.trainer import follow
-from hpxfer.trainer.supervisor import HALF_BYTES, Log
+from hpxfer.trainer.supervisor import HALF_BYTES, Log, descendants, signal_all
 
 SLOW = TimeoutsSpec(start_s=300.0, silence_s=300.0)
 # Two ranks. Those that train on ignore SIGTERM.
@@ -160,6 +162,19 @@ def test_the_command_goes_if_its_supervisor_and_its_worker_are_killed_at_once(tm
         for pid in (host.pid, supervisor):
             os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not tagged(tag))
+
+
+def test_processes_are_found_where_proc_hides_those_of_others(monkeypatch: Patch) -> None:
+    """With hidepid=1 a look at the process of another user is refused, which must not end the supervisor."""
+    with subprocess.Popen(["sh", "-c", "sleep 600 & wait"]) as command:
+        found = psutil.Process(command.pid)
+        wait_until(lambda: len(found.children()) == 1)
+        expected = {each.pid for each in descendants()}
+        monkeypatch.setattr(psutil.Process, "children", Mock(side_effect=psutil.AccessDenied(1)))
+        seen = [each.pid for each in descendants()]
+        signal_all(descendants(), signal.SIGKILL)
+    assert set(seen) == expected > {command.pid}
+    assert len(seen) == len(expected)
 
 
 def test_a_command_inherits_no_blocked_or_ignored_signal_and_no_file_of_the_supervisor(runner: Runner) -> None:
