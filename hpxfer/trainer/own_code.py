@@ -41,14 +41,16 @@ def commit_of(folder: str | None) -> dict[str, Any]:
         sent = json.loads((Path(folder or ".") / SENT).read_text(encoding="utf-8"))
         return {"commit": sent["commit"], "dirty": sent["dirty"]}
 
-    def git(*arguments: str) -> str:
+    def git(*arguments: str) -> str | None:
         command = ["git", "-C", folder or ".", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=True).stdout.strip()
+        with suppress(OSError, subprocess.SubprocessError):
+            return subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=True).stdout.strip()
+        return None
 
-    with suppress(OSError, subprocess.SubprocessError):
-        commit = git("rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
-    return {"commit": None, "dirty": None}
+    commit = git("rev-parse", "HEAD")
+    # A status that takes too long does not hide the commit.
+    changed = None if commit is None else bool(git("status", "--porcelain", "--untracked-files=no"))
+    return {"commit": commit, "dirty": changed}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

@@ -125,3 +125,5 @@ def test_git_is_asked(tmp_path: Path) -> None:
     assert clean["dirty"] is False
     (tmp_path / "a").write_text("2")
     assert commit_of(str(tmp_path)) == {**clean, "dirty": True}
+    (tmp_path / ".git" / "index").write_bytes(b"")  # a status that fails hides no commit
+    assert commit_of(str(tmp_path))["commit"] == clean["commit"]
