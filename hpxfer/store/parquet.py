@@ -5,7 +5,8 @@ trials file commits its part, because it is renamed last.
 
 A few kilobytes of Parquet can stand for gigabytes: compression hides a text that is repeated, and rows that are equal.
 So the number of rows of a file and the sizes of its columns, as its footer tells them, are checked before its rows are
-read, and its texts before they are copied to every row. What the store writes keeps to these
+read, and its texts before they are copied to every row. What the store writes keeps to these bounds, and so does what
+it merges.
 """
 
 from __future__ import annotations

@@ -137,7 +137,9 @@ class Store:
         if not pairs:
             return
         rows = trials_table(pairs)
-        if why := parquet.why_too_long(parquet.coded(rows)):
+        sizes = [sum(len(text.encode()) for text in row.values() if isinstance(text, str)) for row in rows.to_pylist()]
+        longest = rows.slice(sizes.index(max(sizes)), 1)  # a later part may hold it alone, and must be readable then
+        if why := next(filter(None, map(parquet.why_too_long, map(parquet.coded, (rows, longest)))), None):
             raise HpxferError(f"{self.folder}: {why}; give the roles of the model fewer and shorter names")
         (kept,) = best_rows([rows])
         curves = curves_table([pairs[row][1] for row in kept.to_pylist()])
