@@ -45,7 +45,7 @@ def _pairs(images: str) -> list[str]:
     """Return the files of images and labels of the training split, and of the test split if there is one."""
     folder, name = os.path.split(images)
     name = name.removesuffix(".gz")
-    if "images" not in name:
+    if _labels(name) == name:
         raise HpxferError(f"{images}: must have `images` in its name, so that its labels can be found")
     files = [images, _beside(folder, _labels(name), images)]
     for test in ("t10k", "test") if "train-images" in name else ():

@@ -56,6 +56,13 @@ def test_idx_holds_images_and_labels_of_both_splits(tmp_path: Path, packed: bool
         _ = found.num_train
 
 
+def test_idx_finds_labels_by_the_number_of_dimensions_alone(tmp_path: Path) -> None:
+    write_idx(tmp_path, "train", numbered(9), [0, 1, 2] * 3)
+    (tmp_path / IMAGES).rename(tmp_path / "mine-idx3-ubyte")
+    (tmp_path / LABELS).rename(tmp_path / "mine-idx1-ubyte")
+    assert opened(f"idx:{tmp_path}/mine-idx3-ubyte").num_train == 9
+
+
 def test_packing_and_moving_change_no_digest(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
