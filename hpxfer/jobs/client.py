@@ -125,7 +125,7 @@ def connect(address: str) -> Cluster:
     with _client_errors(address), _no_other_address():
         try:
             client = _Client(address, headers=headers)
-        except (requests.exceptions.HTTPError, requests.exceptions.JSONDecodeError, KeyError, RuntimeError) as error:
+        except (requests.HTTPError, requests.JSONDecodeError, LookupError, TypeError, RuntimeError) as error:
             raise HpxferError(
                 f"{address}: answers, but not as Ray's job server ({last_line(error)}); give the dashboard's address, "
                 "and install ray[default] on the cluster's head: without it a dashboard takes no jobs"

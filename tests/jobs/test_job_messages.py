@@ -200,6 +200,7 @@ def _no_token(tmp_path: Path, monkeypatch: Patch) -> None:
         (403, b"Forbidden", "does not accept this shell's Ray token"),
         (404, b"", r"not as Ray's job server \(.*404.*ray\[default\]"),
         (200, b"<html>", "not as Ray's job server"),
+        (200, b"[]", "not as Ray's job server"),
         (500, b"oops", "not as Ray's job server"),
     ],
 )
