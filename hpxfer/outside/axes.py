@@ -73,7 +73,7 @@ def _of_shape_columns(read: Read, sizes: dict[str, float]) -> Read:
         return " ".join(f"{name}={scale_text(size)}" for name, size in zip(read.shape, point, strict=True))
 
     runs, is_named = read.runs, True
-    base = _marked(read, runs, runs["dims"], label, is_named=bool(sizes))
+    base = None if sizes else _marked(read, runs, runs["dims"], label)
     if base is None:
         _check_names("shape column", sizes, read.shape)
         wanted = [(read.shape.index(name), size) for name, size in sizes.items()]
@@ -113,16 +113,14 @@ def _check_names(what: str, sizes: dict[str, float], legal: Sequence[str]) -> No
             raise HpxferError(f"--base: unknown {what} {shown(name)}; {nearest(name, dict.fromkeys(legal))}")
 
 
-def _marked(
-    read: Read, runs: pd.DataFrame, points: pd.Series[Any], label: Callable[[Any], str], *, is_named: bool = False
-) -> Any:
-    """Return the shape that rows mark as the base; None if they mark none, or if the user names it."""
+def _marked(read: Read, runs: pd.DataFrame, points: pd.Series[Any], label: Callable[[Any], str]) -> Any:
+    """Return the shape that rows mark as the base; None if they mark none."""
     first: dict[Any, tuple[int, bool]] = {}  # shape -> its first row, and whether that marks it
     for point, row, is_base in zip(points, runs["row"], runs["is_base"], strict=True):
         before, is_marked = first.setdefault(point, (row, is_base))
         if is_marked != is_base:
             raise read.fault(row, "is_base", f"must be as in row {before}, which has the same shape")
-    marked = {point: row for point, (row, is_base) in first.items() if is_base and not is_named}
+    marked = {point: row for point, (row, is_base) in first.items() if is_base}
     if len(marked) > 1:
         one, other = list(marked)[:2]
         raise read.fault(marked[other], "is_base", f"must mark one base, got {label(one)} in row {marked[one]} too")

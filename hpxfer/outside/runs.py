@@ -113,14 +113,16 @@ def read_runs(
             return [otherwise] * len(frame)
         return [value(column, row, cell) for row, cell in enumerate(own[of[column]], 1)]
 
-    def value(column: str, row: int, cell: Any) -> Any:
+    def value(column: str, row: int, cell: Any, *, is_size: bool = False) -> Any:
         """Return the value of a cell. One that breaks a rule goes to `wrong`."""
         try:
+            if is_size:  # of a shape column, which may have the name of another column
+                return READERS["scale"](cell)
             if column in OPTIONAL and cells.is_empty(cell):
                 return None
             if column in powers:
                 cell = powers[column] ** max(-300.0, min(300.0, cells.number(cell, cells.EXPONENT)))
-            return READERS["scale" if column in shape else column](cell)
+            return READERS[column](cell)
         except cells.Bad as bad:
             wrong.setdefault((column, str(bad)), []).append(row)
             return 1.0
@@ -141,7 +143,7 @@ def read_runs(
     rows = range(1, len(frame) + 1)
     losses, statuses = zip(*map(ended, rows, values("status", "")), strict=True)
     axis = [""] * len(frame) if shape else values("axis", names.get("scale"))
-    dims = [[value(name, row, cell) for row, cell in enumerate(own[name], 1)] for name in shape]
+    dims = [[value(name, row, cell, is_size=True) for row, cell in enumerate(own[name], 1)] for name in shape]
     runs = pd.DataFrame(
         {
             "row": rows,

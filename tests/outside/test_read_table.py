@@ -112,10 +112,10 @@ REFUSED: dict[str, tuple[pd.DataFrame, dict[str, Any], str]] = {
     "no name": (table(), {"base": ["256"]}, r"--base: must be NAME=SIZE, got '256'"),
     "two bases": (table(is_base=table()["width"] < 1000), {}, r"row 9, column is_base: must mark one base"),
     "half a base": (table(is_base=table().index == 0), {}, r"row 2, column is_base: must be as in row 1"),
-    "half, named": (
-        table(is_base=table().index == 0),
-        {**SHAPE, "base": ["width=512"]},
-        r"row 2, column is_base: must be as in row 1",
+    "a size of another name": (
+        table(steps=[200.0] * 5 + [math.nan] + [200.0] * (len(table()) - 6)),
+        {**SHAPE, "shape": ["width", "steps"]},
+        r"row 6, column steps: must be a number .*, got an empty cell",
     ),
     "no flag": (table(is_base="perhaps"), {}, r"row 1, column is_base: must be true or false, got 'perhaps'"),
     "chain": (CHAIN, {}, r"column lr \(value\): .* got the chain .*--tolerance 0"),
@@ -288,14 +288,16 @@ def test_loss_and_status_are_read_together(cell: Any, status: str, found: list[A
 
 
 def test_a_base_is_marked_named_or_the_smallest() -> None:
-    def based(frame: pd.DataFrame, *base: str) -> tuple[tuple[str, ...], set[float]]:
-        read = ready(frame, base=base)
+    def based(frame: pd.DataFrame, *base: str, **given: Any) -> tuple[tuple[str, ...], set[float]]:
+        read = ready(frame, base=base, **given)
         return read.assumed_bases, set(read.runs.loc[read.runs["is_base"], "scale"])
 
     assert based(table()) == (("width",), {256})
     for base in ("width=512", "scale=512"):
         assert based(table(), base) == ((), {512})
     assert based(table(is_base=lambda frame: frame["width"] == 512)) == ((), {512})
+    for sizes in ({}, SHAPE):  # what rows mark is of no account then
+        assert based(table(is_base=table().index == 0), "width=512", **sizes) == ((), {512})
 
 
 def test_values_are_joined_or_pointed_out_and_what_no_column_says_is_assumed_aloud() -> None:
