@@ -91,7 +91,7 @@ def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
     yield from ((("axes", name, *path), problem) for name, (path, problem) in broken.items())
     # Shape -> its first place, with the schedule and the data there.
     first = {spec.base_shape: ("the base", spec.training.schedule, spec.data.source)}
-    shapes = {name: {spec.base_shape: None} for name in spec.axes if name not in broken}
+    shapes: dict[str, dict[Shape, None]] = {name: {} for name in spec.axes if name not in broken}
     for at, name, entry in entries(spec):
         if name in broken:
             continue
@@ -112,8 +112,8 @@ def axis_problems(spec: SweepSpec) -> Iterator[Problem]:
             yield at, f"must have the data {same}, got {source}"
     for name, path in shapes.items() if isinstance(spec.model, UserModel) else ():
         try:
-            if len(path) > 1:
-                own_scale(name, spec.axes[name].scale, list(path))
+            if path:  # which may be the base alone
+                own_scale(name, spec.axes[name].scale, list({spec.base_shape: None, **path}))
         except HpxferError as error:
             yield ("axes", name), str(error)
 
