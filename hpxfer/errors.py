@@ -76,3 +76,19 @@ def last_line(error: BaseException) -> str:
 
 def _lines(error: BaseException) -> list[str]:
     return str(error).strip().splitlines() or [type(error).__name__]
+
+
+# Folders on this disk that are mirrors of a URI.
+_MIRRORS: dict[str, str] = {}
+
+
+def know_mirror(folder: object, uri: object) -> None:
+    """Remember that a folder is the mirror of a URI."""
+    _MIRRORS[str(folder)] = str(uri)
+
+
+def spelled(text: str) -> str:
+    """Return a text for people, or JSON, with URIs in the place of the folders that stand for them."""
+    for folder, uri in _MIRRORS.items():
+        text = text.replace(folder, uri)
+    return text

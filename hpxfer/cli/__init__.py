@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from hpxfer.errors import HpxferError, brief
+from hpxfer.errors import HpxferError, brief, spelled
 
 __all__ = ["main"]
 
@@ -33,7 +33,5 @@ def main() -> None:
 
 
 def _refuse(message: str) -> NoReturn:
-    from hpxfer.host import spelled
-
     print(f"hpxfer: {brief(spelled(message))}", file=sys.stderr)  # noqa: T201
     sys.exit(BAD_INPUT)

@@ -12,8 +12,7 @@ from typing import Any
 
 import typer
 
-from hpxfer.errors import HpxferError, brief
-from hpxfer.host import spelled
+from hpxfer.errors import HpxferError, brief, spelled
 
 # Exit codes. Bad input is 2, which `main` returns; 130 is what shells give a program that Ctrl-C ended.
 OK, TRIALS_FAILED, CHECK_MISSED, INTERRUPTED = 0, 1, 1, 130

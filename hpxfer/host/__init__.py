@@ -6,6 +6,10 @@ hpxfer runs on Linux and on macOS. On Windows `import hpxfer` works, and importi
 import sys
 
 from hpxfer.errors import HpxferError
+
+if sys.platform == "win32":
+    raise HpxferError("hpxfer must run on Linux or macOS, got Windows; use the Windows Subsystem for Linux (WSL 2)")
+
 from hpxfer.host.files import (
     NoLocks,
     append_line,
@@ -43,7 +47,4 @@ from hpxfer.host.machine import (
     process_started,
 )
 from hpxfer.host.output import NOTHING, Cell, Column, Table, aligned, json_ready, spell_time, table_of, text_table
-from hpxfer.host.uri import Uri, is_uri, know_mirror, parse_root, spelled, storage_problem
-
-if sys.platform == "win32":
-    raise HpxferError("hpxfer must run on Linux or macOS, got Windows; use the Windows Subsystem for Linux (WSL 2)")
+from hpxfer.host.uri import Uri, is_uri, parse_root, storage_problem

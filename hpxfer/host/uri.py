@@ -97,22 +97,6 @@ def _is_name(text: str) -> bool:
     return text not in ("", ".", "..") and text.isprintable() and not set(text) & set('"\\')
 
 
-# Folders on this disk that are mirrors of a URI.
-_MIRRORS: dict[str, str] = {}
-
-
-def know_mirror(folder: Path, uri: Uri) -> None:
-    """Remember that a folder is the mirror of a URI."""
-    _MIRRORS[str(folder)] = str(uri)
-
-
-def spelled(text: str) -> str:
-    """Return a text for people, or JSON, with URIs in the place of the folders that stand for them."""
-    for folder, uri in _MIRRORS.items():
-        text = text.replace(folder, uri)
-    return text
-
-
 def storage_problem(text: str) -> str | None:
     """Return what is wrong with the value of `storage:` in a sweep file, or None."""
     try:

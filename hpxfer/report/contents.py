@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import hpxfer
 from hpxfer.analysis import Finding, ShapeFinding, TransferReport
-from hpxfer.host import NOTHING, Cell, Column, Table, json_ready, spelled, text_table
+from hpxfer.errors import spelled
+from hpxfer.host import NOTHING, Cell, Column, Table, json_ready, text_table
 from hpxfer.report.next_step import asks_for_points, next_step, points_headline, points_question
 from hpxfer.report.provenance import (
     Progress,

@@ -15,9 +15,9 @@ from typing import IO, Any, Literal, get_args
 
 from hpxfer.analysis import FollowUp, TransferReport, analyze, transfer_report
 from hpxfer.analysis.references import References
-from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.errors import HpxferError, nearest, shown, spelled
 from hpxfer.figures import DrawnFigure, all_figures, save_transfer, transfer_info
-from hpxfer.host import spelled, write_folder
+from hpxfer.host import write_folder
 from hpxfer.report.contents import Source, make_report
 from hpxfer.report.html import to_html
 from hpxfer.report.next_step import asks_for_points, next_step, points_text

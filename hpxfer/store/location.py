@@ -28,8 +28,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from hpxfer.errors import HpxferError
-from hpxfer.host import Uri, cache_folder, know_mirror, parse_root, reason
+from hpxfer.errors import HpxferError, know_mirror
+from hpxfer.host import Uri, cache_folder, parse_root, reason
 from hpxfer.storage import FIX, LEASE_FILE, Bucket, Folder, LeaseFile, LeaseObject, Stamp, storage_errors
 from hpxfer.store.parquet import Kind, list_parts, next_number, part_path
 from hpxfer.store.store import Store

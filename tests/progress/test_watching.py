@@ -252,7 +252,7 @@ def test_the_command_says_that_the_driver_is_gone_and_how_long_it_waits(
         assert (code, err) == (1, "")
         assert out.count("the driver is gone") == (2 if wait else 1)
         assert ("waiting 1e-09 s for the next run, Ctrl-C ends" in out) is bool(wait)
-    monkeypatch.setattr(watch, "views", lambda location, next_s: [at(tmp_path)])
+    monkeypatch.setattr("hpxfer.progress.views", lambda location, next_s: [at(tmp_path)])
     assert "; waiting for the next run, Ctrl-C ends\n" in hpxfer(capsys, "watch", tmp_path, "--wait", "inf")[1]
 
 
