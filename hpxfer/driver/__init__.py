@@ -3,5 +3,5 @@
 from hpxfer.driver.check_trainer import check_trainer
 from hpxfer.driver.drive import TrainingFailed, run, train
 from hpxfer.driver.preflight import Cleared, preflight
-from hpxfer.driver.prepared import RESULTS, PreparedSweep, located, measured, overridden, prepare
+from hpxfer.driver.prepared import PreparedSweep, located, measured, overridden, prepare
 from hpxfer.driver.trial_list import stacks_in_order, trials_of, trials_text

@@ -1,7 +1,7 @@
 """Sweep files: what they may say, and how they are read, checked and written."""
 
 from hpxfer.spec.arms import Conventions, arm_label, convention_value, short
-from hpxfer.spec.axes import DIMENSION, Axis, AxisPoint, axes_of, own_at, scale_of
+from hpxfer.spec.axes import DIMENSION, Axis, axes_of, own_at, scale_of
 from hpxfer.spec.blocks import Options, dense_blocks, forward_problem, has_dense, model_roles, moe_blocks
 from hpxfer.spec.budget import arm_budget, budget_text
 from hpxfer.spec.check_keys import LEAST_IN_WINDOW
