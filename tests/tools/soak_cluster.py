@@ -45,18 +45,34 @@ _RAYS_OWN = ("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 def processes(token: str) -> list[Process]:
-    """Return the processes of a soak."""
-    out = []
+    """Return the processes of a soak.
+
+    Ray's workers and agents set their titles, which overwrites part of their environment. What it no longer says holds
+    as for their parent.
+    """
+    parents, commands = dict[int, int](), dict[int, str]()
+    tokens, roles = dict[int, str](), dict[int, str]()
     for path in Path("/proc").iterdir():
         if path.name.isdigit() and int(path.name) != os.getpid():
             # It may end while it is looked at; one that has ended and waits for its parent has no environment.
             with suppress(OSError):
-                block = (path / "environ").read_bytes().decode(errors="replace")
+                pid, block = int(path.name), (path / "environ").read_bytes().decode(errors="replace")
                 environment = dict(pair.split("=", 1) for pair in block.split("\0") if "=" in pair)
-                if environment.get(TOKEN) == token:
-                    command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                    out.append(Process(pid=int(path.name), command=command, role=environment.get(ROLE, "")))
-    return out
+                command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                parents[pid] = int((path / "stat").read_bytes().rpartition(b")")[2].split()[1])
+                tokens[pid], roles[pid] = environment.get(TOKEN, ""), environment.get(ROLE, "")
+                commands[pid] = command
+
+    def said(of: dict[int, str], pid: int) -> str:
+        while not of.get(pid) and pid in parents:
+            pid = parents[pid]
+        return of.get(pid, "")
+
+    return [
+        Process(pid=pid, command=command, role=said(roles, pid))
+        for pid, command in commands.items()
+        if said(tokens, pid) == token
+    ]
 
 
 def supervisors(folder: Path) -> dict[int, int]:
