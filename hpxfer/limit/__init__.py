@@ -4,9 +4,7 @@ Numpy and scipy alone: no network is trained here, and nothing is differentiated
 are, and how they are solved.
 """
 
-from hpxfer.limit.given import Batch, Given
-from hpxfer.limit.network import Network
-from hpxfer.limit.solve import solve
-from hpxfer.limit.text import Limit, Series
+from hpxfer.limit.network import Batch, Given, Network
+from hpxfer.limit.solve import Limit, Series, solve
 
 __all__ = ["Batch", "Given", "Limit", "Network", "Series", "solve"]

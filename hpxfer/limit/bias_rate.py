@@ -21,8 +21,8 @@ from scipy.special import expit, logit, ndtr
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host import aligned
-from hpxfer.limit.given import Floats
 from hpxfer.limit.layers import largest
+from hpxfer.limit.network import Floats
 from hpxfer.limit.text import with_error
 
 # Numbers that are drawn at once.

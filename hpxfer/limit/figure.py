@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpxfer.limit.text import Limit, Solved
+from hpxfer.limit.solve import Limit
+from hpxfer.limit.text import Solved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

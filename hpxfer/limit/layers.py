@@ -1,17 +1,21 @@
-"""What the regimes share: activations with their slopes, the input layer, the readout with its loss, and the gates."""
+"""What regimes I, II and III share: activations, losses, gates, the input layer, the readout, and the training itself.
+
+Letters: P samples of a pass, C outputs, D inputs, N the width, M experts.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, ndtr, softmax
+from scipy.special import expit, log_softmax, ndtr, softmax
 
-from hpxfer.limit.given import Floats, Given
 from hpxfer.limit.matrix import Rows, Space, paired
-from hpxfer.limit.network import Activation, Gate, Network
+from hpxfer.limit.network import Activation, Floats, Gate, Given, Loss, Network
 
 
 def activate(kind: Activation, x: Floats) -> Floats:
@@ -40,9 +44,22 @@ def slope(kind: Activation, x: Floats) -> Floats:
             return np.ones_like(x)
 
 
-# The layers that all regimes share: the input layer, and the readout with its loss.
-#
-# Letters: P samples of a pass, C outputs, D inputs, N the width.
+def loss(kind: Loss, f_PC: Floats, targets: NDArray[Any]) -> float:
+    """Return the mean over samples of sum (f - y)^2, or of the cross entropy in nats, as the family `mlp` has them."""
+    if kind == "squared_error":
+        return float(np.mean(np.sum((f_PC - targets) ** 2, axis=1)))
+    return -float(np.mean(log_softmax(f_PC, axis=1)[np.arange(len(f_PC)), targets]))
+
+
+def by_outputs(kind: Loss, f_PC: Floats, targets: NDArray[Any]) -> Floats:
+    """Return chi [P, C], the gradient of that mean by the outputs."""
+    if kind == "squared_error":
+        slopes: Floats = 2.0 * (f_PC - targets) / len(f_PC)
+        return slopes
+    p_PC: Floats = np.exp(log_softmax(f_PC, axis=1))
+    p_PC[np.arange(len(f_PC)), targets] -= 1.0
+    return p_PC / len(f_PC)
+
 
 # Directions of the inputs with a smaller share of the largest are rounding.
 _RANK = 1e-12
@@ -184,3 +201,71 @@ def margin(logits: Floats, active: Mask) -> float:
     last = np.where(active, logits, np.inf).min(axis=1)
     following = np.where(active, -np.inf, logits).max(axis=1)
     return float(np.min(last - following))
+
+
+# The training: forward and backward passes with updates between them. A regime has the experts.
+
+# What every solver measures at each forward pass, with its meaning.
+SERIES = {
+    "loss": "mean loss of the batch",
+    "gate_mean": "mean weight of an expert, over experts and samples",
+    "gate_variance": "variance of the weights over experts, mean over samples",
+    "logit_mean": "mean of the router's logits, over experts and samples",
+    "logit_variance": "variance of the logits over experts, mean over samples",
+    "h1_rms": "RMS of the features that the router reads",
+    "h3_rms": "RMS of what the experts give after aggregation",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pass:
+    """What one solve gives at one forward pass: the outputs f [P, C], and a number per name of SERIES."""
+
+    outputs: Floats
+    numbers: Mapping[str, float]
+    margin: float | None = None
+    """Of top-K in regime I: the least gap, over samples, from the last chosen logit to the next."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Routed:
+    """What the experts of a network make of h1 [P, N]."""
+
+    logits: Floats
+    gated: Gated
+    h3: Floats
+    backward: Callable[[Floats, float], Floats]
+    """Return N dL/dh1, given N dL/dh3 and an LR, with which the experts are updated."""
+    margin: float | None = None
+
+
+def train(
+    network: Network, given: Given, wide: Space, tall: Space, make: Callable[[], Callable[[int, Floats], Routed]]
+) -> list[Pass]:
+    """Return what is measured at every pass. `wide` and `tall` are the spaces of h1 and of h3.
+
+    `make` draws the experts, after the layers around them. Experts are given the number of a pass, and its h1.
+    """
+    layer, readout = InputLayer(network, given, wide), Readout(network, given.num_outputs, tall)
+    experts, out = make(), []
+    for at, batch in enumerate(given.batches):
+        h1, slope1 = layer.features(at)
+        routed = experts(at, h1)
+        f = readout.outputs(routed.h3)
+        phi, logits = routed.gated.phi, routed.logits
+        numbers = {
+            "loss": loss(given.loss, f, batch.targets),
+            "gate_mean": float(np.mean(phi)),
+            "gate_variance": float(np.mean(np.var(phi, axis=1))),
+            "logit_mean": float(np.mean(logits)),
+            "logit_variance": float(np.mean(np.var(logits, axis=1))),
+            "h1_rms": rms(wide, h1),
+            "h3_rms": rms(tall, routed.h3),
+        }
+        out.append(Pass(outputs=f, numbers=numbers, margin=routed.margin))
+        if at < given.num_updates:
+            lr, chi = given.lrs[at], by_outputs(given.loss, f, batch.targets)
+            z = routed.backward(chi @ readout.w, lr)
+            readout.update(chi, routed.h3, lr)
+            layer.update(at, z * slope1, lr)
+    return out

@@ -21,7 +21,7 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit.given import Floats
+from hpxfer.limit.network import Floats
 
 # A direction is new if it is longer than this, relative to the vector. Below it, rounding decides the direction.
 NEW = 1e-11
@@ -274,3 +274,8 @@ class Sites:
 
     def fresh(self, count: int) -> Floats:
         return self._noise.take(count * self.copies).reshape(count, self.size)
+
+
+def space(most: int, *, exact: bool, sites: int, seed: int, population: int) -> Space:
+    """Return a space for at most so many Gaussians: exact coefficients, or a population of its own that is sampled."""
+    return Coefficients(most) if exact else Sites(Noise(sites, most, seed, population))

@@ -12,8 +12,7 @@ from pydantic import Field
 
 from hpxfer.data import polynomial
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.limit.given import Batch, Given, Loss
-from hpxfer.limit.network import Gate, Network, Regime, Role, Style
+from hpxfer.limit.network import Batch, Gate, Given, Loss, Network, Regime, Role, Style
 from hpxfer.spec import (
     LEARNED,
     WHOLE,

@@ -35,13 +35,10 @@ import numpy as np
 from scipy.special import ndtri
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit.given import Batch, Floats, Given
-from hpxfer.limit.layers import Gated, activate, coordinates, gate, rank, slope, top_share
-from hpxfer.limit.losses import by_outputs, loss
+from hpxfer.limit.layers import Gated, Pass, activate, by_outputs, coordinates, gate, loss, rank, slope, top_share
 from hpxfer.limit.matrix import MOST_DIMENSIONS, sobol_gaussians
-from hpxfer.limit.network import Network
+from hpxfer.limit.network import Batch, Floats, Given, Network
 from hpxfer.limit.refused import LEAST_ACTIVE
-from hpxfer.limit.text import Pass
 
 
 def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:

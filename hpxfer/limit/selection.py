@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from hpxfer.limit.given import Floats, Given
 from hpxfer.limit.layers import InputLayer, Mask, largest, rank
 from hpxfer.limit.matrix import Coefficients, Noise, Sites
-from hpxfer.limit.network import Network
+from hpxfer.limit.network import Floats, Given, Network
 
 # Gaussian numbers from which an overlap is averaged: an error of 0.001 or less.
 NUMBERS = 2**19

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit import all_grow, cost, fixed_experts, fixed_width, residual
-from hpxfer.limit.given import Floats, Given
-from hpxfer.limit.losses import loss
-from hpxfer.limit.network import Network, Regime
-from hpxfer.limit.refused import (
-    LEAST_ACTIVE,
-    MOST_SITES,
-    require_given,
-    require_network,
-    require_sites,
-    require_size,
-)
-from hpxfer.limit.selection import draw, first_features, selection
-from hpxfer.limit.text import SERIES, Limit, Pass, Series
+from hpxfer.limit import fixed_experts, many_experts, residual
+from hpxfer.limit.layers import SERIES, Pass, loss
+from hpxfer.limit.network import Floats, Given, Network, Regime
+from hpxfer.limit.refused import LEAST_ACTIVE, MOST_SITES, checked, of_given, of_sites, of_size, refuse, seconds
+from hpxfer.limit.selection import Selection, draw, first_features, selection
 
 # By default. A site of regime III holds a vector per sample, so that its memory grows as the square of T P.
 SITES: dict[Regime, int] = {"I": 32768, "II": 32768, "III": 2048, "residual": 32768}
@@ -35,6 +26,34 @@ _GROWN = 4.0
 LEAST_MARGIN = 0.1
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Series:
+    """A number per forward pass, mean over the solver's seeds, and the standard error of that mean.
+
+    The error is exactly zero where nothing was sampled. It is None where one seed was solved, which shows no error.
+    """
+
+    mean: Floats  # [T + 1]
+    error: Floats | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Limit:
+    """The limit of a network's training: numbers after 0 to T updates."""
+
+    series: Mapping[str, Series]
+    outputs: tuple[Floats, ...]  # [P, C] per pass
+    output_errors: tuple[Floats, ...] | None
+    margins: tuple[float, ...] | None
+    is_exact: bool
+    """Whether nothing was sampled."""
+    num_sites: int
+    num_seeds: int
+    selection: Selection | None = None
+    """Of top-K in regime I without a bias, where the active experts are drawn: their distribution over seeds."""
+    cautions: tuple[str, ...] = ()
+
+
 class Solver(Protocol):
     """What the module of a regime has."""
 
@@ -45,7 +64,7 @@ class Solver(Protocol):
     def gaussians(self, network: Network, given: Given) -> int: ...
 
 
-SOLVERS: dict[Regime, Solver] = {"I": fixed_experts, "II": fixed_width, "III": all_grow, "residual": residual}
+SOLVERS: dict[Regime, Solver] = {"I": fixed_experts, "II": many_experts, "III": many_experts, "residual": residual}
 
 
 def solve(
@@ -64,13 +83,13 @@ def solve(
 
     Raise HpxferError if the limit of this network is not derived or not affordable, or if its losses grow.
     """
-    require_network(network)
-    require_given(network, given)
+    network = checked(network)
+    refuse(of_given(network, given))
     solver = SOLVERS[network.regime]
     sites = _default_sites(network, given) if sites is None else sites
-    require_sites(network, sites=sites, seeds=seeds)
-    takes_s = cost.seconds(network, given, sites, solver.gaussians(network, given))
-    require_size(network, given, seconds=takes_s, sites=sites, needed_bytes=solver.bytes_needed(network, given, sites))
+    refuse(of_sites(network, sites, seeds))
+    takes_s = seconds(network, given, sites, solver.gaussians(network, given))
+    refuse(of_size(network, given, takes_s, sites, solver.bytes_needed(network, given, sites)))
     chosen = _draws_masks(network, given)
     first = first_features(network, given) if chosen else ()
     exact = network.regime == "I" and network.is_linear  # elsewhere gates of infinitely many experts

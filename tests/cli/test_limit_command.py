@@ -198,7 +198,7 @@ BASE, MLP = "model__base__", "model__mlp__"
         ),
         (
             {"hps__multipliers": {"readout.forward_mult": 1e200}},
-            "readout.lr_mult: must be a finite number of at least 0",
+            "readout.lr_mult: must be a finite number, got inf",
         ),
         ({"training__steps": -1}, "training.steps: must be greater than or equal to 0, got -1"),
         ({"data": {"inputs": "x.npy"}}, "data: inputs and targets go together"),

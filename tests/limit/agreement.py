@@ -19,8 +19,8 @@ from finite_net import Estimate, estimates, extrapolated
 from recorded import RECORDING, RECORDS, digest_of
 
 from hpxfer.limit import Given, Network
+from hpxfer.limit.layers import SERIES, Pass
 from hpxfer.limit.network import ROLES
-from hpxfer.limit.text import SERIES, Pass
 
 Passes = Callable[..., list[Pass]]
 Estimates = dict[str, Estimate]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpxfer.limit import Batch, Given, Network
-from hpxfer.limit.text import Pass
+from hpxfer.limit.layers import Pass
 
 CONSTANTS: dict[str, Any] = {
     "init_mult": {"embedding": 1.2, "router": 1.5, "expert_in": 0.8, "expert_out": 1.25, "readout": 0.9},

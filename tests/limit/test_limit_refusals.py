@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpxfer.errors import HpxferError
 from hpxfer.limit import Batch, Given, Network, solve
-from hpxfer.limit.cost import seconds
+from hpxfer.limit.refused import seconds
 
 X = np.random.default_rng(0).standard_normal((3, 4))
 Y = X[:, :1]
@@ -43,22 +43,22 @@ def refused(network: Network, given: Given = TRAINING, **options: Any) -> str:
         (replace(MANY, expert_matrices=1), "expert_matrices: must be 2 in regime II, got 1"),
         (replace(MANY, router_bias="fixed"), "router_bias: must be none in regime II, got fixed"),
         (replace(MANY, active_share=0.5, init_mult={"router": 0.0}), "active_share: must be 1 in regime II where the"),
-        (replace(MANY, active_share=0.0), "active_share: K/M must be above 0 and at most 1, got 0.0"),
-        (replace(MANY, experts_per_width=float("nan")), "experts_per_width: must be a number above 0, got nan"),
-        (replace(ALL, expert_ratio=-1.0), "expert_ratio: must be a number above 0, got -1.0"),
+        (replace(MANY, active_share=0.0), "active_share: must be greater than 0, got 0.0"),
+        (replace(MANY, experts_per_width=float("nan")), "experts_per_width: must be a finite number, got nan"),
+        (replace(ALL, expert_ratio=-1.0), "expert_ratio: must be greater than 0, got -1.0"),
         (replace(MANY, init_mult={"router": float("inf")}), "router.init_mult: must be a finite number"),
-        (replace(MANY, lr_mult={"attn_q": 1.0}), "attn_q.lr_mult: unknown role; legal: embedding"),
-        (replace(FIXED, regime="IV"), "regime: must be I or II or III or residual, got 'IV'"),
-        (replace(FIXED, activation="silu"), "activation: must be linear or relu or"),
+        (replace(MANY, lr_mult={"attn_q": 1.0}), "attn_q.lr_mult: must be 'embedding', 'router'"),
+        (replace(FIXED, regime="IV"), "regime: must be 'I', 'II', 'III' or 'residual', got 'IV'"),
+        (replace(FIXED, activation="silu"), "activation: must be 'linear', 'relu'"),
         (replace(FIXED, expert_matrices=3), "expert_matrices: must be 1 or 2, got 3"),
-        (replace(FIXED, num_experts=2.5), "num_experts: must be a whole number, got 2.5"),
-        (replace(FIXED, router_bias_std=-1.0), "router_bias_std: must be a finite number of at least 0, got -1.0"),
+        (replace(FIXED, num_experts=2.5), "num_experts: must be a valid integer"),
+        (replace(FIXED, router_bias_std=-1.0), "router_bias_std: must be greater than or equal to 0, got -1.0"),
         (replace(FIXED, router_bias="fixed"), "router_bias: must be an array of numbers [3 passes, 4 exp"),
         (replace(FIXED, active_share=0.5), "active_share: read in regime II or III or residual, got 0.5 in regime I"),
         (replace(MANY, num_active=2), "num_active: read in regime I, got 2 in regime II; leave it out"),
         (replace(MANY, depth=3), "depth: read in regime residual, got 3 in regime II; leave it out"),
         (replace(ALL, expert_width=2), "expert_width: read in regime II or residual, got 2 in regime III"),
-        (replace(MANY, init_mult=None), "init_mult: must map roles to numbers, got None"),
+        (replace(MANY, init_mult=None), "init_mult: must be a valid dictionary, got None"),
         (
             replace(LOUD, inverse_temperature=2.0),
             "router_bias_std: times inverse_temperature it must be at most 16 in the residual network, got 16.2",
@@ -86,11 +86,11 @@ def batches(*given: tuple[Any, Any]) -> Given:
         (batches((X[0], Y)), "samples: inputs must be [samples, features], got shape [4]"),
         (batches((X[:0], Y[:0])), "samples: inputs must be [samples, features], got shape [0, 4]"),
         (batches((X, Y[:, 0])), "samples: targets of a squared error must be real numbers"),
-        (batches(), "batches: there must be at least one, got none"),
-        (replace(TRAINING, lrs=(0.1,)), "lrs: must be one fewer than the 3 passes"),
+        (batches(), "batches: must be a sequence of Batch, at least one, got ()"),
+        (replace(TRAINING, lrs=(0.1,)), "lrs: must be a sequence of one number less than the 3 passes"),
         (replace(TRAINING, lrs=(0.1, -1.0)), "lr: must be a finite number of at least 0, got -1.0"),
-        (replace(TRAINING, lrs=0.1), "lrs: must be a sequence of numbers, one per update, got 0.1"),
-        (replace(TRAINING, batches=(X, X, X)), "batches: must be a sequence of Batch, got "),
+        (replace(TRAINING, lrs=0.1), "lrs: must be a sequence of one number less than the 3 passes, got 0.1"),
+        (replace(TRAINING, batches=(X, X, X)), "batches: must be a sequence of Batch, at least one, got "),
         (replace(TRAINING, loss="cross_entropy"), "num_classes: must be at least 2 under cross entropy, got 0"),
         (replace(TRAINING, loss="cross_entropy", num_classes=3), "samples: targets of a cross entropy must be classes"),
         (
@@ -111,7 +111,7 @@ BIAS = np.tile([0.5, -1.0, 0.2, 1.0], (3, 1))
 @pytest.mark.parametrize(
     ("bias", "message"),
     [
-        (BIAS[:, :3], "router_bias: must be numbers [3 passes, 4 experts], got shape [3, 3]"),
+        (BIAS[:, :3], "router_bias: must be an array of numbers [3 passes, 4 experts], got shape [3, 3]"),
         (np.where(BIAS == 0.2, np.nan, BIAS), "router_bias: must be finite, got nan at [0, 2]"),
         (BIAS * [[1], [2], [3]], "router_bias: fixed ones must be the same at every pass, got rows that differ"),
         (BIAS.tolist(), "router_bias: must be an array of numbers [3 passes, 4 experts]"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,13 @@ from scipy.integrate import quad
 from scipy.special import expit, ndtri
 from scipy.stats import norm
 
-from hpxfer.limit import Given, Network, all_grow, fixed_width, layers, matrix, solve
-from hpxfer.limit.all_grow import _OfExperts
+from hpxfer.limit import Given, Network, layers, many_experts, matrix, solve
+from hpxfer.limit.layers import Pass
+from hpxfer.limit.many_experts import _OfExperts
 from hpxfer.limit.matrix import Lazy, Trained, Untied
-from hpxfer.limit.text import Pass
 
 LR = 0.12
-Plant = Callable[[Patch, Any], None]
+Plant = Callable[[Patch], None]
 
 
 def tuned(network: Network, lr: float, stds: str, rates: str) -> tuple[Network, Given]:
@@ -96,17 +96,12 @@ OTHERS: dict[str, tuple[Network, Given]] = {
 ALL = REFERENCES | OTHERS
 
 
-def module_of(network: Network) -> ModuleType:
-    return all_grow if network.regime == "III" else fixed_width
-
-
 def solved(network: Network, given: Given, *, sites: int = 1024, seed: int = 0) -> list[Pass]:
-    found: list[Pass] = module_of(network).passes(network, given, sites=sites, seed=seed)
-    return found
+    return many_experts.passes(network, given, sites=sites, seed=seed)
 
 
 def limit(network: Network, given: Given, sites: int = 8192, seeds: int = 4) -> dict[str, Estimate]:
-    return limit_of(module_of(network).passes, network, given, sites=sites, seeds=seeds)
+    return limit_of(many_experts.passes, network, given, sites=sites, seeds=seeds)
 
 
 def z(name: str, network: Network, sites: int = 2048) -> float:
@@ -168,12 +163,12 @@ def test_another_network_is_told_apart(error: str) -> None:
 # Errors in a solver. Without them it agrees with the same references.
 
 
-def nth(patch: Patch, module: ModuleType, name: str, place: int, other: Callable[..., Any]) -> None:
-    """Let a module make another thing the (place + 1)-th time that it makes one by this name, in every solve.
+def nth(patch: Patch, name: str, place: int, other: Callable[..., Any]) -> None:
+    """Let the solver make another thing the (place + 1)-th time that it makes one by this name, in every solve.
 
     A solve makes as many in every call, and the count starts anew with `passes`.
     """
-    made, real, passes = [0], getattr(module, name), module.passes
+    made, real, passes = [0], getattr(many_experts, name), many_experts.passes
 
     def make(*args: Any, **kinds: Any) -> Any:
         made[0] += 1
@@ -183,13 +178,13 @@ def nth(patch: Patch, module: ModuleType, name: str, place: int, other: Callable
         made[0] = 0
         return passes(*args, **kinds)
 
-    patch.setattr(module, name, make)
-    patch.setattr(module, "passes", counted)
+    patch.setattr(many_experts, name, make)
+    patch.setattr(many_experts, "passes", counted)
 
 
 def forgotten(name: str, place: int, other: type) -> Plant:
     """Return the error that a matrix has no update in one of its products."""
-    return lambda patch, module: nth(patch, module, name, place, other)
+    return lambda patch: nth(patch, name, place, other)
 
 
 def no_response(matrix: str, *, forward: bool) -> Plant:
@@ -200,7 +195,7 @@ def no_response(matrix: str, *, forward: bool) -> Plant:
             this = known is (self._known if forward else self._known_T)
             return super()._apply(known, other, x, 0.0 if this else response, noise)
 
-    return lambda patch, module: nth(patch, module, "Lazy", MATRICES.index(matrix), Deaf)
+    return lambda patch: nth(patch, "Lazy", MATRICES.index(matrix), Deaf)
 
 
 class Silent(Untied):
@@ -263,7 +258,7 @@ WRONG_SOLVERS: dict[str, tuple[str, Plant]] = {
     "III: no update of W3 in h3": ("III, large readout", forgotten("_OfExperts", 1, ExpertsStartAloneTransposed)),
     "III muP: no update of W2 in z1": ("III muP", forgotten("_OfExperts", 0, ExpertsStartAloneTransposed)),
     "III muP: no update of W3 in u": ("III muP, large readout", forgotten("_OfExperts", 1, ExpertsStartAlone)),
-    "III muP: no mean over experts": ("III muP", lambda patch, module: patch.setattr(module, "Untied", Silent)),
+    "III muP: no mean over experts": ("III muP", lambda patch: patch.setattr(many_experts, "Untied", Silent)),
 }
 
 
@@ -271,9 +266,8 @@ WRONG_SOLVERS: dict[str, tuple[str, Plant]] = {
 @pytest.mark.parametrize("error", WRONG_SOLVERS)
 def test_a_wrong_solver_is_told_apart(error: str, monkeypatch: Patch) -> None:
     reference, plant = WRONG_SOLVERS[error]
-    network = REFERENCES[reference][0]
-    plant(monkeypatch, module_of(network))
-    assert z(reference, network) > 8
+    plant(monkeypatch)
+    assert z(reference, REFERENCES[reference][0]) > 8
 
 
 @pytest.mark.first
@@ -292,8 +286,8 @@ def test_any_share_of_experts_is_active(of: Network, share: float, monkeypatch: 
         return float(abs(phi.mean[0] - expected) / phi.error[0])
 
     assert z() < 5
-    for room in (fixed_width, all_grow):  # negative twin: the nearest whole number of sites
-        monkeypatch.setattr(room, "top_share", lambda psi, k: layers.largest(psi, round(k * psi.shape[1])))
+    # The negative twin takes the nearest whole number of sites.
+    monkeypatch.setattr(many_experts, "top_share", lambda psi, k: layers.largest(psi, round(k * psi.shape[1])))
     assert z() > 10
 
 

@@ -21,7 +21,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.host import spell_time
 from hpxfer.limit.against.compare import Claimed, SeedLimits, claimed_network
 from hpxfer.limit.against.measured import seen_by
-from hpxfer.limit.given import Floats
+from hpxfer.limit.network import Floats
 from hpxfer.limit.solve import solve
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape

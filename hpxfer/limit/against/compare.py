@@ -26,11 +26,9 @@ from hpxfer.limit.against.measured import (
 from hpxfer.limit.against.of_trials import SAME, Constant, changes, constants_of, network_of
 from hpxfer.limit.against.report import Against, Comparisons, Quantity
 from hpxfer.limit.against.statistics import Deviations, distances, mean_of, mean_slope, missed, network_slope
-from hpxfer.limit.given import Floats
-from hpxfer.limit.network import Network, Role
+from hpxfer.limit.network import Floats, Network, Role
 from hpxfer.limit.refused import MOST_EXPERT_SAMPLES, MOST_SAMPLES
-from hpxfer.limit.solve import LEAST_MARGIN, solve
-from hpxfer.limit.text import Limit
+from hpxfer.limit.solve import LEAST_MARGIN, Limit, solve
 from hpxfer.results import Results
 from hpxfer.trial import Trial
 

@@ -14,8 +14,7 @@ import pandas as pd
 from hpxfer.data import Batch as SampleBatch
 from hpxfer.data import open_data
 from hpxfer.errors import HpxferError, nearest, shown
-from hpxfer.limit.given import Batch, Floats, Given
-from hpxfer.limit.network import Regime
+from hpxfer.limit.network import Batch, Floats, Given, Regime
 from hpxfer.model.mlp.layout import outputs_of, parameters
 from hpxfer.results import Results
 from hpxfer.scaling.shape import Shape

@@ -6,8 +6,7 @@ from hpxfer.data import data_ref, open_data
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.limit.against.measured import given_of
 from hpxfer.limit.against.of_trials import network_of
-from hpxfer.limit.given import Given
-from hpxfer.limit.network import Network
+from hpxfer.limit.network import Given, Network
 from hpxfer.spec import SweepSpec
 from hpxfer.trial import Expansion
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from hpxfer.limit.given import Floats
+from hpxfer.limit.network import Floats
 
 # Float32 networks compute a loss to about this share of it.
 ROUNDING = 1e-6

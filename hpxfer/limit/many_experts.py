@@ -1,0 +1,179 @@
+"""Regimes II and III: width and number of experts are infinite, M = kappa N. The source is MSSP, App. L to O.
+
+    psi = Q h1            h2 = W2 h1            m = phi act(h2)            u = W3'w
+    h3 = 1/M sum W3 m     z1 = N df/dh1 = (Q' vQ + W2' v2) / kappa
+    vQ = phi' sum_j u act(h2)               v2 = phi u act'(h2)
+
+phi stands for M/K phi under the aggregation 1/K (`Network.times_experts`). Every expert is a site, with its logit psi.
+The papers' gradient-flow equations are these with sums over updates as integrals.
+
+In regime II the expert width N_e is finite (App. L of MSSP, M of muP), and a site has N_e numbers h2_j and u_j. The
+variance of the initial W3 is lam M / N_e: lam = 1 is MSSP, and lam = 0 is the limit of muP, whose 1/N_e vanishes beside
+M/N_e. There u is W3'w / N.
+
+In regime III N_e = iota N (App. N of MSSP, O of muP), and sums over j are iota times averages. Experts are linear, so
+h2 and u are linear in Gaussians of a neuron, exactly. Under MSSP all experts start from the same (W2, W3). These
+Gaussians are then shared, and what experts add up to is as large as what each of them is. Under muP each expert has its
+own. Then the sum over experts of what its random matrices give vanishes as M^-1/2, and what is left are the means:
+neither the fresh noise of W2'g and W3 m nor the response of a forward pass to the backward passes before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from hpxfer.limit.layers import Pass, Routed, activate, gate, rank, slope, top_share, train
+from hpxfer.limit.matrix import Coefficients, Lazy, Noise, Rows, Sites, Space, Trained, Untied, space
+from hpxfer.limit.network import Floats, Given, Network
+
+
+def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:
+    """Return what is measured at every pass."""
+    (of_experts, _), of_h1 = _of_expert(network, given), _of_h1(given)
+    wide = space(of_h1, exact=network.input_activation == "linear", sites=sites, seed=seed, population=1)
+    tall = Coefficients(given.num_outputs + given.num_samples)
+    experts = Noise(sites, of_experts, seed, 0)
+    make = _fixed_width if network.regime == "II" else _all_grow
+    return train(network, given, wide, tall, lambda: make(network, given, wide, tall, experts))
+
+
+def _fixed_width(
+    network: Network, given: Given, wide: Space, tall: Space, experts: Noise
+) -> Callable[[int, Floats], Routed]:
+    """Return the experts of regime II."""
+    kappa, width, sites, factor = network.experts_per_width, _width(network), experts.sites, network.times_experts
+    routers, hidden = Sites(experts), Sites(experts, width)
+    q = Trained(Lazy(wide, routers, kappa), std=network.std("router"), rate=network.rate("router"))
+    w2 = Trained(Lazy(wide, hidden, kappa * width), std=network.std("expert_in"), rate=network.rate("expert_in"))
+    lam = 1.0 if network.parameterization == "mssp" else 0.0
+    w3_T = Trained(
+        Lazy(tall, hidden, kappa * width),
+        std=network.std("expert_out") * math.sqrt(lam * kappa / width),
+        rate=network.rate("expert_out"),
+    )
+
+    def forward(at: int, h1: Floats) -> Routed:
+        psi, h2 = q.forward(h1), w2.forward(h1).reshape(len(h1), width, sites)
+        gated = gate(network, psi, top_share(psi, network.active_share))
+        a = activate(network.activation, h2)
+        m = (factor * gated.phi[:, None] * a).reshape(len(h1), -1)
+
+        def backward(by_h3: Floats, lr: float) -> Floats:
+            u = w3_T.forward(by_h3).reshape(h2.shape)
+            v_q = gated.by_logits(factor * np.sum(u * a, axis=1))
+            v_2 = (factor * gated.phi[:, None] * u * slope(network.activation, h2)).reshape(len(h1), -1)
+            z: Floats = (q.transposed(v_q) + w2.transposed(v_2)) / kappa
+            q.update(h1, v_q, lr)
+            w2.update(h1, v_2, lr)
+            w3_T.update(by_h3, m, lr)
+            return z
+
+        return Routed(logits=psi, gated=gated, h3=w3_T.transposed(m) / kappa, backward=backward)
+
+    return forward
+
+
+def _all_grow(
+    network: Network, given: Given, wide: Space, tall: Space, experts: Noise
+) -> Callable[[int, Floats], Routed]:
+    """Return the experts of regime III."""
+    kappa, iota, factor = network.experts_per_width, network.expert_ratio, network.times_experts
+    sites, neurons = experts.sites, Coefficients(_of_expert(network, given)[1])
+    q = Trained(Lazy(wide, Sites(experts), kappa), std=network.std("router"), rate=network.rate("router") / kappa)
+    draw = Lazy if network.parameterization == "mssp" else Untied
+    w2 = _OfExperts(draw(wide, neurons, iota), sites, std=network.std("expert_in"), rate=network.rate("expert_in"))
+    w3_T = _OfExperts(
+        draw(tall, neurons, iota),
+        sites,
+        std=network.std("expert_out") / math.sqrt(iota),
+        rate=network.rate("expert_out"),
+    )
+
+    def forward(at: int, h1: Floats) -> Routed:
+        psi, h2 = q.forward(h1), w2.forward(h1)
+        gated = gate(network, psi, top_share(psi, network.active_share))
+        phi = factor * gated.phi[:, :, None]
+        m = phi * h2  # [P, experts, neurons]
+
+        def backward(by_h3: Floats, lr: float) -> Floats:
+            u = w3_T.forward(by_h3)
+            v_q = gated.by_logits(factor * iota * np.einsum("psn,psn->ps", u, h2))
+            z: Floats = q.transposed(v_q) / kappa + w2.transposed(phi * u)
+            q.update(h1, v_q, lr)
+            w2.update(h1, phi * u, lr)
+            w3_T.update(by_h3, m, lr)
+            return z
+
+        return Routed(logits=psi, gated=gated, h3=w3_T.transposed(m), backward=backward)
+
+    return forward
+
+
+class _OfExperts:
+    """The matrices W_i of all experts, from infinitely many inputs to the neurons of an expert, with their updates.
+
+    The experts share one draw, or each has its own of the same law, as `draw` says. Vectors over neurons are
+    [P, experts, Gaussians].
+    """
+
+    def __init__(self, draw: Lazy, sites: int, *, std: float, rate: float) -> None:
+        self._draw, self._source, self._std, self._rate = draw, draw.source, std, rate
+        self._shape = sites, draw.target.size
+        self._x, self._d = Rows(draw.source.size), Rows(sites * draw.target.size)
+
+    def forward(self, x: Floats) -> Floats:
+        """Return W_i x of every expert, [P, experts, Gaussians]."""
+        start = self._std * self._draw.forward(x) if self._std else np.zeros((len(x), self._shape[1]))
+        added = self._source.inner(x, self._x.all) @ self._d.all
+        return start[:, None] - self._rate * added.reshape(len(x), *self._shape)
+
+    def transposed(self, d: Floats) -> Floats:
+        """Return the average over experts of W_i'd_i, which are rows of the inputs."""
+        sites = self._shape[0]
+        start = (
+            self._std * self._draw.transposed(d.mean(axis=1)) if self._std else np.zeros((len(d), self._source.size))
+        )
+        pairs = d.reshape(len(d), -1) @ self._d.all.T / sites
+        return start - self._rate * self._draw.k * (pairs @ self._x.all)
+
+    def update(self, x: Floats, d: Floats, lr: float) -> None:
+        """Add the update that inputs x and gradients d of every expert give at a learning rate."""
+        self._x.add(x)
+        self._d.add(lr * d.reshape(len(d), -1))
+
+
+def bytes_needed(network: Network, given: Given, sites: int) -> float:
+    """Return about how much memory a solve takes."""
+    samples, of_h1, (of_experts, neurons) = given.num_samples, _of_h1(given), _of_expert(network, given)
+    of_input = (sites if network.input_activation != "linear" else of_h1) * (10 * samples + 4 * of_h1)
+    if network.regime == "II":  # directions, images, past inputs and gradients of the three matrices
+        return 8.0 * (sites * (2 * samples * (3 + 5 * _width(network)) + 4 * of_experts) + of_input)
+    # Past gradients of two matrices, and what a pass holds.
+    rows = 4 * samples + 8 * max(len(batch.inputs) for batch in given.batches)
+    return 8.0 * (sites * (rows * neurons + 8 * samples) + of_input)
+
+
+def gaussians(network: Network, given: Given) -> int:
+    """Return how many Gaussians the sites of all populations need, one site of each."""
+    return _of_expert(network, given)[0] + (_of_h1(given) if network.input_activation != "linear" else 0)
+
+
+def _of_h1(given: Given) -> int:
+    """Return the most Gaussians of a coordinate of h1."""
+    return rank(given) + 2 * given.num_samples
+
+
+def _of_expert(network: Network, given: Given) -> tuple[int, int]:
+    """Return the most Gaussians of the site of an expert, and, in regime III, of a hidden neuron."""
+    of_matrices = given.num_samples + given.num_outputs * len(given.batches)
+    if network.regime == "III":
+        return given.num_samples, of_matrices
+    return given.num_samples + _width(network) * of_matrices, 0
+
+
+def _width(network: Network) -> int:
+    assert network.expert_width is not None, "the limit of regime II has an expert width"
+    return network.expert_width
