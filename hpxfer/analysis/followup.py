@@ -9,7 +9,7 @@ undecided, or beside an HP that drifts, it would be trained for nothing. A contr
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,9 @@ from hpxfer.errors import HpxferError
 from hpxfer.search import arms_of, kind_of
 from hpxfer.spec import YamlFile, arm_budget, axes_of, check_edit, dump_sweep, stored_names
 from hpxfer.trial import DataRef, Expansion
-from hpxfer.verdict.findings import Addition, Finding
+from hpxfer.verdict.findings import Addition
+from hpxfer.verdict.hp_values import value_text
 from hpxfer.verdict.report import TransferReport
-from hpxfer.verdict.row_needs import value_text
 from hpxfer.verdict.what_to_add import asks_nothing
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ class FollowUp:
     why_not: str | None = None
 
 
+Need = tuple[str, str, Addition]  # an HP, an axis, and one of the additions that the finding there asks for
+
+
 @dataclass
 class _Draft:
     """The sweep as far as it was added to, and the file that names its keys and lines in messages."""
@@ -50,11 +53,12 @@ class _Draft:
     file: YamlFile
     added: list[str] = field(default_factory=list)
     not_added: list[str] = field(default_factory=list)
-    num_new_trials: int = 0
 
     def add(self, words: str, **changes: Any) -> bool:
         """Change keys of the sweep file, and return whether a legal sweep file may hold that."""
-        new = _changed(self.spec, {**_data(self.spec), **changes})
+        # Names that the sweep's plug-ins register are legal without the plug-ins.
+        names = stored_names(self.spec.plugins or ())
+        new = self.spec.model_validate({**_data(self.spec), **changes}, strict=False, context=names)
         try:
             check_edit(dump_sweep(new), self.file)
         except HpxferError as error:
@@ -62,7 +66,6 @@ class _Draft:
             return False
         more, most = num_trials(new) - num_trials(self.spec), "" if kind_of(new).lists_trials else "at most "
         self.added.append(f"{words} ({most}{more} new {'trial' if more == 1 else 'trials'})")
-        self.num_new_trials += more
         self.spec = new
         return True
 
@@ -72,70 +75,58 @@ def followup_sweep(spec: SweepSpec, reports: Sequence[TransferReport], file: Yam
 
     What cannot be added is said with the key and its line in `file`, the file that holds the sweep.
     """
-    needs = list(_needs(reports))
-    if not needs:
+    needs = _needs(reports)
+    if needs is None:
         why = "no verdict is undecided or lacks a control" if reports else "no HP could be judged"
         return FollowUp(yaml=None, why_not=why)
     draft = _Draft(spec=spec, file=file or YamlFile(name=f"sweep {spec.name}", data=None, lines={}))
     _add_values(draft, needs)
     _add_seeds(draft, needs)
     _add_shapes(draft, needs)
-    _add_parameterizations(draft, needs)
-    draft.not_added += [addition.text for _, _, addition in needs if addition is not None and asks_nothing(addition)]
+    for name in dict.fromkeys(addition.parameterization for _, _, addition in needs if addition.parameterization):
+        more = [*_data(draft.spec)["parameterizations"], {"table": name}]
+        draft.add(f"parameterization {name} on the same grid", parameterizations=more)
+    draft.not_added += [addition.text for _, _, addition in needs if asks_nothing(addition)]
     not_added = tuple(dict.fromkeys(draft.not_added))
-    if not draft.added:
-        why = "; ".join(not_added) or "nothing that a sweep file can add"
-        return FollowUp(yaml=None, is_needed=True, not_added=not_added, why_not=why)
     return FollowUp(
-        yaml=dump_sweep(draft.spec),
+        yaml=dump_sweep(draft.spec) if draft.added else None,
         is_needed=True,
         added=tuple(draft.added),
         not_added=not_added,
-        num_new_trials=draft.num_new_trials,
+        num_new_trials=num_trials(draft.spec) - num_trials(spec) if draft.added else 0,
+        why_not=None if draft.added else "; ".join(not_added) or "nothing that a sweep file can add",
     )
 
 
-Need = tuple[str, Finding, Addition | None]  # an HP, what was found, and one of its additions; None if it has none
-
-
-def _needs(reports: Sequence[TransferReport]) -> Iterator[Need]:
-    """Yield what the verdicts need. A control beside other parameterizations needs nothing."""
-    judged = [(report.hp, finding) for report in reports for finding in _judged(report)]
+def _needs(reports: Sequence[TransferReport]) -> list[Need] | None:
+    """Return what the verdicts need; None if they need nothing. A control beside other arms needs nothing."""
+    judged = []
+    for report in reports:
+        compared = {finding.axis for finding in report.findings if not finding.is_control}
+        judged += [(report.hp, one) for one in report.findings if not (one.is_control and one.axis in compared)]
     undecided = [(hp, finding) for hp, finding in judged if finding.verdict == "undecided"]
-    for hp, finding in undecided:
-        wanted = [addition for addition in finding.to_add if addition.parameterization is None]
-        yield from ((hp, finding, addition) for addition in wanted or (None,))
-    if not undecided:
-        yield from (
-            (hp, finding, addition)
-            for hp, finding in judged
-            if finding.verdict == "transfers"
-            for addition in finding.to_add
-        )
-
-
-def _judged(report: TransferReport) -> list[Finding]:
-    """Return the findings that the report is about: all but controls beside others on their axis."""
-    compared = {finding.axis for finding in report.findings if not finding.is_control}
-    return [finding for finding in report.findings if not (finding.is_control and finding.axis in compared)]
-
-
-def _additions(needs: Sequence[Need]) -> list[tuple[str, Finding, Addition]]:
-    return [(hp, finding, addition) for hp, finding, addition in needs if addition is not None]
+    found = undecided or [(hp, finding) for hp, finding in judged if finding.verdict == "transfers" and finding.to_add]
+    if not found:
+        return None
+    return [
+        (hp, finding.axis, addition)
+        for hp, finding in found
+        for addition in finding.to_add
+        if not (undecided and addition.parameterization)
+    ]
 
 
 def _add_values(draft: _Draft, needs: Sequence[Need]) -> None:
     """Add HP values to the grid, and say which of its cells are run again."""
     for hp, grid in draft.spec.grid.items():
-        old = grid.numbers()
-        wanted = {value for name, _, addition in _additions(needs) if name == hp for value in addition.values}
-        again = [value for value in sorted(wanted) if _among(value, old)]
+        old, again, new = grid.numbers(), list[float](), list[float]()
+        for value in sorted({value for name, _, addition in needs if name == hp for value in addition.values}):
+            if _among(value, old):
+                again.append(value)
+            elif not _among(value, new):
+                new.append(value)
         if again:
             draft.added.append(f"{hp}: run again what has no result at {_listed(again)}")
-        new: list[float] = []
-        for value in sorted(wanted):
-            if not _among(value, (*old, *new)):
-                new.append(value)
         if new:
             _widen(draft, hp, new)
 
@@ -143,13 +134,12 @@ def _add_values(draft: _Draft, needs: Sequence[Need]) -> None:
 def _widen(draft: _Draft, hp: str, values: Sequence[float]) -> None:
     """Add new values of an HP: all of them, or else those that a sweep may have."""
     grid = {**_data(draft.spec)["grid"], hp: {"values": sorted((*draft.spec.grid[hp].numbers(), *values))}}
-    search = _search_for(draft.spec, len(values), len(draft.spec.seeds))
-    before = list(draft.not_added)
-    words = f"{hp}: {_listed(values)} at every shape{_budget_words(draft.spec, search)}"
-    if not draft.add(words, grid=grid, search=search) and len(values) > 1:
-        draft.not_added[:] = before
-        for value in values:
-            _widen(draft, hp, [value])
+    changes, budget = _budget(draft.spec, len(values), len(draft.spec.seeds))
+    if draft.add(f"{hp}: {_listed(values)} at every shape{budget}", grid=grid, **changes) or len(values) < 2:
+        return
+    draft.not_added.pop()
+    for value in values:
+        _widen(draft, hp, [value])
 
 
 def _among(value: float, others: Collection[float]) -> bool:
@@ -163,57 +153,34 @@ def _listed(values: Sequence[float]) -> str:
 def _add_seeds(draft: _Draft, needs: Sequence[Need]) -> None:
     """Add the lowest seeds that are not in the sweep, up to the largest number needed."""
     seeds = draft.spec.seeds
-    wanted = max((addition.seeds or 0 for _, _, addition in _additions(needs)), default=0)
-    missing = wanted - len(seeds)
-    if missing <= 0:
-        return
-    free = (seed for seed in range(wanted + len(seeds)) if seed not in seeds)
-    search = _search_for(draft.spec, 0, wanted)
-    words = f"{missing} more seeds, {wanted} in all{_budget_words(draft.spec, search)}"
-    draft.add(words, seeds=[*seeds, *(next(free) for _ in range(missing))], search=search)
+    wanted = max((addition.seeds or 0 for _, _, addition in needs), default=0)
+    if (missing := wanted - len(seeds)) > 0:
+        free = [seed for seed in range(wanted + len(seeds)) if seed not in seeds]
+        changes, budget = _budget(draft.spec, 0, wanted)
+        draft.add(f"{missing} more seeds, {wanted} in all{budget}", seeds=[*seeds, *free[:missing]], **changes)
 
 
-def _search_for(spec: SweepSpec, num_values: int, num_seeds: int) -> Any:
-    """Return the search section with a budget that buys as many points as before, and the new values, at all seeds."""
-    search = _data(spec)["search"]
-    if spec.search.budget is None:
-        return search
-    return {**search, "budget": (spec.search.budget // len(spec.seeds) + num_values) * num_seeds}
-
-
-def _budget_words(spec: SweepSpec, search: Mapping[str, Any]) -> str:
-    budget = search.get("budget")
-    return "" if budget == spec.search.budget else f", with search.budget {budget} instead of {spec.search.budget}"
+def _budget(spec: SweepSpec, num_values: int, num_seeds: int) -> tuple[dict[str, Any], str]:
+    """Return the change to a budget that buys as many points as before, and the new values, at all seeds; in words."""
+    old = spec.search.budget
+    new = None if old is None else (old // len(spec.seeds) + num_values) * num_seeds
+    if new == old:
+        return {}, ""
+    return {"search": {**_data(spec)["search"], "budget": new}}, f", with search.budget {new} instead of {old}"
 
 
 def _add_shapes(draft: _Draft, needs: Sequence[Need]) -> None:
-    """Add shapes to axes that are given as values, and say which must be added by hand."""
-    scales_of: dict[str, set[float]] = {}
-    for _, finding, addition in _additions(needs):
-        if addition.new_scales:
-            scales_of.setdefault(finding.axis, set()).add(max(addition.new_scales))
+    """Add the largest shape needed to each axis that is given as values, and say which must be added by hand."""
     for path in axes_of(draft.spec):
-        if path.name not in scales_of:
-            continue
-        values, largest = draft.spec.axes[path.name].values, max(point.scale for point in path.points)
-        wanted = max(scales_of[path.name])
-        if not values:
-            draft.not_added.append(
-                f"{path.name}: a shape at {path.scale_name} {wanted:g}: write it into axes.{path.name}"
-            )
-            continue
-        value = max(values) * wanted / largest
-        axes = _data(draft.spec)["axes"]
-        longer = {**axes[path.name], "values": [*values, value]}
-        draft.add(f"{path.name}: {value:g}", axes={**axes, path.name: longer})
-
-
-def _add_parameterizations(draft: _Draft, needs: Sequence[Need]) -> None:
-    """Add parameterizations, and say which no legal sweep can hold."""
-    names = [addition.parameterization for _, _, addition in _additions(needs) if addition.parameterization]
-    for name in dict.fromkeys(names):
-        more = [*_data(draft.spec)["parameterizations"], {"table": name}]
-        draft.add(f"parameterization {name} on the same grid", parameterizations=more)
+        wanted = max((max(one.new_scales, default=0.0) for _, axis, one in needs if axis == path.name), default=0.0)
+        values, axes = draft.spec.axes[path.name].values, _data(draft.spec)["axes"]
+        if wanted and values:
+            value = max(values) * wanted / max(point.scale for point in path.points)
+            longer = {**axes[path.name], "values": [*values, value]}
+            draft.add(f"{path.name}: {value:g}", axes={**axes, path.name: longer})
+        elif wanted:
+            where = f"write it into axes.{path.name}"
+            draft.not_added.append(f"{path.name}: a shape at {path.scale_name} {wanted:g}: {where}")
 
 
 def num_trials(spec: SweepSpec) -> int:
@@ -227,8 +194,3 @@ def num_trials(spec: SweepSpec) -> int:
 def _data(spec: SweepSpec) -> dict[str, Any]:
     data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
     return data
-
-
-def _changed(spec: SweepSpec, data: dict[str, Any]) -> SweepSpec:
-    """Return the sweep with this data. Names that its plug-ins register are legal without the plug-ins."""
-    return spec.model_validate(data, strict=False, context=stored_names(spec.plugins or ()))

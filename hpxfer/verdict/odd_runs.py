@@ -22,10 +22,10 @@ from dataclasses import replace
 import numpy as np
 
 from hpxfer.verdict.findings import Finding, Odd, OddRun
+from hpxfer.verdict.hp_values import value_text
 from hpxfer.verdict.levels import LOG_CHANCES, balanced
 from hpxfer.verdict.loss_grid import Bools, Floats, JudgedLoss, ShapeLosses
 from hpxfer.verdict.measured import TINY, Measured
-from hpxfer.verdict.row_needs import value_text
 from hpxfer.verdict.thresholds import (
     APART_NOISES,
     APART_SHARE,

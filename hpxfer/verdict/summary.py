@@ -9,9 +9,9 @@ from itertools import groupby
 
 from hpxfer.host import aligned
 from hpxfer.verdict.findings import Finding, ShapeFinding, Verdict
+from hpxfer.verdict.hp_values import value_text
 from hpxfer.verdict.loss_grid import JudgedLoss
 from hpxfer.verdict.odd_runs import odd_texts
-from hpxfer.verdict.row_needs import value_text
 from hpxfer.verdict.shape_names import scale_text
 from hpxfer.verdict.text import (
     NOTHING,

@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 
 from hpxfer.verdict.findings import Finding, ShapeFinding
+from hpxfer.verdict.hp_values import value_text
 from hpxfer.verdict.loss_grid import JudgedLoss
 from hpxfer.verdict.optimum import Optimum
-from hpxfer.verdict.row_needs import value_text
 from hpxfer.verdict.shape_names import scale_text
 from hpxfer.verdict.thresholds import CONFIDENCE, NUM_SE
 

@@ -13,13 +13,13 @@ from hpxfer.verdict.chances import chances
 from hpxfer.verdict.drift import ENDS
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all, octave_cost
 from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred
+from hpxfer.verdict.hp_values import value_text
 from hpxfer.verdict.judge import judge
 from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.odd_runs import odd_runs, odd_texts, run_text
 from hpxfer.verdict.one_run import weakest
 from hpxfer.verdict.regret import regret_trend
-from hpxfer.verdict.row_needs import value_text
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.shape_names import is_control
 from hpxfer.verdict.thresholds import WIDTH_SHARES

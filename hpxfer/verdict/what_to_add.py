@@ -8,26 +8,26 @@ comes last. A sweep has one grid and one list of seeds, so every value and every
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from scipy import stats
 
 from hpxfer.verdict.findings import Addition, Finding, ShapeFinding
-from hpxfer.verdict.loss_grid import LossGrid
-from hpxfer.verdict.row_needs import (
-    Lack,
+from hpxfer.verdict.lacks import (
     Row,
-    cells_to_run_again,
+    base_tie,
+    run_again,
     seeds_cannot_mend,
-    transferred_lacking,
-    value_between_ties,
+    to_see_rise,
+    to_sharpen,
+    untried,
     values_lacking,
-    values_to_see_rise,
-    values_to_sharpen,
-    values_wanted,
+    wanted,
     why_hopeless,
     why_lost,
+    without_result,
 )
+from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.shape_names import scale_text
 from hpxfer.verdict.text import has_transferred
@@ -49,17 +49,20 @@ def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) 
     """
     if finding.doubts:
         return (_nothing("mend the trainer first"),)
-    rows = [Row.of(finding, shape, row) for shape, row in zip(finding.shapes, grid.rows, strict=True)]
-    if again := [addition for row in rows if (addition := cells_to_run_again(row)) is not None]:
+    pairs = zip(finding.shapes, grid.rows, strict=True)
+    rows = [Row(finding=finding, shape=shape, cells=row.cells) for shape, row in pairs]
+    if again := [run_again(row, lost) for row in rows if (lost := without_result(row))]:
         return tuple(again)
-    if untried := _wanted(lack for row in rows if has_transferred(finding) and (lack := transferred_lacking(row))):
-        return tuple(untried)
+    if new := wanted(untried(rows) if has_transferred(finding) else ()):
+        return tuple(new)
     if finding.rests_on is not None:
         return tuple(_more_seeds(_num_seeds(finding), 0)) or (_nothing(f"check {finding.rests_on}"),)
-    hopeless = [why for row in rows if (why := why_hopeless(row)) is not None]
+    why_of = [why_hopeless(row) for row in rows]
+    hopeless = [why for why in why_of if why is not None]
     if hopeless and len(hopeless) == len(rows):
         return (_nothing(hopeless[0]),)
-    out = _wanted(lack for row in rows if why_hopeless(row) is None for lack in values_lacking(row))
+    hopeful = [row for row, why in zip(rows, why_of, strict=True) if why is None]
+    out = wanted(lack for row in hopeful for lack in values_lacking(row))
     if len(rows) < 2:
         text = f"a shape beyond the base, at four times its {finding.scale_name} or more"
         out.append(Addition(text=text, new_scales=tuple(4 * row.shape.scale for row in rows)))
@@ -68,7 +71,7 @@ def what_to_add(finding: Finding, grid: LossGrid, rules: Rules = DEFAULT_RULES) 
     vain = [*(why for row in rows if (why := why_lost(row)) is not None), *hopeless]
     if vain and not out:
         return (_nothing(vain[0]),)
-    return tuple(out or _within_noise(finding, rows, rules) or _base_tie(rows) or _precision(finding, rows, rules))
+    return tuple(out or _within_noise(finding, rows, rules) or base_tie(rows) or _precision(finding, rows, rules))
 
 
 def asks_nothing(addition: Addition) -> bool:
@@ -76,20 +79,12 @@ def asks_nothing(addition: Addition) -> bool:
     return not (addition.seeds or addition.values or addition.new_scales or addition.parameterization)
 
 
-def _wanted(lacks: Iterable[Lack]) -> list[Addition]:
-    """Return what shapes lack, with one addition for all that lack values for the same reason."""
-    by_reason: dict[str, list[Lack]] = {}
-    for lack in lacks:
-        by_reason.setdefault(lack.why, []).append(lack)
-    return [values_wanted(same) for same in by_reason.values()]
+def _nothing(why: str) -> Addition:
+    return Addition(text=f"more trials will hardly decide: {why}")
 
 
 def _num_seeds(finding: Finding) -> int:
     return max((shape.num_seeds for shape in finding.shapes), default=0)
-
-
-def _base_tie(rows: Sequence[Row]) -> list[Addition]:
-    return _wanted(lack for row in rows if row.shape.is_base and (lack := value_between_ties(row)) is not None)
 
 
 def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addition]:
@@ -110,7 +105,7 @@ def _within_noise(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[A
                 f"and the limit {limit:.2g}; a longer run or more validation tokens lower the noise"
             )
         ]
-    return [*_base_tie(rows), *_more_seeds(now, _seeds_needed(finding, rules))]
+    return [*base_tie(rows), *_more_seeds(now, _seeds_needed(finding, rules))]
 
 
 def _width(finding: Finding) -> float:
@@ -138,21 +133,17 @@ def _more_seeds(now: int, needed: float) -> list[Addition]:
     return [Addition(text=text, seeds=seeds)] if seeds > now else []
 
 
-def _nothing(why: str) -> Addition:
-    return Addition(text=f"more trials will hardly decide: {why}")
-
-
 def _precision(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addition]:
     """Return what narrows the intervals of a finding whose grid lacks nothing: cells, seeds, or a longer axis."""
     if (finding.transfer_chance or 0.0) >= 1 - rules.error:
         return [_nothing(finding.reasons[0])]  # nothing is in doubt that a shorter interval would settle
     now, needed = _num_seeds(finding), _seeds_needed(finding, rules)
     doubtful = _in_doubt(finding, rows, rules)
-    if wider := _wanted(lack for row in doubtful for lack in values_to_see_rise(row)):
+    if wider := wanted(lack for row in doubtful for lack in to_see_rise(row)):
         return wider
     mended = needed <= MAX_SEEDS and now < MAX_SEEDS
     sharpened = [row for row in doubtful if needed >= 2 * now or not mended or seeds_cannot_mend(row)]
-    if finer := _wanted(lack for row in sharpened if (lack := values_to_sharpen(row)) is not None):
+    if finer := wanted(lack for row in sharpened for lack in to_sharpen(row)):
         return finer
     if bad := [row for row in doubtful if row.is_misfit]:
         return [_nothing(f"{bad[0].name}: its cells scatter about every basin more than seeds do; look at its trials")]
@@ -166,48 +157,38 @@ def _precision(finding: Finding, rows: Sequence[Row], rules: Rules) -> list[Addi
     return [Addition(text=text, new_scales=(2 * largest,))]
 
 
+def _limits(finding: Finding) -> Iterator[tuple[float, float, float]]:
+    """Yield the known intervals that a verdict rests on, each with its limit: of regrets, and of the move both ways."""
+    for shape in _others(finding):
+        low, high, limit = shape.regret_low_nats, shape.regret_high_nats, shape.limit_nats
+        if low is not None and high is not None and math.isfinite(high) and limit is not None:
+            yield low, high, limit
+    if finding.move is not None and finding.move.low is not None and finding.move.high is not None:
+        yield finding.move.low, finding.move.high, MOVE_OCTAVES
+        yield -finding.move.high, -finding.move.low, MOVE_OCTAVES
+
+
 def _is_near_limit(finding: Finding) -> bool:
     """Return whether the move or a regret is known well, and its limit lies within what is known."""
-    move = finding.move
-    if move is not None and move.low is not None and move.high is not None:
-        size = max(-move.low, move.high)
-        if size > MOVE_OCTAVES > size - (move.high - move.low) and move.high - move.low <= MOVE_OCTAVES:
-            return True
-    return any(
-        ends is not None and ends[0] <= limit < ends[1] and ends[1] - ends[0] <= limit
-        for shape in _others(finding)
-        if (ends := _regret_ends(shape)) is not None and (limit := shape.limit_nats) is not None
-    )
+    return any(low <= limit < high and high - low <= limit for low, high, limit in _limits(finding))
 
 
 def error_factor(finding: Finding, rules: Rules) -> float:
     """Return the factor by which errors must fall to decide a finding if its estimates stay; 1 if they need not.
 
-    An interval must shrink until it is clear of its limit. Where all are, the chance of a transfer is read as a normal
-    distance in standard errors, which doubles if all errors halve.
+    An interval must shrink about its middle until it is clear of its limit. Where all are, the chance of a transfer is
+    read as a normal distance in standard errors, which doubles if all errors halve.
     """
-    needed = [_shrink(_regret_ends(shape), shape.limit_nats) for shape in _others(finding)]
-    if finding.move is not None and finding.move.low is not None and finding.move.high is not None:
-        low, high = finding.move.low, finding.move.high
-        needed += [_shrink((low, high), MOVE_OCTAVES), _shrink((-high, -low), MOVE_OCTAVES)]
+    needed = [
+        (high - low) / 2 / room if (room := abs((low + high) / 2 - limit)) else math.inf
+        for low, high, limit in _limits(finding)
+        if low <= limit <= high
+    ]
     factor = max(needed, default=0.0)
     if factor > 1 or finding.transfer_chance is None:
         return max(factor, 1.0)
     distance = abs(_distance(finding.transfer_chance))
     return max(1.0, _distance(1 - rules.error) / distance) if distance else math.inf
-
-
-def _shrink(ends: tuple[float, float] | None, limit: float | None) -> float:
-    """Return the factor by which an interval must shrink about its middle to be clear of a limit; 0 if it is."""
-    if ends is None or limit is None or not ends[0] <= limit <= ends[1]:
-        return 0.0
-    room = abs(sum(ends) / 2 - limit)
-    return (ends[1] - ends[0]) / 2 / room if room else math.inf
-
-
-def _regret_ends(shape: ShapeFinding) -> tuple[float, float] | None:
-    low, high = shape.regret_low_nats, shape.regret_high_nats
-    return None if low is None or high is None or not math.isfinite(high) else (low, high)
 
 
 def _distance(chance: float) -> float:

@@ -18,8 +18,9 @@ from planted_sweeps import cell_of
 from hpxfer.scaling.hps import LEAST_LOG2, MOST_LOG2
 from hpxfer.verdict.drift import Move
 from hpxfer.verdict.findings import Addition, Finding
+from hpxfer.verdict.hp_values import MIN_GAP, between, beyond, step_at
+from hpxfer.verdict.lacks import MAX_STEPS
 from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses, loss_grids
-from hpxfer.verdict.row_needs import MAX_STEPS, MIN_GAP, between, beyond, step_at
 from hpxfer.verdict.transfer import find
 from hpxfer.verdict.what_to_add import asks_nothing, what_to_add
 
