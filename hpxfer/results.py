@@ -15,8 +15,7 @@ from hpxfer.search import cells_of, kind_of, rules_of
 from hpxfer.spec import SweepSpec, data_sizes, is_own, points_with_data, source_row
 from hpxfer.store import LOSS_NUMBERS, Store, TrainerChecks, load_stored, location_at, loss_row, read_checks
 from hpxfer.trial import PRODUCT, TRAINER_VERSION, DataRef, Expansion, base_hps
-from hpxfer.verdict.rules import Rules
-from hpxfer.verdict.shape_names import AxisShape, find_shape
+from hpxfer.verdict import AxisShape, Rules, find_shape
 
 # The status of a cell whose trial is not in the store.
 MISSING = "missing"

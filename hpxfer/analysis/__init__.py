@@ -9,10 +9,7 @@ analyze     all of it
 from hpxfer.analysis.analyze import Analysis, analyze, analyze_lines, transfer_report
 from hpxfer.analysis.followup import FollowUp, followup_sweep
 from hpxfer.analysis.statistics import Inputs, Statistic, register_statistic
-from hpxfer.verdict.drift import Drift
-from hpxfer.verdict.findings import Finding, ShapeFinding
-from hpxfer.verdict.optimum import Optimum
-from hpxfer.verdict.report import TransferReport, report_line
+from hpxfer.verdict import Drift, Finding, Optimum, ShapeFinding, TransferReport, report_line
 
 __all__ = [
     "Analysis",

@@ -20,10 +20,7 @@ from hpxfer.search import judged_by
 from hpxfer.spec import YamlFile, model_roles, read_yaml, used_rows
 from hpxfer.store import SWEEP_FILE
 from hpxfer.trial import Trial, base_hps
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.report import JudgedLine, TransferReport, judge_line
-from hpxfer.verdict.rules import Rules
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, NATS, JudgedLine, JudgedLoss, Rules, TransferReport, judge_line
 
 if TYPE_CHECKING:
     from hpxfer.results import Results

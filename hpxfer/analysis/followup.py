@@ -17,10 +17,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.search import arms_of, kind_of
 from hpxfer.spec import YamlFile, arm_budget, axes_of, check_edit, dump_sweep, stored_names
 from hpxfer.trial import DataRef, Expansion
-from hpxfer.verdict.findings import Addition
-from hpxfer.verdict.hp_values import value_text
-from hpxfer.verdict.report import TransferReport
-from hpxfer.verdict.what_to_add import asks_nothing
+from hpxfer.verdict import Addition, TransferReport, asks_nothing, value_text
 
 if TYPE_CHECKING:
     from hpxfer.spec import SweepSpec

@@ -19,8 +19,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, octaves_of, shape_name, why_none
-from hpxfer.verdict.shape_names import scale_text
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, scale_text
 
 X_MARGIN = 0.4  # octaves
 MOST_IN_TITLE = 2  # arms; of more, the title names the two with the smallest and the largest deviation

@@ -18,9 +18,7 @@ from hpxfer.figures.broken_axis import BrokenAxis, broken_axis, draw_broken_axis
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, why_none
-from hpxfer.verdict.bases import BaseReading, TunedAt
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, NATS, BaseReading, JudgedLoss, TunedAt
 
 SPREAD = 0.05  # doublings between the marks of two parameterizations, so that their bars can be told apart
 RING = 15  # points, around the recommended base

@@ -22,10 +22,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, shape_name, why_none
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.shape_names import scale_text
-from hpxfer.verdict.text import hp_text
-from hpxfer.verdict.thresholds import COLLAPSE_SHARE, CONTROL
+from hpxfer.verdict import COLLAPSE_SHARE, CONTROL, NATS, JudgedLoss, hp_text, scale_text
 
 NOTHING = "no loss curves"
 LEAST = 1e-4  # smallest spread that is shown on the log axis, as a fraction of the largest

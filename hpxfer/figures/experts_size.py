@@ -14,8 +14,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.style import SMALL
 from hpxfer.figures.text import control_last, listed, why_none, with_interval
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no two shapes trade experts for expert size"
 

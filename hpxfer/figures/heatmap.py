@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from hpxfer.figures import style
 from hpxfer.figures.style import FAINT, INK, SMALL
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
+from hpxfer.verdict import NATS, JudgedLoss
 
 GAP = 0.03  # between cells, as a fraction of a cell's side
 # A rise at this quantile or above it gets the lightest color: a few losses far up would make all others look alike.

@@ -18,9 +18,7 @@ from hpxfer.figures.broken_axis import BrokenAxis, broken_axis, draw_broken_axis
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, notes_on, octaves_of, staying, with_interval
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.optimum import Kind, Optimum
-from hpxfer.verdict.thresholds import CONTROL, NUM_SE, REGRET_SHARE
+from hpxfer.verdict import CONTROL, NATS, NUM_SE, REGRET_SHARE, JudgedLoss, Kind, Optimum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,7 @@ from hpxfer.figures.heatmap import cell_handles, top_rise
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.stability import NOTHING, cell_rises, draw_surface_cells
 from hpxfer.figures.text import control_last, octaves_of, why_none
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 MOST_CELLS_WITH_NUMBERS = 10  # per side: in more cells the numbers do not fit
 

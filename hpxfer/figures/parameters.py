@@ -17,8 +17,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed, why_none, with_interval
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no shape has a result at a transferred HP"
 TITLE_COUNT: Count = "active"  # the count that the title is about, where there is one

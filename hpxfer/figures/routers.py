@@ -30,8 +30,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, why_none, with_interval
-from hpxfer.verdict.shape_names import scale_text
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, scale_text
 
 NOTHING = "no trial has a curve of its router"
 # What each panel is called, by metric.

@@ -22,8 +22,7 @@ from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed, octaves_of
 from hpxfer.results import Results
 from hpxfer.search import STAGES, CoordinateStep, HeatmapCell, RefinedPoint, arms_of, kind_of
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 ROW_INCHES = 0.3
 MOST_BELOW = 1.5  # how far down the axis reaches, in widths of the bars: losses far below would hide the gains

@@ -22,8 +22,7 @@ from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed
 from hpxfer.results import Results
 from hpxfer.search import MOST_DOUBT, ArmBest, ArmPoints, DoubtLook, arm_points, doubt_looks, kind_of
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 MOST_PANELS = 6
 SHOWN_QUANTILE = 0.8  # of the losses: those above are not drawn, as the first points of a search may lie far up

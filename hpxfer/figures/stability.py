@@ -23,9 +23,7 @@ from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star
 from hpxfer.figures.kinds import HPFigure, Info, SweepFigure
 from hpxfer.figures.text import along, control_last, listed, octaves_of, why_none, with_interval
 from hpxfer.results import Results
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.shape_names import scale_text
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, NATS, JudgedLoss, scale_text
 
 NO_SURFACE = "no two HPs are scanned together (product: true)"
 MOST_PANELS = 6  # per figure

@@ -22,8 +22,7 @@ from hpxfer.figures import style
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import INK, SMALL
 from hpxfer.figures.text import along, listed, why_none
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no two arms to compare"
 SHOWN = 10  # x starts at this part of the longest run: before it all arms look alike

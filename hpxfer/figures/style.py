@@ -22,8 +22,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from hpxfer.verdict.shape_names import is_control, scale_text
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, is_control, scale_text
 
 INK = "#123456"
 FAINT = 0.55  # opacity of ink that should stand back

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from hpxfer.verdict.findings import Finding
-from hpxfer.verdict.shape_names import is_control, scale_text
-from hpxfer.verdict.text import misfit_text
-from hpxfer.verdict.thresholds import CONTROL
+from hpxfer.verdict import CONTROL, Finding, is_control, misfit_text, scale_text
 
 
 class AxisResult(Protocol):

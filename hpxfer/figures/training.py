@@ -20,8 +20,7 @@ from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.text import along, listed, shape_name
 from hpxfer.results import Results
 from hpxfer.spec import own_data
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.shape_names import scale_text
+from hpxfer.verdict import NATS, JudgedLoss, scale_text
 
 METRIC = "train_loss_nats"
 TAIL = 0.02  # fraction of the run: curves are shown as means over windows of so many steps

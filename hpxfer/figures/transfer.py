@@ -25,12 +25,17 @@ from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.style import FAINT, INK, SMALL
 from hpxfer.figures.text import notes_on, octaves_of, shape_name, staying
 from hpxfer.host import write_folder
-from hpxfer.verdict.findings import Verdict
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss, ShapeLosses, loss_grids
-from hpxfer.verdict.optimum import Kind
-from hpxfer.verdict.shared_base import with_shared_bases
-from hpxfer.verdict.summary import compared
-from hpxfer.verdict.text import verdict_line
+from hpxfer.verdict import (
+    NATS,
+    JudgedLoss,
+    Kind,
+    ShapeLosses,
+    Verdict,
+    compared,
+    loss_grids,
+    verdict_line,
+    with_shared_bases,
+)
 
 COLUMNS = 2  # panels across the page
 MARKERS: dict[Kind, str] = {

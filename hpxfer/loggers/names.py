@@ -17,8 +17,7 @@ from hpxfer.scaling.hps import SCALARS, HPs
 from hpxfer.scaling.shape import DIMENSIONS, Shape
 from hpxfer.search import is_of, kind_of
 from hpxfer.trial import Expansion, Trial, base_hps
-from hpxfer.verdict.hp_values import value_text
-from hpxfer.verdict.shape_names import scale_text
+from hpxfer.verdict import scale_text, value_text
 
 MOST_CHARACTERS = 100  # of a part; file systems have at most 255 bytes
 ID_CHARACTERS = 6

@@ -12,7 +12,7 @@ import pandas as pd
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.outside import cells
 from hpxfer.outside.runs import Read
-from hpxfer.verdict.shape_names import scale_text, shape_label
+from hpxfer.verdict import scale_text, shape_label
 
 CLOSE = 1e-9  # relative difference of scales that count as one
 

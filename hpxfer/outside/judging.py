@@ -17,12 +17,18 @@ from hpxfer.outside.checks import check, without_duplicates
 from hpxfer.outside.files import read_table, write_table
 from hpxfer.outside.runs import TOLERANCE, Read, join_values, read_runs
 from hpxfer.outside.trackers.table import Choices, is_address, read_address
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.report import TransferReport, judge_line
-from hpxfer.verdict.rules import DEFAULT_RULES, Rules
-from hpxfer.verdict.shape_names import is_control, shape_label
-from hpxfer.verdict.thresholds import ERROR_RATE
-from hpxfer.verdict.what_to_add import asks_nothing
+from hpxfer.verdict import (
+    DEFAULT_RULES,
+    ERROR_RATE,
+    NATS,
+    JudgedLoss,
+    Rules,
+    TransferReport,
+    asks_nothing,
+    is_control,
+    judge_line,
+    shape_label,
+)
 
 if TYPE_CHECKING:
     from hpxfer.report.contents import Report

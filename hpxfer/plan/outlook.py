@@ -15,11 +15,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpxfer.search import Outcome, judged_by, kind_of, rules_of
-from hpxfer.verdict.estimate import estimate_all
-from hpxfer.verdict.loss_grid import COLUMNS, NATS, LossGrid, SeedLosses, ShapeLosses, loss_grids
-from hpxfer.verdict.shape_names import is_control
-from hpxfer.verdict.transfer import find
-from hpxfer.verdict.what_to_add import asks_nothing, seeds_at_noise
+from hpxfer.verdict import (
+    COLUMNS,
+    NATS,
+    LossGrid,
+    SeedLosses,
+    ShapeLosses,
+    asks_nothing,
+    estimate_all,
+    find,
+    is_control,
+    loss_grids,
+    seeds_at_noise,
+)
 
 if TYPE_CHECKING:
     from hpxfer.spec import Axis, SweepSpec

@@ -23,9 +23,7 @@ from typing import Literal
 import numpy as np
 from scipy import optimize, special, stats
 
-from hpxfer.verdict.basins import Ints
-from hpxfer.verdict.loss_grid import Floats
-from hpxfer.verdict.thresholds import PREDICT_SHAPES
+from hpxfer.verdict import PREDICT_SHAPES, Floats, Ints
 
 Law = Literal["shrinking gain", "constant gain", "growing gain"]
 LAWS: tuple[Law, ...] = ("shrinking gain", "constant gain", "growing gain")

@@ -17,11 +17,17 @@ from hpxfer.analysis.statistics.scaling_fit import pooled_noise
 from hpxfer.prediction.laws import Forecast, forecast
 from hpxfer.scaling.shape import DIMENSIONS, Shape
 from hpxfer.spec import Axis, Options, scale_of
-from hpxfer.verdict.findings import Verdict
-from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses
-from hpxfer.verdict.shape_names import scale_text, shape_label
-from hpxfer.verdict.text import hp_text
-from hpxfer.verdict.thresholds import PREDICT_REACH, PREDICT_SHAPES, PREDICTED
+from hpxfer.verdict import (
+    PREDICT_REACH,
+    PREDICT_SHAPES,
+    PREDICTED,
+    SeedLosses,
+    ShapeLosses,
+    Verdict,
+    hp_text,
+    scale_text,
+    shape_label,
+)
 
 # Path: on which axis of a sweep a shape lies, and at which scale. Pure.
 #

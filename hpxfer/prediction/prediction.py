@@ -28,9 +28,7 @@ from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.search import judged_by
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss, ShapeLosses, loss_grids
-from hpxfer.verdict.shape_names import scale_text, shape_label
-from hpxfer.verdict.text import hp_text
+from hpxfer.verdict import NATS, JudgedLoss, ShapeLosses, hp_text, loss_grids, scale_text, shape_label
 
 if TYPE_CHECKING:
     from hpxfer.analysis import TransferReport

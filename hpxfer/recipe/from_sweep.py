@@ -37,7 +37,7 @@ from hpxfer.trial import base_hps
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding, Optimum, ShapeFinding, TransferReport
     from hpxfer.results import Results
-    from hpxfer.verdict.loss_grid import JudgedLoss
+    from hpxfer.verdict import JudgedLoss
 
 
 def recipe_of(results: Results, parameterization: str | None = None) -> Recipe:

@@ -25,10 +25,10 @@ from hpxfer.report.tables import analysis_tables, unknown
 from hpxfer.report.trials import TrialData, trial_data
 from hpxfer.results import Results
 from hpxfer.spec import SweepSpec, dump_sweep
-from hpxfer.verdict.summary import headline
-from hpxfer.verdict.text import (
+from hpxfer.verdict import (
     conclusion,
     drift_text,
+    headline,
     hp_text,
     interval_text,
     likely_text,

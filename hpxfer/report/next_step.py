@@ -10,8 +10,7 @@ from hpxfer.report.provenance import Progress
 from hpxfer.results import Results
 from hpxfer.search import ArmBest, arm_points, best_of_arms, is_base_alone, judged_by, tunes_points
 from hpxfer.spec import SweepSpec
-from hpxfer.verdict.loss_grid import JudgedLoss
-from hpxfer.verdict.what_to_add import asks_nothing
+from hpxfer.verdict import JudgedLoss, asks_nothing
 
 if TYPE_CHECKING:
     from hpxfer.analysis import Finding, TransferReport

@@ -18,10 +18,7 @@ from hpxfer.scaling.coverage import control_notes
 from hpxfer.search import rules_of
 from hpxfer.spec import OWN_DATA, TrainerSpec, arm_label, budget_text, choice_of
 from hpxfer.store import checks_text
-from hpxfer.verdict.loss_grid import STATUSES
-from hpxfer.verdict.rules import Rules
-from hpxfer.verdict.shape_names import scale_text
-from hpxfer.verdict.thresholds import MOVE_OCTAVES
+from hpxfer.verdict import MOVE_OCTAVES, STATUSES, Rules, scale_text
 
 # Column of the trials -> its name in the report. The report says how many trials have each value.
 COLUMNS = {

@@ -11,7 +11,7 @@ from hpxfer.analysis import Analysis, Statistic
 from hpxfer.analysis.statistics import STATISTICS
 from hpxfer.figures.text import listed
 from hpxfer.host import Table, table_of
-from hpxfer.verdict.loss_grid import NATS
+from hpxfer.verdict import NATS
 
 REASONS = ("why_not", "why_no_hp", "why_no_loss", "why_no_optimum")
 # The fields that tell the answers of a statistic apart.

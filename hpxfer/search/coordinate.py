@@ -30,8 +30,7 @@ from hpxfer.search.values import Gain, gain, names_in, pooled, scaled
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import Count, GridValues, KeyPath, Problem, Section, Seq, SweepSpec, Values, WhyNot, model_roles
 from hpxfer.trial import base_hps
-from hpxfer.verdict.loss_grid import JudgedLoss
-from hpxfer.verdict.tied import lowest_of
+from hpxfer.verdict import JudgedLoss, lowest_of
 
 FIXED = ("ones", "zeros")  # inits that no multiplier changes
 LR_MOVES = 2  # how often the line of lr may move when its best value lies on its edge

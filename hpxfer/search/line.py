@@ -12,7 +12,7 @@ from hpxfer.search.rounds import End, Losses, Round, mean
 from hpxfer.search.values import SeedLosses, at_exponent, bound_text, end_steps, exponent_of
 from hpxfer.spec import SweepSpec
 from hpxfer.trial import base_hps
-from hpxfer.verdict.tied import lowest_of
+from hpxfer.verdict import lowest_of
 
 
 @dataclass(frozen=True, kw_only=True)

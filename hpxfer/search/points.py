@@ -16,7 +16,7 @@ from hpxfer.search.rounds import End, lowest_point, mean
 from hpxfer.search.stored import Searched, box_bounds, is_in_box, outcomes_of, replayed, stored_trials
 from hpxfer.search.values import SeedLosses, gain, pooled, values_text
 from hpxfer.spec import SweepSpec, axes_of
-from hpxfer.verdict.tied import equal_lowest
+from hpxfer.verdict import equal_lowest
 
 
 def is_base_alone(spec: SweepSpec) -> bool:

@@ -19,6 +19,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from hpxfer import verdict
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.hps import HPs, check_hp_value
 from hpxfer.search.checks import buys, on_log_scale
@@ -30,9 +31,7 @@ from hpxfer.search.stored import Searched, replayed
 from hpxfer.search.values import SeedLosses, at_exponent, end_steps, exponent_of, gain, pooled
 from hpxfer.spec import Problem, Section, SweepSpec, WhyNot
 from hpxfer.trial import Expansion
-from hpxfer.verdict import loss_grid as verdict
-from hpxfer.verdict.estimate import best_cell, estimate_all
-from hpxfer.verdict.tied import lowest_of
+from hpxfer.verdict import best_cell, estimate_all, lowest_of
 
 NOISE = 2.0  # standard errors
 NUM_NEAR = 4  # points whose standard errors are pooled

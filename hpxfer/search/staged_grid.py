@@ -26,8 +26,7 @@ from hpxfer.search.stored import Searched, replayed
 from hpxfer.search.values import GridAround, bound_text, names_in, scaled, values_text
 from hpxfer.search.verdict_rules import judged_by
 from hpxfer.spec import CountOrNone, KeyPath, Problem, Section, Seq, SweepSpec, WhyNot
-from hpxfer.verdict.loss_grid import Floats
-from hpxfer.verdict.tied import equal_lowest
+from hpxfer.verdict import Floats, equal_lowest
 
 STAGES = ("broad", "fine")
 MAX_POINTS = 10_000_000  # of a grid of multipliers. More is a typing error

@@ -30,8 +30,7 @@ from hpxfer.search.verdict_plan import LARGEST_FIRST, Purse, affordable, around_
 from hpxfer.search.verdict_rules import judged_by, rules_of
 from hpxfer.spec import Problem, Section, SweepSpec, WhyNot, arm_budget
 from hpxfer.trial import Expansion, Trial
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.rules import DEFAULT_RULES, Rules
+from hpxfer.verdict import DEFAULT_RULES, NATS, JudgedLoss, Rules
 
 LOOKS = 10  # at a line, until all its trials are trained
 GROWTH = 1.2  # of the FLOPs spent on a line from one look to the next, at least

@@ -15,12 +15,20 @@ from hpxfer.search.protocol import Outcome
 from hpxfer.search.stored import Searched
 from hpxfer.store import shape_of_row
 from hpxfer.trial import Cell, Expansion, Trial
-from hpxfer.verdict.findings import Finding, Verdict
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss, LossGrid, SeedLosses, ShapeLosses, loss_grids
-from hpxfer.verdict.rules import Rules
-from hpxfer.verdict.shape_names import is_control
-from hpxfer.verdict.thresholds import CONTROL
-from hpxfer.verdict.transfer import find
+from hpxfer.verdict import (
+    CONTROL,
+    NATS,
+    Finding,
+    JudgedLoss,
+    LossGrid,
+    Rules,
+    SeedLosses,
+    ShapeLosses,
+    Verdict,
+    find,
+    is_control,
+    loss_grids,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

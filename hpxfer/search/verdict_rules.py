@@ -8,8 +8,7 @@ from hpxfer.scaling.tables import OWN
 from hpxfer.search.kinds import kind_of
 from hpxfer.spec import LossSpec, SweepSpec
 from hpxfer.store import TrainerChecks, loss_row
-from hpxfer.verdict.loss_grid import NATS, JudgedLoss
-from hpxfer.verdict.rules import Rules
+from hpxfer.verdict import NATS, JudgedLoss, Rules
 
 
 def rules_of(spec: SweepSpec, checks: TrainerChecks | None = None) -> Rules:

@@ -22,7 +22,7 @@ from hpxfer.store import Outcome, TrainerChecks
 from hpxfer.trainer.job import recipe_of
 from hpxfer.trainer.lines import merged, read_attempts
 from hpxfer.trial import Expansion, Trial, TrialResult, base_hps
-from hpxfer.verdict.shape_names import is_control
+from hpxfer.verdict import is_control
 
 BASE, AGAIN, SEED, ARM, TWICE, LARGER = "base", "base-again", "other-seed", "other-arm", "twice-lr", "larger"
 STEPS = 20

@@ -12,11 +12,7 @@ from hpxfer.model.cost import train_flops
 from hpxfer.registry import registry
 from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO
-from hpxfer.verdict.bases import BaseReading, read_bases
-from hpxfer.verdict.findings import Finding
-from hpxfer.verdict.loss_grid import LossGrid
-from hpxfer.verdict.report import JudgedLine
-from hpxfer.verdict.rules import Rules
+from hpxfer.verdict import BaseReading, Finding, JudgedLine, LossGrid, Rules, read_bases
 
 
 def _bases(inputs: Inputs) -> list[BaseReading]:

@@ -15,9 +15,7 @@ from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.scaling_fit import power_laws
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import TrainedShape, Transferred, transferred
-from hpxfer.verdict.findings import Finding
-from hpxfer.verdict.loss_grid import Bools, Floats
-from hpxfer.verdict.thresholds import COLLAPSE_ERROR, COLLAPSE_SHARE
+from hpxfer.verdict import COLLAPSE_ERROR, COLLAPSE_SHARE, Bools, Finding, Floats
 
 WINDOWS = 48  # at most as many windows are averaged over: a figure shows no more
 PERSIST = 3  # windows in a row that must differ, as a single one differs by chance

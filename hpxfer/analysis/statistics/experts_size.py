@@ -14,7 +14,7 @@ from hpxfer.analysis.statistics.scaling_fit import pooled_noise
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import TrainedShape, transferred
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict.intervals import mean_interval
+from hpxfer.verdict import mean_interval
 
 
 @dataclass(frozen=True, kw_only=True)

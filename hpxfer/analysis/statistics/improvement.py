@@ -11,7 +11,7 @@ import numpy as np
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.verdict.intervals import mean_interval
+from hpxfer.verdict import mean_interval
 
 
 @dataclass(frozen=True, kw_only=True)

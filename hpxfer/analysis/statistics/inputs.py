@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from hpxfer.analysis.references import References
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import DataSpec, PointData, axes_of, own_data
-from hpxfer.verdict.report import JudgedLine
-from hpxfer.verdict.rules import Rules
+from hpxfer.verdict import JudgedLine, Rules
 
 if TYPE_CHECKING:
     from hpxfer.results import Results

@@ -12,13 +12,17 @@ from scipy import stats
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict.drift import DrawnOptima, half_width, interval
-from hpxfer.verdict.estimate import Estimates
-from hpxfer.verdict.intervals import mean_interval
-from hpxfer.verdict.loss_grid import Floats
-from hpxfer.verdict.optimum import Optimum
-from hpxfer.verdict.report import JudgedLine
-from hpxfer.verdict.thresholds import CONFIDENCE
+from hpxfer.verdict import (
+    CONFIDENCE,
+    DrawnOptima,
+    Estimates,
+    Floats,
+    JudgedLine,
+    Optimum,
+    half_width,
+    interval,
+    mean_interval,
+)
 
 LEAST_ERROR = 0.02  # octaves: shapes with a smaller error weigh no more
 

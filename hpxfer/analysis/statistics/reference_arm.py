@@ -11,8 +11,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.model.cost import active_without_embeddings, flops_per_token
 from hpxfer.results import Results
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict.loss_grid import ShapeLosses
-from hpxfer.verdict.shape_names import find_shape, is_control, name_of
+from hpxfer.verdict import ShapeLosses, find_shape, is_control, name_of
 
 
 @dataclass(frozen=True, kw_only=True)

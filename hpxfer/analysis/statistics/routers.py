@@ -16,7 +16,7 @@ from hpxfer.analysis.statistics.joint_drift import wider_slope
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial, transferred
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict.loss_grid import Floats, LossGrid, SeedLosses, ShapeLosses
+from hpxfer.verdict import Floats, LossGrid, SeedLosses, ShapeLosses
 
 LAST_SHARE = 0.25  # of the kept steps: `final` is their mean
 

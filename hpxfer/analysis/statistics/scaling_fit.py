@@ -13,9 +13,7 @@ from scipy import stats
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import transferred
-from hpxfer.verdict.loss_grid import Floats
-from hpxfer.verdict.posterior import RANDOM_SEED
-from hpxfer.verdict.thresholds import CONFIDENCE
+from hpxfer.verdict import CONFIDENCE, RANDOM_SEED, Floats
 
 # The fit of a saturating power law, floor + height * 2^(-exponent (x - middle)), and its draws.
 #

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.verdict.drift import fit_drift
-from hpxfer.verdict.findings import Finding
-from hpxfer.verdict.loss_grid import LossGrid, SeedLosses
+from hpxfer.verdict import Finding, LossGrid, SeedLosses, fit_drift
 
 
 @dataclass(frozen=True, kw_only=True)

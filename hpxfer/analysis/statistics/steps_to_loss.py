@@ -22,7 +22,7 @@ from hpxfer.analysis.statistics.statistic import Statistic
 from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial, transferred
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import DataSpec, PointData
-from hpxfer.verdict.loss_grid import ShapeLosses
+from hpxfer.verdict import ShapeLosses
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,7 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.search import tunes_points
 from hpxfer.store import LOSS_COLUMNS
 from hpxfer.trial import PRODUCT, base_hps
-from hpxfer.verdict.loss_grid import Bools, Floats
-from hpxfer.verdict.thresholds import CONFIDENCE, LOCAL_OCTAVES
+from hpxfer.verdict import CONFIDENCE, LOCAL_OCTAVES, Bools, Floats
 
 COEFFICIENTS = 6
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict.findings import Finding
-from hpxfer.verdict.loss_grid import Floats, SeedLosses, ShapeLosses
+from hpxfer.verdict import Finding, Floats, SeedLosses, ShapeLosses
 
 Curve = tuple[NDArray[np.int64], Floats]  # steps ascending, values
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpxfer.limit.against.report import Against
-from hpxfer.verdict.shape_names import scale_text
+from hpxfer.verdict import scale_text
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -21,7 +21,7 @@ from hpxfer.limit.against.statistics import (
     Test,
 )
 from hpxfer.limit.network import Network
-from hpxfer.verdict.shape_names import scale_text
+from hpxfer.verdict import scale_text
 
 Verdict = Literal["agrees", "disagrees", "undecided"]
 MEANINGS = {"loss": "loss", "logit_variance": "variance of the router's logits"}

@@ -18,7 +18,7 @@ from hpxfer.outside.trackers.logged import LoggedRun, Point, reading
 from hpxfer.outside.trackers.mlflow import mlflow_runs
 from hpxfer.outside.trackers.tensorboard import tensorboard_runs
 from hpxfer.outside.trackers.wandb import wandb_runs
-from hpxfer.verdict.shape_names import scale_text
+from hpxfer.verdict import scale_text
 
 TRACKERS = {"wandb": wandb_runs, "mlflow": mlflow_runs, "tensorboard": tensorboard_runs}
 MADE = ("loss", "status", "run_id", "steps", "loss_name")  # columns that are made of points, never of HPs
