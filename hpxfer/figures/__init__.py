@@ -1,4 +1,4 @@
-"""Figures of a sweep: what a figure shows is decided as data (`*_info`), then drawn (`draw_*`).
+"""Figures of a sweep: what a figure shows is decided as data, then drawn by one function. `transfer` has its own.
 
 `kinds.FIGURES` lists the kinds of figures. Drawing needs matplotlib, and never pyplot.
 """

@@ -6,19 +6,16 @@ of training (arXiv 2507.02119).
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
-from hpxfer.analysis.statistics.collapse import Collapse, CollapseCurve
+from hpxfer.analysis.statistics.collapse import Collapse
 from hpxfer.figures import style
+from hpxfer.figures.chart import Block, Chart, Line, draw, key
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, shape_name, why_none
@@ -27,96 +24,47 @@ from hpxfer.verdict import COLLAPSE_SHARE, CONTROL, NATS, JudgedLoss, hp_text, s
 NOTHING = "no loss curves"
 LEAST = 1e-4  # smallest spread that is shown on the log axis, as a fraction of the largest
 TITLE_CHARACTERS = 46  # in a line of a panel's title
-BEYOND, APART = "more than seeds", f"more than {COLLAPSE_SHARE:.0%} of the loss"  # how far apart curves are
+# How far apart curves are, and how the step from which they are is marked.
+BEYOND, APART = "more than seeds", f"more than {COLLAPSE_SHARE:.0%} of the loss"
+PARTING = {BEYOND: ":", APART: "-."}
+NOISE = "from seeds alone"
 BETWEEN, SEEDS = "between shapes", "between seeds alone"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollapseLine:
-    """One shape."""
-
-    name: str
-    scale: float
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    diverged_step: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollapseRow:
-    """One parameterization: its curves, their spread over shapes, and the spread that seeds alone would cause."""
-
-    parameterization: str
-    title: str  # of the curves: what is compared
-    spread_title: str
-    lines: tuple[CollapseLine, ...]  # by scale
-    x: tuple[float, ...]
-    spread: tuple[float, ...]
-    noise: tuple[float, ...]  # empty with one seed
-    parts_at: float | None = None  # step from which shapes differ by more than seeds do
-    parts_by_share_at: float | None = None  # by more than COLLAPSE_SHARE of the loss
-
-    @property
-    def parting(self) -> list[tuple[str, float]]:
-        """How far apart the curves are -> from which step, for each mark of the figure."""
-        marks = ((BEYOND, self.parts_at), (APART, self.parts_by_share_at))
-        return [(name, step) for name, step in marks if step is not None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollapseInfo:
-    """The curves along one axis."""
-
-    title: str
-    caption: str
-    axis: str
-    scale_name: str
-    x_label: str
-    y_label: str
-    spread_label: str
-    rows: tuple[CollapseRow, ...]
-
-    def table(self) -> pd.DataFrame:
-        """Return one row per shape and x; spread and noise are those at this x."""
-        out = []
-        for row in self.rows:
-            spread = dict(zip(row.x, row.spread, strict=True))
-            noise = dict(zip(row.x, row.noise, strict=False))
-            for line in row.lines:
-                for x, y in zip(line.x, line.y, strict=True):
-                    out.append((self.axis, row.parameterization, line.scale, x, y, spread.get(x), noise.get(x)))
-        columns = ["axis", "parameterization", self.scale_name, self.x_label, self.y_label, self.spread_label]
-        return pd.DataFrame(out, columns=[*columns, "from seeds alone"])
-
-
-def collapse_info(
+def collapse_block(
     found: Sequence[Collapse], axis: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
-) -> CollapseInfo | str:
+) -> Block | str:
     """Return what the figure of losses over steps along one axis shows, or why there is none."""
     of_axis = along(found, axis, control)
     kept = [curves for curves in of_axis if curves.why_not is None and curves.curves]
     if not kept:
         return why_none((curves.why_not for curves in of_axis), NOTHING)
     parts = listed([f"{curves.parameterization} {_parts(curves)}" for curves in kept])
-    return CollapseInfo(
+    x, y, spread = "step", f"training loss ({judged.unit})", f"standard deviation ({judged.unit})"
+    rows = [
+        (axis, curves.parameterization, curve.scale, *point, curve.diverged_step is not None and last)
+        for curves in kept
+        for curve in curves.curves
+        for *point, last in _points(curves.steps, curve.losses, curves.spread_nats, curves.noise_nats)
+    ]
+    return _block(
+        kept,
+        rows,
+        (x, y, spread),
         title=f"Training losses of {_compared(kept[0])} at one {kept[0].hp} part beyond the seeds' noise: {parts}",
         caption="Compared are the training losses of all shapes at the same step and at the same HP, the one "
         "transferred from the base; each curve is a mean over seeds and windows of steps. Right: the standard "
         "deviation between these curves, and the one that seeds alone would cause. Lines mark the step from which "
         f"shapes differ by more than seeds do, and by more than {COLLAPSE_SHARE:.0%} of the loss. With two seeds the "
-        "noise is poorly known, so that only a large difference stands out from it." + _other_data(kept),
-        axis=axis,
-        scale_name=kept[0].scale_name,
-        x_label="step",
-        y_label=f"training loss ({judged.unit})",
-        spread_label=f"standard deviation ({judged.unit})",
-        rows=tuple(_row(curves) for curves in kept),
+        "noise is poorly known, so that only a large difference stands out from it.",
+        titles={curves.parameterization: _title(curves) for curves in kept},
+        parting={curves.parameterization: _parting(curves) for curves in kept},
     )
 
 
-def normalized_info(
+def normalized_block(
     found: Sequence[Collapse], axis: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
-) -> CollapseInfo | str:
+) -> Block | str:
     """Return what the figure of normalized losses along one axis shows, or why there is none."""
     of_axis = along(found, axis, control)
     kept = [curves for curves in of_axis if curves.why_not is None and curves.shares and curves.deviation]
@@ -130,18 +78,102 @@ def normalized_info(
     floors = dict.fromkeys(
         f"{curves.floor_nats or 0:.3g} {judged.unit} ({curves.floor_from or 'none'})" for curves in kept
     )
-    return CollapseInfo(
+    rows = [
+        (axis, curves.parameterization, curve.scale, *point, False)
+        for curves in kept
+        for curve in curves.curves
+        for *point, _ in _points(curves.shares, curve.normalized, curves.deviation, curves.noise_floor)
+    ]
+    return _block(
+        kept,
+        rows,
+        ("share of training", "normalized loss (1 = final)", "relative deviation"),
         title=f"Normalized losses of {_compared(kept[0])} differ by less than seeds do: {listed(phrases)}",
         caption="Compared are the training losses of all shapes at the HP transferred from the base, at the same share "
         "of training, as (loss - floor) / (final loss - floor) (arXiv 2507.02119). Right: the standard deviation "
         "between these curves over their mean, and the one that seeds alone would cause. The floor is "
-        f"{', '.join(floors)}." + _other_data(kept),
-        axis=axis,
-        scale_name=kept[0].scale_name,
-        x_label="share of training",
-        y_label="normalized loss (1 = final)",
-        spread_label="relative deviation",
-        rows=tuple(_normalized_row(curves) for curves in kept),
+        f"{', '.join(floors)}.",
+        titles={curves.parameterization: f"{_each(curves)}, normalized" for curves in kept},
+        parting={},
+    )
+
+
+def _points(
+    x: Sequence[float], y: Sequence[float], spread: Sequence[float], noise: Sequence[float]
+) -> Iterator[tuple[float, float, float, float | None, bool]]:
+    """Yield the points of a curve: x, loss, spread, noise, and whether it is the last one. A curve may end early."""
+    num = min(len(x), len(y))
+    for i in range(num):
+        yield x[i], y[i], spread[i], noise[i] if noise else None, i == num - 1
+
+
+def _block(
+    kept: Sequence[Collapse],
+    rows: Sequence[tuple[object, ...]],
+    columns: tuple[str, str, str],
+    *,
+    title: str,
+    caption: str,
+    titles: Mapping[str, str],
+    parting: Mapping[str, Mapping[str, float]],
+) -> Block:
+    """Return the block of both forms: the curves of each parameterization, and how far apart they are beside them."""
+    (x, y, spread), scale = columns, kept[0].scale_name
+    drawn = pd.DataFrame(rows, columns=["axis", "parameterization", scale, x, y, spread, NOISE, "cross"])
+    # Every shape has the spread beside it, which is drawn once, and where a log axis can show it: normalized curves
+    # agree at the end by definition.
+    once = ~drawn.duplicated(["parameterization", x])
+    drawn["spread"], drawn["noise"] = (drawn[of].where(once & (drawn[of] > 0)) for of in (spread, NOISE))
+    spread_color = {curves.parameterization: (style.MARKS[0][0], "") for curves in kept}
+    marked = dict.fromkeys(name for marks in parting.values() for name in marks)
+
+    def finish(axes: Axes, arm: str, height: str) -> None:
+        for name, step in parting.get(arm, {}).items():
+            axes.axvline(step, color=INK, alpha=FAINT, linestyle=PARTING[name], linewidth=1.4)
+        style.set_axes(axes, x, height)
+
+    def finish_spread(axes: Axes, arm: str, found: pd.DataFrame) -> None:
+        finish(axes, arm, spread)
+        heights = found[["spread", "noise"]].to_numpy(float)
+        if np.isfinite(heights).any():
+            low, high = float(np.nanmin(heights)), float(np.nanmax(heights))
+            style.log_losses(axes)
+            axes.set_ylim(max(low, LEAST * high) / 1.3, high * 1.3)
+
+    curves_chart = Chart(
+        x=x,
+        lines=(Line(y=y, cross="cross", look={"linewidth": 1.5}),),
+        color=scale,
+        panel="parameterization",
+        names={curve.scale: shape_name(curve.scale, curve.is_base) for curves in kept for curve in curves.curves},
+        titles=titles,
+        legend="panel",
+        legend_title=scale,
+        finish=lambda axes, arm, _: finish(axes, arm, y),
+    )
+    noise_look = {"linestyle": "--", "linewidth": 1.4, "color": INK, "alpha": FAINT}
+    keys = [Line2D([], [], color=style.MARKS[0][0], label=BETWEEN)]
+    keys += [key(SEEDS, linestyle="--")] if drawn["noise"].notna().any() else []
+    spread_chart = Chart(
+        x=x,
+        lines=(Line(y="spread", look={"linewidth": 1.7}), Line(y="noise", look=noise_look)),
+        color="parameterization",
+        panel="parameterization",
+        looks=spread_color,
+        titles={
+            curves.parameterization: _spread_title(curves, parting.get(curves.parameterization, {})) for curves in kept
+        },
+        legend="keys",
+        keys=(*keys, *(key(f"apart by {name}", linestyle=PARTING[name]) for name in marked)),
+        finish=finish_spread,
+    )
+    return Block(
+        title=title,
+        caption=caption + _other_data(kept),
+        frame=drawn.drop(columns=["cross", "spread", "noise"]),
+        drawn=drawn,
+        charts=(curves_chart, spread_chart),
+        height=2.7,
     )
 
 
@@ -165,129 +197,44 @@ def _parts(curves: Collapse) -> str:
     return "at no step" if curves.parts_at is None else f"from step {curves.parts_at:.0f}"
 
 
-def _row(curves: Collapse) -> CollapseRow:
+def _parting(curves: Collapse) -> dict[str, float]:
+    """Return how far apart the curves are -> from which step."""
+    marks = ((BEYOND, curves.parts_at), (APART, curves.parts_by_share_at))
+    return {name: step for name, step in marks if step is not None}
+
+
+def _each(curves: Collapse) -> str:
+    return f"{curves.parameterization}: each {curves.scale_name}"
+
+
+def _title(curves: Collapse) -> str:
     at = "" if curves.value is None else f" at {curves.hp} {hp_text(curves.value)}"
-    seeds = f", mean of {curves.num_seeds} seeds" if curves.num_seeds > 1 else ""
-    return CollapseRow(
-        parameterization=curves.parameterization,
-        title=f"{curves.parameterization}: each {curves.scale_name}{at}{seeds}",
-        spread_title=_spread_title(curves),
-        lines=tuple(
-            _line(curve, curves.steps[: len(curve.losses)], curve.losses[: len(curves.steps)], curve.diverged_step)
-            for curve in curves.curves
-        ),
-        x=curves.steps,
-        spread=curves.spread_nats,
-        noise=curves.noise_nats,
-        parts_at=curves.parts_at,
-        parts_by_share_at=curves.parts_by_share_at,
-    )
+    return _each(curves) + at + (f", mean of {curves.num_seeds} seeds" if curves.num_seeds > 1 else "")
 
 
-def _spread_title(curves: Collapse) -> str:
+def _spread_title(curves: Collapse, parting: Mapping[str, float]) -> str:
     num = len([curve for curve in curves.curves if curve.diverged_step is None])
-    return f"how far apart the {num} curves are"
-
-
-def _normalized_row(curves: Collapse) -> CollapseRow:
-    return CollapseRow(
-        parameterization=curves.parameterization,
-        title=f"{curves.parameterization}: each {curves.scale_name}, normalized",
-        spread_title=_spread_title(curves),
-        lines=tuple(_line(curve, curves.shares, curve.normalized) for curve in curves.curves if curve.normalized),
-        x=curves.shares,
-        spread=curves.deviation,
-        noise=curves.noise_floor,
-    )
-
-
-def _line(curve: CollapseCurve, x: Sequence[float], y: Sequence[float], diverged: int | None = None) -> CollapseLine:
-    name = shape_name(curve.scale, curve.is_base)
-    return CollapseLine(name=name, scale=curve.scale, x=tuple(x), y=tuple(y), diverged_step=diverged)
-
-
-def draw_collapse(info: CollapseInfo) -> Figure:
-    """Return the figure: one row per parameterization, its curves on the left, their spread on the right."""
-    with style.look():
-        figure, grid = style.panels(info.title, 2 * len(info.rows), columns=2, height=2.7, foot=0.6)
-        color_of = style.scale_colors(line.scale for row in info.rows for line in row.lines)
-        legend: dict[str, Artist] = {}
-        for i, row in enumerate(info.rows):
-            _draw_curves(grid[2 * i], info, row, color_of)
-            _draw_spread(grid[2 * i + 1], info, row)
-            handles, labels = grid[2 * i + 1].get_legend_handles_labels()
-            legend = dict(zip(labels, handles, strict=True)) | legend
-        ordered = [label for label in (BETWEEN, SEEDS, _apart(BEYOND), _apart(APART)) if label in legend]
-        figure.legend([legend[label] for label in ordered], ordered, loc="outside lower center", ncols=len(ordered))
-    return figure
-
-
-def _draw_curves(axes: Axes, info: CollapseInfo, row: CollapseRow, color_of: Mapping[float, str]) -> None:
-    axes.set_title(row.title)
-    handles: list[Line2D] = []
-    for line in row.lines:
-        color = color_of[line.scale]
-        x, y = style.thinned(line.x, line.y)
-        handles += axes.plot(x, y, color=color, linewidth=1.5, label=line.name)
-        if line.diverged_step is not None and x:
-            axes.plot(x[-1], y[-1], marker="x", color=color, markersize=8, markeredgewidth=2, linestyle="none")
-    _mark_parting(axes, row)
-    axes.set_xlabel(info.x_label)
-    axes.set_ylabel(info.y_label)
-    axes.legend(handles=handles, title=info.scale_name, loc="upper right", alignment="left")
-
-
-def _draw_spread(axes: Axes, info: CollapseInfo, row: CollapseRow) -> None:
-    color, _ = style.MARKS[0]
-    heights = [y for y in (*row.spread, *row.noise) if y > 0]
-    axes.plot(row.x, _positive(row.spread), color=color, linewidth=1.7, label=BETWEEN)
-    if row.noise:
-        noise = _positive(row.noise)
-        axes.plot(row.x, noise, linestyle="--", linewidth=1.4, label=SEEDS, color=INK, alpha=FAINT)
-    if heights:
-        style.log_losses(axes)
-        axes.set_ylim(max(min(heights), LEAST * max(heights)) / 1.3, max(heights) * 1.3)
-    else:
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-    _mark_parting(axes, row)
-    marks = ", ".join(f"{name} from step {step:.0f}" for name, step in row.parting)
-    axes.set_title(style.wrapped(f"{row.spread_title}: {marks}" if marks else row.spread_title, TITLE_CHARACTERS))
-    axes.set_xlabel(info.x_label)
-    axes.set_ylabel(info.spread_label)
-
-
-def _positive(heights: Sequence[float]) -> list[float]:
-    """Return the heights that a log axis can show. Normalized curves agree at the end by definition: 0 becomes nan."""
-    return [y if y > 0 else math.nan for y in heights]
-
-
-def _apart(name: str) -> str:
-    return f"apart by {name}"
-
-
-def _mark_parting(axes: Axes, row: CollapseRow) -> None:
-    lines = {BEYOND: ":", APART: "-."}
-    for name, step in row.parting:
-        axes.axvline(step, color=INK, alpha=FAINT, linestyle=lines[name], linewidth=1.4, label=_apart(name))
+    marks = ", ".join(f"{name} from step {step:.0f}" for name, step in parting.items())
+    return style.wrapped(f"how far apart the {num} curves are{f': {marks}' if marks else ''}", TITLE_CHARACTERS)
 
 
 COLLAPSE = HPFigure(
     name="collapse",
     question="Do the losses of all shapes follow one curve early in training?",
     infos=lambda given: {
-        axis: collapse_info(given.analysis.found("collapse"), axis, given.report.judged, given.analysis.control)
+        axis: collapse_block(given.analysis.found("collapse"), axis, given.report.judged, given.analysis.control)
         for axis in given.axes
     },
-    draw=draw_collapse,
+    draw=draw,
     judged_only=True,
 )
 NORMALIZED_COLLAPSE = HPFigure(
     name="normalized-collapse",
     question="Do the normalized losses of all shapes follow one curve?",
     infos=lambda given: {
-        axis: normalized_info(given.analysis.found("collapse"), axis, given.report.judged, given.analysis.control)
+        axis: normalized_block(given.analysis.found("collapse"), axis, given.report.judged, given.analysis.control)
         for axis in given.axes
     },
-    draw=draw_collapse,
+    draw=draw,
     judged_only=True,
 )

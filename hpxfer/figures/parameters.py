@@ -2,67 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from hpxfer.analysis.statistics.scaling_fit import COUNTS, Count, LossFit, PowerLaw
 from hpxfer.figures import style
+from hpxfer.figures.chart import Block, Chart, Line, draw, key
 from hpxfer.figures.kinds import SweepFigure
-from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import control_last, listed, why_none, with_interval
 from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no shape has a result at a transferred HP"
 TITLE_COUNT: Count = "active"  # the count that the title is about, where there is one
 UNITS = ((1e9, "B"), (1e6, "M"), (1e3, "k"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParametersPanel:
-    """One way to count parameters: the fits of all parameterizations, and their power laws where there are any."""
-
-    count: Count
-    fits: tuple[LossFit, ...]
-    laws: tuple[PowerLaw, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParametersInfo:
-    """Loss against parameters at the transferred HP."""
-
-    title: str
-    panels: tuple[ParametersPanel, ...]
-    judged: JudgedLoss = NATS
-    control: str | None = CONTROL
-    caption: str = (
-        "Loss at the HP transferred from the base, as a mean over seeds with two standard errors, against the "
-        "logarithm of the parameters. Dashed: the least-squares line over all shapes. Dotted: the power law that "
-        "saturates at a floor."
-    )
-
-    def table(self) -> pd.DataFrame:
-        """Return one row per shape, with the fitted losses."""
-        rows = []
-        for panel in self.panels:
-            law_of = {law.parameterization: law for law in panel.laws}
-            for fit in panel.fits:
-                law = law_of.get(fit.parameterization)
-                for point in fit.points:
-                    line = fitted(fit, point.params)
-                    power = None if law is None else law.loss(point.params)
-                    where = (panel.count, fit.parameterization, point.axis, point.shape, point.params)
-                    rows.append((*where, point.loss, point.se, line, power, fit.r2))
-        columns = ["count", "parameterization", "axis", "shape", "params", "loss_nats", "se_nats"]
-        return pd.DataFrame(rows, columns=[*columns, "line_nats", "power_law_nats", "r2"]).rename(
-            columns=self.judged.column
-        )
+LAW_POINTS = 60  # of a power law as it is drawn
+LINES = (
+    Line(y="loss_nats", se="se_nats", marker="arm", look={"linestyle": "none", "markersize": 6}),
+    Line(y="line_nats", look={"linestyle": "--", "linewidth": 1.3}),
+    Line(y="power_law_nats", look={"linestyle": ":", "linewidth": 1.5}),
+)
+Key = tuple[Count, str]  # of a law: how parameters are counted, and the parameterization
 
 
 def fitted(fit: LossFit, params: float) -> float | None:
@@ -72,74 +35,92 @@ def fitted(fit: LossFit, params: float) -> float | None:
     return fit.intercept + fit.slope * float(np.log2(params))
 
 
-def parameters_info(
+def parameters_block(
     fits: Sequence[LossFit], laws: Sequence[PowerLaw], judged: JudgedLoss = NATS, control: str | None = CONTROL
-) -> ParametersInfo | str:
+) -> Block | str:
     """Return what the figure shows, or why there is none."""
-    panels = []
-    for count in COUNTS:
-        of_count = [fit for fit in fits if fit.count == count and fit.points]
-        of_count.sort(key=lambda fit: control_last(fit.parameterization, control))
-        if of_count:
-            kept = tuple(law for law in laws if law.count == count and law.floor is not None)
-            panels.append(ParametersPanel(count=count, fits=tuple(of_count), laws=kept))
-    with_slope = [panel for panel in panels if any(fit.slope is not None for fit in panel.fits)]
+    kept = [fit for fit in fits if fit.points]
+    kept.sort(key=lambda fit: (COUNTS.index(fit.count), control_last(fit.parameterization, control)))
+    with_slope = [fit for fit in kept if fit.slope is not None]
     if not with_slope:
         return why_none((fit.why_not for fit in fits), NOTHING)
-    first = next((panel for panel in with_slope if panel.count == TITLE_COUNT), with_slope[0])
+    counts = [fit.count for fit in with_slope]
+    count = TITLE_COUNT if TITLE_COUNT in counts else counts[0]
     slopes = [
         f"{fit.parameterization} {with_interval(fit.slope, fit.slope_low, fit.slope_high, '+.3f')}"
         + ("" if fit.r2 is None else f" (R2\u00a0{fit.r2:.2f})")
-        for fit in first.fits
-        if fit.slope is not None
+        for fit in with_slope
+        if fit.slope is not None and fit.count == count
     ]
-    title = f"{judged.unit.capitalize()} per doubling of {first.count} parameters: {listed(slopes)}"
-    return ParametersInfo(title=title, panels=tuple(panels), judged=judged, control=control)
+    law_of = {(law.count, law.parameterization): law for law in laws if law.floor is not None}
+    columns = ["count", "parameterization", "axis", "shape", "params", "loss_nats", "se_nats"]
+    columns += ["line_nats", "power_law_nats", "r2"]
+    rows = [row for fit in kept for row in _rows(fit, law_of)]
+    # A law bends between shapes, so that more points of it are drawn.
+    bent = [row for fit in kept for row in _curve(fit, law_of)]
+    names = sorted({fit.parameterization for fit in kept}, key=lambda name: control_last(name, control))
+    titles = {
+        count: style.wrapped(
+            listed([f"{fit.parameterization} R2 {fit.r2:.2f}" for fit in kept if fit.count == count and fit.r2], 3), 46
+        )
+        for count in COUNTS
+    }
+    keys = [key("line in the log", linestyle="--")]
+    keys += [key("saturating power law", linestyle=":")] if bent else []
+    return Block(
+        title=f"{judged.unit.capitalize()} per doubling of {count} parameters: {listed(slopes)}",
+        caption="Loss at the HP transferred from the base, as a mean over seeds with two standard errors, against the "
+        "logarithm of the parameters. Dashed: the least-squares line over all shapes. Dotted: the power law that "
+        "saturates at a floor.",
+        frame=pd.DataFrame(rows, columns=columns),
+        drawn=pd.DataFrame([*rows, *bent], columns=columns),
+        charts=(
+            Chart(
+                x="params",
+                lines=LINES,
+                color="parameterization",
+                panel="count",
+                looks=style.marks(names, control),
+                titles=titles,
+                keys=tuple(keys),
+                finish=lambda axes, count, rows: _finish(axes, count, rows, judged.unit),
+            ),
+        ),
+        judged=judged,
+        height=2.8,
+    )
 
 
-def draw_parameters(info: ParametersInfo) -> Figure:
-    """Return the figure: one panel per way to count."""
-    with style.look():
-        figure, grid = style.panels(info.title, len(info.panels), height=2.8, foot=0.6)
-        names = [fit.parameterization for panel in info.panels for fit in panel.fits]
-        look_of = style.marks(sorted(set(names), key=lambda name: control_last(name, info.control)), info.control)
-        for axes, panel in zip(grid, info.panels, strict=True):
-            _draw_panel(axes, panel, look_of)
-            axes.set_ylabel(f"loss ({info.judged.unit})")
-        handles = [
-            Line2D([], [], color=color, marker=marker, linestyle="none", label=name)
-            for name, (color, marker) in look_of.items()
-        ]
-        handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle="--", label="line in the log"))
-        if any(panel.laws for panel in info.panels):
-            handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle=":", label="saturating power law"))
-        style.legend_below(figure, handles, columns=4)
-    return figure
+def _rows(fit: LossFit, law_of: Mapping[Key, PowerLaw]) -> Iterator[dict[str, object]]:
+    """Yield a row per shape, with the fitted losses."""
+    law = law_of.get((fit.count, fit.parameterization))
+    for point in fit.points:
+        yield {
+            "count": fit.count,
+            "parameterization": fit.parameterization,
+            "axis": point.axis,
+            "shape": point.shape,
+            "params": point.params,
+            "loss_nats": point.loss,
+            "se_nats": point.se,
+            "r2": fit.r2,
+            "line_nats": fitted(fit, point.params),
+            "power_law_nats": None if law is None else law.loss(point.params),
+        }
 
 
-def _draw_panel(axes: Axes, panel: ParametersPanel, look_of: dict[str, tuple[str, str]]) -> None:
-    params = sorted({point.params for fit in panel.fits for point in fit.points})
-    for fit in panel.fits:
-        color, marker = look_of[fit.parameterization]
-        for point in fit.points:
-            axes.plot(point.params, point.loss, marker=marker, color=color, markersize=6, linestyle="none", zorder=3)
-            style.error_bar(axes, point.params, point.loss, point.se, color)
-        if fit.slope is not None:
-            ends = _range(fit)
-            axes.plot(ends, [fitted(fit, end) or 0.0 for end in ends], color=color, linestyle="--", linewidth=1.3)
-    for law in panel.laws:
-        x = np.geomspace(*_range(law), 60)
-        y = [law.loss(float(count)) or 0.0 for count in x]
-        axes.plot(x, y, color=look_of[law.parameterization][0], linestyle=":", linewidth=1.5)
-    r2 = [f"{fit.parameterization} R2 {fit.r2:.2f}" for fit in panel.fits if fit.r2 is not None]
-    axes.set_title(style.wrapped(listed(r2, 3), 46))
-    parameter_axis(axes, params, f"parameters, {panel.count} (log scale)")
+def _curve(fit: LossFit, law_of: Mapping[Key, PowerLaw]) -> Iterator[dict[str, object]]:
+    if (law := law_of.get((fit.count, fit.parameterization))) is not None:
+        params = [point.params for point in law.points]
+        for at in np.geomspace(min(params), max(params), LAW_POINTS).tolist():
+            where = {"count": fit.count, "parameterization": fit.parameterization}
+            yield {**where, "params": at, "power_law_nats": law.loss(at)}
 
 
-def _range(fit: LossFit | PowerLaw) -> tuple[float, float]:
-    """Return the range of parameters that a fit was made from. The fit is drawn no further."""
-    params = [point.params for point in fit.points]
-    return min(params), max(params)
+def _finish(axes: Axes, count: Count, rows: pd.DataFrame, unit: str) -> None:
+    params = sorted(set(rows.loc[rows["loss_nats"].notna(), "params"]))
+    parameter_axis(axes, params, f"parameters, {count} (log scale)")
+    axes.set_ylabel(f"loss ({unit})")
 
 
 def parameter_axis(axes: Axes, params: Sequence[float], label: str) -> None:
@@ -166,9 +147,9 @@ LOSS_PARAMETERS = SweepFigure(
     name="loss-parameters",
     question="How does the loss fall with the number of parameters?",
     infos=lambda results, analysis: {
-        "": parameters_info(
+        "": parameters_block(
             analysis.found("loss_fits"), analysis.found("power_laws"), analysis.judged, analysis.control
         )
     },
-    draw=draw_parameters,
+    draw=draw,
 )

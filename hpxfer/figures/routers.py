@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from hpxfer.analysis.statistics.routers import (
     ABSOLUTE,
@@ -27,6 +24,7 @@ from hpxfer.analysis.statistics.routers import (
     RouterLine,
 )
 from hpxfer.figures import style
+from hpxfer.figures.chart import Block, Chart, Line, draw, key
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, why_none, with_interval
@@ -59,78 +57,79 @@ TITLES = {
 # An absolute size says the same as one in stds at init, and is drawn where a router starts at zero.
 IN_PLACE_OF = {UPDATE: RELATIVE, ABSOLUTE: MOVED}
 NUM_SE = 2
-_STYLES = {"start": "--", "end": "-"}
+DRAWN = ("start", "end")
+LINES = (
+    Line(
+        y="value",
+        where={"when": "start", "layer": None},
+        marker="arm",
+        look={"linestyle": "--", "linewidth": 1.1, "markersize": 3},
+    ),
+    Line(y="value", where={"when": "end", "layer": None}, marker="arm", se="se", look={"markersize": 6}),
+    Line(y="value", where={"when": "end"}, by="layer", look={"linewidth": 0.6, "alpha": FAINT}),
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RouterPanel:
-    """One quantity: a line per parameterization at the start of training, at its end, or both."""
+def routers_block(found: Sequence[RouterLine], axis: str, control: str | None = CONTROL) -> Block | str:
+    """Return what the figure of one axis shows, or why there is none.
 
-    metric: str
-    lines: tuple[RouterLine, ...]
-
-    @property
-    def is_power(self) -> bool:
-        return any(line.exponent is not None for line in self.lines)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoutersInfo:
-    """The routers along one axis."""
-
-    title: str
-    axis: str
-    scale_name: str
-    panels: tuple[RouterPanel, ...]
-    lines: tuple[RouterLine, ...]  # all quantities, also those without a panel
-    control: str | None = CONTROL
-    caption: str = (
-        "Routers at the HP transferred from the base, as means over seeds and layers with two standard errors. Solid: "
-        "the last logged step. Dashed: the first step, before any update. Thin: single layers at the end. Entropy 1: "
-        "all M experts are equally likely; 0: one expert gets everything. The RMS of an update, and of the distance "
-        "from the start, is in units of the std that the table draws the router with at that scale; where a router "
-        "starts at zero it is absolute. Numbers above a panel are exponents of the scale at the end, with 95% "
-        "intervals."
-    )
-
-    def table(self) -> pd.DataFrame:
-        """Return one row per shape and quantity, with single layers as rows of their own."""
-        rows: list[tuple[object, ...]] = []
-        for line in self.lines:
-            fit = (line.exponent, line.exponent_low, line.exponent_high)
-            for point in line.points:
-                where = (line.axis, line.parameterization, point.scale, line.metric, line.unit, line.when, point.step)
-                rows.append((*where, None, point.mean, point.se, point.num_seeds, point.num_diverged, *fit))
-                rows += [
-                    (*where, layer, value, None, point.num_seeds, point.num_diverged, *fit)
-                    for layer, value in enumerate(point.layers)
-                ]
-        columns = ["axis", "parameterization", self.scale_name, "quantity", "unit", "when", "step", "layer", "value"]
-        more = ["se", "seeds", "diverged_seeds", "exponent", "exponent_low", "exponent_high"]
-        return pd.DataFrame(rows, columns=[*columns, *more])
-
-
-def routers_info(found: Sequence[RouterLine], axis: str, control: str | None = CONTROL) -> RoutersInfo | str:
-    """Return what the figure of one axis shows, or why there is none."""
+    Its frame has all quantities, also those without a panel, and single layers as rows of their own.
+    """
     of_axis = along(found, axis, control)
-    lines = tuple(line for line in of_axis if line.points)
+    lines = [line for line in of_axis if line.points]
     if not lines:
         return why_none((line.why_not for line in of_axis), NOTHING)
-    panels = []
-    for metric in PANELS:
-        has_relative = {line.parameterization for line in lines if line.metric == IN_PLACE_OF.get(metric)}
-        kept = [line for line in lines if line.metric == metric and line.when in _STYLES]
-        kept = [line for line in kept if line.parameterization not in has_relative]
-        if kept:
-            panels.append(RouterPanel(metric=metric, lines=tuple(kept)))
-    return RoutersInfo(
-        title=_title(lines, axis),
-        axis=axis,
-        scale_name=lines[0].scale_name,
-        panels=tuple(panels),
-        lines=lines,
-        control=control,
+    scale = lines[0].scale_name
+    columns = ["axis", "parameterization", scale, "quantity", "unit", "when", "step", "layer", "value"]
+    columns += ["se", "seeds", "diverged_seeds", "exponent", "exponent_low", "exponent_high"]
+    frame = pd.DataFrame([row for line in lines for row in _rows(line)], columns=columns)
+    has = {(line.parameterization, line.metric) for line in lines}
+    kept = [line for line in lines if line.metric in PANELS and line.when in DRAWN]
+    kept = [line for line in kept if (line.parameterization, IN_PLACE_OF.get(line.metric)) not in has]
+    exponents = {
+        metric: [
+            f"{line.parameterization}: exponent {with_interval(line.exponent, line.exponent_low, line.exponent_high)}"
+            for line in kept
+            if (line.metric, line.when) == (metric, "end") and line.exponent is not None
+        ]
+        for metric in PANELS
+    }
+    looks = style.marks(list(dict.fromkeys(line.parameterization for line in lines)), control)
+    chart = Chart(
+        x=scale,
+        x_log2=True,
+        lines=LINES,
+        color="parameterization",
+        panel="quantity",
+        panels=[metric for metric in PANELS if any(line.metric == metric for line in kept)],
+        looks=looks,
+        titles={},
+        finish=lambda axes, metric, rows: _finish(axes, metric, rows, scale, exponents[metric]),
+        keys=(key("at the first step", linestyle="--"),),
     )
+    return Block(
+        title=_title(lines, axis),
+        caption="Routers at the HP transferred from the base, as means over seeds and layers with two standard errors. "
+        "Solid: the last logged step. Dashed: the first step, before any update. Thin: single layers at the end. "
+        "Entropy 1: all M experts are equally likely; 0: one expert gets everything. The RMS of an update, and of the "
+        "distance from the start, is in units of the std that the table draws the router with at that scale; where a "
+        "router starts at zero it is absolute. Numbers above a panel are exponents of the scale at the end, with 95% "
+        "intervals.",
+        frame=frame,
+        drawn=pd.DataFrame([row for line in kept for row in _rows(line, alike=True)], columns=columns),
+        charts=(chart,),
+    )
+
+
+def _rows(line: RouterLine, *, alike: bool = False) -> Iterator[tuple[object, ...]]:
+    """Yield a row per shape, and one per layer of it; with `alike` only where all shapes have as many layers."""
+    layered = not alike or len({len(point.layers) for point in line.points}) == 1
+    for point in line.points:
+        where = (line.axis, line.parameterization, point.scale, line.metric, line.unit, line.when, point.step)
+        rest = (point.num_seeds, point.num_diverged, line.exponent, line.exponent_low, line.exponent_high)
+        yield (*where, None, point.mean, point.se, *rest)
+        for layer, value in enumerate(point.layers if layered else ()):
+            yield (*where, layer, value, None, *rest)
 
 
 def _title(lines: Sequence[RouterLine], axis: str) -> str:
@@ -160,69 +159,28 @@ def _sure(difference: float, first: float | None, second: float | None) -> bool:
     return first is not None and second is not None and abs(difference) > NUM_SE * math.hypot(first, second)
 
 
-def draw_routers(info: RoutersInfo) -> Figure:
-    """Return the figure: one panel per quantity."""
-    with style.look():
-        figure, grid = style.panels(info.title, len(info.panels), height=2.9, foot=0.6)
-        names = list(dict.fromkeys(line.parameterization for line in info.lines))
-        look_of = style.marks(names, info.control)
-        for axes, panel in zip(grid, info.panels, strict=True):
-            _draw_panel(axes, panel, look_of, info.scale_name)
-        handles = [
-            Line2D([], [], color=color, marker=marker, markersize=5, label=name)
-            for name, (color, marker) in look_of.items()
-        ]
-        handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle="--", label="at the first step"))
-        style.legend_below(figure, handles, columns=4)
-    return figure
-
-
-def _draw_panel(axes: Axes, panel: RouterPanel, look_of: Mapping[str, tuple[str, str]], scale_name: str) -> None:
-    for line in panel.lines:
-        color, marker = look_of[line.parameterization]
-        is_end = line.when == "end"
-        x = [math.log2(point.scale) for point in line.points]
-        y = [point.mean for point in line.points]
-        axes.plot(x, y, color=color, linestyle=_STYLES[line.when], linewidth=1.6 if is_end else 1.1, zorder=3)
-        axes.plot(x, y, color=color, marker=marker, markersize=6 if is_end else 3, linestyle="none", zorder=3)
-        if is_end:
-            for at, point in zip(x, line.points, strict=True):
-                style.error_bar(axes, at, point.mean, point.se, color)
-            for of_layer in _layers(line):
-                axes.plot(x, of_layer, color=color, linewidth=0.6, alpha=FAINT)
-    scales = [point.scale for line in panel.lines for point in line.points]
-    style.log2_scale_axis(axes, scales, scale_name)
-    axes.set_ylabel(PANELS[panel.metric])
-    if all(point.mean > 0 for line in panel.lines for point in line.points) and panel.is_power:
+def _finish(axes: Axes, metric: str, rows: pd.DataFrame, scale: str, exponents: Sequence[str]) -> None:
+    style.log2_scale_axis(axes, rows[scale].to_list(), scale)
+    axes.set_ylabel(PANELS[metric])
+    means = rows[rows["layer"].isna()]
+    if (means["value"] > 0).all() and means["exponent"].notna().any():
         style.log_losses(axes)
-    elif panel.metric == ENTROPY:
+    elif metric == ENTROPY:
         axes.set_ylim(0, 1.05)
-    elif panel.metric == MARGIN:  # negative where a balancing rule chose against the logits
+    elif metric == MARGIN:  # negative where a balancing rule chose against the logits
         axes.axhline(0, color=INK, linewidth=0.8, alpha=FAINT)
     else:
         axes.set_ylim(bottom=0)
-    exponents = [
-        f"{line.parameterization}: exponent {with_interval(line.exponent, line.exponent_low, line.exponent_high)}"
-        for line in panel.lines
-        if line.when == "end" and line.exponent is not None
-    ]
     if exponents:
         axes.set_title("\n".join(exponents), fontsize=style.SMALL)
-
-
-def _layers(line: RouterLine) -> list[tuple[float, ...]]:
-    """Return the values of each layer over the scales; none if layers differ in number."""
-    if len({len(point.layers) for point in line.points}) != 1:
-        return []
-    return list(zip(*(point.layers for point in line.points), strict=True))
 
 
 ROUTERS = HPFigure(
     name="routers",
     question="Do routers keep learning, and do they stay undecided, as the model grows?",
     infos=lambda given: {
-        axis: routers_info(given.analysis.found("routers"), axis, given.analysis.control) for axis in given.axes
+        axis: routers_block(given.analysis.found("routers"), axis, given.analysis.control) for axis in given.axes
     },
-    draw=draw_routers,
+    draw=draw,
     judged_only=True,
 )

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, product
 from typing import Any
 
-from matplotlib.artist import Artist
+import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
 from hpxfer.analysis import Analysis
 from hpxfer.figures import style
-from hpxfer.figures.heatmap import CellLook, cell_handles, draw_cells, draw_star, top_rise
+from hpxfer.figures.cells import Cells, top_rise
+from hpxfer.figures.chart import Block, Chart, Line, draw, key
 from hpxfer.figures.kinds import Info, SweepFigure
-from hpxfer.figures.searches import MOST_PANELS, SearchInfo
+from hpxfer.figures.searches import MOST_PANELS
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import listed, octaves_of
 from hpxfer.results import Results
@@ -30,6 +30,7 @@ SHOWN_RISE = 4.0  # times the rise of the highest point after round 1: the first
 # White within black, so that the square shows on cells of any color and around a star.
 _SQUARES = (("#000000", 3.2), ("#ffffff", 1.6))
 _SQUARE_SIZE = 17
+_SQUARE = {"marker": "s", "markersize": 9, "markerfacecolor": "none", "markeredgecolor": INK, "linestyle": "none"}
 _COLORS = {
     "lowest_nats": "the lowest mean loss over seeds, over all values of the other dimensions.",
     "through_best_nats": "the mean loss over seeds, with all other dimensions at the best point of the whole grid. A "
@@ -42,104 +43,125 @@ def _groups(rows: Sequence[Any], key: Callable[[Any], Any]) -> list[tuple[Any, l
     return [(name, list(of)) for name, of in groupby(rows, key=key)]
 
 
-def search_steps_info(
+def _frame(rows: Sequence[Any], columns: Sequence[str]) -> pd.DataFrame:
+    """Return these fields of the rows of a report."""
+    return pd.DataFrame([[getattr(row, name) for name in columns] for row in rows], columns=list(columns))
+
+
+def search_steps_block(
     steps: Sequence[CoordinateStep], judged: JudgedLoss = NATS, control: str | None = CONTROL
-) -> SearchInfo:
-    """Return what the figure of one arm's steps shows."""
+) -> Block:
+    """Return what the figure of one arm's steps shows: a row per step with its best ratio, the first on top."""
     first, kept = steps[0], [ratio for ratio in steps if ratio.kept]
     gained = sum(ratio.gain_nats or 0.0 for ratio in kept)
     changes = f", {judged.amount(gained)} in all: {listed([f'{r.multiplier} x {r.ratio:.4g}' for r in kept])}"
-    return SearchInfo(
+    color, _ = style.marks([first.parameterization], control)[first.parameterization]
+    dot = {"marker": "o", "markersize": 7, "linestyle": "none", "markeredgecolor": color}
+    handles = (
+        Line2D([], [], markerfacecolor=color, label="kept", **dot),  # type: ignore[arg-type]
+        Line2D([], [], markerfacecolor="none", label="rejected", **dot),  # type: ignore[arg-type]
+        key("other ratios", marker=".", linestyle="none"),
+    )
+    chart = Chart(
+        x="gain_nats",
+        lines=(),
+        color="multiplier",
+        legend="keys",
+        keys=handles,
+        finish=lambda axes, *_: _draw_steps(axes, steps, color, judged.unit),
+    )
+    return Block(
         title=f"{first.parameterization} at {first.shape}: {len(kept)} of {steps[-1].step} changes won by more than "
         f"the noise{changes if kept else ''}",
         caption=f"Gain in {judged.unit} of the best ratio of each multiplier over what was kept before, with "
         f"{first.needed:g} standard errors of the paired difference over seeds. Small dots are the other ratios. A "
         "change is kept where its whole bar lies above zero.",
-        rows=tuple(steps),
-        columns=("step", "multiplier", "ratio", "gain_nats", "se_nats", "needed", "diverged", "kept"),
+        frame=_frame(steps, ("step", "multiplier", "ratio", "gain_nats", "se_nats", "needed", "diverged", "kept")),
+        charts=(chart,),
         judged=judged,
-        control=control,
+        height=1.1 + ROW_INCHES * len(_groups(steps, lambda ratio: ratio.step)),
+        foot=0.5,
+        legend_columns=3,
     )
 
 
-def draw_search_steps(info: SearchInfo) -> Figure:
-    """Return the figure: one row per step with its best ratio, the first on top."""
-    (name,) = info.names()
-    color, _ = style.marks([name], info.control)[name]
-    steps = [of for _, of in _groups(info.rows, lambda ratio: ratio.step)]
+def _draw_steps(axes: Axes, every: Sequence[CoordinateStep], color: str, unit: str) -> None:
+    steps = [of for _, of in _groups(every, lambda ratio: ratio.step)]
     known = [[ratio for ratio in of if ratio.gain_nats is not None] for of in steps]
     best = [max(of, key=lambda ratio: ratio.gain_nats, default=None) for of in known]
     ends = [0.0]
-    with style.look():
-        figure, (axes,) = style.panels(info.title, 1, height=1.1 + ROW_INCHES * len(steps), foot=0.5)
-        for row, (of, top) in enumerate(zip(known, best, strict=True)):
-            others = [ratio.gain_nats for ratio in of if ratio is not top]
-            axes.plot(others, [row] * len(others), marker=".", markersize=5, color=INK, alpha=FAINT, linestyle="none")
-            if top is None:
-                continue
-            error = top.needed * (top.se_nats or 0.0)
-            ends += [top.gain_nats - error, top.gain_nats + error]
-            if top.se_nats is not None:
-                axes.plot(ends[-2:], [row, row], color=color, linewidth=1.8)
-            face = color if top.kept else "none"
-            axes.plot(
-                top.gain_nats, row, marker="o", markersize=7, markerfacecolor=face, markeredgecolor=color, zorder=3
-            )
-        axes.axvline(0.0, color=INK, alpha=FAINT, linewidth=1.0)
-        axes.set_ylim(len(steps) - 0.4, -0.6)
-        axes.yaxis.set_major_locator(FixedLocator(range(len(steps))))
-        texts = [f" x {top.ratio:.4g}" if top else ": all diverged" for top in best]
-        axes.set_yticklabels([of[0].multiplier + text for of, text in zip(steps, texts, strict=True)])
-        # The ends show every bar, and other ratios as far as they lie near the bars.
-        low, high = min(ends), max(ends)
-        width = max(high - low, 1e-4)
-        low = max(min([low, *(ratio.gain_nats for of in known for ratio in of)]), low - MOST_BELOW * width)
-        axes.set_xlim(low - 0.05 * width, high + 0.08 * width)
-        axes.set_xlabel(f"gain ({info.judged.unit})")
-        style.legend_below(figure, list(_step_handles(color)), columns=3)
-    return figure
-
-
-def _step_handles(color: str) -> Iterator[Line2D]:
-    dot = {"marker": "o", "markersize": 7, "linestyle": "none", "markeredgecolor": color}
-    yield Line2D([], [], markerfacecolor=color, label="kept", **dot)  # type: ignore[arg-type]
-    yield Line2D([], [], markerfacecolor="none", label="rejected", **dot)  # type: ignore[arg-type]
-    yield Line2D([], [], marker=".", color=INK, alpha=FAINT, linestyle="none", label="other ratios")
+    for row, (of, top) in enumerate(zip(known, best, strict=True)):
+        others = [ratio.gain_nats for ratio in of if ratio is not top]
+        axes.plot(others, [row] * len(others), marker=".", markersize=5, color=INK, alpha=FAINT, linestyle="none")
+        if top is None:
+            continue
+        error = top.needed * (top.se_nats or 0.0)
+        ends += [top.gain_nats - error, top.gain_nats + error]
+        if top.se_nats is not None:
+            axes.plot(ends[-2:], [row, row], color=color, linewidth=1.8)
+        face = color if top.kept else "none"
+        axes.plot(top.gain_nats, row, marker="o", markersize=7, markerfacecolor=face, markeredgecolor=color, zorder=3)
+    axes.axvline(0.0, color=INK, alpha=FAINT, linewidth=1.0)
+    axes.set_ylim(len(steps) - 0.4, -0.6)
+    axes.yaxis.set_major_locator(FixedLocator(range(len(steps))))
+    texts = [f" x {top.ratio:.4g}" if top else ": all diverged" for top in best]
+    axes.set_yticklabels([of[0].multiplier + text for of, text in zip(steps, texts, strict=True)])
+    # The ends show every bar, and other ratios as far as they lie near the bars.
+    low, high = min(ends), max(ends)
+    width = max(high - low, 1e-4)
+    low = max(min([low, *(ratio.gain_nats for of in known for ratio in of)]), low - MOST_BELOW * width)
+    axes.set_xlim(low - 0.05 * width, high + 0.08 * width)
+    axes.set_xlabel(f"gain ({unit})")
 
 
 def _step_infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     found = _groups(analysis.found("search_steps"), lambda ratio: (ratio.parameterization, ratio.shape))
-    return {f"{of[0]}-{of[1]}": search_steps_info(rows, analysis.judged, analysis.control) for of, rows in found}
+    return {f"{of[0]}-{of[1]}": search_steps_block(rows, analysis.judged, analysis.control) for of, rows in found}
 
 
 SEARCH_STEPS = SweepFigure(
     name="search-steps",
     question="Which constant multipliers won by more than the noise?",
     infos=_step_infos,
-    draw=draw_search_steps,
+    draw=draw,
 )
 
 
-def refine_info(points: Sequence[RefinedPoint], hp: str, judged: JudgedLoss = NATS) -> SearchInfo | str:
+def refine_block(points: Sequence[RefinedPoint], hp: str, judged: JudgedLoss = NATS) -> Block | str:
     """Return what the figure of one HP's lines shows, or why there is none."""
-    rows = tuple(point for point in points if point.hp == hp)
+    rows = [point for point in points if point.hp == hp]
     if not rows:
         return "no round of it has ended"
-    last = [of[-1] for _, of in _groups(rows, lambda point: point.arm)]
+    arms = _groups(rows, lambda point: point.arm)
+    last = [of[-1] for _, of in arms]
     left_out = len(last) - MOST_PANELS
-    return SearchInfo(
+    frame = _frame(rows, ("arm", "round", "log2_value", "loss_nats", "log2_low", "log2_high"))
+    of_arm = dict(arms[:MOST_PANELS])
+    colors = style.ramp(max(of[-1].round for of in of_arm.values()))
+    chart = Chart(
+        x="log2_value",
+        lines=(Line(y="loss_nats", marker="o", look={"linestyle": "none", "markersize": 6}),),
+        color="round",
+        panel="arm",
+        panels=list(of_arm),
+        looks={number: (color, "o") for number, color in enumerate(colors, start=1)},
+        names={number: f"round {number}" for number in range(1, len(colors) + 1)},
+        titles={arm: style.wrapped(arm, 46) for arm in of_arm},
+        finish=lambda axes, arm, _: _finish_refined(axes, of_arm[arm], colors, hp, judged.unit),
+    )
+    return Block(
         title=f"Refined {hp}: {listed([_interval(point) for point in last], 2)}",
         caption="A dot is a point's mean loss over seeds, in the color of the round that asked for it. The bars below "
         "are the interval of the optimum after each round, from the first round on top to the last. An interval "
         "reaches from the best point to the nearest points that are worse by more than two standard errors. A cross "
         "means that a seed diverged." + (f" {left_out} more arms are in the data." if left_out > 0 else ""),
-        rows=rows,
-        columns={
-            **{name: name for name in ("arm", "round")},
-            "log2_value": f"log2_{hp}",
-            **{name: name for name in ("loss_nats", "log2_low", "log2_high")},
-        },
+        frame=frame.rename(columns={"log2_value": f"log2_{hp}"}),
+        drawn=frame,
+        charts=(chart,),
         judged=judged,
+        height=3.2,
+        foot=0.55,
+        legend_columns=6,
     )
 
 
@@ -150,24 +172,8 @@ def _interval(last: RefinedPoint) -> str:
     return f"{last.arm} 2^{last.log2_best:g} [{', '.join(ends)}]" + ("" if last.ended else ", not ended")
 
 
-def draw_refine(info: SearchInfo) -> Figure:
-    """Return the figure: one panel per arm."""
-    panels = _groups(info.rows, lambda point: point.arm)[:MOST_PANELS]
-    colors = style.ramp(max(points[-1].round for _, points in panels))
-    with style.look():
-        figure, grid = style.panels(info.title, len(panels), height=3.2, foot=0.55)
-        for axes, (arm, points) in zip(grid, panels, strict=True):
-            axes.set_title(style.wrapped(arm, 46))
-            _draw_line(axes, points, colors)
-            axes.set_xlabel(octaves_of(info.rows[0].hp))
-            axes.set_ylabel(f"loss ({info.judged.unit})")
-        rounds = enumerate(colors, start=1)
-        handles = [Line2D([], [], marker="o", color=color, label=f"round {number}") for number, color in rounds]
-        style.legend_below(figure, handles, columns=6)
-    return figure
-
-
-def _draw_line(axes: Axes, points: Sequence[RefinedPoint], colors: Sequence[str]) -> None:
+def _finish_refined(axes: Axes, points: Sequence[RefinedPoint], colors: Sequence[str], hp: str, unit: str) -> None:
+    """Draw the line through all points, those that diverged on top, and the intervals below."""
     known = sorted((point.log2_value, point.loss_nats, point.round) for point in points if point.loss_nats is not None)
     losses, later = [loss for _, loss, _ in known], [loss for _, loss, number in known if number > 1]
     low, top = min(losses, default=0.0), max(losses, default=1.0)
@@ -178,15 +184,13 @@ def _draw_line(axes: Axes, points: Sequence[RefinedPoint], colors: Sequence[str]
     axes.plot([at for at, _, _ in known], losses, color=INK, alpha=FAINT, linewidth=1.0)
     rounds = _groups(points, lambda point: point.round)
     for (number, asked), color in zip(rounds, colors, strict=False):
-        finished = [(point.log2_value, point.loss_nats) for point in asked if point.loss_nats is not None]
-        x, y = ([row[i] for row in finished] for i in range(2))
-        axes.plot(x, y, color=color, marker="o", linestyle="none", zorder=3)
         for point in asked:
             if point.loss_nats is None:
                 axes.plot(point.log2_value, top, color=color, marker="x", linestyle="none", clip_on=False, zorder=3)
         _draw_bracket(axes, asked[0], low - height * (0.05 + 0.07 * number), color)
     axes.set_ylim(low - height * (0.14 + 0.07 * len(rounds)), top + 0.05 * height)
     style.whole_octaves(axes)
+    style.set_axes(axes, octaves_of(hp), f"loss ({unit})")
 
 
 def _draw_bracket(axes: Axes, after: RefinedPoint, y: float, color: str) -> None:
@@ -208,25 +212,22 @@ def _report(results: Results, form: str) -> tuple[Any, ...] | None:
     return tuple(kind.report(results)) if kind.form == form else None
 
 
-def _refine_infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
+def _refine_blocks(results: Results, analysis: Analysis) -> dict[str, Info | str]:
     points = _report(results, "brackets")
-    return {} if points is None else {hp: refine_info(points, hp, analysis.judged) for hp in results.spec.grid}
+    return {} if points is None else {hp: refine_block(points, hp, analysis.judged) for hp in results.spec.grid}
 
 
 SEARCH_REFINE = SweepFigure(
-    name="search-refine", question="How did the search narrow its interval?", infos=_refine_infos, draw=draw_refine
+    name="search-refine", question="How did the search narrow its interval?", infos=_refine_blocks, draw=draw
 )
 
 
-def heatmaps_info(
-    cells: Sequence[HeatmapCell], view: str = "lowest_nats", judged: JudgedLoss = NATS
-) -> SearchInfo | str:
+def heatmaps_block(cells: Sequence[HeatmapCell], view: str = "lowest_nats", judged: JudgedLoss = NATS) -> Block | str:
     """Return what a figure of one stage of one arm shows, or why there is none. `view` is the loss that colors it."""
     if not cells:
         return "the stage has one dimension, or is not over yet"
     best = [cell for cell in cells if cell.is_best]
     level = best[0].lowest_nats or 0.0
-    rises = [math.inf if (loss := getattr(cell, view)) is None else loss - level for cell in cells]
     alone = [cell for cell in cells if cell.is_best_at_center]
     worst = max(alone, key=lambda cell: math.inf if cell.lowest_nats is None else cell.lowest_nats)
     cost = math.inf if worst.lowest_nats is None else worst.lowest_nats - level
@@ -234,7 +235,30 @@ def heatmaps_info(
     share = f"{cost / depth:.1%}; " if (depth := abs(level)) else ""
     at_most = f"at most {judged.amount(cost)} ({share}{worst.x} with {worst.y})" if cost > 0 else "nothing"
     planes = ", planes through its best point" if view == "through_best_nats" else ""
-    return SearchInfo(
+    columns = ("arm", "stage", "x", "y", "x_value", "y_value", "lowest_nats", "through_best_nats", "at_center_nats")
+    frame = _frame(cells, columns)
+    pairs = [pair for pair, _ in _groups(cells, lambda cell: (cell.x, cell.y))]
+    number = {pair: i for i, pair in enumerate(pairs)}
+    drawn = frame.assign(
+        panel=[number[cell.x, cell.y] for cell in cells],
+        log2_x=[math.log2(cell.x_value) for cell in cells],
+        log2_y=[math.log2(cell.y_value) for cell in cells],
+        rise=frame[view].astype(float) - level,
+    )
+    chart = Cells(
+        x="log2_x",
+        y="log2_y",
+        rise="rise",
+        panel="panel",
+        titles={},
+        star="best of all",
+        stars={i: _at(cell for cell in best if (cell.x, cell.y) == pair) for pair, i in number.items()},
+        keys=(Line2D([], [], label="best of the pair alone", **_SQUARE),),  # type: ignore[arg-type]
+        top=top_rise(drawn["rise"].dropna()),
+        judged=judged,
+        finish=lambda axes, i, _: _finish_pair(axes, [c for c in alone if (c.x, c.y) == pairs[i]]),
+    )
+    return Block(
         title=f"{cells[0].arm}, {cells[0].stage} grid{planes}: best at "
         + ", ".join(f"{name} {value:.3g}" for name, value in values)
         + f" ({judged.level(level)}); a pair tuned by itself costs {at_most}",
@@ -242,51 +266,27 @@ def heatmaps_info(
         "dimensions at the grid's center, where the stage before ended, which is where tuning the pair alone would "
         "end. Its cost is how far the lowest loss at the square lies above the best. A cost within the noise of seeds "
         "says nothing. A larger cost says that the dimensions have to be tuned together.",
-        rows=tuple(cells),
-        columns=(
-            *("arm", "stage", "x", "y", "x_value", "y_value"),
-            *("lowest_nats", "through_best_nats", "at_center_nats"),
-        ),
+        frame=frame,
+        drawn=drawn,
+        charts=(chart,),
         judged=judged,
-        given={"view": view, "level": level, "top": top_rise(rise for rise in rises if math.isfinite(rise))},
+        columns=2 if len(pairs) < 3 else 3,
+        height=2.6,
+        foot=0.55,
+        legend_columns=5,
     )
 
 
-def draw_heatmaps(info: SearchInfo) -> Figure:
-    """Return the figure: one panel per pair."""
-    pairs = _groups(info.rows, lambda cell: (cell.x, cell.y))
-    with style.look():
-        columns = 2 if len(pairs) < 3 else 3
-        figure, grid = style.panels(info.title, len(pairs), columns=columns, height=2.6, foot=0.55)
-        for axes, (_, cells) in zip(grid, pairs, strict=True):
-            _draw_pair(axes, cells, info)
-        diverged = any(getattr(cell, info.given["view"]) is None for cell in info.rows)
-        handles: list[Artist] = cell_handles(
-            info.given["top"], star="best of all", diverged=diverged, missing=False, judged=info.judged
-        )
-        square = {"marker": "s", "markersize": 9, "markerfacecolor": "none", "markeredgecolor": style.INK}
-        handles.append(Line2D([], [], label="best of the pair alone", linestyle="none", **square))  # type: ignore[arg-type]
-        style.legend_below(figure, handles, columns=5)
-    return figure
+def _at(cells: Iterable[HeatmapCell]) -> list[tuple[float, float]]:
+    return [(math.log2(cell.x_value), math.log2(cell.y_value)) for cell in cells]
 
 
-def _draw_pair(axes: Axes, cells: Sequence[HeatmapCell], info: SearchInfo) -> None:
-    at = [(math.log2(cell.x_value), math.log2(cell.y_value)) for cell in cells]
-    xs, ys = (list(dict.fromkeys(of)) for of in zip(*at, strict=True))
-
-    def look(i: int, j: int) -> CellLook:
-        loss = getattr(cells[i * len(ys) + j], info.given["view"])
-        return CellLook(fraction=None if loss is None else (loss - info.given["level"]) / info.given["top"])
-
-    draw_cells(axes, xs, ys, look)
-    for center, cell in zip(at, cells, strict=True):
-        for color, width in _SQUARES if cell.is_best_at_center else ():
-            edge = {"markeredgecolor": color, "markeredgewidth": width}
-            axes.plot(*center, marker="s", markersize=_SQUARE_SIZE, markerfacecolor="none", zorder=4, **edge)  # type: ignore[arg-type]
-        if cell.is_best:
-            draw_star(axes, *center)
-    axes.set_xlabel(octaves_of(cells[0].x))
-    axes.set_ylabel(octaves_of(cells[0].y))
+def _finish_pair(axes: Axes, alone: Sequence[HeatmapCell]) -> None:
+    """Mark the cells at which tuning the pair alone would end."""
+    for center, (color, width) in product(_at(alone), _SQUARES):
+        edge = {"markeredgecolor": color, "markeredgewidth": width}
+        axes.plot(*center, marker="s", markersize=_SQUARE_SIZE, markerfacecolor="none", zorder=4, **edge)  # type: ignore[arg-type]
+    style.set_axes(axes, octaves_of(alone[0].x), octaves_of(alone[0].y))
 
 
 def _heatmap_infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
@@ -297,9 +297,9 @@ def _heatmap_infos(results: Results, analysis: Analysis) -> dict[str, Info | str
     for arm, stage in product((arm.name for arm in arms_of(results.expansion)), STAGES):
         cells = [cell for cell in found if (cell.arm, cell.stage) == (arm, stage)]
         name = f"{arm}-{stage}"
-        out[name] = heatmaps_info(cells, judged=analysis.judged)
+        out[name] = heatmaps_block(cells, judged=analysis.judged)
         if len({(cell.x, cell.y) for cell in cells}) > 1:  # with two dimensions there is one plane, and it is all
-            out[f"{name}-planes"] = heatmaps_info(cells, "through_best_nats", analysis.judged)
+            out[f"{name}-planes"] = heatmaps_block(cells, "through_best_nats", analysis.judged)
     return out
 
 
@@ -307,5 +307,5 @@ SEARCH_HEATMAPS = SweepFigure(
     name="search-heatmaps",
     question="Do the dimensions of a staged grid have to be tuned together?",
     infos=_heatmap_infos,
-    draw=draw_heatmaps,
+    draw=draw,
 )

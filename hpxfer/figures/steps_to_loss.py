@@ -12,13 +12,12 @@ from typing import Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import EngFormatter
 
 from hpxfer.analysis.statistics.same_loss import LossCurve, Reached
 from hpxfer.analysis.statistics.steps_to_loss import StepsToLoss
 from hpxfer.figures import style
+from hpxfer.figures.chart import Block, Chart, Line, Look, draw, key
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import INK, SMALL
 from hpxfer.figures.text import along, listed, why_none
@@ -30,7 +29,6 @@ BEFORE = 3  # or at this part of the first arrow's end
 ARROWS = 3  # per reference: those of the fastest arms
 LABEL_POINTS = 12  # from one arrow's text to the next one's, as they lie at one loss
 ROOM = 0.22  # of the range of losses, below them
-STYLES: dict[str, Literal["-", "--"]] = {"arm": "-", "reference": "-", "elsewhere": "--"}
 Unit = Literal["steps", "tokens"]
 
 
@@ -46,54 +44,59 @@ class Arrow:
     factor: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class SameLossPanel:
-    """One parameterization."""
-
-    parameterization: str
-    curves: tuple[LossCurve, ...]  # references, arms by scale, curves from elsewhere
-    arrows: tuple[Arrow, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SameLossInfo:
-    """The arms along one axis."""
-
-    title: str
-    caption: str
-    axis: str
-    other_data: frozenset[str]  # the arms that train on other data than their references
-    unit: Unit
-    panels: tuple[SameLossPanel, ...]
-    judged: JudgedLoss = NATS
-
-    def table(self) -> pd.DataFrame:
-        """Return one row per point."""
-        rows = [
-            (self.axis, panel.parameterization, curve.name, curve.kind, *point)
-            for panel in self.panels
-            for curve in panel.curves
-            for point in zip(positions(curve, self.unit), curve.mean, curve.low, curve.high, strict=True)
-        ]
-        columns = ["axis", "parameterization", "curve", "kind", self.unit, "mean_nats", "min_nats", "max_nats"]
-        return pd.DataFrame(rows, columns=columns).rename(columns=self.judged.column)
-
-
-def positions(curve: LossCurve, unit: Unit) -> tuple[float, ...]:
-    """Return where the points of a curve lie; nothing if that is not known in this unit."""
-    return curve.steps if unit == "steps" else curve.tokens
-
-
-def steps_to_loss_info(
+def steps_to_loss_block(
     found: Sequence[StepsToLoss], axis: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
-) -> SameLossInfo | str:
+) -> Block | str:
     """Return what the figure of one axis shows, or why there is none."""
     of_axis = along(found, axis, control)
     kept = [answer for answer in of_axis if answer.why_not is None and answer.curves]
     if not kept:
         return why_none((answer.why_not for answer in of_axis), NOTHING)
     unit = _unit([curve for answer in kept for curve in answer.curves])
-    lost = dict.fromkeys(curve.name for answer in kept for curve in answer.curves if not positions(curve, unit))
+    curves = [(answer, curve) for answer in kept for curve in answer.curves if _positions(curve, unit)]
+    arrows = {answer.parameterization: arrows_of(answer, unit) for answer in kept}
+    rows = [
+        (axis, answer.parameterization, curve.name, curve.kind, *point)
+        for answer, curve in curves
+        for point in zip(_positions(curve, unit), curve.mean, curve.low, curve.high, strict=True)
+    ]
+    columns = ["axis", "parameterization", "curve", "kind", unit, "mean_nats", "min_nats", "max_nats"]
+    frame = pd.DataFrame(rows, columns=columns)
+    other_data = {row.arm: row.other_data for answer in kept for row in answer.rows if row.other_data is not None}
+    looks = _looks(curve for _, curve in curves)
+    ends = _ends(frame, unit, [arrow for found in arrows.values() for arrow in found])
+    chart = Chart(
+        x=unit,
+        lines=(Line(y="mean_nats", low="min_nats", high="max_nats", look={"linewidth": 1.5}),),
+        color="curve",
+        panel="parameterization",
+        looks=looks,
+        names={name: f"{name} (other data)" for name in other_data},
+        keys=(key("the same loss", alpha=1.0, linestyle=":", marker="o", markersize=4),)
+        if any(arrows.values())
+        else (),
+        finish=lambda axes, name, _: _finish(axes, arrows[name], looks, unit, judged.unit, ends),
+    )
+    return Block(
+        title=f"{unit.capitalize()} to the same loss, {axis}: {listed([_fastest(answer, unit) for answer in kept])}",
+        caption=_caption(kept, unit, other_data),
+        frame=frame,
+        charts=(chart,),
+        judged=judged,
+        height=3.4,
+        foot=0.9,
+        legend_columns=3,
+    )
+
+
+def _positions(curve: LossCurve, unit: Unit) -> tuple[float, ...]:
+    """Return where the points of a curve lie; nothing if that is not known in this unit."""
+    return curve.steps if unit == "steps" else curve.tokens
+
+
+def _caption(kept: Sequence[StepsToLoss], unit: Unit, other_data: Mapping[str, str]) -> str:
+    """Return how to read the figure, and which arms are not compared or not drawn."""
+    every = [curve for answer in kept for curve in answer.curves]
     caption = (
         "Training losses, as means over the last tenth of the steps so far; the band is the range of seeds. Arms have "
         "the HP transferred from the base, a reference has its own best one. A dotted line is at the loss that a "
@@ -101,23 +104,14 @@ def steps_to_loss_info(
         f"factor the arm takes fewer {unit}, or more where it says so (median over paired seeds). Those of the "
         f"{ARROWS} fastest arms are drawn; the table says which arms do not reach the loss."
     )
-    uncompared = {row.arm: row.other_data for answer in kept for row in answer.rows if row.other_data is not None}
-    if any(curve.kind == "elsewhere" for answer in kept for curve in answer.curves):
+    if any(curve.kind == "elsewhere" for curve in every):
         caption += " Dashed curves were trained elsewhere."
-    if uncompared:
-        arms = ", ".join(f"{arm} ({data})" for arm, data in uncompared.items())
+    if other_data:
+        arms = ", ".join(f"{arm} ({data})" for arm, data in other_data.items())
         caption += f" Not compared, as training losses on different data are not comparable: {arms}."
-    if lost:
+    if lost := dict.fromkeys(curve.name for curve in every if not _positions(curve, unit)):
         caption += f" Not drawn, as arms differ in their batches and these curves count no tokens: {', '.join(lost)}."
-    return SameLossInfo(
-        title=f"{unit.capitalize()} to the same loss, {axis}: {listed([_fastest(answer, unit) for answer in kept])}",
-        caption=caption,
-        axis=axis,
-        other_data=frozenset(uncompared),
-        unit=unit,
-        panels=tuple(_panel(answer, unit) for answer in kept),
-        judged=judged,
-    )
+    return caption
 
 
 def _unit(curves: Sequence[LossCurve]) -> Unit:
@@ -147,16 +141,13 @@ def _factor(row: Reached, unit: Unit) -> float | None:
     return row.speed_up if unit == "steps" and row.reference_steps is not None else row.fewer_tokens
 
 
-def _panel(answer: StepsToLoss, unit: Unit) -> SameLossPanel:
+def arrows_of(answer: StepsToLoss, unit: Unit) -> list[Arrow]:
+    """Return the arrows of a panel: those of the fastest arms, for each reference."""
     arrows: list[Arrow] = []
     for reference in dict.fromkeys(row.reference for row in answer.rows):
         known = [found for row in answer.rows if row.reference == reference and (found := _arrow(row, unit))]
         arrows += sorted(known, key=lambda arrow: -arrow.factor)[:ARROWS]
-    return SameLossPanel(
-        parameterization=answer.parameterization,
-        curves=tuple(curve for curve in answer.curves if positions(curve, unit)),
-        arrows=tuple(arrows),
-    )
+    return arrows
 
 
 def _arrow(row: Reached, unit: Unit) -> Arrow | None:
@@ -167,80 +158,46 @@ def _arrow(row: Reached, unit: Unit) -> Arrow | None:
     return Arrow(arm=row.arm, reference=row.reference, loss_nats=row.loss_nats, start=start, stop=stop, factor=factor)
 
 
-def draw_steps_to_loss(info: SameLossInfo) -> Figure:
-    """Return the figure: one panel per parameterization, all with the same limits and colors."""
-    with style.look():
-        figure, grid = style.panels(info.title, len(info.panels), height=3.4, foot=0.9)
-        lines = {curve.name: curve for panel in info.panels for curve in panel.curves}
-        color_of = _colors(lines.values())
-        start, end, low, high = _limits(info)
-        for axes, panel in zip(grid, info.panels, strict=True):
-            _draw_panel(axes, info, panel, color_of)
-            axes.set_xlim(start, end)
-            axes.set_ylim(low, high)
-        handles = [
-            Line2D([], [], color=color_of[name], linestyle=STYLES[curve.kind], label=_label(info, name))
-            for name, curve in lines.items()
-        ]
-        if any(panel.arrows for panel in info.panels):
-            handles.append(Line2D([], [], color=INK, linestyle=":", marker="o", markersize=4, label="the same loss"))
-        style.legend_below(figure, handles, columns=3)
-    return figure
-
-
-def _label(info: SameLossInfo, name: str) -> str:
-    return f"{name} (other data)" if name in info.other_data else name
-
-
-def _colors(curves: Iterable[LossCurve]) -> dict[str, str]:
-    """Return the color of each curve: ink for references, by scale for arms, and others for curves from elsewhere."""
+def _looks(curves: Iterable[LossCurve]) -> dict[str, Look]:
+    """Return the look of each curve: ink for references, by rank for arms, and dashed for curves from elsewhere."""
     by_kind: dict[str, list[str]] = {}
-    for curve in curves:
+    for curve in {curve.name: curve for curve in curves}.values():
         by_kind.setdefault(curve.kind, []).append(curve.name)
     arms, elsewhere = by_kind.get("arm", []), by_kind.get("elsewhere", [])
     marks = [color for color, _ in style.MARKS[2:]]
     return {
-        **dict.fromkeys(by_kind.get("reference", []), INK),
-        **dict(zip(arms, style.ramp(len(arms)), strict=True)),
-        **{name: marks[i % len(marks)] for i, name in enumerate(elsewhere)},
+        **dict.fromkeys(by_kind.get("reference", []), (INK, "")),
+        **{name: (color, "") for name, color in zip(arms, style.ramp(len(arms)), strict=True)},
+        **{name: (marks[i % len(marks)], "", "--") for i, name in enumerate(elsewhere)},
     }
 
 
-def _limits(info: SameLossInfo) -> tuple[float, float, float, float]:
-    """Return the limits of x and y. Below the curves there is room for the factors."""
-    end = max(positions(curve, info.unit)[-1] for panel in info.panels for curve in panel.curves)
-    stops = [arrow.stop for panel in info.panels for arrow in panel.arrows]
-    start = min([end / SHOWN, *(stop / BEFORE for stop in stops)])
-    heights = [
-        height
-        for panel in info.panels
-        for curve in panel.curves
-        for x, *ends in zip(positions(curve, info.unit), curve.low, curve.high, strict=True)
-        if x >= start
-        for height in ends
-    ]
-    span = max(heights) - min(heights) or 0.1
-    return start, end * 1.1, min(heights) - ROOM * span, max(heights) + 0.05 * span
+def _ends(frame: pd.DataFrame, unit: Unit, arrows: Iterable[Arrow]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the ends of x and of y, the same in all panels. Below the curves there is room for the factors."""
+    end = float(frame[unit].max())
+    start = min([end / SHOWN, *(arrow.stop / BEFORE for arrow in arrows)])
+    heights = frame.loc[frame[unit] >= start, ["min_nats", "max_nats"]]
+    low, high = float(heights["min_nats"].min()), float(heights["max_nats"].max())
+    span = high - low or 0.1
+    return (start, end * 1.1), (low - ROOM * span, high + 0.05 * span)
 
 
-def _draw_panel(axes: Axes, info: SameLossInfo, panel: SameLossPanel, color_of: Mapping[str, str]) -> None:
-    axes.set_title(panel.parameterization)
-    for curve in panel.curves:
-        color, x = color_of[curve.name], positions(curve, info.unit)
-        axes.fill_between(x, curve.low, curve.high, color=color, alpha=0.16, linewidth=0)
-        axes.plot(x, curve.mean, color=color, linewidth=1.5, linestyle=STYLES[curve.kind])
+def _finish(
+    axes: Axes,
+    arrows: Sequence[Arrow],
+    looks: Mapping[str, Look],
+    unit: Unit,
+    loss_unit: str,
+    ends: tuple[tuple[float, float], tuple[float, float]],
+) -> None:
     place: dict[str, int] = {}
-    for arrow in panel.arrows:
+    for arrow in arrows:
         place[arrow.reference] = place.get(arrow.reference, 0) + 1
-        _draw_arrow(axes, arrow, color_of[arrow.arm], place[arrow.reference])
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(
-        EngFormatter(sep="") if info.unit == "tokens" else FuncFormatter(lambda x, _: f"{x:g}")
-    )
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(f"{info.unit} (log scale)")
-    axes.set_ylabel(f"training loss ({info.judged.unit})")
+        _draw_arrow(axes, arrow, looks[arrow.arm][0], place[arrow.reference])
+    style.log_steps(axes)
+    if unit == "tokens":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    style.set_axes(axes, f"{unit} (log scale)", f"training loss ({loss_unit})", x_ends=ends[0], y_ends=ends[1])
 
 
 def _draw_arrow(axes: Axes, arrow: Arrow, color: str, place: int) -> None:
@@ -269,11 +226,11 @@ STEPS_TO_LOSS = HPFigure(
     name="steps-to-loss",
     question="After how many steps does each arm have the loss that its reference ends at?",
     infos=lambda given: {
-        axis: steps_to_loss_info(
+        axis: steps_to_loss_block(
             given.analysis.found("steps_to_loss"), axis, given.report.judged, given.analysis.control
         )
         for axis in given.axes
     },
-    draw=draw_steps_to_loss,
+    draw=draw,
     judged_only=True,
 )

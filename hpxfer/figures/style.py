@@ -165,6 +165,31 @@ def log2_scale_axis(axes: Axes, scales: Sequence[float], name: str) -> None:
     axes.set_xlim(ticks[0] - margin, ticks[-1] + margin)
 
 
+def set_axes(
+    axes: Axes,
+    x: str,
+    y: str,
+    *,
+    x_ends: tuple[float, float] | None = None,
+    y_ends: tuple[float | None, float | None] | None = None,
+) -> None:
+    """Set the labels of both axes, and their ends where they are given."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if x_ends is not None:
+        axes.set_xlim(*x_ends)
+    if y_ends is not None:
+        axes.set_ylim(*y_ends)
+
+
+def log_steps(axes: Axes) -> None:
+    """Make x a log axis with plain numbers at 1, 2 and 5 of every decade."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
 def whole_octaves(axes: Axes) -> None:
     """Put the ticks of a log2 HP at whole octaves."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,8 +16,9 @@ from looks import plain, unlabeled
 
 from hpxfer.analysis import analyze
 from hpxfer.figures import DrawnFigure, all_figures
+from hpxfer.figures.chart import Block
 from hpxfer.figures.style import INK, MAX_POINTS
-from hpxfer.figures.training import TrainingInfo, best_cells, loss_curves, training_info
+from hpxfer.figures.training import best_cells, training_block
 from hpxfer.results import Results
 from hpxfer.trial import Trial
 
@@ -124,18 +126,20 @@ def test_training_curves_are_those_of_each_shape_s_best_hp(tmp_path: Path) -> No
     report = analyze(results).report
     assert report is not None
     best = best_cells(report, results.line("lr", "validation"))
-    info = training_info(report, "width", best, loss_curves(best, results.curves))
-    assert isinstance(info, TrainingInfo)
-    control = next(panel for panel in info.panels if panel.parameterization == "sp")
+    info = training_block(report, "width", best, results.curves)
+    assert isinstance(info, Block)
+    control = info.frame[info.frame["parameterization"] == "sp"]
     finding = next(
         finding for finding in report.findings if (finding.axis, finding.parameterization) == ("width", "sp")
     )
-    assert [curve.value for curve in control.curves] == [shape.best_value for shape in finding.shapes]
-    assert len({curve.value for curve in control.curves}) > 1
-    for curve in control.curves:
-        assert curve.num_seeds == 2
-        assert all(low <= mean <= high for low, mean, high in zip(curve.low, curve.mean, curve.high, strict=True))
-        shape = next(shape for shape in finding.shapes if shape.scale == curve.scale)
-        assert curve.mean[-1] == pytest.approx(shape.best_loss, abs=0.03)
-    nothing = training_info(report, "width", {}, {})
+    values = {scale: curve["lr"].unique().tolist() for scale, curve in control.groupby("width")}
+    assert values == {shape.scale: [shape.best_value] for shape in finding.shapes}
+    assert control["lr"].nunique() > 1
+    assert (control["min_nats"] < control["mean_nats"]).all(), "two seeds"
+    assert (control["mean_nats"] < control["max_nats"]).all()
+    ends = control.groupby("width")["mean_nats"].last()
+    assert ends.to_dict() == pytest.approx({shape.scale: shape.best_loss for shape in finding.shapes}, abs=0.03)
+    nothing = training_block(report, "width", best[:0], results.curves)
     assert nothing == "no best trial along width has a loss curve"
+    none_finished = best_cells(replace(report, findings=()), results.line("lr", "validation"))
+    assert none_finished.empty

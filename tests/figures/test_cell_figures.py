@@ -15,21 +15,12 @@ from hpxfer.analysis.statistics.experts_size import EqualSize, ExpertsAgainstSiz
 from hpxfer.analysis.statistics.scaling_fit import Count, FitPoint, LossFit, PowerLaw
 from hpxfer.analysis.statistics.stability import StabilityMap
 from hpxfer.analysis.statistics.surface import Surface, fit_surface
-from hpxfer.figures.experts_size import ExpertsSizeInfo, draw_experts_size, experts_size_info
-from hpxfer.figures.heatmap import cell_edges
-from hpxfer.figures.pairs import PairsInfo, draw_pairs, pair_names, pairs_info
-from hpxfer.figures.parameters import ParametersInfo, draw_parameters, fitted, parameters_info, short
-from hpxfer.figures.stability import (
-    MOST_PANELS,
-    StabilityInfo,
-    SurfaceInfo,
-    cell_rises,
-    draw_stability,
-    draw_surface,
-    rises,
-    stability_info,
-    surface_info,
-)
+from hpxfer.figures.cells import cell_edges
+from hpxfer.figures.chart import Block, draw
+from hpxfer.figures.experts_size import experts_size_block
+from hpxfer.figures.parameters import fitted, parameters_block, short
+from hpxfer.figures.stability import stability_block
+from hpxfer.figures.surface import MOST_PANELS, cells_of, pair_names, pairs_block, surface_block
 
 MAP = StabilityMap(
     axis="width",
@@ -49,18 +40,15 @@ MAP = StabilityMap(
 )
 
 
-def shown(*maps: StabilityMap) -> StabilityInfo:
-    return of(StabilityInfo, stability_info(maps, "width", "lr"))
+def shown(*maps: StabilityMap) -> Block:
+    return of(Block, stability_block(maps, "width", "lr"))
 
 
 def test_cells_hold_the_rise_over_the_best_of_their_scale() -> None:
-    (panel,) = shown(MAP).panels
-    assert panel.values == (0.125, 0.25, 0.5)  # an HP of 0 has no log, and is no part of the rise
-    assert rises(panel) == [[0.0, 0.5, None], [0.0, 0.125, None]]
-    assert panel.diverged_share == ((0.0, 0.0, 1.0), (0.0, 0.25, None))
     table = shown(MAP).table()
-    assert len(table) == 6
-    assert table["diverged_share"].isna().sum() == 1
+    assert table["log2_lr"].to_list() == [-3.0, -2.0, -1.0] * 2  # an HP of 0 has no log, and is no part of the rise
+    assert table["rise_nats"].fillna(-1).to_list() == [0.0, 0.5, -1, 0.0, 0.125, -1]
+    assert table["diverged_share"].fillna(-1).to_list() == [0.0, 0.0, 1.0, 0.0, 0.25, -1]
 
 
 def test_the_title_tells_how_far_divergence_is() -> None:
@@ -75,16 +63,16 @@ def test_the_title_tells_how_far_divergence_is() -> None:
 
 
 def test_what_diverged_and_what_is_missing_are_told_apart() -> None:
-    texts = drawn_texts(draw_stability(shown(MAP)))
+    texts = drawn_texts(draw(shown(MAP)))
     assert {"diverged", "no result", "optimum", "25%", "width", "log2 lr (octaves)"} <= texts
     whole = replace(MAP, diverged_share=((0.0,) * 4, (0.0,) * 4), losses=((5.0, 2.0, 2.5, 3.0),) * 2)
-    texts = drawn_texts(draw_stability(shown(whole)))
+    texts = drawn_texts(draw(shown(whole)))
     assert not {"diverged", "no result"} & texts
-    assert not unlabeled(draw_stability(shown(whole)))
+    assert not unlabeled(draw(shown(whole)))
 
 
 def test_the_best_cell_of_a_row_is_dark_and_the_worst_light() -> None:
-    figure = draw_stability(shown(MAP))
+    figure = draw(shown(MAP))
     filled = [
         patch.get_facecolor() for patch in figure.axes[0].patches if isinstance(patch, Rectangle) and patch.get_fill()
     ]
@@ -115,25 +103,26 @@ def surface(
 
 
 def test_the_title_tells_the_interaction_at_the_base() -> None:
-    info = of(SurfaceInfo, surface_info([surface(0.25, shape="w64 d2", is_base=False), surface(0.5)], "lr", "eps"))
+    info = of(Block, surface_block([surface(0.25, shape="w64 d2", is_base=False), surface(0.5)], "lr", "eps"))
     assert plain(info.title).startswith("Octaves that the best lr moves per octave of eps: a at the base -0.50")
     assert "w64" not in info.title
-    flat = of(SurfaceInfo, surface_info([surface(0.0)], "lr", "eps"))
+    flat = of(Block, surface_block([surface(0.0)], "lr", "eps"))
     assert "a at the base -0.00" in plain(flat.title) or "a at the base +0.00" in plain(flat.title)
 
 
 def test_the_base_comes_first_and_sizes_follow_as_numbers() -> None:
     every = [surface(0.5, shape=f"w{width} d2", is_base=width == 64) for width in (256, 1024, 32, 64)]
-    info = of(SurfaceInfo, surface_info(every, "lr", "eps"))
-    assert info.titles == ("w64 d2 (base), a", "w32 d2, a", "w256 d2, a", "w1024 d2, a")
+    info = of(Block, surface_block(every, "lr", "eps"))
+    titles = [axes.get_title() for axes in draw(info).axes]
+    assert titles == ["w64 d2 (base), a", "w32 d2, a", "w256 d2, a", "w1024 d2, a"]
 
 
 def test_cells_rise_over_the_best_and_a_diverged_one_has_no_number() -> None:
-    rises = cell_rises(surface(0.0))
+    rises = [rise for *_, rise in cells_of(surface(0.0))]
     assert rises[7] == 0
     assert rises[0] == pytest.approx(0.45)
     assert rises[-1] is None
-    info = of(SurfaceInfo, surface_info([surface(0.0)], "lr", "eps"))
+    info = of(Block, surface_block([surface(0.0)], "lr", "eps"))
     table = info.table()
     assert table["loss_nats"].isna().to_list() == [False] * 14 + [True]
     assert table["fitted_nats"].to_list() == pytest.approx([*table["loss_nats"].to_list()[:14], 2.45])
@@ -145,11 +134,7 @@ def test_the_drawing_of_a_surface_shows_contours_only_around_a_lowest_point() ->
 
     bowl, hill = surface(0.5), surface(0.5)
     hill = replace(hill, loss=None, log2_values=None, why_no_optimum="the lowest point is off the grid")
-    figures = [
-        draw_surface(info)
-        for found in (bowl, hill)
-        if isinstance(info := surface_info([found], "lr", "eps"), SurfaceInfo)
-    ]
+    figures = [draw(info) for found in (bowl, hill) if isinstance(info := surface_block([found], "lr", "eps"), Block)]
     assert [count(figure) for figure in figures] == [2, 0]
     assert {"log2 lr (octaves)", "log2 eps (octaves)", "diverged", "w32 d2 (base), a"} <= drawn_texts(figures[0])
     assert not unlabeled(figures[0])
@@ -157,20 +142,21 @@ def test_the_drawing_of_a_surface_shows_contours_only_around_a_lowest_point() ->
 
 def test_pairs_at_the_base_one_panel_each_with_numbers() -> None:
     every = [surface(0.5), surface(0.5, names=("lr", "init_scale")), surface(0.5, is_base=False, shape="w64")]
-    info = of(PairsInfo, pairs_info(every, "a"))
-    assert [(panel.first, panel.second) for panel in info.panels] == [("lr", "eps"), ("lr", "init_scale")]
+    info = of(Block, pairs_block(every, "a"))
+    pairs = info.frame[["first", "second"]].drop_duplicates().itertuples(index=False, name=None)
+    assert list(pairs) == [("lr", "eps"), ("lr", "init_scale")]
     assert info.title == "a at the base is best at lr 2^0 with eps 2^0; lr 2^0 with init_scale 2^0"
-    texts = drawn_texts(draw_pairs(info))
+    texts = drawn_texts(draw(info))
     assert {"best", "lr and eps", "log2 init_scale (octaves)", "diverged"} <= texts
     assert len(info.table()) == 30
     assert pair_names([*every, surface(0.1, name="sp"), surface(0.1, name="b")]) == ("a", "b", "sp")
-    assert isinstance(pairs_info(every[2:], "a"), str)
+    assert isinstance(pairs_block(every[2:], "a"), str)
 
 
 def test_too_many_surfaces_are_counted() -> None:
     every = [surface(0.5, shape=f"w{width}", is_base=False) for width in range(MOST_PANELS + 2)]
-    info = of(SurfaceInfo, surface_info(every, "lr", "eps"))
-    assert len(info.panels) == MOST_PANELS
+    info = of(Block, surface_block(every, "lr", "eps"))
+    assert info.frame["shape"].nunique() == MOST_PANELS
     assert info.caption.endswith("2 more surfaces are not shown.")
 
 
@@ -209,14 +195,14 @@ def law(name: str, count: Count) -> PowerLaw:
     )
 
 
-def parameters(fits: list[LossFit], laws: list[PowerLaw] | None = None) -> ParametersInfo:
-    return of(ParametersInfo, parameters_info(fits, laws or []))
+def parameters(fits: list[LossFit], laws: list[PowerLaw] | None = None) -> Block:
+    return of(Block, parameters_block(fits, laws or []))
 
 
 def test_a_panel_a_count_the_control_last() -> None:
     info = parameters([fit("sp", "active"), fit("a", "active"), fit("a", "total")])
-    assert [panel.count for panel in info.panels] == ["total", "active"]
-    assert [fit_.parameterization for fit_ in info.panels[1].fits] == ["a", "sp"]
+    panels = info.frame[["count", "parameterization"]].drop_duplicates().itertuples(index=False, name=None)
+    assert list(panels) == [("total", "a"), ("active", "a"), ("active", "sp")]
 
 
 def test_the_title_tells_the_slope_over_active_parameters_and_how_well_it_fits() -> None:
@@ -234,20 +220,20 @@ def test_the_table_holds_the_fitted_losses() -> None:
 
 
 def test_a_line_is_drawn_where_there_is_one_and_a_law_where_it_holds() -> None:
-    both = draw_parameters(parameters([fit("a", "active")], [law("a", "active")]))
+    both = draw(parameters([fit("a", "active")], [law("a", "active")]))
     assert {"line in the log", "saturating power law", "parameters, active (log scale)", "a R2 1.00"} <= drawn_texts(
         both
     )
-    other = draw_parameters(parameters([fit("a", "active")], [law("a", "total")]))
+    other = draw(parameters([fit("a", "active")], [law("a", "total")]))
     assert "saturating power law" not in drawn_texts(other)
     assert not unlabeled(both)
 
 
 def test_a_line_is_drawn_no_further_than_its_own_shapes() -> None:
     short_one = replace(fit("sp", "active"), points=fit("sp", "active").points[:2])
-    (axes,) = draw_parameters(parameters([fit("a", "active"), short_one])).axes
+    (axes,) = draw(parameters([fit("a", "active"), short_one])).axes
     dashed = [tuple(line.get_xdata()) for line in axes.lines if line.get_linestyle() == "--"]
-    assert dashed == [(SIZES[0], SIZES[2]), (SIZES[0], SIZES[1])]
+    assert dashed == [SIZES, SIZES[:2]]
 
 
 def test_one_size_has_points_but_no_line() -> None:
@@ -255,10 +241,10 @@ def test_one_size_has_points_but_no_line() -> None:
     points = fit("a", "active").points[:1]
     bare = LossFit(parameterization="a", hp="lr", value=None, count="active", points=points, why_not="one size")
     assert fitted(bare, 1e6) is None
-    assert parameters_info([bare], []) == "one size"
+    assert parameters_block([bare], []) == "one size"
     info = parameters([bare, fit("a", "total")])
     assert info.title.startswith("Nats per doubling of total parameters: a ")
-    draw_parameters(info).draw_without_rendering()
+    draw(info).draw_without_rendering()
 
 
 @pytest.mark.parametrize(
@@ -292,12 +278,12 @@ def test_experts_against_size_tell_the_slope_and_the_widths() -> None:
         ExpertsAgainstSize(parameterization="a", hp="lr", groups=(group(),)),
         ExpertsAgainstSize(parameterization="b", hp="lr", why_not="nothing"),
     ]
-    info = of(ExpertsSizeInfo, experts_size_info(found))
-    assert [panel.parameterization for panel in info.panels] == ["a", "sp"]
+    info = of(Block, experts_size_block(found))
+    assert list(dict.fromkeys(info.frame["parameterization"])) == ["a", "sp"]
     assert plain(info.title) == "Nats per doubling of experts at equal parameters: a -0.250 [-0.500, +0.000]"
-    two = of(ExpertsSizeInfo, experts_size_info([replace(found[1], groups=(group(), group(-0.125))), found[0]]))
+    two = of(Block, experts_size_block([replace(found[1], groups=(group(), group(-0.125))), found[0]]))
     assert plain(two.title).endswith(": a -0.250 [-0.500, +0.000], -0.125 [-0.500, +0.000]")
-    texts = drawn_texts(draw_experts_size(info))
+    texts = drawn_texts(draw(info))
     assert {"32", "16", "8", "experts (log scale)", "loss (nats)", "w32 d2, 32 of 128 features"} <= texts
-    assert not unlabeled(draw_experts_size(info))
+    assert not unlabeled(draw(info))
     assert info.table()["expert_width"].to_list() == [32, 16, 8] * 2

@@ -15,9 +15,10 @@ from hpxfer.analysis.statistics.collapse import Collapse, CollapseCurve
 from hpxfer.analysis.statistics.routers import BalanceLine, LoadBalance
 from hpxfer.analysis.statistics.same_loss import ArmRun
 from hpxfer.analysis.statistics.steps_to_loss import StepsToLoss, compared
-from hpxfer.figures.balance import BalanceInfo, balance_info, draw_balance
-from hpxfer.figures.collapse import CollapseInfo, collapse_info, draw_collapse, normalized_info
-from hpxfer.figures.steps_to_loss import ARROWS, SameLossInfo, draw_steps_to_loss, steps_to_loss_info
+from hpxfer.figures.balance import balance_block
+from hpxfer.figures.chart import Block, draw
+from hpxfer.figures.collapse import collapse_block, normalized_block
+from hpxfer.figures.steps_to_loss import ARROWS, Arrow, arrows_of, steps_to_loss_block
 
 STEPS = (1.0, 3.0, 5.0, 7.0)
 WHOLE = Collapse(
@@ -47,8 +48,8 @@ CONTROL = replace(WHOLE, parameterization="sp", parts_at=None)
 PLACE = {"axis": "width", "scale_name": "width", "hp": "lr"}
 
 
-def shown(*found: Collapse) -> CollapseInfo:
-    return of(CollapseInfo, collapse_info(found, "width"))
+def shown(*found: Collapse) -> Block:
+    return of(Block, collapse_block(found, "width"))
 
 
 def test_the_title_tells_from_which_step_shapes_part() -> None:
@@ -60,32 +61,35 @@ def test_the_title_tells_from_which_step_shapes_part() -> None:
 
 
 def test_the_step_of_parting_is_marked_and_only_then() -> None:
-    assert "how far apart the 2 curves are: more than seeds from step 5" in drawn_texts(draw_collapse(shown(WHOLE)))
-    calm = drawn_texts(draw_collapse(shown(CONTROL)))
+    assert "how far apart the 2 curves are: more than seeds from step 5" in drawn_texts(draw(shown(WHOLE)))
+    calm = drawn_texts(draw(shown(CONTROL)))
     assert not any("from step" in text for text in calm)
     assert "apart by more than seeds" not in calm
-    share = drawn_texts(draw_collapse(shown(replace(CONTROL, parts_by_share_at=7.0))))
+    share = drawn_texts(draw(shown(replace(CONTROL, parts_by_share_at=7.0))))
     assert "how far apart the 2 curves are: more than 1% of the loss from step 7" in share
 
 
 def test_curves_are_those_of_the_analysis_and_one_that_diverged_ends_there() -> None:
-    (row,) = shown(WHOLE).rows
-    assert [line.name for line in row.lines] == ["32 (base)", "64", "128"]
-    assert row.lines[1].y == (4, 3, 2.375, 2.0)
-    assert (row.lines[2].x, row.lines[2].diverged_step) == ((1.0, 3.0), 5)
     table = shown(WHOLE).table()
+    of_scale = dict(list(table.groupby("width")))
+    assert of_scale[64.0]["training loss (nats)"].to_list() == [4, 3, 2.375, 2.0]
+    assert of_scale[128.0]["step"].to_list() == [1.0, 3.0]
     assert len(table) == 10
+    figure = draw(shown(WHOLE))
+    assert {"32 (base)", "64", "128"} <= drawn_texts(figure)
+    (cross,) = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
+    assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([3.0], [3])
     assert table["training loss (nats)"].iloc[3] == 2.25
     assert table["from seeds alone"].to_list() == [0.02] * 10
 
 
 def test_normalized_curves_come_with_their_floor() -> None:
-    info = of(CollapseInfo, normalized_info([WHOLE, CONTROL], "width"))
+    info = of(Block, normalized_block([WHOLE, CONTROL], "width"))
     assert "1.5 nats (the power law)" in info.caption
     assert "completep-moe for 75% of training" in info.title
-    assert [len(row.lines) for row in info.rows] == [2, 2]
-    assert info.rows[0].lines[0].y == (2, 1)
-    assert "normalized loss (1 = final)" in drawn_texts(draw_collapse(info))  # a spread of 0 has no log
+    curves = info.table().groupby(["parameterization", "width"])["normalized loss (1 = final)"].apply(list)
+    assert curves.to_list() == [[2, 1]] * 4
+    assert "normalized loss (1 = final)" in drawn_texts(draw(info))  # a spread of 0 has no log
 
 
 def load(scale: float, value: float, final: float, *, peak: float = 0.2) -> BalanceLine:
@@ -112,21 +116,22 @@ BALANCE = LoadBalance(
 
 
 def test_loads_are_in_fair_shares_by_scale_and_hp() -> None:
-    info = of(BalanceInfo, balance_info([BALANCE], "width"))
-    base, wide = info.panels[0].series
-    assert (base.name, base.x, base.final) == ("32 (base)", (-3.0,), (0.1,))  # an HP of 0 has no log
-    assert (wide.x, wide.final, wide.peak) == ((-3.0, -2.0), (0.2, 0.4), (0.8, 0.8))
+    info = of(Block, balance_block([BALANCE], "width"))
+    columns = ["width", "log2_lr", "final", "peak"]
+    base, *wide = info.table()[columns].itertuples(index=False, name=None)
+    assert base == (32, -3.0, 0.1, 0.8)  # an HP of 0 has no log
+    assert wide == [(64, -3.0, 0.2, 0.8), (64, -2.0, 0.4, 0.8)]
     assert info.title.endswith("sp 0.4 at width 64, lr 2^-2")
-    assert len(info.table()) == 3
+    assert {"32 (base)", "64", "largest at any time"} <= drawn_texts(draw(info))
 
 
 def test_rules_of_balance_are_compared_by_the_title_and_a_panel_each() -> None:
     arms = {"sp": 0.1, "sp (sign)": 0.05, "sp (none)": 0.2, "sp (loss)": 0.15}
     loads = [replace(BALANCE, parameterization=name, lines=(load(32, 0.125, end),)) for name, end in arms.items()]
-    info = of(BalanceInfo, balance_info(loads, "width"))
+    info = of(Block, balance_block(loads, "width"))
     least, most = "least with sp (sign) 0.2 at width 32", "most with sp (none) 0.8 at width 32"
     assert f"{least}, lr 2^-3; {most}, lr 2^-3" in info.title
-    figure = draw_balance(info)
+    figure = draw(info)
     assert set(arms) <= drawn_texts(figure)
     assert len({axes.get_ylim() for axes in figure.axes if axes.lines}) == 1
 
@@ -145,37 +150,37 @@ def arm(name: str, rate: float, batch_tokens: int = 512, data: str = "") -> ArmR
     )
 
 
-def same_loss(*arms: ArmRun, elsewhere: tuple[ReferenceCurve, ...] = ()) -> SameLossInfo:
+def answer_of(*arms: ArmRun, elsewhere: tuple[ReferenceCurve, ...] = ()) -> StepsToLoss:
     dense = arm("dense", 1.0)
-    return of(
-        SameLossInfo,
-        steps_to_loss_info([compared([(dense, None), *((each, dense) for each in arms)], elsewhere, BLANK)], "moe"),
-    )
+    return compared([(dense, None), *((each, dense) for each in arms)], elsewhere, BLANK)
+
+
+def same_loss(*arms: ArmRun, elsewhere: tuple[ReferenceCurve, ...] = ()) -> Block:
+    return of(Block, steps_to_loss_block([answer_of(*arms, elsewhere=elsewhere)], "moe"))
+
+
+def arrows(*arms: ArmRun) -> list[Arrow]:
+    return arrows_of(answer_of(*arms), "steps")
 
 
 def test_arrows_lead_from_the_end_of_the_reference_to_the_arms_that_have_its_loss() -> None:
-    found = same_loss(arm("fast", 4.0), arm("slow", 0.5))
-    (panel,) = found.panels
-    (arrow,) = panel.arrows
+    arms = arm("fast", 4.0), arm("slow", 0.5)
+    found = same_loss(*arms)
+    (arrow,) = arrows(*arms)
     assert (arrow.arm, arrow.start) == ("fast", 500)
     assert arrow.stop == pytest.approx(125, rel=0.1)
     assert arrow.factor == pytest.approx(4, rel=0.1)
-    assert [(curve.name, curve.kind) for curve in panel.curves] == [
-        ("dense", "reference"),
-        ("fast", "arm"),
-        ("slow", "arm"),
-    ]
     assert found.title == f"Steps to the same loss, moe: complete-mue up to {arrow.factor:.3g}x fewer than dense"
     table = found.table()
-    assert set(table["curve"]) == {"dense", "fast", "slow"}
+    kinds = table.drop_duplicates("curve")[["curve", "kind"]].itertuples(index=False, name=None)
+    assert list(kinds) == [("dense", "reference"), ("fast", "arm"), ("slow", "arm")]
     assert list(table.columns)[-4:] == ["steps", "mean_nats", "min_nats", "max_nats"]
 
 
 def test_only_the_fastest_arms_have_arrows() -> None:
     arms = [arm(f"arm {i}", 1.0 + i / 2) for i in range(1, 6)]
-    (panel,) = same_loss(*arms).panels
-    assert [arrow.arm for arrow in panel.arrows] == ["arm 5", "arm 4", "arm 3"]
-    assert len(panel.arrows) == ARROWS
+    assert [arrow.arm for arrow in arrows(*arms)] == ["arm 5", "arm 4", "arm 3"]
+    assert len(arrows(*arms)) == ARROWS
 
 
 def test_title_and_arrow_say_more_where_the_table_does() -> None:
@@ -192,56 +197,58 @@ def test_title_and_arrow_say_more_where_the_table_does() -> None:
     (row,) = answer.rows
     assert there(row.speed_up) < 1
     said = f"{1 / there(row.speed_up):.3g}x more"
-    found = of(SameLossInfo, steps_to_loss_info([answer], "moe"))
+    found = of(Block, steps_to_loss_block([answer], "moe"))
     assert row.in_brief.startswith(f"{said} steps")
     assert found.title == f"Steps to the same loss, moe: complete-mue at best {said} than dense"
-    assert said in drawn_texts(draw_steps_to_loss(found))
+    assert said in drawn_texts(draw(found))
 
 
 def test_arms_that_train_on_other_data_have_no_factor_and_are_named() -> None:
-    found = same_loss(arm("fast", 4.0), arm("elsewhere", 8.0, data="text:b.txt"))
-    (panel,) = found.panels
-    assert [arrow.arm for arrow in panel.arrows] == ["fast"]
-    assert found.title.endswith(f"up to {panel.arrows[0].factor:.3g}x fewer than dense")
+    arms = arm("fast", 4.0), arm("elsewhere", 8.0, data="text:b.txt")
+    found, (arrow,) = same_loss(*arms), arrows(*arms)
+    assert arrow.arm == "fast"
+    assert found.title.endswith(f"up to {arrow.factor:.3g}x fewer than dense")
     assert "training losses on different data are not comparable: elsewhere (text:b.txt)." in found.caption
-    texts = drawn_texts(draw_steps_to_loss(found))
+    texts = drawn_texts(draw(found))
     assert "elsewhere (other data)" in texts
     assert "fast" in texts
-    alone = same_loss(arm("elsewhere", 8.0, data="text:b.txt"))
-    assert alone.title.endswith("complete-mue not compared, as data differ")
-    assert not alone.panels[0].arrows
+    alone = arm("elsewhere", 8.0, data="text:b.txt")
+    assert same_loss(alone).title.endswith("complete-mue not compared, as data differ")
+    assert not arrows(alone)
 
 
 def test_x_counts_tokens_where_batches_differ_or_a_curve_has_no_steps() -> None:
-    assert same_loss(arm("fast", 2.0)).unit == "steps"
-    batches = same_loss(arm("fast", 2.0, batch_tokens=1024))
-    assert batches.unit == "tokens"
-    assert batches.panels[0].arrows[0].factor == pytest.approx(1, abs=0.05)  # half the steps, of twice the tokens
+    assert "steps" in same_loss(arm("fast", 2.0)).frame
+    larger = arm("fast", 2.0, batch_tokens=1024)
+    assert "tokens" in same_loss(larger).frame
+    (arrow,) = arrows_of(answer_of(larger), "tokens")
+    assert arrow.factor == pytest.approx(1, abs=0.05)  # half the steps, of twice the tokens
     by_tokens = ReferenceCurve(name="gpt2", losses=LOSSES, tokens=tuple(512 * x for x in AT))
-    assert same_loss(arm("fast", 2.0), elsewhere=(by_tokens,)).unit == "tokens"
+    assert same_loss(arm("fast", 2.0), elsewhere=(by_tokens,)).frame.columns[4] == "tokens"
     by_steps = ReferenceCurve(name="gpt2", losses=LOSSES, steps=AT)
-    assert same_loss(arm("fast", 2.0), elsewhere=(by_steps,)).unit == "steps"
-    left_out = same_loss(arm("fast", 2.0, batch_tokens=1024), elsewhere=(by_steps,))
+    assert same_loss(arm("fast", 2.0), elsewhere=(by_steps,)).frame.columns[4] == "steps"
+    left_out = same_loss(larger, elsewhere=(by_steps,))
     assert left_out.caption.endswith("these curves count no tokens: gpt2.")
-    assert "gpt2" not in {curve.name for curve in left_out.panels[0].curves}
+    assert "gpt2" not in set(left_out.frame["curve"])
 
 
 def test_the_figure_draws_every_curve_and_every_factor() -> None:
     by_steps = ReferenceCurve(name="gpt2 $x_1$ <b>", losses=LOSSES, steps=AT)
-    found = same_loss(arm("fast", 4.0), arm("slow", 0.5), elsewhere=(by_steps,))
-    figure = draw_steps_to_loss(found)
+    answer = answer_of(arm("fast", 4.0), arm("slow", 0.5), elsewhere=(by_steps,))
+    drawn = arrows_of(answer, "steps")
+    figure = draw(of(Block, steps_to_loss_block([answer], "moe")))
     texts = drawn_texts(figure)
     assert {"dense", "fast", "slow", "gpt2 $x_1$ <b>", "steps (log scale)"} <= texts
-    assert {f"{arrow.factor:.3g}x" for arrow in found.panels[0].arrows} <= texts
+    assert {f"{arrow.factor:.3g}x" for arrow in drawn} <= texts
     assert not unlabeled(figure)
     (axes,) = figure.axes
-    arrows = [child for child in axes.get_children() if isinstance(child, Annotation) and child.arrow_patch is not None]
-    assert len(arrows) == len(found.panels[0].arrows)
+    heads = [child for child in axes.get_children() if isinstance(child, Annotation) and child.arrow_patch is not None]
+    assert len(heads) == len(drawn)
     low, high = axes.get_xlim()
-    assert all(low < arrow.stop <= arrow.start < high for arrow in found.panels[0].arrows)
+    assert all(low < arrow.stop <= arrow.start < high for arrow in drawn)
 
 
 def test_no_arm_that_has_the_loss_is_said_in_the_title() -> None:
-    found = same_loss(arm("slow", 0.5))
-    assert found.title == "Steps to the same loss, moe: complete-mue never has it"
-    assert not found.panels[0].arrows
+    slow = arm("slow", 0.5)
+    assert same_loss(slow).title == "Steps to the same loss, moe: complete-mue never has it"
+    assert not arrows(slow)

@@ -13,7 +13,7 @@ from looks import drawn_texts, plain, unlabeled
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from planted_sweeps import Planted, plant
-from there import there
+from there import of, there
 
 from hpxfer.analysis import Analysis, Finding, TransferReport, analyze, report_line
 from hpxfer.analysis.statistics.routers import (
@@ -29,8 +29,9 @@ from hpxfer.analysis.statistics.routers import (
 )
 from hpxfer.figures.base_choice import BaseChoiceInfo, base_choice_info, draw_base_choice
 from hpxfer.figures.broken_axis import BrokenAxis
+from hpxfer.figures.chart import Block, draw
 from hpxfer.figures.optimum import OptimumInfo, RegretInfo, draw_optimum, draw_regret, optimum_info, regret_info
-from hpxfer.figures.routers import RoutersInfo, draw_routers, routers_info
+from hpxfer.figures.routers import routers_block
 from hpxfer.verdict.bases import BaseReading, TunedAt
 from hpxfer.verdict.thresholds import REGRET_SHARE
 
@@ -49,14 +50,14 @@ def report_on(*lines: pd.DataFrame) -> TransferReport:
 BOTH = report_on(line(0.0), line(0.5, name="sp"))
 
 
-def optimum(of: TransferReport) -> OptimumInfo:
-    info = optimum_info(of, "width")
+def optimum(report: TransferReport) -> OptimumInfo:
+    info = optimum_info(report, "width")
     assert isinstance(info, OptimumInfo)
     return info
 
 
-def regret(of: TransferReport) -> RegretInfo:
-    info = regret_info(of, "width")
+def regret(report: TransferReport) -> RegretInfo:
+    info = regret_info(report, "width")
     assert isinstance(info, RegretInfo)
     return info
 
@@ -308,10 +309,17 @@ def router_line(name: str, metric: str, means: tuple[float, ...], when: str = "e
 ENTROPIES = (router_line("sp", ENTROPY, (0.8, 0.6, 0.4)), router_line("mup", ENTROPY, (0.8, 0.81, 0.805)))
 
 
-def routers(*lines: RouterLine) -> RoutersInfo:
-    info = routers_info(lines, "width")
-    assert isinstance(info, RoutersInfo)
-    return info
+def routers(*lines: RouterLine) -> Block:
+    return of(Block, routers_block(lines, "width"))
+
+
+def panels(block: Block) -> list[tuple[str, list[str]]]:
+    """Return each panel that is drawn, with its parameterizations."""
+    rows = there(block.drawn)
+    (chart,) = block.charts
+    return [
+        (name, list(dict.fromkeys(rows[rows["quantity"] == name]["parameterization"]))) for name in chart.values(rows)
+    ]
 
 
 def test_the_title_says_what_is_seen() -> None:
@@ -331,7 +339,7 @@ def test_panels_and_their_data() -> None:
     update = replace(router_line("sp", RELATIVE, (0.1, 0.2, 0.4)), exponent=1.0, exponent_low=0.9, exponent_high=1.1)
     zero = router_line("mup", UPDATE, (0.1, 0.05, 0.02))
     info = routers(*ENTROPIES, update, router_line("sp", UPDATE, (1.0, 1.0, 1.0)), zero)
-    assert [(panel.metric, [each.parameterization for each in panel.lines]) for panel in info.panels] == [
+    assert panels(info) == [
         (ENTROPY, ["mup", "sp"]),
         (RELATIVE, ["sp"]),
         (UPDATE, ["mup"]),
@@ -339,7 +347,7 @@ def test_panels_and_their_data() -> None:
     table = info.table()
     assert len(table) == 5 * 3 * 3, "a row for the mean and one for each of two layers"
     assert set(table["layer"].dropna()) == {0, 1}
-    figure = draw_routers(info)
+    figure = draw(info)
     figure.draw_without_rendering()  # a warning is an error
     texts = drawn_texts(figure)
     assert "sp: exponent +1.00 [+0.90, +1.10]" in texts
@@ -348,7 +356,7 @@ def test_panels_and_their_data() -> None:
 def test_a_margin_may_be_negative() -> None:
     """A balancing rule may choose against the logits."""
     margins = (-0.3, -0.2, -0.1)
-    figure = draw_routers(routers(router_line("sp", MARGIN, margins)))
+    figure = draw(routers(router_line("sp", MARGIN, margins)))
     low, high = figure.axes[0].get_ylim()
     assert low < min(margins)
     assert max(margins) < high
@@ -360,8 +368,7 @@ def test_a_router_that_starts_at_zero_has_its_distance_in_absolute_numbers() -> 
         router_line("sp", ABSOLUTE, (0.1, 0.1)),
         router_line("mup", ABSOLUTE, (0.2, 0.1)),
     ]
-    panels = routers(*moved).panels
-    assert [(panel.metric, [each.parameterization for each in panel.lines]) for panel in panels] == [
+    assert panels(routers(*moved)) == [
         (MOVED, ["sp"]),
         (ABSOLUTE, ["mup"]),
     ]

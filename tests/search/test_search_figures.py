@@ -16,7 +16,7 @@ from there import there
 from hpxfer.analysis import Analysis, analyze
 from hpxfer.analysis.statistics.searches import PairOptimum
 from hpxfer.figures import DrawnFigure, all_figures
-from hpxfer.figures.pairs import pairs_info
+from hpxfer.figures.surface import pairs_block
 from hpxfer.recipe.file import doubts
 from hpxfer.recipe.from_sweep import recipe_of
 from hpxfer.report.write import write_report
@@ -102,9 +102,9 @@ def test_the_best_so_far_never_rises_and_is_the_lowest_of_what_ended(told) -> No
         assert best == [min(means[: k + 1]) for k in range(len(means))]
     drawn = figures["search-best"]
     assert len(drawn.csv.splitlines()) == 1 + 36
-    lines = [line for axes in drawn.figure.axes for line in axes.get_lines() if line.get_markersize() == 5]
+    crosses = [line for axes in drawn.figure.axes for line in axes.get_lines() if line.get_marker() == "x"]
     points = [point for arm in arm_points(results) for point in arm.points]
-    assert len(lines) == sum(not math.isfinite(point.mean) for point in points)  # a cross each
+    assert sum(len(line.get_xdata()) for line in crosses) == sum(not math.isfinite(point.mean) for point in points)
 
 
 def test_arms_of_unequal_length_are_cut_to_the_shorter(tmp_path: Path) -> None:
@@ -266,11 +266,10 @@ def test_a_product_grid_of_the_base_has_the_best_of_all_its_cells(grid: Results)
     (arm,) = analysis.found("search_best")
     assert arm.num_diverged == 2 * 3, "two of nine pairs of multipliers, at three scales of the init"
     surfaces = analysis.found("surfaces")
-    info = pairs_info(surfaces, surfaces[0].parameterization)
+    info = pairs_block(surfaces, surfaces[0].parameterization)
     assert not isinstance(info, str)
-    assert len(info.panels) == 3
-    lowest = {(pair.first, pair.second): min(c.loss for c in pair.cells if c.loss is not None) for pair in info.panels}
-    assert set(lowest.values()) == {arm.best_nats}, "every plane goes through the best point"
+    lowest = info.frame.groupby(["first", "second"])["loss_nats"].min()
+    assert lowest.to_list() == [arm.best_nats] * 3, "every plane goes through the best point"
 
 
 def test_a_product_with_larger_shapes_is_judged_by_lines(grid: Results) -> None:

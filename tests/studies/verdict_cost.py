@@ -24,7 +24,8 @@ from verdict_cost_cases import PUBLISHED, published_cases, world_case
 from verdict_cost_measure import RULES, Cost, Point, cost_of, mean_paths, row_of, three_paths
 from world_list import SIX, WORLDS, random_worlds
 
-from hpxfer.figures.searches import doubt_info, draw_doubt
+from hpxfer.figures.chart import draw
+from hpxfer.figures.searches import doubt_block
 from hpxfer.figures.style import write_svg
 from hpxfer.search.verdict_lines import DoubtLook
 
@@ -103,13 +104,13 @@ def draw_paths(costs: Sequence[Cost], path: Path) -> None:
         for name, found_path in paths.items()
         for share, doubt in found_path
     ]
-    info = doubt_info(looks, RULES.error)
+    info = doubt_block(looks, RULES.error)
     if isinstance(info, str):
         raise SystemExit(info)
     reached = [f"{name} {_reached(path)}" for name, path in paths.items()]
     title = f"FLOPs until the mean doubt is {RULES.error:g}: {', '.join(reached)}"
     with path.open("wb") as file:
-        write_svg(draw_doubt(replace(info, title=title)), "verdict cost", file)
+        write_svg(draw(replace(info, title=title)), "verdict cost", file)
 
 
 def _reached(points: Sequence[Point]) -> str:

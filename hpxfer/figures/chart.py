@@ -1,0 +1,190 @@
+"""Chart: which columns of a figure's frame are drawn as lines, and the one drawing of them all.
+
+A figure is a `Block`: its finding, how to read it, the frame behind it, and one chart or several side by side. A chart
+has a panel per value of one column and a color per value of another:
+
+    Chart(x="step", lines=(Line(y="loss", low="min", high="max"),), color="width", panel="parameterization")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from hpxfer.figures import style
+from hpxfer.figures.style import FAINT, INK
+from hpxfer.verdict import NATS, JudgedLoss
+
+Look = tuple[str, str] | tuple[str, str, str]  # color, marker, and the style of its line if it is not solid
+NO_FINISH: Callable[[Axes, Any, pd.DataFrame], None] = lambda axes, panel, rows: None  # noqa: E731
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A column that is drawn over x, one line per color."""
+
+    y: str
+    low: str | None = None  # the columns of the band about it
+    high: str | None = None
+    se: str | None = None  # the column of its standard error, of which two are drawn up and down
+    cross: str | None = None  # the column that says which points are marked by a cross
+    where: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # column -> the value of the rows that are drawn; None: empty
+    by: str | None = None  # a further column, with one line per value
+    marker: str | None = None  # of its points; `arm` for that of the color
+    look: Mapping[str, Any] = field(default_factory=dict)  # as matplotlib names it, e.g. {"linestyle": "--"}
+    name: str = ""  # in the legend, where a color has several lines
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Panels:
+    """What all charts have in common. `finish` sets the axes of a panel and adds what is special to the figure."""
+
+    x: str
+    panel: str | None = None  # None: one panel
+    panels: Sequence[Any] | None = None  # the values that have a panel; None: all, in the order of the frame
+    titles: Mapping[Any, str] | None = None  # value of `panel` -> title; None: the value
+    finish: Callable[[Axes, Any, pd.DataFrame], None] = NO_FINISH  # gets the value of the panel, and its rows
+
+    def values(self, frame: pd.DataFrame) -> list[Any]:
+        """Return the values that have a panel."""
+        if self.panel is None:
+            return [None]
+        return list(dict.fromkeys(frame[self.panel]) if self.panels is None else self.panels)
+
+    def draw_panel(self, axes: Axes, value: Any, rows: pd.DataFrame, frame: pd.DataFrame) -> Sequence[Artist]:
+        """Draw a panel with these rows of the frame. Return the entries of the legend below the figure."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chart(Panels):
+    """Lines over x."""
+
+    lines: tuple[Line, ...]
+    color: str | tuple[str, ...]  # a column, or several that tell lines apart together
+    looks: Mapping[Any, Look] | None = None  # value of `color` -> its look; None: numbers by rank, names by marks
+    names: Mapping[Any, str] = field(default_factory=dict)  # value of `color` -> its entry in the legend
+    x_log2: bool = False  # x is drawn by its log2
+    legend: Literal["below", "panel", "keys"] = "below"  # below all panels, in each panel, or of `keys` alone
+    legend_title: str | None = None  # of a legend in each panel
+    keys: tuple[Artist, ...] = ()  # further entries of the legend
+
+    def colored(self, frame: pd.DataFrame) -> list[Any]:
+        """Return the values of the color that are in a frame, in its order."""
+        found = frame[self.color] if isinstance(self.color, str) else frame[list(self.color)].itertuples(index=False)
+        return list(dict.fromkeys(found if isinstance(self.color, str) else map(tuple, found)))
+
+    def look_of(self, frame: pd.DataFrame) -> Mapping[Any, Look]:
+        """Return value of the color -> its look."""
+        return default_looks(self.colored(frame)) if self.looks is None else self.looks
+
+    def draw_panel(self, axes: Axes, value: Any, rows: pd.DataFrame, frame: pd.DataFrame) -> list[Artist]:
+        """Draw a panel. Return the legend of the figure: every color of the frame, then the lines that have a name."""
+        look_of, here = self.look_of(frame), set(self.colored(rows))
+        names = [self.color] if isinstance(self.color, str) else list(self.color)
+        for line in self.lines:
+            for at, series in _kept(rows, line).groupby([*names, *([line.by] if line.by else [])], sort=False):
+                _draw_line(axes, self, line, series, look_of[at[0] if len(names) == 1 else at[: len(names)]])
+        has_marks = any(line.marker for line in self.lines)
+        handles: list[Artist] = []
+        for at, (color, marker, *dash) in look_of.items():
+            if at in here if self.legend == "panel" else self.legend == "below":
+                mark = {"marker": marker if has_marks else "", "markersize": 5, "linestyle": (*dash, "-")[0]}
+                handles.append(Line2D([], [], color=color, label=self.names.get(at, str(at)), **mark))  # type: ignore[arg-type]
+        handles += [key(line.name, **line.look) for line in self.lines if line.name]
+        handles += self.keys
+        self.finish(axes, value, rows)
+        if self.legend == "panel":
+            axes.legend(handles=handles, title=self.legend_title, loc="best", alignment="left")
+        return [] if self.legend == "panel" else handles
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Block:
+    """A figure as data. `frame` is what stands in its CSV; several charts stand side by side, panel by panel."""
+
+    title: str  # the finding
+    caption: str  # how to read it
+    frame: pd.DataFrame
+    charts: tuple[Panels, ...]
+    drawn: pd.DataFrame | None = None  # the rows that are drawn; None: all
+    judged: JudgedLoss = NATS  # its unit is that of columns that end in `_nats`
+    height: float = 2.9  # inches per row of panels
+    foot: float = 0.6  # inches below them
+    columns: int = 2
+    legend_columns: int = 4
+    legend_title: str | None = None
+
+    def table(self) -> pd.DataFrame:
+        """Return the frame, with the unit of its losses."""
+        return self.frame.rename(columns=self.judged.column)
+
+
+def default_looks(values: Iterable[Any]) -> dict[Any, Look]:
+    """Return value -> look: by rank for numbers, and the marks of parameterizations for names."""
+    found = list(dict.fromkeys(values))
+    if all(isinstance(value, str) for value in found):
+        return dict(style.marks(found))
+    return dict(zip(sorted(found), ((color, "o") for color in style.ramp(len(found))), strict=True))
+
+
+def key(label: str, **look: Any) -> Line2D:
+    """Return an entry of a legend in the color of text."""
+    return Line2D([], [], **{"color": INK, "alpha": FAINT, **look}, label=label)
+
+
+def draw(block: Block) -> Figure:
+    """Return the figure of a block."""
+    first, num = block.charts[0], len(block.charts)
+    frame = block.frame if block.drawn is None else block.drawn
+    values = first.values(frame)
+    with style.look():
+        size = {"columns": num if num > 1 else block.columns, "height": block.height, "foot": block.foot}
+        figure, grid = style.panels(block.title, num * len(values), **size)  # type: ignore[arg-type]
+        handles: dict[str, Artist] = {}
+        for i, value in enumerate(values):
+            rows = frame if first.panel is None else frame[frame[first.panel] == value]
+            for axes, chart in zip(grid[num * i :], block.charts, strict=False):
+                if title := value if chart.titles is None else chart.titles.get(value):
+                    axes.set_title(str(title))
+                handles |= {str(each.get_label()): each for each in chart.draw_panel(axes, value, rows, frame)}
+        if handles:
+            style.legend_below(figure, list(handles.values()), columns=block.legend_columns, title=block.legend_title)
+    return figure
+
+
+def _kept(rows: pd.DataFrame, line: Line) -> pd.DataFrame:
+    """Return the rows that a line draws."""
+    for column, value in line.where.items():
+        rows = rows[rows[column].isna() if value is None else rows[column] == value]
+    return rows[rows[line.y].notna()]
+
+
+def _draw_line(axes: Axes, chart: Chart, line: Line, series: pd.DataFrame, look: Look) -> None:
+    color, marker, *dash = look
+    series = series.sort_values(chart.x, kind="stable")
+    x = np.log2(series[chart.x]) if chart.x_log2 else series[chart.x]
+    if line.low and line.high:
+        axes.fill_between(x, series[line.low], series[line.high], color=color, alpha=0.18, linewidth=0)
+    if line.se:
+        half = 2 * series[line.se].astype(float)
+        axes.vlines(x, series[line.y] - half, series[line.y] + half, color=color, linewidth=1.2)
+    if line.cross and (at := series[line.cross].to_numpy(bool)).any():
+        cross = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none"}
+        axes.plot(x[at], series[line.y][at], color=color, **cross)  # type: ignore[arg-type]
+    drawn = {"color": color, "linewidth": 1.6, "linestyle": (*dash, "-")[0], **line.look}
+    if line.marker:
+        drawn |= {"marker": marker if line.marker == "arm" else line.marker, "zorder": 3, "markersize": 5} | dict(
+            line.look
+        )
+    axes.plot(*style.thinned(x.to_list(), series[line.y].to_list()), **drawn)
