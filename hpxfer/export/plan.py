@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from hpxfer.errors import HpxferError, cut
 from hpxfer.export.names import Named, stand_in
@@ -23,6 +24,8 @@ from hpxfer.recipe.roles_by_place import Proposal
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import Planned, Run, whole_steps
+
+Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,32 +71,43 @@ def gated_roles(kind: str, *, has_gate: bool) -> str:
     return f"{kind}_in+{kind}_gate" if has_gate else f"{kind}_in"
 
 
-def is_dense(shape: Shape, layer: int) -> bool:
-    """Return whether a layer has a dense FFN. Of a shape with dense FFNs and experts, the first layer has one."""
-    return not shape.num_experts or (bool(shape.dense_width) and layer == 0)
+def model_names(
+    shape: Shape,
+    layer: str,
+    *,
+    start: Sequence[str],
+    common: Sequence[str],
+    dense: Sequence[str],
+    experts: Sequence[str] = (),
+    shared: Sequence[str] = (),
+    end: Sequence[str],
+) -> list[Named]:
+    """Return the parameters of a trainer's own model, whose roles follow from their names and sizes from their roles.
+
+    `layer` is what stands before the names of a layer, e.g. `layers.{}.`. Each layer has the common names and those of
+    its FFNs. Of a shape with dense FFNs and experts, the first layer has a dense FFN.
+    """
+    out = [*start]
+    for at in range(shape.depth):
+        is_dense = not shape.num_experts or (bool(shape.dense_width) and at == 0)
+        ffns = dense if is_dense else [*experts, *(shared if shape.num_shared else ())]
+        out += [layer.format(at) + name for name in (*common, *ffns)]
+    return [Named(name=name) for name in (*out, *end)]
 
 
-def feed_forwards(
-    shape: Shape, layer: int, dense: Iterable[str], experts: Iterable[str], shared: Iterable[str]
-) -> list[str]:
-    """Return the names of the FFNs of a layer, of those for each kind of layer."""
-    if is_dense(shape, layer):
-        return list(dense)
-    return [*experts, *(shared if shape.num_shared else ())]
+def numbered_roles(ffns: Iterable[tuple[str, str]], ends: Sequence[str]) -> Pairs:
+    """Return the roles of FFNs whose w1 is the gate, w3 the other input and w2 the output.
+
+    `ffns` are pairs of a pattern and a kind of FFN, and `ends` what may follow the number.
+    """
+    parts = (("w1", "gate"), ("w2", "out"), ("w3", "in"))
+    return tuple(
+        (f"{where}.{name}{end}", f"{kind}_{part}") for where, kind in ffns for name, part in parts for end in ends
+    )
 
 
-def in_layers(shape: Shape, of_layer: dict[int, list[str]], spelled: str) -> list[str]:
-    """Return the names of all layers, each behind its layer, e.g. `layers.{}.` with the number of the layer."""
-    return [spelled.format(layer) + name for layer in range(shape.depth) for name in of_layer[layer]]
-
-
-def named(names: Iterable[str]) -> list[Named]:
-    """Return parameters whose roles follow from their names and whose sizes follow from their roles."""
-    return [Named(name=name) for name in names]
-
-
-Pairs = tuple[tuple[str, str], ...]
 MOST_NAMES = 600  # characters of the names in one message
+SAME = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +119,11 @@ class Group:
     lr: float
     eps: float
     weight_decay: float
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The numbers as torch.optim calls them."""
+        return {"lr": self.lr, "eps": self.eps, "weight_decay": self.weight_decay}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +148,13 @@ class Plan:
     def forward(self) -> dict[str, float]:
         """Key -> absolute forward multiplier, as `Recipe.forward_multipliers` gives them."""
         return self.resolved.forward
+
+    @property
+    def common_attention(self) -> tuple[str, ...]:
+        """`attn_logits` if its factor is 1/sqrt(head_dim), which every trainer multiplies by, else nothing."""
+        scale = self.forward.get("attn_logits")
+        same = scale is not None and abs(scale * self.shape.head_dim**0.5 - 1) < SAME
+        return ("attn_logits",) if same else ()
 
     @property
     def betas(self) -> tuple[float, float] | None:
@@ -218,9 +244,6 @@ def _role_of(parameters: Sequence[Named], extra: Roles, known: Pairs, where: str
             "a pattern, e.g. '*.wq.weight attn_q'"
         )
     return {one.name: by_name[one.name] for one in parameters}
-
-
-SAME = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)

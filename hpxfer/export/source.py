@@ -1,96 +1,75 @@
-"""Source: the parts that the Python files of several targets share, as text. Pure."""
+"""Source: the module of an adapter as the text of an export, with the numbers of a plan in it. Pure."""
 
 from __future__ import annotations
 
-import json
+import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.resources import files
+from pprint import pformat
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.export.plan import Lack, Phases, Plan
+from hpxfer.export.plan import Group, Lack, Plan
 
 WIDTH = 118
-# The schedules whose form a text can hold. A registered one is known to hpxfer alone.
-FORMS = {
-    "constant": "decayed = 1.0",
-    "linear": "decayed = 1.0 - done",
-    "wsd": "decayed = 1.0 - done",
-    "cosine": "decayed = 0.5 * (1.0 + math.cos(math.pi * done))",
-}
+# A schedule of a plug-in is known to hpxfer alone.
+FORMS = ("constant", "linear", "wsd", "cosine")
+FUTURE = "from __future__ import annotations\n"
+OWN_PACKAGE = re.compile(r"^from hpxfer\.export\.adapters\b.*\n", re.MULTILINE)
 
 
-def header(plan: Plan, what: str, how: str, lacks: Sequence[Lack]) -> str:
-    """Return the docstring of a module: what it is, of which recipe and shape, how to use it, and what it lacks."""
+def source(plan: Plan, lacks: Sequence[Lack], adapters: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the file of the last adapter, behind the code of the others, with these values for their names.
+
+    It needs nothing of hpxfer. Its docstring is that of the adapter, with the recipe and the shape, and the lacks.
+    """
+    read = {name: files("hpxfer.export.adapters").joinpath(f"{name}.py").read_text("utf-8") for name in adapters}
+    docs, codes = zip(*(text.split(FUTURE, 1) for text in read.values()), strict=True)
+    text = OWN_PACKAGE.sub("", "\n\n".join(codes))
+    for name, value in values.items():
+        empty = re.compile(rf"^({name}: .+?) = .*$", re.MULTILINE)
+        assert len(empty.findall(text)) == 1, f"an adapter must have one line for {name}"
+        filled = pformat(value, width=WIDTH, sort_dicts=False)
+        text = empty.sub(lambda found, filled=filled: f"{found[1]} = {filled}", text)  # type: ignore[misc]
+    return {f"hpxfer_{adapters[-1]}.py": _docstring(plan, docs[-1], lacks) + FUTURE + text}
+
+
+def _docstring(plan: Plan, of_adapter: str, lacks: Sequence[Lack]) -> str:
     recipe = plan.recipe
+    what, how = of_adapter.strip().strip('"').strip().split("\n\n")
+    origin = f"{recipe.parameterization.label()}, {recipe.optimizer}"
     lines = [
-        what,
-        "",
-        f"Recipe: {recipe.parameterization.label()}, {recipe.optimizer}, "
-        f"{recipe.base_shape.label()} -> {plan.shape.label()}",
-        f"SHA-256 of the recipe: {plan.digest}",
-        "",
-        *textwrap.wrap(how, WIDTH),
+        *(what, "", f"Recipe: {origin}, {recipe.base_shape.label()} -> {plan.shape.label()}"),
+        *(f"SHA-256 of the recipe: {plan.digest}", "", how),
     ]
     if lacks:
         lines += ["", "NOT in this file, so that the training script must do it (recipe and shape as in hpxfer.json):"]
         for lack in lacks:
             lines += textwrap.wrap(f"- {lack.what}: {lack.call}", WIDTH, subsequent_indent="  ", break_long_words=False)
     body = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
-    return f'"""{body}\n"""\n'
+    return f'"""{body}\n"""\n\n'
 
 
-def literal(value: Any) -> str:
-    """Return Python code of plain data. Numbers keep every bit."""
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return f"float('{value}')"
-    return repr(value)
+def groups(
+    plan: Plan,
+    patterns: Callable[[list[tuple[str, ...]]], list[list[str]]],
+    numbers: Callable[[Group], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Return for each group of a plan its roles, the patterns of its names, and its numbers as a trainer has them."""
+    made = patterns([group.names for group in plan.groups])
+    return [
+        {"roles": ", ".join(group.roles), "names": names, "numbers": numbers(group)}
+        for group, names in zip(plan.groups, made, strict=True)
+    ]
 
 
-def assigned(name: str, values: Mapping[str, Any]) -> str:
-    """Return `name = {...}` with one entry per line."""
-    lines = [f"    {key!r}: {literal(value)}," for key, value in values.items()]
-    return "\n".join([f"{name} = {{", *lines, "}"]) + "\n"
-
-
-def strings(values: Iterable[str], indent: int) -> str:
-    """Return the entries of a list or tuple of texts, one per line."""
-    return "\n".join(f"{' ' * indent}{json.dumps(value)}," for value in values)
-
-
-def require_form(found: Phases | None) -> Phases | None:
-    """Return the schedule. Raise HpxferError if no text can hold its form."""
-    if found is not None and found.decay not in FORMS:
+def schedule(plan: Plan) -> dict[str, Any] | None:
+    """Return the schedule, or None without one. Raise HpxferError if no adapter knows its form."""
+    if (found := plan.phases) is not None and found.decay not in FORMS:
         raise HpxferError(
             f"schedule: must be one of {', '.join(FORMS)} for an export, got {found.decay!r} of a plug-in; train with "
             "recipe.scheduler(optimizer, factor) and --to json"
         )
-    return found
-
-
-def factor(found: Phases | None) -> str:
-    """Return the code of `factor(step)`, the factor on every peak LR, or of nothing if no schedule is known."""
-    if (plan := require_form(found)) is None:
-        return ""
-    start = plan.steps - plan.decay_steps if plan.decay == "wsd" else plan.warmup_steps
-    head = [
-        "def factor(step: int) -> float:",
-        '    """Return the factor on the peak LR of every group at `step`, counted from 0."""',
-    ]
-    if plan.warmup_steps:
-        head += [f"    if step < {plan.warmup_steps}:", f"        return (step + 1) / {plan.warmup_steps}"]
-    if plan.decay == "constant":
-        return "\n".join([*head, "    return 1.0"]) + "\n"
-    return (
-        "\n".join(
-            [
-                *head,
-                f"    if step < {start}:",
-                "        return 1.0",
-                f"    done = min(1.0, (step - {start} + 1) / {plan.steps - start})",
-                f"    {FORMS[plan.decay]}",
-                f"    return {literal(plan.final_fraction)} + (1.0 - {literal(plan.final_fraction)}) * decayed",
-            ]
-        )
-        + "\n"
-    )
+    return None if found is None else asdict(found)

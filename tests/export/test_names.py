@@ -283,7 +283,7 @@ def test_text_in_a_recipe_cannot_leave_its_place(recipe: MakeRecipe) -> None:
                 assert "SystemExit" not in tree.co_names
     text = export(made, "transformers", MOE).files["hpxfer_transformers.py"]
     names: dict[str, Any] = {}
-    body = text[text.index("RECIPE = ") : text.index("\n\n\ndef factor")]
+    body = text[text.index("RECIPE: str = ") : text.index("\n\n\ndef factor")]
     exec(body, names)
     assert names["RECIPE"] == made.dump()
 

@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from hpxfer.export.names import Named
 from hpxfer.export.plan import (
+    Group,
     Lack,
+    Pairs,
     Plan,
-    feed_forwards,
     forward_lacks,
     gated,
     gated_roles,
-    in_layers,
     init_lacks,
-    named,
+    model_names,
     other_lacks,
 )
-from hpxfer.export.source import assigned, header, literal, require_form, strings
+from hpxfer.export.source import groups, schedule, source
 from hpxfer.export.target import ExportTarget
 from hpxfer.recipe import Recipe
-from hpxfer.recipe.known_models import Pairs
 from hpxfer.recipe.match import globs
 from hpxfer.scaling.shape import Shape
 
@@ -45,41 +45,6 @@ SITES = {
 }
 ENDS = ("attn_out", "dense_out", "expert_out", "shared_out")  # the matrices that end a branch
 
-INSTALL = '''
-
-def check_names(names) -> None:
-    """Raise ValueError unless each trained parameter matches one entry of config_overrides, and each glob has one."""
-    from fnmatch import fnmatchcase
-
-    names, used = list(names), set()
-    for name in names:
-        hits = [key for key in config_overrides if any(fnmatchcase(name, glob) for glob in key.name)]
-        if len(hits) != 1:
-            raise ValueError(f"{name}: must match one entry of config_overrides, got {len(hits)}")
-        used.update(glob for glob in hits[0].name if fnmatchcase(name, glob))
-    unused = [glob for key in config_overrides for glob in key.name if glob not in used]
-    if unused:
-        raise ValueError(f"every glob must match a parameter, got none for {unused}")
-
-
-def install() -> None:
-    """Replace Megatron's get_megatron_optimizer_config by one that returns config_overrides. Call before pretrain()."""
-    from megatron.training import training
-
-    original = training.get_megatron_optimizer_config
-
-    def get_megatron_optimizer_config(args):
-        if getattr(args, "use_mup", False) or getattr(args, "scaling_recipe", None) not in (None, "none"):
-            raise ValueError("these overrides scale by themselves: leave --use-mup and --scaling-recipe out")
-        if getattr(args, "decoupled_lr", None) is not None:
-            raise ValueError("these overrides have an LR for every parameter: leave --decoupled-lr out")
-        config, _ = original(args)
-        return config, config_overrides
-
-    training.get_megatron_optimizer_config = get_megatron_optimizer_config
-
-'''
-
 
 def roles(recipe: Recipe) -> Pairs:
     """Return the roles that names leave open: one tensor holds both inputs of a SwiGLU."""
@@ -93,24 +58,19 @@ def roles(recipe: Recipe) -> Pairs:
 def names(recipe: Recipe, shape: Shape) -> Sequence[Named]:
     """Return the names of a GPTModel of megatron.core with grouped experts and a spec of Transformer Engine."""
     model = recipe.file.model
-    attention = ["self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight"]
-    attention.append("self_attention.linear_qkv.weight")
-    if model.qk_norm:
-        attention += ["self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight"]
-    dense = ["mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"]
-    experts = ["pre_mlp_layernorm.weight", "mlp.router.weight"]
-    experts += [f"mlp.experts.linear_fc{i}.weight{e}" for i in (1, 2) for e in range(shape.num_experts)]
-    shared = ["mlp.shared_experts.linear_fc1.weight", "mlp.shared_experts.linear_fc2.weight"]
-    layers = {i: [*attention, *feed_forwards(shape, i, dense, experts, shared)] for i in range(shape.depth)}
+    attention = ["linear_proj.weight", "linear_qkv.layer_norm_weight", "linear_qkv.weight"]
+    attention += ["q_layernorm.weight", "k_layernorm.weight"] if model.qk_norm else []
+    experts = [f"mlp.experts.linear_fc{i}.weight{e}" for i in (1, 2) for e in range(shape.num_experts)]
     learned = ["embedding.position_embeddings.weight"] if model.positions == "learned" else []
-    return named(
-        [
-            "embedding.word_embeddings.weight",
-            *learned,
-            *in_layers(shape, layers, "decoder.layers.{}."),
-            "decoder.final_layernorm.weight",
-            *([] if model.tied_embeddings else ["output_layer.weight"]),
-        ]
+    return model_names(
+        shape,
+        "decoder.layers.{}.",
+        start=["embedding.word_embeddings.weight", *learned],
+        common=[f"self_attention.{name}" for name in attention],
+        dense=["mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"],
+        experts=["pre_mlp_layernorm.weight", "mlp.router.weight", *experts],
+        shared=["mlp.shared_experts.linear_fc1.weight", "mlp.shared_experts.linear_fc2.weight"],
+        end=["decoder.final_layernorm.weight", *([] if model.tied_embeddings else ["output_layer.weight"])],
     )
 
 
@@ -140,7 +100,7 @@ def lacks(plan: Plan) -> Sequence[Lack]:
 
 
 def _arguments(plan: Plan) -> list[str]:
-    hps, found = plan.recipe.hps, require_form(plan.phases)
+    hps, found = plan.recipe.hps, plan.phases
     beta1, beta2 = plan.betas or (hps.beta1, hps.beta2)
     peak = max(group.lr for group in plan.groups)
     out = {
@@ -174,40 +134,19 @@ def _arguments(plan: Plan) -> list[str]:
 
 def files(plan: Plan, lacks: Sequence[Lack]) -> dict[str, str]:
     """Return the module."""
+    schedule(plan)  # is one that Megatron has
     fraction = plan.phases.final_fraction if plan.phases else 0.0
-    made = globs([group.names for group in plan.groups], lead="*")
-    entries = []
-    for group, patterns in zip(plan.groups, made, strict=True):
-        numbers = {
-            "max_lr": group.lr,
-            "min_lr": group.lr * fraction,
-            "eps": group.eps,
-            "start_wd": group.weight_decay,
-            "end_wd": group.weight_decay,
-            "wd_mult": 1.0,
-        }
-        spelled = ", ".join(f"{name!r}: {literal(value)}" for name, value in numbers.items())
-        entries.append(
-            f"    # {', '.join(group.roles)}\n    ParamKey(\n        name=(\n{strings(patterns, 12)}\n        )\n"
-            f"    ): {{{spelled}}},\n"
-        )
-    settings = {"softmax_scale": plan.forward["attn_logits"]} if "attn_logits" in plan.forward else {}
-    text = header(
-        plan,
-        "Megatron-LM: optimizer overrides, launch arguments and model settings, written by hpxfer.",
-        "Call install() before pretrain() and pass launch_args. transformer_config holds fields of TransformerConfig; "
-        "core_transformer_config_from_args takes them from the parsed args, on which you set them as attributes. Leave "
-        "--use-mup out: it would scale again. The globs hold with and without Megatron's wrappers.",
-        lacks,
-    )
-    arguments = "launch_args = [\n" + strings(_arguments(plan), 4) + "\n]\n"
-    overrides = "config_overrides = {\n" + "".join(entries) + "}\n"
-    body = "\nfrom megatron.core.optimizer import ParamKey\n\n"
-    return {
-        "hpxfer_megatron.py": "".join(
-            [text, body, arguments, "\n", assigned("transformer_config", settings), "\n", overrides, INSTALL]
-        )
+
+    def numbers(group: Group) -> dict[str, float]:
+        decay = {"start_wd": group.weight_decay, "end_wd": group.weight_decay, "wd_mult": 1.0}
+        return {"max_lr": group.lr, "min_lr": group.lr * fraction, "eps": group.eps, **decay}
+
+    values = {
+        "GROUPS": groups(plan, partial(globs, lead="*"), numbers),
+        "launch_args": _arguments(plan),
+        "transformer_config": {"softmax_scale": plan.forward["attn_logits"]} if "attn_logits" in plan.forward else {},
     }
+    return source(plan, lacks, ["megatron"], values)
 
 
 MEGATRON = ExportTarget(

@@ -1,8 +1,4 @@
-"""`transformers`: a Python module with a Trainer whose optimizer and schedule are the recipe's.
-
-The `optimizers=` of a Trainer are made before it wraps the model. So the module overrides `create_optimizer` and
-`create_scheduler`, which the Trainer calls behind the wrapping.
-"""
+"""`transformers`: a Python module with a Trainer whose optimizer and schedule are the recipe's."""
 
 from __future__ import annotations
 
@@ -11,33 +7,13 @@ from collections.abc import Sequence
 
 from hpxfer.errors import HpxferError
 from hpxfer.export.names import Named
-from hpxfer.export.plan import Lack, Plan, in_layers, named, other_lacks
-from hpxfer.export.source import assigned, header
+from hpxfer.export.plan import Lack, Plan, model_names, other_lacks
+from hpxfer.export.source import source
 from hpxfer.export.target import ExportTarget
-from hpxfer.export.targets.torch import body
+from hpxfer.export.targets.torch import values
 from hpxfer.recipe import Recipe
 from hpxfer.recipe.forward_hooks import EXPERTS
 from hpxfer.scaling.shape import Shape
-
-TRAINER = '''
-
-class HpxferTrainer(Trainer):
-    """A Trainer with the recipe's parameter groups{and_schedule}. Call prepare(model) before it is made."""
-
-    def create_optimizer(self, model=None):
-        """Return the optimizer of the recipe, once."""
-        if self.optimizer is None:
-            self.optimizer = optimizer(self.model if model is None else model)
-        return self.optimizer
-'''
-SCHEDULER = '''
-    def create_scheduler(self, num_training_steps, optimizer=None):
-        """Return the schedule of the recipe, once."""
-        if self.lr_scheduler is None:
-            self.lr_scheduler = scheduler(self.optimizer if optimizer is None else optimizer)
-            self._created_lr_scheduler = True
-        return self.lr_scheduler
-'''
 
 
 def names(recipe: Recipe, shape: Shape) -> Sequence[Named]:
@@ -50,16 +26,17 @@ def names(recipe: Recipe, shape: Shape) -> Sequence[Named]:
             "--names: must be given for transformers and a model with shared experts or some dense layers, got none; "
             "hpxfer.export.write_names(model, path) writes them"
         )
-    of_layer = [f"self_attn.{name}_proj.weight" for name in "qkvo"]
-    if shape.num_experts:
-        of_layer += ["mlp.gate.weight", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
-    else:
-        of_layer += [f"mlp.{name}_proj.weight" for name in ("gate", "up", "down")]
-    of_layer += ["input_layernorm.weight", "post_attention_layernorm.weight"]
-    layers = dict.fromkeys(range(shape.depth), of_layer)
-    head = [] if recipe.file.model.tied_embeddings else ["lm_head.weight"]
-    return named(
-        ["model.embed_tokens.weight", *in_layers(shape, layers, "model.layers.{}."), "model.norm.weight", *head]
+    ffn = ["gate.weight", "experts.gate_up_proj", "experts.down_proj"]
+    attention = [f"self_attn.{name}_proj.weight" for name in "qkvo"]
+    norms = ["input_layernorm.weight", "post_attention_layernorm.weight"]
+    return model_names(
+        shape,
+        "model.layers.{}.",
+        start=["model.embed_tokens.weight"],
+        common=attention,
+        dense=[*(f"mlp.{name}_proj.weight" for name in ("gate", "up", "down")), *norms],
+        experts=[*(f"mlp.{name}" for name in ffn), *norms],
+        end=["model.norm.weight", *([] if recipe.file.model.tied_embeddings else ["lm_head.weight"])],
     )
 
 
@@ -94,21 +71,12 @@ def files(plan: Plan, lacks: Sequence[Lack]) -> dict[str, str]:
         **({"max_grad_norm": training.gradient_clip or 0.0} if training else {}),
         **({"bf16": training.precision == "bfloat16"} if training else {}),
     }
-    text = header(
+    return source(
         plan,
-        "transformers: a Trainer with the recipe's optimizer and schedule, written by hpxfer.",
-        "prepare(model), then HpxferTrainer(model, TrainingArguments(..., **training_arguments), ...).train(). "
-        "granite_config holds the forward multipliers as settings of a Granite or GraniteMoe config, if it can: then "
-        "call recipe.attach with by_hand=list(FORWARD) in place of prepare's.",
         lacks,
+        ["torch", "transformers"],
+        {**values(plan), "training_arguments": arguments, "granite_config": granite(plan)},
     )
-    settings = [
-        assigned("training_arguments", arguments),
-        assigned("granite_config", granite(plan)),
-    ]
-    trainer = TRAINER.replace("{and_schedule}", " and schedule" if found else "") + (SCHEDULER if found else "")
-    imports = "\nfrom transformers import Trainer\n"
-    return {"hpxfer_transformers.py": "".join([text, imports, body(plan), "\n\n", "\n".join(settings), trainer])}
 
 
 TRANSFORMERS = ExportTarget(
