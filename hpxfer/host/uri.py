@@ -11,7 +11,7 @@ from hpxfer.errors import HpxferError, nearest, shown
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 # A URI that went through pathlib has only one slash left.
-_ONE_SLASH = re.compile(r"(s3a?|gs|gcs|file|az|abfss?):/")
+_ONE_SLASH = re.compile(r"(s3a?|gs|gcs|file|az|abfss?):/", re.IGNORECASE)
 # scheme -> options that may follow a question mark. Keys and tokens are not among them, as URIs stand in files.
 SCHEMES: dict[str, tuple[str, ...]] = {
     "s3": ("region", "scheme", "endpoint_override"),

@@ -121,7 +121,8 @@ def connect(address: str) -> Cluster:
         raise HpxferError(f"--address must be that of Ray's dashboard, e.g. {DEFAULT_ADDRESS}, got {shown(address)}")
     for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    address, headers = address.rstrip("/"), _headers()
+    # Ray takes a scheme that is not in small letters for the name of a module.
+    address, headers = urlsplit(address).geturl().rstrip("/"), _headers()
     with _client_errors(address), _no_other_address():
         try:
             client = _Client(address, headers=headers)

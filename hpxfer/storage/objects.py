@@ -231,7 +231,8 @@ def _store(uri: Uri, patient: bool) -> ObjectStore:
                 options["region"] = resolve_s3_region(uri.host)
         options |= _credentials()
     if endpoint:
-        endpoint = endpoint if "://" in endpoint else f"{protocol}://{endpoint}"
+        protocol, _, address = (endpoint if "://" in endpoint else f"{protocol}://{endpoint}").partition("://")
+        endpoint = f"{protocol.lower()}://{address}"
         options["endpoint" if uri.scheme == "s3" else "base_url"] = endpoint
     wait_s, tries = (PATIENCE_S, 10**6) if patient else (_WAIT_S, _TRIES)
     return from_url(

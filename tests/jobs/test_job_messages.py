@@ -236,6 +236,7 @@ def test_the_token_is_sent_from_where_ray_looks_for_it(way: str, tmp_path: Path,
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
     with serving(200, b'{"ray_version": "2.60.0"}') as (address, seen):
         connect(address)
+        connect(address.replace("http", "HTTP"))
         assert set(seen) == {"Bearer secret"}
 
 

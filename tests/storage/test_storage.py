@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 from command_line import hpxfer
-from fixture_types import Capsys
+from fixture_types import Capsys, Patch
 from hypothesis import given
 from hypothesis import strategies as st
 from s3_server import Server
@@ -21,6 +21,7 @@ from hpxfer.driver import run
 from hpxfer.errors import HpxferError
 from hpxfer.host.uri import Uri, is_uri, parse_root, storage_problem
 from hpxfer.spec.load import parse_sweep
+from hpxfer.storage import objects_at
 from hpxfer.train import checkpoint
 from hpxfer.train.checkpoints import Checkpoints, CheckpointSpec
 from hpxfer.train.trainer import train
@@ -75,6 +76,7 @@ def test_a_folder_is_a_folder(text: str, path: str) -> None:
         ("s3://bucket/a?region", "'region'"),
         ("https://example.com/a", "or a URI with one of s3://, gs://, az://, abfs://, abfss://, got"),
         ("simplecache::s3://bucket/a", "must be a folder or a URI"),
+        ("S3:/bucket/a", "must be a folder or a URI"),
         ("file://host/a", "file:///absolute/path"),
     ],
 )
@@ -120,6 +122,12 @@ def trained(stack: Stack, spec: CheckpointSpec | None, steps: int | None = None)
             if isinstance(event, Ended):
                 return event.results
     return ()
+
+
+def test_a_scheme_in_capitals_is_the_same_scheme(s3: str, s3_server: Server, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url.replace("http", "HTTP"))
+    objects_at(f"{s3}/capitals").put("here", lambda path: path.write_bytes(b"1"))
+    assert set(objects_at(f"{s3}/capitals").stamps()) == {"here"}
 
 
 def test_a_training_goes_on_from_s3(s3: str, s3_names: Callable[[str], list[str]], tmp_path: Path) -> None:
