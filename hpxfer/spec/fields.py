@@ -47,8 +47,9 @@ _RULES = {
     "invalid-json-value": "text, a finite number, true, false, null, a list or a mapping",
     "too_short": "a list of at least {min_length}",
     "too_long": "a list of at most {max_length}",
-    "string_pattern_mismatch": "text that matches {pattern}",
 }
+# Python's spelling of a value -> that of a YAML file.
+_YAML = {"True": "true", "False": "false", "None": "null"}
 _FORMS = {
     "ParameterizationSpec": "a name",
     "PluginSpec": "a name",
@@ -88,7 +89,7 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
     loc, kind, context, given = (*at, *error["loc"]), error["type"], error.get("ctx", {}), error["input"]
     if _family(model, error["loc"]) is not None:  # a tag, although a file may have a section of this name
         loc = (*loc[:1], *loc[2:])
-    above, got = in_file(file, loc[:-1]), shown(given)
+    above, got = in_file(file, loc[:-1]), _YAML.get(shown(given), shown(given))
     where = file.where(in_file(file, loc))
     match kind:
         case "extra_forbidden":
@@ -108,7 +109,7 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
         if kind in ("invalid_key", "string_type"):
             return f"{where}: a key must be text, got {got}; quote it"
     rule = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    rule = _RULES[kind].format_map(context) if kind in _RULES else rule
+    rule = _RULES[kind].format_map(context) if kind in _RULES else _YAML.get(rule, rule)
     form = _FORMS.get(context.get("class_name", "")) if kind == "model_type" else None
     return f"{where}: must be {f'{form} or {rule}' if form else rule}, got {got}"
 
@@ -203,6 +204,26 @@ def into(key: str, *kinds: type) -> Callable[[Any], Any]:
         return {key: value} if isinstance(value, kinds) and not isinstance(value, bool) else value
 
     return wrap
+
+
+class Matching:
+    """The rule that a pattern matches a text as a whole. A message has the `rule` in words, and the JSON Schema the
+    pattern.
+    """
+
+    def __init__(self, pattern: str, rule: str) -> None:
+        self._pattern, self._rule = pattern, rule
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": f"^{self._pattern}$"}
+
+    def _check(self, text: str) -> str:
+        if not re.fullmatch(self._pattern, text):
+            raise ValueError(self._rule)
+        return text
 
 
 def arm_name(name: str) -> str:

@@ -28,7 +28,7 @@ from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.scaling.shape import DIMENSIONS, MAX_DIM, OwnDim, Shape, heads_of, own_problem, spell_own
 from hpxfer.scaling.tables import OWN
 from hpxfer.spec.data_section import OWN_DATA
-from hpxfer.spec.fields import Positive, Section, Seq, arm_name
+from hpxfer.spec.fields import Matching, Positive, Section, Seq, arm_name
 
 DEV = "dev"  # the version of a trainer under work
 
@@ -63,6 +63,12 @@ def _command(parts: Sequence[str]) -> Sequence[str]:
 Args = dict[str, Annotated[JsonValue, WithJsonSchema({})]]  # they travel to the trainer as JSON
 Line = Annotated[str, AfterValidator(_line)]
 ArmName = Annotated[str, AfterValidator(arm_name)]
+_Function = Annotated[
+    str, Matching(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", "a module and its function, such as mypackage.train:train")
+]
+_Variable = Annotated[
+    str, Matching(r"[A-Za-z_][A-Za-z0-9_]*", "letters, digits and '_', starting with a letter or '_'")
+]
 _Second = Annotated[float, Field(gt=0, le=1e7)]
 
 
@@ -112,7 +118,7 @@ class CostSpec(Section):
 class TrainerSpec(Section):
     """Your own trainer. Goes with `model.family: user`. Give `function` or `command`, and `version` or `files`."""
 
-    function: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    function: _Function | None = None
     """A Python function such as `mypackage.train:train`. It gets one trial, and returns the losses."""
     command: Annotated[Seq[str], AfterValidator(_command)] | None = None
     """A program and its arguments, without a shell. Placeholders stand within an argument: `{config_json}`, `{gpus}`,
@@ -135,7 +141,7 @@ class TrainerSpec(Section):
     """The name of the data and of its version, such as `fineweb-10BT@2026-10`. It is part of the trials' identity."""
     nan_exit: Seq[Annotated[str, AfterValidator(_pattern)]] = ()
     """Regular expressions. A trainer that ends by itself with an error whose last lines match one has diverged."""
-    env: Seq[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]] = ()
+    env: Seq[_Variable] = ()
     """The environment variables that the trainer gets, beside PATH and the like. No other reaches it."""
     timeouts: TimeoutsSpec = TimeoutsSpec()
     """How long a trial may take."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from hpxfer.spec.fields import Count, Registered, Section, Seq
+from hpxfer.spec.fields import Count, Matching, Registered, Section, Seq
 
 Recompute = Literal["auto", "none", "blocks"]
 
@@ -29,6 +29,13 @@ _Gpus = Annotated[float, Field(ge=LEAST_SHARE, le=MOST_GPUS), AfterValidator(_wh
 _InSchema = (
     Annotated[float, Field(ge=LEAST_SHARE, le=1)] | Annotated[int, Field(ge=2, le=MOST_GPUS)] | Literal["auto"] | None
 )
+_GpuType = Annotated[
+    str,
+    Matching(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
+        "at most 64 letters, digits, '.', '_' and '-', starting with a letter or digit",
+    ),
+]
 GpusOrAuto = Annotated[_Gpus | None, BeforeValidator(_auto, json_schema_input_type=_InSchema)]
 
 
@@ -69,7 +76,7 @@ class ResourcesSpec(Section):
     It changes memory and speed, and no bit. auto computes blocks again where a larger stack then fits, or any."""
     rank_timeout_s: Annotated[float, Field(gt=0, le=1e6)] = 900.0
     """How long a rank waits for the others of its stack. Then the stack counts as lost, and is trained again."""
-    gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
+    gpu_type: _GpuType | None = None
     """Ray's name of the accelerator, such as `H100`."""
     loggers: Seq[Annotated[str, Registered("logger")]] = ()
     """Where curves are shown while trials train: tensorboard, wandb and mlflow. Each is an extra of its name, such as

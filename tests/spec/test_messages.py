@@ -77,7 +77,7 @@ def test_every_broken_rule_is_named_at_once() -> None:
     ]
     wrong = "parameterizations: [{table: completep, conventions: {depth_alpha: true}}]"
     assert message_of(with_keys(SWEEP, wrong)).splitlines() == [
-        f"s.yaml:14: parameterizations[0].conventions.depth_alpha: must be a valid {kind}, got True"
+        f"s.yaml:14: parameterizations[0].conventions.depth_alpha: must be a valid {kind}, got true"
         for kind in ("number", "string")
     ]
 
