@@ -27,7 +27,7 @@ from hpxfer.spec import (
     ties_at,
 )
 from hpxfer.trial.identity import canonical, digest_of, hps_of, identity
-from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of, trainer_identity
+from hpxfer.trial.setting import DataRef, Setting, base_hps, setting_of, trainer_text
 from hpxfer.trial.trial import TRAINER_VERSION, Trial
 
 PRODUCT = "product"
@@ -117,9 +117,7 @@ class Expansion:
         """Return the setting of the trials at a shape: those of `choice`, or what all of them share."""
         same = (shape.batch_tokens, shape.steps) == (self.setting.batch_tokens, self.setting.steps)
         setting = self.setting if same and shape not in self._own_schedules else setting_of(self.spec, self.data, shape)
-        ties, trainer = ties_at(self.spec, choice, shape), setting.trainer
-        if self.spec.trainer is not None:
-            trainer = canonical(trainer_identity(self.spec.trainer, choice))
+        ties, trainer = ties_at(self.spec, choice, shape), trainer_text(self.spec, choice)
         same = (ties, trainer) == (setting.ties, setting.trainer)
         return setting if same else replace(setting, ties=ties, trainer=trainer)
 

@@ -181,7 +181,7 @@ def setting_of(
         "num_inputs": data.num_inputs,
         "num_targets": data.num_targets,
         "only_classes": spec.data.only or (),
-        "trainer": "" if spec.trainer is None else canonical(trainer_identity(spec.trainer, choice)),
+        "trainer": trainer_text(spec, choice),
         "validation_source": spec.data.validation,
         "validation_digest": data.validation_digest,
         "epochs": spec.data.epochs,
@@ -196,6 +196,11 @@ def setting_of(
     keys: dict[str, Any] = {**vars(spec), **vars(planned), **vars(spec.training), **vars(spec.model), **derived}
     # What a family has no key for is at its default.
     return Setting(**{field.name: keys[field.name] for field in fields(Setting) if field.name in keys})
+
+
+def trainer_text(spec: SweepSpec, choice: Parameterization | None) -> str:
+    """Return the identity of a user's own trainer in an arm as canonical JSON, empty without such a trainer."""
+    return "" if spec.trainer is None else canonical(trainer_identity(spec.trainer, choice))
 
 
 def trainer_identity(trainer: TrainerSpec, choice: Parameterization | None) -> dict[str, Any]:
