@@ -163,23 +163,22 @@ class Run:
     def to_the_end(self, executor: Executor | None) -> None:
         """Train what the search asks for, until it asks for no more."""
         logs = self._logging() if self._cleared.loggers else nullcontext()
-        with logs as self._log:
-            try:
-                with writing(self._prepared.folder, self._counts, allowed=self._allowed):
-                    runs = executor or make_executor(placement_of(self._prepared, self._cleared.plugins))
-                    runs.run(self.more, self._how, self.take)
-                    if self._running or self._ask():
-                        status = self._counts.run_status()
-                        done = f"{status.ended} of {status.num_left} trials"
-                        raise HpxferError(f"the executor ended with {done}; run again to train the rest")
-            except (KeyboardInterrupt, TrainingFailed) as end:
-                if text := self._kept():
-                    end.add_note(text)
-                raise
-            finally:
-                with suppress(HpxferError), self._lease.writing():
-                    self._checkpoints.end(self._done)
-                    kept.end(self._weights)
+        try:
+            with logs as self._log, writing(self._prepared.folder, self._counts, allowed=self._allowed):
+                runs = executor or make_executor(placement_of(self._prepared, self._cleared.plugins))
+                runs.run(self.more, self._how, self.take)
+                if self._running or self._ask():
+                    status = self._counts.run_status()
+                    done = f"{status.ended} of {status.num_left} trials"
+                    raise HpxferError(f"the executor ended with {done}; run again to train the rest")
+        except (KeyboardInterrupt, TrainingFailed) as end:
+            if text := self._kept():
+                end.add_note(text)
+            raise
+        finally:
+            with suppress(HpxferError), self._lease.writing():
+                self._checkpoints.end(self._done)
+                kept.end(self._weights)
 
     def more(self) -> list[Stack]:
         """Return the stacks of the trials that the search wants next, in order.

@@ -15,7 +15,7 @@ from tiny import write_tiny
 
 from hpxfer.driver import run
 from hpxfer.errors import HpxferError
-from hpxfer.loggers.kinds import LOGGERS, LoggerKind
+from hpxfer.loggers.kinds import LOGGERS, LoggerKind, Place
 from hpxfer.progress.counts import RunCounts
 from hpxfer.results import Results
 from hpxfer.train import trainer
@@ -115,3 +115,14 @@ def test_a_logger_that_cannot_log_is_refused_before_anything_is_written(tmp_path
             run(write_tiny(tmp_path, LOGGED), results=tmp_path, executor=executor)
         assert executor.given == []
         assert not (tmp_path / "tiny").exists()
+
+
+def test_a_logger_that_cannot_be_made_leaves_no_checkpoints(tmp_path: Path) -> None:
+    def make(place: Place) -> Recorder:
+        assert (tmp_path / "tiny/checkpoints").exists()
+        raise OSError("no folder")
+
+    kind = LoggerKind(name="mine", require=lambda: None, make=make)
+    with LOGGERS.registered(kind), pytest.raises(OSError, match="no folder"):
+        run(write_tiny(tmp_path, LOGGED), results=tmp_path, executor=InProcess())
+    assert not (tmp_path / "tiny/checkpoints").exists()
