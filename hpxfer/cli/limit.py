@@ -52,7 +52,7 @@ def limit(
     from rich.console import Console
 
     from hpxfer.host import make_folder
-    from hpxfer.limit.text import WHAT, save
+    from hpxfer.limit import WHAT, save
 
     of_sweep = {"axis": axis, "arm": arm, "value": value}
     of_against = {**of_sweep, "steps": steps, "tolerance": tolerance}
@@ -81,11 +81,7 @@ Job = tuple[Callable[[], Any], Callable[[Any], Mapping[str, Any]]]
 
 
 def _network(path: Path, of_sweep: Mapping[str, Any], **solver: int | None) -> Job:
-    from hpxfer.limit.against.of_sweep import limit_of_sweep
-    from hpxfer.limit.figure import draw_limit, limit_info
-    from hpxfer.limit.network_file import load_network
-    from hpxfer.limit.solve import solve
-    from hpxfer.limit.text import Solved
+    from hpxfer.limit import Solved, limit_figure, limit_of_sweep, load_network, solve
     from hpxfer.recipe.start import load_sweep
     from hpxfer.spec import read_yaml
 
@@ -99,12 +95,11 @@ def _network(path: Path, of_sweep: Mapping[str, Any], **solver: int | None) -> J
         found = solve(network, given, on_start=partial(_started, "solving"), **_given(solver))
         return Solved(network=network, given=given, limit=found)
 
-    return solved, lambda found: {"limit": draw_limit(limit_info(found))}
+    return solved, lambda found: {"limit": limit_figure(found)}
 
 
 def _against(folder: str, **options: Any) -> Job:
-    from hpxfer.limit.against import against
-    from hpxfer.limit.against.figure import against_figures
+    from hpxfer.limit import against, against_figures
     from hpxfer.results import load_results
 
     solve = partial(against, load_results(folder), on_limit=_started, **_given(options))
@@ -112,8 +107,7 @@ def _against(folder: str, **options: Any) -> Job:
 
 
 def _bias_rate(**options: int | None) -> Job:
-    from hpxfer.limit.bias_rate import BiasRateOptions, bias_rate
-    from hpxfer.limit.bias_rate_figure import bias_rate_figure
+    from hpxfer.limit import BiasRateOptions, bias_rate, bias_rate_figure
 
     return partial(bias_rate, BiasRateOptions(**_given(options))), lambda found: {"bias-rate": bias_rate_figure(found)}
 

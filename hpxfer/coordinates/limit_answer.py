@@ -15,8 +15,7 @@ import numpy as np
 from scipy import stats
 
 from hpxfer.host import aligned, json_ready
-from hpxfer.limit.against.statistics import ALPHA, MOST_UNSEEN, POWER, Deviations, Mean, mean_of
-from hpxfer.limit.text import with_error
+from hpxfer.limit import ALPHA, MOST_UNSEEN, POWER, Deviations, Mean, mean_of, with_error
 
 LimitVerdict = Literal["ok", "miss", "unclear", "not compared"]
 # Of the scale. An offset that is not surely larger is no miss, as no law of powers of 1/N is exact at finite widths.
@@ -207,7 +206,7 @@ def extrapolated(found: Deviations) -> Mean:
     fixed weights. So correlations between widths and their unequal variances are in the spread over seeds.
 
     This is for the widths and LRs of the check's own model, where the law is known to hold. Networks of a sweep may be
-    too far from their limit for it, and `hpxfer.limit.against.statistics.missed` allows a slower approach.
+    too far from their limit for it, and `hpxfer.limit.sweep.statistics.missed` allows a slower approach.
     """
     n = np.asarray(found.sizes, float)
     powers = (n[:, None] / n.min()) ** -np.arange(3)

@@ -10,6 +10,7 @@ simulation.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,10 +20,11 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, logit, ndtr
 
-from hpxfer.errors import HpxferError, shown
+from hpxfer.errors import shown
 from hpxfer.host import aligned
 from hpxfer.limit.layers import largest
 from hpxfer.limit.network import Floats
+from hpxfer.limit.refused import refuse
 from hpxfer.limit.text import with_error
 
 # Numbers that are drawn at once.
@@ -92,7 +94,14 @@ class BiasRate:
         return (f"with fewer than {_FEW} active experts the simulation is above its limit by about 1/K",) if few else ()
 
     def table(self) -> str:
-        """Return it as a table."""
+        """Return what follows in a sentence, and the numbers as a table."""
+        answer = "How many of the active experts does one update of the bias change?"
+        if slopes := [each.slope for each in self.trends]:
+            answer = (
+                f"From {self.options.num_experts[0]} to {self.options.num_experts[-1]} experts, the part of the active "
+                f"experts that one update of the bias changes goes as experts^{min(slopes):.2f} to "
+                f"experts^{max(slopes):.2f}: 0 is the same part at every number."
+            )
         lines = [["experts", "active", "share", "update", "changed", "limit"]]
         for row in self.rows:
             counts = [str(row.num_experts), str(row.num_active), f"{row.active_share:.4g}", f"{row.update_scale:.4g}"]
@@ -102,24 +111,13 @@ class BiasRate:
             for each in self.trends
         ]
         legend = "changed: the part of the active experts. In brackets: standard error of the last digits."
-        return "\n".join([self._answer(), "", *aligned(lines, right_from=0), "", legend, *trends])
-
-    def _answer(self) -> str:
-        """Return what follows, in a sentence."""
-        first, last = self.options.num_experts[0], self.options.num_experts[-1]
-        if not self.trends:
-            return "How many of the active experts does one update of the bias change?"
-        low, high = min(each.slope for each in self.trends), max(each.slope for each in self.trends)
-        return (
-            f"From {first} to {last} experts, the part of the active experts that one update of the bias changes goes "
-            f"as experts^{low:.2f} to experts^{high:.2f}: 0 is the same part at every number."
-        )
+        return "\n".join([answer, "", *aligned(lines, right_from=0), "", legend, *trends])
 
 
 def bias_rate(options: BiasRateOptions | None = None) -> BiasRate:
     """Return the simulation with its truth. Raise HpxferError for options that mean nothing or would take hours."""
     chosen = options or BiasRateOptions()
-    _require(chosen)
+    refuse(_of_options(chosen))
     rows = tuple(
         _row(chosen, num_experts, share, index)
         for index, share in enumerate(chosen.active_shares)
@@ -132,11 +130,15 @@ def bias_rate(options: BiasRateOptions | None = None) -> BiasRate:
 def _row(options: BiasRateOptions, num_experts: int, share: float, index: int) -> BiasRateRow:
     """Return the simulation of one number of experts at one share."""
     update = options.update_scale * (num_experts / options.num_experts[0]) ** options.rate_exponent
-    count = round(share * num_experts)
+    count, most = round(share * num_experts), max(1, _AT_ONCE // num_experts)
     rng = np.random.default_rng([options.seed, index, num_experts])
-    kept = np.concatenate(
-        [_kept(options, rng, repeats, num_experts, count, update) for repeats in _batches(options.repeats, num_experts)]
-    )
+    parts = []
+    for done in range(0, options.repeats, most):
+        size = min(most, options.repeats - done), num_experts
+        before = expit(options.logit_scale * rng.standard_normal(size)) + options.bias_scale * rng.random(size)
+        both = largest(before, count) & largest(before + update * rng.random(size), count)
+        parts.append(both.sum(axis=1) / count)
+    kept = np.concatenate(parts)
     return BiasRateRow(
         num_experts=num_experts,
         active_share=share,
@@ -146,23 +148,6 @@ def _row(options: BiasRateOptions, num_experts: int, share: float, index: int) -
         error=float(kept.std(ddof=1) / math.sqrt(len(kept))),
         limit=changed_limit(share, logit_scale=options.logit_scale, bias_scale=options.bias_scale, update_scale=update),
     )
-
-
-def _kept(
-    options: BiasRateOptions, rng: np.random.Generator, repeats: int, num_experts: int, count: int, update: float
-) -> Floats:
-    """Return the part of the active experts that stay active, [repeats]."""
-    size = (repeats, num_experts)
-    before = expit(options.logit_scale * rng.standard_normal(size)) + options.bias_scale * rng.random(size)
-    both = largest(before, count) & largest(before + update * rng.random(size), count)
-    return np.asarray(both.sum(axis=1) / count)
-
-
-def _batches(repeats: int, num_experts: int) -> Iterator[int]:
-    """Yield how many repeats are drawn at once."""
-    most = max(1, _AT_ONCE // num_experts)
-    for done in range(0, repeats, most):
-        yield min(most, repeats - done)
 
 
 def _trend(share: float, rows: Sequence[BiasRateRow]) -> BiasRateTrend | None:
@@ -177,38 +162,33 @@ def _trend(share: float, rows: Sequence[BiasRateRow]) -> BiasRateTrend | None:
     return BiasRateTrend(active_share=share, slope=float((weights * x) @ y / spread), error=1 / math.sqrt(spread))
 
 
-def _require(options: BiasRateOptions) -> None:
+def _of_options(options: BiasRateOptions) -> Iterator[str]:
+    """Yield why options mean nothing, or would take hours."""
     for name in ("logit_scale", "bias_scale", "update_scale"):
-        if not (math.isfinite(value := getattr(options, name)) and value >= 0):
-            raise HpxferError(f"{name}: must be a finite number of at least 0, got {shown(value)}")
+        if not 0 <= (value := getattr(options, name)) < math.inf:
+            yield f"{name}: must be a finite number of at least 0, got {shown(value)}"
     if not (options.logit_scale or options.bias_scale):
-        raise HpxferError("logit_scale, bias_scale: one must be above 0, got 0 and 0: all experts would be equal")
+        yield "logit_scale, bias_scale: one must be above 0, got 0 and 0: all experts would be equal"
     if not math.isfinite(options.rate_exponent):
-        raise HpxferError(f"rate_exponent: must be a finite number, got {shown(options.rate_exponent)}")
-    if not options.num_experts or len(set(options.num_experts)) < len(options.num_experts):
-        raise HpxferError(
-            f"num_experts: must be different whole numbers, at least one, got {shown(options.num_experts)}"
-        )
-    if not options.active_shares or len(set(options.active_shares)) < len(options.active_shares):
-        raise HpxferError(f"active_shares: must be different numbers, at least one, got {shown(options.active_shares)}")
-    for share in options.active_shares:
+        yield f"rate_exponent: must be a finite number, got {shown(options.rate_exponent)}"
+    for name in ("num_experts", "active_shares"):
+        if not (values := getattr(options, name)) or len(set(values)) < len(values):
+            yield f"{name}: must be different numbers, at least one, got {shown(values)}"
+    for share, num_experts in itertools.product(options.active_shares, options.num_experts):
+        count = share * num_experts
         if not 0 < share <= 1:
-            raise HpxferError(f"active_shares: must be above 0 and at most 1, got {shown(share)}")
-        for num_experts in options.num_experts:
-            count = share * num_experts
-            if num_experts < 1 or round(count) < 1 or abs(count - round(count)) > 1e-9 * num_experts:
-                raise HpxferError(
-                    f"active_shares: share times experts must be a whole number of at least 1, got {share:g} of "
-                    f"{num_experts}; take other shares or numbers of experts"
-                )
+            yield f"active_shares: must be above 0 and at most 1, got {shown(share)}"
+        if num_experts < 1 or round(count) < 1 or abs(count - round(count)) > 1e-9 * num_experts:
+            yield (
+                f"active_shares: share times experts must be a whole number of at least 1, got {share:g} of "
+                f"{num_experts}; take other shares or numbers of experts"
+            )
     if options.repeats < 2:
-        raise HpxferError(f"repeats: must be at least 2, for an error of the mean, got {shown(options.repeats)}")
+        yield f"repeats: must be at least 2, for an error of the mean, got {shown(options.repeats)}"
     if (draws := options.repeats * sum(options.num_experts) * len(options.active_shares)) > _MOST_DRAWS:
-        raise HpxferError(
-            f"repeats: experts of all repeats must be at most {_MOST_DRAWS}, got {draws}; take fewer repeats"
-        )
+        yield f"repeats: experts of all repeats must be at most {_MOST_DRAWS}, got {draws}; take fewer repeats"
     if options.seed < 0:
-        raise HpxferError(f"seed: must be at least 0, got {options.seed}")
+        yield f"seed: must be at least 0, got {options.seed}"
 
 
 # The truth of the bias-rate simulation: which part of the active experts changes where there are infinitely many.

@@ -28,7 +28,7 @@ A router bias that is trained stays as it is: its LR is constant, and its gradie
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,16 +37,17 @@ from scipy.special import ndtri
 from hpxfer.errors import HpxferError
 from hpxfer.limit.layers import Gated, Pass, activate, by_outputs, coordinates, gate, loss, rank, slope, top_share
 from hpxfer.limit.matrix import MOST_DIMENSIONS, sobol_gaussians
-from hpxfer.limit.network import Batch, Floats, Given, Network
+from hpxfer.limit.network import Floats, Given, Network
 from hpxfer.limit.refused import LEAST_ACTIVE
 
 
 def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:
     """Return what is measured at every pass. Every block has `sites` neurons, of all of its experts together."""
     inputs = coordinates(given)
-    num_inputs = inputs[0].shape[1]
-    directions = _directions(network, given)
-    blocks = _blocks(network, directions, sites, seed)
+    num_inputs, directions = inputs[0].shape[1], _directions(network, given)
+    split = sizes(network, directions, sites)
+    draws = (draw(network, split, directions, np.random.default_rng([seed, index])) for index in range(network.depth))
+    blocks = [Block(network, start) for start in draws]
     embedding = np.eye(directions, num_inputs) * network.std("embedding") / math.sqrt(given.batches[0].inputs.shape[1])
     readout = np.eye(directions, given.num_outputs, -num_inputs) * network.std("readout")
     out = []
@@ -56,7 +57,7 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
             routed.append(block.forward(c))
             c = routed[-1].out
         f = c @ readout
-        out.append(_measured(network, given, batch, f, blocks, routed))
+        out.append(Pass(outputs=f, numbers={"loss": loss(given.loss, f, batch.targets), **_measured(blocks, routed)}))
         if at == given.num_updates:
             break
         lr, by_f = given.lrs[at], by_outputs(given.loss, f, batch.targets)
@@ -66,6 +67,35 @@ def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pas
             by_c = block.backward(of_block, by_c, lr)
         embedding = embedding - lr * network.rate("embedding") * (by_c.T @ x)
     return out
+
+
+def _measured(blocks: Sequence[Block], routed: Sequence[Routed]) -> dict[str, float]:
+    """Return what is measured at a pass: means over the blocks. The 1/L of the branch is not part of h3."""
+
+    def moments(of_blocks: Iterable[Floats]) -> tuple[float, float]:
+        """Return mean and variance over experts of numbers [P, E] of every block."""
+        found = []
+        for block, numbers in zip(blocks, of_blocks, strict=True):
+            mean = numbers @ block.share
+            variance = ((numbers - mean[:, None]) ** 2) @ block.share
+            found.append((np.mean(mean), np.mean(variance)))
+        mean, variance = np.mean(found, axis=0)
+        return float(mean), float(variance)
+
+    def rms(rows: Sequence[Floats]) -> float:
+        """Return the root of the mean square over the infinitely many coordinates, samples and blocks."""
+        return math.sqrt(float(np.mean([np.sum(each**2, axis=1) for each in rows])))
+
+    gate_mean, gate_variance = moments(each.gated.phi for each in routed)
+    logit_mean, logit_variance = moments(each.logits for each in routed)
+    return {
+        "gate_mean": gate_mean,
+        "gate_variance": gate_variance,
+        "logit_mean": logit_mean,
+        "logit_variance": logit_variance,
+        "h1_rms": rms([each.c for each in routed]),
+        "h3_rms": len(blocks) * rms([each.out - each.c for each in routed]),
+    }
 
 
 def bytes_needed(network: Network, given: Given, sites: int) -> float:
@@ -90,68 +120,12 @@ def gaussians(network: Network, given: Given) -> int:
 
 def sites_needed(network: Network, given: Given, sites: int) -> int:
     """Return `sites`, or the next power of two that is enough for the directions of the stream."""
-    return least_sites(network, _directions(network, given), sites)
+    return _least_sites(network, _directions(network, given), sites)
 
 
 def _directions(network: Network, given: Given) -> int:
-    """Return how many directions the residual stream has: those of the inputs and, unless it starts at zero, of the
-    readout.
-    """
+    """Return how many directions the stream has: of the inputs and, unless it starts at zero, of the readout."""
     return rank(given) + (given.num_outputs if network.std("readout") else 0)
-
-
-def constants(network: Network) -> Constants:
-    """Return the factors of a block."""
-    iota = network.expert_ratio if network.expert_width is None else float(network.expert_width)
-    kappa = network.experts_per_width if network.expert_width is None else 1.0
-    each = network.times_experts / network.depth
-    return Constants(
-        branch=each * iota,
-        router=network.rate("router") * each * iota / kappa,
-        reads=network.rate("expert_in") * each,
-        writes=network.rate("expert_out") * each,
-        writes_std=network.std("expert_out") / math.sqrt(iota),
-    )
-
-
-def _blocks(network: Network, directions: int, sites: int, seed: int) -> list[Block]:
-    """Return the blocks at the start, each with draws of its own."""
-    split, factors = sizes(network, directions, sites), constants(network)
-    draws = (draw(network, split, directions, np.random.default_rng([seed, index])) for index in range(network.depth))
-    return [Block(network, factors, start) for start in draws]
-
-
-def _measured(
-    network: Network, given: Given, batch: Batch, f: Floats, blocks: Sequence[Block], routed: Sequence[Routed]
-) -> Pass:
-    """Return what is measured at a pass: means over the blocks. The 1/L of the branch is not part of h3."""
-    of_gates = [_moments(block.share, each.gated.phi) for block, each in zip(blocks, routed, strict=True)]
-    of_logits = [_moments(block.share, each.logits) for block, each in zip(blocks, routed, strict=True)]
-    (gate_mean, gate_variance), (logit_mean, logit_variance) = np.mean(of_gates, axis=0), np.mean(of_logits, axis=0)
-    return Pass(
-        outputs=f,
-        numbers={
-            "loss": loss(given.loss, f, batch.targets),
-            "gate_mean": float(gate_mean),
-            "gate_variance": float(gate_variance),
-            "logit_mean": float(logit_mean),
-            "logit_variance": float(logit_variance),
-            "h1_rms": _rms([each.c for each in routed]),
-            "h3_rms": network.depth * _rms([each.out - each.c for each in routed]),
-        },
-    )
-
-
-def _moments(share: Floats, numbers: Floats) -> tuple[float, float]:
-    """Return mean and variance over experts of numbers [P, E], each as the mean over samples."""
-    mean = numbers @ share
-    variance = ((numbers - mean[:, None]) ** 2) @ share
-    return float(np.mean(mean)), float(np.mean(variance))
-
-
-def _rms(rows: Sequence[Floats]) -> float:
-    """Return the root of the mean square over the infinitely many coordinates, samples and blocks."""
-    return math.sqrt(float(np.mean([np.sum(each**2, axis=1) for each in rows])))
 
 
 # The experts of a block of the residual limit at the start: nodes for their biases, and samples of their neurons.
@@ -204,7 +178,7 @@ def sizes(network: Network, directions: int, sites: int) -> Sizes:
             "expert_width, or leave it out for infinitely many neurons"
         )
     if not _is_enough(network, split, directions):
-        least = least_sites(network, directions, 2 * sites)
+        least = _least_sites(network, directions, 2 * sites)
         raise HpxferError(
             f"sites: must be at least {least}, so that {_LEAST_POINTS} points stand for each of the {directions} "
             f"directions of the residual stream and {LEAST_ACTIVE} for active experts, got {sites}"
@@ -212,7 +186,7 @@ def sizes(network: Network, directions: int, sites: int) -> Sizes:
     return split
 
 
-def least_sites(network: Network, directions: int, start: int) -> int:
+def _least_sites(network: Network, directions: int, start: int) -> int:
     """Return the least of `start` times a power of two that is enough for so many directions of the stream."""
     powers = (start << shift for shift in range(64))
     enough = (more for more in powers if _is_enough(network, _split(network, directions, more), directions))
@@ -311,17 +285,6 @@ def _power(number: int) -> int:
 _AT_ONCE = 2**17
 
 
-@dataclass(frozen=True, kw_only=True)
-class Constants:
-    """The factor of a branch, and the LR of each role of a block at a base LR of 1."""
-
-    branch: float
-    router: float
-    reads: float
-    writes: float
-    writes_std: float  # at the start
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Routed:
     """What a block remembers of a forward pass."""
@@ -335,13 +298,19 @@ class Routed:
 class Block:
     """The parameters of a block: `router` [E, r], `reads` and `writes` [E J, r]. An update changes them in place."""
 
-    def __init__(self, network: Network, constants: Constants, start: Experts) -> None:
-        self._network, self._constants = network, constants
+    def __init__(self, network: Network, start: Experts) -> None:
+        iota = network.expert_ratio if network.expert_width is None else float(network.expert_width)
+        kappa = network.experts_per_width if network.expert_width is None else 1.0
+        each = network.times_experts / network.depth
+        self._network, self._branch = network, each * iota
+        # The LRs at a base LR of 1.
+        self._router_lr = network.rate("router") * each * iota / kappa
+        self._reads_lr, self._writes_lr = network.rate("expert_in") * each, network.rate("expert_out") * each
         self.share, self.bias = start.share, start.bias
         num_experts, self._num_neurons, directions = start.reads.shape
         self.router = np.zeros((num_experts, directions))
         self.reads = network.std("expert_in") * start.reads.reshape(-1, directions)
-        self.writes = constants.writes_std * start.writes.reshape(-1, directions)
+        self.writes = network.std("expert_out") / math.sqrt(iota) * start.writes.reshape(-1, directions)
 
     def forward(self, c: Floats) -> Routed:
         """Return what the block does with its input [P, r]."""
@@ -351,12 +320,12 @@ class Block:
         for experts, rows in self._pieces(len(c)):
             a = activate(self._network.activation, self.reads[rows] @ c.T)
             added += _weighted(a, (gated.phi * self.share).T[experts]).T @ self.writes[rows]
-        out = c + self._constants.branch / self._num_neurons * added
+        out = c + self._branch / self._num_neurons * added
         return Routed(c=c, logits=logits, gated=gated, out=out)
 
     def backward(self, routed: Routed, by_out: Floats, lr: float) -> Floats:
         """Return dL/dc [P, r] given that of the output, and update the block with a base LR."""
-        c, phi, rates = routed.c, routed.gated.phi.T, self._constants
+        c, phi = routed.c, routed.gated.phi.T
         by_phi = np.zeros_like(phi)  # [E, P], summed over neurons
         by_c = np.zeros_like(c)
         for experts, rows in self._pieces(len(c)):
@@ -366,12 +335,12 @@ class Block:
             by_phi[experts] += (a * u).reshape(len(phi[experts]), -1, len(c)).sum(axis=1)
             by_h = _weighted(slope(self._network.activation, h) * u, phi[experts])
             by_c += _weighted(by_h, self.share[experts, None]).T @ reads
-            self.reads[rows] = reads - lr * rates.reads * (by_h @ c)
-            self.writes[rows] = writes - lr * rates.writes * (_weighted(a, phi[experts]) @ by_out)
+            self.reads[rows] = reads - lr * self._reads_lr * (by_h @ c)
+            self.writes[rows] = writes - lr * self._writes_lr * (_weighted(a, phi[experts]) @ by_out)
         by_logits = routed.gated.by_logits(by_phi.T / self._num_neurons)
         by_c = by_c / self._num_neurons + (by_logits * self.share) @ self.router
-        self.router -= lr * rates.router * (by_logits.T @ c)
-        total: Floats = by_out + rates.branch * by_c
+        self.router -= lr * self._router_lr * (by_logits.T @ c)
+        total: Floats = by_out + self._branch * by_c
         return total
 
     def _pieces(self, num_samples: int) -> Iterator[tuple[slice, slice]]:

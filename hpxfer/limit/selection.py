@@ -45,11 +45,9 @@ def first_features(network: Network, given: Given) -> tuple[Floats, ...]:
     """Return h1 of every pass before any update, [P, coordinates] each."""
     linear, directions = network.input_activation == "linear", rank(given)
     layer = InputLayer(network, given, Coefficients(directions) if linear else Sites(Noise(_SITES, directions, 0, 0)))
-    found: dict[int, Floats] = {}  # one batch may serve many passes
-    for at, batch in enumerate(given.batches):
-        if id(batch) not in found:
-            found[id(batch)] = layer.features(at)[0]
-    return tuple(found[id(batch)] for batch in given.batches)
+    found = {id(batch): at for at, batch in enumerate(given.batches)}  # one batch may serve many passes
+    features = {name: layer.features(at)[0] for name, at in found.items()}
+    return tuple(features[id(batch)] for batch in given.batches)
 
 
 def selection(h1: Floats, num_experts: int, num_active: int) -> Selection:

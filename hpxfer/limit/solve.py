@@ -101,14 +101,15 @@ def solve(
         with np.errstate(over="ignore", invalid="ignore"):  # losses that grow without bound are refused below
             runs.append(solver.passes(network, of_seed, sites=sites, seed=seed))
     losses = np.mean([[each.numbers["loss"] for each in run] for run in runs], axis=0)
-    _require_start(runs)
-    _require_descent(given, losses)
-    _require_finite(runs)
+    refuse(_of_runs(given, runs, losses))
     sampled = bool(chosen) or not exact
+    outputs = [np.array([each.outputs for each in at]) for at in zip(*runs, strict=True)]
     return Limit(
         series={name: _series([[each.numbers[name] for each in run] for run in runs], sampled) for name in SERIES},
-        outputs=tuple(np.mean([run[at].outputs for run in runs], axis=0) for at in range(len(given.batches))),
-        output_errors=_output_errors(runs, sampled),
+        outputs=tuple(each.mean(axis=0) for each in outputs),
+        output_errors=None
+        if sampled and len(runs) < 2
+        else tuple(each for of_pass in outputs if (each := _error(of_pass, sampled)) is not None),
         margins=_margins(runs),
         is_exact=exact,
         num_sites=0 if exact else sites,
@@ -154,60 +155,43 @@ def _error(numbers: Floats, sampled: bool) -> Floats | None:
     return None if len(numbers) < 2 else numbers.std(axis=0, ddof=1) / np.sqrt(len(numbers))
 
 
-def _output_errors(runs: Sequence[Sequence[Pass]], sampled: bool) -> tuple[Floats, ...] | None:
-    if sampled and len(runs) < 2:
-        return None
-    found = (_error(np.array([run[at].outputs for run in runs]), sampled) for at in range(len(runs[0])))
-    return tuple(each for each in found if each is not None)
-
-
 def _margins(runs: Sequence[Sequence[Pass]]) -> tuple[float, ...] | None:
     """Return the least margin over seeds of every pass."""
-    if runs[0][0].margin is None:
-        return None
-    return tuple(min(each.margin for each in at if each.margin is not None) for at in zip(*runs, strict=True))
+    found = [[each.margin for each in run if each.margin is not None] for run in runs]
+    return tuple(map(min, zip(*found, strict=True))) if found[0] else None
 
 
-def _require_descent(given: Given, losses: Floats) -> None:
-    """Raise HpxferError if the losses [passes] grow: finite networks follow their limit for few steps there.
+def _of_runs(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats) -> Iterator[str]:
+    """Yield why solutions are no guide: numbers that overflow, or losses [passes] that grow.
 
-    Other samples have other losses. So the last loss of changing batches is compared with the largest that any of them
-    has where outputs are zero, as they are before training.
+    Where losses grow, finite networks follow their limit for few steps. Other samples have other losses. So the last
+    loss of changing batches is compared with the largest that any of them has where outputs are zero, as they are
+    before training.
     """
-    distinct = {id(each): each.targets for each in given.batches}.values()
-    first = max(loss(given.loss, np.zeros((len(y), given.num_outputs)), y) for y in distinct)
-    bound = losses[0] * (1 + _ROUNDING) if _repeats(given) else _GROWN * first
-    wrong = ~np.isfinite(losses)
-    wrong[-1:] |= losses[-1:] > bound
-    if not wrong.any():
-        return
-    at = int(np.flatnonzero(wrong)[0])
-    raise HpxferError(
-        f"lr: the loss must fall, got {losses[0]:.4g} before training and {losses[at]:.4g} after {at} updates; the LR "
-        "is beyond the edge of stability, where finite networks leave the limit after a few updates, so that it is no "
-        "guide; take a smaller lr"
-    )
-
-
-def _require_start(runs: Sequence[Sequence[Pass]]) -> None:
-    """Raise HpxferError if a number overflows before any update, so that no LR is at fault."""
-    if wrong := {name: value for run in runs for name, value in run[0].numbers.items() if not np.isfinite(value)}:
-        name, value = next(iter(wrong.items()))
-        raise HpxferError(
-            f"samples: all numbers must be finite before training, got {name} {value}; scale inputs and targets to "
+    overflows = [
+        (at, name, value)
+        for run in runs
+        for at, each in enumerate(run)
+        for name, value in each.numbers.items()
+        if not np.isfinite(value)
+    ]
+    if at_start := [f"{name} {value}" for at, name, value in overflows if not at]:  # so that no LR is at fault
+        yield (
+            f"samples: all numbers must be finite before training, got {at_start[0]}; scale inputs and targets to "
             "about 1, or take smaller init multipliers"
         )
-
-
-def _require_finite(runs: Sequence[Sequence[Pass]]) -> None:
-    """Raise HpxferError if a number other than the loss overflows."""
-    for run in runs:
-        for at, each in enumerate(run):
-            for name, value in each.numbers.items():
-                if not np.isfinite(value):
-                    raise HpxferError(
-                        f"lr: all numbers must stay finite, got {name} {value} after {at} updates; take a smaller lr"
-                    )
+    distinct = {id(each): each.targets for each in given.batches}.values()
+    first = max(loss(given.loss, np.zeros((len(y), given.num_outputs)), y) for y in distinct)
+    wrong = ~np.isfinite(losses)
+    wrong[-1:] |= losses[-1:] > (losses[0] * (1 + _ROUNDING) if _repeats(given) else _GROWN * first)
+    for at in np.flatnonzero(wrong).tolist():
+        yield (
+            f"lr: the loss must fall, got {losses[0]:.4g} before training and {losses[at]:.4g} after {at} updates; the "
+            "LR is beyond the edge of stability, where finite networks leave the limit after a few updates, so that it "
+            "is no guide; take a smaller lr"
+        )
+    for at, name, value in overflows:
+        yield f"lr: all numbers must stay finite, got {name} {value} after {at} updates; take a smaller lr"
 
 
 def _cautions(given: Given, runs: Sequence[Sequence[Pass]], losses: Floats, drawn: bool, noise: float) -> Iterator[str]:

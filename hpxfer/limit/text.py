@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from hpxfer.host import aligned, text_writer, write_folder
 from hpxfer.limit.layers import SERIES
 from hpxfer.limit.network import Given, Network
+from hpxfer.limit.selection import Selection
 from hpxfer.limit.solve import Limit, Series
 
 if TYPE_CHECKING:
@@ -79,56 +80,48 @@ class Solved:
 
     def _lines(self) -> Iterator[str]:
         limit, loss = self.limit, self.limit.series["loss"]
-        last = len(loss.mean) - 1
+        last, error = len(loss.mean) - 1, ""
+        if loss.error is not None and loss.error.any():
+            error = f", with an error of at most {loss.error.max():.1g}"
         yield (
             f"The limit of {_name(self.network)}: the loss goes from {loss.mean[0]:.4g} to {loss.mean[-1]:.4g} in "
-            f"{last} {'update' if last == 1 else 'updates'}{_error(loss)}."
+            f"{last} {'update' if last == 1 else 'updates'}{error}."
         )
         yield ""
         yield _solver(limit)
         yield ""
-        yield from self._rows(range(last + 1) if last < _MOST_ROWS else [*range(_MOST_ROWS - 1), last])
+        margins = limit.margins
+        rows = [["update", *HEADS.values(), *(["margin"] if margins else [])]]
+        for at in range(last + 1) if last < _MOST_ROWS else [*range(_MOST_ROWS - 1), last]:
+            numbers = (_number(limit.series[name], at) for name in HEADS)
+            rows.append([str(at), *numbers, *([f"{margins[at]:.3g}"] if margins else [])])
+        yield from aligned(rows, right_from=0)
         yield ""
         yield "E and Var are over experts, || the RMS over coordinates. In brackets: standard error of the last digits."
         if limit.selection is not None:
             yield ""
-            yield from _selection(limit)
-
-    def _rows(self, shown: Sequence[int]) -> list[str]:
-        heads = ["update", *HEADS.values(), *(["margin"] if self.limit.margins is not None else [])]
-        rows = [
-            [
-                str(at),
-                *(_number(self.limit.series[name], at) for name in HEADS),
-                *([f"{self.limit.margins[at]:.3g}"] if self.limit.margins is not None else []),
-            ]
-            for at in shown
-        ]
-        return aligned([heads, *rows], right_from=0)
+            yield from _selection(limit.selection)
 
 
 def _name(network: Network) -> str:
     """Return the network in words and the papers' symbols."""
     style = {"mup": "muP", "mssp": "MSSP"}[network.parameterization]
+    kappa, iota = f"M/N = {network.experts_per_width:g}", f"N_e/N = {network.expert_ratio:g}"
+    width = f"N_e = {network.expert_width}"
     match network.regime:
         case "I":
-            active = f", K = {network.num_active}" if network.num_active else ""
-            ratio = f", N_e/N = {network.expert_ratio:g}" if network.expert_matrices == 2 else ""
-            sizes = f"M = {network.num_experts}{active}{ratio}"
+            sizes = [f"M = {network.num_experts}"]
+            sizes += [f"K = {network.num_active}"] if network.num_active else []
+            sizes += [iota] if network.expert_matrices == 2 else []
         case "II":
-            sizes = f"M/N = {network.experts_per_width:g}, N_e = {network.expert_width}{_share(network)}"
+            sizes = [kappa, width]
         case "III":
-            sizes = f"M/N = {network.experts_per_width:g}, N_e/N = {network.expert_ratio:g}{_share(network)}"
+            sizes = [kappa, iota]
         case _:
-            fixed = network.expert_width
-            sizes = f"L = {network.depth}, " + (f"N_e = {fixed}" if fixed else f"N_e/N = {network.expert_ratio:g}")
-            sizes += _share(network)
+            sizes = [f"L = {network.depth}", width if network.expert_width else iota]
+    sizes += [f"K/M = {network.active_share:g}"] if network.active_share < 1 else []
     where = "the residual network" if network.regime == "residual" else f"regime {network.regime}"
-    return f"{where} under {style} ({sizes})"
-
-
-def _share(network: Network) -> str:
-    return f", K/M = {network.active_share:g}" if network.active_share < 1 else ""
+    return f"{where} under {style} ({', '.join(sizes)})"
 
 
 def _solver(limit: Limit) -> str:
@@ -139,12 +132,6 @@ def _solver(limit: Limit) -> str:
     if limit.num_seeds == 1:
         return f"{limit.num_sites} sites, 1 seed: more seeds show the error of the solver."
     return f"{limit.num_sites} sites, {limit.num_seeds} seeds."
-
-
-def _error(series: Series) -> str:
-    if series.error is None or not series.error.any():
-        return ""
-    return f", with an error of at most {series.error.max():.1g}"
 
 
 def _number(series: Series, at: int) -> str:
@@ -161,9 +148,7 @@ def with_error(value: float, error: float) -> str:
     return f"{value:.{digits}f}({round(error * 10**digits)})"
 
 
-def _selection(limit: Limit) -> Iterator[str]:
-    found = limit.selection
-    assert found is not None, "the caller has looked"
+def _selection(found: Selection) -> Iterator[str]:
     yield (
         f"Top-K has no bias here. So a sample takes each of the {found.num_sets} sets of experts with probability "
         f"{1 / found.num_sets:.4g}, at every width. The share of its experts that another sample has too is on average:"

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import examples
 
-from hpxfer.limit.against import statistics
-from hpxfer.limit.against.statistics import ALPHA, Deviations, distances, mean_of, mean_slope, missed, network_slope
+from hpxfer.limit.sweep import statistics
+from hpxfer.limit.sweep.statistics import ALPHA, Deviations, distances, mean_of, mean_slope, missed, network_slope
 
 SIZES = (64.0, 128.0, 256.0, 512.0, 1024.0)
 LIMIT = np.array([1.8, 1.2, 0.7, 0.4, 0.25, 0.2])

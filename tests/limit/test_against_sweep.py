@@ -17,10 +17,12 @@ import hpxfer
 from hpxfer.data import open_data
 from hpxfer.data.sources import open_samples
 from hpxfer.errors import HpxferError
-from hpxfer.limit.against import Comparisons, against, compare, network_of
-from hpxfer.limit.against.figure import against_figures, against_info
-from hpxfer.limit.against.measured import LOSS_CURVE, given_of, seen_by
-from hpxfer.limit.text import save
+from hpxfer.limit import against, against_figures, save, seen_by
+from hpxfer.limit.sweep import compare
+from hpxfer.limit.sweep.lines import LOSS_CURVE
+from hpxfer.limit.sweep.of_trials import network_of
+from hpxfer.limit.sweep.report import Comparisons
+from hpxfer.limit.sweep.seen import given_of
 from hpxfer.model.draws import draw, untrained_bias
 from hpxfer.model.flat import FlatLayout
 from hpxfer.model.mlp.layout import parameters
@@ -63,7 +65,7 @@ def found(results: Results) -> Comparisons:
 def test_the_sweep_agrees_with_its_limit(found: Comparisons) -> None:
     (arm,) = found.arms
     assert arm.p > 0.05
-    assert (arm.is_exact, arm.num_limits, arm.updates, arm.held_out) == (True, 40, 5, True)
+    assert (arm.solved.is_exact, len(arm.solved.limits), arm.updates, arm.held_out) == (True, 40, 5, True)
     assert arm.loss.passes == (0, 1, 2, 3, 4, 5)
     assert [each.size for each in arm.distances] == [16, 64, 128, 256]
     assert arm.network_slope is not None
@@ -110,7 +112,7 @@ def test_seeds_that_lack_a_width_are_left_out_and_said(results: Results) -> None
     trials = results.trials[results.trials["trial_id"] != lost].copy()
     trials.loc[trials["trial_id"] == diverged, "status"] = "diverged"
     (arm,) = against(replace(results, trials=trials)).arms
-    assert len(arm.seeds) == 38
+    assert len(arm.line.seeds) == 38
     assert set(arm.left_out) == {"1 missing at width 256", "1 diverged at width 256"}
     assert "left out: 1 missing at width 256" in arm.table()
     first = results.trials["seed"] == 0
@@ -157,14 +159,18 @@ def test_a_sweep_that_costs_too_much_says_what_fits(results: Results, monkeypatc
 
 def test_the_figure_shows_what_was_found(found: Comparisons, tmp_path: Path) -> None:
     (arm,) = found.arms
-    info = against_info(arm)
-    assert [curve.size for curve in info.curves] == [16, 64, 128, 256]
-    assert info.limit.updates == (0, 1, 2, 3, 4)  # the loss on held-out samples is another one
-    assert info.means.heights == tuple(each.mean for each in arm.distances)
-    assert np.allclose(info.limit.mean, arm.loss.limit[:-1])
-    files = save(tmp_path, found.table(), found.to_dict(), against_figures(found.arms))
-    figures = {"against-width-mup-i.png", "against-width-mup-i.svg"}
-    assert {file.name for file in files} == {"limit.txt", "limit.json", *figures}
+    figures = against_figures(found.arms)
+    (left, right) = figures["against-width-mup-i"].axes
+    *sizes, limit = (line.get_xydata() for line in left.lines)
+    assert len(sizes) == 4
+    assert np.allclose(limit[:, 0], [0, 1, 2, 3, 4])  # the loss on held-out samples is another one
+    assert np.allclose(limit[:, 1], arm.loss.limit[:-1])
+    networks, _, means, _ = (line.get_ydata() for line in right.lines)
+    assert np.allclose(networks, [each.network for each in arm.distances])
+    assert np.allclose(means, [each.mean for each in arm.distances])
+    files = save(tmp_path, found.table(), found.to_dict(), figures)
+    pictures = {"against-width-mup-i.png", "against-width-mup-i.svg"}
+    assert {file.name for file in files} == {"limit.txt", "limit.json", *pictures}
     assert all(file.stat().st_size for file in files)
 
 

@@ -20,9 +20,8 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit import Batch, Given
-from hpxfer.limit.bias_rate import BiasRate, BiasRateOptions, bias_rate, changed_limit
-from hpxfer.limit.bias_rate_figure import bias_rate_figure
+from hpxfer.limit import Batch, BiasRateOptions, Given, bias_rate, bias_rate_figure
+from hpxfer.limit.bias_rate import BiasRate, changed_limit
 from hpxfer.limit.selection import draw, expected_overlap, first_features, selection
 
 SEEDS = 4000

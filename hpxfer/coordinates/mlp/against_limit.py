@@ -19,10 +19,7 @@ from hpxfer.coordinates.limit_answer import LimitAnswer, compared, not_compared
 from hpxfer.coordinates.mlp.own import Options, OwnData, default_training, own_trials
 from hpxfer.errors import HpxferError
 from hpxfer.host import spell_time
-from hpxfer.limit.against.compare import Claimed, SeedLimits, claimed_network
-from hpxfer.limit.against.measured import seen_by
-from hpxfer.limit.network import Floats
-from hpxfer.limit.solve import solve
+from hpxfer.limit import Claimed, Floats, SeedLimits, claimed_network, seen_by, solve
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column

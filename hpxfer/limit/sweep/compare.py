@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -12,23 +11,14 @@ import numpy as np
 from hpxfer.analysis import analyze
 from hpxfer.data import open_data
 from hpxfer.errors import HpxferError
-from hpxfer.limit.against.measured import (
-    LOSS_CURVE,
-    SPREAD_CURVE,
-    Line,
-    Seen,
-    batch_of,
-    curve_of,
-    held_out_of,
-    lines_of,
-    seen_by,
-)
-from hpxfer.limit.against.of_trials import SAME, Constant, changes, constants_of, network_of
-from hpxfer.limit.against.report import Against, Comparisons, Quantity
-from hpxfer.limit.against.statistics import Deviations, distances, mean_of, mean_slope, missed, network_slope
-from hpxfer.limit.network import Floats, Network, Role
+from hpxfer.limit.network import Floats, Network
 from hpxfer.limit.refused import MOST_EXPERT_SAMPLES, MOST_SAMPLES
-from hpxfer.limit.solve import LEAST_MARGIN, Limit, solve
+from hpxfer.limit.solve import LEAST_MARGIN, solve
+from hpxfer.limit.sweep.lines import LOSS_CURVE, SPREAD_CURVE, Line, curve_of, held_out_of, lines_of
+from hpxfer.limit.sweep.of_trials import network_of
+from hpxfer.limit.sweep.report import Against, Comparisons, Quantity
+from hpxfer.limit.sweep.seen import SeedLimits, Seen, batch_of, seen_by
+from hpxfer.limit.sweep.statistics import Deviations
 from hpxfer.results import Results
 from hpxfer.trial import Trial
 
@@ -129,8 +119,9 @@ def _compared(
             every.append((seen, solve(network, seen.given, sites=sites, seeds=seeds, on_start=on_start)))
     except HpxferError as error:
         raise HpxferError(f"{where}: {error}") from None
-    limits = [(seen, limit) for seen, limit in every if not _near_tie(limit)]
-    if tied := [seed for seen, limit in every if _near_tie(limit) for seed in seen.seeds]:
+    limits = [(seen, limit) for seen, limit in every if min(limit.margins or [math.inf]) >= LEAST_MARGIN]
+    tied = {seed for seen, _ in every for seed in seen.seeds} - {seed for seen, _ in limits for seed in seen.seeds}
+    if tied:
         line = line.without(tied)
         left_out.append(
             f"{len(tied)} seeds whose top-K margin falls below {LEAST_MARGIN:g} in the limit: networks so close to a "
@@ -140,28 +131,21 @@ def _compared(
             raise HpxferError(f"{where}: at least 2 seeds must be left, got {len(line.seeds)}; {left_out[-1]}")
     solved = SeedLimits(limits=limits, seeds=line.seeds)
     has_held_out = updates == trial.shape.steps
-    loss, without = _loss(results, line, solved, updates, has_held_out)
+    loss, partly = _loss(results, line, solved, updates, has_held_out)
+    if partly:
+        left_out.append(f"{partly} passes, at which not all trials have logged a finite loss")
     spread = _logit_variance(results, line, solved, updates) if _is_probed(trial, groups) else None
     return Against(
         sweep=results.name,
-        axis=line.axis,
-        parameterization=line.parameterization,
-        hp=line.hp,
-        value=line.value,
+        line=line,
         network=network,
-        seeds=line.seeds,
-        num_limits=len(limits),
-        is_exact=solved.is_exact,
+        solved=solved,
         updates=updates,
         quantities=(loss,) if spread is None else (loss, spread),
         held_out=has_held_out,
-        distances=distances(loss.deviations, loss.limit, tolerance),
         tolerance=tolerance,
-        network_slope=network_slope(loss.deviations),
-        mean_slope=mean_slope(loss.deviations),
         from_data=_from_data(results, line),
-        left_out=(*left_out, *without),
-        cautions=solved.cautions,
+        left_out=tuple(left_out),
     )
 
 
@@ -170,16 +154,9 @@ def _say(on_limit: Callable[[str, float], None], name: str, limits: int, seconds
     on_limit(f"{name}, and the others" if limits > 1 else name, limits * seconds)
 
 
-def _near_tie(limit: Limit) -> bool:
-    return limit.margins is not None and min(limit.margins) < LEAST_MARGIN
-
-
-def _loss(
-    results: Results, line: Line, solved: SeedLimits, updates: int, has_held_out: bool
-) -> tuple[Quantity, list[str]]:
-    """Return the losses, and what of them is left out."""
-    last = updates if has_held_out else updates + 1
-    passes, finite, partly = curve_of(results, line, LOSS_CURVE, range(last))
+def _loss(results: Results, line: Line, solved: SeedLimits, updates: int, has_held_out: bool) -> tuple[Quantity, int]:
+    """Return the losses, and at how many passes not all trials have one."""
+    passes, finite, partly = curve_of(results, line, LOSS_CURVE, range(updates if has_held_out else updates + 1))
     if not passes:
         raise HpxferError(
             f"{_where(results, line)}: the trials must have curves of their training loss, got none; run the sweep "
@@ -190,8 +167,7 @@ def _loss(
     if has_held_out:
         finite = np.concatenate([finite, held_out_of(results, line)[:, :, None]], axis=2)
         passes = (*passes, updates)
-    left_out = [f"{partly} passes, at which not all trials have logged a finite loss"] if partly else []
-    return _quantity("loss", line, solved, passes, finite, scale), left_out
+    return _quantity("loss", line, solved, passes, finite, scale), partly
 
 
 def _logit_variance(results: Results, line: Line, solved: SeedLimits, updates: int) -> Quantity | None:
@@ -215,15 +191,7 @@ def _quantity(
         scale=scale,
         most=float(limit.max()),
     )
-    return Quantity(
-        name=name,
-        passes=passes,
-        limit=limit.mean(axis=0),
-        finite=finite,
-        deviations=found,
-        means=mean_of(found.values, found),
-        test=missed(found),
-    )
+    return Quantity(name=name, passes=passes, limit=limit.mean(axis=0), finite=finite, deviations=found)
 
 
 def _is_probed(trial: Trial, groups: Sequence[Seen]) -> bool:
@@ -248,87 +216,3 @@ def _from_data(results: Results, line: Line) -> str:
         if each.key == (line.axis, line.parameterization):
             return str(each.why_not or each.advice or each.in_brief)
     return "nothing of this arm."
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SeedLimits:
-    """The limits of some seeds. Seeds that saw the same samples share one. Letters: S seeds, T passes."""
-
-    limits: Sequence[tuple[Seen, Limit]]
-    seeds: tuple[int, ...]
-
-    def series(self, name: str, passes: Sequence[int]) -> Floats:
-        """Return a number of SERIES at some passes, [S, T]."""
-        rows = {seed: limit.series[name].mean for seen, limit in self.limits for seed in seen.seeds}
-        return np.stack([rows[seed][list(passes)] for seed in self.seeds])
-
-    def error(self, name: str, passes: Sequence[int]) -> Floats:
-        """Return the standard error [T] of the mean over seeds, as if the draws of all limits were the same.
-
-        An error of few draws may be small by chance at one pass, and errors grow with training. So each pass has the
-        largest error up to it.
-        """
-        found = [limit.series[name].error for _, limit in self.limits]
-        known = [each for each in found if each is not None]
-        assert len(known) == len(found), "limits are solved with several seeds"
-        largest: Floats = np.maximum.accumulate(np.max(known, axis=0))
-        return largest[list(passes)]
-
-    @property
-    def error_seeds(self) -> int:
-        """Over how many draws of the solver an error is estimated; 0 where all limits are exact."""
-        return min(0 if limit.is_exact else limit.num_seeds for _, limit in self.limits)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether nothing was sampled."""
-        return all(limit.is_exact for _, limit in self.limits)
-
-    @property
-    def cautions(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(caution for _, limit in self.limits for caution in limit.cautions))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claimed:
-    """The network, and where the numbers or draws of the trials are not those of a path to it, in words."""
-
-    network: Network
-    differences: tuple[str, ...]
-
-
-def claimed_network(trials: Sequence[Trial], claimed: Sequence[Trial], table: str, where: str = "limit") -> Claimed:
-    """Return the network that `trials` should approach. `claimed` are the same trials under the table `table`.
-
-    Both are one trial per shape of a path, ascending. What the numbers of the trials have beyond the table at every
-    shape alike is a constant of the network. What changes along the path has no place in a limit: there the network has
-    the table's own numbers, and networks that follow the trials miss it. Raise HpxferError, which names `where`, if the
-    limit of `table` is not solved.
-    """
-    network = network_of(claimed, where)
-    rows = [constants_of(trial, table) for trial in trials]
-    init_mult, lr_mult = dict(network.init_mult), dict(network.lr_mult)
-    for role in rows[0]:
-        if _stays(std := [row[role].std for row in rows]):
-            init_mult[role] = std[0]
-        if _stays(rate := [row[role].rate for row in rows]):
-            lr_mult[role] = rate[0]
-    return Claimed(
-        network=replace(network, init_mult=init_mult, lr_mult=lr_mult),
-        differences=tuple(_differences(trials, claimed, table, rows)),
-    )
-
-
-def _stays(values: Sequence[float]) -> bool:
-    return all(math.isfinite(value) and math.isclose(value, values[0], rel_tol=SAME) for value in values)
-
-
-def _differences(
-    trials: Sequence[Trial], claimed: Sequence[Trial], table: str, rows: Sequence[dict[Role, Constant]]
-) -> Iterator[str]:
-    for role in rows[0]:
-        yield from (f"{change}, over {table}" for change in changes(trials, rows, role))
-    own, theirs = trials[0].structure().tied_experts, claimed[0].structure().tied_experts
-    if own != theirs:
-        drawn = {True: "one draw", False: "draws of their own"}
-        yield f"experts start from {drawn[own]}, and under {table} from {drawn[theirs]}"

@@ -6,101 +6,25 @@ A table is known by its numbers and never by its name, so that of a plug-in work
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import get_args
 
-from hpxfer.errors import HpxferError, joined
-from hpxfer.limit.against.measured import regime_of
-from hpxfer.limit.network import Gate, Network, Regime, Role, RouterBias, Style
-from hpxfer.scaling.evaluate import BaseInit, Multipliers, parameterization, resolve
-from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.shape import UNIT, Shape
-from hpxfer.spec import FIXED_BIAS_STD, LEARNED, MLP
-from hpxfer.trial import Setting, Trial
-
-# Constants: the numbers of a trial over those of a paper's table, role by role.
-#
-# The papers write absolute powers of the dimensions. Those are the factors of a table relative to a base of ones, with
-# every HP at 1. What a trial's numbers have beyond them is a constant per role, if the trials approach a limit.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constant:
-    """What a role has beyond the table: factors on its initial std and on its LR."""
-
-    std: float
-    rate: float
-
-
-def roles_of(options: MLP) -> tuple[Role, ...]:
-    """Return the roles that a model of the family trains."""
-    learned: tuple[Role, ...] = ("router_bias",) if options.router_bias in LEARNED else ()
-    inner: tuple[Role, ...] = () if options.expert_matrices == 1 else ("expert_in",)
-    return ("embedding", "router", *learned, *inner, "expert_out", "readout")
-
-
-def constants_of(trial: Trial, table: str) -> dict[Role, Constant]:
-    """Return the constants of a trial of the family `mlp` over the SGD column of `table`.
-
-    The LR of a trial is its base LR times its factor, and only the factor is compared. Forward multipliers fold into
-    the matrices: y = m W x with std s and LR r is y = W x with std m s and LR m^2 r. A constant is infinite where the
-    trial has a number and the table has zero.
-    """
-    numbers, reference = trial.resolved(), _reference(table, trial.shape, trial.setting.num_inputs)
-    beyond = _multipliers(trial, numbers, reference)
-    out: dict[Role, Constant] = {}
-    for role in roles_of(trial.setting.mlp):
-        own, ref, factor = numbers[role], reference[role], beyond.get(role, 1.0)
-        out[role] = Constant(
-            # A learned bias starts at the same draw everywhere, which the limit is given.
-            std=1.0 if role == "router_bias" else _over(factor * own.init_std, ref.init_std),
-            rate=_over(factor**2 * own.lr / trial.hps.lr, ref.lr),
-        )
-    return out
-
-
-def _reference(table: str, shape: Shape, inputs: int) -> dict[str, Multipliers]:
-    """Return the paper's numbers at a shape. The input layer starts at inputs^-1/2."""
-    init = BaseInit(embedding_std=inputs**-0.5)
-    # A bias of the router counts as trained: a limit knows no balancing rule, which has a rate of its own.
-    return resolve(parameterization(table), UNIT, shape, "sgd", HPs(lr=1.0), init, learned_bias_std=1.0)
-
-
-def _multipliers(
-    trial: Trial, numbers: Mapping[str, Multipliers], reference: Mapping[str, Multipliers]
-) -> dict[Role, float]:
-    """Return the forward multipliers beyond the paper's, each at the matrix that it folds into.
-
-    The factor of an expert's output folds into its last matrix. An activation behind a single matrix is in between, so
-    the factor goes on to the readout, which no activation separates from it.
-    """
-    options, shape = trial.setting.mlp, trial.shape
-    out: dict[Role, float] = {
-        "embedding": numbers["embedding"].forward / reference["embedding"].forward,
-        "router": numbers["router"].forward / reference["router"].forward,
-        "readout": numbers["readout"].forward / reference["readout"].forward,
-    }
-    # The table averages over the active experts. A gate that sums to one undoes that by its route scale.
-    branch = numbers["expert_out"].forward / reference["expert_out"].forward
-    if options.aggregation == "none":
-        branch *= trial.globals().route_scale / shape.num_active
-    if options.expert_matrices == 1 and options.activation != "linear":
-        out["readout"] *= branch
-    else:
-        out["expert_out"] = branch
-    return out
-
-
-def _over(own: float, table: float) -> float:
-    """Return own / table, which is 1 where both are zero."""
-    if table:
-        return own / table
-    return float("inf") if own else 1.0
-
+from hpxfer.data import data_ref, open_data
+from hpxfer.errors import HpxferError, joined, nearest, shown
+from hpxfer.limit.network import Gate, Given, Network, Regime, Role, RouterBias, Style
+from hpxfer.limit.sweep.constants import Constant, constants_of
+from hpxfer.limit.sweep.seen import given_of
+from hpxfer.scaling.shape import Shape
+from hpxfer.spec import FIXED_BIAS_STD, LEARNED, SweepSpec
+from hpxfer.trial import Expansion, Setting, Trial
 
 # Constants of all shapes must agree to this relative error.
 SAME = 1e-6
+GATES: tuple[Gate, ...] = get_args(Gate)
+# (do the experts grow, does the expert width grow) -> the regime
+GROWING: dict[tuple[bool, bool], Regime] = {(False, True): "I", (True, False): "II", (True, True): "III"}
+_OTHER = "take another axis, or a sweep along one regime"
 
 
 def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
@@ -110,16 +34,17 @@ def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
     """
     path = sorted(trials, key=lambda trial: trial.shape.width)
     for trial in path:
-        require_solvable(trial, where)
-    _require_alike(path, where)
+        if found := list(reasons(trial)):
+            raise HpxferError(joined(f"{where}: {reason}" for reason in found))
+    for trial in path[1:]:
+        _require_alike(path[0], trial, where)
     regime = _regime(path, where)
-    parameterization, constants = _matched(path, regime, where)
-    first, shape = path[0], path[0].shape
-    setting, options = first.setting, first.setting.mlp
+    style, constants = _matched(path, regime, where)
+    first, shape, options = path[0], path[0].shape, path[0].setting.mlp
     return Network(
         regime=regime,
-        parameterization=parameterization,
-        gate=gate_of(setting),
+        parameterization=style,
+        gate=gate_of(first.setting),
         activation=options.activation,
         input_activation=options.input_activation,
         aggregation=options.aggregation,
@@ -137,6 +62,62 @@ def network_of(trials: Sequence[Trial], where: str = "sweep") -> Network:
         init_mult={role: each.std for role, each in constants.items() if each.std != 1.0},
         lr_mult={role: each.rate for role, each in constants.items() if each.rate != 1.0},
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """The network, and where the numbers or draws of the trials are not those of a path to it, in words."""
+
+    network: Network
+    differences: tuple[str, ...]
+
+
+def claimed_network(trials: Sequence[Trial], claimed: Sequence[Trial], table: str, where: str = "limit") -> Claimed:
+    """Return the network that `trials` should approach. `claimed` are the same trials under the table `table`.
+
+    Both are one trial per shape of a path, ascending. What the numbers of the trials have beyond the table at every
+    shape alike is a constant of the network. What changes along the path has no place in a limit: there the network has
+    the table's own numbers, and networks that follow the trials miss it. Raise HpxferError, which names `where`, if the
+    limit of `table` is not solved.
+    """
+    network = network_of(claimed, where)
+    rows = [constants_of(trial, table) for trial in trials]
+    init_mult, lr_mult = dict(network.init_mult), dict(network.lr_mult)
+    for role in rows[0]:
+        for known, values in zip((init_mult, lr_mult), zip(*(row[role] for row in rows), strict=True), strict=True):
+            if _stays(values):
+                known[role] = values[0]
+    differences = [f"{change}, over {table}" for role in rows[0] for change in changes(trials, rows, role)]
+    own, theirs = trials[0].structure().tied_experts, claimed[0].structure().tied_experts
+    if own != theirs:
+        drawn = {True: "one draw", False: "draws of their own"}
+        differences.append(f"experts start from {drawn[own]}, and under {table} from {drawn[theirs]}")
+    return Claimed(network=replace(network, init_mult=init_mult, lr_mult=lr_mult), differences=tuple(differences))
+
+
+def limit_of_sweep(
+    spec: SweepSpec, *, axis: str | None = None, arm: str | None = None, value: float | None = None
+) -> tuple[Network, Given]:
+    """Return the network that an arm approaches along an axis at a value of the HP, and what its first seed sees.
+
+    By default these are the first arm, axis and value of the sweep. Raise HpxferError if no such limit is solved.
+    """
+    cells = [cell for cell in Expansion(spec, data_ref(spec.data)).cells() if cell.trial.seed == spec.seeds[0]]
+    cells = [cell for cell in cells if cell.line == cells[0].line]
+    for name, of, asked in (("axis", "axis", axis), ("arm", "parameterization", arm)):
+        legal = dict.fromkeys(getattr(cell, of) for cell in cells)
+        chosen = next(iter(legal)) if asked is None else asked
+        if chosen not in legal:
+            raise HpxferError(f"--{name}: must be one of the sweep's, got {shown(chosen)}; {nearest(chosen, legal)}")
+        cells = [cell for cell in cells if getattr(cell, of) == chosen]
+    values = dict.fromkeys(cell.trial.hps.get(cell.line) for cell in cells)
+    lowest = next(iter(values)) if value is None else value
+    if lowest not in values:
+        raise HpxferError(f"--value: must be one of {', '.join(f'{one:g}' for one in values)}, got {lowest:g}")
+    trials = [cell.trial for cell in cells if cell.trial.hps.get(cell.line) == lowest]
+    network, first = network_of(trials, f"{spec.name}: {cells[0].parameterization} along {cells[0].axis}"), trials[0]
+    data = open_data(first.setting)
+    return network, given_of(first, data, first.setting.steps, has_bias=network.regime == "I")
 
 
 def _regime(path: Sequence[Trial], where: str) -> Regime:
@@ -165,25 +146,54 @@ def _regime(path: Sequence[Trial], where: str) -> Regime:
     return regime
 
 
-def _require_alike(path: Sequence[Trial], where: str) -> None:
+def regime_of(shapes: Sequence[Shape], where: str) -> Regime:
+    """Return the regime that shapes follow: I, II or III. Raise HpxferError if they follow none.
+
+    In a regime every dimension stays or grows by the factor of the width (MSSP, Table 1). The active experts grow with
+    the experts.
+    """
+    path = sorted(set(shapes), key=lambda shape: shape.width)
+    first, widths = path[0], [shape.width for shape in path]
+    if len(set(widths)) < 2:
+        got = ", ".join(map(str, widths))
+        raise HpxferError(
+            f"{where}: a limit needs shapes of at least two widths, got {got}; add larger ones to the axis"
+        )
+    grows = {}
+    for name in ("depth", "batch_tokens", "steps", "num_experts", "num_active", "expert_width"):
+        values, may_grow = [getattr(shape, name) for shape in path], name.startswith(("num_", "expert_"))
+        stays = all(value == values[0] for value in values)
+        grows[name] = not stays and all(v * first.width == values[0] * n for v, n in zip(values, widths, strict=True))
+        if not stays and not (may_grow and grows[name]):
+            legal = "stay or grow by the factor of the width" if may_grow else "be the same at every shape of the axis"
+            got = ", ".join(f"{value} at width {width}" for value, width in zip(values, widths, strict=True))
+            raise HpxferError(f"{where}: {name} must {legal}, got {got}; {_OTHER}")
+    if grows["num_experts"] != grows["num_active"]:
+        got = ", ".join(f"{shape.num_active} of {shape.num_experts}" for shape in path)
+        raise HpxferError(f"{where}: the share of active experts must stay along the axis, got {got}; {_OTHER}")
+    found = GROWING.get((grows["num_experts"], grows["expert_width"]))
+    if found is None:
+        raise HpxferError(
+            f"{where}: the axis must follow regime I, II or III, got one along which neither experts nor expert width "
+            f"grow with the width; {_OTHER}"
+        )
+    return found
+
+
+def _require_alike(first: Trial, other: Trial, where: str) -> None:
     """Raise HpxferError unless trials differ in nothing but their shape (and how ties are broken)."""
-    first = path[0]
-    for other in path[1:]:
-        for name in vars(first.setting):
-            one, two = getattr(first.setting, name), getattr(other.setting, name)
-            if one != two and name not in ("ties", "batch_tokens", "steps", "final_window_steps"):
-                raise HpxferError(f"{where}: {name} must be the same at every shape of the axis, got {one} and {two}")
-        if first.hps != other.hps:
-            raise HpxferError(f"{where}: the HPs must be the same at every shape, got {first.hps} and {other.hps}")
-        if _structure(first) != _structure(other):
-            raise HpxferError(
-                f"{where}: experts must start from one draw at every shape of the axis or at none, got both; name the "
-                "table of the larger shapes with `model.mlp.tied_experts: true`, or take another base"
-            )
-
-
-def _structure(trial: Trial) -> tuple[bool, float]:
-    return trial.structure().tied_experts, trial.structure().router_bias_std
+    for name, one in vars(first.setting).items():
+        two = getattr(other.setting, name)
+        if one != two and name not in ("ties", "batch_tokens", "steps", "final_window_steps"):
+            raise HpxferError(f"{where}: {name} must be the same at every shape of the axis, got {one} and {two}")
+    if first.hps != other.hps:
+        raise HpxferError(f"{where}: the HPs must be the same at every shape, got {first.hps} and {other.hps}")
+    own, others = ((each.tied_experts, each.router_bias_std) for each in (first.structure(), other.structure()))
+    if own != others:
+        raise HpxferError(
+            f"{where}: experts must start from one draw at every shape of the axis or at none, got both; name the "
+            "table of the larger shapes with `model.mlp.tied_experts: true`, or take another base"
+        )
 
 
 def _matched(path: Sequence[Trial], regime: Regime, where: str) -> tuple[Style, dict[Role, Constant]]:
@@ -200,12 +210,10 @@ def _matched(path: Sequence[Trial], regime: Regime, where: str) -> tuple[Style, 
         styles = ("mssp",) if is_tied else ("mup",)
     numbers = "iii" if regime == "residual" else regime.lower()
     found = {style: [constants_of(trial, f"{style}-{numbers}") for trial in path] for style in styles}
-    wrong = {}
-    for style, rows in found.items():
-        wrong[style] = [text for role in roles_of(path[0].setting.mlp) for text in changes(path, rows, role)]
-        if not wrong[style]:
-            return style, rows[0]
+    wrong = {style: [text for role in rows[0] for text in changes(path, rows, role)] for style, rows in found.items()}
     nearest = min(styles, key=lambda style: len(wrong[style]))
+    if not wrong[nearest]:
+        return nearest, found[nearest][0]
     legal = " or ".join(f"{style}-{numbers}" for style in styles)
     raise HpxferError(
         f"{where}: the numbers of a table must approach a limit: those of {legal}, times constants that all shapes "
@@ -217,12 +225,15 @@ def _matched(path: Sequence[Trial], regime: Regime, where: str) -> tuple[Style, 
 def changes(path: Sequence[Trial], rows: Sequence[dict[Role, Constant]], role: Role) -> list[str]:
     """Return how the constants of a role change along the path, in words; nothing if they stay."""
     out = []
-    for name, what in (("std", "init std"), ("rate", "LR")):
-        values = [getattr(row[role], name) for row in rows]
-        if not all(math.isfinite(value) and math.isclose(value, values[0], rel_tol=SAME) for value in values):
+    for what, values in zip(("init std", "LR"), zip(*(row[role] for row in rows), strict=True), strict=True):
+        if not _stays(values):
             ends = ((path[i].shape.width, values[i]) for i in (0, -1))
             out.append(f"{role} {what} " + " and ".join(f"{value:.4g} at width {width}" for width, value in ends))
     return out
+
+
+def _stays(values: Sequence[float]) -> bool:
+    return all(math.isfinite(value) and math.isclose(value, values[0], rel_tol=SAME) for value in values)
 
 
 def _router_bias(trial: Trial) -> RouterBias:
@@ -242,15 +253,6 @@ def _bias_std(trial: Trial) -> float:
     own = options.router_bias_std if options.router_bias != "none" else 0.0
     tie = FIXED_BIAS_STD if trial.setting.ties == "fixed_bias" else 0.0
     return math.hypot(own, tie, trial.structure().router_bias_std) if has_bias(trial) else Network.router_bias_std
-
-
-GATES: tuple[Gate, ...] = get_args(Gate)
-
-
-def require_solvable(trial: Trial, where: str) -> None:
-    """Raise HpxferError, with every reason, if the training of a trial has no limit that is solved."""
-    if found := list(reasons(trial)):
-        raise HpxferError(joined(f"{where}: {reason}" for reason in found))
 
 
 def reasons(trial: Trial) -> Iterator[str]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from hpxfer.host import aligned, json_ready
-from hpxfer.limit.against.statistics import (
+from hpxfer.limit.network import Network
+from hpxfer.limit.sweep.lines import Line
+from hpxfer.limit.sweep.seen import SeedLimits
+from hpxfer.limit.sweep.statistics import (
     ALPHA,
     MOST_UNSEEN,
     RESOLVED,
@@ -19,8 +23,12 @@ from hpxfer.limit.against.statistics import (
     Mean,
     Slope,
     Test,
+    distances,
+    mean_of,
+    mean_slope,
+    missed,
+    network_slope,
 )
-from hpxfer.limit.network import Network
 from hpxfer.verdict import scale_text
 
 Verdict = Literal["agrees", "disagrees", "undecided"]
@@ -36,8 +44,15 @@ class Quantity:
     limit: np.ndarray  # [T], mean over the solved limits
     finite: np.ndarray  # [J, S, T]
     deviations: Deviations
-    means: Mean  # [J, T], of the deviations
-    test: Test
+
+    @cached_property
+    def means(self) -> Mean:
+        """The means over seeds of the deviations, [J, T]."""
+        return mean_of(self.deviations.values, self.deviations)
+
+    @cached_property
+    def test(self) -> Test:
+        return missed(self.deviations)
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = json_ready(
@@ -71,27 +86,33 @@ class Against:
     """The networks of one arm along one axis of a sweep beside the limit of their training."""
 
     sweep: str
-    axis: str
-    parameterization: str
-    hp: str
-    value: float
+    line: Line
     network: Network
-    seeds: tuple[int, ...]
-    num_limits: int
-    """How many trainings were solved: one if all seeds saw the same samples."""
-    is_exact: bool
+    solved: SeedLimits
     updates: int
     quantities: tuple[Quantity, ...]  # the training loss first
     held_out: bool
     """Whether the last pass of the loss is that on held-out samples."""
-    distances: tuple[Distance, ...]
     tolerance: float
-    network_slope: Slope | None
-    mean_slope: Slope | None
     from_data: str
     """What the sweep's report says of the width to tune at."""
     left_out: tuple[str, ...]
-    cautions: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.line.parameterization} along {self.line.axis}"
+
+    @cached_property
+    def distances(self) -> tuple[Distance, ...]:
+        return distances(self.loss.deviations, self.loss.limit, self.tolerance)
+
+    @cached_property
+    def network_slope(self) -> Slope | None:
+        return network_slope(self.loss.deviations)
+
+    @cached_property
+    def mean_slope(self) -> Slope | None:
+        return mean_slope(self.loss.deviations)
 
     @property
     def loss(self) -> Quantity:
@@ -138,14 +159,11 @@ class Against:
         found: dict[str, Any] = json_ready(
             {
                 "sweep": self.sweep,
-                "axis": self.axis,
-                "parameterization": self.parameterization,
-                "hp": self.hp,
-                "value": self.value,
+                **{name: getattr(self.line, name) for name in ("axis", "parameterization", "hp", "value")},
                 "network": asdict(self.network),
-                "seeds": self.seeds,
-                "limits": self.num_limits,
-                "exact": self.is_exact,
+                "seeds": self.line.seeds,
+                "limits": len(self.solved.limits),
+                "exact": self.solved.is_exact,
                 "updates": self.updates,
                 "held_out": self.held_out,
                 "verdict": self.verdict,
@@ -154,18 +172,17 @@ class Against:
                 "large_enough": self.large_enough,
                 "from_data": self.from_data,
                 "distances": [asdict(each) for each in self.distances],
-                "network_slope": None if self.network_slope is None else asdict(self.network_slope),
-                "mean_slope": None if self.mean_slope is None else asdict(self.mean_slope),
+                "network_slope": self.network_slope and asdict(self.network_slope),
+                "mean_slope": self.mean_slope and asdict(self.mean_slope),
                 "left_out": self.left_out,
-                "cautions": self.cautions,
+                "cautions": self.solved.cautions,
             }
         )
         return {**found, "quantities": {each.name: each.to_dict() for each in self.quantities}}
 
     def sentence(self) -> str:
         """Return what follows, in one sentence or two."""
-        arm = f"{self.parameterization} along {self.axis}"
-        seen = self.loss.test.seen
+        arm, seen = self.name, self.loss.test.seen
         if self.verdict == "disagrees":
             worst = min(self.quantities, key=lambda each: each.test.p)
             at = worst.test.worst
@@ -180,7 +197,7 @@ class Against:
             )
         start = f"{arm}: the networks approach the limit of their table"
         if self.verdict == "undecided":
-            why = "the widths are too small" if self.is_far else f"{len(self.seeds)} seeds are too few"
+            why = "the widths are too small" if self.is_far else f"{len(self.line.seeds)} seeds are too few"
             start = f"{arm}: {why} to tell whether the networks approach the limit of their table"
         return f"{start} (an offset of {seen:.1%} of the fall of the loss would have been seen). {self._enough()}"
 
@@ -210,12 +227,12 @@ class Against:
         yield self.sentence()
         yield f"From its data the sweep's report says: {self.from_data}"
         yield ""
-        limits = "one limit for all of them" if self.num_limits == 1 else f"{self.num_limits} limits"
-        sampled = "exact" if self.is_exact else "sampled"
+        limits = "one limit for all of them" if len(self.solved.limits) == 1 else f"{len(self.solved.limits)} limits"
+        sampled = "exact" if self.solved.is_exact else "sampled"
         what = f"regime {self.network.regime}" if self.network.regime != "residual" else "residual network"
         yield (
-            f"Limit: {what}, {self.network.parameterization} numbers, {self.hp} {self.value:g}, {self.updates} "
-            f"updates; {sampled}; {len(self.seeds)} seeds with {limits}"
+            f"Limit: {what}, {self.network.parameterization} numbers, {self.line.hp} {self.line.value:g}, "
+            f"{self.updates} updates; {sampled}; {len(self.line.seeds)} seeds with {limits}"
         )
         rows = [["width", "mean - limit", "noise", "one network", "largest |z|", f"within {self.tolerance:.0%}"]]
         for each in self.distances:
@@ -262,7 +279,7 @@ class Comparisons:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        found = (f"{arm.parameterization} along {arm.axis}: {each}" for arm in self.arms for each in arm.cautions)
+        found = (f"{arm.name}: {each}" for arm in self.arms for each in arm.solved.cautions)
         return tuple(dict.fromkeys(found))
 
     def to_dict(self) -> dict[str, Any]:
