@@ -26,7 +26,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hpxfer.limit.layers import Pass, Routed, activate, gate, rank, slope, top_share, train
-from hpxfer.limit.matrix import Coefficients, Lazy, Noise, Rows, Sites, Space, Trained, Untied, space
+from hpxfer.limit.matrix import Coefficients, Lazy, Noise, Sites, Space, Trained, Untied, space
 from hpxfer.limit.network import Floats, Given, Network
 
 
@@ -84,26 +84,28 @@ def _all_grow(
     sites, neurons = experts.sites, Coefficients(_of_expert(network, given)[1])
     q = Trained(Lazy(wide, Sites(experts), kappa), std=network.std("router"), rate=network.rate("router") / kappa)
     draw = Lazy if network.parameterization == "mssp" else Untied
-    w2 = _OfExperts(draw(wide, neurons, iota), sites, std=network.std("expert_in"), rate=network.rate("expert_in"))
-    w3_T = _OfExperts(
-        draw(tall, neurons, iota),
-        sites,
+    w2 = Trained(
+        OfExperts(draw(wide, neurons, iota), sites), std=network.std("expert_in"), rate=network.rate("expert_in")
+    )
+    w3_T = Trained(
+        OfExperts(draw(tall, neurons, iota), sites),
         std=network.std("expert_out") / math.sqrt(iota),
         rate=network.rate("expert_out"),
     )
 
     def forward(at: int, h1: Floats) -> Routed:
-        psi, h2 = q.forward(h1), w2.forward(h1)
+        psi, h2 = q.forward(h1), w2.forward(h1).reshape(len(h1), sites, -1)
         gated = gate(network, psi, top_share(psi, network.active_share))
         phi = factor * gated.phi[:, :, None]
-        m = phi * h2  # [P, experts, neurons]
+        m = (phi * h2).reshape(len(h1), -1)
 
         def backward(by_h3: Floats, lr: float) -> Floats:
-            u = w3_T.forward(by_h3)
+            u = w3_T.forward(by_h3).reshape(h2.shape)
             v_q = gated.by_logits(factor * iota * np.einsum("psn,psn->ps", u, h2))
-            z: Floats = q.transposed(v_q) / kappa + w2.transposed(phi * u)
+            v_2 = (phi * u).reshape(len(h1), -1)
+            z: Floats = q.transposed(v_q) / kappa + w2.transposed(v_2)
             q.update(h1, v_q, lr)
-            w2.update(h1, phi * u, lr)
+            w2.update(h1, v_2, lr)
             w3_T.update(by_h3, m, lr)
             return z
 
@@ -112,37 +114,36 @@ def _all_grow(
     return forward
 
 
-class _OfExperts:
-    """The matrices W_i of all experts, from infinitely many inputs to the neurons of an expert, with their updates.
+class OfExperts:
+    """The initial draws of a matrix of all experts: one that they share, or one each of the same law, as `draw` says.
 
-    The experts share one draw, or each has its own of the same law, as `draw` says. Vectors over neurons are
-    [P, experts, Gaussians].
+    Vectors over the neurons of all experts are rows of [experts, Gaussians of a neuron], flat.
     """
 
-    def __init__(self, draw: Lazy, sites: int, *, std: float, rate: float) -> None:
-        self._draw, self._source, self._std, self._rate = draw, draw.source, std, rate
-        self._shape = sites, draw.target.size
-        self._x, self._d = Rows(draw.source.size), Rows(sites * draw.target.size)
+    def __init__(self, draw: Lazy, sites: int) -> None:
+        self.source, self.k, self._draw, self._sites = draw.source, draw.k, draw, sites
+        self.target: Space = Neurons(sites, draw.target)
 
     def forward(self, x: Floats) -> Floats:
-        """Return W_i x of every expert, [P, experts, Gaussians]."""
-        start = self._std * self._draw.forward(x) if self._std else np.zeros((len(x), self._shape[1]))
-        added = self._source.inner(x, self._x.all) @ self._d.all
-        return start[:, None] - self._rate * added.reshape(len(x), *self._shape)
+        """Return W_i x of every expert."""
+        return np.tile(self._draw.forward(x), self._sites)
 
     def transposed(self, d: Floats) -> Floats:
         """Return the average over experts of W_i'd_i, which are rows of the inputs."""
-        sites = self._shape[0]
-        start = (
-            self._std * self._draw.transposed(d.mean(axis=1)) if self._std else np.zeros((len(d), self._source.size))
-        )
-        pairs = d.reshape(len(d), -1) @ self._d.all.T / sites
-        return start - self._rate * self._draw.k * (pairs @ self._x.all)
+        return self._draw.transposed(d.reshape(len(d), self._sites, -1).mean(axis=1))
 
-    def update(self, x: Floats, d: Floats, lr: float) -> None:
-        """Add the update that inputs x and gradients d of every expert give at a learning rate."""
-        self._x.add(x)
-        self._d.add(lr * d.reshape(len(d), -1))
+
+class Neurons:
+    """Variables of a neuron of every expert. Inner products are averages over experts too."""
+
+    def __init__(self, sites: int, neuron: Space) -> None:
+        self.size, self._sites = sites * neuron.size, sites
+
+    def inner(self, a: Floats, b: Floats) -> Floats:
+        return a @ b.T / self._sites
+
+    def fresh(self, count: int) -> Floats:
+        raise AssertionError("the draw has fresh Gaussians")
 
 
 def bytes_needed(network: Network, given: Given, sites: int) -> float:

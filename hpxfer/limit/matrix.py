@@ -137,6 +137,18 @@ class Untied(Lazy):
         return self.k * (self._known_T.space.inner(y, known.images.all) @ known.rows.all)
 
 
+class Draw(Protocol):
+    """The initial draw W of a matrix, and its transpose."""
+
+    source: Space
+    target: Space
+    k: float
+
+    def forward(self, x: Floats) -> Floats: ...
+
+    def transposed(self, y: Floats) -> Floats: ...
+
+
 class Trained:
     """A matrix std W + dW, where training by SGD has added dW = -rate / n sum over past q of lr_q d_q x_q'.
 
@@ -144,7 +156,7 @@ class Trained:
     table's LR makes up for. What these powers leave, such as kappa or iota, is part of `rate`.
     """
 
-    def __init__(self, lazy: Lazy, *, std: float, rate: float) -> None:
+    def __init__(self, lazy: Draw, *, std: float, rate: float) -> None:
         self.lazy, self.std, self.rate = lazy, std, rate
         self._source, self._target = lazy.source, lazy.target
         self._x, self._d = Rows(self._source.size), Rows(self._target.size)

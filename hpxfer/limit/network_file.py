@@ -12,7 +12,7 @@ from pydantic import Field
 
 from hpxfer.data import polynomial
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.limit.network import Batch, Gate, Given, Loss, Network, Regime, Role, Style
+from hpxfer.limit.network import ROLES, Batch, Gate, Given, Loss, Network, Regime, Role, Style
 from hpxfer.spec import (
     LEARNED,
     WHOLE,
@@ -98,23 +98,21 @@ def network_of(file: YamlFile, found: NetworkFile) -> Network:
     mlp = given.setting(gate_sums_to_one=gate != "sigmoid")
     regime: Regime = "residual" if mlp.residual and found.regime == "III" else found.regime
     ratio = base.expert_width / base.width if base.expert_ratio is None and base.expert_width else base.expert_ratio
-    rules: list[tuple[KeyPath, bool, str]] = [
-        (("expert_ratio",), (base.expert_ratio is None) == (base.expert_width is None), "give it, or expert_width"),
-        (("num_active",), base.num_active > base.num_experts, f"must be at most num_experts, got {base.num_active}"),
-        (("depth",), base.depth > 1 and regime != "residual", f"must be 1 in regime {regime}, got {base.depth}"),
-        (("expert_ratio",), mlp.expert_matrices == 1 and ratio != 1, "must be 1 where an expert has one matrix"),
-    ]
-    for key, broken, rule in rules:
-        _require(not broken, file, ("model", "base", *key), rule)
-    at = ("model", "mlp")
-    _require(not mlp.residual or regime == "residual", file, (*at, "residual"), f"not read in regime {regime}")
-    _require(
-        not mlp.tied_experts, file, (*at, "tied_experts"), "not read: parameterization mssp ties them in regime III"
-    )
-    std = "router_bias_std"
-    _require(mlp.router_bias != "none" or std not in given.model_fields_set, file, (*at, std), "needs router_bias")
+    none_or_both = (base.expert_ratio is None) == (base.expert_width is None)
+    too_many, without_bias = base.num_active > base.num_experts, mlp.router_bias == "none"
+    for section, key, broken, rule in (
+        ("base", "expert_ratio", none_or_both, "give it, or expert_width"),
+        ("base", "num_active", too_many, f"must be at most num_experts, got {base.num_active}"),
+        ("base", "depth", base.depth > 1 and regime != "residual", f"must be 1 in regime {regime}, got {base.depth}"),
+        ("base", "expert_ratio", mlp.expert_matrices == 1 and ratio != 1, "must be 1 where an expert has one matrix"),
+        ("mlp", "residual", mlp.residual and regime != "residual", f"not read in regime {regime}"),
+        ("mlp", "tied_experts", mlp.tied_experts, "not read: parameterization mssp ties them in regime III"),
+        ("mlp", "router_bias_std", without_bias and "router_bias_std" in given.model_fields_set, "needs router_bias"),
+    ):
+        _require(not broken, file, ("model", section, key), rule)
     many = regime != "I"
     share = base.num_active / base.num_experts
+    fixed = base.expert_width if regime == "residual" else None  # what is given as a width stays
     init, rate = _multipliers(file, found)
     return Network(
         regime=regime,
@@ -128,10 +126,8 @@ def network_of(file: YamlFile, found: NetworkFile) -> Network:
         num_active=None if many or share == 1 else base.num_active,
         expert_matrices=1 if mlp.expert_matrices == 1 else 2,
         active_share=share if many else 1.0,
-        expert_ratio=1.0 if ratio is None or regime == "II" or _is_fixed(regime, base) else ratio,
-        expert_width=base.expert_width or round((ratio or 0) * base.width)
-        if regime == "II"
-        else _is_fixed(regime, base),
+        expert_ratio=1.0 if ratio is None or regime == "II" or fixed else ratio,
+        expert_width=base.expert_width or round((ratio or 0) * base.width) if regime == "II" else fixed,
         experts_per_width=base.num_experts / base.width if many else 1.0,
         depth=base.depth,
         router_bias="learned" if mlp.router_bias == "learned_sgd" else mlp.router_bias,
@@ -141,11 +137,6 @@ def network_of(file: YamlFile, found: NetworkFile) -> Network:
     )
 
 
-def _is_fixed(regime: Regime, base: BaseSizes) -> int | None:
-    """Return the expert width of a residual network if it is given as a width, which then stays."""
-    return base.expert_width if regime == "residual" else None
-
-
 def _require(legal: bool, file: YamlFile, at: KeyPath, rule: str) -> None:
     if not legal:
         raise HpxferError(f"{file.where(at)}: {rule}")
@@ -153,10 +144,12 @@ def _require(legal: bool, file: YamlFile, at: KeyPath, rule: str) -> None:
 
 def _multipliers(file: YamlFile, found: NetworkFile) -> tuple[dict[Role, float], dict[Role, float]]:
     """Return the factors of init std and of LR by role. A forward multiplier m is the factors m and m^2."""
-    mlp = found.model.mlp
-    inner: tuple[Role, ...] = () if mlp.expert_matrices == 1 else ("expert_in",)
-    roles: tuple[Role, ...] = ("embedding", "router", *inner, "expert_out", "readout")
-    legal = {f"{role}.{kind}": (role, kind) for role in roles for kind in ("init_mult", "lr_mult", "forward_mult")}
+    mlp, kinds = found.model.mlp, ("init_mult", "lr_mult", "forward_mult")
+    legal: dict[str, tuple[Role, str]] = {
+        f"{role}.{kind}": (role, kind) for role in ROLES for kind in kinds if role != "router_bias"
+    }
+    if mlp.expert_matrices == 1:
+        legal = {name: part for name, part in legal.items() if part[0] != "expert_in"}
     if mlp.router_bias in LEARNED and found.regime == "I":
         legal["router_bias.lr_mult"] = ("router_bias", "lr_mult")
     residual = found.regime == "residual" or mlp.residual
@@ -169,26 +162,25 @@ def _multipliers(file: YamlFile, found: NetworkFile) -> tuple[dict[Role, float],
         role, kind = legal[name]
         if kind != "lr_mult":
             init[role] = value * (1.0 if kind == "init_mult" and residual and role == "router" else init.get(role, 1.0))
-        if kind != "init_mult":
-            rate[role] = rate.get(role, 1.0) * (
-                value * value if kind == "forward_mult" else value
-            )  # inf is refused later
+        if kind != "init_mult":  # an infinite one is refused later
+            rate[role] = rate.get(role, 1.0) * (value * value if kind == "forward_mult" else value)
     return init, rate
 
 
 def given_of(file: YamlFile, found: NetworkFile, folder: Path) -> Given:
     """Return the training. Raise HpxferError for files that are no batch."""
     data, loss, steps = found.data, found.model.mlp.loss, found.training.steps
+    x: NDArray[Any]
+    y: NDArray[Any]
     if data.inputs is None and data.targets is None:
         _require(loss == "squared_error", file, ("model", "mlp", "loss"), "must be squared_error without data.inputs")
         x, y = polynomial("train 0", 0, data.samples or 8, ())
-        batch = Batch(inputs=x.astype(np.float64), targets=y.astype(np.float64))
     else:
         paths = {name: path for name in ("inputs", "targets") if (path := getattr(data, name)) is not None}
         _require(len(paths) == 2, file, ("data",), "inputs and targets go together")
         _require(data.samples is None, file, ("data", "samples"), "belongs to the built-in batch, got inputs too")
         x, y = (_read(file.where(("data", name)), folder / path) for name, path in paths.items())
-        batch = _batch(file.where(("data", "targets")), x, y, loss)
+    batch = _batch(file.where(("data", "targets")), x, y, loss)
     classes = int(batch.targets.max()) + 1 if loss == "cross_entropy" and batch.targets.size else 0
     bias = None
     if found.regime == "I" and (kind := found.model.mlp.router_bias) != "none":
@@ -202,16 +194,16 @@ def given_of(file: YamlFile, found: NetworkFile, folder: Path) -> Given:
 def _batch(where: str, x: NDArray[Any], y: NDArray[Any], loss: Loss) -> Batch:
     """Return the samples of two arrays. Classes are whole numbers, one per sample."""
     y = y[:, None] if y.ndim == 1 else y
-    if loss == "squared_error":
-        return Batch(inputs=x.astype(np.float64), targets=y.astype(np.float64))
-    if y.shape[1] != 1:
-        raise HpxferError(f"{where}: must hold one class per sample under cross entropy, got shape {list(y.shape)}")
-    legal = (y == np.round(y)) & (y >= 0) & (y < MOST_CLASSES)
-    if not legal.all():
-        raise HpxferError(
-            f"{where}: must be whole numbers from 0 to {MOST_CLASSES - 1}, the classes, got {y[~legal][0]}"
-        )
-    return Batch(inputs=x.astype(np.float64), targets=y[:, 0].astype(np.int64))
+    if loss == "cross_entropy":
+        if y.shape[1] != 1:
+            raise HpxferError(f"{where}: must hold one class per sample under cross entropy, got shape {list(y.shape)}")
+        legal = (y == np.round(y)) & (y >= 0) & (y < MOST_CLASSES)
+        if not legal.all():
+            raise HpxferError(
+                f"{where}: must be whole numbers from 0 to {MOST_CLASSES - 1}, the classes, got {y[~legal][0]}"
+            )
+        y = y[:, 0].astype(np.int64)
+    return Batch(inputs=x, targets=y)
 
 
 def _read(where: str, path: Path) -> NDArray[Any]:

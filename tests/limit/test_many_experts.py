@@ -23,7 +23,6 @@ from scipy.stats import norm
 
 from hpxfer.limit import Given, Network, layers, many_experts, matrix, solve
 from hpxfer.limit.layers import Pass
-from hpxfer.limit.many_experts import _OfExperts
 from hpxfer.limit.matrix import Lazy, Trained, Untied
 
 LR = 0.12
@@ -217,18 +216,6 @@ class StartAloneTransposed(Trained):
         return self._draw(self.lazy.transposed, d, self._source)
 
 
-class ExpertsStartAlone(_OfExperts):
-    """The matrices of all experts in regime III, whose products forward forget what training added."""
-
-    def forward(self, x: Any) -> Any:
-        return np.repeat((self._std * self._draw.forward(x))[:, None], self._shape[0], axis=1)
-
-
-class ExpertsStartAloneTransposed(_OfExperts):
-    def transposed(self, d: Any) -> Any:
-        return self._std * self._draw.transposed(d.mean(axis=1))
-
-
 # In the order in which the solvers make them.
 MATRICES = ("router", "expert_in", "expert_out transposed")
 WRONG_SOLVERS: dict[str, tuple[str, Plant]] = {
@@ -251,13 +238,13 @@ WRONG_SOLVERS: dict[str, tuple[str, Plant]] = {
     "II: no update of W2 in z1 (L.67 as printed)": ("II, fast experts", forgotten("Trained", 1, StartAloneTransposed)),
     "II: no update of W3 in u": ("II, fast readout", forgotten("Trained", 2, StartAlone)),
     "II: no update of W3 in h3": ("II, fast readout", forgotten("Trained", 2, StartAloneTransposed)),
-    "III: no update of W2 in h2": ("III, fast experts", forgotten("_OfExperts", 0, ExpertsStartAlone)),
-    "III: no update of W2 in z1": ("III, fast experts", forgotten("_OfExperts", 0, ExpertsStartAloneTransposed)),
+    "III: no update of W2 in h2": ("III, fast experts", forgotten("Trained", 1, StartAlone)),
+    "III: no update of W2 in z1": ("III, fast experts", forgotten("Trained", 1, StartAloneTransposed)),
     "III: no update of Q in psi": ("III, fast router", forgotten("Trained", 0, StartAlone)),
     "III: no update of Q in z1": ("III, fast router", forgotten("Trained", 0, StartAloneTransposed)),
-    "III: no update of W3 in h3": ("III, large readout", forgotten("_OfExperts", 1, ExpertsStartAloneTransposed)),
-    "III muP: no update of W2 in z1": ("III muP", forgotten("_OfExperts", 0, ExpertsStartAloneTransposed)),
-    "III muP: no update of W3 in u": ("III muP, large readout", forgotten("_OfExperts", 1, ExpertsStartAlone)),
+    "III: no update of W3 in h3": ("III, large readout", forgotten("Trained", 2, StartAloneTransposed)),
+    "III muP: no update of W2 in z1": ("III muP", forgotten("Trained", 1, StartAloneTransposed)),
+    "III muP: no update of W3 in u": ("III muP, large readout", forgotten("Trained", 2, StartAlone)),
     "III muP: no mean over experts": ("III muP", lambda patch: patch.setattr(many_experts, "Untied", Silent)),
 }
 
