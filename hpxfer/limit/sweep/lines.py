@@ -100,9 +100,8 @@ def _only(table: pd.DataFrame, column: str, given: str | None, results: Results)
 
 
 def _line(results: Results, hp: str, table: pd.DataFrame, known: Mapping[str, Trial], value: float | None) -> Line:
-    values = sorted(set(table["value"]))
     axis, arm = str(table["axis"].iloc[0]), str(table["parameterization"].iloc[0])
-    chosen = _value(results, table, hp, values, value)
+    chosen = _value(results, table, hp, value)
     own = table[table["value"] == chosen]
     trials, statuses = {}, {}
     for row in own.itertuples():
@@ -119,24 +118,22 @@ def _line(results: Results, hp: str, table: pd.DataFrame, known: Mapping[str, Tr
     return Line(axis=axis, parameterization=arm, hp=hp, value=chosen, trials=trials, statuses=statuses)
 
 
-def _value(results: Results, table: pd.DataFrame, hp: str, values: Sequence[float], given: float | None) -> float:
+def _value(results: Results, table: pd.DataFrame, hp: str, given: float | None) -> float:
+    where, values = f"{results.folder}: {hp}", sorted(set(table["value"]))
     if given is not None:
         near = [value for value in values if np.isclose(value, given, rtol=1e-9, atol=0)]
         if not near:
             legal = ", ".join(f"{value:g}" for value in values)
-            raise HpxferError(
-                f"{results.folder}: {hp}: must be a value that the sweep scans, got {given:g}; legal: {legal}"
-            )
-        return near[0]
+            raise HpxferError(f"{where}: must be a value that the sweep scans, got {given:g}; legal: {legal}")
+        return float(near[0])
     if len(values) == 1:
         return float(values[0])
-    smallest = table[table["scale"] == table["scale"].min()]
-    losses = smallest.groupby("value")["loss"].agg(["mean", "count"])
+    losses = table[table["scale"] == table["scale"].min()].groupby("value")["loss"].agg(["mean", "count"])
     whole = losses[losses["count"] == losses["count"].max()]["mean"].dropna()
     if whole.empty:
         raise HpxferError(
-            f"{results.folder}: {hp}: no trial of the smallest shape has a loss yet, by which the value to compare is "
-            "chosen; run the sweep, or name a value"
+            f"{where}: no trial of the smallest shape has a loss yet, by which the value to compare is chosen; run the "
+            "sweep, or name a value"
         )
     return float(whole.idxmin())
 

@@ -130,12 +130,6 @@ class Against:
         return "agrees" if self.loss.test.seen <= MOST_UNSEEN else "undecided"
 
     @property
-    def is_far(self) -> bool:
-        """Whether the largest size is far from the limit for sure."""
-        last = self.distances[-1]
-        return last.within is False and last.is_resolved
-
-    @property
     def is_trivial(self) -> bool:
         """Whether the loss falls by less than the tolerance, so that networks that learn nothing are within it."""
         return self.loss.deviations.scale < self.tolerance * self.loss.deviations.most
@@ -197,7 +191,9 @@ class Against:
             )
         start = f"{arm}: the networks approach the limit of their table"
         if self.verdict == "undecided":
-            why = "the widths are too small" if self.is_far else f"{len(self.line.seeds)} seeds are too few"
+            last = self.distances[-1]
+            is_far = last.within is False and last.is_resolved
+            why = "the widths are too small" if is_far else f"{len(self.line.seeds)} seeds are too few"
             start = f"{arm}: {why} to tell whether the networks approach the limit of their table"
         return f"{start} (an offset of {seen:.1%} of the fall of the loss would have been seen). {self._enough()}"
 
@@ -253,21 +249,19 @@ class Against:
             yield f"mean over seeds: no exponent, as not all sizes are {RESOLVED:g} times their noise away; expected -1"
         else:
             yield f"mean over seeds: N^{_slope(self.mean_slope)}, expected -1 near the limit"
-        yield from self._tests()
+        for quantity in self.quantities:
+            at = quantity.test.worst
+            yield (
+                f"{MEANINGS[quantity.name]}: the widest is off by {quantity.means.mean[-1, at]:+.3g} +- "
+                f"{quantity.means.error[-1, at]:.2g} {self._after(quantity, at)}; probability of such deviations, "
+                f"if they shrink as N^-{SLOWEST:g} or faster: {quantity.test.p:.2g}"
+            )
         yield from (f"left out: {each}" for each in self.left_out)
 
     def _after(self, quantity: Quantity, at: int) -> str:
-        is_held_out = self.held_out and quantity.passes[at] == self.updates
-        return f"after {_updates(quantity.passes[at])}" + (" on held-out samples" if is_held_out else "")
-
-    def _tests(self) -> Iterator[str]:
-        for each in self.quantities:
-            at = each.test.worst
-            yield (
-                f"{MEANINGS[each.name]}: the widest is off by {each.means.mean[-1, at]:+.3g} +- "
-                f"{each.means.error[-1, at]:.2g} {self._after(each, at)}; probability of such deviations, "
-                f"if they shrink as N^-{SLOWEST:g} or faster: {each.test.p:.2g}"
-            )
+        count = quantity.passes[at]
+        is_held_out = self.held_out and count == self.updates
+        return f"after {count} update{'' if count == 1 else 's'}" + (" on held-out samples" if is_held_out else "")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -289,10 +283,6 @@ class Comparisons:
     def table(self) -> str:
         """Return the comparisons as text."""
         return "\n\n".join(arm.table() for arm in self.arms)
-
-
-def _updates(count: int) -> str:
-    return f"{count} update" + ("" if count == 1 else "s")
 
 
 def _slope(found: Slope | None) -> str:
