@@ -31,7 +31,7 @@ def cautions(expansion: Expansion) -> tuple[str, ...]:
     if gates := [text for shape in expansion.shapes for text in gate_warnings(shape, expansion.setting.gate)]:
         more = len(gates) - 1
         out.append(gates[0] + (f"; and at {more} more shape{'s' if more > 1 else ''}" if more else ""))
-    takes_recipe = spec.trainer is not None and not all(choice.is_own for choice in expansion.choices)
+    takes_recipe = spec.base_shape.own and not all(choice.is_own for choice in expansion.choices)
     if takes_recipe and (problem := check_shape(replace(spec.base_shape, own=""))) is not None:
         out.append(
             f"model.dims: names too few dimensions for a recipe: {problem}; config.json has the numbers of roles only, "
@@ -66,12 +66,11 @@ def base_point_cautions(expansion: Expansion) -> Iterator[str]:
 
     Arms are named where they move the base value.
     """
-    known = set[str]()
+    arms: dict[str, str] = {}
     for part in expansion.parts:
-        of_arm = "" if part.name is None else f"arm {part.name}: "
-        new = [caution for caution in _of_part(part.spec) if caution not in known]
-        known.update(new)
-        yield from (f"{of_arm}{caution}" for caution in new)
+        for caution in _of_part(part.spec):
+            arms.setdefault(caution, "" if part.name is None else f"arm {part.name}: ")
+    yield from (f"{of_arm}{caution}" for caution, of_arm in arms.items())
 
 
 def _of_part(spec: SweepSpec) -> Iterator[str]:
@@ -83,31 +82,25 @@ def _of_part(spec: SweepSpec) -> Iterator[str]:
         if there or (name == "lr" and spec.hps.lr is None):
             continue
         near = min(points, key=lambda point: abs(point - base))
-        where = f"{_key(name)}: {base!r} is no point of grid.{name}, of which the nearest is {near!r}"
+        key, default = _key_and_default(name)
+        where = f"{key}: {base!r} is no point of grid.{name}, of which the nearest is {near!r}"
         if others := [other for other in spec.grid if other != name]:
             how = "cannot be read" if spec.product else f"meet that of {name} nowhere"
             yield f"{where}; the lines of {' and '.join(others)} run through it, and {how}"
-        elif spec.search_row.tunes == "lines" and base != _default(name):
+        elif spec.search_row.tunes == "lines" and base != default:
             yield f"{where}; no other line runs through it, so it has no effect"
 
 
-def _default(name: str) -> Any:
-    """Return the base value that an HP has where the file gives none: of lr, None."""
+def _key_and_default(name: str) -> tuple[str, Any]:
+    """Return the key of the sweep file that holds the base value of an HP, and its default: of lr, None."""
     if "." in name:
-        return 1.0
+        return f"hps.multipliers.{name}", 1.0
     if name in _BETAS:
-        return TrainingSpec.model_fields["betas"].default[_BETAS.index(name)]
-    section = TrainingSpec if name in TrainingSpec.model_fields else HPsSpec
-    return section.model_fields[name].default
-
-
-def _key(name: str) -> str:
-    """Return the key of the sweep file that holds the base value of an HP."""
-    if name in _BETAS:
-        return f"training.betas[{_BETAS.index(name)}]"
-    if name in TrainingSpec.model_fields:
-        return f"training.{name}"
-    return f"hps.multipliers.{name}" if "." in name else f"hps.{name}"
+        index = _BETAS.index(name)
+        return f"training.betas[{index}]", TrainingSpec.model_fields["betas"].default[index]
+    of_training = name in TrainingSpec.model_fields
+    fields = TrainingSpec.model_fields if of_training else HPsSpec.model_fields
+    return f"{'training' if of_training else 'hps'}.{name}", fields[name].default
 
 
 UNMEASURED = "by a model of memory that was never measured on a GPU"
@@ -122,8 +115,8 @@ def memory_lines(plan: Plan, resources: ResourcesSpec) -> tuple[tuple[str, ...],
     from SURE_EXCESS times the memory on. Below that it is a caution, and so is any excess over a GPU of unknown size.
     """
     device, left = plan.device, [row for row in plan.shapes if row.num_stacks]
-    if any(row.shape.own for row in plan.shapes):
-        return (), ()  # nothing is known of the memory of a user's own trainer
+    if not plan.knows_models:
+        return (), ()
     busy = max(1, min(plan.workers, sum(row.num_stacks for row in left)))
     room = device.room(resources.gpu_share or 1.0) if device.cuda else device.most(busy * resources.ranks)
 
@@ -138,8 +131,9 @@ def memory_lines(plan: Plan, resources: ResourcesSpec) -> tuple[tuple[str, ...],
     larger = "a larger GPU or share of it" if device.cuda else "fewer resources.workers"
     fix = f"give {larger}, fewer batch_{plan.reads}, training.accumulation_tokens, or leave the shape out"
     over = [row for row in left if row.stack_size == 1 and row.stack_bytes > room]
-    is_sure = {row.shape: row.is_measured or row.stack_bytes > SURE_EXCESS * room for row in over}
-    sure = [row for row in over if not device.cuda or (device.memory_bytes is not None and is_sure[row.shape])]
+    sure = [row for row in over if not device.cuda or row.is_measured or row.stack_bytes > SURE_EXCESS * room]
+    if device.cuda and device.memory_bytes is None:
+        sure = []
     out = []
     if unsure := [row for row in over if row not in sure]:
         worst = max(unsure, key=lambda row: row.stack_bytes)

@@ -24,6 +24,7 @@ from hpxfer.host import append_line, cpu_name, gpu_bytes, gpu_name, has_cuda, ho
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.packing import Device
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec import TrainerSpec
 from hpxfer.trial import Setting
 
 Kind = Literal["cpu", "cuda"]
@@ -111,15 +112,14 @@ def _joined(before: Record, record: Record) -> Record:
     """Return both records as one if they are of one run, or of one machine with the same versions; else the later."""
     if (before.machine, before.versions) != (record.machine, record.versions):
         return record
-    rows = {row.key: row for row in (*before.rows, *record.rows)}
+    rows = tuple({row.key: row for row in (*before.rows, *record.rows)}.values())
     if before.run == record.run:
-        return replace(before, rows=tuple(rows.values()))
-    record, kept = replace(record, rows=tuple(rows.values())), len(rows) > len(record.rows)
-    if not kept:
-        return record
+        return replace(before, rows=rows)
+    if len(rows) == len(record.rows):  # nothing of the run before is left
+        return replace(record, rows=rows)
     first = before.date.partition(" to ")[0]
     date = record.date if first == record.date else f"{first} to {record.date}"
-    return replace(record, date=date, command=record.command.partition(" --row ")[0])
+    return replace(record, rows=rows, date=date, command=record.command.partition(" --row ")[0])
 
 
 # One CPU core in float32 with full stacks: the time per token at any width, and the rate of the rest. Measured on two
@@ -188,9 +188,15 @@ class Rate:
     source: str  # e.g. `assumed: 10% of an NVIDIA H200 SXM's peak`
     measured: tuple[tuple[float, float], ...] = ()  # of a GPU: (parameters, FLOP/s) per case of a benchmark
     core: tuple[float, float] = (CPU_S_PER_TOKEN, CPU_FLOP_PER_S)  # of a CPU core
+    stated: Callable[[Shape], float | None] | None = None  # of a user's own trainer: a trial's seconds, if known
 
     def trial_s(self, shape: Shape, setting: Setting, num_trials: float = 1) -> float:
-        """Return the seconds that one of this many trials in a stack keeps a core, or a whole GPU, busy."""
+        """Return the seconds that one of this many trials in a stack keeps a core, or a whole GPU, busy.
+
+        Of a user's own trainer they are the seconds of a trial with all that it runs on, NaN if the user gives none.
+        """
+        if self.stated is not None:
+            return self.stated(shape) or math.nan
         flops = train_flops(shape, setting)
         if not self.hardware.cuda:
             return setting.steps * setting.batch_tokens * self.core[0] + flops / self.core[1]
@@ -257,6 +263,13 @@ def rate_of(hardware: Hardware, precision: str, bench: Path = BENCH) -> Rate:
             return Rate(hardware=hardware, measured=measured, source=source)
     share = f"{ASSUMED_MFU[precision]:.0%} of the {precision} peak of an {hardware.title} ({hardware.source})"
     return Rate(hardware=hardware, source=f"assumed: {share}; unmeasured")
+
+
+def stated_by(trainer: TrainerSpec, hardware: Hardware) -> Rate:
+    """Return the rate of a user's own trainer: what `trainer.cost` says, if anything."""
+    unknown = "unknown until a trial of each shape is stored; trainer.cost may say it"
+    source = unknown if trainer.cost is None else "by trainer.cost"
+    return Rate(hardware=hardware, source=source, stated=trainer.seconds_of)
 
 
 def _record(bench: Path, hardware: Hardware) -> Record | None:

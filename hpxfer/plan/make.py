@@ -14,7 +14,7 @@ from hpxfer.host import num_cpus
 from hpxfer.model.cost import count_params, train_flops
 from hpxfer.plan.cautions import active_lines, cautions, memory_lines
 from hpxfer.plan.footprint import footprint
-from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of
+from hpxfer.plan.hardware import BENCH, Hardware, Rate, device_of, hardware_of, rate_of, stated_by
 from hpxfer.plan.packing import CPU, Device, Measured, Packer, share_of
 from hpxfer.plan.plan import Batch, Plan, ShapePlan, data_lines
 from hpxfer.registry import rows_of
@@ -84,7 +84,7 @@ def make_plan(
         device, measured = device_of(hardware, device), None
     chosen = hardware or hardware_of(device)
     counts = counts or grid_counts(expansion, done)
-    rate = rate_of(chosen, spec.precision, bench)
+    rate = rate_of(chosen, spec.precision, bench) if spec.trainer is None else stated_by(spec.trainer, chosen)
     packer = Packer.of(spec, device, workers := workers_of(resources, device), measured or {})
     packed = (packed_in_rounds if counts.at_most else packed_at_once)(expansion, counts, packer)
     rows = [_shape_plan(expansion, counts, packer, shape, *found) for shape, found in packed.items()]
@@ -102,7 +102,7 @@ def make_plan(
         device=device,
         hardware=chosen.name,
         measured_over_rate=ratio,
-        rate_from=_rate_from(spec, shapes, ratio, rate),
+        rate_from=_rate_from(shapes, ratio, rate),
         at_most=counts.at_most,
         price_per_hour=price_per_hour,
         precision=spec.precision,
@@ -131,7 +131,7 @@ def _balance_lines(expansion: Expansion) -> Iterator[str]:
         z_weight = "scanned" if "z_weight" in spec.grid else f"{values['z_weight']:.4g}"
         return text if z_weight == "0" else f"{text}; z_weight {z_weight}"
 
-    if expansion.spec.trainer is not None or not any(shape.num_experts for shape in expansion.shapes):
+    if not any(shape.num_experts and not shape.own for shape in expansion.shapes):
         return
     found = {label: line(part.spec) for label, (part, _) in expansion.arms.items()}
     if len(set(found.values())) == 1:
@@ -159,9 +159,10 @@ def _shape_plan(
     """Return the plan of a shape, given its stacks and the trials of the largest one. Its time is still unknown."""
     resources, setting, device = expansion.spec.resources, expansion.setting_at(shape), packer.device
     memory, way = packer.memory(shape, setting), packer.way(shape, setting, size)
-    share = (resources.gpus_per_stack or share_of(memory, way, size, device)) if device.cuda else 0.0
-    if expansion.spec.trainer is not None:
-        share = resources.gpus_per_trial or 0.0
+    known = memory.measured(way) is not None
+    share = resources.gpus_per_trial or 0.0
+    if device.cuda and not shape.own:
+        share = resources.gpus_per_stack or share_of(memory, way, size, device)
     params, left = count_params(shape, setting), counts.left[shape]
     return ShapePlan(
         shape=shape,
@@ -178,9 +179,7 @@ def _shape_plan(
         trial_s=math.nan,
         trial_kept_bytes=4 * params.total * (resources.keep == "last"),
         is_measured=packer.measured.get(shape, Measured()).trial_s is not None,
-        memory_parts={}
-        if memory.is_measured(way)
-        else footprint(shape, setting, size, cuda=device.cuda, way=way).parts,
+        memory_parts={} if known else footprint(shape, setting, size, cuda=device.cuda, way=way).parts,
         batch=Batch(
             tokens=setting.batch_tokens,
             piece_tokens=setting.piece_tokens,
@@ -199,23 +198,19 @@ def _with_seconds(
     """Return the rows with the worker seconds of a trial, and the median over shapes of measured / estimated time.
 
     The seconds are those measured, else those estimated times that median. Stacks smaller than the measured ones take
-    longer per trial, by the ratio of the two estimates. No rate says how long a user's own trainer takes.
+    longer per trial, by the ratio of the two estimates. What the user says of an own trainer is not corrected.
     """
     known = {row.shape: measured.get(row.shape, Measured()) for row in rows}
-    if (trainer := expansion.spec.trainer) is not None:
-        asked = {shape: trainer.seconds_of(shape) if of.trial_s is None else of.trial_s for shape, of in known.items()}
-        own = {shape: math.nan if seconds is None else seconds for shape, seconds in asked.items()}
-        return tuple(replace(row, trial_s=own[row.shape]) for row in rows), None
 
     def rated(row: ShapePlan, stack_size: float) -> float:
         """Return the estimate for a trial. A stack with half of a GPU takes twice as long."""
-        setting = expansion.setting_at(row.shape)
-        return row.batch.work * rate.trial_s(row.shape, setting, stack_size) / (row.gpu_share or row.batch.ranks)
+        seconds = rate.trial_s(row.shape, expansion.setting_at(row.shape), stack_size)
+        return seconds if rate.stated else row.batch.work * seconds / (row.gpu_share or row.batch.ranks)
 
     ratios = sorted(
         trial_s / rated(row, known[row.shape].stack_size or row.stack_size)
         for row in rows
-        if (trial_s := known[row.shape].trial_s) is not None
+        if (trial_s := known[row.shape].trial_s) is not None and not rate.stated
     )
     ratio = ratios[len(ratios) // 2] if ratios else None
 
@@ -231,21 +226,21 @@ def _with_seconds(
 
 def _reads(spec: SweepSpec) -> str:
     """Return what a run counts: what the family reads or, of a user's own trainer, what the batch is given in."""
-    if spec.trainer is None:
-        return str(rows_of("family").get(spec.model.family).data)
+    data = rows_of("family").get(spec.model.family).data
+    if data != "user":
+        return str(data)
     return "tokens" if spec.training.batch_tokens else "samples" if spec.training.batch_samples else "steps"
 
 
-def _rate_from(spec: SweepSpec, shapes: Collection[ShapePlan], ratio: float | None, rate: Rate) -> str:
+def _rate_from(shapes: Collection[ShapePlan], ratio: float | None, rate: Rate) -> str:
     """Return where the seconds come from, and how good the estimate was where trials are stored."""
     num_known = sum(row.is_measured for row in shapes)
     measured = f"measured: {num_known} of {len(shapes)} shapes, from the store"
-    if spec.trainer is None:
-        said = f"{measured}; they took {ratio:.2g}x of what the rate says" if ratio is not None else ""
-        return f"{said} ({rate.source})" if said else rate.source
-    unknown = "unknown until a trial of each shape is stored; trainer.cost may say it"
-    rest = unknown if spec.trainer.cost is None else "by trainer.cost"
-    return measured if num_known == len(shapes) else f"{measured}; the rest {rest}" if num_known else rest
+    if not num_known:
+        return rate.source
+    if ratio is not None:
+        return f"{measured}; they took {ratio:.2g}x of what the rate says ({rate.source})"
+    return measured if num_known == len(shapes) else f"{measured}; the rest {rate.source}"
 
 
 # Rounds: the most stacks that a search in rounds may need. It only counts.

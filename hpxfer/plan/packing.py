@@ -98,9 +98,9 @@ class StackMemory:
     known: Measured = Measured()  # of stored trials
     way: Way | None = None  # in which they were computed
 
-    def is_measured(self, way: Way) -> bool:
-        """Return whether stored trials were computed in this way."""
-        return self.known.trial_bytes is not None and way == self.way
+    def measured(self, way: Way) -> float | None:
+        """Return the bytes per trial of stored trials that were computed in this way, or None."""
+        return self.known.trial_bytes if way == self.way else None
 
     @cached_property
     def _ratio(self) -> float:
@@ -111,14 +111,14 @@ class StackMemory:
 
     def of(self, way: Way, num_trials: int) -> int:
         """Return the bytes that a stack of so many trials needs."""
-        if self.known.trial_bytes is not None and way == self.way:
-            return int(num_trials * self.known.trial_bytes)
+        if (each := self.measured(way)) is not None:
+            return int(num_trials * each)
         return int(self._ratio * stack_bytes(self.shape, self.setting, num_trials, cuda=self.cuda, way=way))
 
     def most(self, way: Way, room: float) -> int:
         """Return how many trials fit."""
-        if self.known.trial_bytes is not None and way == self.way:
-            return int(room // self.known.trial_bytes)
+        if (each := self.measured(way)) is not None:
+            return int(room // each)
         return most_trials(self.shape, self.setting, room / self._ratio, cuda=self.cuda, way=way)
 
     def first(self, choices: Sequence[Way], num_trials: int, room: float) -> Way:

@@ -209,6 +209,11 @@ class Plan:
         """Bytes of the weights that the missing trials leave in the results folder."""
         return sum(row.trial_kept_bytes * (row.num_trials - row.num_done) for row in self.shapes)
 
+    @property
+    def knows_models(self) -> bool:
+        """Whether parameters, FLOPs and memory are known: not of a user's own trainer."""
+        return not any(row.shape.own for row in self.shapes)
+
     def label(self, shape: Shape) -> str:
         """Return a shape's name, with its batch and steps if the shapes differ in them."""
         return shape.label(schedule=len({(row.shape.batch_tokens, row.shape.steps) for row in self.shapes}) > 1)

@@ -33,19 +33,13 @@ def plan_text(plan: Plan) -> str:
         }
         for row in plan.shapes
     ]
-    shown = [name for name in rows[0] if _knows_models(plan) or name in (*_OF_TRAINER, plan.reads)]
+    shown = [name for name in rows[0] if plan.knows_models or name in (*_OF_TRAINER, plan.reads)]
     table = aligned([shown, *([row[name] for name in shown] for row in rows)], right_from=1)
-    notes = {name: plan.notes.get(name, ()) for name in ("recipe", "preset", "balance", "active")}
-    of_shapes = {name: plan.notes.get(f"{name}s", plan.notes.get(name, ())) for name in ("schedule", "data")}
-    said = [*notes["recipe"], *notes["preset"], *notes["balance"]]
-    said += [f"{name} of {line}" for name, lines in of_shapes.items() for line in lines]
+    starts = {"recipe": "", "preset": "", "balance": "", "schedules": "schedule of ", "data": "data of "}
+    notes = [f"{start}{line}" for name, start in starts.items() for line in plan.notes.get(name, ())]
     verdict = [] if plan.outlook is None else [plan.outlook.line()]
-    return "\n".join([f"sweep {plan.sweep}", *said, *table, *notes["active"], *_totals(plan), *verdict])
-
-
-def _knows_models(plan: Plan) -> bool:
-    """Return whether parameters, FLOPs and memory are known: not of a user's own trainer."""
-    return not any(row.shape.own for row in plan.shapes)
+    active = plan.notes.get("active", ())
+    return "\n".join([f"sweep {plan.sweep}", *notes, *table, *active, *_totals(plan), *verdict])
 
 
 def _totals(plan: Plan) -> Iterator[str]:
@@ -54,7 +48,7 @@ def _totals(plan: Plan) -> Iterator[str]:
     if not plan.num_left:
         yield f"{plan.num_trials} trials, all done"
         return
-    kind, known = SEARCHES.get(plan.search), _knows_models(plan)
+    kind, known = SEARCHES.get(plan.search), plan.knows_models
     is_bound = plan.at_most and not kind.fixed_size
     at_most = f"search {plan.search}, it may end earlier: at most " if is_bound else ""
     if not kind.lists_trials:
