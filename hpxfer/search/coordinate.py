@@ -210,7 +210,7 @@ def _report(results: Searched) -> Iterator[CoordinateStep]:
             step = ended.round.about.decided(ended.losses, noise)
             for at, (ratio, change) in enumerate(zip(step.ratios, step.gains, strict=True)):
                 yield CoordinateStep(
-                    parameterization=" = ".join(strategy.arm.labels),
+                    parameterization=strategy.arm.parameterization,
                     shape=strategy.arm.shape.label(),
                     step=number,
                     multiplier=step.entry,

@@ -57,17 +57,13 @@ class ArmPoints:
     end: End | None = None  # what the search said in the end, if it can be replayed
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        return self.arm.labels
-
-    @property
     def is_base(self) -> bool:
         return self.arm.is_base
 
     @property
     def parameterization(self) -> str:
         """The names of its tables."""
-        return " = ".join(self.labels)
+        return self.arm.parameterization
 
     @property
     def num_trials(self) -> int:
@@ -153,7 +149,7 @@ def tuned(results: Searched, label: str) -> Tuned:
     kind = kind_of(results.spec)
     where = f"{results.folder}: no point tuned by {kind.name} for {label}"
     nothing = HpxferError(f"{where}: a point must have finished with every seed, got none; run the sweep again")
-    found = next((found for found in arm_points(results) if found.is_base and label in found.labels), None)
+    found = next((found for found in arm_points(results) if found.is_base and label in found.arm.labels), None)
     if found is None:
         raise nothing
     points, end = {point.hps: point.losses for point in found.points}, found.end

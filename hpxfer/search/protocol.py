@@ -41,6 +41,11 @@ class Arm:
         """Its name in decisions, e.g. `completep-moe/sp at w32-d2-E4A1`."""
         return f"{'/'.join(self.labels)} at {self.shape.label(schedule=False)}"
 
+    @property
+    def parameterization(self) -> str:
+        """The names of its tables in a report, e.g. `completep-moe = sp`."""
+        return " = ".join(self.labels)
+
 
 def arms_of(expansion: Expansion) -> tuple[Arm, ...]:
     """Return the arms of a sweep's search, those of the base first."""

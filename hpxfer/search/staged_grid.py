@@ -184,7 +184,7 @@ def heatmap_cells(arm: Arm, history: History) -> Iterator[HeatmapCell]:
             for at in np.ndindex(lowest_XY.shape):
                 yield HeatmapCell(
                     arm=arm.name,
-                    parameterization=" = ".join(arm.labels),
+                    parameterization=arm.parameterization,
                     shape=arm.shape.label(),
                     stage=stage,
                     x=grid.entries[x],

@@ -130,12 +130,21 @@ def _window(values: tuple[float, ...], best: float) -> tuple[float, ...]:
 
     At an end of the grid, both neighbors lie on the other side.
     """
+    below, above = _sides(values, best)
+    near = [*below[:1], *above[:1]] if below and above else [*below[:2], *above[:2]]
+    return (best, *near)
+
+
+def _sides(values: tuple[float, ...], best: float) -> tuple[list[float], list[float]]:
+    """Return the values below and above the best one, an octave or more from it and from each other, the nearest first.
+
+    The end of the grid is always among them.
+    """
     logs = {value: math.log2(value / best) for value in values}
     below = [value for value in reversed(values) if logs[value] <= -COARSE_OCTAVES + TIGHT or value == values[0]]
     above = [value for value in values if logs[value] >= COARSE_OCTAVES - TIGHT or value == values[-1]]
-    below, above = ([value for value in _apart(side) if value != best] for side in (below, above))
-    near = [*below[:1], *above[:1]] if below and above else [*below[:2], *above[:2]]
-    return (best, *near)
+    low, high = ([value for value in _apart(side) if value != best] for side in (below, above))
+    return low, high
 
 
 def _apart(values: Sequence[float]) -> list[float]:
@@ -209,7 +218,7 @@ def more_trials(line: VerdictLine, doubt: Doubt, purse: Purse, flops: float) -> 
 def _gaps(shape: LineShape, doubt: Doubt, found: ShapeFinding | None, purse: Purse) -> Iterator[Trial]:
     """Yield the trials of a shape without which no verdict can be said."""
     best, values, base_value = purse.lowest(shape), tuple(shape.trials), doubt.finding.base_value
-    wanted = [] if best is None else list(_neighbors(values, best))
+    wanted = [] if best is None else [side[0] for side in _sides(values, best) if side]
     for value in (*wanted, *(value for value in values if value == base_value)):
         if not purse.num_seeds(shape.trials[value]):
             yield shape.trials[value][0]
@@ -233,12 +242,3 @@ def _to_be_sure(shape: LineShape, found: ShapeFinding, base_value: float | None,
         trials = shape.trials.get(value or 0.0, ())
         have = purse.num_seeds(trials)
         yield from trials[have : min(2 * have, math.ceil(have * (error / found.limit_nats) ** 2))]
-
-
-def _neighbors(values: tuple[float, ...], best: float) -> Iterator[float]:
-    """Yield the nearest values an octave or more below and above the best one, or the ends of the grid."""
-    below, above = ([value for value in values if value < best], [value for value in values if value > best])
-    if below:
-        yield next((value for value in reversed(below) if best >= 2**COARSE_OCTAVES * value * (1 - TIGHT)), below[0])
-    if above:
-        yield next((value for value in above if value >= 2**COARSE_OCTAVES * best * (1 - TIGHT)), above[-1])
