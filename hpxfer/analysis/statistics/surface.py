@@ -217,7 +217,7 @@ def _held(inputs: Inputs) -> dict[str, HPs]:
     if tunes_points(inputs.results.spec):
         for arm in inputs.once(points_of):
             if (best := arm.best()) is not None:
-                out |= dict.fromkeys(arm.labels, best.hps)
+                out |= dict.fromkeys(arm.arm.labels, best.hps)
     return out
 
 
