@@ -5,7 +5,7 @@ The files are a chain, in this order:
     loss_grid, measured, noise         the losses of each cell, and how far seeds differ
     basins, posterior                  joint draws of the basins of all shapes
     optimum, drift, estimate, basin    optima, drift and move, read from the draws
-    chances, transfer, regret          the HP that is transferred, and what it costs at each shape
+    chances, transfer                  the HP that is transferred, and what it costs at each shape
     thresholds, rules, judge           whether it transfers, and why
     hp_values, lacks, what_to_add      what would decide an undecided verdict
     shape_names, bases                 which shape is large enough to tune at
@@ -14,11 +14,10 @@ The files are a chain, in this order:
 
 from hpxfer.verdict.bases import BaseReading, TunedAt, read_bases
 from hpxfer.verdict.basins import Ints
-from hpxfer.verdict.drift import DrawnOptima, Drift, fit_drift, half_width, interval
+from hpxfer.verdict.drift import DrawnOptima, Drift, fit_drift, half_width, interval, mean_interval
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all
 from hpxfer.verdict.findings import Addition, Finding, ShapeFinding, Verdict
 from hpxfer.verdict.hp_values import value_text
-from hpxfer.verdict.intervals import mean_interval
 from hpxfer.verdict.loss_grid import (
     COLUMNS,
     NATS,

@@ -1,4 +1,4 @@
-"""Drift and move: how the optimum changes with scale, read from joint draws of the optima.
+"""Drift and move: how the optimum changes with scale, read from joint draws of the optima. How the regret changes.
 
 A draw beyond the measured HPs says only on which side the optimum lies. It counts as unbounded there, so that the end
 of an interval is open if bounds do not limit it.
@@ -77,6 +77,26 @@ class Move:
     is_line: bool  # whether the optima lie on a line in log2 scale, within their errors
 
 
+@dataclass(frozen=True, kw_only=True)
+class RegretTrend:
+    """Does the regret of the transferred HP grow, and is it small against the gain from scaling?
+
+    Slopes over log2 scale, in nats per doubling, over the shapes where both losses were measured.
+    """
+
+    regret_nats_per_doubling: float
+    regret_se: float | None  # from the errors of the regrets; None with one seed
+    gain_nats_per_doubling: float  # how fast the best loss falls; negative if it rises
+    num_shapes: int
+
+    @property
+    def share_of_gain(self) -> float | None:
+        """Growth of the regret per doubling, as a fraction of the gain in loss; None if doubling gains nothing."""
+        if self.gain_nats_per_doubling <= 0:
+            return None
+        return self.regret_nats_per_doubling / self.gain_nats_per_doubling
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DrawnOptima:
     """Draws of the optima of shapes, (B, I), in log2 HP, and the range that was measured at each shape."""
@@ -136,6 +156,43 @@ def half_width(draws_B: Floats) -> float:
     """Return the standard error of what is drawn, from the middle 68% of the draws."""
     low, high = (float(np.quantile(draws_B, share)) for share in NORMAL_SE)
     return (high - low) / 2
+
+
+def mean_interval(values: Floats) -> tuple[float, float | None, float | None]:
+    """Return the mean of values and the ends of its 95% interval by Student's t; None for the ends of a single one."""
+    mean = float(values.mean())
+    if values.size < 2:
+        return mean, None, None
+    half = float(stats.t.ppf(ENDS[1], values.size - 1)) * float(values.std(ddof=1)) / math.sqrt(values.size)
+    return mean, mean - half, mean + half
+
+
+def regret_trend(
+    scales: Sequence[float],
+    best: Sequence[float | None],
+    regret: Sequence[float | None],
+    se: Sequence[float | None],
+) -> RegretTrend | None:
+    """Return the trend over the shapes with a finite regret; None with fewer than two different scales.
+
+    The slope is unweighted. The errors of all regrets propagate to it, that of the base included.
+    """
+    kept = [
+        (math.log2(scale), loss, cost, math.nan if error is None else error)
+        for scale, loss, cost, error in zip(scales, best, regret, se, strict=True)
+        if loss is not None and cost is not None and math.isfinite(cost)
+    ]
+    if len({x for x, *_ in kept}) < 2:
+        return None
+    x, losses, costs, errors = (np.array(column, dtype=float) for column in zip(*kept, strict=True))
+    lever = _lever(x)
+    error = math.sqrt(float(lever**2 @ errors**2))
+    return RegretTrend(
+        regret_nats_per_doubling=float(lever @ costs),
+        regret_se=None if math.isnan(error) else error,
+        gain_nats_per_doubling=-float(lever @ losses),
+        num_shapes=len(kept),
+    )
 
 
 def fit_drift(scales: Sequence[float], log2_optima: Sequence[float], left_out: tuple[str, ...] = ()) -> Drift | None:

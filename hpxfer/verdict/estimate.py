@@ -15,10 +15,9 @@ from scipy import stats
 
 from hpxfer.verdict.basins import Ints, rise_of_each
 from hpxfer.verdict.drift import ENDS, DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, half_width
-from hpxfer.verdict.ignored_seeds import ignored_seeds
 from hpxfer.verdict.loss_grid import Floats, LossGrid
 from hpxfer.verdict.measured import Measured
-from hpxfer.verdict.noise import SeedNoise, seed_noise
+from hpxfer.verdict.noise import SeedNoise, ignored_seeds, seed_noise
 from hpxfer.verdict.odd_runs import measure
 from hpxfer.verdict.optimum import Optimum, kind_at, measured_optimum, open_because, range_of
 from hpxfer.verdict.posterior import Posterior, posterior

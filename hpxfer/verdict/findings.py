@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from hpxfer.verdict.drift import Drift, Move
+from hpxfer.verdict.drift import Drift, Move, RegretTrend
 from hpxfer.verdict.loss_grid import NATS, JudgedLoss
 from hpxfer.verdict.optimum import Optimum
-from hpxfer.verdict.regret import RegretTrend
 from hpxfer.verdict.shape_names import shape_label
 from hpxfer.verdict.thresholds import ERROR_RATE, NUM_SE
 

@@ -21,13 +21,14 @@ The noise is that of the neighborhood of the optimum: of the fitted cells whose 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
 from hpxfer.verdict.basins import Ints
-from hpxfer.verdict.loss_grid import Bools, Floats
+from hpxfer.verdict.loss_grid import Bools, Floats, ShapeLosses
 from hpxfer.verdict.measured import Measured
 
 RATIOS = np.array([0.0, 0.3, 1.0, 3.0])  # of the slope per octave to the noise of a trial
@@ -39,6 +40,7 @@ GROWTH_WEIGHTS *= np.where(GROWTHS == 0, 0.7, 0.3 / (GROWTH_WEIGHTS.sum() - 1))
 SPREAD = 10.0  # octaves squared, summed over five cells at factor 2: what the slope of a line is divided by
 ROUNDING = 1e-9
 LEAST = 1e-6  # nats: the noise where all seeds agree to the last digit
+IGNORED = 2  # cells in which two seeds that change nothing must agree: in one, equal losses may be chance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,3 +170,21 @@ def _squares(
     squares = max(float(loss @ loss - share_S @ (slope_TS.T @ loss) ** 2) - explained, 0.0)
     volume = float(np.log(size_S).sum()) + float(np.log(sizes[good]).sum())
     return squares, volume, loss.size - int(good.sum())
+
+
+def ignored_seeds(rows: Iterable[ShapeLosses]) -> str | None:
+    """Return in words where the training ignores its seed, or None. It then has no noise, and verdicts too sure.
+
+    Trainers print few digits, so that equal losses in one cell may be chance. Two seeds count as one if they have the
+    same loss in every cell of a shape where neither diverged, and in two such cells at least.
+    """
+    for row in rows:
+        by_seed = [{seed: loss for seed, loss in cell.by_seed.items() if loss < math.inf} for cell in row.cells]
+        for one, other in combinations(row.seeds, 2):
+            both = [(found[one], found[other]) for found in by_seed if one in found and other in found]
+            if len(both) >= IGNORED and all(a == b for a, b in both):
+                return (
+                    f"{row.name}: seeds {one} and {other} end with exactly the same loss in all {len(both)} cells: "
+                    "the training ignores its seed, so that the noise is not known; pass the seed on"
+                )
+    return None

@@ -40,26 +40,6 @@ MAX_VERDICTS = 9  # lines of a summary; with the headline, the question and the 
 MAX_MOVES = 4  # verdicts that are few enough for the move of each
 
 
-def _columns(unit: str) -> tuple[tuple[str, str], ...]:
-    """Return the two lines of each heading."""
-    return (
-        ("shape", ""),
-        ("scale", ""),
-        ("optimum", ""),
-        ("95% interval", ""),
-        ("scatter over", "that of seeds"),
-        ("best loss,", unit),
-        ("loss given up,", unit),
-        ("share of", "the loss"),
-        ("in units of", "seed noise"),
-        ("share of what one", "octave costs"),
-        ("limit,", unit),
-        ("seeds", ""),
-        ("diverged", ""),
-        ("missing", ""),
-    )
-
-
 def summary_text(sweep: str, hp: str, loss: JudgedLoss, findings: Sequence[Finding], *, of_table: bool = False) -> str:
     """Return the verdicts in at most twelve lines, the headline first. `of_table`: others measured the losses."""
     shown = compared(findings)
@@ -114,11 +94,10 @@ def _beside_control(finding: Finding) -> str:
 def _section(finding: Finding, hp: str) -> list[str]:
     noise = "unknown" if finding.noise_nats is None else finding.judged.amount(finding.noise_nats)
     likely = likely_text(finding)
-    rows = [_row(shape) for shape in finding.shapes]
-    columns = _columns(finding.judged.unit)
-    kept = [i for i in range(len(columns)) if any(row[i] not in ("", NOTHING) for row in rows)]
-    headings = [tuple(columns[i][line] for i in kept) for line in (0, 1)]
-    table = aligned([*headings, *(tuple(row[i] for i in kept) for row in rows)], right_from=1)
+    rows = [_cells(shape, finding.judged.unit) for shape in finding.shapes]
+    kept = [heading for heading in rows[0] if any(row[heading] not in ("", NOTHING) for row in rows)] if rows else []
+    headings = zip(*kept, strict=True)
+    table = aligned([*headings, *(tuple(row[heading] for heading in kept) for row in rows)], right_from=1)
     return [
         f"{finding.axis} | {verdict_line(finding)}",
         *(f"  - {reason}" for reason in finding.reasons),
@@ -129,24 +108,25 @@ def _section(finding: Finding, hp: str) -> list[str]:
     ]
 
 
-def _row(shape: ShapeFinding) -> tuple[str, ...]:
+def _cells(shape: ShapeFinding, unit: str) -> dict[tuple[str, str], str]:
+    """Return what the table says of a shape, by the two lines of each heading."""
     share = None if shape.regret_octave_share is None else 100 * shape.regret_octave_share
-    return (
-        shape.shape + (" (base)" if shape.is_base else ""),
-        scale_text(shape.scale),
-        optimum_text(shape.optimum),
-        interval_text(shape.optimum),
-        misfit_text(shape.optimum) or NOTHING,
-        NOTHING if shape.best_loss is None else f"{shape.best_loss:.4f}",
-        regret_number_text(shape),
-        _positive(shape.regret_percent, "{:.2f}%"),
-        _positive(shape.regret_noise_units, "{:.1f}"),
-        _positive(share, "{:.0f}%"),
-        NOTHING if shape.limit_nats is None else f"{shape.limit_nats:.2g}",
-        str(shape.num_seeds),
-        str(shape.num_diverged),
-        str(shape.num_missing),
-    )
+    return {
+        ("shape", ""): shape.shape + (" (base)" if shape.is_base else ""),
+        ("scale", ""): scale_text(shape.scale),
+        ("optimum", ""): optimum_text(shape.optimum),
+        ("95% interval", ""): interval_text(shape.optimum),
+        ("scatter over", "that of seeds"): misfit_text(shape.optimum) or NOTHING,
+        ("best loss,", unit): NOTHING if shape.best_loss is None else f"{shape.best_loss:.4f}",
+        ("loss given up,", unit): regret_number_text(shape),
+        ("share of", "the loss"): _positive(shape.regret_percent, "{:.2f}%"),
+        ("in units of", "seed noise"): _positive(shape.regret_noise_units, "{:.1f}"),
+        ("share of what one", "octave costs"): _positive(share, "{:.0f}%"),
+        ("limit,", unit): NOTHING if shape.limit_nats is None else f"{shape.limit_nats:.2g}",
+        ("seeds", ""): str(shape.num_seeds),
+        ("diverged", ""): str(shape.num_diverged),
+        ("missing", ""): str(shape.num_missing),
+    }
 
 
 def _positive(value: float | None, form: str) -> str:

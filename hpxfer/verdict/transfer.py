@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from hpxfer.verdict.basin import basin_width, curve_of, stability_edge
 from hpxfer.verdict.chances import chances
-from hpxfer.verdict.drift import ENDS
+from hpxfer.verdict.drift import ENDS, regret_trend
 from hpxfer.verdict.estimate import Estimates, best_cell, estimate_all, octave_cost
 from hpxfer.verdict.findings import Finding, ShapeFinding, Transferred
 from hpxfer.verdict.hp_values import value_text
@@ -19,7 +19,6 @@ from hpxfer.verdict.loss_grid import LossGrid
 from hpxfer.verdict.measured import Measured
 from hpxfer.verdict.odd_runs import odd_runs, odd_texts, run_text
 from hpxfer.verdict.one_run import weakest
-from hpxfer.verdict.regret import regret_trend
 from hpxfer.verdict.rules import DEFAULT_RULES, Rules
 from hpxfer.verdict.shape_names import is_control
 from hpxfer.verdict.thresholds import WIDTH_SHARES
@@ -28,12 +27,7 @@ from hpxfer.verdict.what_to_add import asks_nothing, what_to_add
 TIGHT_OCTAVES = 0.25  # a limit that so small a distance from the optimum uses up is none that a grid can meet
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Cells:
-    """The cells of a row that a regret compares, as indices; None where there is none."""
-
-    best: int | None
-    moved: int | None  # that of the transferred HP
+Cells = tuple[int | None, int | None]  # of a row, which its regret compares: the best, and that of the transferred HP
 
 
 def find(grids: Sequence[LossGrid], rules: Rules = DEFAULT_RULES) -> tuple[Finding, ...]:
@@ -74,10 +68,10 @@ def finding_of(estimates: Estimates, rules: Rules = DEFAULT_RULES) -> Finding:
         ),
     )
     if base is not None and noise is not None and not finding.doubts:  # no chance is known of losses in doubt
-        finding = _with_chances(finding, estimates, base, cells[base].moved)
+        finding = _with_chances(finding, estimates, base, cells[base][1])
     verdict, reasons = judge(finding, rules)
     if base is not None and verdict != "undecided":
-        finding = _without_one(finding, estimates, base, [found.moved for found in cells], drifts=verdict == "drifts")
+        finding = _without_one(finding, estimates, base, [moved for _, moved in cells], drifts=verdict == "drifts")
         verdict, reasons = judge(finding, rules)
     judged = replace(finding, verdict=verdict, reasons=reasons)
     to_add = what_to_add(judged, grid, rules) if verdict == "undecided" else ()
@@ -127,28 +121,29 @@ def _base_value(estimates: Estimates, base: int, rules: Rules) -> float | None:
     return measured if all(row.cell(measured) for row in rows) else best
 
 
-def _cells(estimates: Estimates, i: int, base_value: float | None) -> _Cells:
+def _cells(estimates: Estimates, i: int, base_value: float | None) -> Cells:
     """Return the cells that the regret of a row compares. The transferred HP is the best where it measured lower."""
     measured, row = estimates.measured(i), estimates.grid.rows[i]
     best = best_cell(estimates, i)
     moved = next((k for k, cell in enumerate(row.cells) if cell.value == base_value), None)
     if best is not None and moved is not None and measured.stable_K[moved]:
         best = moved if measured.mean_K[moved] <= measured.mean_K[best] else best
-    return _Cells(best=best, moved=moved)
+    return best, moved
 
 
-def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFinding:
+def _shape(estimates: Estimates, i: int, cells: Cells, rules: Rules) -> ShapeFinding:
     """Return the finding at row `i`. A regret compares means of measured cells; nothing is interpolated."""
     measured, row, optimum = estimates.measured(i), estimates.grid.rows[i], estimates.optima[i]
-    best_loss = None if cells.best is None else float(measured.mean_K[cells.best])
-    moved_loss = _loss(measured, cells.moved)
+    best, moved = cells
+    best_loss = None if best is None else float(measured.mean_K[best])
+    moved_loss = _loss(measured, moved)
     regret = _regret(best_loss, moved_loss)
     finite = regret if regret is not None and math.isfinite(regret) else None
     se, doubt_se = None, 0.0
-    if finite is not None and estimates.noise is not None and cells.best is not None and cells.moved is not None:
+    if finite is not None and estimates.noise is not None and best is not None and moved is not None:
         noise = estimates.noise_at(i)
-        se = noise.cells_se(measured, cells.moved, cells.best)
-        doubt_se = noise.doubt_se(measured, cells.moved, cells.best)
+        se = noise.cells_se(measured, moved, best)
+        doubt_se = noise.doubt_se(measured, moved, best)
     depth = None if best_loss is None else abs(best_loss)
     sd = None if estimates.noise is None else estimates.noise_at(i).sd
     edge, at = stability_edge(row), optimum.log2_value
@@ -158,7 +153,7 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
         scale=row.scale,
         is_base=row.is_base,
         optimum=optimum,
-        best_value=None if cells.best is None else row.cells[cells.best].value,
+        best_value=None if best is None else row.cells[best].value,
         best_loss=best_loss,
         transferred=_transferred(moved_loss),
         transferred_loss=moved_loss,
@@ -170,13 +165,13 @@ def _shape(estimates: Estimates, i: int, cells: _Cells, rules: Rules) -> ShapeFi
         num_seeds=max((len(cell.seeds) for cell in row.cells), default=0),
         num_diverged=row.num_diverged,
         num_missing=row.num_missing,
-        transferred_missing=row.cells[cells.moved].num_missing if rules.outside and cells.moved is not None else 0,
+        transferred_missing=row.cells[moved].num_missing if rules.outside and moved is not None else 0,
         num_lost=sum(cell.num_lost for cell in row.cells),
         width_quarter_octaves=basin_width(estimates, i, WIDTH_SHARES[0]),
         width_one_octaves=basin_width(estimates, i, WIDTH_SHARES[1]),
         edge_log2=edge,
         edge_octaves=edge - at if edge is not None and at is not None else None,
-        same_cell=cells.best is not None and cells.best == cells.moved,
+        same_cell=best is not None and best == moved,
         limit_nats=_limit(estimates, i, best_loss, rules),
         octave_nats=octave,
         regret_octave_share=finite / octave if finite is not None and octave else None,

@@ -15,10 +15,9 @@ from planted_lines import line, with_status
 from there import there
 
 from hpxfer.verdict.bases import BaseReading, from_base, read_bases
-from hpxfer.verdict.drift import DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift
+from hpxfer.verdict.drift import DrawnOptima, Drift, Move, draw_drift, draw_move, fit_drift, regret_trend
 from hpxfer.verdict.estimate import estimate_all
 from hpxfer.verdict.loss_grid import loss_grids
-from hpxfer.verdict.regret import regret_trend
 from hpxfer.verdict.transfer import find, finding_of
 
 
