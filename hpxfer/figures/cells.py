@@ -82,7 +82,7 @@ class Cells(Panels):
             axes.set_yticks(y, [f"{at:.3g}" for at in y])
         for star in self.stars.get(value, ()):
             draw_star(axes, *star)
-        self.finish(axes, value, rows)
+        self.end_panel(axes, value, rows)
         style.whole_octaves(axes)
         there = pd.Series(data=True, index=frame.index) if self.measured is None else frame[self.measured].astype(bool)
         handles = cell_handles(

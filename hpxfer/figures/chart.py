@@ -23,8 +23,12 @@ from hpxfer.figures import style
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.verdict import NATS, JudgedLoss
 
+# Legends that belong to a panel.
+PLACES: dict[str, dict[str, Any]] = {
+    "panel": {"loc": "best"},
+    "right": {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)},
+}
 Look = tuple[str, str] | tuple[str, str, str]  # color, marker, and the style of its line if it is not solid
-NO_FINISH: Callable[[Axes, Any, pd.DataFrame], None] = lambda axes, panel, rows: None  # noqa: E731
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +40,7 @@ class Line:
     high: str | None = None
     se: str | None = None  # the column of its standard error, of which two are drawn up and down
     cross: str | None = None  # the column that says which points are marked by a cross
-    where: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # column -> the value of the rows that are drawn; None: empty
+    where: Mapping[str, Any] = field(default_factory=dict)  # column -> value of the rows that are drawn; None: empty
     by: str | None = None  # a further column, with one line per value
     marker: str | None = None  # of its points; `arm` for that of the color
     look: Mapping[str, Any] = field(default_factory=dict)  # as matplotlib names it, e.g. {"linestyle": "--"}
@@ -47,19 +49,24 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panels:
-    """What all charts have in common. `finish` sets the axes of a panel and adds what is special to the figure."""
+    """What all charts have in common: a panel per value of one column."""
 
     x: str
     panel: str | None = None  # None: one panel
     panels: Sequence[Any] | None = None  # the values that have a panel; None: all, in the order of the frame
-    titles: Mapping[Any, str] | None = None  # value of `panel` -> title; None: the value
-    finish: Callable[[Axes, Any, pd.DataFrame], None] = NO_FINISH  # gets the value of the panel, and its rows
+    titles: Mapping[Any, str] | None = None  # value of `panel`, None without one -> title; None: the value
+    finish: Callable[[Axes, Any, pd.DataFrame], None] | None = None  # gets the value of the panel, and its rows
 
     def values(self, frame: pd.DataFrame) -> list[Any]:
         """Return the values that have a panel."""
         if self.panel is None:
             return [None]
         return list(dict.fromkeys(frame[self.panel]) if self.panels is None else self.panels)
+
+    def end_panel(self, axes: Axes, value: Any, rows: pd.DataFrame) -> None:
+        """Set the axes of a panel, and add what is special to the figure."""
+        if self.finish is not None:
+            self.finish(axes, value, rows)
 
     def draw_panel(self, axes: Axes, value: Any, rows: pd.DataFrame, frame: pd.DataFrame) -> Sequence[Artist]:
         """Draw a panel with these rows of the frame. Return the entries of the legend below the figure."""
@@ -75,7 +82,8 @@ class Chart(Panels):
     looks: Mapping[Any, Look] | None = None  # value of `color` -> its look; None: numbers by rank, names by marks
     names: Mapping[Any, str] = field(default_factory=dict)  # value of `color` -> its entry in the legend
     x_log2: bool = False  # x is drawn by its log2
-    legend: Literal["below", "panel", "keys"] = "below"  # below all panels, in each panel, or of `keys` alone
+    # Below all panels (with the entries of colors, or of `keys` alone), in each panel, or to its right.
+    legend: Literal["below", "keys", "panel", "right"] = "below"
     legend_title: str | None = None  # of a legend in each panel
     keys: tuple[Artist, ...] = ()  # further entries of the legend
 
@@ -95,18 +103,19 @@ class Chart(Panels):
         for line in self.lines:
             for at, series in _kept(rows, line).groupby([*names, *([line.by] if line.by else [])], sort=False):
                 _draw_line(axes, self, line, series, look_of[at[0] if len(names) == 1 else at[: len(names)]])
-        has_marks = any(line.marker for line in self.lines)
+        has_marks = any(line.marker for line in self.lines) or not self.lines
         handles: list[Artist] = []
         for at, (color, marker, *dash) in look_of.items():
-            if at in here if self.legend == "panel" else self.legend == "below":
+            if self.legend == "below" or (self.legend in PLACES and at in here):
                 mark = {"marker": marker if has_marks else "", "markersize": 5, "linestyle": (*dash, "-")[0]}
                 handles.append(Line2D([], [], color=color, label=self.names.get(at, str(at)), **mark))  # type: ignore[arg-type]
         handles += [key(line.name, **line.look) for line in self.lines if line.name]
         handles += self.keys
-        self.finish(axes, value, rows)
-        if self.legend == "panel":
-            axes.legend(handles=handles, title=self.legend_title, loc="best", alignment="left")
-        return [] if self.legend == "panel" else handles
+        self.end_panel(axes, value, rows)
+        if (place := PLACES.get(self.legend)) is None:
+            return handles
+        axes.legend(handles=handles, title=self.legend_title, alignment="left", **place)
+        return []
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

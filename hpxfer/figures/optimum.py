@@ -3,64 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from hpxfer.analysis import Drift, Finding, ShapeFinding, TransferReport
 from hpxfer.figures import style
 from hpxfer.figures.broken_axis import BrokenAxis, broken_axis, draw_broken_axis
+from hpxfer.figures.chart import Block, Chart, draw, key
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
 from hpxfer.figures.text import along, listed, notes_on, octaves_of, staying, with_interval
-from hpxfer.verdict import CONTROL, NATS, NUM_SE, REGRET_SHARE, JudgedLoss, Kind, Optimum
+from hpxfer.verdict import NUM_SE, REGRET_SHARE, Kind, Optimum
 
 
-@dataclass(frozen=True, kw_only=True)
-class RegretInfo:
-    """The regrets of one HP along one axis."""
-
-    title: str
-    caption: str
-    hp: str
-    axis: str
-    scale_name: str
-    findings: tuple[Finding, ...]  # those with an HP to transfer, one per parameterization
-    judged: JudgedLoss = NATS
-    control: str | None = CONTROL  # the arm that the others are compared with
-
-    @property
-    def shapes(self) -> list[ShapeFinding]:
-        """The shapes of all findings."""
-        return [shape for finding in self.findings for shape in finding.shapes]
-
-    def table(self) -> pd.DataFrame:
-        """Return one row per regret."""
-        rows = [
-            (
-                *(self.axis, finding.parameterization, finding.base_value, shape.scale, _finite(shape.regret_nats)),
-                *(shape.regret_se_nats, *(_interval(shape) or (None, None)), _finite(shape.regret_percent)),
-                *(shape.regret_octave_share, _limit(shape), _diverges(shape)),
-            )
-            for finding in self.findings
-            for shape in finding.shapes
-        ]
-        columns = ["axis", "parameterization", f"transferred_{self.hp}", self.scale_name, "regret_nats", "se_nats"]
-        shares = ["percent_of_loss", "share_of_octave_cost", "limit_nats", "diverged"]
-        return pd.DataFrame(rows, columns=[*columns, "low_nats", "high_nats", *shares]).rename(
-            columns=self.judged.column
-        )
-
-
-def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:
+def regret_block(report: TransferReport, axis: str) -> Block | str:
     """Return what the figure of one axis shows, or why there is none."""
     findings = along(report.findings, axis, report.control)
-    known = tuple(finding for finding in findings if finding.base_value is not None)
+    known = [finding for finding in findings if finding.base_value is not None]
     if all(shape.is_base for finding in findings for shape in finding.shapes):
         return f"no shape along {axis} beyond the base"
     if all(shape.regret_nats is None for finding in known for shape in finding.shapes):
@@ -76,15 +40,36 @@ def regret_info(report: TransferReport, axis: str) -> RegretInfo | str:
         "the 95% interval. Below the break of the axis nothing was measured; at the base, both are the same grid cell."
     )
     largest = listed([f"{finding.parameterization} {_largest(finding)}" for finding in known])
-    return RegretInfo(
-        control=report.control,
+    rows = [
+        (
+            *(axis, finding.parameterization, finding.base_value, shape.scale, _finite(shape.regret_nats)),
+            *(shape.regret_se_nats, *(_interval(shape) or (None, None)), _finite(shape.regret_percent)),
+            *(shape.regret_octave_share, _limit(shape), _diverges(shape)),
+        )
+        for finding in known
+        for shape in finding.shapes
+    ]
+    columns = ["axis", "parameterization", f"transferred_{report.hp}", findings[0].scale_name, "regret_nats", "se_nats"]
+    columns += ["low_nats", "high_nats", "percent_of_loss", "share_of_octave_cost", "limit_nats", "diverged"]
+    looks = style.marks([finding.parameterization for finding in known], report.control)
+    has_limit = any(_limit(shape) is not None for finding in known for shape in finding.shapes)
+    chart = Chart(
+        x=findings[0].scale_name,
+        lines=(),
+        color="parameterization",
+        looks=looks,
+        legend="right",
+        keys=(key("limit of the verdict", linestyle=":"),) if has_limit else (),
+        finish=lambda axes, *_: _draw_regrets(axes, known, looks, report.judged.unit),
+    )
+    return Block(
         title=f"Loss given up by the {report.hp} tuned at the base, along {axis}: {largest}",
         caption=" ".join([caption, *growths]),
-        hp=report.hp,
-        axis=axis,
-        scale_name=findings[0].scale_name,
-        findings=known,
+        frame=pd.DataFrame(rows, columns=columns),
+        charts=(chart,),
         judged=report.judged,
+        height=3.4,
+        foot=0.5,
     )
 
 
@@ -127,36 +112,24 @@ def _largest(finding: Finding) -> str:
     return f"up to {finding.judged.amount(largest)} at {where}" if largest > 0 else "none measured"
 
 
-def draw_regret(info: RegretInfo) -> Figure:
-    """Return the figure. Its y-axis is logarithmic, with a break above zero."""
-    with style.look():
-        figure, (axes,) = style.panels(info.title, 1, height=3.4)
-        style.log2_scale_axis(axes, [shape.scale for shape in info.shapes], info.scale_name)
-        broken = _axis_of(info)
-        strip = any(map(_diverges, info.shapes))
-        draw_broken_axis(axes, broken, info.judged.unit, strip=strip)
-        look_of = style.marks([finding.parameterization for finding in info.findings], info.control)
-        for number, finding in enumerate(info.findings):
-            color, marker = look_of[finding.parameterization]
-            shift = SPREAD * (number - (len(info.findings) - 1) / 2)
-            _draw_line(axes, broken, finding, color, marker, shift)
-        _draw_limit(axes, broken, info)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
-
-
-def _axis_of(info: RegretInfo) -> BrokenAxis:
-    """Return an axis that shows every regret, interval and limit above zero."""
-    found = [_finite(shape.regret_nats) for shape in info.shapes]
-    found += [end for shape in info.shapes for end in _interval(shape) or ()]
-    return broken_axis([*found, *(_limit(shape) for shape in info.shapes)])
+def _draw_regrets(axes: Axes, findings: Sequence[Finding], looks: Mapping[str, tuple[str, str]], unit: str) -> None:
+    """Draw the regrets of each finding. The y-axis is logarithmic, with a break above zero."""
+    shapes = [shape for finding in findings for shape in finding.shapes]
+    style.log2_scale_axis(axes, [shape.scale for shape in shapes], findings[0].scale_name)
+    ends = [end for shape in shapes for end in _interval(shape) or ()]
+    broken = broken_axis([*(_finite(shape.regret_nats) for shape in shapes), *ends, *map(_limit, shapes)])
+    draw_broken_axis(axes, broken, unit, strip=any(map(_diverges, shapes)))
+    for number, finding in enumerate(findings):
+        shift = SPREAD * (number - (len(findings) - 1) / 2)
+        _draw_line(axes, broken, finding, *looks[finding.parameterization], shift)
+    _draw_limit(axes, broken, shapes)
 
 
 def _draw_line(axes: Axes, broken: BrokenAxis, finding: Finding, color: str, marker: str, shift: float) -> None:
     known = [shape for shape in finding.shapes if _finite(shape.regret_nats) is not None]
     x = [float(np.log2(shape.scale)) + shift for shape in known]
     y = [broken.at(shape.regret_nats or 0.0) for shape in known]
-    axes.plot(x, y, color=color, marker=marker, markersize=6, linewidth=1.4, label=finding.parameterization, zorder=3)
+    axes.plot(x, y, color=color, marker=marker, markersize=6, linewidth=1.4, zorder=3)
     for at, shape in zip(x, known, strict=True):
         if (interval := _interval(shape)) is not None:
             low, high = (broken.at(end(shape.regret_nats or 0.0, *interval)) for end in (min, max))
@@ -166,22 +139,22 @@ def _draw_line(axes: Axes, broken: BrokenAxis, finding: Finding, color: str, mar
         axes.plot(at, broken.strip, marker="x", color=color, markersize=7, markeredgewidth=1.8)
 
 
-def _draw_limit(axes: Axes, broken: BrokenAxis, info: RegretInfo) -> None:
+def _draw_limit(axes: Axes, broken: BrokenAxis, shapes: Sequence[ShapeFinding]) -> None:
     limits: dict[float, float] = {}
-    for shape in info.shapes:
+    for shape in shapes:
         if (limit := _limit(shape)) is not None:
             limits[shape.scale] = max(limit, limits.get(shape.scale, 0.0))
     if limits:
         x = [float(np.log2(scale)) for scale in sorted(limits)]
         y = [broken.at(limits[scale]) for scale in sorted(limits)]
-        axes.plot(x, y, color=INK, alpha=FAINT, linestyle=":", linewidth=1.4, label="limit of the verdict")
+        axes.plot(x, y, color=INK, alpha=FAINT, linestyle=":", linewidth=1.4)
 
 
 REGRET = HPFigure(
     name="regret",
     question="What does the transferred HP cost at each scale?",
-    infos=lambda given: {axis: regret_info(given.report, axis) for axis in given.axes},
-    draw=draw_regret,
+    infos=lambda given: {axis: regret_block(given.report, axis) for axis in given.axes},
+    draw=draw,
     of_lines=True,
 )
 
@@ -217,46 +190,40 @@ class OptimumLine:
         return self.center[1] + slope * (log2_scale - self.center[0])
 
 
-@dataclass(frozen=True, kw_only=True)
-class OptimumInfo:
-    """The optima of one HP along one axis."""
-
-    title: str
-    hp: str
-    axis: str
-    scale_name: str
-    lines: tuple[OptimumLine, ...]
-    caption: str
-    control: str | None = CONTROL  # the arm that the others are compared with
-
-    def table(self) -> pd.DataFrame:
-        """Return one row per optimum, with the slope of its line."""
-        rows = [
-            (self.axis, line.parameterization, scale, at.kind, y, at.low_log2, at.high_log2, line.slope)
-            for line in self.lines
-            for scale, y, at in line.points
-        ]
-        columns = ["axis", "parameterization", self.scale_name, "kind", "log2_hp", "low_log2", "high_log2"]
-        return pd.DataFrame(rows, columns=[*columns, "octaves_per_doubling"])
-
-
-def optimum_info(report: TransferReport, axis: str) -> OptimumInfo | str:
+def optimum_block(report: TransferReport, axis: str) -> Block | str:
     """Return what the figure of one axis shows, or why there is none."""
     findings = along(report.findings, axis, report.control)
-    lines = tuple(_line(finding) for finding in findings)
+    lines = [line_of(finding) for finding in findings]
     if not any(line.points for line in lines):
         return f"no shape along {axis} has an optimum of {report.hp}"
     drifts = [
         f"{line.parameterization} " + ("not a line" if not line.is_line else _drift(line.drift)) for line in lines
     ]
-    return OptimumInfo(
-        control=report.control,
+    scale = findings[0].scale_name
+    rows = [
+        (axis, line.parameterization, at_scale, at.kind, y, at.low_log2, at.high_log2, line.slope)
+        for line in lines
+        for at_scale, y, at in line.points
+    ]
+    columns = ["axis", "parameterization", scale, "kind", "log2_hp", "low_log2", "high_log2", "octaves_per_doubling"]
+    looks = style.marks([line.parameterization for line in lines], report.control)
+    has_drift = any(line.drift is not None for line in lines)
+    chart = Chart(
+        x=scale,
+        lines=(),
+        color="parameterization",
+        looks=looks,
+        legend="right",
+        keys=(key("fitted drift", linestyle="--"),) if has_drift else (),
+        finish=lambda axes, *_: _draw_optima(axes, lines, looks, scale, report.hp),
+    )
+    return Block(
         title=f"Drift of the best {report.hp} along {axis}, in octaves per doubling: {listed(drifts)}",
-        hp=report.hp,
-        axis=axis,
-        scale_name=findings[0].scale_name,
-        lines=lines,
         caption=" ".join([CAPTION, f"A flat line means that {staying(findings)}.", *notes_on(findings)]),
+        frame=pd.DataFrame(rows, columns=columns),
+        charts=(chart,),
+        height=3.4,
+        foot=0.5,
     )
 
 
@@ -266,7 +233,8 @@ def _drift(drift: Drift | None) -> str:
     return with_interval(drift.octaves_per_doubling, drift.low, drift.high)
 
 
-def _line(finding: Finding) -> OptimumLine:
+def line_of(finding: Finding) -> OptimumLine:
+    """Return the optima of a finding, and the line through them."""
     points = tuple(
         (shape.scale, shape.optimum.log2_value, shape.optimum)
         for shape in finding.shapes
@@ -289,26 +257,17 @@ def _line(finding: Finding) -> OptimumLine:
     )
 
 
-def draw_optimum(info: OptimumInfo) -> Figure:
-    """Return the figure."""
-    with style.look():
-        figure, (axes,) = style.panels(info.title, 1, height=3.4)
-        scales = [scale for line in info.lines for scale, *_ in line.points]
-        style.log2_scale_axis(axes, scales, info.scale_name)
-        axes.set_ylabel(octaves_of(f"of the best {info.hp}"))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-        look_of = style.marks([line.parameterization for line in info.lines], info.control)
-        handles = []
-        for i, line in enumerate(info.lines):
-            color, marker = look_of[line.parameterization]
-            _draw_points(axes, line, color, marker, SPREAD * (i - (len(info.lines) - 1) / 2))
-            _draw_fit(axes, line, color)
-            handles.append(Line2D([], [], color=color, marker=marker, label=line.parameterization))
-        if any(line.drift is not None for line in info.lines):
-            handles.append(Line2D([], [], color=INK, alpha=FAINT, linestyle="--", label="fitted drift"))
-        _set_limits(axes, info)
-        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
+def _draw_optima(
+    axes: Axes, lines: Sequence[OptimumLine], looks: Mapping[str, tuple[str, str]], scale: str, hp: str
+) -> None:
+    style.log2_scale_axis(axes, [at for line in lines for at, *_ in line.points], scale)
+    axes.set_ylabel(octaves_of(f"of the best {hp}"))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    for i, line in enumerate(lines):
+        color, marker = looks[line.parameterization]
+        _draw_points(axes, line, color, marker, SPREAD * (i - (len(lines) - 1) / 2))
+        _draw_fit(axes, line, color)
+    _set_limits(axes, lines)
 
 
 def _draw_points(axes: Axes, line: OptimumLine, color: str, marker: str, shift: float) -> None:
@@ -335,9 +294,9 @@ def _draw_fit(axes: Axes, line: OptimumLine, color: str) -> None:
         axes.fill_between(x, below, above, color=color, alpha=0.1, linewidth=0)
 
 
-def _set_limits(axes: Axes, info: OptimumInfo) -> None:
+def _set_limits(axes: Axes, lines: Sequence[OptimumLine]) -> None:
     """Show every optimum and at least two octaves, so that a drift of a few hundredths looks flat."""
-    every = [(at.log2_value, at.low_log2, at.high_log2) for line in info.lines for _, _, at in line.points]
+    every = [(at.log2_value, at.low_log2, at.high_log2) for line in lines for _, _, at in line.points]
     heights = [y for ends in every for y in ends if y is not None]
     low, high = min(heights), max(heights)
     margin = max(0.0, 2.0 - (high - low)) / 2 + 0.4
@@ -347,7 +306,7 @@ def _set_limits(axes: Axes, info: OptimumInfo) -> None:
 OPTIMUM = HPFigure(
     name="optimum",
     question="Where is the best HP at each scale, and how does it drift?",
-    infos=lambda given: {axis: optimum_info(given.report, axis) for axis in given.axes},
-    draw=draw_optimum,
+    infos=lambda given: {axis: optimum_block(given.report, axis) for axis in given.axes},
+    draw=draw,
     of_lines=True,
 )

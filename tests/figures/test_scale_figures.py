@@ -27,10 +27,10 @@ from hpxfer.analysis.statistics.routers import (
     RouterLine,
     RouterPoint,
 )
-from hpxfer.figures.base_choice import BaseChoiceInfo, base_choice_info, draw_base_choice
+from hpxfer.figures.base_choice import base_choice_block
 from hpxfer.figures.broken_axis import BrokenAxis
 from hpxfer.figures.chart import Block, draw
-from hpxfer.figures.optimum import OptimumInfo, RegretInfo, draw_optimum, draw_regret, optimum_info, regret_info
+from hpxfer.figures.optimum import OptimumLine, line_of, optimum_block, regret_block
 from hpxfer.figures.routers import routers_block
 from hpxfer.verdict.bases import BaseReading, TunedAt
 from hpxfer.verdict.thresholds import REGRET_SHARE
@@ -50,29 +50,30 @@ def report_on(*lines: pd.DataFrame) -> TransferReport:
 BOTH = report_on(line(0.0), line(0.5, name="sp"))
 
 
-def optimum(report: TransferReport) -> OptimumInfo:
-    info = optimum_info(report, "width")
-    assert isinstance(info, OptimumInfo)
-    return info
+def optimum(report: TransferReport) -> Block:
+    return of(Block, optimum_block(report, "width"))
 
 
-def regret(report: TransferReport) -> RegretInfo:
-    info = regret_info(report, "width")
-    assert isinstance(info, RegretInfo)
-    return info
+def lines_of(report: TransferReport) -> list[OptimumLine]:
+    return [line_of(finding) for finding in report.findings]
+
+
+def regret(report: TransferReport) -> Block:
+    return of(Block, regret_block(report, "width"))
 
 
 def test_optima_stand_with_their_intervals_by_scale_the_control_last() -> None:
-    first, last = optimum(BOTH).lines
-    assert (first.parameterization, last.parameterization) == ("completep-moe", "sp")
-    assert [scale for scale, *_ in first.points] == [1.0, 2.0, 4.0, 8.0, 16.0]
-    for _, y, found in first.points:
-        assert there(found.low_log2) < y < there(found.high_log2)
+    table = optimum(BOTH).table()
+    assert list(dict.fromkeys(table["parameterization"])) == ["completep-moe", "sp"]
+    first = table[table["parameterization"] == "completep-moe"]
+    assert first["width"].to_list() == [1.0, 2.0, 4.0, 8.0, 16.0]
+    assert (first["low_log2"] < first["log2_hp"]).all()
+    assert (first["log2_hp"] < first["high_log2"]).all()
 
 
 def test_the_fitted_line_goes_through_the_optima() -> None:
     """And not the one of another slope: the center is where the fit has the least error."""
-    for fit in optimum(BOTH).lines:
+    for fit in lines_of(BOTH):
         slope = there(fit.drift).octaves_per_doubling
         left, wrong = (
             [y - fit.fitted(math.log2(scale), by) for scale, y, _ in fit.points] for by in (slope, slope + 0.5)
@@ -92,9 +93,9 @@ def test_a_bound_is_kept_as_one_and_drawn_as_an_arrow() -> None:
     cut = line(0.0)
     middle = float(np.median(cut["value"]))
     info = optimum(report_on(cut[cut["value"] <= middle / 2]))
-    assert {at.kind for line in info.lines for *_, at in line.points} == {"upper_edge"}
+    assert set(info.table()["kind"]) == {"upper_edge"}
     assert "unknown" in info.title
-    figure = draw_optimum(info)
+    figure = draw(info)
     figure.draw_without_rendering()
     arrows = [text for text in figure.axes[0].texts if getattr(text, "arrow_patch", None) is not None]
     assert len(arrows) == 5
@@ -109,12 +110,11 @@ def test_optima_off_a_line_have_no_drift_and_misfits_are_said() -> None:
         )
         for finding in BOTH.findings
     )
-    info = optimum_info(replace(BOTH, findings=findings), "width")
-    assert isinstance(info, OptimumInfo)
+    info = optimum(replace(BOTH, findings=findings))
     assert "completep-moe not a line" in info.title
-    assert all(line.slope is None for line in info.lines)
+    assert info.table()["octaves_per_doubling"].isna().all()
     assert "2.3 times" in info.caption
-    assert "fitted drift" not in drawn_texts(draw_optimum(info))
+    assert "fitted drift" not in drawn_texts(draw(info))
     good = replace(BOTH, findings=tuple(well_fitted(finding) for finding in BOTH.findings))
     assert "Cells scatter" not in optimum(good).caption
 
@@ -127,16 +127,17 @@ def well_fitted(finding: Finding) -> Finding:
 
 def test_regrets_are_the_findings_and_the_limit_is_a_share_of_the_loss() -> None:
     info = regret(BOTH)
-    assert info.findings == tuple(BOTH.findings)
     shown = info.table().groupby("parameterization", sort=False)["regret_nats"].apply(list)
     for finding in BOTH.findings:
         assert shown[finding.parameterization] == [shape.regret_nats for shape in finding.shapes]
         assert shown[finding.parameterization][0] == 0
-    limits = next(line for line in draw_regret(info).axes[0].lines if line.get_label() == "limit of the verdict")
+    limits = next(
+        line for line in draw(info).axes[0].lines if line.get_linestyle() == ":" and len(line.get_xdata()) == 5
+    )
     losses = [[shape.best_loss or 0.0 for shape in finding.shapes] for finding in BOTH.findings]
     shown_limits = [10.0 ** float(y) for y in limits.get_ydata()]
     assert shown_limits == pytest.approx([REGRET_SHARE * max(pair) for pair in zip(*losses, strict=True)])
-    worst = max(shape.regret_nats or 0 for shape in info.findings[1].shapes)
+    worst = max(shape.regret_nats or 0 for shape in BOTH.findings[1].shapes)
     assert f"sp up to {worst:.2g} nats" in info.title
 
 
@@ -148,8 +149,8 @@ def test_a_transferred_hp_that_diverges_is_said_and_has_no_number() -> None:
     last = info.table().iloc[-1]
     assert (pd.isna(last["regret_nats"]), last["diverged"]) == (True, True)
     assert info.title.endswith("sp diverges at width 16")
-    assert "diverged" in drawn_texts(draw_regret(info))
-    assert "diverged" not in drawn_texts(draw_regret(regret(BOTH)))
+    assert "diverged" in drawn_texts(draw(info))
+    assert "diverged" not in drawn_texts(draw(regret(BOTH)))
 
 
 def test_the_axis_of_regrets_is_a_log_with_a_break_for_zero() -> None:
@@ -161,23 +162,15 @@ def test_the_axis_of_regrets_is_a_log_with_a_break_for_zero() -> None:
 
 def test_a_regret_below_zero_is_none_measured_and_keeps_its_error() -> None:
     """The fit's best cell is not always that of the lowest mean: what is transferred may have been luckier."""
-    info = regret(BOTH)
-    first = info.findings[0]
+    first = BOTH.findings[0]
     lucky = replace(first.shapes[-1], regret_nats=-0.02, regret_low_nats=-0.04, regret_high_nats=0.01)
-    findings = (replace(first, shapes=(*first.shapes[:-1], lucky)), *info.findings[1:])
-    found = replace(info, findings=findings)
-    (axes,) = draw_regret(found).axes
+    findings = (replace(first, shapes=(*first.shapes[:-1], lucky)), *BOTH.findings[1:])
+    (axes,) = draw(regret(replace(BOTH, findings=findings))).axes
     assert "none\nmeasured" in [text.get_text() for text in axes.get_yticklabels()]
-    assert "up to" not in regret_title(findings[0])
+    assert "up to" not in regret(replace(BOTH, findings=findings[:1])).title
     zero = axes.get_yticks()[0]
     bars = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 2]
     assert any(list(bar) == pytest.approx([zero, -2.0]) for bar in bars), "from zero up to 0.01 nats"
-
-
-def regret_title(finding: Finding) -> str:
-    found = regret_info(replace(BOTH, findings=(finding,)), "width")
-    assert isinstance(found, RegretInfo)
-    return found.title
 
 
 def tuned_at(scale: float, loss: float | None, verdict: str | None, **more: float) -> TunedAt:
@@ -220,14 +213,12 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     return analyze(stored(tmp_path_factory.mktemp("planted"), SWEEP))
 
 
-def choice_or_why(analysis: Analysis, *readings: BaseReading) -> BaseChoiceInfo | str:
-    return base_choice_info(replace(analysis, statistics={"bases": readings}), "lr", "width")
+def choice_or_why(analysis: Analysis, *readings: BaseReading) -> Block | str:
+    return base_choice_block(replace(analysis, statistics={"bases": readings}), "lr", "width")
 
 
-def choice(analysis: Analysis, *readings: BaseReading) -> BaseChoiceInfo:
-    info = choice_or_why(analysis, *readings)
-    assert isinstance(info, BaseChoiceInfo)
-    return info
+def choice(analysis: Analysis, *readings: BaseReading) -> Block:
+    return of(Block, choice_or_why(analysis, *readings))
 
 
 def marks(figure: Figure, panel: int) -> list[Line2D]:
@@ -249,7 +240,7 @@ def test_the_title_is_the_advice_and_the_table_holds_every_base(analysis: Analys
 
 
 def test_filled_marks_transfer_and_a_ring_marks_the_recommended_base(analysis: Analysis) -> None:
-    figure = draw_base_choice(choice(analysis, READING))
+    figure = draw(choice(analysis, READING))
     assert {"loss given up at width 256", "FLOPs of tuning there (log scale)", "limit of the verdict"} <= drawn_texts(
         figure
     )
@@ -266,14 +257,14 @@ def test_a_base_whose_hp_diverges_stands_in_a_strip_of_its_own(analysis: Analysi
     lost = replace(READING.bases[0], loss_given_up_nats=math.inf, loss_given_up_low=None, loss_given_up_high=None)
     info = choice(analysis, replace(READING, bases=(lost, *READING.bases[1:])))
     assert info.table()["diverged"].to_list() == [True, False, False, False]
-    assert "diverged" in drawn_texts(draw_base_choice(info))
+    assert "diverged" in drawn_texts(draw(info))
 
 
 def test_a_table_without_a_base_is_left_out_and_alone_it_says_why(analysis: Analysis) -> None:
     control = BaseReading(
         axis="width", parameterization="sp", hp="lr", why_not="sp has no base: nothing scales with it"
     )
-    assert choice(analysis, control, READING).readings == (READING,)
+    assert set(choice(analysis, control, READING).table()["parameterization"]) == {"mup"}
     assert choice_or_why(analysis, control) == "sp has no base: nothing scales with it"
 
 

@@ -13,7 +13,7 @@ from planted_lines import line
 
 from hpxfer.analysis import report_line
 from hpxfer.errors import HpxferError
-from hpxfer.figures.optimum import optimum_info, regret_info
+from hpxfer.figures.optimum import optimum_block, regret_block
 from hpxfer.figures.transfer import transfer_info
 from hpxfer.verdict.findings import Finding
 from hpxfer.verdict.report import TransferReport
@@ -139,11 +139,11 @@ def test_a_move_names_shapes_with_an_optimum_and_no_others(pace: str, spoil: Spo
 def test_figures_name_the_shapes_without_an_optimum_and_where_most_is_lost() -> None:
     frame = spoiled("fast", flat, 256.0)
     report, _ = report_on(frame)
-    for info in (optimum_info(report, "width"), transfer_info(report, frame)):
+    for info in (optimum_block(report, "width"), transfer_info(report, frame)):
         assert not isinstance(info, str)
         assert "No optimum lies inside the grid with" in info.caption
         assert "arm at width 256" in info.caption
-    regrets = regret_info(report, "width")
+    regrets = regret_block(report, "width")
     assert not isinstance(regrets, str)
     assert re.search(r"arm up to \S+ nats at width \d+, sp up to \S+ nats at width 256", regrets.title)
 
