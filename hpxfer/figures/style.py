@@ -203,12 +203,6 @@ def log_losses(axes: Axes) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def error_bar(axes: Axes, x: float, y: float, se: float | None, color: str) -> None:
-    """Draw two standard errors up and down, where there is an error."""
-    if se is not None:
-        axes.plot([x, x], [y - 2 * se, y + 2 * se], color=color, linewidth=1.2)
-
-
 def legend_below(figure: Figure, handles: Sequence[Artist], *, columns: int, title: str | None = None) -> None:
     """Add a legend below all panels, with at most so many columns."""
     figure.legend(handles=handles, title=title, loc="outside lower center", ncols=min(len(handles), columns))
