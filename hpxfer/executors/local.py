@@ -165,7 +165,7 @@ def _work(pipe: Connection, *, is_rank: bool) -> None:
         while not STOP.for_good:
             if (task := pipe.recv()) is None:
                 continue  # the stack has ended meanwhile
-            STOP.is_set = STOP.for_good
+            STOP.begin()
             stack, cut = task
             for event in guarded(train, stack, cut=cut):
                 if not isinstance(event, Ended):

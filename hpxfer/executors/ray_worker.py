@@ -83,7 +83,8 @@ class Actor:
 
     def train(self, number: int, stack: Stack, cut: bool) -> Ended:
         """Return the end of a stack. Its other events go to the mailbox. `cut`: see `guarded`."""
-        self._number, self._asked, STOP.is_set = number, None, False
+        self._number, self._asked = number, None
+        STOP.begin()
         ended, last = Ended(results=()), None
         for event in guarded(self._train, stack, cut=cut):
             if isinstance(event, Ended):

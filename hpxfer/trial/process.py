@@ -14,25 +14,34 @@ class StopRequest:
     """Whether this process was asked to stop. The training then writes a checkpoint and ends.
 
     A worker that can ask its driver sets `look`, which is called at most every `every_s` seconds. A signal ends the
-    process as well: it sets `for_good`.
+    process as well: it sets `for_good`, at any moment, so that nothing else may write that.
     """
 
     def __init__(self) -> None:
         self.look: Callable[[], bool] = lambda: False
         self.every_s = 0.1
-        self.is_set = self.for_good = False
+        self.for_good = self._asked = False
         self._looked = -math.inf
+
+    @property
+    def is_set(self) -> bool:
+        """Whether this process was asked to stop, as far as it has looked."""
+        return self._asked or self.for_good
+
+    def begin(self) -> None:
+        """Begin a stack: what was asked of the last one is over."""
+        self._asked = False
 
     def check(self) -> bool:
         """Look, if that is due, and return whether this process was asked to stop."""
         if not self.is_set and time.monotonic() - self._looked >= self.every_s:
             self._looked = time.monotonic()
-            self.is_set = self.look()
+            self._asked = self.look()
         return self.is_set
 
     def end(self) -> None:
         """Stop, and end the process afterwards."""
-        self.is_set = self.for_good = True
+        self.for_good = True
 
 
 STOP = StopRequest()

@@ -305,4 +305,18 @@ def test_a_worker_looks_now_and_then(monkeypatch: Patch) -> None:
     now[0], asked[0] = 200.0, False
     assert stop.check()  # once it was asked to stop, it was asked for good
     assert looks == [2]
+
+
+def test_a_signal_while_a_worker_looks_is_not_lost() -> None:
+    """The answer of a look that began before the signal is that nobody asked."""
+    stop = StopRequest()
+
+    def look() -> bool:
+        stop.end()
+        return False
+
+    stop.look = look
+    assert stop.check()
+    stop.begin()
+    assert stop.is_set, "another stack is not begun either"
     assert STOP_S <= 10.0  # Slurm and Ray jobs wait longer than that before they kill

@@ -280,7 +280,7 @@ def test_an_asked_training_ends_with_its_last_step_and_a_worker_sends_no_results
     assert list(train(pair, "cpu", stop=lambda: True)) == []  # without checkpoints it ends and keeps nothing
     # Neither of a stack that was halved: its second half is not begun.
     monkeypatch.setattr(worker, "STOP", stop := StopRequest())
-    stop.is_set = True
+    stop.end()
     how = TrainStack("cpu", checkpoints=Checkpoints(tmp_path).start(3600.0))
     for cut in (False, True):
         (ended,) = guarded(how, pair, cut=cut)
