@@ -29,54 +29,49 @@ def balance_block(found: Sequence[LoadBalance], axis: str, control: str | None =
     lines = [
         (load.parameterization, line)
         for load in of_axis
-        for line in sorted(load.lines, key=lambda line: (line.scale, line.value))
+        for line in sorted(load.lines, key=lambda line: (line.scale, line.is_base, line.value))
         if line.value > 0 and line.peak is not None and line.final is not None
     ]
     if not lines:
         return why_none((load.why_not for load in of_axis), NOTHING)
     scale, hp = of_axis[0].scale_name, of_axis[0].hp
-    x = f"log2_{hp}"
     rows = [
-        (
-            axis,
-            name,
-            line.scale,
-            math.log2(line.value),
-            final / line.fair_share,
-            peak / line.fair_share,
-            line.num_diverged,
-        )
+        {
+            "axis": axis, "arm": name, "shape": line.shape, "scale": line.scale, "x": math.log2(line.value),
+            "final": (line.final or 0.0) / line.fair_share, "peak": (line.peak or 0.0) / line.fair_share,
+            "diverged_seeds": line.num_diverged,
+        }
         for name, line in lines
-        for final, peak in [(line.final or 0.0, line.peak or 0.0)]
     ]
-    frame = pd.DataFrame(rows, columns=["axis", "parameterization", scale, x, "final", "peak", "diverged_seeds"])
-    worst = frame.sort_values(["final", scale, x]).groupby("parameterization").tail(1)
+    frame = pd.DataFrame(rows)
+    worst = frame.sort_values(["final", "scale", "x"]).groupby("arm").tail(1)
     said = {
-        row["parameterization"]: f"{row['parameterization']} {row['final']:.2g} at {scale} {scale_text(row[scale])}, "
-        f"{hp} 2^{row[x]:.3g}"
+        row["arm"]: f"{row['arm']} {row['final']:.2g} at {scale} {scale_text(row['scale'])}, {hp} 2^{row['x']:.3g}"
         for row in worst.to_dict("records")
     }
     names = list(said)
     if len(said) > MOST_IN_TITLE:
         named = f"least with {said[names[0]]}; most with {said[names[-1]]}"
     else:
-        named = listed([said[name] for name in dict.fromkeys(frame["parameterization"])])
+        named = listed([said[name] for name in dict.fromkeys(frame["arm"])])
     top = max(1.08 * float(frame[["final", "peak"]].max().max()), 0.05)
-    x_ends = frame[x].min() - X_MARGIN, frame[x].max() + X_MARGIN
+    x_ends = frame["x"].min() - X_MARGIN, frame["x"].max() + X_MARGIN
+    color_of = style.scale_colors(frame["scale"])
 
     def finish(axes: Axes) -> None:
         style.set_axes(axes, octaves_of(hp), "load deviation (fair shares)", x_ends=x_ends, y_ends=(0, top))
         style.whole_octaves(axes)
 
     chart = Chart(
-        x=x,
+        x="x",
         lines=(
             Line(y="peak", look={"linestyle": "--", "linewidth": 1.1, "alpha": 0.7}, name="largest at any time"),
             Line(y="final", marker="o", look={"linewidth": 1.8, "markersize": 4}),
         ),
-        color=scale,
-        panel="parameterization",
-        names={line.scale: shape_name(line.scale, line.is_base) for _, line in lines},
+        color="shape",
+        panel="arm",
+        looks={line.shape: (color_of[line.scale], "o") for _, line in sorted(lines, key=lambda of: of[1].scale)},
+        names={line.shape: shape_name(line.scale, line.is_base) for _, line in lines},
         finish=lambda axes, *_: finish(axes),
     )
     return Block(
@@ -85,6 +80,10 @@ def balance_block(found: Sequence[LoadBalance], axis: str, control: str | None =
         "at 1 an expert is never used, or gets twice its share. Solid lines show the mean over the last quarter of "
         "training, dashed lines the largest value at any time. Both are means over seeds.",
         frame=frame,
+        headings={
+            "axis": "axis", "arm": "parameterization", "scale": scale, "x": f"log2_{hp}", "final": "final",
+            "peak": "peak", "diverged_seeds": "diverged_seeds",
+        },
         charts=(chart,),
         foot=0.5,
         legend_columns=6,

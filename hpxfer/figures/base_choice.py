@@ -47,7 +47,7 @@ def base_choice_block(analysis: Analysis, hp: str, axis: str) -> Block | str:
     columns += ["octaves_low", "octaves_high", "tuning_flops", "recommended"]
     looks = style.marks([reading.parameterization for reading in readings], analysis.control)
     marks = _marks(readings)
-    form = {"x": scale, "lines": (), "color": "parameterization", "looks": looks}
+    form = {"x": scale, "lines": (), "color": "arm", "looks": looks}
     charts = (
         Chart(
             **form,
@@ -64,6 +64,7 @@ def base_choice_block(analysis: Analysis, hp: str, axis: str) -> Block | str:
         title=f"Base for {hp} along {axis}: {advice}",
         caption=" ".join([*caption, "Right: the FLOPs of all trials that tune the HP at this shape."]),
         frame=pd.DataFrame(rows, columns=columns),
+        drawn=pd.DataFrame({"arm": list(looks)}),
         charts=charts,
         judged=analysis.judged,
         height=3.2,

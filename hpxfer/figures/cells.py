@@ -80,10 +80,11 @@ class Cells(Panels):
         if max(len(x), len(y)) <= MOST_TICKS:
             axes.set_xticks(x, [f"{at:.3g}" for at in x])
             axes.set_yticks(y, [f"{at:.3g}" for at in y])
+        else:
+            style.whole_octaves(axes)
         for star in self.stars.get(value, ()):
             draw_star(axes, *star)
         self.end_panel(axes, value, rows)
-        style.whole_octaves(axes)
         there = pd.Series(data=True, index=frame.index) if self.measured is None else frame[self.measured].astype(bool)
         handles = cell_handles(
             top,

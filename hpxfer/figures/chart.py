@@ -27,6 +27,7 @@ from hpxfer.verdict import NATS, JudgedLoss
 PLACES: dict[str, dict[str, Any]] = {
     "panel": {"loc": "best"},
     "right": {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)},
+    "under": {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)},
 }
 Look = tuple[str, str] | tuple[str, str, str]  # color, marker, and the style of its line if it is not solid
 
@@ -82,8 +83,8 @@ class Chart(Panels):
     looks: Mapping[Any, Look] | None = None  # value of `color` -> its look; None: numbers by rank, names by marks
     names: Mapping[Any, str] = field(default_factory=dict)  # value of `color` -> its entry in the legend
     x_log2: bool = False  # x is drawn by its log2
-    # Below all panels (with the entries of colors, or of `keys` alone), in each panel, or to its right.
-    legend: Literal["below", "keys", "panel", "right"] = "below"
+    # Below all panels (with the entries of colors, or of `keys` alone), in each panel, to its right, or under it.
+    legend: Literal["below", "keys", "panel", "right", "under"] = "below"
     legend_title: str | None = None  # of a legend in each panel
     keys: tuple[Artist, ...] = ()  # further entries of the legend
 
@@ -120,13 +121,18 @@ class Chart(Panels):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
-    """A figure as data. `frame` is what stands in its CSV; several charts stand side by side, panel by panel."""
+    """A figure as data. Several charts stand side by side, panel by panel.
+
+    The columns of `frame` have names of ours, as those of a sweep's scales and HPs could be the same. `headings` gives
+    the columns of the CSV, and what they are called there.
+    """
 
     title: str  # the finding
     caption: str  # how to read it
     frame: pd.DataFrame
     charts: tuple[Panels, ...]
-    drawn: pd.DataFrame | None = None  # the rows that are drawn; None: all
+    headings: Mapping[str, str] | None = None  # None: all columns, by their own names
+    drawn: pd.DataFrame | None = None  # the rows that are drawn, where they are others
     judged: JudgedLoss = NATS  # its unit is that of columns that end in `_nats`
     height: float = 2.9  # inches per row of panels
     foot: float = 0.6  # inches below them
@@ -135,8 +141,10 @@ class Block:
     legend_title: str | None = None
 
     def table(self) -> pd.DataFrame:
-        """Return the frame, with the unit of its losses."""
-        return self.frame.rename(columns=self.judged.column)
+        """Return what stands in the CSV, with the unit of its losses."""
+        kept = self.frame if self.headings is None else self.frame[list(self.headings)]
+        names = self.frame.columns if self.headings is None else self.headings.values()
+        return kept.set_axis([self.judged.column(name) for name in names], axis=1)
 
 
 def default_looks(values: Iterable[Any]) -> dict[Any, Look]:

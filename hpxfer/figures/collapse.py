@@ -42,7 +42,7 @@ def collapse_block(
     parts = listed([f"{curves.parameterization} {_parts(curves)}" for curves in kept])
     x, y, spread = "step", f"training loss ({judged.unit})", f"standard deviation ({judged.unit})"
     rows = [
-        (axis, curves.parameterization, curve.scale, *point, curve.diverged_step is not None and last)
+        (axis, curves.parameterization, curve.shape, curve.scale, *point, curve.diverged_step is not None and last)
         for curves in kept
         for curve in curves.curves
         for *point, last in _points(curves.steps, curve.losses, curves.spread_nats, curves.noise_nats)
@@ -79,7 +79,7 @@ def normalized_block(
         f"{curves.floor_nats or 0:.3g} {judged.unit} ({curves.floor_from or 'none'})" for curves in kept
     )
     rows = [
-        (axis, curves.parameterization, curve.scale, *point, False)
+        (axis, curves.parameterization, curve.shape, curve.scale, *point, False)
         for curves in kept
         for curve in curves.curves
         for *point, _ in _points(curves.shares, curve.normalized, curves.deviation, curves.noise_floor)
@@ -116,14 +116,19 @@ def _block(
     caption: str,
     titles: Mapping[str, str],
     parting: Mapping[str, Mapping[str, float]],
-) -> Block:
+) -> Block | str:
     """Return the block of both forms: the curves of each parameterization, and how far apart they are beside them."""
+    if not rows:
+        return NOTHING
     (x, y, spread), scale = columns, kept[0].scale_name
-    drawn = pd.DataFrame(rows, columns=["axis", "parameterization", scale, x, y, spread, NOISE, "cross"])
+    every = sorted((curve for curves in kept for curve in curves.curves), key=lambda curve: curve.scale)
+    color_of = style.scale_colors(curve.scale for curve in every)
+    frame = pd.DataFrame(rows, columns=["axis", "arm", "shape", "scale", "x", "loss", "spread", "noise", "cross"])
     # Every shape has the spread beside it, which is drawn once, and where a log axis can show it: normalized curves
     # agree at the end by definition.
-    once = ~drawn.duplicated(["parameterization", x])
-    drawn["spread"], drawn["noise"] = (drawn[of].where(once & (drawn[of] > 0)) for of in (spread, NOISE))
+    once = ~frame.duplicated(["arm", "x"])
+    for name in ("spread", "noise"):
+        frame[f"{name} drawn"] = frame[name].where(once & (frame[name].astype(float) > 0)).astype(float)
     spread_color = {curves.parameterization: (style.MARKS[0][0], "") for curves in kept}
     marked = dict.fromkeys(name for marks in parting.values() for name in marks)
 
@@ -134,18 +139,19 @@ def _block(
 
     def finish_spread(axes: Axes, arm: str, found: pd.DataFrame) -> None:
         finish(axes, arm, spread)
-        heights = found[["spread", "noise"]].to_numpy(float)
+        heights = found[["spread drawn", "noise drawn"]].to_numpy(float)
         if np.isfinite(heights).any():
             low, high = float(np.nanmin(heights)), float(np.nanmax(heights))
             style.log_losses(axes)
             axes.set_ylim(max(low, LEAST * high) / 1.3, high * 1.3)
 
     curves_chart = Chart(
-        x=x,
-        lines=(Line(y=y, cross="cross", look={"linewidth": 1.5}),),
-        color=scale,
-        panel="parameterization",
-        names={curve.scale: shape_name(curve.scale, curve.is_base) for curves in kept for curve in curves.curves},
+        x="x",
+        lines=(Line(y="loss", cross="cross", look={"linewidth": 1.5}),),
+        color="shape",
+        panel="arm",
+        looks={curve.shape: (color_of[curve.scale], "") for curve in every},
+        names={curve.shape: shape_name(curve.scale, curve.is_base) for curve in every},
         titles=titles,
         legend="panel",
         legend_title=scale,
@@ -153,12 +159,12 @@ def _block(
     )
     noise_look = {"linestyle": "--", "linewidth": 1.4, "color": INK, "alpha": FAINT}
     keys = [Line2D([], [], color=style.MARKS[0][0], label=BETWEEN)]
-    keys += [key(SEEDS, linestyle="--")] if drawn["noise"].notna().any() else []
+    keys += [key(SEEDS, linestyle="--")] if frame["noise"].notna().any() else []
     spread_chart = Chart(
-        x=x,
-        lines=(Line(y="spread", look={"linewidth": 1.7}), Line(y="noise", look=noise_look)),
-        color="parameterization",
-        panel="parameterization",
+        x="x",
+        lines=(Line(y="spread drawn", look={"linewidth": 1.7}), Line(y="noise drawn", look=noise_look)),
+        color="arm",
+        panel="arm",
         looks=spread_color,
         titles={
             curves.parameterization: _spread_title(curves, parting.get(curves.parameterization, {})) for curves in kept
@@ -170,8 +176,11 @@ def _block(
     return Block(
         title=title,
         caption=caption + _other_data(kept),
-        frame=drawn.drop(columns=["cross", "spread", "noise"]),
-        drawn=drawn,
+        frame=frame,
+        headings={
+            "axis": "axis", "arm": "parameterization", "scale": scale, "x": x, "loss": y, "spread": spread,
+            "noise": NOISE,
+        },
         charts=(curves_chart, spread_chart),
         height=2.7,
     )

@@ -16,7 +16,6 @@ from hpxfer.figures.text import control_last, listed, why_none, with_interval
 from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no two shapes trade experts for expert size"
-GROUP = ("expert_features", "width", "depth", "active_features")
 
 
 def experts_size_block(
@@ -29,36 +28,43 @@ def experts_size_block(
     if not kept:
         return why_none((lines.why_not for lines in found), NOTHING)
     slopes = [text for lines in kept if (text := _slopes(lines))]
-    rows = [
-        (
-            *(lines.parameterization, group.width, group.depth, group.expert_features, group.active_features),
-            *(point.num_experts, point.num_active, point.expert_width, point.loss, point.se, group.slope),
-        )
+    groups = [
+        (lines, group)
         for lines in kept
         for group in sorted(lines.groups, key=lambda of: (of.expert_features, of.width, of.depth))
+    ]
+    rows = [
+        (
+            *(number, lines.parameterization, group.width, group.depth, group.expert_features, group.active_features),
+            *(point.num_experts, point.num_active, point.expert_width, point.loss, point.se, group.slope),
+        )
+        for number, (lines, group) in enumerate(groups)
         for point in group.points
     ]
     columns = ["parameterization", "width", "depth", "expert_features", "active_features", "num_experts"]
     columns += ["num_active", "expert_width", "loss_nats", "se_nats", "slope_nats_per_doubling"]
-    frame = pd.DataFrame(rows, columns=columns)
+    frame = pd.DataFrame(rows, columns=["group", *columns])
+    colors = {lines.parameterization: iter(style.ramp(len(lines.groups))) for lines in kept}
     return Block(
         title=f"{judged.unit.capitalize()} per doubling of experts at equal parameters: {listed(slopes) or 'unknown'}",
         caption="Shapes of one line have the same width, depth and expert parameters, both total and active: where "
         "there are more experts, they are smaller (the number beside a point is the expert width). Loss at the "
         "transferred HP, as a mean over seeds with two standard errors.",
         frame=frame,
+        headings={name: name for name in columns},
         charts=(
             Chart(
                 x="num_experts",
                 lines=(Line(y="loss_nats", se="se_nats", marker="o"),),
-                color=GROUP,
+                color="group",
                 panel="parameterization",
+                looks={i: (next(colors[lines.parameterization]), "o") for i, (lines, _) in enumerate(groups)},
                 names={
-                    (features, width, depth, active): f"w{width} d{depth}, {active} of {features} features"
-                    for features, width, depth, active in frame[list(GROUP)].drop_duplicates().itertuples(index=False)
+                    i: f"w{of.width} d{of.depth}, {of.active_features} of {of.expert_features} features"
+                    for i, (_, of) in enumerate(groups)
                 },
                 finish=lambda axes, _, rows: _finish(axes, rows, judged.unit),
-                legend="panel",
+                legend="under",
             ),
         ),
         judged=judged,

@@ -56,7 +56,7 @@ def regret_block(report: TransferReport, axis: str) -> Block | str:
     chart = Chart(
         x=findings[0].scale_name,
         lines=(),
-        color="parameterization",
+        color="arm",
         looks=looks,
         legend="right",
         keys=(key("limit of the verdict", linestyle=":"),) if has_limit else (),
@@ -66,6 +66,7 @@ def regret_block(report: TransferReport, axis: str) -> Block | str:
         title=f"Loss given up by the {report.hp} tuned at the base, along {axis}: {largest}",
         caption=" ".join([caption, *growths]),
         frame=pd.DataFrame(rows, columns=columns),
+        drawn=pd.DataFrame({"arm": list(looks)}),
         charts=(chart,),
         judged=report.judged,
         height=3.4,
@@ -211,7 +212,7 @@ def optimum_block(report: TransferReport, axis: str) -> Block | str:
     chart = Chart(
         x=scale,
         lines=(),
-        color="parameterization",
+        color="arm",
         looks=looks,
         legend="right",
         keys=(key("fitted drift", linestyle="--"),) if has_drift else (),
@@ -221,6 +222,7 @@ def optimum_block(report: TransferReport, axis: str) -> Block | str:
         title=f"Drift of the best {report.hp} along {axis}, in octaves per doubling: {listed(drifts)}",
         caption=" ".join([CAPTION, f"A flat line means that {staying(findings)}.", *notes_on(findings)]),
         frame=pd.DataFrame(rows, columns=columns),
+        drawn=pd.DataFrame({"arm": list(looks)}),
         charts=(chart,),
         height=3.4,
         foot=0.5,

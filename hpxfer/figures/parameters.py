@@ -61,7 +61,15 @@ def parameters_block(
     names = sorted({fit.parameterization for fit in kept}, key=lambda name: control_last(name, control))
     titles = {
         count: style.wrapped(
-            listed([f"{fit.parameterization} R2 {fit.r2:.2f}" for fit in kept if fit.count == count and fit.r2], 3), 46
+            listed(
+                [
+                    f"{fit.parameterization} R2 {fit.r2:.2f}"
+                    for fit in kept
+                    if fit.count == count and fit.r2 is not None
+                ],
+                3,
+            ),
+            46,
         )
         for count in COUNTS
     }

@@ -80,12 +80,14 @@ def routers_block(found: Sequence[RouterLine], axis: str, control: str | None = 
     if not lines:
         return why_none((line.why_not for line in of_axis), NOTHING)
     scale = lines[0].scale_name
-    columns = ["axis", "parameterization", scale, "quantity", "unit", "when", "step", "layer", "value"]
+    columns = ["axis", "parameterization", "scale", "quantity", "unit", "when", "step", "layer", "value"]
     columns += ["se", "seeds", "diverged_seeds", "exponent", "exponent_low", "exponent_high"]
     frame = pd.DataFrame([row for line in lines for row in _rows(line)], columns=columns)
     has = {(line.parameterization, line.metric) for line in lines}
     kept = [line for line in lines if line.metric in PANELS and line.when in DRAWN]
     kept = [line for line in kept if (line.parameterization, IN_PLACE_OF.get(line.metric)) not in has]
+    if not kept:
+        return NOTHING
     exponents = {
         metric: [
             f"{line.parameterization}: exponent {with_interval(line.exponent, line.exponent_low, line.exponent_high)}"
@@ -96,7 +98,7 @@ def routers_block(found: Sequence[RouterLine], axis: str, control: str | None = 
     }
     looks = style.marks(list(dict.fromkeys(line.parameterization for line in lines)), control)
     chart = Chart(
-        x=scale,
+        x="scale",
         x_log2=True,
         lines=LINES,
         color="parameterization",
@@ -116,6 +118,7 @@ def routers_block(found: Sequence[RouterLine], axis: str, control: str | None = 
         "router starts at zero it is absolute. Numbers above a panel are exponents of the scale at the end, with 95% "
         "intervals.",
         frame=frame,
+        headings={name: scale if name == "scale" else name for name in columns},
         drawn=pd.DataFrame([row for line in kept for row in _rows(line, alike=True)], columns=columns),
         charts=(chart,),
     )
@@ -160,7 +163,7 @@ def _sure(difference: float, first: float | None, second: float | None) -> bool:
 
 
 def _finish(axes: Axes, metric: str, rows: pd.DataFrame, scale: str, exponents: Sequence[str]) -> None:
-    style.log2_scale_axis(axes, rows[scale].to_list(), scale)
+    style.log2_scale_axis(axes, rows["scale"].to_list(), scale)
     axes.set_ylabel(PANELS[metric])
     means = rows[rows["layer"].isna()]
     if (means["value"] > 0).all() and means["exponent"].notna().any():

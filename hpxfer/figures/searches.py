@@ -50,7 +50,7 @@ def search_best_block(
     shown = shapes[:MOST_PANELS]
     drawn = frame[frame["shape"].isin(shown)]
     equal = {shape: min(arm.num_trials for arm in arms if arm.shape == shape) for shape in shapes}
-    looks = style.marks([arm.parameterization for arm in in_order if arm.shape in shown], control)
+    looks = style.marks([arm.parameterization for arm in in_order if arm.points and arm.shape in shown], control)
     chart = Chart(
         x="num_trials",
         lines=(

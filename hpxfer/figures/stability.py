@@ -27,28 +27,26 @@ def stability_block(
     kept = [cells for cells in of_axis if cells.why_not is None and cells.scales]
     if not kept:
         return why_none((cells.why_not for cells in of_axis), NOTHING)
-    scale, x = kept[0].scale_name, f"log2_{hp}"
+    scale = kept[0].scale_name
     rows = [(axis, cells.parameterization, *cell) for cells in kept for cell in _cells(cells)]
-    columns = ["axis", "parameterization", scale, x, "rise_nats", "diverged_share", "optimum_log2"]
+    columns = ["axis", "arm", "row", "scale", "x", "rise_nats", "diverged_share", "optimum_log2"]
     frame = pd.DataFrame(rows, columns=columns).astype({"rise_nats": float, "diverged_share": float})
+    if frame.empty:
+        return NOTHING
     if frame["diverged_share"].any():
         distances = listed([_distance(cells) for cells in kept])
         title = f"Octaves of {hp} from the optimum to divergence along {axis}: {distances}"
     else:
         title = f"No seed diverged along {axis} at any {hp} of the grid"
     shares = frame["diverged_share"]
-    drawn = frame.assign(
-        rank=frame.groupby("parameterization")[scale].rank("dense") - 1,
-        measured=shares.notna(),
-        text=[f"{share:.0%}" if share > 0 else "" for share in shares],
-    )
+    frame = frame.assign(measured=shares.notna(), text=[f"{share:.0%}" if share > 0 else "" for share in shares])
     chart = Cells(
-        x=x,
-        y="rank",
+        x="x",
+        y="row",
         rise="rise_nats",
         measured="measured",
         text="text",
-        panel="parameterization",
+        panel="arm",
         titles={cells.parameterization: _title(cells) for cells in kept},
         stars={
             cells.parameterization: [(at, i) for i, at in enumerate(cells.optima_log2) if at is not None]
@@ -63,7 +61,10 @@ def stability_block(
         "is the share of seeds that diverged (a cross: at least half). The star is the optimum. That the edge of "
         "divergence stays put does not show that the optimum does.",
         frame=frame,
-        drawn=drawn,
+        headings={
+            "axis": "axis", "arm": "parameterization", "scale": scale, "x": f"log2_{hp}",
+            **{name: name for name in ("rise_nats", "diverged_share", "optimum_log2")},
+        },
         charts=(chart,),
         judged=judged,
         height=1.3 + 0.34 * max(len(cells.scales) for cells in kept),
@@ -72,14 +73,14 @@ def stability_block(
 
 
 def _cells(cells: StabilityMap) -> Iterator[tuple[float | None, ...]]:
-    """Yield scale, log2 HP, rise over the best of the scale, diverged share and optimum. An HP of 0 has no log2."""
+    """Yield row, scale, log2 HP, rise over the best of the row, diverged share and optimum. An HP of 0 has no log2."""
     kept = [k for k, value in enumerate(cells.values) if value > 0]
     parts = (cells.scales, cells.losses, cells.diverged_share, cells.optima_log2)
-    for scale, losses, shares, optimum in zip(*parts, strict=True):
+    for row, (scale, losses, shares, optimum) in enumerate(zip(*parts, strict=True)):
         best = min((loss for k in kept if (loss := losses[k]) is not None), default=0.0)
         for k in kept:
             rise = None if (loss := losses[k]) is None else loss - best
-            yield scale, math.log2(cells.values[k]), rise, shares[k], optimum
+            yield row, scale, math.log2(cells.values[k]), rise, shares[k], optimum
 
 
 def _distance(cells: StabilityMap) -> str:
@@ -99,8 +100,8 @@ def _title(cells: StabilityMap) -> str:
 
 
 def _finish(axes: Axes, rows: pd.DataFrame, scale: str, hp: str) -> None:
-    ticks = rows[["rank", scale]].drop_duplicates()
-    axes.set_yticks(ticks["rank"], [scale_text(at) for at in ticks[scale]])
+    ticks = rows.drop_duplicates("row")
+    axes.set_yticks(ticks["row"], [scale_text(at) for at in ticks["scale"]])
     style.set_axes(axes, octaves_of(hp), scale)
 
 

@@ -61,6 +61,8 @@ def steps_to_loss_block(
         for point in zip(_positions(curve, unit), curve.mean, curve.low, curve.high, strict=True)
     ]
     columns = ["axis", "parameterization", "curve", "kind", unit, "mean_nats", "min_nats", "max_nats"]
+    if not rows:
+        return NOTHING
     frame = pd.DataFrame(rows, columns=columns)
     other_data = {row.arm: row.other_data for answer in kept for row in answer.rows if row.other_data is not None}
     looks = _looks(curve for _, curve in curves)

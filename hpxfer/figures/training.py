@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpxfer.analysis import TransferReport
 from hpxfer.analysis.statistics.transferred import Curve, curves_by_trial
 from hpxfer.figures import style
-from hpxfer.figures.chart import Block, Chart, Line, default_looks, draw
+from hpxfer.figures.chart import Block, Chart, Line, draw
 from hpxfer.figures.kinds import HPFigure, HPInput, Info
 from hpxfer.figures.text import along, listed, shape_name
 from hpxfer.results import Results
@@ -48,7 +48,7 @@ def training_block(report: TransferReport, axis: str, best: pd.DataFrame, curves
     findings = along(report.findings, axis, report.control)
     known = curves_by_trial(curves, METRIC, set(best["trial_id"]))
     scale = findings[0].scale_name
-    parts, names, ends = [], {}, dict[str, list[str]]()
+    parts, names, scales, ends = [], {}, {}, dict[str, list[str]]()
     for finding in findings:
         for shape in finding.shapes:
             at = (best["parameterization"] == finding.parameterization) & (best["shape"] == shape.shape)
@@ -58,24 +58,23 @@ def training_block(report: TransferReport, axis: str, best: pd.DataFrame, curves
                 continue
             steps, loss_SN = _windows(found)
             mean = loss_SN.mean(0)
-            part = {"axis": axis, "parameterization": finding.parameterization, scale: shape.scale}
-            part |= {report.hp: shape.best_value, "step": steps, "mean_nats": mean}
+            part = {"axis": axis, "arm": finding.parameterization, "shape": shape.shape, "scale": shape.scale}
+            part |= {"hp": shape.best_value, "step": steps, "mean_nats": mean}
             part |= {"min_nats": loss_SN.min(0), "max_nats": loss_SN.max(0)}
-            cross = np.arange(steps.size) == (steps.size - 1 if rows["diverged_step"].notna().any() else -1)
-            parts.append(pd.DataFrame({**part, "cross": cross}))
-            name = shape_name(shape.scale, shape.is_base)
-            names[shape.scale, shape.best_value] = f"{name} at {shape.best_value:.2g}"
+            part["cross"] = np.arange(steps.size) == (steps.size - 1 if rows["diverged_step"].notna().any() else -1)
+            parts.append(pd.DataFrame(part))
+            key = finding.parameterization, shape.shape
+            scales[key] = shape.scale
+            names[key] = f"{shape_name(shape.scale, shape.is_base)} at {shape.best_value:.2g}"
             said = ends.setdefault(finding.parameterization, [])
             said += [f"{mean[-1]:.2f} ({scale_text(shape.scale)})"] if mean.size else []
-    if not parts:
+    if not (every := [part for part in parts if len(part)]):
         return f"no best trial along {axis} has a loss curve"
-    drawn = pd.concat(parts, ignore_index=True)
-    every = [part for part in parts if len(part)]
     low = min((float(part["min_nats"].min()) for part in every), default=0.0)
     high = max((float(part["mean_nats"].iloc[0]) for part in every), default=1.0)
     end = max((float(part["mean_nats"].iloc[-1]) for part in every), default=1.0)
     y_ends = low - 0.04 * (high - low), max(low + HEADROOM * (high - low), end)
-    look_of = default_looks(at for at, _ in names)
+    color_of = style.scale_colors(scales.values())
 
     def finish(axes: Axes) -> None:
         style.log_steps(axes)
@@ -86,15 +85,18 @@ def training_block(report: TransferReport, axis: str, best: pd.DataFrame, curves
         f"{listed([_ends(name, said) for name, said in ends.items()])}",
         caption="Training loss at the HP of the grid that is best at each shape, as means over seeds and over windows "
         "of 2% of the steps. The band is the range of seeds, and a cross is a divergence.",
-        frame=drawn.drop(columns="cross"),
-        drawn=drawn,
+        frame=pd.concat(parts, ignore_index=True),
+        headings={
+            "axis": "axis", "arm": "parameterization", "scale": scale, "hp": report.hp, "step": "step",
+            **{name: name for name in ("mean_nats", "min_nats", "max_nats")},
+        },
         charts=(
             Chart(
                 x="step",
                 lines=(Line(y="mean_nats", low="min_nats", high="max_nats", cross="cross"),),
-                color=(scale, report.hp),
-                panel="parameterization",
-                looks={at: look_of[at[0]] for at in names},
+                color=("arm", "shape"),
+                panel="arm",
+                looks={key: (color_of[scales[key]], "") for key in sorted(scales, key=lambda key: scales[key])},
                 names=names,
                 legend="panel",
                 legend_title=f"{scale}, {report.hp}",

@@ -128,7 +128,8 @@ def test_training_curves_are_those_of_each_shape_s_best_hp(tmp_path: Path) -> No
     best = best_cells(report, results.line("lr", "validation"))
     info = training_block(report, "width", best, results.curves)
     assert isinstance(info, Block)
-    control = info.frame[info.frame["parameterization"] == "sp"]
+    table = info.table()
+    control = table[table["parameterization"] == "sp"]
     finding = next(
         finding for finding in report.findings if (finding.axis, finding.parameterization) == ("width", "sp")
     )

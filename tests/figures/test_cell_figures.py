@@ -287,3 +287,23 @@ def test_experts_against_size_tell_the_slope_and_the_widths() -> None:
     assert {"32", "16", "8", "experts (log scale)", "loss (nats)", "w32 d2, 32 of 128 features"} <= texts
     assert not unlabeled(draw(info))
     assert info.table()["expert_width"].to_list() == [32, 16, 8] * 2
+
+
+def test_groups_of_one_layout_are_lines_of_their_own() -> None:
+    """They may differ in what the legend does not say, such as the number of steps."""
+    twice = ExpertsAgainstSize(parameterization="a", hp="lr", groups=(group(), group()))
+    (axes,) = draw(of(Block, experts_size_block([twice]))).axes
+    assert [len(line.get_xdata()) for line in axes.lines] == [3, 3]
+
+
+@pytest.mark.parametrize("scale_name", ["rank", "text", "measured", "row", "x", "axis"])
+def test_a_scale_of_any_name_changes_no_cell(scale_name: str) -> None:
+    found = shown(replace(MAP, scale_name=scale_name))
+    assert list(found.table().columns)[2] == scale_name
+    assert len(draw(found).axes[0].patches) == len(draw(shown(MAP)).axes[0].patches)
+
+
+def test_shapes_of_one_scale_have_rows_of_their_own() -> None:
+    twins = shown(replace(MAP, scales=(32.0, 32.0)))
+    assert len(twins.table()) == 6
+    assert [text.get_text() for text in draw(twins).axes[0].get_yticklabels()] == ["32", "32"]

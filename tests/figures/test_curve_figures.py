@@ -252,3 +252,27 @@ def test_no_arm_that_has_the_loss_is_said_in_the_title() -> None:
     slow = arm("slow", 0.5)
     assert same_loss(slow).title == "Steps to the same loss, moe: complete-mue never has it"
     assert not arrows(slow)
+
+
+@pytest.mark.parametrize("scale_name", ["rank", "step", "loss", "noise", "x", "shape", "axis"])
+def test_a_scale_of_any_name_changes_no_curve(scale_name: str) -> None:
+    """A user's own trainer names its dimensions itself, LoRA's rank for one."""
+    named, plain = replace(WHOLE, scale_name=scale_name), WHOLE
+    lines = [
+        [(list(line.get_xdata()), list(line.get_ydata())) for axes in draw(shown(each)).axes for line in axes.lines]
+        for each in (named, plain)
+    ]
+    assert lines[0] == lines[1]
+    table = shown(named).table()
+    assert list(table.columns)[2] == scale_name
+    assert table.iloc[:, 2].to_list() == shown(plain).table()["width"].to_list()
+
+
+def test_shapes_of_one_scale_stay_apart() -> None:
+    first, second, third = WHOLE.curves
+    twins = replace(WHOLE, curves=(first, replace(second, scale=first.scale), third))
+    curves = [line for line in draw(shown(twins)).axes[0].lines if line.get_marker() != "x"]
+    assert [len(line.get_xdata()) for line in curves[:3]] == [4, 4, 2]
+    loads = replace(BALANCE, lines=(load(32, 0.25, 0.1), replace(load(32, 0.25, 0.2), shape="other", is_base=False)))
+    (axes,) = draw(of(Block, balance_block([loads], "width"))).axes
+    assert [len(line.get_xdata()) for line in axes.lines] == [1] * 4
