@@ -82,6 +82,9 @@ DOORS = (
     *("hpxfer.executors.asha", "hpxfer.executors.ray", "hpxfer.executors.ray_cluster", "hpxfer.executors.ray_session"),
     *("hpxfer.search.export", "hpxfer.search.optuna_search", "hpxfer.search.optuna_study"),
     *("hpxfer.data.readers", "hpxfer.receipts.checks"),
+    # What reads sweeps and what draws loads pandas; a limit alone needs neither.
+    *("hpxfer.limit.figures", "hpxfer.limit.network_file"),
+    *("hpxfer.limit.sweep.compare", "hpxfer.limit.sweep.of_trials", "hpxfer.limit.sweep.seen"),
 )
 
 
@@ -251,6 +254,10 @@ def test_import_hpxfer_loads_next_to_nothing() -> None:
     loaded = loaded_after("import hpxfer")
     assert "hpxfer" in loaded
     assert loaded.isdisjoint({*HEAVY, "matplotlib", "pandas", "pydantic", "numpy", "scipy", "yaml"})
+
+
+def test_a_limit_is_solved_without_what_reads_sweeps() -> None:
+    assert loaded_after("import hpxfer.limit").isdisjoint({"torch", "ray", "matplotlib", "pandas", "pyarrow", "yaml"})
 
 
 def test_what_a_fresh_interpreter_has_loaded_is_seen() -> None:

@@ -81,7 +81,10 @@ Job = tuple[Callable[[], Any], Callable[[Any], Mapping[str, Any]]]
 
 
 def _network(path: Path, of_sweep: Mapping[str, Any], **solver: int | None) -> Job:
-    from hpxfer.limit import Solved, limit_figure, limit_of_sweep, load_network, solve
+    from hpxfer.limit import Solved, solve
+    from hpxfer.limit.figures import limit_figure
+    from hpxfer.limit.network_file import load_network
+    from hpxfer.limit.sweep.of_trials import limit_of_sweep
     from hpxfer.recipe.start import load_sweep
     from hpxfer.spec import read_yaml
 
@@ -99,7 +102,8 @@ def _network(path: Path, of_sweep: Mapping[str, Any], **solver: int | None) -> J
 
 
 def _against(folder: str, **options: Any) -> Job:
-    from hpxfer.limit import against, against_figures
+    from hpxfer.limit.figures import against_figures
+    from hpxfer.limit.sweep.compare import against
     from hpxfer.results import load_results
 
     solve = partial(against, load_results(folder), on_limit=_started, **_given(options))
@@ -107,7 +111,8 @@ def _against(folder: str, **options: Any) -> Job:
 
 
 def _bias_rate(**options: int | None) -> Job:
-    from hpxfer.limit import BiasRateOptions, bias_rate, bias_rate_figure
+    from hpxfer.limit import BiasRateOptions, bias_rate
+    from hpxfer.limit.figures import bias_rate_figure
 
     return partial(bias_rate, BiasRateOptions(**_given(options))), lambda found: {"bias-rate": bias_rate_figure(found)}
 

@@ -37,8 +37,13 @@ def balance_block(found: Sequence[LoadBalance], axis: str, control: str | None =
     scale, hp = of_axis[0].scale_name, of_axis[0].hp
     rows = [
         {
-            "axis": axis, "arm": name, "shape": line.shape, "scale": line.scale, "x": math.log2(line.value),
-            "final": (line.final or 0.0) / line.fair_share, "peak": (line.peak or 0.0) / line.fair_share,
+            "axis": axis,
+            "arm": name,
+            "shape": line.shape,
+            "scale": line.scale,
+            "x": math.log2(line.value),
+            "final": (line.final or 0.0) / line.fair_share,
+            "peak": (line.peak or 0.0) / line.fair_share,
             "diverged_seeds": line.num_diverged,
         }
         for name, line in lines
@@ -81,8 +86,13 @@ def balance_block(found: Sequence[LoadBalance], axis: str, control: str | None =
         "training, dashed lines the largest value at any time. Both are means over seeds.",
         frame=frame,
         headings={
-            "axis": "axis", "arm": "parameterization", "scale": scale, "x": f"log2_{hp}", "final": "final",
-            "peak": "peak", "diverged_seeds": "diverged_seeds",
+            "axis": "axis",
+            "arm": "parameterization",
+            "scale": scale,
+            "x": f"log2_{hp}",
+            "final": "final",
+            "peak": "peak",
+            "diverged_seeds": "diverged_seeds",
         },
         charts=(chart,),
         foot=0.5,

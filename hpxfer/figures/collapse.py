@@ -178,7 +178,12 @@ def _block(
         caption=caption + _other_data(kept),
         frame=frame,
         headings={
-            "axis": "axis", "arm": "parameterization", "scale": scale, "x": x, "loss": y, "spread": spread,
+            "axis": "axis",
+            "arm": "parameterization",
+            "scale": scale,
+            "x": x,
+            "loss": y,
+            "spread": spread,
             "noise": NOISE,
         },
         charts=(curves_chart, spread_chart),

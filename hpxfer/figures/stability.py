@@ -62,7 +62,10 @@ def stability_block(
         "divergence stays put does not show that the optimum does.",
         frame=frame,
         headings={
-            "axis": "axis", "arm": "parameterization", "scale": scale, "x": f"log2_{hp}",
+            "axis": "axis",
+            "arm": "parameterization",
+            "scale": scale,
+            "x": f"log2_{hp}",
             **{name: name for name in ("rise_nats", "diverged_share", "optimum_log2")},
         },
         charts=(chart,),

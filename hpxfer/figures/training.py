@@ -87,7 +87,11 @@ def training_block(report: TransferReport, axis: str, best: pd.DataFrame, curves
         "of 2% of the steps. The band is the range of seeds, and a cross is a divergence.",
         frame=pd.concat(parts, ignore_index=True),
         headings={
-            "axis": "axis", "arm": "parameterization", "scale": scale, "hp": report.hp, "step": "step",
+            "axis": "axis",
+            "arm": "parameterization",
+            "scale": scale,
+            "hp": report.hp,
+            "step": "step",
             **{name: name for name in ("mean_nats", "min_nats", "max_nats")},
         },
         charts=(

@@ -33,9 +33,9 @@ from hpxfer.limit.network import Floats, Given, Network
 def passes(network: Network, given: Given, *, sites: int, seed: int) -> list[Pass]:
     """Return what is measured at every pass."""
     (of_experts, _), of_h1 = _of_expert(network, given), _of_h1(given)
+    experts = Noise(sites, of_experts, seed, 0)  # first, as it needs the most sites and names them if they are too few
     wide = space(of_h1, exact=network.input_activation == "linear", sites=sites, seed=seed, population=1)
     tall = Coefficients(given.num_outputs + given.num_samples)
-    experts = Noise(sites, of_experts, seed, 0)
     make = _fixed_width if network.regime == "II" else _all_grow
     return train(network, given, wide, tall, lambda: make(network, given, wide, tall, experts))
 

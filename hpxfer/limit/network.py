@@ -33,9 +33,9 @@ Aggregation = Literal["1/K", "1/M", "none"]
 RouterBias = Literal["none", "fixed", "schedule", "learned"]
 Role = Literal["embedding", "router", "router_bias", "expert_in", "expert_out", "readout"]
 
-Count = Annotated[int, Field(ge=1)]
-Above = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotBelow = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Above = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+NotBelow = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 
 REGIMES: tuple[Regime, ...] = get_args(Regime)
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -64,7 +64,7 @@ class Network:
     num_active: Count | None = None
     """K of regime I. None: all of them."""
     expert_matrices: Literal[1, 2] = 2
-    active_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    active_share: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
     """K/M in regimes II, III and residual."""
     expert_ratio: Above = 1.0
     """iota = N_e/N: in regime III, in regime I with two matrices, and in the residual network."""

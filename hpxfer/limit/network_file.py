@@ -98,10 +98,12 @@ def network_of(file: YamlFile, found: NetworkFile) -> Network:
     mlp = given.setting(gate_sums_to_one=gate != "sigmoid")
     regime: Regime = "residual" if mlp.residual and found.regime == "III" else found.regime
     ratio = base.expert_width / base.width if base.expert_ratio is None and base.expert_width else base.expert_ratio
+    width = base.expert_width or round((ratio or 0) * base.width)
     none_or_both = (base.expert_ratio is None) == (base.expert_width is None)
     too_many, without_bias = base.num_active > base.num_experts, mlp.router_bias == "none"
     for section, key, broken, rule in (
         ("base", "expert_ratio", none_or_both, "give it, or expert_width"),
+        ("base", "expert_ratio", regime == "II" and not width, f"regime II needs N_e of at least 1, got {ratio}"),
         ("base", "num_active", too_many, f"must be at most num_experts, got {base.num_active}"),
         ("base", "depth", base.depth > 1 and regime != "residual", f"must be 1 in regime {regime}, got {base.depth}"),
         ("base", "expert_ratio", mlp.expert_matrices == 1 and ratio != 1, "must be 1 where an expert has one matrix"),
@@ -127,7 +129,7 @@ def network_of(file: YamlFile, found: NetworkFile) -> Network:
         expert_matrices=1 if mlp.expert_matrices == 1 else 2,
         active_share=share if many else 1.0,
         expert_ratio=1.0 if ratio is None or regime == "II" or fixed else ratio,
-        expert_width=base.expert_width or round((ratio or 0) * base.width) if regime == "II" else fixed,
+        expert_width=width if regime == "II" else fixed,
         experts_per_width=base.num_experts / base.width if many else 1.0,
         depth=base.depth,
         router_bias="learned" if mlp.router_bias == "learned_sgd" else mlp.router_bias,

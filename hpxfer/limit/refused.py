@@ -5,17 +5,17 @@ Rules yield why something is refused, and only the first reason is asked for. So
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from numbers import Integral, Real
-from typing import get_args
+from numbers import Integral, Rational, Real
+from typing import Any, get_args
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host import host_bytes, spell_time
-from hpxfer.limit.network import REGIMES, Batch, Given, Loss, Network, Regime
+from hpxfer.limit.network import REGIMES, ROLES, Batch, Given, Loss, Network, Regime
 
 # Samples of all updates together. The time grows as the square (I, II) or the cube (III).
 MOST_SAMPLES = 1000
@@ -48,14 +48,25 @@ def refuse(reasons: Iterator[str]) -> None:
 def checked(network: Network) -> Network:
     """Return the network with its numbers as Python's own. Raise HpxferError unless its limit is derived."""
     try:
-        network = _NETWORK.validate_python(vars(network))
+        network = _NETWORK.validate_python(_plain(vars(network)))
     except ValidationError as error:
         found = error.errors()[0]
-        name = ".".join(str(part) for part in reversed(found["loc"]) if part != "[key]")
-        rule = found["msg"].removeprefix("Input should be ")
+        place, rule = list(found["loc"]), found["msg"].removeprefix("Input should be ").partition(", got")[0]
+        if found["type"] in ("dict_type", "mapping_type") or place[-1] == "[key]":
+            place, rule = place[:1], f"a mapping of roles to numbers, of the roles {', '.join(ROLES)}"
+        name = ".".join(map(str, reversed(place)))
         raise HpxferError(f"{name}: must be {rule}, got {shown(found['input'])}") from None
     refuse(_of_network(network))
     return network
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with the numbers of numpy and of fractions as Python's own."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, np.generic):
+        return value.item()
+    return float(value) if isinstance(value, Rational) and not isinstance(value, int) else value
 
 
 def _of_network(network: Network) -> Iterator[str]:
@@ -80,7 +91,9 @@ def _of_network(network: Network) -> Iterator[str]:
             "is derived here for regime I alone"
         )
     if network.expert_matrices == 1:
-        yield f"expert_matrices: must be 2 {where}, got 1: an expert with one matrix has the width of the model"
+        why = "what an expert with one matrix gives leaves the D + C directions of the stream"
+        why = why if regime == "residual" else "an expert with one matrix has the width of the model"
+        yield f"expert_matrices: must be 2 {where}, got 1: {why}"
     yield from _of_residual(network, where) if regime == "residual" else _of_many_experts(network, where)
 
 
@@ -114,7 +127,8 @@ def _of_residual(network: Network, where: str) -> Iterator[str]:
     if network.input_activation != "linear":
         yield (
             f"input_activation: must be linear {where}, got {network.input_activation}: updates of a nonlinear input "
-            "layer take the stream out of its D + C directions; experts may have any activation"
+            "layer take the stream out of its D + C directions into new ones at every step; experts may have any "
+            "activation"
         )
     if network.std("router"):
         yield (
@@ -147,7 +161,8 @@ def of_given(network: Network, given: Given) -> Iterator[str]:
     if not isinstance(batches, Sequence) or not batches or not all(isinstance(each, Batch) for each in batches):
         yield f"batches: must be a sequence of Batch, at least one, got {shown(batches)}"
     if not isinstance(lrs, (Sequence, np.ndarray)) or len(lrs) != len(batches) - 1:
-        yield f"lrs: must be a sequence of one number less than the {len(batches)} passes, got {shown(lrs)}"
+        got = len(lrs) if isinstance(lrs, (Sequence, np.ndarray)) else shown(lrs)
+        yield f"lrs: must be a sequence of numbers, one fewer than the {len(batches)} passes, got {got}"
     if wrong := [lr for lr in lrs if not (isinstance(lr, Real) and 0 <= lr < np.inf)]:
         yield f"lr: must be a finite number of at least 0, got {shown(wrong[0])}"
     if given.loss == "cross_entropy" and not (isinstance(given.num_classes, Integral) and given.num_classes >= 2):

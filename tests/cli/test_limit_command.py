@@ -14,7 +14,8 @@ from command_line import hpxfer
 from fixture_types import Capsys, Patch
 
 from hpxfer.cli import limit as command
-from hpxfer.limit import Batch, Given, Network, limit_of_sweep, solve
+from hpxfer.limit import Batch, Given, Network, solve
+from hpxfer.limit.sweep.of_trials import limit_of_sweep
 from hpxfer.spec import load_sweep
 
 ROOT = Path(__file__).parents[2]

@@ -17,12 +17,14 @@ import hpxfer
 from hpxfer.data import open_data
 from hpxfer.data.sources import open_samples
 from hpxfer.errors import HpxferError
-from hpxfer.limit import against, against_figures, save, seen_by
+from hpxfer.limit import save
+from hpxfer.limit.figures import against_figures
 from hpxfer.limit.sweep import compare
+from hpxfer.limit.sweep.compare import against
 from hpxfer.limit.sweep.lines import LOSS_CURVE
 from hpxfer.limit.sweep.of_trials import network_of
 from hpxfer.limit.sweep.report import Comparisons
-from hpxfer.limit.sweep.seen import given_of
+from hpxfer.limit.sweep.seen import given_of, seen_by
 from hpxfer.model.draws import draw, untrained_bias
 from hpxfer.model.flat import FlatLayout
 from hpxfer.model.mlp.layout import parameters

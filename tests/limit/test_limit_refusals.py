@@ -47,7 +47,10 @@ def refused(network: Network, given: Given = TRAINING, **options: Any) -> str:
         (replace(MANY, experts_per_width=float("nan")), "experts_per_width: must be a finite number, got nan"),
         (replace(ALL, expert_ratio=-1.0), "expert_ratio: must be greater than 0, got -1.0"),
         (replace(MANY, init_mult={"router": float("inf")}), "router.init_mult: must be a finite number"),
-        (replace(MANY, lr_mult={"attn_q": 1.0}), "attn_q.lr_mult: must be 'embedding', 'router'"),
+        (
+            replace(MANY, lr_mult={"attn_q": 1.0}),
+            "lr_mult: must be a mapping of roles to numbers, of the roles embedding, router",
+        ),
         (replace(FIXED, regime="IV"), "regime: must be 'I', 'II', 'III' or 'residual', got 'IV'"),
         (replace(FIXED, activation="silu"), "activation: must be 'linear', 'relu'"),
         (replace(FIXED, expert_matrices=3), "expert_matrices: must be 1 or 2, got 3"),
@@ -58,7 +61,9 @@ def refused(network: Network, given: Given = TRAINING, **options: Any) -> str:
         (replace(MANY, num_active=2), "num_active: read in regime I, got 2 in regime II; leave it out"),
         (replace(MANY, depth=3), "depth: read in regime residual, got 3 in regime II; leave it out"),
         (replace(ALL, expert_width=2), "expert_width: read in regime II or residual, got 2 in regime III"),
-        (replace(MANY, init_mult=None), "init_mult: must be a valid dictionary, got None"),
+        (replace(MANY, num_experts="4"), "num_experts: must be a valid integer, got '4'"),
+        (replace(MANY, expert_ratio=True), "expert_ratio: must be a valid number, got True"),
+        (replace(MANY, init_mult=None), "init_mult: must be a mapping of roles to numbers"),
         (
             replace(LOUD, inverse_temperature=2.0),
             "router_bias_std: times inverse_temperature it must be at most 16 in the residual network, got 16.2",
@@ -87,9 +92,9 @@ def batches(*given: tuple[Any, Any]) -> Given:
         (batches((X[:0], Y[:0])), "samples: inputs must be [samples, features], got shape [0, 4]"),
         (batches((X, Y[:, 0])), "samples: targets of a squared error must be real numbers"),
         (batches(), "batches: must be a sequence of Batch, at least one, got ()"),
-        (replace(TRAINING, lrs=(0.1,)), "lrs: must be a sequence of one number less than the 3 passes"),
+        (replace(TRAINING, lrs=(0.1,)), "lrs: must be a sequence of numbers, one fewer than the 3 passes, got 1"),
         (replace(TRAINING, lrs=(0.1, -1.0)), "lr: must be a finite number of at least 0, got -1.0"),
-        (replace(TRAINING, lrs=0.1), "lrs: must be a sequence of one number less than the 3 passes, got 0.1"),
+        (replace(TRAINING, lrs=0.1), "lrs: must be a sequence of numbers, one fewer than the 3 passes, got 0.1"),
         (replace(TRAINING, batches=(X, X, X)), "batches: must be a sequence of Batch, at least one, got "),
         (replace(TRAINING, loss="cross_entropy"), "num_classes: must be at least 2 under cross entropy, got 0"),
         (replace(TRAINING, loss="cross_entropy", num_classes=3), "samples: targets of a cross entropy must be classes"),
@@ -289,3 +294,11 @@ def test_many_classes_take_longer_though_samples_are_few() -> None:
         of = Given.full_batch(batch, steps=1, lr=0.01, loss="cross_entropy", num_classes=classes)
         solve(MANY, of, sites=2048, seeds=1, on_start=said.append)
     assert said[1] > 10 * said[0]
+
+
+def test_too_few_sites_are_told_the_number_that_is_enough() -> None:
+    """The experts need the most, and the first refusal is theirs."""
+    sampled = replace(MANY, input_activation="relu")
+    needed = int(refused(sampled, sites=16).partition("the ")[2].split()[0])
+    enough = 1 << needed.bit_length()
+    solve(sampled, TRAINING, sites=enough, seeds=1)

@@ -20,8 +20,9 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from hpxfer.errors import HpxferError
-from hpxfer.limit import Batch, BiasRateOptions, Given, bias_rate, bias_rate_figure
+from hpxfer.limit import Batch, BiasRateOptions, Given, bias_rate
 from hpxfer.limit.bias_rate import BiasRate, changed_limit
+from hpxfer.limit.figures import bias_rate_figure
 from hpxfer.limit.selection import draw, expected_overlap, first_features, selection
 
 SEEDS = 4000

@@ -19,7 +19,9 @@ from hpxfer.coordinates.limit_answer import LimitAnswer, compared, not_compared
 from hpxfer.coordinates.mlp.own import Options, OwnData, default_training, own_trials
 from hpxfer.errors import HpxferError
 from hpxfer.host import spell_time
-from hpxfer.limit import Claimed, Floats, SeedLimits, claimed_network, seen_by, solve
+from hpxfer.limit import Floats, solve
+from hpxfer.limit.sweep.of_trials import Claimed, claimed_network
+from hpxfer.limit.sweep.seen import SeedLimits, seen_by
 from hpxfer.scaling.evaluate import Parameterization, parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import Column
