@@ -1,14 +1,14 @@
 """Chart: which columns of a figure's frame are drawn as lines, and the one drawing of them all.
 
 A figure is a `Block`: its finding, how to read it, the frame behind it, and one chart or several side by side. A chart
-has a panel per value of one column and a color per value of another:
+has a panel per value of one column and a color per value of another, e.g. per shape:
 
-    Chart(x="step", lines=(Line(y="loss", low="min", high="max"),), color="width", panel="parameterization")
+    Chart(x="step", lines=(Line(y="loss", low="min", high="max"),), color="shape", looks=looks, panel="arm")
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -80,7 +80,7 @@ class Chart(Panels):
 
     lines: tuple[Line, ...]
     color: str | tuple[str, ...]  # a column, or several that tell lines apart together
-    looks: Mapping[Any, Look] | None = None  # value of `color` -> its look; None: numbers by rank, names by marks
+    looks: Mapping[Any, Look]  # value of `color` -> its look, in the order of the legend
     names: Mapping[Any, str] = field(default_factory=dict)  # value of `color` -> its entry in the legend
     x_log2: bool = False  # x is drawn by its log2
     # Below all panels (with the entries of colors, or of `keys` alone), in each panel, to its right, or under it.
@@ -93,20 +93,16 @@ class Chart(Panels):
         found = frame[self.color] if isinstance(self.color, str) else frame[list(self.color)].itertuples(index=False)
         return list(dict.fromkeys(found if isinstance(self.color, str) else map(tuple, found)))
 
-    def look_of(self, frame: pd.DataFrame) -> Mapping[Any, Look]:
-        """Return value of the color -> its look."""
-        return default_looks(self.colored(frame)) if self.looks is None else self.looks
-
     def draw_panel(self, axes: Axes, value: Any, rows: pd.DataFrame, frame: pd.DataFrame) -> list[Artist]:
-        """Draw a panel. Return the legend of the figure: every color of the frame, then the lines that have a name."""
-        look_of, here = self.look_of(frame), set(self.colored(rows))
+        """Draw a panel. Return the legend of the figure: every look, then the lines that have a name."""
+        here = set(self.colored(rows))
         names = [self.color] if isinstance(self.color, str) else list(self.color)
         for line in self.lines:
             for at, series in _kept(rows, line).groupby([*names, *([line.by] if line.by else [])], sort=False):
-                _draw_line(axes, self, line, series, look_of[at[0] if len(names) == 1 else at[: len(names)]])
+                _draw_line(axes, self, line, series, self.looks[at[0] if len(names) == 1 else at[: len(names)]])
         has_marks = any(line.marker for line in self.lines) or not self.lines
         handles: list[Artist] = []
-        for at, (color, marker, *dash) in look_of.items():
+        for at, (color, marker, *dash) in self.looks.items():
             if self.legend == "below" or (self.legend in PLACES and at in here):
                 mark = {"marker": marker if has_marks else "", "markersize": 5, "linestyle": (*dash, "-")[0]}
                 handles.append(Line2D([], [], color=color, label=self.names.get(at, str(at)), **mark))  # type: ignore[arg-type]
@@ -145,14 +141,6 @@ class Block:
         kept = self.frame if self.headings is None else self.frame[list(self.headings)]
         names = self.frame.columns if self.headings is None else self.headings.values()
         return kept.set_axis([self.judged.column(name) for name in names], axis=1)
-
-
-def default_looks(values: Iterable[Any]) -> dict[Any, Look]:
-    """Return value -> look: by rank for numbers, and the marks of parameterizations for names."""
-    found = list(dict.fromkeys(values))
-    if all(isinstance(value, str) for value in found):
-        return dict(style.marks(found))
-    return dict(zip(sorted(found), ((color, "o") for color in style.ramp(len(found))), strict=True))
 
 
 def key(label: str, **look: Any) -> Line2D:
@@ -199,9 +187,8 @@ def _draw_line(axes: Axes, chart: Chart, line: Line, series: pd.DataFrame, look:
     if line.cross and (at := series[line.cross].to_numpy(bool)).any():
         cross = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none"}
         axes.plot(x[at], series[line.y][at], color=color, **cross)  # type: ignore[arg-type]
-    drawn = {"color": color, "linewidth": 1.6, "linestyle": (*dash, "-")[0], **line.look}
+    of_points: dict[str, Any] = {}
     if line.marker:
-        drawn |= {"marker": marker if line.marker == "arm" else line.marker, "zorder": 3, "markersize": 5} | dict(
-            line.look
-        )
+        of_points = {"marker": marker if line.marker == "arm" else line.marker, "zorder": 3, "markersize": 5}
+    drawn = {"color": color, "linewidth": 1.6, "linestyle": (*dash, "-")[0], **of_points, **line.look}
     axes.plot(*style.thinned(x.to_list(), series[line.y].to_list()), **drawn)

@@ -66,6 +66,7 @@ def search_steps_block(
         x="gain_nats",
         lines=(),
         color="multiplier",
+        looks={},
         legend="keys",
         keys=handles,
         finish=lambda axes, *_: _draw_steps(axes, steps, color, judged.unit),

@@ -9,25 +9,3 @@ from hpxfer.limit.network import Batch, Floats, Given, Network
 from hpxfer.limit.solve import Limit, Series, solve
 from hpxfer.limit.sweep.statistics import ALPHA, MOST_UNSEEN, POWER, Deviations, Mean, mean_of
 from hpxfer.limit.text import WHAT, Solved, save, with_error
-
-__all__ = [
-    "ALPHA",
-    "MOST_UNSEEN",
-    "POWER",
-    "WHAT",
-    "Batch",
-    "BiasRateOptions",
-    "Deviations",
-    "Floats",
-    "Given",
-    "Limit",
-    "Mean",
-    "Network",
-    "Series",
-    "Solved",
-    "bias_rate",
-    "mean_of",
-    "save",
-    "solve",
-    "with_error",
-]

@@ -121,6 +121,7 @@ def _addition(before: str, rows: Sequence[Row], values: Iterable[float], after: 
 
 
 def run_again(row: Row, lost: Iterable[int]) -> Addition:
+    """Return that the trials of these cells which have no result are to be run again."""
     return _addition("the trials without a result of ", [row], (row.cells[i].value for i in lost))
 
 

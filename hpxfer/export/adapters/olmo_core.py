@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from olmo_core.optim import WSD, AdamWConfig, ConstantWithWarmup, CosWithWarmup, LinearWithWarmup, OptimGroupOverride
+from olmo_core import optim as kinds  # not all of its schedules are in all versions
+from olmo_core.optim import AdamWConfig, OptimGroupOverride
 
 OPTIMIZER: dict[str, Any] = {}  # the optimizer's own numbers, which no parameter has
 GROUPS: list[dict[str, Any]] = []  # roles, globs of parameter names, and their numbers
@@ -21,10 +22,10 @@ def _scheduler(plan: dict[str, Any] | None) -> Any:
         return None
     warmup = {"warmup": plan["warmup_steps"], "warmup_min_lr": 0.0}
     if plan["decay"] == "constant":
-        return ConstantWithWarmup(**warmup)
+        return kinds.ConstantWithWarmup(**warmup)
     if plan["decay"] == "wsd":
-        return WSD(**warmup, decay=plan["decay_steps"], decay_fraction=None, decay_min_lr=0.0)
-    kind = CosWithWarmup if plan["decay"] == "cosine" else LinearWithWarmup
+        return kinds.WSD(**warmup, decay=plan["decay_steps"], decay_fraction=None, decay_min_lr=0.0)
+    kind = kinds.CosWithWarmup if plan["decay"] == "cosine" else kinds.LinearWithWarmup
     return kind(**warmup, alpha_f=plan["final_fraction"], t_max=plan["steps"])
 
 
