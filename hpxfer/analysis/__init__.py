@@ -8,14 +8,16 @@ analyze     all of it
 
 from hpxfer.analysis.analyze import Analysis, analyze, analyze_lines, transfer_report
 from hpxfer.analysis.followup import FollowUp, followup_sweep
-from hpxfer.analysis.statistics import Inputs, Statistic, register_statistic
+from hpxfer.analysis.statistics import Chart, Found, Inputs, Statistic, register_statistic
 from hpxfer.verdict import Drift, Finding, Optimum, ShapeFinding, TransferReport, report_line
 
 __all__ = [
     "Analysis",
+    "Chart",
     "Drift",
     "Finding",
     "FollowUp",
+    "Found",
     "Inputs",
     "Optimum",
     "ShapeFinding",

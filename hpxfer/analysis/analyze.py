@@ -11,9 +11,10 @@ import pandas as pd
 
 from hpxfer.analysis.followup import FollowUp, followup_sweep
 from hpxfer.analysis.references import References
-from hpxfer.analysis.statistics import STATISTICS, Inputs
-from hpxfer.analysis.statistics.answers import answers_of
+from hpxfer.analysis.statistics import STATISTICS, Found, Inputs
+from hpxfer.analysis.statistics.answers import answer_of
 from hpxfer.analysis.statistics.reference_arm import chosen_arm
+from hpxfer.analysis.statistics.statistic import frame_of
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host import json_ready
 from hpxfer.search import judged_by
@@ -96,22 +97,22 @@ NO_RESULT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """The analysis of one sweep: its reports, and the answers of each statistic.
+    """The analysis of one sweep: its reports, and what each statistic found.
 
-    An answer that cannot be given stands in its place, with the reason in `why_not`. Nothing is left out.
+    What is not known stands in `Found.unknown`, with the reason. Nothing is left out.
     """
 
     sweep: str
     hp: str  # judged
     loss: str  # judged by, as in `judge.loss`
     reports: tuple[TransferReport, ...]  # one per HP scanned, the judged HP first
-    statistics: Mapping[str, tuple[Any, ...]]  # name -> answers, in the order of the registry
+    statistics: Mapping[str, Found]  # by name, in the order of the registry
     follow_up: FollowUp
     judged: JudgedLoss = NATS  # what that loss is
     notes: tuple[str, ...] = ()  # trials without a result; HPs and statistics that cannot be computed, and why
 
-    def found(self, name: str) -> tuple[Any, ...]:
-        """Return the answers of a statistic, e.g. `collapse`."""
+    def found(self, name: str) -> Found:
+        """Return what a statistic found, e.g. `collapse`."""
         if name not in self.statistics:
             raise HpxferError(f"statistic {shown(name)} is not known; {nearest(name, self.statistics)}")
         return self.statistics[name]
@@ -135,7 +136,7 @@ class Analysis:
                 "loss": self.loss,
                 "loss_unit": self.judged.unit,
                 "reports": [asdict(report) for report in self.reports],
-                **{name: [asdict(answer) for answer in answers] for name, answers in self.statistics.items()},
+                **{name: found.to_dict() for name, found in self.statistics.items()},
                 "follow_up": asdict(self.follow_up),
                 "notes": self.notes,
             }
@@ -206,16 +207,16 @@ def analyze_lines(
     )
 
 
-def _statistics(inputs: Inputs) -> tuple[dict[str, tuple[Any, ...]], list[str]]:
-    """Return the answers of every statistic, and why others have none. Of a table, only those of lines have answers."""
-    answers: dict[str, tuple[Any, ...]] = {}
+def _statistics(inputs: Inputs) -> tuple[dict[str, Found], list[str]]:
+    """Return what every statistic found, and why others failed. Of a table, only those of lines have answers."""
+    answers: dict[str, Found] = {}
     failed = []
     for statistic in STATISTICS.rows():
-        answers[statistic.name] = ()
+        answers[statistic.name] = Found(frame=frame_of((), statistic.columns))
         if inputs.of_sweep is None and not statistic.of_lines:
             continue
         try:
-            answers[statistic.name] = answers_of(statistic, inputs, STATISTICS.module(statistic.name))
+            answers[statistic.name] = answer_of(statistic, inputs, STATISTICS.module(statistic.name))
         except HpxferError as error:
             failed.append(f"{statistic.name}: {error}")
     return answers, failed

@@ -5,17 +5,15 @@ Each arm has a panel, and all have one y-axis. So the rules of arms that balance
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from hpxfer.analysis.statistics.routers import LoadBalance
+from hpxfer.analysis import Found
 from hpxfer.figures import style
 from hpxfer.figures.chart import Block, Chart, Line, draw
 from hpxfer.figures.kinds import HPFigure
-from hpxfer.figures.text import along, listed, octaves_of, shape_name, why_none
+from hpxfer.figures.text import each, listed, octaves_of, rows_of, shape_name, why_no_rows
 from hpxfer.verdict import CONTROL, scale_text
 
 X_MARGIN = 0.4  # octaves
@@ -23,45 +21,18 @@ MOST_IN_TITLE = 2  # arms; of more, the title names the two with the smallest an
 NOTHING = "no shape with experts has a curve of its load"
 
 
-def balance_block(found: Sequence[LoadBalance], axis: str, control: str | None = CONTROL) -> Block | str:
+def balance_block(found: Found, axis: str, control: str | None = CONTROL) -> Block | str:
     """Return what the figure of one axis shows, or why there is none."""
-    of_axis = along(found, axis, control)
-    lines = [
-        (load.parameterization, line)
-        for load in of_axis
-        for line in sorted(load.lines, key=lambda line: (line.scale, line.is_base, line.value))
-        if line.value > 0 and line.peak is not None and line.final is not None
-    ]
-    if not lines:
-        return why_none((load.why_not for load in of_axis), NOTHING)
-    scale, hp = of_axis[0].scale_name, of_axis[0].hp
-    rows = [
-        {
-            "axis": axis,
-            "arm": name,
-            "shape": line.shape,
-            "scale": line.scale,
-            "x": math.log2(line.value),
-            "final": (line.final or 0.0) / line.fair_share,
-            "peak": (line.peak or 0.0) / line.fair_share,
-            "diverged_seeds": line.num_diverged,
-        }
-        for name, line in lines
-    ]
-    frame = pd.DataFrame(rows)
-    worst = frame.sort_values(["final", "scale", "x"]).groupby("arm").tail(1)
-    said = {
-        row["arm"]: f"{row['arm']} {row['final']:.2g} at {scale} {scale_text(row['scale'])}, {hp} 2^{row['x']:.3g}"
-        for row in worst.to_dict("records")
-    }
-    names = list(said)
-    if len(said) > MOST_IN_TITLE:
-        named = f"least with {said[names[0]]}; most with {said[names[-1]]}"
-    else:
-        named = listed([said[name] for name in dict.fromkeys(frame["arm"])])
+    rows = rows_of(found, axis, control)
+    rows = rows[(rows["value"] > 0) & rows["final"].notna()]
+    if rows.empty:
+        return why_no_rows(found, axis, NOTHING)
+    scale, hp = rows["scale_name"].iloc[0], rows["hp"].iloc[0]
+    frame = rows.assign(x=np.log2(rows["value"].astype(float)))
     top = max(1.08 * float(frame[["final", "peak"]].max().max()), 0.05)
     x_ends = frame["x"].min() - X_MARGIN, frame["x"].max() + X_MARGIN
-    color_of = style.scale_colors(frame["scale"])
+    shapes = frame.drop_duplicates("shape").sort_values("scale", kind="stable")
+    color_of = style.scale_colors(shapes["scale"])
 
     def finish(axes: Axes) -> None:
         style.set_axes(axes, octaves_of(hp), "load deviation (fair shares)", x_ends=x_ends, y_ends=(0, top))
@@ -74,31 +45,37 @@ def balance_block(found: Sequence[LoadBalance], axis: str, control: str | None =
             Line(y="final", marker="o", look={"linewidth": 1.8, "markersize": 4}),
         ),
         color="shape",
-        panel="arm",
-        looks={line.shape: (color_of[line.scale], "o") for _, line in sorted(lines, key=lambda of: of[1].scale)},
-        names={line.shape: shape_name(line.scale, line.is_base) for _, line in lines},
+        panel="parameterization",
+        looks={row.shape: (color_of[row.scale], "o") for row in each(shapes)},
+        names={row.shape: shape_name(row.scale, row.is_base) for row in each(shapes)},
         finish=lambda axes, *_: finish(axes),
     )
     return Block(
-        title=f"Largest load deviation at the end of training, in fair shares: {named}",
+        title=f"Largest load deviation at the end of training, in fair shares: {_most(frame, scale, hp)}",
         caption="The load of the expert that is furthest from its fair share, over all layers, in units of that share: "
         "at 1 an expert is never used, or gets twice its share. Solid lines show the mean over the last quarter of "
         "training, dashed lines the largest value at any time. Both are means over seeds.",
-        frame=frame,
-        headings={
-            "axis": "axis",
-            "arm": "parameterization",
-            "scale": scale,
-            "x": f"log2_{hp}",
-            "final": "final",
-            "peak": "peak",
-            "diverged_seeds": "diverged_seeds",
-        },
+        frame=rows,
+        drawn=frame,
         charts=(chart,),
         foot=0.5,
         legend_columns=6,
         legend_title=scale,
     )
+
+
+def _most(frame: pd.DataFrame, scale: str, hp: str) -> str:
+    """Return where each arm is most uneven at the end of training."""
+    worst = frame.sort_values(["final", "scale", "x"]).drop_duplicates("parameterization", keep="last")
+    said = {
+        row.parameterization: f"{row.parameterization} {row.final:.2g} at {scale} {scale_text(row.scale)}, "
+        f"{hp} 2^{row.x:.3g}"
+        for row in each(worst)
+    }
+    names = list(said)
+    if len(said) > MOST_IN_TITLE:
+        return f"least with {said[names[0]]}; most with {said[names[-1]]}"
+    return listed([said[name] for name in dict.fromkeys(frame["parameterization"])])
 
 
 BALANCE = HPFigure(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ from hpxfer.figures.broken_axis import broken_axis, draw_broken_axis
 from hpxfer.figures.chart import Block, Chart, Look, draw
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import along, listed, why_none
-from hpxfer.verdict import BaseReading, TunedAt
+from hpxfer.figures.text import each, listed, rows_of, why_no_rows
+from hpxfer.verdict import shape_label
 
 SPREAD = 0.05  # doublings between the marks of two parameterizations, so that their bars can be told apart
 RING = 15  # points, around the recommended base
@@ -26,128 +25,106 @@ RING = 15  # points, around the recommended base
 
 def base_choice_block(analysis: Analysis, hp: str, axis: str) -> Block | str:
     """Return what the figure of one axis shows, or why there is none."""
-    found = along([reading for reading in analysis.found("bases") if reading.hp == hp], axis, analysis.control)
-    readings = [reading for reading in found if reading.why_not is None]
-    if not any(row.loss_given_up_nats is not None for reading in readings for row in reading.bases):
-        return why_none((reading.why_not for reading in found), f"no HP tuned along {axis} has a result at its end")
-    advice = listed([f"with {reading.parameterization}, {reading.advice}" for reading in readings])
-    rows = [
-        (
-            *(axis, reading.parameterization, row.shape, row.scale, row.tuned_value, row.verdict),
-            *(_finite(row.loss_given_up_nats), row.loss_given_up_low, row.loss_given_up_high, row.limit_nats),
-            *(_diverges(row), row.octaves_to_next, row.octaves_low, row.octaves_high, row.tuning_flops),
-            reading.name(row) == reading.recommended,
-        )
-        for reading in readings
-        for row in reading.bases
-    ]
-    scale, largest = readings[0].scale_name, readings[0].name(readings[0].bases[-1])
-    columns = ["axis", "parameterization", "tuned_at", scale, f"tuned_{hp}", "verdict"]
-    columns += ["loss_given_up_nats", "low_nats", "high_nats", "limit_nats", "diverged", "octaves_to_next"]
-    columns += ["octaves_low", "octaves_high", "tuning_flops", "recommended"]
-    looks = style.marks([reading.parameterization for reading in readings], analysis.control)
-    marks = _marks(readings)
-    form = {"x": scale, "lines": (), "color": "arm", "looks": looks}
+    found = analysis.found("bases")
+    rows = rows_of(found, axis, analysis.control)
+    rows = rows[rows["hp"] == hp]
+    if rows.empty or not (rows["loss_given_up_nats"].notna() | rows["diverges"].astype(bool)).any():
+        return why_no_rows(found, f"{axis}", f"no HP tuned along {axis} has a result at its end")
+    arms = list(dict.fromkeys(rows["parameterization"]))
+    advice = listed(
+        [f"with {row.parameterization}, {row.advice}" for row in each(rows.drop_duplicates("parameterization"))]
+    )
+    scale, largest = rows["scale_name"].iloc[0], rows["scale"].iloc[-1]
+    looks = style.marks(arms, analysis.control)
+    shift = {name: SPREAD * (i - (len(arms) - 1) / 2) for i, name in enumerate(arms)}
+    drawn = rows.assign(
+        at=np.log2(rows["scale"].astype(float)), x=lambda of: of["at"] + of["parameterization"].map(shift)
+    )
+    marks = _marks(rows)
+    form: dict[str, Any] = {"x": "x", "lines": (), "color": "parameterization", "looks": looks}
     charts = (
         Chart(
             **form,
-            titles={None: f"loss given up at {largest}"},
+            titles={None: f"loss given up at {shape_label(scale, largest)}"},
             keys=tuple(handle for handle, _ in marks),
-            finish=lambda axes, *_: _draw_losses(axes, readings, looks, analysis.judged.unit),
+            finish=lambda axes, _, of: _draw_losses(axes, of, looks, analysis.judged.unit),
         ),
-        Chart(**form, legend="keys", finish=lambda axes, *_: _draw_costs(axes, readings, looks)),
+        Chart(**form, legend="keys", finish=lambda axes, _, of: _draw_costs(axes, of, looks)),
     )
     # The caption names no mark that is not there.
-    caption = [f"Left: what the HP tuned at each shape gives up at {largest}, with its 95% interval."]
+    caption = [
+        f"Left: what the HP tuned at each shape gives up at {shape_label(scale, largest)}, with its 95% interval."
+    ]
     caption += [f"{'; '.join(text for _, text in marks)}."] if marks else []
     return Block(
         title=f"Base for {hp} along {axis}: {advice}",
         caption=" ".join([*caption, "Right: the FLOPs of all trials that tune the HP at this shape."]),
-        frame=pd.DataFrame(rows, columns=columns),
-        drawn=pd.DataFrame({"arm": list(looks)}),
+        frame=rows,
+        drawn=drawn,
         charts=charts,
         judged=analysis.judged,
         height=3.2,
     )
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _diverges(row: TunedAt) -> bool:
-    return row.loss_given_up_nats == math.inf
-
-
-def _draw_losses(axes: Axes, readings: Sequence[BaseReading], looks: Mapping[str, Look], unit: str) -> None:
-    rows = _scale_axis(axes, readings)
-    ends = [end for row in rows for end in (row.loss_given_up_nats, row.loss_given_up_low, row.loss_given_up_high)]
-    broken = broken_axis([*ends, *(row.limit_nats for row in rows)])
-    draw_broken_axis(axes, broken, unit, strip=any(map(_diverges, rows)))
-    for reading, shift in _shifted(readings):
-        color, marker, *_ = looks[reading.parameterization]
-        known = [row for row in reading.bases if _finite(row.loss_given_up_nats) is not None]
-        x = [_x(row, shift) for row in known]
-        y = [broken.at(row.loss_given_up_nats or 0.0) for row in known]
-        axes.plot(x, y, color=color, linewidth=1.4, zorder=2)
-        for at, height, row in zip(x, y, known, strict=True):
-            if row.loss_given_up_low is not None and row.loss_given_up_high is not None:
+def _draw_losses(axes: Axes, rows: pd.DataFrame, looks: Mapping[str, Look], unit: str) -> None:
+    _scale_axis(axes, rows)
+    ends = ["loss_given_up_nats", "loss_given_up_low", "loss_given_up_high", "limit_nats"]
+    broken = broken_axis([end for name in ends for end in rows[name].dropna()])
+    draw_broken_axis(axes, broken, unit, strip=bool(rows["diverges"].any()))
+    for name, arm in rows.groupby("parameterization", sort=False):
+        color, marker, *_ = looks[str(name)]
+        known = arm[arm["loss_given_up_nats"].notna()]
+        heights = [broken.at(lost) for lost in known["loss_given_up_nats"]]
+        axes.plot(known["x"], heights, color=color, linewidth=1.4, zorder=2)
+        for row, height in zip(each(known), heights, strict=True):
+            if not pd.isna(row.loss_given_up_low) and not pd.isna(row.loss_given_up_high):
                 bar = [broken.at(row.loss_given_up_low), broken.at(row.loss_given_up_high)]
-                axes.plot([at, at], bar, color=color, linewidth=1.6, marker="_", markersize=7, zorder=3)
-            _draw_mark(axes, at, height, reading, row, color, marker)
-        for row in filter(_diverges, reading.bases):
-            axes.plot(_x(row, shift), broken.strip, marker="x", color=color, markersize=7, markeredgewidth=1.8)
-        limits = [(_x(row, 0.0), broken.at(row.limit_nats)) for row in reading.bases if row.limit_nats is not None]
-        axes.plot([at for at, _ in limits], [limit for _, limit in limits], color=INK, alpha=FAINT, linestyle=":")
+                axes.plot([row.x, row.x], bar, color=color, linewidth=1.6, marker="_", markersize=7, zorder=3)
+            _draw_mark(axes, height, row, color, marker)
+        for row in each(arm[arm["diverges"].astype(bool)]):
+            axes.plot(row.x, broken.strip, marker="x", color=color, markersize=7, markeredgewidth=1.8)
+        limits = arm[arm["limit_nats"].notna()]
+        axes.plot(
+            limits["at"], [broken.at(limit) for limit in limits["limit_nats"]], color=INK, alpha=FAINT, linestyle=":"
+        )
 
 
-def _draw_costs(axes: Axes, readings: Sequence[BaseReading], looks: Mapping[str, Look]) -> None:
-    _scale_axis(axes, readings)
+def _draw_costs(axes: Axes, rows: pd.DataFrame, looks: Mapping[str, Look]) -> None:
+    _scale_axis(axes, rows)
     axes.set_ylabel("FLOPs of tuning there (log scale)")
-    for reading, shift in _shifted(readings):
-        color, marker, *_ = looks[reading.parameterization]
-        known = [(row, _x(row, shift), row.tuning_flops) for row in reading.bases if row.tuning_flops]
-        if not known:
+    for name, arm in rows.groupby("parameterization", sort=False):
+        color, marker, *_ = looks[str(name)]
+        known = arm[arm["tuning_flops"].notna()]
+        if known.empty:
             axes.annotate("not known", (0.5, 0.5), xycoords="axes fraction", ha="center")
             continue
         style.log_losses(axes)
-        axes.plot([x for _, x, _ in known], [flops for *_, flops in known], color=color, linewidth=1.4)
-        for row, x, flops in known:
-            _draw_mark(axes, x, flops, reading, row, color, marker)
+        axes.plot(known["x"], known["tuning_flops"], color=color, linewidth=1.4)
+        for row in each(known):
+            _draw_mark(axes, row.tuning_flops, row, color, marker)
 
 
-def _scale_axis(axes: Axes, readings: Sequence[BaseReading]) -> list[TunedAt]:
-    """Make x the scale that was tuned at. Return the bases of all readings."""
-    rows = [row for reading in readings for row in reading.bases]
-    style.log2_scale_axis(axes, [row.scale for row in rows], readings[0].scale_name)
-    axes.set_xlabel(f"tuned at {readings[0].scale_name} (log scale)")
-    return rows
+def _scale_axis(axes: Axes, rows: pd.DataFrame) -> None:
+    """Make x the scale that was tuned at."""
+    scale = rows["scale_name"].iloc[0]
+    style.log2_scale_axis(axes, rows["scale"].to_list(), scale)
+    axes.set_xlabel(f"tuned at {scale} (log scale)")
 
 
-def _shifted(readings: Sequence[BaseReading]) -> Iterator[tuple[BaseReading, float]]:
-    """Yield each reading, and by how many doublings its marks are shifted."""
-    for number, reading in enumerate(readings):
-        yield reading, SPREAD * (number - (len(readings) - 1) / 2)
-
-
-def _draw_mark(axes: Axes, x: float, y: float, reading: BaseReading, row: TunedAt, color: str, marker: str) -> None:
+def _draw_mark(axes: Axes, y: float, row: Any, color: str, marker: str) -> None:
     """Draw a base: filled if the HP transfers from there, and small at the largest shape, beyond which nothing lies."""
-    size, inside = (7, color if row.verdict == "transfers" else "none") if row.verdict is not None else (3, color)
-    axes.plot(x, y, color=color, marker=marker, markersize=size, markerfacecolor=inside, linestyle="none", zorder=4)
-    if reading.name(row) == reading.recommended:
+    size, inside = (7, color if row.verdict == "transfers" else "none") if row.verdict else (3, color)
+    axes.plot(row.x, y, color=color, marker=marker, markersize=size, markerfacecolor=inside, linestyle="none", zorder=4)
+    if row.recommended:
         ring = {"marker": "o", "markersize": RING, "markerfacecolor": "none", "markeredgecolor": INK}
-        axes.plot(x, y, linestyle="none", zorder=5, **ring)  # type: ignore[arg-type]
+        axes.plot(row.x, y, linestyle="none", zorder=5, **ring)  # type: ignore[arg-type]
 
 
-def _x(row: TunedAt, shift: float) -> float:
-    return float(np.log2(row.scale)) + shift
-
-
-def _marks(readings: Sequence[BaseReading]) -> list[tuple[Line2D, str]]:
+def _marks(rows: pd.DataFrame) -> list[tuple[Line2D, str]]:
     """Return the marks that the figure has beside those of arms: the entry of the legend, and what the caption says."""
-    rows = [row for reading in readings for row in reading.bases]
-    verdicts = {row.verdict for row in rows}
-    given: list[tuple[bool, dict[str, Any], str, str]] = [
+    verdicts = set(rows["verdict"])
+    given: list[tuple[Any, dict[str, Any], str, str]] = [
         (
             "transfers" in verdicts,
             {"marker": "o"},
@@ -155,24 +132,24 @@ def _marks(readings: Sequence[BaseReading]) -> list[tuple[Line2D, str]]:
             "a filled mark transfers to all larger shapes",
         ),
         (
-            bool(verdicts & {"drifts", "undecided"}),
+            verdicts & {"drifts", "undecided"},
             {"marker": "o", "markerfacecolor": "none"},
             "is not seen to transfer from here",
             "an open one is not seen to",
         ),
         (
-            any(reading.recommended is not None for reading in readings),
+            rows["recommended"].any(),
             {"marker": "o", "markerfacecolor": "none", "markersize": RING},
             "smallest base recommended",
             "a ring is the smallest base that is recommended",
         ),
         (
-            any(row.limit_nats is not None for row in rows),
+            rows["limit_nats"].notna().any(),
             {"linestyle": ":", "alpha": FAINT},
             "limit of the verdict",
             "the dotted line is the limit of the verdict",
         ),
-        (any(map(_diverges, rows)), {"marker": "x"}, "diverges there", "a cross diverges there"),
+        (rows["diverges"].any(), {"marker": "x"}, "diverges there", "a cross diverges there"),
     ]
     return [
         (Line2D([], [], **{"color": INK, "linestyle": "none", **look}, label=label), text)

@@ -60,6 +60,7 @@ class Cells(Panels):
     star: str = "optimum"  # what a star is called
     stars: Mapping[Any, Sequence[tuple[float, float]]] = field(default_factory=dict)  # value of a panel -> its stars
     keys: tuple[Artist, ...] = ()  # further entries of the legend
+    ends: tuple[str, str] | None = None  # what the darkest and the lightest color are called; None: best, so far above
     top: float | None = None  # the rise that gets the lightest color; None: that of the cells of the figure
     judged: JudgedLoss = NATS
 
@@ -92,6 +93,7 @@ class Cells(Panels):
             diverged=bool((frame[self.rise].isna() & there).any()),
             missing=not there.all(),
             judged=self.judged,
+            ends=self.ends,
         )
         return [*handles, *self.keys]
 
@@ -131,12 +133,18 @@ _STAR = {
 
 
 def cell_handles(
-    top_nats: float, *, star: str | None, diverged: bool, missing: bool, judged: JudgedLoss = NATS
+    top_nats: float,
+    *,
+    star: str | None,
+    diverged: bool,
+    missing: bool,
+    judged: JudgedLoss = NATS,
+    ends: tuple[str, str] | None = None,
 ) -> list[Artist]:
     """Return the legend of the cells and marks that appear in a figure. `star` is the label of the star."""
+    names = ends or ("best", above_best(top_nats, judged))
     out: list[Artist] = [
-        Patch(facecolor=style.cell_color(0.0), label="best"),
-        Patch(facecolor=style.cell_color(1.0), label=above_best(top_nats, judged)),
+        Patch(facecolor=style.cell_color(at), label=name) for at, name in zip((0.0, 1.0), names, strict=True)
     ]
     if star is not None:
         out.append(Line2D([], [], label=star, **_STAR))  # type: ignore[arg-type]

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 
 from hpxfer.analysis import Analysis
+from hpxfer.analysis.statistics import STATISTICS
+from hpxfer.figures.chart import draw
+from hpxfer.figures.charted import charted_block
 from hpxfer.figures.kinds import FIGURES, HPFigure, HPInput, Info, SweepFigure
 from hpxfer.figures.style import to_png, to_svg
 from hpxfer.results import Results
@@ -72,12 +75,12 @@ def line_figures(analysis: Analysis, lines: Mapping[str, pd.DataFrame]) -> tuple
             HPInput(results=None, analysis=analysis, report=report, line=lines[report.hp]),
         )
     )
-    return _drawn(found, analysis)
+    return _drawn([*found, *_of_charts(analysis)], analysis)
 
 
 def _drawn(found: Iterable[_Found], analysis: Analysis) -> tuple[list[DrawnFigure], list[str]]:
     figures, missing = [], []
-    for unfit_name, info, draw, aside, verdict_axis in found:
+    for unfit_name, info, drawing, aside, verdict_axis in found:
         name = _UNFIT.sub("_", unfit_name)
         if isinstance(info, str):
             missing.append(f"{name}: {info}")
@@ -88,7 +91,7 @@ def _drawn(found: Iterable[_Found], analysis: Analysis) -> tuple[list[DrawnFigur
                 title=info.title,
                 caption=info.caption,
                 csv=info.table().to_csv(index=False, lineterminator="\n"),
-                figure=draw(info),
+                figure=drawing(info),
                 salt=f"hpxfer {analysis.sweep} {name}",
                 aside=aside,
                 verdict_axis=verdict_axis,
@@ -111,6 +114,14 @@ def _found(results: Results, analysis: Analysis) -> Iterator[_Found]:
             for end, info in kind.infos(results, analysis).items():
                 name = f"{kind.name}-{end}" if end else kind.name
                 yield name, info, kind.draw, False, None
+    yield from _of_charts(analysis)
+
+
+def _of_charts(analysis: Analysis) -> Iterator[_Found]:
+    """Yield the figures of statistics that come with a chart."""
+    for name, found in analysis.statistics.items():
+        if found.chart is not None:
+            yield name, charted_block(STATISTICS.get(name), found, analysis.judged, analysis.control), draw, False, None
 
 
 def _of_hp(kinds: Sequence[HPFigure], given: HPInput) -> Iterator[_Found]:

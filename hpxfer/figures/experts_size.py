@@ -2,67 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from hpxfer.analysis.statistics.experts_size import ExpertsAgainstSize
+from hpxfer.analysis import Found
 from hpxfer.figures import style
 from hpxfer.figures.chart import Block, Chart, Line, draw
 from hpxfer.figures.kinds import SweepFigure
 from hpxfer.figures.style import SMALL
-from hpxfer.figures.text import control_last, listed, why_none, with_interval
+from hpxfer.figures.text import each, listed, rows_of, why_no_rows, with_interval
 from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no two shapes trade experts for expert size"
 
 
-def experts_size_block(
-    found: Sequence[ExpertsAgainstSize], judged: JudgedLoss = NATS, control: str | None = CONTROL
-) -> Block | str:
+def experts_size_block(found: Found, judged: JudgedLoss = NATS, control: str | None = CONTROL) -> Block | str:
     """Return what the figure shows, or why there is none."""
-    kept = sorted(
-        (lines for lines in found if lines.groups), key=lambda lines: control_last(lines.parameterization, control)
-    )
-    if not kept:
-        return why_none((lines.why_not for lines in found), NOTHING)
-    slopes = [text for lines in kept if (text := _slopes(lines))]
-    groups = [
-        (lines, group)
-        for lines in kept
-        for group in sorted(lines.groups, key=lambda of: (of.expert_features, of.width, of.depth))
-    ]
-    rows = [
-        (
-            *(number, lines.parameterization, group.width, group.depth, group.expert_features, group.active_features),
-            *(point.num_experts, point.num_active, point.expert_width, point.loss, point.se, group.slope),
-        )
-        for number, (lines, group) in enumerate(groups)
-        for point in group.points
-    ]
-    columns = ["parameterization", "width", "depth", "expert_features", "active_features", "num_experts"]
-    columns += ["num_active", "expert_width", "loss_nats", "se_nats", "slope_nats_per_doubling"]
-    frame = pd.DataFrame(rows, columns=["group", *columns])
-    colors = {lines.parameterization: iter(style.ramp(len(lines.groups))) for lines in kept}
+    rows = rows_of(found, None, control)
+    if rows.empty:
+        return why_no_rows(found, None, NOTHING)
+    key = ("parameterization", "group")
+    groups = rows.drop_duplicates(list(key))
+    by_arm = groups.groupby("parameterization", sort=False)
+    order = ["expert_features", "width", "depth"]
+    looks, names = {}, {}
+    for _, arm in by_arm:
+        for color, of in zip(style.ramp(len(arm)), each(arm.sort_values(order, kind="stable")), strict=True):
+            looks[of.parameterization, of.group] = (color, "o")
+            text = f"w{of.width} d{of.depth}, {of.active_features} of {of.expert_features} features"
+            names[of.parameterization, of.group] = text
+    slopes = [text for name, arm in by_arm for text in _slopes(str(name), arm.sort_values(order, kind="stable"))]
     return Block(
         title=f"{judged.unit.capitalize()} per doubling of experts at equal parameters: {listed(slopes) or 'unknown'}",
         caption="Shapes of one line have the same width, depth and expert parameters, both total and active: where "
         "there are more experts, they are smaller (the number beside a point is the expert width). Loss at the "
         "transferred HP, as a mean over seeds with two standard errors.",
-        frame=frame,
-        headings={name: name for name in columns},
+        frame=rows,
         charts=(
             Chart(
                 x="num_experts",
                 lines=(Line(y="loss_nats", se="se_nats", marker="o"),),
-                color="group",
+                color=key,
                 panel="parameterization",
-                looks={i: (next(colors[lines.parameterization]), "o") for i, (lines, _) in enumerate(groups)},
-                names={
-                    i: f"w{of.width} d{of.depth}, {of.active_features} of {of.expert_features} features"
-                    for i, (_, of) in enumerate(groups)
-                },
+                looks=looks,
+                names=names,
                 finish=lambda axes, _, rows: _finish(axes, rows, judged.unit),
                 legend="under",
             ),
@@ -73,7 +58,7 @@ def experts_size_block(
 
 
 def _finish(axes: Axes, rows: pd.DataFrame, unit: str) -> None:
-    for point in rows.itertuples():
+    for point in each(rows):
         at = {"xytext": (4, 5), "textcoords": "offset points", "fontsize": SMALL}
         axes.annotate(f"{point.expert_width}", (point.num_experts, point.loss_nats), **at)  # type: ignore[arg-type]
     experts = sorted(set(rows["num_experts"]))
@@ -84,12 +69,12 @@ def _finish(axes: Axes, rows: pd.DataFrame, unit: str) -> None:
     style.set_axes(axes, "experts (log scale)", f"loss ({unit})")
 
 
-def _slopes(lines: ExpertsAgainstSize) -> str | None:
-    """Return the slopes of a parameterization's lines as text, or None if no line has a slope."""
-    slopes = [
-        with_interval(group.slope, group.low, group.high, "+.3f") for group in lines.groups if group.slope is not None
-    ]
-    return f"{lines.parameterization} {listed(slopes, 2)}" if slopes else None
+def _slopes(name: str, groups: pd.DataFrame) -> Iterator[str]:
+    """Yield the slopes of an arm's lines as text; nothing if no line has a slope."""
+    known = groups[groups["slope_nats_per_doubling"].notna()]
+    ends = zip(known["slope_nats_per_doubling"], known["slope_low"], known["slope_high"], strict=True)
+    if slopes := [with_interval(*of, "+.3f") for of in ends]:
+        yield f"{name} {listed(slopes, 2)}"
 
 
 EXPERTS_SIZE = SweepFigure(

@@ -19,9 +19,9 @@ from hpxfer.figures.chart import Block, Chart, Line, draw, key
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.searches import MOST_PANELS
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import listed, octaves_of
+from hpxfer.figures.text import each, listed, octaves_of
 from hpxfer.results import Results
-from hpxfer.search import STAGES, CoordinateStep, HeatmapCell, RefinedPoint, arms_of, kind_of
+from hpxfer.search import STAGES, HeatmapCell, RefinedPoint, arms_of, kind_of
 from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 ROW_INCHES = 0.3
@@ -48,14 +48,12 @@ def _frame(rows: Sequence[Any], columns: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame([[getattr(row, name) for name in columns] for row in rows], columns=list(columns))
 
 
-def search_steps_block(
-    steps: Sequence[CoordinateStep], judged: JudgedLoss = NATS, control: str | None = CONTROL
-) -> Block:
+def search_steps_block(steps: pd.DataFrame, judged: JudgedLoss = NATS, control: str | None = CONTROL) -> Block:
     """Return what the figure of one arm's steps shows: a row per step with its best ratio, the first on top."""
-    first, kept = steps[0], [ratio for ratio in steps if ratio.kept]
-    gained = sum(ratio.gain_nats or 0.0 for ratio in kept)
-    changes = f", {judged.amount(gained)} in all: {listed([f'{r.multiplier} x {r.ratio:.4g}' for r in kept])}"
-    color, _ = style.marks([first.parameterization], control)[first.parameterization]
+    first, kept = steps.iloc[0], steps[steps["kept"].astype(bool)]
+    name, changed = first["parameterization"], listed([f"{row.multiplier} x {row.ratio:.4g}" for row in each(kept)])
+    changes = f", {judged.amount(kept['gain_nats'].sum())} in all: {changed}"
+    color, _ = style.marks([name], control)[name]
     dot = {"marker": "o", "markersize": 7, "linestyle": "none", "markeredgecolor": color}
     handles = (
         Line2D([], [], markerfacecolor=color, label="kept", **dot),  # type: ignore[arg-type]
@@ -72,52 +70,56 @@ def search_steps_block(
         finish=lambda axes, *_: _draw_steps(axes, steps, color, judged.unit),
     )
     return Block(
-        title=f"{first.parameterization} at {first.shape}: {len(kept)} of {steps[-1].step} changes won by more than "
-        f"the noise{changes if kept else ''}",
+        title=f"{name} at {first['shape']}: {len(kept)} of {steps['step'].max()} changes won by more than the noise"
+        f"{changes if len(kept) else ''}",
         caption=f"Gain in {judged.unit} of the best ratio of each multiplier over what was kept before, with "
-        f"{first.needed:g} standard errors of the paired difference over seeds. Small dots are the other ratios. A "
+        f"{first['needed']:g} standard errors of the paired difference over seeds. Small dots are the other ratios. A "
         "change is kept where its whole bar lies above zero.",
-        frame=_frame(steps, ("step", "multiplier", "ratio", "gain_nats", "se_nats", "needed", "diverged", "kept")),
+        frame=steps,
         charts=(chart,),
         judged=judged,
-        height=1.1 + ROW_INCHES * len(_groups(steps, lambda ratio: ratio.step)),
+        height=1.1 + ROW_INCHES * steps["step"].nunique(),
         foot=0.5,
         legend_columns=3,
     )
 
 
-def _draw_steps(axes: Axes, every: Sequence[CoordinateStep], color: str, unit: str) -> None:
-    steps = [of for _, of in _groups(every, lambda ratio: ratio.step)]
-    known = [[ratio for ratio in of if ratio.gain_nats is not None] for of in steps]
-    best = [max(of, key=lambda ratio: ratio.gain_nats, default=None) for of in known]
-    ends = [0.0]
-    for row, (of, top) in enumerate(zip(known, best, strict=True)):
-        others = [ratio.gain_nats for ratio in of if ratio is not top]
-        axes.plot(others, [row] * len(others), marker=".", markersize=5, color=INK, alpha=FAINT, linestyle="none")
-        if top is None:
+def _draw_steps(axes: Axes, every: pd.DataFrame, color: str, unit: str) -> None:
+    ends, labels = [0.0], []
+    for row, (_, step) in enumerate(every.groupby("step", sort=False)):
+        known = step[step["gain_nats"].notna()].astype({"gain_nats": float})
+        if known.empty:
+            labels.append(f"{step['multiplier'].iloc[0]}: all diverged")
             continue
-        error = top.needed * (top.se_nats or 0.0)
-        ends += [top.gain_nats - error, top.gain_nats + error]
-        if top.se_nats is not None:
+        best = int(known["gain_nats"].to_numpy().argmax())
+        top = known.iloc[best]
+        labels.append(f"{top['multiplier']} x {top['ratio']:.4g}")
+        others = known["gain_nats"].drop(known.index[best])
+        axes.plot(others, [row] * len(others), marker=".", markersize=5, color=INK, alpha=FAINT, linestyle="none")
+        has_error = not pd.isna(top["se_nats"])
+        error = top["needed"] * top["se_nats"] if has_error else 0.0
+        ends += [top["gain_nats"] - error, top["gain_nats"] + error]
+        if has_error:
             axes.plot(ends[-2:], [row, row], color=color, linewidth=1.8)
-        face = color if top.kept else "none"
-        axes.plot(top.gain_nats, row, marker="o", markersize=7, markerfacecolor=face, markeredgecolor=color, zorder=3)
+        dot = {"marker": "o", "markersize": 7, "markerfacecolor": color if top["kept"] else "none"}
+        axes.plot(top["gain_nats"], row, markeredgecolor=color, zorder=3, **dot)  # type: ignore[arg-type]
     axes.axvline(0.0, color=INK, alpha=FAINT, linewidth=1.0)
-    axes.set_ylim(len(steps) - 0.4, -0.6)
-    axes.yaxis.set_major_locator(FixedLocator(range(len(steps))))
-    texts = [f" x {top.ratio:.4g}" if top else ": all diverged" for top in best]
-    axes.set_yticklabels([of[0].multiplier + text for of, text in zip(steps, texts, strict=True)])
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.yaxis.set_major_locator(FixedLocator(range(len(labels))))
+    axes.set_yticklabels(labels)
     # The ends show every bar, and other ratios as far as they lie near the bars.
     low, high = min(ends), max(ends)
     width = max(high - low, 1e-4)
-    low = max(min([low, *(ratio.gain_nats for of in known for ratio in of)]), low - MOST_BELOW * width)
+    low = max(min(low, every["gain_nats"].min()), low - MOST_BELOW * width)
     axes.set_xlim(low - 0.05 * width, high + 0.08 * width)
     axes.set_xlabel(f"gain ({unit})")
 
 
 def _step_infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
-    found = _groups(analysis.found("search_steps"), lambda ratio: (ratio.parameterization, ratio.shape))
-    return {f"{of[0]}-{of[1]}": search_steps_block(rows, analysis.judged, analysis.control) for of, rows in found}
+    by_arm = analysis.found("search_steps").frame.groupby(["parameterization", "shape"], sort=False)
+    return {
+        f"{name}-{shape}": search_steps_block(rows, analysis.judged, analysis.control) for (name, shape), rows in by_arm
+    }
 
 
 SEARCH_STEPS = SweepFigure(

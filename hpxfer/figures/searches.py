@@ -10,14 +10,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
-from hpxfer.analysis import Analysis
+from hpxfer.analysis import Analysis, Found
 from hpxfer.figures import style
 from hpxfer.figures.chart import Block, Chart, Line, Look, draw, key
 from hpxfer.figures.kinds import Info, SweepFigure
 from hpxfer.figures.style import FAINT, INK
-from hpxfer.figures.text import control_last, listed
+from hpxfer.figures.text import control_last, each, listed
 from hpxfer.results import Results
-from hpxfer.search import MOST_DOUBT, ArmBest, ArmPoints, DoubtLook, arm_points, doubt_looks, kind_of
+from hpxfer.search import MOST_DOUBT, ArmPoints, DoubtLook, arm_points, doubt_looks, kind_of
 from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 MOST_PANELS = 6
@@ -29,7 +29,7 @@ DOUBT_TICKS = (LEAST_DOUBT, 1e-3, 1e-2, 1e-1, MOST_DOUBT)
 
 def search_best_block(
     arms: Sequence[ArmPoints],
-    found: Sequence[ArmBest],
+    found: Found,
     kind: str,
     judged: JudgedLoss = NATS,
     control: str | None = CONTROL,
@@ -83,19 +83,18 @@ def _finite(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
 
 
-def _leader(shape: str, found: Sequence[ArmBest], judged: JudgedLoss) -> str:
+def _leader(shape: str, found: Found, judged: JudgedLoss) -> str:
     """Return in words which arm of a shape is ahead."""
-    known = [arm for arm in found if arm.shape == shape and arm.best_nats is not None]
-    known.sort(key=lambda arm: arm.best_nats or 0.0)
+    rows = found.frame[(found.frame["shape"] == shape) & found.frame["best_nats"].notna()]
+    known = list(each(rows.sort_values("best_nats", kind="stable")))
     if not known:
         return f"nothing finished at {shape}"
     first = known[0]
     if len(known) == 1:
-        best = judged.level(first.best_nats or 0.0)
-        return f"at {shape} {best} after {first.num_trials} trials, at {first.at}"
-    behind, se = known[1].behind_nats or 0.0, known[1].behind_se_nats
-    sure = se is not None and behind > STANDARD_ERRORS * se
-    error = "" if se is None else f" +- {se:.2g}"
+        return f"at {shape} {judged.level(first.best_nats)} after {first.num_trials} trials, at {first.at}"
+    behind, se = known[1].behind_nats, known[1].behind_se_nats
+    sure = behind > STANDARD_ERRORS * se  # NaN is not
+    error = "" if pd.isna(se) else f" +- {se:.2g}"
     ahead = "is ahead of" if sure else "is not surely ahead of"
     by = f"{behind:.2g}{error} {judged.unit}"
     return f"at {shape} {first.parameterization} {ahead} {known[1].parameterization} ({by})"

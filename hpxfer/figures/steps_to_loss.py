@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter
 
-from hpxfer.analysis.statistics.same_loss import LossCurve, Reached
-from hpxfer.analysis.statistics.steps_to_loss import StepsToLoss
+from hpxfer.analysis import Found
 from hpxfer.figures import style
 from hpxfer.figures.chart import Block, Chart, Line, Look, draw, key
 from hpxfer.figures.kinds import HPFigure
 from hpxfer.figures.style import INK, SMALL
-from hpxfer.figures.text import along, listed, why_none
+from hpxfer.figures.text import each, listed, rows_of, why_no_rows
 from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
 NOTHING = "no two arms to compare"
@@ -45,28 +44,23 @@ class Arrow:
 
 
 def steps_to_loss_block(
-    found: Sequence[StepsToLoss], axis: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
+    found: Found, curves: Found, axis: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
 ) -> Block | str:
     """Return what the figure of one axis shows, or why there is none."""
-    of_axis = along(found, axis, control)
-    kept = [answer for answer in of_axis if answer.why_not is None and answer.curves]
-    if not kept:
-        return why_none((answer.why_not for answer in of_axis), NOTHING)
-    unit = _unit([curve for answer in kept for curve in answer.curves])
-    curves = [(answer, curve) for answer in kept for curve in answer.curves if _positions(curve, unit)]
-    arrows = {answer.parameterization: arrows_of(answer, unit) for answer in kept}
-    rows = [
-        (axis, answer.parameterization, curve.name, curve.kind, *point)
-        for answer, curve in curves
-        for point in zip(_positions(curve, unit), curve.mean, curve.low, curve.high, strict=True)
-    ]
-    columns = ["axis", "parameterization", "curve", "kind", unit, "mean_nats", "min_nats", "max_nats"]
-    if not rows:
+    every, reached = rows_of(curves, axis, control), rows_of(found, axis, control)
+    if every.empty:
+        return why_no_rows(found, axis, NOTHING)
+    unit = _unit(every)
+    rows = every[every[unit].notna()]
+    if rows.empty:
         return NOTHING
-    frame = pd.DataFrame(rows, columns=columns)
-    other_data = {row.arm: row.other_data for answer in kept for row in answer.rows if row.other_data is not None}
-    looks = _looks(curve for _, curve in curves)
-    ends = _ends(frame, unit, [arrow for found in arrows.values() for arrow in found])
+    names = list(dict.fromkeys(every["parameterization"]))
+    by_arm = {name: reached[reached["parameterization"] == name] for name in names}
+    arrows = {name: arrows_of(by_arm[name], unit) for name in names}
+    not_compared = reached[reached["other_data"].notna()]
+    other_data = dict(zip(not_compared["arm"], not_compared["other_data"], strict=True))
+    looks = _looks(rows)
+    ends = _ends(rows, unit, [arrow for found in arrows.values() for arrow in found])
     chart = Chart(
         x=unit,
         lines=(Line(y="mean_nats", low="min_nats", high="max_nats", look={"linewidth": 1.5}),),
@@ -80,9 +74,10 @@ def steps_to_loss_block(
         finish=lambda axes, name, _: _finish(axes, arrows[name], looks, unit, judged.unit, ends),
     )
     return Block(
-        title=f"{unit.capitalize()} to the same loss, {axis}: {listed([_fastest(answer, unit) for answer in kept])}",
-        caption=_caption(kept, unit, other_data),
-        frame=frame,
+        title=f"{unit.capitalize()} to the same loss, {axis}: "
+        f"{listed([_fastest(name, rows, unit) for name, rows in by_arm.items()])}",
+        caption=_caption(every, unit, other_data),
+        frame=rows,
         charts=(chart,),
         judged=judged,
         height=3.4,
@@ -91,14 +86,8 @@ def steps_to_loss_block(
     )
 
 
-def _positions(curve: LossCurve, unit: Unit) -> tuple[float, ...]:
-    """Return where the points of a curve lie; nothing if that is not known in this unit."""
-    return curve.steps if unit == "steps" else curve.tokens
-
-
-def _caption(kept: Sequence[StepsToLoss], unit: Unit, other_data: Mapping[str, str]) -> str:
+def _caption(every: pd.DataFrame, unit: Unit, other_data: Mapping[str, str]) -> str:
     """Return how to read the figure, and which arms are not compared or not drawn."""
-    every = [curve for answer in kept for curve in answer.curves]
     caption = (
         "Training losses, as means over the last tenth of the steps so far; the band is the range of seeds. Arms have "
         "the HP transferred from the base, a reference has its own best one. A dotted line is at the loss that a "
@@ -106,69 +95,72 @@ def _caption(kept: Sequence[StepsToLoss], unit: Unit, other_data: Mapping[str, s
         f"factor the arm takes fewer {unit}, or more where it says so (median over paired seeds). Those of the "
         f"{ARROWS} fastest arms are drawn; the table says which arms do not reach the loss."
     )
-    if any(curve.kind == "elsewhere" for curve in every):
+    if (every["kind"] == "elsewhere").any():
         caption += " Dashed curves were trained elsewhere."
     if other_data:
         arms = ", ".join(f"{arm} ({data})" for arm, data in other_data.items())
         caption += f" Not compared, as training losses on different data are not comparable: {arms}."
-    if lost := dict.fromkeys(curve.name for curve in every if not _positions(curve, unit)):
+    if lost := dict.fromkeys(every.loc[every[unit].isna(), "curve"]):
         caption += f" Not drawn, as arms differ in their batches and these curves count no tokens: {', '.join(lost)}."
     return caption
 
 
-def _unit(curves: Sequence[LossCurve]) -> Unit:
+def _unit(curves: pd.DataFrame) -> Unit:
     """Return what x counts: steps, unless batches differ or a curve counts tokens only."""
-    of_arms = {round(curve.tokens[0] / curve.steps[0]) for curve in curves if curve.steps and curve.kind != "elsewhere"}
-    return "tokens" if len(of_arms) > 1 or any(not curve.steps for curve in curves) else "steps"
+    own = curves[curves["kind"] != "elsewhere"]
+    num_batches = (own["tokens"] / own["steps"]).round().nunique()
+    return "tokens" if num_batches > 1 or curves["steps"].isna().any() else "steps"
 
 
-def _fastest(answer: StepsToLoss, unit: Unit) -> str:
+def _fastest(name: str, rows: pd.DataFrame, unit: Unit) -> str:
     """Return the largest factor of a panel: against arms of the sweep or, without any, curves from elsewhere."""
-    own = [row for row in answer.rows if row.reference not in _elsewhere(answer)] or answer.rows
-    known = [(factor, row) for row in own if (factor := _factor(row, unit)) is not None]
-    if own and all(row.other_data is not None for row in own):
-        return f"{answer.parameterization} not compared, as data differ"
+    own = rows if rows["elsewhere"].all() else rows[~rows["elsewhere"].astype(bool)]
+    known = [(factor, row.reference) for row in each(own) if not pd.isna(factor := _factor(row, unit))]
+    if own["other_data"].notna().all():
+        return f"{name} not compared, as data differ"
     if not known:
-        return f"{answer.parameterization} never has it"
-    factor, best = max(known, key=lambda found: found[0])
+        return f"{name} never has it"
+    factor, reference = max(known, key=lambda found: found[0])
     spelled = f"up to {factor:.3g}x fewer" if factor >= 1 else f"at best {1 / factor:.3g}x more"
-    return f"{answer.parameterization} {spelled} than {best.reference}"
+    return f"{name} {spelled} than {reference}"
 
 
-def _elsewhere(answer: StepsToLoss) -> set[str]:
-    return {curve.name for curve in answer.curves if curve.kind == "elsewhere"}
+def _factor(row: Any, unit: Unit) -> float:
+    """Return by what factor an arm takes fewer; NaN where it has not the loss."""
+    return float(row.speed_up if unit == "steps" and not pd.isna(row.reference_steps) else row.fewer_tokens)
 
 
-def _factor(row: Reached, unit: Unit) -> float | None:
-    return row.speed_up if unit == "steps" and row.reference_steps is not None else row.fewer_tokens
-
-
-def arrows_of(answer: StepsToLoss, unit: Unit) -> list[Arrow]:
+def arrows_of(rows: pd.DataFrame, unit: Unit) -> list[Arrow]:
     """Return the arrows of a panel: those of the fastest arms, for each reference."""
     arrows: list[Arrow] = []
-    for reference in dict.fromkeys(row.reference for row in answer.rows):
-        known = [found for row in answer.rows if row.reference == reference and (found := _arrow(row, unit))]
+    for _, found in rows.groupby("reference", sort=False):
+        known = [arrow for row in each(found) if (arrow := _arrow(row, unit))]
         arrows += sorted(known, key=lambda arrow: -arrow.factor)[:ARROWS]
     return arrows
 
 
-def _arrow(row: Reached, unit: Unit) -> Arrow | None:
+def _arrow(row: Any, unit: Unit) -> Arrow | None:
     stop, start = (row.steps, row.reference_steps) if unit == "steps" else (row.tokens, row.reference_tokens)
     factor = _factor(row, unit)
-    if stop is None or start is None or factor is None or row.loss_nats is None:
+    if any(pd.isna(each) for each in (stop, start, factor, row.loss_nats)):
         return None
     return Arrow(arm=row.arm, reference=row.reference, loss_nats=row.loss_nats, start=start, stop=stop, factor=factor)
 
 
-def _looks(curves: Iterable[LossCurve]) -> dict[str, Look]:
+def _looks(curves: pd.DataFrame) -> dict[str, Look]:
     """Return the look of each curve: ink for references, by rank for arms, and dashed for curves from elsewhere."""
-    by_kind: dict[str, list[str]] = {}
-    for curve in {curve.name: curve for curve in curves}.values():
-        by_kind.setdefault(curve.kind, []).append(curve.name)
-    arms, elsewhere = by_kind.get("arm", []), by_kind.get("elsewhere", [])
+    distinct = curves.drop_duplicates("curve", keep="last")
+    references, arms, elsewhere = (
+        [
+            name
+            for name in dict.fromkeys(curves["curve"])
+            if name in set(distinct.loc[distinct["kind"] == kind, "curve"])
+        ]
+        for kind in ("reference", "arm", "elsewhere")
+    )
     marks = [color for color, _ in style.MARKS[2:]]
     return {
-        **dict.fromkeys(by_kind.get("reference", []), (INK, "")),
+        **dict.fromkeys(references, (INK, "")),
         **{name: (color, "") for name, color in zip(arms, style.ramp(len(arms)), strict=True)},
         **{name: (marks[i % len(marks)], "", "--") for i, name in enumerate(elsewhere)},
     }
@@ -229,7 +221,11 @@ STEPS_TO_LOSS = HPFigure(
     question="After how many steps does each arm have the loss that its reference ends at?",
     infos=lambda given: {
         axis: steps_to_loss_block(
-            given.analysis.found("steps_to_loss"), axis, given.report.judged, given.analysis.control
+            given.analysis.found("steps_to_loss"),
+            given.analysis.found("loss_curves"),
+            axis,
+            given.report.judged,
+            given.analysis.control,
         )
         for axis in given.axes
     },

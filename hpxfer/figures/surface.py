@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
-from hpxfer.analysis import Analysis
-from hpxfer.analysis.statistics.surface import Surface
+from hpxfer.analysis import Analysis, Found
+from hpxfer.analysis.statistics.surface import quadratic
 from hpxfer.figures import style
 from hpxfer.figures.cells import Cells, top_rise
 from hpxfer.figures.chart import Block, draw
 from hpxfer.figures.kinds import Info, SweepFigure
-from hpxfer.figures.text import control_last, listed, octaves_of, why_none, with_interval
+from hpxfer.figures.text import control_last, each, listed, octaves_of, with_interval
 from hpxfer.results import Results
 from hpxfer.verdict import CONTROL, NATS, JudgedLoss
 
@@ -33,54 +34,57 @@ FEW_PAIRS = 4  # more stand three in a row
 
 
 def surface_block(
-    found: Sequence[Surface], first: str, second: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
+    found: Found, cells: Found, first: str, second: str, judged: JudgedLoss = NATS, control: str | None = CONTROL
 ) -> Block | str:
     """Return what the figure of a pair of HPs shows, or why there is none. The base's surfaces come first."""
-    of_pair = [surface for surface in found if (surface.first, surface.second) == (first, second)]
-    kept = [surface for surface in of_pair if _is_measured(surface)]
-    if not kept:
-        return why_none((surface.why_not for surface in of_pair), NO_SURFACE)
-    kept.sort(
-        key=lambda surface: (
-            not surface.is_base,
-            _sizes(surface.shape),
-            control_last(surface.parameterization, control),
-        )
-    )
-    shown = kept[:MOST_PANELS]
+    fits, rows = (of[(of["first"] == first) & (of["second"] == second)] for of in (found.frame, cells.frame))
+    if rows["loss_nats"].isna().all():
+        return why_no_pair(found, first, second, NO_SURFACE)
+    by = ["parameterization", "shape"]
+    shapes = rows[rows["loss_nats"].notna()].drop_duplicates(by)
+    order = [(not row.is_base, _sizes(row.shape), control_last(row.parameterization, control)) for row in each(shapes)]
+    shapes = shapes.iloc[sorted(range(len(order)), key=order.__getitem__)]
+    shown = list(each(shapes))[:MOST_PANELS]
+    number = {(row.parameterization, row.shape): i for i, row in enumerate(shown)}
     tilts = [
-        _interaction(surface)
-        for surface in shown
-        if surface.interaction is not None and surface.is_base == shown[0].is_base
+        f"{fit.parameterization} at {'the base' if fit.is_base else fit.shape} "
+        + with_interval(fit.interaction, fit.interaction_low, fit.interaction_high)
+        for row in shown
+        for fit in each(fits[(fits["parameterization"] == row.parameterization) & (fits["shape"] == row.shape)])
+        if not pd.isna(fit.interaction) and fit.is_base == shown[0].is_base
     ]
-    rows = [
-        (*(surface.parameterization, surface.shape, x, y, loss), *(surface.at(x, y), rise, i))
-        for i, surface in enumerate(shown)
-        for x, y, loss, rise in cells_of(surface)
-    ]
-    x, y = f"log2_{first}", f"log2_{second}"
-    columns = ["parameterization", "shape", x, y, "loss_nats", "fitted_nats", "rise", "panel"]
-    drawn = pd.DataFrame(rows, columns=columns).astype({"rise": float})
+    panel = [number.get(key, -1) for key in zip(rows["parameterization"], rows["shape"], strict=True)]
+    drawn = rows.assign(panel=panel, rise_nats=rows["rise_nats"].astype(float))
+    drawn = drawn[drawn["panel"] >= 0].sort_values("panel", kind="stable")
+    lowest = fits[fits["lowest_log2_first"].notna()]
+    stars = {
+        number[row.parameterization, row.shape]: [(row.lowest_log2_first, row.lowest_log2_second)]
+        for row in each(lowest)
+        if (row.parameterization, row.shape) in number
+    }
     chart = Cells(
-        x=x,
-        y=y,
-        rise="rise",
+        x="log2_first",
+        y="log2_second",
+        rise="rise_nats",
         panel="panel",
-        titles={i: style.wrapped(_title(surface), 46) for i, surface in enumerate(shown)},
+        titles={
+            i: style.wrapped(f"{row.shape}{' (base)' if row.is_base else ''}, {row.parameterization}", 46)
+            for i, row in enumerate(shown)
+        },
         star="lowest point",
-        stars={i: [surface.log2_values] for i, surface in enumerate(shown) if surface.log2_values is not None},
+        stars=stars,
         keys=(FITTED,),
-        top=top_rise(rise for surface in kept for *_, rise in cells_of(surface) if rise is not None),
+        top=top_rise(rows["rise_nats"].dropna()),
         judged=judged,
-        finish=lambda axes, i, _: _finish_surface(axes, shown[i]),
+        finish=lambda axes, i, of: _finish_surface(axes, of, first, second, has_lowest=i in stars),
     )
-    left_out = len(kept) - MOST_PANELS
+    left_out = len(shapes) - MOST_PANELS
     return Block(
         title=f"Octaves that the best {first} moves per octave of {second}: {listed(tilts, 2) or 'unknown'}",
         caption="Color: mean loss over seeds above the best cell. Lines: the fitted surface, at "
         f"{', '.join(f'{share:.2%}' for share in CONTOURS)} above its lowest point. A tilt means that the two HPs have "
         "to be tuned together." + (f" {left_out} more surfaces are not shown." if left_out > 0 else ""),
-        frame=drawn.drop(columns=["rise", "panel"]),
+        frame=drawn.drop(columns="panel"),
         drawn=drawn,
         charts=(chart,),
         judged=judged,
@@ -88,15 +92,9 @@ def surface_block(
     )
 
 
-def _is_measured(surface: Surface) -> bool:
-    return any(cell.loss is not None for cell in surface.cells)
-
-
-def cells_of(surface: Surface) -> Iterator[tuple[float, float, float | None, float | None]]:
-    """Yield log2 of both HPs, the loss, and its rise over the best cell. Both are None where a seed diverged."""
-    best = min((cell.loss for cell in surface.cells if cell.loss is not None), default=0.0)
-    for cell in surface.cells:
-        yield cell.log2_first, cell.log2_second, cell.loss, None if cell.loss is None else cell.loss - best
+def why_no_pair(found: Found, first: str, second: str, otherwise: str) -> str:
+    """Return why there are no cells of a pair: each reason once, or `otherwise` without any."""
+    return "; ".join(dict.fromkeys(why for of, why in found.unknown if f"{first} {second}" in of)) or otherwise
 
 
 def _sizes(shape: str) -> list[int]:
@@ -104,34 +102,34 @@ def _sizes(shape: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", shape)]
 
 
-def _title(surface: Surface) -> str:
-    return surface.shape + (" (base)" if surface.is_base else "") + f", {surface.parameterization}"
-
-
-def _interaction(surface: Surface) -> str:
-    assert surface.interaction is not None, "only surfaces with an interaction are named"
-    where = "the base" if surface.is_base else surface.shape
-    tilt = with_interval(surface.interaction, surface.interaction_low, surface.interaction_high)
-    return f"{surface.parameterization} at {where} {tilt}"
-
-
-def _finish_surface(axes: Axes, surface: Surface) -> None:
-    if surface.loss is not None:
-        x, y = (np.linspace(*limits, GRID) for limits in (axes.get_xlim(), axes.get_ylim()))
-        fitted = np.array([[surface.at(float(a), float(b)) or 0.0 for a in x] for b in y])
-        levels = [surface.loss + share * abs(surface.loss) for share in CONTOURS]
+def _finish_surface(axes: Axes, cells: pd.DataFrame, first: str, second: str, *, has_lowest: bool) -> None:
+    """Draw the level lines of the fitted surface, a quadratic, through its values at the cells."""
+    if has_lowest:
+        at = [cells[name].to_numpy(float) for name in ("log2_first", "log2_second", "fitted_nats")]
+        coefficients = np.linalg.lstsq(quadratic(*at[:2]), at[2], rcond=None)[0]
+        x, y = np.meshgrid(*(np.linspace(*limits, GRID) for limits in (axes.get_xlim(), axes.get_ylim())))
+        fitted = (quadratic(x.ravel(), y.ravel()) @ coefficients).reshape(x.shape)
+        inside = _lowest(coefficients)
+        levels = [inside + share * abs(inside) for share in CONTOURS]
         for color, width in (("#000000", 2.6), ("#ffffff", 1.2)):
             axes.contour(x, y, fitted, levels=levels, colors=[color], linewidths=width)
-    style.set_axes(axes, octaves_of(surface.first), octaves_of(surface.second))
+    style.set_axes(axes, octaves_of(first), octaves_of(second))
+
+
+def _lowest(coefficients: NDArray[np.float64]) -> float:
+    """Return the lowest value of a quadratic."""
+    _, p, q, c, m, d = coefficients
+    u, v = np.linalg.solve([[2 * c, m], [m, 2 * d]], [-p, -q])
+    return float((quadratic(np.array([u]), np.array([v])) @ coefficients)[0])
 
 
 def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
-    found = analysis.found("surfaces")
-    pairs = dict.fromkeys((surface.first, surface.second) for surface in found)
+    pairs = list(combinations(results.spec.grid, 2))
     if not pairs:
         return {"": "the sweep scans fewer than two HPs"}
+    found = analysis.found("surfaces"), analysis.found("pair_cells")
     return {
-        f"{first}-{second}": surface_block(found, first, second, analysis.judged, analysis.control)
+        f"{first}-{second}": surface_block(*found, first, second, analysis.judged, analysis.control)
         for first, second in pairs
     }
 
@@ -139,35 +137,29 @@ def _infos(results: Results, analysis: Analysis) -> dict[str, Info | str]:
 SURFACE = SweepFigure(name="surface", question="Do two HPs have to be tuned together?", infos=_infos, draw=draw)
 
 
-def pairs_block(found: Sequence[Surface], parameterization: str, judged: JudgedLoss = NATS) -> Block | str:
+def pairs_block(cells: Found, parameterization: str, judged: JudgedLoss = NATS) -> Block | str:
     """Return what the heatmaps of all pairs at the base show, of one parameterization, or why there are none."""
-    at_base = [surface for surface in found if surface.parameterization == parameterization and surface.is_base]
-    kept = {(surface.first, surface.second): surface for surface in at_base if _is_measured(surface)}
-    if not kept:
-        return why_none((surface.why_not for surface in at_base), NOTHING)
-    pairs = [kept[pair] for pair in sorted(kept)]
+    at_base = cells.frame[(cells.frame["parameterization"] == parameterization) & cells.frame["is_base"].astype(bool)]
+    pairs = {pair: of for pair, of in at_base.groupby(["first", "second"]) if of["loss_nats"].notna().any()}
+    if not pairs:
+        return NOTHING
     best = [
-        f"{pair.first} 2^{cell.log2_first:.3g} with {pair.second} 2^{cell.log2_second:.3g}"
-        for pair in pairs
-        for cell in [min((c for c in pair.cells if c.loss is not None), key=lambda c: c.loss or 0.0)]
+        f"{row.first} 2^{row.log2_first:.3g} with {row.second} 2^{row.log2_second:.3g}"
+        for of in pairs.values()
+        for row in each(of.loc[[of["loss_nats"].astype(float).idxmin()]])
     ]
-    rows = [
-        (pair.parameterization, pair.shape, pair.first, pair.second, *cell, _number(pair, cell[-1]), i)
-        for i, pair in enumerate(pairs)
-        for cell in cells_of(pair)
-    ]
-    columns = ["parameterization", "shape", "first", "second", "log2_first", "log2_second", "loss_nats", "rise_nats"]
-    drawn = pd.DataFrame(rows, columns=[*columns, "text", "panel"]).astype({"rise_nats": float})
     few = len(pairs) <= FEW_PAIRS  # more are too narrow for a title, and the axes name both
+    drawn = pd.concat([of.assign(panel=i, text=_numbers(of)) for i, of in enumerate(pairs.values())])
+    names = list(pairs)
     chart = Cells(
         x="log2_first",
         y="log2_second",
         rise="rise_nats",
         text="text",
         panel="panel",
-        titles={i: f"{pair.first} and {pair.second}" for i, pair in enumerate(pairs) if few},
+        titles={i: f"{first} and {second}" for i, (first, second) in enumerate(names) if few},
         judged=judged,
-        finish=lambda axes, i, _: style.set_axes(axes, octaves_of(pairs[i].first), octaves_of(pairs[i].second)),
+        finish=lambda axes, i, _: style.set_axes(axes, *map(octaves_of, names[i])),
     )
     return Block(
         title=f"{parameterization} at the base is best at {'; '.join(best[:3])}",
@@ -175,7 +167,7 @@ def pairs_block(found: Sequence[Surface], parameterization: str, judged: JudgedL
         "other HPs stay at their base values, or in a sweep of the base alone at those of the best point. A cross "
         "means that a seed diverged.",
         frame=drawn.drop(columns=["text", "panel"]),
-        drawn=drawn,
+        drawn=drawn.astype({"rise_nats": float}),
         charts=(chart,),
         judged=judged,
         columns=2 if few else 3,
@@ -183,17 +175,16 @@ def pairs_block(found: Sequence[Surface], parameterization: str, judged: JudgedL
     )
 
 
-def _number(pair: Surface, rise: float | None) -> str:
-    """Return what is written into a cell: its rise, where there is room for it."""
-    sides = [len({getattr(cell, name) for cell in pair.cells}) for name in ("log2_first", "log2_second")]
-    if rise is None or max(sides) > MOST_CELLS_WITH_NUMBERS:
-        return ""
-    return f"{rise:.2g}" if rise else "best"
+def _numbers(cells: pd.DataFrame) -> list[str]:
+    """Return what is written into cells: their rise, where there is room for it."""
+    if max(cells["log2_first"].nunique(), cells["log2_second"].nunique()) > MOST_CELLS_WITH_NUMBERS:
+        return [""] * len(cells)
+    return ["" if pd.isna(rise) else f"{rise:.2g}" if rise else "best" for rise in cells["rise_nats"]]
 
 
-def pair_names(found: Sequence[Surface], control: str | None = CONTROL) -> tuple[str, ...]:
+def pair_names(cells: Found, control: str | None = CONTROL) -> tuple[str, ...]:
     """Return the parameterizations with cells at the base, the control last."""
-    names = {surface.parameterization for surface in found if surface.is_base and surface.cells}
+    names = set(cells.frame.loc[cells.frame["is_base"].astype(bool), "parameterization"])
     return tuple(sorted(names, key=lambda name: control_last(name, control)))
 
 
@@ -201,8 +192,8 @@ PAIRS = SweepFigure(
     name="pairs",
     question="Which values of two HPs are best together at the base?",
     infos=lambda results, analysis: {
-        name: pairs_block(analysis.found("surfaces"), name, analysis.judged)
-        for name in pair_names(analysis.found("surfaces"), analysis.control)
+        name: pairs_block(analysis.found("pair_cells"), name, analysis.judged)
+        for name in pair_names(analysis.found("pair_cells"), analysis.control)
     },
     draw=draw,
 )

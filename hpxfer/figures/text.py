@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
+import pandas as pd
+
+from hpxfer.analysis import Found
 from hpxfer.verdict import CONTROL, Finding, is_control, misfit_text, scale_text
 
 
@@ -30,6 +33,24 @@ def along(results: Iterable[R], axis: str, control: str | None = CONTROL) -> tup
     """Return the results along one axis, the control last."""
     found = [result for result in results if result.axis == axis]
     return tuple(sorted(found, key=lambda result: control_last(result.parameterization, control)))
+
+
+def rows_of(found: Found, axis: str | None, control: str | None = CONTROL) -> pd.DataFrame:
+    """Return the rows of one axis, or all of them, by parameterization, the control last."""
+    frame = found.frame if axis is None else found.frame[found.frame["axis"] == axis]
+    order = frame["parameterization"].map(lambda name: control_last(name, control))
+    return frame.loc[order.sort_values(kind="stable").index]
+
+
+def each(frame: pd.DataFrame) -> Iterator[Any]:
+    """Yield the rows with their columns as fields. A number that is missing is NaN."""
+    return frame.itertuples(index=False)
+
+
+def why_no_rows(found: Found, axis: str | None, otherwise: str) -> str:
+    """Return why a statistic has no rows of an axis, or at all: each reason once, or `otherwise` without any."""
+    reasons = [why for of, why in found.unknown if axis is None or of == axis or of.startswith(f"{axis} ")]
+    return "; ".join(dict.fromkeys(reasons)) or otherwise
 
 
 def shape_name(scale: float, is_base: bool) -> str:
@@ -81,13 +102,9 @@ def listed(phrases: Sequence[str], num: int = 4) -> str:
 
 def with_interval(value: float, low: float | None, high: float | None, form: str = "+.2f") -> str:
     """Return a number with its 95% interval, e.g. `+0.20 [-0.01, +0.41]`. An end that nothing bounds is `open`."""
+    low, high = (None if end is None or end != end else end for end in (low, high))  # a frame has NaN for None
     if low is None and high is None:
         return f"{value:{form}}"
     # No-break spaces keep the interval in one line of a title.
     ends = ",\u00a0".join("open" if end is None else f"{end:{form}}" for end in (low, high))
     return f"{value:{form}}\u00a0[{ends}]"
-
-
-def why_none(reasons: Iterable[str | None], otherwise: str) -> str:
-    """Return why there is no figure: each reason that is given once, or `otherwise` without any."""
-    return "; ".join(dict.fromkeys(reason for reason in reasons if reason)) or otherwise

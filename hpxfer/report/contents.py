@@ -24,6 +24,7 @@ from hpxfer.report.provenance import (
 from hpxfer.report.tables import analysis_tables, unknown
 from hpxfer.report.trials import TrialData, trial_data
 from hpxfer.results import Results
+from hpxfer.search import arm_points, best_of_arms
 from hpxfer.spec import SweepSpec, dump_sweep
 from hpxfer.verdict import (
     conclusion,
@@ -179,7 +180,7 @@ def _section(source: Source, name: str) -> Section:
     others = [report for report in analysis.reports if report.hp != analysis.hp]
     return Section(
         name=name,
-        headline=_headline(analysis, results.spec, judged, is_running=source.is_running),
+        headline=_headline(analysis, results, judged, is_running=source.is_running),
         no_verdict=_no_verdict(results, judged),
         question=_question(analysis, results.spec),
         next_step=next_step(
@@ -205,10 +206,10 @@ def _section(source: Source, name: str) -> Section:
     )
 
 
-def _headline(analysis: Analysis, spec: SweepSpec, judged: Sequence[TransferReport], *, is_running: bool) -> str:
+def _headline(analysis: Analysis, results: Results, judged: Sequence[TransferReport], *, is_running: bool) -> str:
     """Return what was found on the judged HP, or at the base alone."""
-    if asks_for_points(spec):
-        return points_headline(analysis.found("search_best"), analysis.judged)
+    if asks_for_points(results.spec):
+        return points_headline(best_of_arms(arm_points(results), results.spec), analysis.judged)
     return headline(analysis.hp, judged[0].findings if judged else (), is_running=is_running)
 
 
@@ -229,7 +230,9 @@ def _question(analysis: Analysis, spec: SweepSpec) -> str:
 
 def cards_of(reports: Sequence[TransferReport], analysis: Analysis) -> tuple[Card, ...]:
     """Return a card for each verdict of these reports."""
-    advice_of = {(found.hp, *found.key): found.advice for found in analysis.statistics.get("bases", ()) if found.advice}
+    bases = analysis.found("bases").frame
+    keys = zip(bases["hp"], bases["axis"], bases["parameterization"], strict=True)
+    advice_of = {key: advice for key, advice in zip(keys, bases["advice"], strict=True) if advice}
     return tuple(
         _card(report, finding, advice_of.get((report.hp, *finding.key)))
         for report in reports

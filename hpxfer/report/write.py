@@ -252,15 +252,15 @@ def _full_text(source: Source, report: TransferReport) -> str:
 
     Of a sweep without a line, or of the base alone, it starts as the summary does.
     """
-    from hpxfer.report.tables import analysis_tables, unknown
+    from hpxfer.report.tables import findings_text, unknown
 
     others = [other for other in source.analysis.reports if other.hp != report.hp]
-    tables = [table.to_text() for table in analysis_tables(source.analysis)]
+    found = findings_text(source.analysis)
     reasons = [f"- {why}" for why in (*source.analysis.notes, *unknown(source.analysis))]
     missing = ["\n".join(["Not known:", *reasons]) + "\n"] if reasons else []
     has_verdict = bool(report.findings) and not asks_for_points(source.results.spec)
     judged = report.to_text() if has_verdict else _summary(source.results, report)
-    return "\n".join([judged, *(other.to_text() for other in others), *tables, *missing])
+    return "\n".join([judged, *(other.to_text() for other in others), found, *missing])
 
 
 def _verdict(results: Results, source: Source | None) -> TransferReport:

@@ -6,11 +6,11 @@ A statistic of the user's is registered by a plug-in: `register_statistic(Statis
 from __future__ import annotations
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.analysis.statistics.statistic import Chart, Found, Statistic
 from hpxfer.errors import HpxferError, shown
 from hpxfer.registry import Registry
 
-__all__ = ["STATISTICS", "Inputs", "Statistic", "register_statistic"]
+__all__ = ["STATISTICS", "Chart", "Found", "Inputs", "Statistic", "register_statistic"]
 
 # In the order in which reports show them.
 STATISTICS: Registry[Statistic] = Registry(
@@ -22,15 +22,20 @@ STATISTICS: Registry[Statistic] = Registry(
         "bases": "hpxfer.analysis.statistics.base_choice:BASES",
         "joint": "hpxfer.analysis.statistics.joint_drift:JOINT",
         "surfaces": "hpxfer.analysis.statistics.surface:SURFACES",
+        "pair_cells": "hpxfer.analysis.statistics.surface:PAIR_CELLS",
         "improvement": "hpxfer.analysis.statistics.improvement:IMPROVEMENT",
         "collapse": "hpxfer.analysis.statistics.collapse:COLLAPSE",
+        "collapse_curves": "hpxfer.analysis.statistics.collapse:COLLAPSE_CURVES",
+        "normalized_curves": "hpxfer.analysis.statistics.collapse:NORMALIZED_CURVES",
         "balance": "hpxfer.analysis.statistics.routers:BALANCE",
         "routers": "hpxfer.analysis.statistics.routers:ROUTERS",
         "stability": "hpxfer.analysis.statistics.stability:STABILITY",
         "loss_fits": "hpxfer.analysis.statistics.scaling_fit:LOSS_FITS",
         "power_laws": "hpxfer.analysis.statistics.scaling_fit:POWER_LAWS",
+        "losses_by_size": "hpxfer.analysis.statistics.scaling_fit:LOSSES_BY_SIZE",
         "experts_size": "hpxfer.analysis.statistics.experts_size:EXPERTS_SIZE",
         "steps_to_loss": "hpxfer.analysis.statistics.steps_to_loss:STEPS_TO_LOSS",
+        "loss_curves": "hpxfer.analysis.statistics.steps_to_loss:LOSS_CURVES",
     },
 )
 # Keys of a report's JSON that no statistic may take.

@@ -1,4 +1,4 @@
-"""The answers of a statistic. A mistake in a statistic of the user's becomes a message that says where it is."""
+"""What a statistic found. A mistake in a statistic of the user's becomes a message that says where it is."""
 
 from __future__ import annotations
 
@@ -6,63 +6,60 @@ import inspect
 import json
 import reprlib
 import traceback
-from collections.abc import Sequence
-from dataclasses import asdict, fields, is_dataclass
-from typing import Any
+from typing import Any, get_args
+
+import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.errors import HpxferError, shown
+from hpxfer.analysis.statistics.statistic import Found, Kind, Statistic
+from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host import json_ready
 
 
-def answers_of(statistic: Statistic, inputs: Inputs, module: str | None) -> tuple[Any, ...]:
-    """Return the answers of a statistic that `module` registered; None is hpxfer itself.
+def answer_of(statistic: Statistic, inputs: Inputs, module: str | None) -> Found:
+    """Return what a statistic found that `module` registered; None is hpxfer itself.
 
-    Raises HpxferError if it has none, or if a statistic of the user's fails or returns what no report can show.
+    Raises HpxferError if it has no answer, or if a statistic of the user's fails or returns what no report can show.
     """
     if module is None:
-        return tuple(inputs.once(statistic.compute))
+        return inputs.once(statistic.compute)
     try:
         found = inputs.once(statistic.compute)
     except HpxferError:
         raise
     except Exception as error:
         raise HpxferError(f"{type(error).__name__}: {error} ({_raised_at(error, statistic, module)})") from error
-    if (why := _refused(statistic, found)) is not None:
+    if (why := _refused(found)) is not None:
         raise HpxferError(f"TypeError: {why} ({_defined_at(statistic, module)})")
-    return tuple(found)
+    return found
 
 
-def _refused(statistic: Statistic, found: Any) -> str | None:
+def _refused(found: Any) -> str | None:
     """Return why no report can show what a statistic returned; None if every report can."""
-    rule = "compute must return a sequence of frozen dataclasses"
-    if not isinstance(found, Sequence) or isinstance(found, str | bytes):
-        return f"{rule}, got {reprlib.repr(found)}"
-    for answer in found:
-        if not _is_frozen(answer):
-            return f"{rule}, got {reprlib.repr(answer)} in it"
-        for name in (statistic.parts, statistic.answer):
-            if name is not None and not hasattr(answer, name):
-                return (
-                    f"an answer must have the field {shown(name)} of its Statistic, got {type(answer).__name__} without"
-                )
-        parts = () if statistic.parts is None else getattr(answer, statistic.parts)
-        if not isinstance(parts, Sequence) or not all(map(_is_frozen, parts)):
-            return f"{statistic.parts} must be a sequence of frozen dataclasses, got {reprlib.repr(parts)}"
-        for field in fields(answer):
-            reason = getattr(answer, field.name) if field.name.startswith("why_") else None
-            if not isinstance(reason, str | None):
-                return f"{field.name} must be a string or None, got {reprlib.repr(reason)}"
-        try:
-            json.dumps(json_ready(asdict(answer)), allow_nan=False)
-        except Exception as error:
-            return f"an answer must hold what JSON can hold, got {type(answer).__name__}: {error}"
+    if not isinstance(found, Found) or not isinstance(found.frame, pd.DataFrame):
+        got = found.frame if isinstance(found, Found) else found
+        return f"compute must return a Found with a pandas frame, got {reprlib.repr(got)}"
+    columns = list(found.frame.columns)
+    if not all(isinstance(name, str) for name in columns) or len(set(columns)) < len(columns):
+        return f"the columns of a frame must be different texts, got {reprlib.repr(columns)}"
+    if found.chart is not None:
+        chart = found.chart
+        if chart.kind not in get_args(Kind):
+            return f"the kind of a chart must be {', '.join(get_args(Kind))}, got {shown(chart.kind)}"
+        if chart.kind != "line" and chart.color is None:
+            return f"a chart of {chart.kind} must name the column that colors it, got no color"
+        for name in (chart.x, chart.y, chart.color, chart.panel, chart.low, chart.high):
+            if name is not None and name not in columns:
+                return f"a chart must draw columns of the frame, got {shown(name)}; {nearest(name, columns)}"
+        numbers = (chart.x, chart.y, chart.low, chart.high, chart.color if chart.kind != "line" else None)
+        for name in numbers:
+            if name is not None and not pd.api.types.is_numeric_dtype(found.frame[name]):
+                return f"a chart must draw numbers, got {found.frame[name].dtype} in {shown(name)}"
+    try:
+        json.dumps(json_ready(found.to_dict()), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        return f"a frame must hold what JSON can hold, got {error}"
     return None
-
-
-def _is_frozen(answer: Any) -> bool:
-    return is_dataclass(answer) and not isinstance(answer, type) and bool(answer.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 
 def _raised_at(error: Exception, statistic: Statistic, module: str) -> str:

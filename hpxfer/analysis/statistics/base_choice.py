@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of
 from hpxfer.errors import HpxferError
 from hpxfer.model.cost import train_flops
 from hpxfer.registry import registry
@@ -14,14 +18,60 @@ from hpxfer.scaling.evaluate import Parameterization
 from hpxfer.scaling.monomial import ONE, ZERO
 from hpxfer.verdict import BaseReading, Finding, JudgedLine, LossGrid, Rules, read_bases
 
+COLUMNS = {
+    "axis": "the axis of the sweep",
+    "parameterization": "the arm",
+    "hp": "an HP that is scanned",
+    "scale_name": "what the scale is",
+    "in_brief": "the smallest shape to tune at, and what the optimum does from shape to shape",
+    "shape": "a shape as the base",
+    "scale": "of the shape",
+    "tuned_value": "the HP that is best there, in units of the sweep's base",
+    "verdict": "on this shape and all larger ones; None at the largest",
+    "transfer_chance": "the probability that the HP transfers from here",
+    "loss_given_up_nats": "at the largest shape; None if the HP diverges there",
+    "loss_given_up_low": "its 95% interval, nats",
+    "loss_given_up_high": "its upper end",
+    "limit_nats": "the largest loss given up that counts as none",
+    "octaves_to_next": "by which the optimum of the next shape lies above that of this one",
+    "octaves_low": "its 95% interval",
+    "octaves_high": "its upper end",
+    "tuning_flops": "of all trials of the HP's line at this shape",
+    "diverges": "whether the HP diverges at the largest shape",
+    "recommended": "whether this is the smallest shape to tune at",
+    "advice": "in one sentence",
+}
 
-def _bases(inputs: Inputs) -> list[BaseReading]:
+
+def _bases(inputs: Inputs) -> Found:
     unscaled, flops = set[str](), dict[tuple[str, str], float | None]()
     if inputs.of_sweep is not None:
-        arms = inputs.results.expansion.arms
-        unscaled = {label for label, (_, choice) in arms.items() if not scales_training(choice)}
+        expanded = inputs.results.expansion.arms
+        unscaled = {label for label, (_, choice) in expanded.items() if not scales_training(choice)}
         flops = _trial_flops(inputs)
-    return [reading for line in inputs.lines for reading in _of_line(line, inputs.rules, unscaled, flops)]
+    readings = [reading for line in inputs.lines for reading in _of_line(line, inputs.rules, unscaled, flops)]
+    unknown = [(f"{' '.join(each.key)} {each.hp}", each.why_not) for each in readings if each.why_not is not None]
+    frame = frame_of((row for each in readings if each.why_not is None for row in _rows(each)), COLUMNS)
+    of_judged = frame[frame["hp"] == inputs.hp]
+    return Found(frame=frame, title=by_axis(of_judged, _said), unknown=tuple(unknown))
+
+
+def _rows(reading: BaseReading) -> Iterator[dict[str, Any]]:
+    of = {
+        name: getattr(reading, name) for name in ("axis", "parameterization", "hp", "scale_name", "in_brief", "advice")
+    }
+    for row in reading.bases:
+        yield {
+            **of,
+            **asdict(row),
+            "loss_given_up_nats": None if row.loss_given_up_nats == math.inf else row.loss_given_up_nats,
+            "diverges": row.loss_given_up_nats == math.inf,
+            "recommended": reading.name(row) == reading.recommended,
+        }
+
+
+def _said(frame: pd.DataFrame) -> str:
+    return ", ".join(f"{name} {rows['in_brief'].iloc[0]}" for name, rows in arms(frame))
 
 
 def _of_line(
@@ -102,7 +152,7 @@ BASES = Statistic(
     "what the steps of the optimum from shape to shape do. The verdict is on this shape and all larger ones, the loss "
     "is given up at the largest one, and intervals hold 95%. The tuned value is in units of the sweep's base.",
     compute=_bases,
-    parts="bases",
-    answer="in_brief",
+    columns=COLUMNS,
+    hidden=("scale_name", "advice", "diverges", "recommended"),
     of_lines=True,
 )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.scaling_fit import power_laws
-from hpxfer.analysis.statistics.statistic import Statistic
-from hpxfer.analysis.statistics.transferred import TrainedShape, Transferred, transferred
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of
+from hpxfer.analysis.statistics.transferred import Key, TrainedShape, Transferred, transferred
 from hpxfer.verdict import COLLAPSE_ERROR, COLLAPSE_SHARE, Bools, Finding, Floats
 
 WINDOWS = 48  # at most as many windows are averaged over: a figure shows no more
@@ -27,50 +28,48 @@ NO_FLOOR = (0.0, "none known: losses themselves are normalized")
 FLOOR_SHARE = 0.98  # of the lowest final loss: a fitted floor above that is not the floor of these curves
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollapseCurve:
-    """The training loss of one shape at the transferred HP, mean over the seeds that all shapes have, in nats."""
-
-    shape: str
-    scale: float
-    is_base: bool
-    losses: tuple[float, ...]  # at the steps of the collapse, averaged over windows
-    normalized: tuple[float, ...] = ()  # at the shares of training, 1 at the end; see `normalized_collapse`
-    diverged_step: int | None = None  # the first of any seed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collapse:
-    """The curves of one parameterization along one axis, and how far apart they are. Steps are centers of windows."""
-
-    axis: str
-    scale_name: str
-    parameterization: str
-    hp: str
-    value: float | None = None  # of the HP, the same at every scale
-    steps: tuple[float, ...] = ()
-    window_steps: int = 1  # logged steps per window
-    curves: tuple[CollapseCurve, ...] = ()  # by scale; the numbers below leave out a shape that diverged
-    spread_nats: tuple[float, ...] = ()  # standard deviation over shapes
-    noise_nats: tuple[float, ...] = ()  # the part of it due to seeds, paired as seeds share their batches
-    spread_percent: tuple[float, ...] = ()  # largest minus smallest, of the mean loss
-    # The first step at which shapes differ by more than seeds do; None if there is none.
-    parts_at: float | None = None
-    # The first step at which they differ by more than COLLAPSE_SHARE of the loss; None if there is none.
-    parts_by_share_at: float | None = None
-    # The normalized collapse (arXiv 2507.02119), over shares of training: deviation and noise floor of
-    # (loss - floor) / (final loss - floor), relative to its mean.
-    shares: tuple[float, ...] = ()
-    floor_nats: float | None = None  # the loss that is subtracted: no scale goes below it
-    floor_from: str = ""
-    deviation: tuple[float, ...] = ()
-    noise_floor: tuple[float, ...] = ()
-    below_noise: float | None = None  # share of training in which the deviation is below the noise floor
-    num_seeds: int = 0
-    left_out: tuple[str, ...] = ()  # shapes
-    other_data: tuple[str, ...] = ()  # shapes that train on other data than the smallest: they have no curve here
-    why_no_noise: str | None = None  # why `parts_at` and the noise are unknown
-    why_not: str | None = None
+LABELS = {
+    "axis": "the axis of the sweep",
+    "parameterization": "the arm",
+    "hp": "the judged HP",
+}
+COLUMNS = {
+    **LABELS,
+    "scale_name": "what the scale is",
+    "value": "of the HP, the same at every scale",
+    "parts_at": "the first step at which shapes differ by more than seeds do; None if there is none, or with one seed",
+    "parts_by_share_at": "the first step at which they differ by more than COLLAPSE_SHARE of the loss",
+    "window_steps": "logged steps per window",
+    "floor_nats": "the loss that normalized curves are over: no scale goes below it",
+    "floor_from": "where it comes from",
+    "below_noise": "share of training in which the deviation is below the noise floor",
+    "num_seeds": "of each curve",
+    "num_shapes": "that are compared",
+    "left_out": "shapes that diverged, or lack curves: the numbers are without them",
+    "other_data": "shapes that train on other data than the smallest: they have no curve",
+}
+CURVES = {
+    **LABELS,
+    "shape": "the name of the shape",
+    "scale": "of the shape",
+    "is_base": "whether it is the base",
+    "step": "the center of a window of logged steps",
+    "loss_nats": "training loss in the window, mean over the seeds that all shapes have",
+    "spread_nats": "standard deviation over shapes, the same for all of them",
+    "noise_nats": "the part of it due to seeds, paired as seeds share their batches; None with one seed",
+    "spread_percent": "largest minus smallest, of the mean loss",
+    "diverged": "whether a seed diverged at the step after this, the last one",
+}
+NORMALIZED = {
+    **LABELS,
+    "shape": "the name of the shape",
+    "scale": "of the shape",
+    "is_base": "whether it is the base",
+    "share": "of training",
+    "normalized_loss": "(loss - floor) / (final loss - floor), as in arXiv 2507.02119",
+    "deviation": "over shapes and seeds, relative to the mean",
+    "noise_floor": "the deviation over the seeds of one shape, averaged over shapes; None with one seed",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,87 +89,91 @@ class ShapeCurves:
         return bool(np.isfinite(self.loss_SN).all() and self.loss_SN.size and self.diverged_step is None)
 
 
-def collapse(every: Sequence[ShapeCurves], blank: Collapse, floor: tuple[float, str] = NO_FLOOR) -> Collapse:
-    """Return `blank` with how far the curves are apart.
+@dataclass(frozen=True, kw_only=True)
+class Collapse:
+    """Curves of one parameterization along one axis: a row of numbers, and a row per point of both kinds of curves."""
+
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    curves: tuple[Mapping[str, Any], ...] = ()
+    normalized: tuple[Mapping[str, Any], ...] = ()
+    why_not: str | None = None
+
+
+def collapse(every: Sequence[ShapeCurves], floor: tuple[float, str] = NO_FLOOR) -> Collapse:
+    """Return how far the curves are apart.
 
     All curves that are complete must have the same seeds. `floor` is a loss in nats, and where it comes from.
     """
     kept = [curves for curves in every if curves.complete]
-    left_out = tuple(curves.shape for curves in every if not curves.complete)
+    left_out = [curves for curves in every if not curves.complete]
     if len(kept) < 2:
-        return replace(blank, left_out=left_out, why_not=f"{len(kept)} shapes have whole curves, 2 are needed")
+        return Collapse(why_not=f"{len(kept)} shapes have whole curves, 2 are needed")
     steps_N = _common([curves.steps_N for curves in kept])
     width = max(1, -(-steps_N.size // WINDOWS))
     loss_ISW = np.stack([_windowed(curves.loss_SN[:, np.isin(curves.steps_N, steps_N)], width) for curves in kept])
     centers = _windowed(steps_N.astype(float)[None], width)[0]
     share, normalized_IX, deviation, noise_floor = normalized_collapse(kept, floor[0])
-    mean_IW = loss_ISW.mean(1)
-    return replace(
-        blank,
-        **_apart(loss_ISW, centers),
-        steps=tuple(centers.tolist()),
-        window_steps=width,
-        curves=tuple(
-            CollapseCurve(
-                shape=curves.shape,
-                scale=curves.scale,
-                is_base=curves.is_base,
-                losses=tuple(mean_IW[i].tolist()),
-                normalized=tuple(normalized_IX[i].tolist()),
-            )
-            for i, curves in enumerate(kept)
-        )
-        + tuple(_cut_short(curves, steps_N, width) for curves in every if curves.shape in left_out),
-        shares=tuple(share.tolist()),
-        floor_nats=floor[0],
-        floor_from=floor[1],
-        deviation=tuple(deviation.tolist()),
-        noise_floor=tuple(noise_floor.tolist()),
-        below_noise=float(np.mean(deviation < noise_floor)) if noise_floor.size else None,
-        num_seeds=loss_ISW.shape[1],
-        left_out=left_out,
+    numbers, apart = _apart(loss_ISW, centers)
+    lines = [(curves, mean_W) for curves, mean_W in zip(kept, loss_ISW.mean(1), strict=True)]
+    lines += [(curves, _cut_short(curves, steps_N, width)) for curves in left_out]
+    return Collapse(
+        numbers={
+            **numbers,
+            "window_steps": width,
+            "floor_nats": floor[0],
+            "floor_from": floor[1],
+            "below_noise": float(np.mean(deviation < noise_floor)) if noise_floor.size else None,
+            "num_seeds": loss_ISW.shape[1],
+            "num_shapes": len(kept),
+            "left_out": ", ".join(curves.shape for curves in left_out) or None,
+        },
+        curves=tuple(row for curves, loss_W in lines for row in _points(curves, "step", centers, loss_W, apart)),
+        normalized=tuple(
+            row
+            for curves, loss_X in zip(kept, normalized_IX, strict=True)
+            for row in _points(curves, "share", share, loss_X, {"deviation": deviation, "noise_floor": noise_floor})
+        ),
     )
 
 
-def _cut_short(curves: ShapeCurves, steps_N: NDArray[np.int64], width: int) -> CollapseCurve:
+def _points(
+    curves: ShapeCurves, x: str, at: Floats, losses: Floats, beside: Mapping[str, Floats]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row per point of a curve, which may end early, with what all shapes have there."""
+    of = {"shape": curves.shape, "scale": curves.scale, "is_base": curves.is_base}
+    y = "loss_nats" if x == "step" else "normalized_loss"
+    for i in range(min(at.size, losses.size)):
+        there = {name: float(values[i]) if values.size else None for name, values in beside.items()}
+        ends = {"diverged": curves.diverged_step is not None and i == losses.size - 1} if x == "step" else {}
+        yield {**of, x: float(at[i]), y: float(losses[i]), **there, **ends}
+
+
+def _cut_short(curves: ShapeCurves, steps_N: NDArray[np.int64], width: int) -> Floats:
     """Return the curve of a shape that is left out of the numbers, up to where its first seed ended."""
     mean_N = curves.loss_SN[:, np.isin(curves.steps_N, steps_N)].mean(axis=0) if curves.loss_SN.size else np.zeros(0)
     whole = int(np.isfinite(mean_N).argmin()) if not np.isfinite(mean_N).all() else mean_N.size
-    means = _windowed(mean_N[None, : whole // width * width], width)[0]
-    return CollapseCurve(
-        shape=curves.shape,
-        scale=curves.scale,
-        is_base=curves.is_base,
-        losses=tuple(means.tolist()),
-        diverged_step=curves.diverged_step,
-    )
+    return np.asarray(_windowed(mean_N[None, : whole // width * width], width)[0])
 
 
-def _apart(loss_ISW: Floats, centers: Floats) -> dict[str, Any]:
-    """Return the spread over shapes, the part of it due to seeds, and where shapes part.
+def _apart(loss_ISW: Floats, centers: Floats) -> tuple[dict[str, Any], dict[str, Floats]]:
+    """Return where shapes part and, by window, the spread over shapes and the part of it due to seeds.
 
     All shapes of a seed see the same batches. Noise is therefore the loss minus the means of shapes and of seeds,
     pooled over POOL windows on either side. An F test rejects a window of equal curves with COLLAPSE_ERROR. Curves part
-    where it rejects PERSIST windows in a row.
+    where it rejects PERSIST windows in a row. With one seed, how much is due to seeds is unknown.
     """
     num_shapes, num_seeds, _ = loss_ISW.shape
     mean_IW = loss_ISW.mean(1)
     spread_W = mean_IW.std(0, ddof=1)
     level_W, range_W = np.abs(mean_IW.mean(0)), np.ptp(mean_IW, axis=0)
     percent_W = 100 * np.divide(range_W, level_W, out=np.zeros_like(level_W), where=level_W > 0)  # losses of zero: 0%
-    out: dict[str, Any] = {
-        "spread_nats": tuple(spread_W.tolist()),
-        "spread_percent": tuple(percent_W.tolist()),
-        "parts_by_share_at": _first(percent_W > 100 * COLLAPSE_SHARE, centers),
-    }
-    if num_seeds < 2:
-        return out | {"why_no_noise": "one seed: how much of the spread is due to seeds is unknown"}
-    residual_ISW = loss_ISW - mean_IW[:, None] - loss_ISW.mean(0) + loss_ISW.mean((0, 1))
-    noise_W, freedom_W = _pooled(residual_ISW)
-    limit_W = np.sqrt(stats.f.ppf(1 - COLLAPSE_ERROR, num_shapes - 1, freedom_W))
-    out["noise_nats"] = tuple(noise_W.tolist())
-    out["parts_at"] = _first(spread_W > limit_W * noise_W + ROUNDING, centers)
-    return out
+    parts = {"parts_at": None, "parts_by_share_at": _first(percent_W > 100 * COLLAPSE_SHARE, centers)}
+    noise_W = np.zeros(0)
+    if num_seeds > 1:
+        noise_W, freedom_W = _pooled(loss_ISW - mean_IW[:, None] - loss_ISW.mean(0) + loss_ISW.mean((0, 1)))
+        limit_W = np.sqrt(stats.f.ppf(1 - COLLAPSE_ERROR, num_shapes - 1, freedom_W))
+        parts["parts_at"] = _first(spread_W > limit_W * noise_W + ROUNDING, centers)
+    return parts, {"spread_nats": spread_W, "noise_nats": noise_W, "spread_percent": percent_W}
 
 
 def _pooled(residual_ISW: Floats) -> tuple[Floats, Floats]:
@@ -246,28 +249,24 @@ def _windowed(rows_SN: Floats, width: int) -> Floats:
     return np.asarray(np.add.reduceat(rows_SN, starts, axis=1) / counts)
 
 
-def _collapses(inputs: Inputs) -> list[Collapse]:
+def _collapses(inputs: Inputs) -> dict[Key, tuple[dict[str, Any], Collapse]]:
+    """Return the labels and the curves of each parameterization along each axis."""
     known = inputs.once(transferred)
-    return [_of_axis(inputs, known, finding) for finding in known.findings]
+    return {finding.key: _of_axis(inputs, known, finding) for finding in known.findings}
 
 
-def _of_axis(inputs: Inputs, known: Transferred, finding: Finding) -> Collapse:
-    blank = Collapse(
-        axis=finding.axis,
-        scale_name=finding.scale_name,
-        parameterization=finding.parameterization,
-        hp=inputs.hp,
-        value=finding.base_value,
-    )
-    if blank.value is None:
-        return replace(blank, why_not=NO_BASE_VALUE)
+def _of_axis(inputs: Inputs, known: Transferred, finding: Finding) -> tuple[dict[str, Any], Collapse]:
+    labels: dict[str, Any] = {"axis": finding.axis, "parameterization": finding.parameterization, "hp": inputs.hp}
+    labels |= {"scale_name": finding.scale_name, "value": finding.base_value, "other_data": None}
+    if finding.base_value is None:
+        return labels, Collapse(why_not=NO_BASE_VALUE)
     trained = known.along[finding.key]
     digests = [inputs.training_data(one.shape).digest for one in trained]
     along = [one for one, digest in zip(trained, digests, strict=True) if [digest] == digests[:1]]
-    others = tuple(one.row.shape for one in trained if one not in along)
+    others = [one.row.shape for one in trained if one not in along]
     if others and len(along) < 2:
-        return replace(blank, other_data=others, why_not=DIFFERENT_DATA)
-    blank = replace(blank, other_data=others)
+        return labels, Collapse(why_not=f"{DIFFERENT_DATA}: {', '.join(others)}")
+    labels["other_data"] = ", ".join(others) or None
     complete = [known.complete_curves(trained) for trained in along]
     seeds = [set(curves) for curves in complete if curves]
     common = sorted(set.intersection(*seeds)) if seeds else []
@@ -275,14 +274,14 @@ def _of_axis(inputs: Inputs, known: Transferred, finding: Finding) -> Collapse:
     unbroken = [curves for curves in every if curves.loss_SN.size and curves.diverged_step is None]
     ends = [float(curves.loss_SN[:, -1].mean()) for curves in unbroken]
     floor = _floor(inputs, finding.parameterization)
-    return collapse(every, blank, floor if ends and floor[0] < FLOOR_SHARE * min(ends) else NO_FLOOR)
+    return labels, collapse(every, floor if ends and floor[0] < FLOOR_SHARE * min(ends) else NO_FLOOR)
 
 
 def _floor(inputs: Inputs, parameterization: str) -> tuple[float, str]:
     """Return the loss that no scale goes below, and where it comes from."""
-    for law in inputs.once(power_laws):
-        if law.parameterization == parameterization and law.floor is not None:
-            return law.floor, f"the power law of the losses over {law.count} parameters"
+    for labels, law in inputs.once(power_laws):
+        if labels["parameterization"] == parameterization and not isinstance(law, str):
+            return law.floor, f"the power law of the losses over {labels['count']} parameters"
     return NO_FLOOR
 
 
@@ -308,10 +307,56 @@ def _shape_curves(known: Transferred, trained: TrainedShape, common: Sequence[in
     )
 
 
+def _numbers(inputs: Inputs) -> Found:
+    every = inputs.once(_collapses).values()
+    frame = frame_of(({**labels, **of.numbers} for labels, of in every if of.numbers), COLUMNS)
+    unknown = [(f"{_name(labels)}", of.why_not) for labels, of in every if of.why_not is not None]
+    return Found(frame=frame, title=by_axis(frame, lambda rows: ", ".join(_said(rows))), unknown=tuple(unknown))
+
+
+def _name(labels: Mapping[str, Any]) -> str:
+    return f"{labels['axis']} {labels['parameterization']} {labels['hp']}"
+
+
+def _said(frame: pd.DataFrame) -> Iterator[str]:
+    for name, rows in arms(frame):
+        yield f"{name} {parts(rows.iloc[0])}"
+
+
+def parts(row: pd.Series) -> str:
+    """Return from which step curves part, in words."""
+    if row["num_seeds"] < 2:
+        return "unknown (one seed)"
+    return "at no step" if pd.isna(row["parts_at"]) else f"from step {row['parts_at']:.0f}"
+
+
+def _curves(inputs: Inputs, columns: Mapping[str, str]) -> Found:
+    every = inputs.once(_collapses).values()
+    points = ((labels, of.curves if columns is CURVES else of.normalized) for labels, of in every)
+    rows = ({**{name: labels[name] for name in LABELS}, **row} for labels, found in points for row in found)
+    return Found(frame=frame_of(rows, columns))
+
+
 COLLAPSE = Statistic(
     name="collapse",
-    title="Loss collapse",
+    title="From which step do the losses of shapes part?",
     note="Until which step the curves of all shapes coincide, and for how much of training they follow one normalized "
     "curve (arXiv 2507.02119).",
-    compute=_collapses,
+    compute=_numbers,
+    columns=COLUMNS,
+    hidden=("scale_name",),
+)
+COLLAPSE_CURVES = Statistic(
+    name="collapse_curves",
+    title="The training losses of all shapes at the transferred HP",
+    compute=lambda inputs: _curves(inputs, CURVES),
+    columns=CURVES,
+    is_table=False,
+)
+NORMALIZED_CURVES = Statistic(
+    name="normalized_curves",
+    title="The normalized losses of all shapes at the transferred HP",
+    compute=lambda inputs: _curves(inputs, NORMALIZED),
+    columns=NORMALIZED,
+    is_table=False,
 )

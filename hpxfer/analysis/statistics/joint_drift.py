@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, frame_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.verdict import (
     CONFIDENCE,
     DrawnOptima,
     Estimates,
     Floats,
-    JudgedLine,
     Optimum,
     half_width,
     interval,
@@ -40,41 +40,18 @@ DIMENSIONS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class JointSlope:
-    """Octaves of the optimum per doubling of one dimension, at fixed others. A None leaves the interval open."""
-
-    dimension: str  # e.g. `width`
-    octaves_per_doubling: float
-    se: float | None  # None without two seeds
-    low: float | None  # 95%
-    high: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class JointPoint:
-    """A shape in the regression: the doublings of every dimension over the base, and its optimum or bound."""
-
-    shape: str
-    doublings: tuple[float, ...]  # in the order of the slopes
-    log2_value: float | None  # None for a bound
-    low: float | None  # the optimum lies above it; None if unknown
-    high: float | None
-    fitted_log2: float  # by the regression
-
-
-@dataclass(frozen=True, kw_only=True)
-class JointDrift:
-    """The regression of log2 optimum on the log2 dimensions, of one parameterization over all axes of a sweep."""
-
-    parameterization: str
-    hp: str
-    slopes: tuple[JointSlope, ...] = ()
-    base_log2: float | None = None  # the fitted optimum at the base
-    points: tuple[JointPoint, ...] = ()
-    confounded: tuple[str, ...] = ()  # dimensions that move only together with those that have a slope
-    left_out: tuple[str, ...] = ()  # shapes about which nothing is known
-    why_not: str | None = None
+COLUMNS = {
+    "parameterization": "the arm",
+    "hp": "an HP that is scanned",
+    "dimension": "of the shapes, e.g. `width`",
+    "octaves_per_doubling": "of the optimum per doubling of the dimension, at fixed others",
+    "se": "its standard error; None without two seeds",
+    "low": "its 95% interval; None leaves it open",
+    "high": "its upper end",
+    "base_log2": "the fitted optimum at the base",
+    "confounded": "dimensions that move only together with those that have a slope",
+    "left_out": "shapes about which nothing is known",
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,27 +66,23 @@ class DistinctShapes:
     has_noise: bool
 
 
-def joint_drift(distinct: DistinctShapes, hp: str) -> JointDrift:
-    """Return the joint drift of one parameterization: the weighted regression of every draw of the optima.
+def joint_drift(distinct: DistinctShapes, hp: str) -> list[dict[str, Any]] | str:
+    """Return a row per slope of one arm: the weighted regression of every draw of the optima. Or why there is none.
 
     A shape weighs 1 / error^2. An optimum beyond the measured HPs counts as unbounded there.
     """
-    blank = JointDrift(parameterization=distinct.parameterization, hp=hp)
     names = moving(distinct.shapes)
     if len(names) < 2:
-        return replace(blank, why_not="fewer than two dimensions move: the drift along the axis says it all")
+        return "fewer than two dimensions move: the drift along the axis says it all"
     if not distinct.has_noise:
-        return replace(blank, why_not="one seed: optima have no error to weigh by")
+        return "one seed: optima have no error to weigh by"
     table = np.array([[_number(shape, name) for name in names] for shape in distinct.shapes])
     doublings = np.log2(table / table[0])
     known = [i for i, optimum in enumerate(distinct.optima) if optimum.kind != "none"]
     inside = [i for i in known if distinct.optima[i].kind == "interior"]
     kept, confounded = _independent(doublings[inside], names)
-    left_out = tuple(name for i, name in enumerate(distinct.names) if i not in known)
-    blank = replace(blank, confounded=confounded, left_out=left_out)
     if not kept:
-        why = f"{len(inside)} shapes have an optimum inside the grid: too few to tell dimensions apart"
-        return replace(blank, why_not=why)
+        return f"{len(inside)} shapes have an optimum inside the grid: too few to tell dimensions apart"
     design = np.column_stack([np.ones(len(known)), doublings[known][:, kept]])
     drawn = distinct.drawn.of(known)
     error_I = np.array([half_width(draws_B) for draws_B in drawn.optimum_BI.T])
@@ -118,28 +91,15 @@ def joint_drift(distinct: DistinctShapes, hp: str) -> JointDrift:
     draws_BP = drawn.optimum_BI @ solve_PI.T
     at_P = np.median(draws_BP, axis=0)
     low_BP, high_BP = drawn.sums(solve_PI.T)
-    slopes = []
+    of = {"parameterization": distinct.parameterization, "hp": hp, "base_log2": float(at_P[0])}
+    of["confounded"] = ", ".join(confounded) or None
+    of["left_out"] = ", ".join(name for i, name in enumerate(distinct.names) if i not in known) or None
+    rows = []
     for p, k in enumerate(kept, start=1):
         low, high = interval(low_BP[:, p], high_BP[:, p])
-        slope = float(at_P[p])
-        se = half_width(draws_BP[:, p])
-        slopes.append(JointSlope(dimension=names[k], octaves_per_doubling=slope, se=se, low=low, high=high))
-    return replace(
-        blank,
-        slopes=tuple(slopes),
-        base_log2=float(at_P[0]),
-        points=tuple(
-            JointPoint(
-                shape=distinct.names[i],
-                doublings=tuple(design[n, 1:].tolist()),
-                log2_value=distinct.optima[i].log2_value if i in inside else None,
-                low=distinct.optima[i].low_log2,
-                high=distinct.optima[i].high_log2,
-                fitted_log2=float(design[n] @ at_P),
-            )
-            for n, i in enumerate(known)
-        ),
-    )
+        slope, se = float(at_P[p]), half_width(draws_BP[:, p])
+        rows.append({**of, "dimension": names[k], "octaves_per_doubling": slope, "se": se, "low": low, "high": high})
+    return rows
 
 
 def moving(shapes: Sequence[Shape]) -> tuple[str, ...]:
@@ -166,16 +126,26 @@ def _independent(doublings: Floats, names: Sequence[str]) -> tuple[list[int], tu
     return kept, tuple(name for k, name in enumerate(names) if k not in kept)
 
 
-def _joint(inputs: Inputs) -> list[JointDrift]:
-    return [drift for line in inputs.lines for drift in _of_line(line, inputs)]
-
-
-def _of_line(line: JudgedLine, inputs: Inputs) -> list[JointDrift]:
-    """Return the joint drift of each parameterization."""
-    arms: dict[str, list[Estimates]] = {}
-    for estimates in line.estimates:
-        arms.setdefault(estimates.grid.parameterization, []).append(estimates)
-    return [joint_drift(distinct_shapes(found, inputs), line.hp) for found in arms.values()]
+def _joint(inputs: Inputs) -> Found:
+    rows, unknown = list[dict[str, Any]](), []
+    for line in inputs.lines:
+        by_arm: dict[str, list[Estimates]] = {}
+        for estimates in line.estimates:
+            by_arm.setdefault(estimates.grid.parameterization, []).append(estimates)
+        for name, found in by_arm.items():
+            slopes = joint_drift(distinct_shapes(found, inputs), line.hp)
+            if isinstance(slopes, str):
+                unknown.append((f"{name} {line.hp}", slopes))
+            else:
+                rows += slopes
+    frame = frame_of(rows, COLUMNS)
+    of_judged = frame[frame["hp"] == inputs.hp]
+    said = [
+        f"{name} {', '.join(f'{row.octaves_per_doubling:+.2f} with {row.dimension}' for row in of.itertuples())}"
+        for name, of in arms(of_judged)
+    ]
+    title = f"octaves per doubling of {inputs.hp}: {'; '.join(said)}" if said else ""
+    return Found(frame=frame, title=title, unknown=tuple(unknown))
 
 
 def distinct_shapes(found: Sequence[Estimates], inputs: Inputs) -> DistinctShapes:
@@ -199,10 +169,10 @@ def distinct_shapes(found: Sequence[Estimates], inputs: Inputs) -> DistinctShape
 
 JOINT = Statistic(
     name="joint",
-    title="Drift along all axes at once",
+    title="How does the optimum move with each dimension?",
     note="Octaves by which the optimum moves per doubling of one dimension, the others held; 95% intervals.",
     compute=_joint,
-    parts="slopes",
+    columns=COLUMNS,
 )
 
 

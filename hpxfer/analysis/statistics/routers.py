@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,97 +13,83 @@ import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.joint_drift import wider_slope
-from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of
 from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial, transferred
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict import Floats, LossGrid, SeedLosses, ShapeLosses
+from hpxfer.verdict import NUM_SE, Floats, LossGrid, scale_text
 
 LAST_SHARE = 0.25  # of the kept steps: `final` is their mean
 
 
-@dataclass(frozen=True, kw_only=True)
-class BalanceLine:
-    """One shape at one HP. A deviation is |share of tokens - fair share| of the expert furthest off, in any layer.
-
-    `fair_share` is active / experts. A deviation as large as that means an expert that is never used, or twice as much.
-    """
-
-    shape: str
-    scale: float
-    is_base: bool
-    value: float  # of the HP
-    fair_share: float
-    steps: tuple[int, ...]
-    max_deviation: tuple[float, ...]  # the largest over layers, mean over seeds
-    peak: float | None  # largest over time; None if seeds have no step in common
-    final: float | None  # mean over the last quarter of the steps kept
-    num_seeds: int
-    num_diverged: int  # seeds, whose curves end early
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadBalance:
-    """The lines of one parameterization along one axis, by scale and HP."""
-
-    axis: str
-    scale_name: str
-    parameterization: str
-    hp: str
-    lines: tuple[BalanceLine, ...] = ()
-    why_not: str | None = None
+LOADS = {
+    "axis": "the axis of the sweep",
+    "parameterization": "the arm",
+    "hp": "the judged HP",
+    "scale_name": "what the scale is",
+    "shape": "the name of the shape",
+    "scale": "of the shape",
+    "is_base": "whether it is the base",
+    "value": "of the HP",
+    "fair_share": "active / experts: the share of tokens of each expert",
+    "peak": "its largest deviation at any time, in fair shares; None if seeds have no step in common",
+    "final": "of the expert furthest off in any layer, in fair shares: mean over seeds and the last quarter of steps",
+    "num_seeds": "of the mean",
+    "num_diverged": "seeds, whose curves end early",
+}
+DENSE, NO_LOAD = "no shape has experts", "no trial has a curve of its load"
 
 
 def load_balance(
     grid: LossGrid, curves: Mapping[str, Curve], shapes: Mapping[tuple[str, str], Shape], hp: str
-) -> LoadBalance:
-    """Return the load balance of the trials of a grid; `curves` holds the load deviation of each trial."""
-    lines = []
+) -> list[dict[str, Any]]:
+    """Return a row per shape and HP value of a grid; `curves` holds the load deviation of each trial."""
+    of = {"axis": grid.axis, "parameterization": grid.parameterization, "hp": hp, "scale_name": grid.scale_name}
+    rows = []
     for row in grid.rows:
         shape = shapes[row.axis, row.shape]
         for cell in sorted((*row.off_axis, *row.cells), key=lambda cell: cell.value):
             runs = [curves[trial] for _, trial in cell.trials if trial in curves]
             if runs and shape.num_experts:
-                lines.append(_balance_line(row, cell, shape, runs))
-    dense = not any(shapes[row.axis, row.shape].num_experts for row in grid.rows)
-    why = "no shape has experts" if dense else "no trial has a curve of its load"
-    return LoadBalance(
-        axis=grid.axis,
-        scale_name=grid.scale_name,
-        parameterization=grid.parameterization,
-        hp=hp,
-        lines=tuple(lines),
-        why_not=None if lines else why,
-    )
+                rows.append(
+                    {
+                        **of,
+                        "shape": row.shape,
+                        "scale": row.scale,
+                        "is_base": row.is_base,
+                        "value": cell.value,
+                        "fair_share": shape.kappa,
+                        **_over_seeds(runs, shape.kappa),
+                        "num_seeds": len(runs),
+                        "num_diverged": len(cell.losses) - len(cell.finite),
+                    }
+                )
+    return rows
 
 
-def _balances(inputs: Inputs) -> list[LoadBalance]:
-    if inputs.judged is None:
-        return []
-    grids = [estimates.grid for estimates in inputs.judged.estimates]
+def _balances(inputs: Inputs) -> Found:
+    grids = [] if inputs.judged is None else [estimates.grid for estimates in inputs.judged.estimates]
     cells = [cell for grid in grids for row in grid.rows for cell in (*row.off_axis, *row.cells)]
-    curves = _deviations(inputs.results.curves, {trial for cell in cells for _, trial in cell.trials})
-    return [load_balance(grid, curves, inputs.shapes, inputs.hp) for grid in grids]
+    trials = {trial for cell in cells for _, trial in cell.trials}
+    curves = curves_by_trial(inputs.results.curves, "load_deviation", trials) if grids else {}
+    rows, unknown = list[dict[str, Any]](), []
+    for grid in grids:
+        found = load_balance(grid, curves, inputs.shapes, inputs.hp)
+        rows += found
+        if not found:
+            dense = not any(inputs.shapes[row.axis, row.shape].num_experts for row in grid.rows)
+            unknown.append((f"{grid.axis} {grid.parameterization} {inputs.hp}", DENSE if dense else NO_LOAD))
+    frame = frame_of(rows, LOADS)
+    return Found(frame=frame, title=by_axis(frame, _most_uneven), unknown=tuple(unknown))
 
 
-def _deviations(curves: pd.DataFrame, trials: set[str]) -> dict[str, Curve]:
-    return curves_by_trial(curves, "load_deviation", trials)
+def _most_uneven(frame: pd.DataFrame) -> str:
+    """Return the largest load deviation of each arm at the end of training, in fair shares."""
+    ends = ((name, rows["final"].max()) for name, rows in arms(frame))
+    return ", ".join(f"{name} up to {end:.2g} fair shares off" for name, end in ends)
 
 
-def _balance_line(row: ShapeLosses, cell: SeedLosses, shape: Shape, runs: Sequence[Curve]) -> BalanceLine:
-    return BalanceLine(
-        shape=row.shape,
-        scale=row.scale,
-        is_base=row.is_base,
-        value=cell.value,
-        fair_share=shape.kappa,
-        num_seeds=len(runs),
-        num_diverged=len(cell.losses) - len(cell.finite),
-        **_over_seeds(runs),
-    )
-
-
-def _over_seeds(runs: Sequence[Curve]) -> dict[str, Any]:
-    """Return the mean over seeds, for the steps that all of them reached."""
+def _over_seeds(runs: Sequence[Curve], fair_share: float) -> dict[str, float | None]:
+    """Return the largest and the final mean over seeds, for the steps that all of them reached, in fair shares."""
     steps = runs[0][0]
     for other, _ in runs[1:]:
         steps = steps if np.array_equal(steps, other) else np.intersect1d(steps, other)
@@ -111,19 +97,18 @@ def _over_seeds(runs: Sequence[Curve]) -> dict[str, Any]:
     mean = np.mean([values if at.size == steps.size else values[np.isin(at, steps)] for at, values in runs], axis=0)
     last = max(1, round(LAST_SHARE * mean.size))
     return {
-        "steps": tuple(steps.tolist()),
-        "max_deviation": tuple(mean.tolist()),
-        "peak": float(mean.max()) if mean.size else None,
-        "final": float(mean[-last:].mean()) if mean.size else None,
+        "peak": float(mean.max()) / fair_share if mean.size else None,
+        "final": float(mean[-last:].mean()) / fair_share if mean.size else None,
     }
 
 
 BALANCE = Statistic(
     name="balance",
-    title="Load balance",
-    note="The largest deviation of an expert's load from the fair one, over training.",
+    title="Are all experts used alike?",
+    note="The load of the expert that is furthest from its fair share, in units of that share.",
     compute=_balances,
-    parts="lines",
+    columns=LOADS,
+    is_table=False,
 )
 
 
@@ -185,60 +170,80 @@ METRICS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RouterPoint:
-    """One shape: mean and standard error over the seeds that did not diverge."""
-
-    shape: str
-    scale: float
-    is_base: bool
-    step: int
-    mean: float
-    se: float | None  # None with one seed
-    num_seeds: int
-    num_diverged: int
-    layers: tuple[float, ...] = ()  # means over seeds, by layer from the bottom; () if it is logged for all of them
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouterLine:
-    """One quantity of one parameterization along one axis, at the transferred HP."""
-
-    axis: str
-    parameterization: str
-    hp: str
-    scale_name: str
-    metric: str = ""
-    when: str = ""
-    unit: str = ""
-    scales: tuple[float, ...] = ()
-    means: tuple[float, ...] = ()
-    exponent: float | None = None  # of the scale, if a power law is claimed
-    exponent_low: float | None = None  # 95%
-    exponent_high: float | None = None
-    points: tuple[RouterPoint, ...] = ()
-    why_not: str | None = None
+COLUMNS = {
+    "axis": "the axis of the sweep",
+    "parameterization": "the arm",
+    "hp": "the judged HP",
+    "scale_name": "what the scale is",
+    "scale": "of the shape",
+    "is_base": "whether the shape is the base",
+    "quantity": "of the router",
+    "unit": "of the value",
+    "when": "start: the first logged step, before any update; after: the next one; end: the last one",
+    "step": "that was logged",
+    "layer": "from the bottom, from 0; None for the mean over layers",
+    "value": "mean over the seeds that did not diverge",
+    "se": "its standard error; None with one seed, and of single layers",
+    "seeds": "of the mean",
+    "diverged_seeds": "which are not in it",
+    "exponent": "of the scale, if a power law is claimed of the quantity",
+    "exponent_low": "its 95% interval",
+    "exponent_high": "its upper end",
+}
 
 
-def router_lines(inputs: Inputs) -> list[RouterLine]:
-    """Return every quantity of routers along every axis. Where there is none, one line says why."""
+def router_rows(inputs: Inputs) -> Found:
+    """Return every quantity of routers along every axis: a row per shape, then one per layer of it."""
     known = inputs.once(transferred)
     used = {trial for shapes in known.along.values() for trained in shapes for trial in trained.trials}
     logged = _logged(inputs.results.curves, used) if used else {}
     std_of = _init_stds(inputs.results.trials, used)
-    out = []
+    rows, unknown = list[dict[str, Any]](), []
     for finding in known.findings:
-        blank = RouterLine(
-            axis=finding.axis,
-            parameterization=finding.parameterization,
-            hp=inputs.hp,
-            scale_name=finding.scale_name,
-        )
+        of = {"axis": finding.axis, "parameterization": finding.parameterization, "hp": inputs.hp}
+        of["scale_name"] = finding.scale_name
         shapes = [trained for trained in known.along[finding.key] if trained.shape.num_experts]
         ended = set(known.diverged_steps)
-        lines = [line for metric in METRICS if (line := _line(metric, shapes, logged, std_of, ended, blank))]
-        out += lines or [replace(blank, why_not=_why_not(finding.base_value, shapes))]
-    return out
+        found = [{**of, **row} for metric in METRICS for row in _rows(metric, shapes, logged, std_of, ended)]
+        rows += found
+        if not found:
+            unknown.append((f"{' '.join(finding.key)} {inputs.hp}", _why_not(finding.base_value, shapes)))
+    frame = frame_of(rows, COLUMNS)
+    return Found(frame=frame, title=by_axis(frame, change_of), unknown=tuple(unknown))
+
+
+# What a title says of a quantity, the first one that was logged.
+SAID = {
+    ENTROPY: "Router entropy as a share of log M",
+    LOAD: "Load deviation of the experts, in fair shares,",
+    RELATIVE: "Update of the router, in stds at init,",
+    UPDATE: "Update of the router",
+    GRADIENT: "Gradient of the router",
+}
+
+
+def change_of(frame: pd.DataFrame) -> str:
+    """Return what is seen of the first quantity that was logged at the end of training, in one sentence."""
+    ends = frame[(frame["when"] == "end") & frame["layer"].isna() & frame["quantity"].isin(SAID)]
+    if ends.empty:
+        return ""
+    quantity = min(set(ends["quantity"]), key=list(SAID).index)
+    kept = ends[ends["quantity"] == quantity]
+    scales = sorted(set(kept["scale"]))
+    span = f", from {kept['scale_name'].iloc[0]} {scale_text(scales[0])} to {scale_text(scales[-1])}"
+    changes = ", ".join(_change(name, rows) for name, rows in arms(kept))
+    return f"{SAID[quantity]} at the end of training{span if len(scales) > 1 else ''}: {changes}"
+
+
+def _change(name: str, rows: pd.DataFrame) -> str:
+    first, last = rows.iloc[0], rows.iloc[-1]
+    if len(rows) == 1:
+        return f"{name} {last['value']:.2g}"
+    # NaN, which one seed has for its error, is sure of nothing.
+    if not abs(last["value"] - first["value"]) > NUM_SE * math.hypot(*rows["se"].astype(float).iloc[[0, -1]]):
+        return f"{name} {first['value']:.2g} and {last['value']:.2g}, no sure change"
+    verb = "falls" if last["value"] < first["value"] else "rises"
+    return f"{name} {verb} from {first['value']:.2g} to {last['value']:.2g}"
 
 
 def _why_not(value: float | None, shapes: Sequence[TrainedShape]) -> str:
@@ -247,15 +252,15 @@ def _why_not(value: float | None, shapes: Sequence[TrainedShape]) -> str:
     return "no trial that finished has a curve of its router" if shapes else "no shape has experts"
 
 
-def _line(
+def _rows(
     metric: RouterMetric,
     shapes: Sequence[TrainedShape],
     logged: Mapping[tuple[str, str], Logged],
     std_of: Mapping[str, float],
     diverged: set[str],
-    blank: RouterLine,
-) -> RouterLine | None:
-    points, by_seed = [], []
+) -> list[dict[str, Any]]:
+    """Return the rows of a quantity along an axis."""
+    rows, by_seed = list[dict[str, Any]](), []
     for trained in shapes:
         values: dict[int, Floats] = {}  # seed -> [layers]
         step = 0
@@ -269,23 +274,10 @@ def _line(
                 continue
             step, values[seed] = steps[at], value_LN[:, at] / (unit * by)
         if values:
-            points.append(_point(trained, step, list(values.values()), diverged))
+            rows += _of_shape(metric, trained, step, list(values.values()), diverged)
             by_seed.append((trained.row.scale, {seed: float(of.mean()) for seed, of in values.items()}))
-    if not points:
-        return None
     slope, low, high = wider_slope(by_seed) if metric.is_power else (None, None, None)
-    return replace(
-        blank,
-        metric=metric.name,
-        when=metric.when,
-        unit=metric.unit,
-        scales=tuple(point.scale for point in points),
-        means=tuple(point.mean for point in points),
-        exponent=slope,
-        exponent_low=low,
-        exponent_high=high,
-        points=tuple(points),
-    )
+    return [{**row, "exponent": slope, "exponent_low": low, "exponent_high": high} for row in rows]
 
 
 def _divisor(metric: RouterMetric, trial: str, step: int, logged: Mapping[tuple[str, str], Logged]) -> Floats | None:
@@ -314,20 +306,26 @@ def _unit(metric: RouterMetric, shape: Shape, init_std: float | None) -> float |
             return 1.0
 
 
-def _point(trained: TrainedShape, step: int, values: Sequence[Floats], diverged: set[str]) -> RouterPoint:
+def _of_shape(
+    metric: RouterMetric, trained: TrainedShape, step: int, values: Sequence[Floats], diverged: set[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the row of a shape, and one per layer where each was logged."""
     layers_SL = np.stack(values)
     mean_S = layers_SL.mean(1)
-    return RouterPoint(
-        shape=trained.row.shape,
-        scale=trained.row.scale,
-        is_base=trained.row.is_base,
-        step=step,
-        mean=float(mean_S.mean()),
-        se=float(mean_S.std(ddof=1)) / math.sqrt(mean_S.size) if mean_S.size > 1 else None,
-        num_seeds=mean_S.size,
-        num_diverged=sum(trial in diverged for trial in trained.trials),
-        layers=tuple(layers_SL.mean(0).tolist()) if layers_SL.shape[1] > 1 else (),
-    )
+    of = {
+        "scale": trained.row.scale,
+        "is_base": trained.row.is_base,
+        "quantity": metric.name,
+        "unit": metric.unit,
+        "when": metric.when,
+        "step": step,
+        "seeds": mean_S.size,
+        "diverged_seeds": sum(trial in diverged for trial in trained.trials),
+    }
+    se = float(mean_S.std(ddof=1)) / math.sqrt(mean_S.size) if mean_S.size > 1 else None
+    yield {**of, "layer": None, "value": float(mean_S.mean()), "se": se}
+    for layer, value in enumerate(layers_SL.mean(0).tolist() if layers_SL.shape[1] > 1 else ()):
+        yield {**of, "layer": layer, "value": value, "se": None}
 
 
 def _logged(curves: pd.DataFrame, trials: set[str]) -> dict[tuple[str, str], Logged]:
@@ -358,7 +356,7 @@ def _init_stds(trials: pd.DataFrame, used: set[str]) -> dict[str, float]:
 
 ROUTERS = Statistic(
     name="routers",
-    title="What routers do as the model grows",
+    title="What do routers do as the model grows?",
     note="At the transferred HP, mean over seeds and layers. The entropy of the normalized gates of all M experts is "
     "given as a share of log M and of log K (K active experts). start is the first step, before any update; after "
     "is the next step that was logged; end is the last one. A relative update is the RMS of the update of that "
@@ -367,5 +365,7 @@ ROUTERS = Statistic(
     "last chosen expert and the next, and the share of samples whose experts changed since the start are those of "
     "a fixed batch. An exponent is the slope of log2 value over log2 scale, with the wider of two 95% intervals: "
     "from seeds, and from the scatter of shapes about the line.",
-    compute=router_lines,
+    compute=router_rows,
+    columns=COLUMNS,
+    is_table=False,
 )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
-from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.analysis.statistics.statistic import Found, Statistic, frame_of
 from hpxfer.analysis.statistics.transferred import transferred
 from hpxfer.verdict import CONFIDENCE, RANDOM_SEED, Floats
 
@@ -158,6 +159,7 @@ def scatter_ratio(found: float, drawn_B: Floats, tail_B: Floats) -> float:
 
 Count = Literal["total", "active", "total without embedding", "active without embedding"]
 COUNTS: tuple[Count, ...] = ("total", "active", "total without embedding", "active without embedding")
+LAW_POINTS = 60  # of a power law as it is drawn
 LAW_SHAPES = 4  # the law has three coefficients: with one more shape it can fail
 
 
@@ -168,8 +170,8 @@ class FitPoint:
     shape: str
     axis: str
     params: float
-    loss: float  # nats
-    se: float | None  # from seeds, pooled over shapes; None with one seed
+    loss_nats: float
+    se_nats: float | None  # from seeds, pooled over shapes; None with one seed
     num_seeds: int
 
 
@@ -177,55 +179,41 @@ class FitPoint:
 class LossFit:
     """loss = intercept + slope log2(params), least squares over the shapes of all axes of one parameterization."""
 
-    parameterization: str
-    hp: str
-    value: float | None  # of the HP, the same at every shape
-    count: Count
-    points: tuple[FitPoint, ...] = ()
-    slope: float | None = None  # nats per doubling
-    slope_low: float | None = None  # 95%, from the scatter about the line; None below three shapes
-    slope_high: float | None = None
-    intercept: float | None = None
-    r2: float | None = None  # None below three points
-    why_not: str | None = None
+    slope: float  # nats per doubling
+    slope_low: float | None  # 95%, from the scatter about the line; None below three shapes
+    slope_high: float | None
+    intercept: float
+    r2: float | None  # None below three points
+
+    def loss(self, params: float) -> float:
+        """Return the loss on the line in nats."""
+        return self.intercept + self.slope * math.log2(params)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw:
     """loss = floor + (scale / params)^exponent, with 95% intervals from a bootstrap over seeds and residuals."""
 
-    parameterization: str
-    hp: str
-    value: float | None
-    count: Count
-    points: tuple[FitPoint, ...] = ()
-    floor: float | None = None  # nats
-    log2_scale: float | None = None
-    exponent: float | None = None
-    floor_low: float | None = None
-    floor_high: float | None = None
-    exponent_low: float | None = None
-    exponent_high: float | None = None
-    r2: float | None = None
-    num_draws: int = 0
-    why_not: str | None = None
+    floor: float  # nats
+    log2_scale: float
+    exponent: float
+    floor_low: float
+    floor_high: float
+    exponent_low: float
+    exponent_high: float
+    r2: float | None
+    num_draws: int
 
-    def loss(self, params: float) -> float | None:
-        """Return the fitted loss in nats; None without a fit."""
-        if self.floor is None or self.log2_scale is None or self.exponent is None:
-            return None
+    def loss(self, params: float) -> float:
+        """Return the fitted loss in nats."""
         return float(self.floor + (2.0**self.log2_scale / params) ** self.exponent)
 
 
-Fit = TypeVar("Fit", LossFit, PowerLaw)
-
-
-def loss_fit(points: Sequence[FitPoint], blank: LossFit) -> LossFit:
-    """Return `blank` with the line through the losses of distinct shapes over log2 parameters."""
-    blank = replace(blank, points=tuple(points))
-    x, y = np.log2([point.params for point in points]), np.array([point.loss for point in points])
+def loss_fit(points: Sequence[FitPoint]) -> LossFit | str:
+    """Return the line through the losses of distinct shapes over log2 parameters, or why there is none."""
+    x, y = np.log2([point.params for point in points]), np.array([point.loss_nats for point in points])
     if len(set(x.tolist())) < 2:
-        return replace(blank, why_not=f"{len(set(x.tolist()))} different sizes have a finite loss, 2 are needed")
+        return f"{len(set(x.tolist()))} different sizes have a finite loss, 2 are needed"
     dx, dy = x - x.mean(), y - y.mean()
     spread, rise = float(dx @ dx), float(dy @ dy)
     slope = float(dx @ dy) / spread
@@ -234,8 +222,7 @@ def loss_fit(points: Sequence[FitPoint], blank: LossFit) -> LossFit:
     half = None
     if freedom:
         half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(squares / freedom / spread)
-    return replace(
-        blank,
+    return LossFit(
         slope=slope,
         slope_low=None if half is None else slope - half,
         slope_high=None if half is None else slope + half,
@@ -244,27 +231,25 @@ def loss_fit(points: Sequence[FitPoint], blank: LossFit) -> LossFit:
     )
 
 
-def power_law(points: Sequence[FitPoint], freedom: int, blank: PowerLaw) -> PowerLaw:
-    """Return `blank` with the law through the losses of distinct shapes.
+def power_law(points: Sequence[FitPoint], freedom: int) -> PowerLaw | str:
+    """Return the law through the losses of distinct shapes, or why there is none.
 
     `freedom` is the degrees of freedom of the errors of the points.
     """
-    blank = replace(blank, points=tuple(points))
     num = len({point.params for point in points})
     if num < LAW_SHAPES:
-        return replace(blank, why_not=f"{num} different sizes have a finite loss, {LAW_SHAPES} are needed")
-    x, y = np.log2([point.params for point in points]), np.array([point.loss for point in points])
-    errors = [point.se for point in points if point.se]
+        return f"{num} different sizes have a finite loss, {LAW_SHAPES} are needed"
+    x, y = np.log2([point.params for point in points]), np.array([point.loss_nats for point in points])
+    errors = [point.se_nats for point in points if point.se_nats]
     se = np.array(errors) if len(errors) == len(points) else None
     fit = fit_power(x, y, se, freedom)
     if fit.at_end:
-        return replace(blank, why_not="the losses do not fall off like a power of the parameters")
+        return "the losses do not fall off like a power of the parameters"
     exponent, height = float(fit.exponent_R[0]), float(fit.height_R[0])
     low, high = (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2
     floors, exponents = (np.quantile(draws[1:], [low, high]) for draws in (fit.floor_R, fit.exponent_R))
     rise = float(np.sum((y - y.mean()) ** 2))
-    return replace(
-        blank,
+    return PowerLaw(
         floor=float(fit.floor_R[0]),
         log2_scale=fit.middle + math.log2(height) / exponent,
         exponent=exponent,
@@ -286,24 +271,24 @@ def pooled_noise(losses: Iterable[Sequence[float]]) -> tuple[float | None, int]:
     return math.sqrt(sum(float(np.sum((group - group.mean()) ** 2)) for group in groups) / freedom), freedom
 
 
-def loss_fits(inputs: Inputs) -> list[LossFit]:
-    """Return the line for each parameterization and way to count parameters."""
-    return _each(inputs, LossFit, lambda points, freedom, blank: loss_fit(points, blank))
+Labels = dict[str, Any]  # parameterization, hp, value and count of a fit
 
 
-def power_laws(inputs: Inputs) -> list[PowerLaw]:
-    """Return the law for each parameterization and way to count parameters."""
-    return _each(inputs, PowerLaw, power_law)
+def _fits(inputs: Inputs) -> list[tuple[Labels, list[FitPoint], LossFit | str]]:
+    """Return the points and the line for each parameterization and way to count parameters."""
+    return [(labels, points, loss_fit(points)) for labels, points, _ in _each(inputs)]
 
 
-def _each(inputs: Inputs, kind: type[Fit], fit: Callable[[Sequence[FitPoint], int, Fit], Fit]) -> list[Fit]:
-    out = []
+def power_laws(inputs: Inputs) -> list[tuple[Labels, PowerLaw | str]]:
+    """Return the law for each parameterization and way to count parameters, or why there is none."""
+    return [(labels, power_law(points, freedom)) for labels, points, freedom in _each(inputs)]
+
+
+def _each(inputs: Inputs) -> Iterator[tuple[Labels, list[FitPoint], int]]:
     for label, (value, _) in inputs.once(transferred).over_all.items():
         for count in COUNTS:
-            blank = kind(parameterization=label, hp=inputs.hp, value=value, count=count)
-            no_value = replace(blank, why_not=NO_BASE_VALUE)
-            out.append(no_value if value is None else fit(*_points(inputs, label, count), blank))
-    return out
+            labels = {"parameterization": label, "hp": inputs.hp, "count": count, "value": value}
+            yield labels, *(([], 0) if value is None else _points(inputs, label, count))
 
 
 def _points(inputs: Inputs, label: str, count: Count) -> tuple[list[FitPoint], int]:
@@ -326,8 +311,8 @@ def _points(inputs: Inputs, label: str, count: Count) -> tuple[list[FitPoint], i
             shape=trained.row.shape,
             axis=trained.row.axis,
             params=known.params[trained.trials[0]][count],
-            loss=trained.cell.mean or 0.0,
-            se=None if noise is None else noise / len(trained.cell.losses) ** 0.5,
+            loss_nats=trained.cell.mean or 0.0,
+            se_nats=None if noise is None else noise / len(trained.cell.losses) ** 0.5,
             num_seeds=len(trained.cell.losses),
         )
         for trained in kept
@@ -335,15 +320,132 @@ def _points(inputs: Inputs, label: str, count: Count) -> tuple[list[FitPoint], i
     return sorted((point for point in points if point.params > 0), key=lambda point: point.params), freedom
 
 
+LABELS = {
+    "parameterization": "the arm",
+    "hp": "the judged HP",
+    "count": "how parameters are counted",
+    "value": "of the HP, transferred from the base to every shape",
+}
+LINE = {
+    **LABELS,
+    "slope": "nats per doubling of the parameters",
+    "slope_low": "its 95% interval, from the scatter about the line; None below three shapes",
+    "slope_high": "its upper end",
+    "intercept": "nats, at one parameter",
+    "r2": "share of the variance that the line explains; None below three shapes",
+}
+LAW = {
+    **LABELS,
+    "floor": "nats",
+    "log2_scale": "of the parameters at which the power is one nat",
+    "exponent": "of the power",
+    "floor_low": "95% interval of the floor, nats",
+    "floor_high": "its upper end",
+    "exponent_low": "95% interval of the exponent",
+    "exponent_high": "its upper end",
+    "r2": "share of the variance that the law explains",
+    "num_draws": "of the bootstrap",
+}
+POINTS = {
+    "count": "how parameters are counted",
+    "parameterization": "the arm",
+    "axis": "the axis of the sweep",
+    "shape": "the name of the shape; None for a point of a law between shapes",
+    "params": "parameters",
+    "loss_nats": "mean over seeds at the transferred HP",
+    "se_nats": "its standard error, from seeds, pooled over shapes; None with one seed",
+    "num_seeds": "of the mean",
+    "line_nats": "on the line in the logarithm",
+    "power_law_nats": "of the saturating power law",
+    "r2": "share of the variance that the line explains",
+}
+TITLE_COUNT: Count = "active"  # the count that a title is about, where there is one
+
+
+def _lines(inputs: Inputs) -> Found:
+    rows, unknown = list[Labels](), []
+    for labels, _, fit in inputs.once(_fits):
+        if isinstance(fit, str):
+            unknown.append((_name(labels), NO_BASE_VALUE if labels["value"] is None else fit))
+        else:
+            rows.append({**labels, **asdict(fit)})
+    frame = frame_of(rows, LINE)
+    return Found(frame=frame, title=slopes(frame), unknown=tuple(unknown))
+
+
+def _laws(inputs: Inputs) -> Found:
+    rows, unknown = list[Labels](), []
+    for labels, law in inputs.once(power_laws):
+        if isinstance(law, str):
+            unknown.append((_name(labels), NO_BASE_VALUE if labels["value"] is None else law))
+        else:
+            rows.append({**labels, **asdict(law)})
+    frame = frame_of(rows, LAW)
+    said = [
+        f"{row.parameterization} exponent {row.exponent:.2g} over a floor of {row.floor:.3g}"
+        for row in frame[frame["count"] == TITLE_COUNT].itertuples()
+    ]
+    return Found(frame=frame, title=", ".join(said), unknown=tuple(unknown))
+
+
+def _name(labels: Labels) -> str:
+    return f"{labels['parameterization']} {labels['hp']} {labels['count']}"
+
+
+def slopes(frame: pd.DataFrame) -> str:
+    """Return the slope of each arm, e.g. `per doubling of active parameters: mup -0.03`."""
+    if frame.empty:
+        return ""
+    count = TITLE_COUNT if (frame["count"] == TITLE_COUNT).any() else frame["count"].iloc[0]
+    said = [f"{row.parameterization} {row.slope:+.3f}" for row in frame[frame["count"] == count].itertuples()]
+    return f"nats per doubling of {count} parameters: {', '.join(said)}"
+
+
+def _by_size(inputs: Inputs) -> Found:
+    """Return the points of every count with its line and its law. A law bends, so that points between shapes follow."""
+    law_of = {_name(labels): law for labels, law in inputs.once(power_laws)}
+    rows = []
+    for labels, points, fit in inputs.once(_fits):
+        of, law = {name: labels[name] for name in ("count", "parameterization")}, law_of[_name(labels)]
+        sizes = [point.params for point in points]
+        line = {at: None if isinstance(fit, str) else fit.loss(at) for at in sizes}
+        bent = [] if isinstance(law, str) or not sizes else np.geomspace(min(sizes), max(sizes), LAW_POINTS).tolist()
+        rows += [
+            {
+                **of,
+                **asdict(point),
+                "line_nats": line[point.params],
+                "power_law_nats": _of_law(law, point.params),
+                "r2": None if isinstance(fit, str) else fit.r2,
+            }
+            for point in points
+        ]
+        rows += [{**of, "params": at, "power_law_nats": _of_law(law, at)} for at in bent]
+    return Found(frame=frame_of(rows, POINTS))
+
+
+def _of_law(law: PowerLaw | str, params: float) -> float | None:
+    return None if isinstance(law, str) else law.loss(params)
+
+
 LOSS_FITS = Statistic(
     name="loss_fits",
-    title="Loss against log parameters",
+    title="How does the loss fall with the logarithm of the parameters?",
     note="A straight line; nats per doubling.",
-    compute=loss_fits,
+    compute=_lines,
+    columns=LINE,
 )
 POWER_LAWS = Statistic(
     name="power_laws",
-    title="Saturating power law",
+    title="Does the loss saturate?",
     note="loss = floor + (2^log2_scale / parameters)^exponent; 95% intervals.",
-    compute=power_laws,
+    compute=_laws,
+    columns=LAW,
+)
+LOSSES_BY_SIZE = Statistic(
+    name="losses_by_size",
+    title="The losses of all shapes by their parameters",
+    compute=_by_size,
+    columns=POINTS,
+    is_table=False,
 )

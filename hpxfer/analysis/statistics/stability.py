@@ -3,70 +3,89 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of
 from hpxfer.verdict import Finding, LossGrid, SeedLosses, fit_drift
 
-
-@dataclass(frozen=True, kw_only=True)
-class StabilityMap:
-    """One parameterization along one axis. Rows are scales, columns HP values, both ascending."""
-
-    axis: str
-    scale_name: str
-    parameterization: str
-    hp: str
-    shapes: tuple[str, ...] = ()
-    scales: tuple[float, ...] = ()
-    values: tuple[float, ...] = ()
-    diverged_share: tuple[tuple[float | None, ...], ...] = ()  # None: no result
-    losses: tuple[tuple[float | None, ...], ...] = ()  # nats, median over seeds; None: no result, or diverged
-    edges_log2: tuple[float | None, ...] = ()  # the largest HP with all seeds finite; None if none diverged or all did
-    all_diverge: tuple[bool, ...] = ()  # no HP is stable at this scale
-    optima_log2: tuple[float | None, ...] = ()
-    distance_octaves: tuple[float | None, ...] = ()  # from the optimum up to the edge
-    edge_octaves_per_doubling: float | None = None  # the drift of the edge, over the scales where it was seen
-    why_not: str | None = None
+COLUMNS = {
+    "axis": "the axis of the sweep",
+    "parameterization": "the arm",
+    "hp": "an HP that is scanned",
+    "scale_name": "what the scale is",
+    "shape": "the name of the shape",
+    "scale": "of the shape",
+    "value": "of the HP",
+    "loss_nats": "median over seeds; None without a result, or if it diverged",
+    "diverged_share": "of the seeds; None without a result",
+    "edge_log2": "of the shape: the largest HP with all seeds finite; None if none diverged or all did",
+    "all_diverge": "whether no HP is stable at this shape",
+    "optimum_log2": "of the shape",
+    "distance_octaves": "from the optimum up to the edge",
+    "edge_octaves_per_doubling": "the drift of the edge, over the scales where it was seen",
+}
+NO_RESULT = "no trial of this line has a result"
 
 
-def stability_map(grid: LossGrid, finding: Finding, hp: str) -> StabilityMap:
-    """Return the map of one parameterization along one axis: its losses, and the finding on them."""
-    cells = [[row.cell(value) for value in grid.values] for row in grid.rows]
-    edges = [shape.edge_log2 for shape in finding.shapes]
-    seen = [(shape.scale, edge) for shape, edge in zip(finding.shapes, edges, strict=True) if edge is not None]
+def stability_map(grid: LossGrid, finding: Finding, hp: str) -> list[dict[str, Any]]:
+    """Return a row per cell of one parameterization along one axis, from its losses and the finding on them."""
+    seen = [(shape.scale, shape.edge_log2) for shape in finding.shapes if shape.edge_log2 is not None]
     finite = [(scale, edge) for scale, edge in seen if math.isfinite(edge)]
     drift = fit_drift([scale for scale, _ in finite], [edge for _, edge in finite])
-    measured = any(cell is not None and cell.losses for row in cells for cell in row)
-    return StabilityMap(
-        axis=finding.axis,
-        scale_name=finding.scale_name,
-        parameterization=finding.parameterization,
-        hp=hp,
-        shapes=tuple(row.shape for row in grid.rows),
-        scales=tuple(row.scale for row in grid.rows),
-        values=grid.values,
-        diverged_share=tuple(tuple(_share(cell) for cell in row) for row in cells),
-        losses=tuple(tuple(_median(cell) for cell in row) for row in cells),
-        edges_log2=tuple(None if edge is None or math.isinf(edge) else edge for edge in edges),
-        all_diverge=tuple(edge == -math.inf for edge in edges),
-        optima_log2=tuple(shape.optimum.log2_value for shape in finding.shapes),
-        distance_octaves=tuple(
-            None if shape.edge_octaves is None or math.isinf(shape.edge_octaves) else shape.edge_octaves
-            for shape in finding.shapes
-        ),
-        edge_octaves_per_doubling=drift.octaves_per_doubling if drift else None,
-        why_not=None if measured else "no trial of this line has a result",
+    return [
+        {
+            "axis": finding.axis,
+            "parameterization": finding.parameterization,
+            "hp": hp,
+            "scale_name": finding.scale_name,
+            "shape": row.shape,
+            "scale": row.scale,
+            "value": value,
+            "loss_nats": _median(row.cell(value)),
+            "diverged_share": _share(row.cell(value)),
+            "edge_log2": _finite(shape.edge_log2),
+            "all_diverge": shape.edge_log2 == -math.inf,
+            "optimum_log2": shape.optimum.log2_value,
+            "distance_octaves": _finite(shape.edge_octaves),
+            "edge_octaves_per_doubling": drift.octaves_per_doubling if drift else None,
+        }
+        for row, shape in zip(grid.rows, finding.shapes, strict=True)
+        for value in grid.values
+    ]
+
+
+def _maps(inputs: Inputs) -> Found:
+    rows, unknown = list[dict[str, Any]](), []
+    for line in inputs.lines:
+        for finding in line.report.findings:
+            cells = stability_map(line.by_key[finding.key].grid, finding, line.hp)
+            if all(cell["diverged_share"] is None for cell in cells):
+                unknown.append((f"{' '.join(finding.key)} {line.hp}", NO_RESULT))
+            else:
+                rows += cells
+    frame = frame_of(rows, COLUMNS)
+    of_judged = frame[frame["hp"] == inputs.hp]
+    return Found(
+        frame=frame, title=by_axis(of_judged, lambda of: ", ".join(map(distance, arms(of)))), unknown=tuple(unknown)
     )
 
 
-def _maps(inputs: Inputs) -> list[StabilityMap]:
-    return [
-        stability_map(line.by_key[finding.key].grid, finding, line.hp)
-        for line in inputs.lines
-        for finding in line.report.findings
-    ]
+def distance(arm: tuple[str, pd.DataFrame]) -> str:
+    """Return how far the optima of an arm are from divergence, e.g. `mup at least 2 octaves from divergence`."""
+    name, cells = arm
+    known, shares = cells["distance_octaves"].dropna(), cells["diverged_share"].dropna()
+    if len(known):
+        return f"{name} at least {known.min():.2g} octaves from divergence"
+    if len(shares) and (shares > 0).all():
+        return f"{name} always diverges"
+    return f"{name} " + ("unknown (no optimum there)" if (shares > 0).any() else "never diverged")
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _share(cell: SeedLosses | None) -> float | None:
@@ -81,9 +100,11 @@ def _median(cell: SeedLosses | None) -> float | None:
 
 STABILITY = Statistic(
     name="stability",
-    title="Stability edge",
+    title="How far is the optimum from divergence?",
     note="The stability edge is the largest HP at which all seeds stay finite. It is no optimum; its drift is given "
     "for comparison.",
     compute=_maps,
+    columns=COLUMNS,
     of_lines=True,
+    is_table=False,
 )

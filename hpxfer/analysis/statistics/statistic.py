@@ -2,27 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import Inputs
+
+Kind = Literal["line", "cells", "contour"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Which columns of a frame are drawn. An axis is called by its column.
+
+    A `line` is y over x, with one line per value of `color` and a band from `low` to `high`. `cells` have a cell at
+    each x and y, whose color is the number in the column `color`. `contour` adds level lines to them.
+    """
+
+    x: str
+    y: str
+    color: str | None = None  # None: one line
+    panel: str | None = None  # a panel per value; None: one panel
+    kind: Kind = "line"
+    low: str | None = None
+    high: str | None = None
+    log: tuple[Literal["x", "y"], ...] = ()  # axes that are logarithmic
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Found:
+    """What a statistic found."""
+
+    frame: pd.DataFrame  # tidy: numbers, texts and None
+    title: str = ""  # the finding, in a sentence
+    unknown: tuple[tuple[str, str], ...] = ()  # of what nothing is known, and why
+    chart: Chart | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding, its rows and what is unknown."""
+        return {"title": self.title, "rows": records(self.frame), "unknown": [list(each) for each in self.unknown]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistic:
     """A row of the registry `STATISTICS`.
 
-    `compute` returns the answers: frozen dataclasses, one per axis and parameterization, or per whatever it asks about.
-    The JSON of a report holds every field of an answer. Text and HTML show a table with one row per answer and one
-    column per field that holds a number, a string or a short tuple. An answer that cannot be given has the reason in a
-    field `why_not: str | None`, and the report lists all reasons in one place.
+    CSV and JSON hold the whole frame that `compute` returns. The page shows it as a table, and draws its chart.
     """
 
     name: str  # its key in `Analysis` and in the JSON of the report
-    title: str  # the heading of its table, e.g. its question
-    compute: Callable[[Inputs], Sequence[Any]]
-    note: str = ""  # what a reader of the table must know
-    parts: str | None = None  # the field of an answer that holds the rows of the table; None: the answers are the rows
-    answer: str | None = None  # a field of the whole answer that each row of its parts repeats
+    title: str  # the question that it answers
+    compute: Callable[[Inputs], Found]
+    columns: Mapping[str, str] = field(default_factory=dict)  # column -> what it holds, with its unit
+    note: str = ""  # how the answer is read
     of_lines: bool = False  # whether it reads the lines alone, no trials and no sweep, so that a table can feed it
+    hidden: tuple[str, ...] = ()  # columns that its table leaves out
+    is_table: bool = True  # whether the page shows its rows; False where there are too many, and a figure shows them
+
+
+def frame_of(rows: Iterable[Mapping[str, Any]], statistic: Mapping[str, str]) -> pd.DataFrame:
+    """Return a frame with the columns of a statistic. Without rows it is empty."""
+    return pd.DataFrame(list(rows), columns=list(statistic))
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows as mappings of plain values, with None for what is missing."""
+    plain = frame.astype(object).where(frame.notna(), None)
+    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
+
+
+def by_axis(frame: pd.DataFrame, said: Callable[[pd.DataFrame], str]) -> str:
+    """Return what is said of the rows of each axis, e.g. `width: mup yes, sp no; depth: mup yes`."""
+    axes = list(dict.fromkeys(frame["axis"]))
+    return "; ".join(f"{axis}: {said(frame[frame['axis'] == axis])}" for axis in axes)
+
+
+def arms(frame: pd.DataFrame) -> Sequence[tuple[str, pd.DataFrame]]:
+    """Return each parameterization with its rows, in the order of the frame."""
+    return [(str(name), rows) for name, rows in frame.groupby("parameterization", sort=False)]

@@ -4,45 +4,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import pandas as pd
 
 from hpxfer.analysis.references import ReferenceCurve
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.reference_arm import Cost, arms_of
 from hpxfer.analysis.statistics.same_loss import (
+    CURVE,
+    REACHED,
     ArmRun,
-    LossCurve,
-    Reached,
+    Row,
     against_arm,
     against_curve,
     curve_from,
     curve_of,
 )
-from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of
 from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial, transferred
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import DataSpec, PointData
 from hpxfer.verdict import ShapeLosses
 
+LABELS = {
+    "axis": "the axis of the sweep",
+    "parameterization": "the arm",
+    "hp": "the judged HP",
+}
+NO_PAIR = "no two arms to compare: no dense shape, no control and one shape"
+
 
 @dataclass(frozen=True, kw_only=True)
-class StepsToLoss:
+class Compared:
     """The arms of one parameterization along one axis against their references, and the curves of all of them."""
 
-    axis: str
-    parameterization: str
-    hp: str
-    value: float | None = None  # of the HP, transferred from the base to every arm
-    rows: tuple[Reached, ...] = ()
-    curves: tuple[LossCurve, ...] = ()
+    rows: tuple[Row, ...] = ()
+    curves: tuple[Row, ...] = ()
     why_not: str | None = None
 
 
-def _answers(inputs: Inputs) -> list[StepsToLoss]:
-    known, arms = inputs.once(transferred), arms_of(inputs)
+def _answers(inputs: Inputs) -> list[tuple[dict[str, str], Compared]]:
+    known, by_arm = inputs.once(transferred), arms_of(inputs)
     best = {
         (label, shape): found
-        for label, rows in arms.rows.items()
+        for label, rows in by_arm.rows.items()
         for shape, row in rows.items()
         if (found := _at_best(row, shape)) is not None
     }
@@ -51,33 +57,29 @@ def _answers(inputs: Inputs) -> list[StepsToLoss]:
     curves = curves_by_trial(inputs.results.curves, "train_loss_nats", used) if used else {}
 
     def run(trained: TrainedShape, of: str = "") -> ArmRun:
-        return _run(trained, of, curves, arms.cost[trained.shape], inputs.training_data(trained.shape))
+        return _run(trained, of, curves, by_arm.cost[trained.shape], inputs.training_data(trained.shape))
 
     out = []
     for finding in known.findings:
-        blank = StepsToLoss(
-            axis=finding.axis, parameterization=finding.parameterization, hp=inputs.hp, value=finding.base_value
-        )
+        labels = {"axis": finding.axis, "parameterization": finding.parameterization, "hp": inputs.hp}
         if finding.base_value is None:
-            out.append(replace(blank, why_not=NO_BASE_VALUE))
+            out.append((labels, Compared(why_not=NO_BASE_VALUE)))
             continue
         pairs: list[tuple[ArmRun, ArmRun | None]] = []
         for trained in known.along[finding.key]:
-            key = arms.reference(finding.parameterization, trained.shape)
+            key = by_arm.reference(finding.parameterization, trained.shape)
             against = None if key is None else best.get(key)
             if key is not None and against is not None and against.trials != trained.trials:
                 own = key[0] == finding.parameterization
                 pairs.append((run(trained), run(against, "" if own else f"{key[0]} ")))
             else:
                 pairs.append((run(trained), None))
-        out.append(compared(pairs, inputs.references.curves, blank))
+        out.append((labels, compared(pairs, inputs.references.curves)))
     return out
 
 
-def compared(
-    pairs: Sequence[tuple[ArmRun, ArmRun | None]], elsewhere: Sequence[ReferenceCurve], blank: StepsToLoss
-) -> StepsToLoss:
-    """Return `blank` with a row for every arm and each of its references, and the curves of all.
+def compared(pairs: Sequence[tuple[ArmRun, ArmRun | None]], elsewhere: Sequence[ReferenceCurve]) -> Compared:
+    """Return a row for every arm and each of its references, and the curves of all.
 
     `pairs` are the arms, by scale, and the arm that each is compared with, or None where it is a reference itself.
     """
@@ -86,9 +88,30 @@ def compared(
     references = {reference.name: reference for _, reference in pairs if reference is not None}
     drawn = [curve_of(reference, "reference") for reference in references.values()]
     drawn += [curve_of(arm, "arm") for arm, _ in pairs if arm.name not in references]
-    curves = [curve for curve in drawn if curve is not None] + [curve_from(curve) for curve in elsewhere]
-    why = None if rows else "no two arms to compare: no dense shape, no control and one shape"
-    return replace(blank, rows=tuple(rows), curves=tuple(curves), why_not=why)
+    drawn += [curve_from(curve) for curve in elsewhere]
+    points = tuple(row for curve in drawn for row in curve)
+    return Compared(rows=tuple(rows), curves=points, why_not=None if rows else NO_PAIR)
+
+
+def _reached(inputs: Inputs) -> Found:
+    every = inputs.once(_answers)
+    frame = frame_of(({**labels, **row} for labels, of in every for row in of.rows), LABELS | REACHED)
+    unknown = [(" ".join(labels.values()), of.why_not) for labels, of in every if of.why_not is not None]
+    return Found(
+        frame=frame, title=by_axis(frame, lambda rows: ", ".join(map(_best, arms(rows)))), unknown=tuple(unknown)
+    )
+
+
+def _best(arm: tuple[str, pd.DataFrame]) -> str:
+    name, rows = arm
+    best = rows.sort_values("speed_up", ascending=False, kind="stable").iloc[0]
+    return f"{name} {best['in_brief']} (against {best['reference']})"
+
+
+def _curves(inputs: Inputs) -> Found:
+    every = inputs.once(_answers)
+    kept = (({**labels, **row}) for labels, of in every if of.why_not is None for row in of.curves)
+    return Found(frame=frame_of(kept, LABELS | CURVE))
 
 
 def _at_best(row: ShapeLosses, shape: Shape) -> TrainedShape | None:
@@ -123,11 +146,19 @@ def _run(trained: TrainedShape, of: str, curves: Mapping[str, Curve], cost: Cost
 
 STEPS_TO_LOSS = Statistic(
     name="steps_to_loss",
-    title="Steps to the same loss",
+    title="After how many steps has each arm the loss of its reference?",
     note="When an arm has the training loss that its reference ends at. The speed-up is the steps of the whole "
     "reference over those of the arm. Arms have the HP transferred from the base, a reference its own best one. Losses "
     "are means over the last tenth of the steps so far. Medians and ranges over paired seeds; an arm that diverged "
     "does not reach the loss. Arms that train on different data are not compared.",
-    compute=_answers,
-    parts="rows",
+    compute=_reached,
+    columns=LABELS | REACHED,
+    hidden=("elsewhere",),
+)
+LOSS_CURVES = Statistic(
+    name="loss_curves",
+    title="The training losses of the arms and of their references",
+    compute=_curves,
+    columns=LABELS | CURVE,
+    is_table=False,
 )

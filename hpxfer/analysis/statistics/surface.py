@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -15,7 +15,7 @@ from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.searches import points_of
-from hpxfer.analysis.statistics.statistic import Statistic
+from hpxfer.analysis.statistics.statistic import Found, Statistic, frame_of
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import tunes_points
 from hpxfer.store import LOSS_COLUMNS
@@ -26,16 +26,6 @@ COEFFICIENTS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class SurfaceCell:
-    """The cells at one pair of HP values."""
-
-    log2_first: float
-    log2_second: float
-    loss: float | None  # nats, mean over seeds; None where a seed diverged
-    fitted: bool  # whether the surface is fitted to it, as it is near the lowest cell
-
-
-@dataclass(frozen=True, kw_only=True)
 class Surface:
     """loss = a + b.u + u' H u / 2 over u = (log2 of the first HP, log2 of the second), fitted by least squares.
 
@@ -43,17 +33,10 @@ class Surface:
     if the two may be tuned separately. Errors are None without degrees of freedom.
     """
 
-    first: str = ""
-    second: str = ""
-    shape: str = ""
-    is_base: bool = False
-    parameterization: str = ""
-    cells: tuple[SurfaceCell, ...] = ()
-    coefficients: tuple[float, ...] = ()  # of 1, u, v, u^2, u v, v^2, about the center
-    center: tuple[float, float] | None = None  # log2
-    log2_values: tuple[float, float] | None = None  # the lowest point; None if there is none, or if it is off the grid
-    loss: float | None = None  # nats, there
-    curvatures: tuple[float, float] | None = None  # nats per octave squared, as in `Optimum`: H11 / 2, H22 / 2
+    coefficients: tuple[float, ...]  # of 1, u, v, u^2, u v, v^2, about the center
+    center: tuple[float, float]  # log2
+    lowest: tuple[float, float] | None  # log2 of the lowest point; None if there is none, or if it is off the grid
+    loss: float | None  # nats, there
     interaction: float | None = None  # None if the loss does not bend along the first HP
     interaction_se: float | None = None
     interaction_low: float | None = None  # 95%
@@ -61,50 +44,56 @@ class Surface:
     residual_nats: float | None = None  # standard deviation about the surface
     num_cells: int = 0  # that it is fitted to
     why_no_optimum: str | None = None
-    why_not: str | None = None  # no surface at all
 
-    def at(self, log2_first: float, log2_second: float) -> float | None:
-        """Return the fitted loss in nats; None without a surface."""
-        if self.center is None:
-            return None
+    @property
+    def curvatures(self) -> tuple[float, float]:
+        """Nats per octave squared, as in `Optimum`: H11 / 2, H22 / 2."""
+        return self.coefficients[3], self.coefficients[5]
+
+    def at(self, log2_first: float, log2_second: float) -> float:
+        """Return the fitted loss in nats."""
         u, v = log2_first - self.center[0], log2_second - self.center[1]
         return math.fsum(c * t for c, t in zip(self.coefficients, (1, u, v, u * u, u * v, v * v), strict=True))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PairCells:
+    """The mean losses over two HPs, +inf where a seed diverged, and which of them the surface is fitted to."""
+
+    log2_first_N: Floats
+    log2_second_N: Floats
+    loss_N: Floats
+    fitted_N: Bools
+
+
 def fit_surface(
-    first: Sequence[float], second: Sequence[float], losses: Sequence[float], blank: Surface | None = None
-) -> Surface:
-    """Return the surface through the losses of trials at (first, second) > 0, in the fields of `blank`.
+    first: Sequence[float], second: Sequence[float], losses: Sequence[float]
+) -> tuple[PairCells, Surface | str]:
+    """Return the cells and the surface through the losses of trials at (first, second) > 0, or why there is none.
 
     Losses are nats, NaN without a result and +inf if the trial diverged. A cell is the mean over its seeds; a cell with
     a diverged seed is not fitted. The fit uses the cells within LOCAL_OCTAVES of the lowest one in both HPs, as a basin
     is no parabola further out, or all cells if these are too few. It needs six, not all on two lines.
     """
-    blank = blank or Surface()
     x, y, z = _cells(first, second, losses)
     if (used := _near(x, y, z)) is None:
-        cells = _surface_cells(x, y, z, np.zeros(x.size, dtype=bool))
-        return replace(
-            blank, cells=cells, why_not=f"the finite cells do not determine a surface: {COEFFICIENTS} are needed"
-        )
+        none = PairCells(log2_first_N=x, log2_second_N=y, loss_N=z, fitted_N=np.zeros(x.size, dtype=bool))
+        return none, f"the finite cells do not determine a surface: {COEFFICIENTS} are needed"
     x0, y0 = float(x[used].mean()), float(y[used].mean())
     u, v = x[used] - x0, y[used] - y0
-    design = _design(u, v)
+    design = quadratic(u, v)
     found = np.linalg.lstsq(design, z[used], rcond=None)[0]
     residual = z[used] - design @ found
     freedom = u.size - COEFFICIENTS
     variance = float(residual @ residual) / freedom if freedom else None
     _, p, q, c, m, d = (float(coefficient) for coefficient in found)
     at, why = _lowest(p, q, c, m, d, (float(u.min()), float(u.max())), (float(v.min()), float(v.max())))
-    return replace(
-        blank,
+    return PairCells(log2_first_N=x, log2_second_N=y, loss_N=z, fitted_N=used), Surface(
         **_interaction(design, c, m, variance, freedom),
-        cells=_surface_cells(x, y, z, used),
         coefficients=tuple(found.tolist()),
         center=(x0, y0),
-        log2_values=None if at is None else (at[0] + x0, at[1] + y0),
-        loss=None if at is None else float((_design(np.array(at[:1]), np.array(at[1:])) @ found)[0]),
-        curvatures=(c, d),
+        lowest=None if at is None else (at[0] + x0, at[1] + y0),
+        loss=None if at is None else float((quadratic(np.array(at[:1]), np.array(at[1:])) @ found)[0]),
         residual_nats=None if variance is None else math.sqrt(variance),
         num_cells=int(u.size),
         why_no_optimum=why,
@@ -132,21 +121,14 @@ def _near(x: Floats, y: Floats, z: Floats) -> Bools | None:
     for used in (near, finite):
         if used.sum() >= COEFFICIENTS:
             u, v = x[used] - x[used].mean(), y[used] - y[used].mean()
-            if np.linalg.matrix_rank(_design(u, v)) == COEFFICIENTS:
+            if np.linalg.matrix_rank(quadratic(u, v)) == COEFFICIENTS:
                 return np.asarray(used)
     return None
 
 
-def _design(u: Floats, v: Floats) -> Floats:
+def quadratic(u: Floats, v: Floats) -> Floats:
+    """Return the terms of a quadratic in u and v, (N, 6): 1, u, v, u^2, u v, v^2."""
     return np.stack([np.ones_like(u), u, v, u * u, u * v, v * v], axis=1)
-
-
-def _surface_cells(x: Floats, y: Floats, z: Floats, used: Bools) -> tuple[SurfaceCell, ...]:
-    rows = zip(x.tolist(), y.tolist(), z.tolist(), used.tolist(), strict=True)
-    return tuple(
-        SurfaceCell(log2_first=a, log2_second=b, loss=loss if math.isfinite(loss) else None, fitted=fitted)
-        for a, b, loss, fitted in rows
-    )
 
 
 def _interaction(design: Floats, c: float, m: float, variance: float | None, freedom: int) -> dict[str, Any]:
@@ -180,31 +162,29 @@ def _lowest(
     return (u, v), None
 
 
-def _surfaces(inputs: Inputs) -> list[Surface]:
-    """Return a surface for each pair of HPs, shape and parameterization; the base once if its trials are shared."""
-    spec, out = inputs.results.spec, []
+Pair = tuple[dict[str, Any], PairCells, Surface | str]  # labels, cells, and the surface or why there is none
+
+
+def pairs_of(inputs: Inputs) -> list[Pair]:
+    """Return the cells and the surface of each pair of HPs, shape and arm; the base once if its trials are shared."""
+    out: list[Pair] = []
     seen: set[tuple[str, str, frozenset[str]]] = set()
-    for first, second in combinations(spec.grid, 2):
-        if not spec.product:
-            why = f"{first} and {second} are scanned as two lines, which do not determine a surface: set product: true"
-            out.append(Surface(first=first, second=second, why_not=why))
-            continue
+    for first, second in combinations(inputs.results.spec.grid, 2) if inputs.results.spec.product else ():
         cells = _product_cells(inputs, first, second)
-        for (label, shape), rows in cells.groupby(["parameterization", "shape"], sort=True):
-            rows = rows.drop_duplicates("trial_id")
+        for (label, shape), found in cells.groupby(["parameterization", "shape"], sort=True):
+            rows = found.drop_duplicates("trial_id")
             key = (first, second, frozenset(rows["trial_id"]))
             if key in seen:
                 continue
             seen.add(key)
-            blank = Surface(
-                first=first,
-                second=second,
-                shape=str(shape),
-                is_base=bool(rows["is_base"].iloc[0]),
-                parameterization=str(label),
-            )
-            values, second_values, losses = (rows[name].to_list() for name in (first, second, "loss"))
-            out.append(fit_surface(values, second_values, losses, blank))
+            labels: dict[str, Any] = {
+                "parameterization": str(label),
+                "first": first,
+                "second": second,
+                "shape": str(shape),
+            }
+            labels["is_base"] = bool(rows["is_base"].iloc[0])
+            out.append((labels, *fit_surface(*(rows[name].to_list() for name in (first, second, "loss")))))
     return out
 
 
@@ -238,9 +218,98 @@ def _product_cells(inputs: Inputs, first: str, second: str) -> pd.DataFrame:
     return found.assign(loss=measured.mask(found["status"] == "diverged", math.inf)).reset_index(drop=True)
 
 
+LABELS = {
+    "parameterization": "the arm",
+    "first": "one HP",
+    "second": "the other HP",
+    "shape": "the name of the shape",
+    "is_base": "whether it is the base",
+}
+COLUMNS = {
+    **LABELS,
+    "lowest_log2_first": "log2 of the first HP at the lowest point; None if there is none on the grid",
+    "lowest_log2_second": "log2 of the second HP there",
+    "loss_nats": "at the lowest point",
+    "interaction": "octaves by which the first HP's optimum moves per octave of the second",
+    "interaction_se": "its standard error",
+    "interaction_low": "its 95% interval",
+    "interaction_high": "its upper end",
+    "curvature_first": "nats per octave squared",
+    "curvature_second": "nats per octave squared",
+    "residual_nats": "standard deviation about the surface",
+    "num_cells": "that the surface is fitted to",
+}
+CELLS = {
+    **LABELS,
+    "log2_first": "log2 of the first HP",
+    "log2_second": "log2 of the second HP",
+    "loss_nats": "mean over seeds; None where a seed diverged",
+    "rise_nats": "over the best cell of the shape",
+    "fitted_nats": "of the surface; None without one",
+    "is_fitted": "whether the surface is fitted to the cell, as it is near the lowest one",
+}
+
+
+def _surfaces(inputs: Inputs) -> Found:
+    spec, rows, unknown = inputs.results.spec, list[dict[str, Any]](), list[tuple[str, str]]()
+    for first, second in combinations(spec.grid, 2) if not spec.product else ():
+        why = f"{first} and {second} are scanned as two lines, which do not determine a surface: set product: true"
+        unknown.append((f"{first} {second}", why))
+    for labels, _, surface in inputs.once(pairs_of):
+        name = f"{labels['parameterization']} {labels['first']} {labels['second']} {labels['shape']}"
+        if isinstance(surface, str):
+            unknown.append((name, surface))
+            continue
+        if surface.why_no_optimum is not None:
+            unknown.append((name, surface.why_no_optimum))
+        lowest = surface.lowest or (None, None)
+        of = {"lowest_log2_first": lowest[0], "lowest_log2_second": lowest[1], "loss_nats": surface.loss}
+        of |= dict(zip(("curvature_first", "curvature_second"), surface.curvatures, strict=True))
+        rows.append({**labels, **of, **{name: getattr(surface, name) for name in COLUMNS if hasattr(surface, name)}})
+    frame = frame_of(rows, COLUMNS)
+    return Found(frame=frame, title=_said(frame), unknown=tuple(unknown))
+
+
+def _said(frame: pd.DataFrame) -> str:
+    return ", ".join(
+        f"the best {row.first} of {row.parameterization} moves by {row.interaction:+.2f} octaves per octave of "
+        f"{row.second}"
+        for row in frame[frame["is_base"].astype(bool) & frame["interaction"].notna()].itertuples()
+    )
+
+
+def _pair_cells(inputs: Inputs) -> Found:
+    rows = []
+    for labels, cells, surface in inputs.once(pairs_of):
+        at = (cells.log2_first_N.tolist(), cells.log2_second_N.tolist(), cells.loss_N.tolist(), cells.fitted_N.tolist())
+        best = min((loss for loss in at[2] if math.isfinite(loss)), default=0.0)
+        for x, y, loss, fitted in zip(*at, strict=True):
+            finite = math.isfinite(loss)
+            rows.append(
+                {
+                    **labels,
+                    "log2_first": x,
+                    "log2_second": y,
+                    "loss_nats": loss if finite else None,
+                    "rise_nats": loss - best if finite else None,
+                    "fitted_nats": None if isinstance(surface, str) else surface.at(x, y),
+                    "is_fitted": fitted,
+                }
+            )
+    return Found(frame=frame_of(rows, CELLS))
+
+
 SURFACES = Statistic(
     name="surfaces",
-    title="Two HPs at once",
+    title="Have two HPs to be tuned together?",
     note="The interaction is by how many octaves the first HP's optimum moves per octave of the second.",
     compute=_surfaces,
+    columns=COLUMNS,
+)
+PAIR_CELLS = Statistic(
+    name="pair_cells",
+    title="The losses over two HPs at each shape",
+    compute=_pair_cells,
+    columns=CELLS,
+    is_table=False,
 )

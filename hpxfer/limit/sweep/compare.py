@@ -211,8 +211,8 @@ def _from_data(results: Results, line: Line) -> str:
     values = results.line(line.hp)["value"].nunique()
     if values < 2:
         return f"nothing, as the sweep scans one value of {line.hp}, which has no optimum."
-    bases = analyze(results).statistics.get("bases", ())
-    for each in bases:
-        if each.key == (line.axis, line.parameterization):
-            return str(each.why_not or each.advice or each.in_brief)
-    return "nothing of this arm."
+    bases = analyze(results).found("bases")
+    frame = bases.frame[(bases.frame["axis"] == line.axis) & (bases.frame["parameterization"] == line.parameterization)]
+    reasons = [why for of, why in bases.unknown if of.startswith(f"{line.axis} {line.parameterization} ")]
+    said = [*frame["advice"], *frame["in_brief"], *reasons]
+    return next((text for text in said if text), "nothing of this arm.")

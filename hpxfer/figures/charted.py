@@ -1,0 +1,110 @@
+"""The figure of a statistic's own chart: lines, cells or level lines over the columns of its frame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from hpxfer.analysis import Chart as Given
+from hpxfer.analysis import Found, Statistic
+from hpxfer.figures import style
+from hpxfer.figures.cells import Cells
+from hpxfer.figures.chart import Block, Chart, Line, Look, Panels
+from hpxfer.verdict import CONTROL, NATS, JudgedLoss, scale_text
+
+MOST_PANELS = 6
+# Columns beside those of the user: the color of a chart that names none, the rise of a cell, whether it has a number.
+ONE, RISE, MEASURED = "hpxfer one", "hpxfer rise", "hpxfer measured"
+
+
+def charted_block(
+    statistic: Statistic, found: Found, judged: JudgedLoss = NATS, control: str | None = CONTROL
+) -> Block | str:
+    """Return what the figure of a statistic shows, or why there is none."""
+    chart = found.chart
+    assert chart is not None, "a statistic without a chart has no figure"
+    known = found.frame[[chart.x, chart.y]].notna().all(axis=1)
+    rows = found.frame[known] if chart.panel is None else found.frame[known & found.frame[chart.panel].notna()]
+    if rows.empty:
+        return "; ".join(dict.fromkeys(why for _, why in found.unknown)) or "no row has both numbers of the chart"
+    panels = None if chart.panel is None else list(dict.fromkeys(rows[chart.panel]))[:MOST_PANELS]
+    labels = {name: judged.column(name).replace("_", " ") for name in map(str, rows.columns)}
+    left_out = 0 if chart.panel is None else rows[chart.panel].nunique() - MOST_PANELS
+    caption = [
+        statistic.note,
+        *(f"{labels[name]}: {text}." for name, text in statistic.columns.items() if name in labels),
+    ]
+    caption += [f"{left_out} more panels are in the data."] if left_out > 0 else []
+    drawn = rows.assign(**{ONE: ""})
+    if chart.kind != "line":
+        values = rows[chart.color].astype(float)
+        drawn = rows.assign(**{RISE: values - values.min()}).assign(**{MEASURED: values.notna()})
+    return Block(
+        title=f"{statistic.title} {found.title}".strip(),
+        caption=" ".join(part for part in caption if part),
+        frame=found.frame,
+        drawn=drawn,
+        charts=(_lines if chart.kind == "line" else _cells)(chart, drawn, panels, labels, control),
+        judged=judged,
+    )
+
+
+def _lines(
+    chart: Given, rows: pd.DataFrame, panels: list[Any] | None, labels: Mapping[str, str], control: str | None
+) -> tuple[Panels]:
+    color = chart.color or ONE
+    values = list(dict.fromkeys(rows[color].dropna()))
+    looks: dict[Any, Look] = {}
+    if all(isinstance(value, str) for value in values):
+        looks |= style.marks(values, control)
+    else:  # a number is a scale, whose colors are in its order
+        looks |= {value: (of, "o") for value, of in style.scale_colors(values).items()}
+    drawn = Chart(
+        x=chart.x,
+        lines=(Line(y=chart.y, low=chart.low, high=chart.high, marker="arm"),),
+        color=color,
+        panel=chart.panel,
+        panels=panels,
+        looks={} if chart.color is None else looks,
+        names={value: value if isinstance(value, str) else scale_text(value) for value in values},
+        finish=lambda axes, *_: _finish(axes, chart, labels),
+    )
+    return (drawn,)
+
+
+def _finish(axes: Axes, chart: Given, labels: Mapping[str, str]) -> None:
+    for name, log in (("x", style.log_steps), ("y", style.log_losses)):
+        if name in chart.log:
+            log(axes)
+    style.set_axes(axes, labels[chart.x], labels[chart.y])
+
+
+def _cells(
+    chart: Given, rows: pd.DataFrame, panels: list[Any] | None, labels: Mapping[str, str], control: str | None
+) -> tuple[Panels]:
+    values = rows[chart.color].astype(float)
+    low, high = (0.0, 1.0) if values.isna().all() else (values.min(), values.max())
+
+    def finish(axes: Axes, _: Any, cells: pd.DataFrame) -> None:
+        known = cells[cells[chart.color].notna()]
+        flat = known[chart.x].nunique() < 2 or known[chart.y].nunique() < 2
+        if chart.kind == "contour" and not flat:
+            at = (known[name].to_numpy(float) for name in (chart.x, chart.y, chart.color))
+            axes.tricontour(*at, colors=["#ffffff"], linewidths=1.2)
+        style.set_axes(axes, labels[chart.x], labels[chart.y])
+
+    drawn = Cells(
+        x=chart.x,
+        y=chart.y,
+        rise=RISE,
+        panel=chart.panel,
+        panels=panels,
+        measured=MEASURED,
+        top=high - low or 1.0,
+        ends=(f"{labels[str(chart.color)]} {low:.3g}", f"{high:.3g}"),
+        finish=finish,
+    )
+    return (drawn,)
