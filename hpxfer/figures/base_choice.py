@@ -114,7 +114,7 @@ def _scale_axis(axes: Axes, rows: pd.DataFrame) -> None:
 
 def _draw_mark(axes: Axes, y: float, row: Any, color: str, marker: str) -> None:
     """Draw a base: filled if the HP transfers from there, and small at the largest shape, beyond which nothing lies."""
-    size, inside = (7, color if row.verdict == "transfers" else "none") if row.verdict else (3, color)
+    size, inside = (7, color if row.verdict == "transfers" else "none") if not pd.isna(row.verdict) else (3, color)
     axes.plot(row.x, y, color=color, marker=marker, markersize=size, markerfacecolor=inside, linestyle="none", zorder=4)
     if row.recommended:
         ring = {"marker": "o", "markersize": RING, "markerfacecolor": "none", "markeredgecolor": INK}

@@ -68,7 +68,8 @@ def _lines(
         color=color,
         panel=chart.panel,
         panels=panels,
-        looks={} if chart.color is None else looks,
+        looks=looks,
+        legend="keys" if chart.color is None else "below",
         names={value: value if isinstance(value, str) else scale_text(value) for value in values},
         finish=lambda axes, *_: _finish(axes, chart, labels),
     )

@@ -127,7 +127,8 @@ def _fastest(name: str, rows: pd.DataFrame, unit: Unit) -> str:
 
 def _factor(row: Any, unit: Unit) -> float:
     """Return by what factor an arm takes fewer; NaN where it has not the loss."""
-    return float(row.speed_up if unit == "steps" and not pd.isna(row.reference_steps) else row.fewer_tokens)
+    factor = row.speed_up if unit == "steps" and not pd.isna(row.reference_steps) else row.fewer_tokens
+    return float("nan") if factor is None else float(factor)  # a column of None alone holds no NaN
 
 
 def arrows_of(rows: pd.DataFrame, unit: Unit) -> list[Arrow]:

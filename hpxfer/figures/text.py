@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import pandas as pd
 
 from hpxfer.analysis import Found
+from hpxfer.analysis.statistics.statistic import listed as listed
 from hpxfer.verdict import CONTROL, Finding, is_control, misfit_text, scale_text
 
 
@@ -93,11 +94,6 @@ def notes_on(findings: Sequence[Finding]) -> list[str]:
 def staying(findings: Iterable[Finding]) -> str:
     """Return what optima at one place show: that the HP transfers, or less if something is lacking for that."""
     return "the optimum did not move" if any(finding.lacking for finding in findings) else "the HP transfers"
-
-
-def listed(phrases: Sequence[str], num: int = 4) -> str:
-    """Return the first `num` phrases with commas between them, and how many more there are."""
-    return ", ".join(phrases[:num]) + (f" and {len(phrases) - num} more" if len(phrases) > num else "")
 
 
 def with_interval(value: float, low: float | None, high: float | None, form: str = "+.2f") -> str:

@@ -36,7 +36,8 @@ def _texts(analysis: Analysis) -> Iterator[str]:
         if found.frame.empty or not (found.title or statistic.is_table):
             continue
         table = _table(analysis, statistic.name)
-        is_short = statistic.is_table and len(table.rows) <= MOST_ROWS and len(table.lines()[0]) <= MOST_CHARACTERS
+        is_narrow = max(map(len, table.lines())) <= MOST_CHARACTERS
+        is_short = statistic.is_table and len(table.rows) <= MOST_ROWS and is_narrow
         yield table.to_text().rstrip() if is_short else table.title
 
 

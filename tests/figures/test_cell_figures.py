@@ -3,61 +3,85 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 from looks import drawn_texts, plain, unlabeled
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from there import of
+from there import of, there
 
-from hpxfer.analysis.statistics.experts_size import EqualSize, ExpertsAgainstSize, SizePoint
-from hpxfer.analysis.statistics.scaling_fit import Count, FitPoint, LossFit, PowerLaw
-from hpxfer.analysis.statistics.stability import StabilityMap
-from hpxfer.analysis.statistics.surface import Surface, fit_surface
+from hpxfer.analysis import Found
+from hpxfer.analysis.statistics.experts_size import EXPERTS_SIZE
+from hpxfer.analysis.statistics.scaling_fit import LOSS_FITS, LOSSES_BY_SIZE, Count
+from hpxfer.analysis.statistics.stability import STABILITY
+from hpxfer.analysis.statistics.statistic import frame_of
+from hpxfer.analysis.statistics.surface import PAIR_CELLS, SURFACES
 from hpxfer.figures.cells import cell_edges
 from hpxfer.figures.chart import Block, draw
 from hpxfer.figures.experts_size import experts_size_block
-from hpxfer.figures.parameters import fitted, parameters_block, short
+from hpxfer.figures.parameters import parameters_block, short
 from hpxfer.figures.stability import stability_block
-from hpxfer.figures.surface import MOST_PANELS, cells_of, pair_names, pairs_block, surface_block
+from hpxfer.figures.surface import CONTOURS, MOST_PANELS, pair_names, pairs_block, surface_block
 
-MAP = StabilityMap(
-    axis="width",
-    scale_name="width",
-    parameterization="completep-moe",
-    hp="lr",
-    shapes=("w32", "w64"),
-    scales=(32.0, 64.0),
-    values=(0.0, 0.125, 0.25, 0.5),
-    diverged_share=((0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 0.25, None)),
-    losses=((5.0, 2.0, 2.5, None), (5.0, 1.5, 1.625, None)),
-    edges_log2=(-2.0, -3.0),
-    all_diverge=(False, False),
-    optima_log2=(-2.75, None),
-    distance_octaves=(0.75, None),
-    edge_octaves_per_doubling=-1.0,
-)
+VALUES = (0.0, 0.125, 0.25, 0.5)
+LOSSES = ((5.0, 2.0, 2.5, None), (5.0, 1.5, 1.625, None))
+SHARES = ((0.0, 0.0, 0.0, 1.0), (0.0, 0.0, 0.25, None))
+CALM = ((0.0,) * 4, (0.0,) * 4)
 
 
-def shown(*maps: StabilityMap) -> Block:
-    return of(Block, stability_block(maps, "width", "lr"))
+def stability(
+    name: str = "completep-moe",
+    *,
+    losses: Sequence[Sequence[float | None]] = LOSSES,
+    shares: Sequence[Sequence[float | None]] = SHARES,
+    distance: float | None = 0.75,
+    scales: tuple[float, float] = (32.0, 64.0),
+    scale_name: str = "width",
+) -> list[dict[str, Any]]:
+    """Return the cells of one arm at two shapes, of which the first has an optimum."""
+    of = {"axis": "width", "parameterization": name, "hp": "lr", "scale_name": scale_name, "all_diverge": False}
+    return [
+        {
+            **of,
+            "shape": f"w{32 * (i + 1)}",
+            "scale": scales[i],
+            "value": value,
+            "loss_nats": losses[i][k],
+            "diverged_share": shares[i][k],
+            "optimum_log2": (-2.75, None)[i],
+            "distance_octaves": (distance, None)[i],
+            "edge_octaves_per_doubling": -1.0,
+        }
+        for i in range(2)
+        for k, value in enumerate(VALUES)
+    ]
+
+
+MAP = stability()
+
+
+def shown(*maps: list[dict[str, Any]]) -> Block:
+    found = Found(frame=frame_of((row for cells in maps for row in cells), STABILITY.columns))
+    return of(Block, stability_block(found, "width", "lr"))
 
 
 def test_cells_hold_the_rise_over_the_best_of_their_scale() -> None:
-    table = shown(MAP).table()
-    assert table["log2_lr"].to_list() == [-3.0, -2.0, -1.0] * 2  # an HP of 0 has no log, and is no part of the rise
+    table = there(shown(MAP).drawn)
+    assert table["x"].to_list() == [-3.0, -2.0, -1.0] * 2  # an HP of 0 has no log, and is no part of the rise
     assert table["rise_nats"].fillna(-1).to_list() == [0.0, 0.5, -1, 0.0, 0.125, -1]
     assert table["diverged_share"].fillna(-1).to_list() == [0.0, 0.0, 1.0, 0.0, 0.25, -1]
 
 
 def test_the_title_tells_how_far_divergence_is() -> None:
     assert shown(MAP).title.endswith("completep-moe at least 0.75")
-    unknown = replace(MAP, distance_octaves=(None, None))
-    assert shown(unknown).title.endswith("completep-moe unknown (no optimum there)")
-    calm = replace(MAP, diverged_share=((0.0,) * 4, (0.0,) * 4), distance_octaves=(None, None))
+    assert shown(stability(distance=None)).title.endswith("completep-moe unknown (no optimum there)")
+    calm = stability(shares=CALM, distance=None)
     assert shown(calm).title == "No seed diverged along width at any lr of the grid"
-    assert shown(calm, replace(unknown, parameterization="sp")).title.endswith(
+    assert shown(calm, stability("sp", distance=None)).title.endswith(
         "completep-moe never diverged, sp unknown (no optimum there)"
     )
 
@@ -65,7 +89,7 @@ def test_the_title_tells_how_far_divergence_is() -> None:
 def test_what_diverged_and_what_is_missing_are_told_apart() -> None:
     texts = drawn_texts(draw(shown(MAP)))
     assert {"diverged", "no result", "optimum", "25%", "width", "log2 lr (octaves)"} <= texts
-    whole = replace(MAP, diverged_share=((0.0,) * 4, (0.0,) * 4), losses=((5.0, 2.0, 2.5, 3.0),) * 2)
+    whole = stability(shares=CALM, losses=((5.0, 2.0, 2.5, 3.0),) * 2)
     texts = drawn_texts(draw(shown(whole)))
     assert not {"diverged", "no result"} & texts
     assert not unlabeled(draw(shown(whole)))
@@ -90,72 +114,89 @@ def test_cells_meet_halfway(x: tuple[float, ...], edges: list[float]) -> None:
     assert cell_edges(x) == edges
 
 
+Pairs = tuple[Found, Found]  # the surfaces, and their cells
+
+
 def surface(
-    tilt: float, *, shape: str = "w32 d2", is_base: bool = True, name: str = "a", names: tuple[str, str] = ("lr", "eps")
-) -> Surface:
-    """Return the surface of a bowl whose axis is tilted; its last corner diverged."""
-    cells = list(itertools.product((-2, -1, 0, 1, 2), (-1, 0, 1)))
-    losses = [2 + 0.1 * (u + tilt * v) ** 2 + 0.05 * v * v for u, v in cells]
-    losses[-1] = float("inf")
-    first, second = zip(*((2.0**u, 2.0**v) for u, v in cells), strict=True)
-    found = fit_surface(first, second, losses)
-    return replace(found, first=names[0], second=names[1], shape=shape, is_base=is_base, parameterization=name)
+    tilt: float,
+    *,
+    shape: str = "w32 d2",
+    is_base: bool = True,
+    name: str = "a",
+    names: tuple[str, str] = ("lr", "eps"),
+    has_lowest: bool = True,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the row and the cells of a bowl whose axis is tilted; its last corner diverged."""
+    labels = {"parameterization": name, "first": names[0], "second": names[1], "shape": shape, "is_base": is_base}
+    cells = [
+        {**labels, "log2_first": u, "log2_second": v, "fitted_nats": 2 + 0.1 * (u + tilt * v) ** 2 + 0.05 * v * v}
+        for u, v in itertools.product((-2, -1, 0, 1, 2), (-1, 0, 1))
+    ]
+    cells = [{**cell, "loss_nats": cell["fitted_nats"], "rise_nats": cell["fitted_nats"] - 2} for cell in cells]
+    cells[-1] |= {"loss_nats": None, "rise_nats": None}
+    lowest = {"lowest_log2_first": 0.0, "lowest_log2_second": 0.0, "loss_nats": 2.0} if has_lowest else {}
+    of = {"interaction": -tilt, "interaction_low": -tilt, "interaction_high": -tilt, **lowest}
+    return {**labels, **of}, cells
+
+
+def found_of(*every: tuple[dict[str, Any], list[dict[str, Any]]]) -> Pairs:
+    rows, cells = [row for row, _ in every], [cell for _, of_surface in every for cell in of_surface]
+    return Found(frame=frame_of(rows, SURFACES.columns)), Found(frame=frame_of(cells, PAIR_CELLS.columns))
+
+
+def shown_surface(*every: tuple[dict[str, Any], list[dict[str, Any]]]) -> Block:
+    return of(Block, surface_block(*found_of(*every), "lr", "eps"))
 
 
 def test_the_title_tells_the_interaction_at_the_base() -> None:
-    info = of(Block, surface_block([surface(0.25, shape="w64 d2", is_base=False), surface(0.5)], "lr", "eps"))
+    info = shown_surface(surface(0.25, shape="w64 d2", is_base=False), surface(0.5))
     assert plain(info.title).startswith("Octaves that the best lr moves per octave of eps: a at the base -0.50")
     assert "w64" not in info.title
-    flat = of(Block, surface_block([surface(0.0)], "lr", "eps"))
+    flat = shown_surface(surface(0.0))
     assert "a at the base -0.00" in plain(flat.title) or "a at the base +0.00" in plain(flat.title)
 
 
 def test_the_base_comes_first_and_sizes_follow_as_numbers() -> None:
     every = [surface(0.5, shape=f"w{width} d2", is_base=width == 64) for width in (256, 1024, 32, 64)]
-    info = of(Block, surface_block(every, "lr", "eps"))
-    titles = [axes.get_title() for axes in draw(info).axes]
+    titles = [axes.get_title() for axes in draw(shown_surface(*every)).axes]
     assert titles == ["w64 d2 (base), a", "w32 d2, a", "w256 d2, a", "w1024 d2, a"]
-
-
-def test_cells_rise_over_the_best_and_a_diverged_one_has_no_number() -> None:
-    rises = [rise for *_, rise in cells_of(surface(0.0))]
-    assert rises[7] == 0
-    assert rises[0] == pytest.approx(0.45)
-    assert rises[-1] is None
-    info = of(Block, surface_block([surface(0.0)], "lr", "eps"))
-    table = info.table()
-    assert table["loss_nats"].isna().to_list() == [False] * 14 + [True]
-    assert table["fitted_nats"].to_list() == pytest.approx([*table["loss_nats"].to_list()[:14], 2.45])
 
 
 def test_the_drawing_of_a_surface_shows_contours_only_around_a_lowest_point() -> None:
     def count(figure: Figure) -> int:
         return len(figure.axes[0].collections)
 
-    bowl, hill = surface(0.5), surface(0.5)
-    hill = replace(hill, loss=None, log2_values=None, why_no_optimum="the lowest point is off the grid")
-    figures = [draw(info) for found in (bowl, hill) if isinstance(info := surface_block([found], "lr", "eps"), Block)]
+    figures = [draw(shown_surface(found)) for found in (surface(0.5), surface(0.5, has_lowest=False))]
     assert [count(figure) for figure in figures] == [2, 0]
     assert {"log2 lr (octaves)", "log2 eps (octaves)", "diverged", "w32 d2 (base), a"} <= drawn_texts(figures[0])
     assert not unlabeled(figures[0])
 
 
+def test_contours_are_those_of_the_fitted_quadratic() -> None:
+    """The level lines of a bowl without a tilt are ellipses about its lowest point, whose half axes are known."""
+    line = draw(shown_surface(surface(0.0))).axes[0].collections[0]
+    outer = max((path.vertices for path in line.get_paths() if len(path)), key=lambda at: np.abs(at).max())
+    rise = CONTOURS[-1] * 2.0
+    assert np.abs(outer[:, 0]).max() == pytest.approx(math.sqrt(rise / 0.1), rel=0.02)
+
+
 def test_pairs_at_the_base_one_panel_each_with_numbers() -> None:
     every = [surface(0.5), surface(0.5, names=("lr", "init_scale")), surface(0.5, is_base=False, shape="w64")]
-    info = of(Block, pairs_block(every, "a"))
+    _, cells = found_of(*every)
+    info = of(Block, pairs_block(cells, "a"))
     pairs = info.frame[["first", "second"]].drop_duplicates().itertuples(index=False, name=None)
     assert list(pairs) == [("lr", "eps"), ("lr", "init_scale")]
     assert info.title == "a at the base is best at lr 2^0 with eps 2^0; lr 2^0 with init_scale 2^0"
     texts = drawn_texts(draw(info))
     assert {"best", "lr and eps", "log2 init_scale (octaves)", "diverged"} <= texts
     assert len(info.table()) == 30
-    assert pair_names([*every, surface(0.1, name="sp"), surface(0.1, name="b")]) == ("a", "b", "sp")
-    assert isinstance(pairs_block(every[2:], "a"), str)
+    _, more = found_of(*every, surface(0.1, name="sp"), surface(0.1, name="b"))
+    assert pair_names(more) == ("a", "b", "sp")
+    assert isinstance(pairs_block(found_of(every[2])[1], "a"), str)
 
 
 def test_too_many_surfaces_are_counted() -> None:
-    every = [surface(0.5, shape=f"w{width}", is_base=False) for width in range(MOST_PANELS + 2)]
-    info = of(Block, surface_block(every, "lr", "eps"))
+    info = shown_surface(*[surface(0.5, shape=f"w{width}", is_base=False) for width in range(MOST_PANELS + 2)])
     assert info.frame["shape"].nunique() == MOST_PANELS
     assert info.caption.endswith("2 more surfaces are not shown.")
 
@@ -163,86 +204,76 @@ def test_too_many_surfaces_are_counted() -> None:
 SIZES = (2.0**14, 2.0**16, 2.0**18)
 
 
-def fit(name: str, count: Count, *, slope: float = -0.125) -> LossFit:
+Lines = tuple[list[dict[str, Any]], list[dict[str, Any]]]  # the row of a fit, and its points
+
+
+def fit(name: str, count: Count, *, slope: float | None = -0.125, num: int = 3, law: bool = False) -> Lines:
+    """Return the row and the points of a line, and those of a law between them. Without a slope there is no line."""
+    of = {"count": count, "parameterization": name}
+    step = -0.125 if slope is None else slope
     points = [
-        FitPoint(shape=f"s{i}", axis="width", params=size, loss=3 + slope * 2 * i, se=0.01, num_seeds=3)
-        for i, size in enumerate(SIZES)
+        {
+            **of,
+            "axis": "width",
+            "shape": f"s{i}",
+            "params": size,
+            "loss_nats": 3 + step * 2 * i,
+            "se_nats": 0.01,
+            "line_nats": None if slope is None else 3 + step * 2 * i,
+            "power_law_nats": 1 + (2.0**14 / size) ** 0.5 if law else None,
+        }
+        for i, size in enumerate(SIZES[:num])
     ]
-    return LossFit(
-        parameterization=name,
-        hp="lr",
-        value=0.125,
-        count=count,
-        points=tuple(points),
-        slope=slope,
-        slope_low=slope,
-        slope_high=slope,
-        intercept=3 - 14 * slope,
-        r2=1.0,
-    )
+    bent = [{**of, "params": size, "power_law_nats": 1 + (2.0**14 / size) ** 0.5} for size in (2.0**15, 2.0**17)]
+    row = {**of, "hp": "lr", "value": 0.125, "slope": slope, "slope_low": slope, "slope_high": slope, "r2": 1.0}
+    return [] if slope is None else [row], [*points, *(bent if law else ())]
 
 
-def law(name: str, count: Count) -> PowerLaw:
-    return PowerLaw(
-        parameterization=name,
-        hp="lr",
-        value=0.125,
-        count=count,
-        points=fit(name, count).points,
-        floor=1.0,
-        log2_scale=14.0,
-        exponent=0.5,
-    )
+def parameters(*every: Lines, unknown: tuple[tuple[str, str], ...] = ()) -> Block | str:
+    rows, points = ([row for each in every for row in each[part]] for part in (0, 1))
+    found = Found(frame=frame_of(rows, LOSS_FITS.columns), unknown=unknown)
+    return parameters_block(found, Found(frame=frame_of(points, LOSSES_BY_SIZE.columns)))
 
 
-def parameters(fits: list[LossFit], laws: list[PowerLaw] | None = None) -> Block:
-    return of(Block, parameters_block(fits, laws or []))
+def drawn_parameters(*every: Lines) -> Block:
+    return of(Block, parameters(*every))
 
 
 def test_a_panel_a_count_the_control_last() -> None:
-    info = parameters([fit("sp", "active"), fit("a", "active"), fit("a", "total")])
+    info = drawn_parameters(fit("sp", "active"), fit("a", "active"), fit("a", "total"))
     panels = info.frame[["count", "parameterization"]].drop_duplicates().itertuples(index=False, name=None)
     assert list(panels) == [("total", "a"), ("active", "a"), ("active", "sp")]
 
 
 def test_the_title_tells_the_slope_over_active_parameters_and_how_well_it_fits() -> None:
-    title = plain(parameters([fit("a", "active"), fit("a", "total", slope=-0.5)]).title)
+    title = plain(drawn_parameters(fit("a", "active"), fit("a", "total", slope=-0.5)).title)
     assert title.startswith("Nats per doubling of active parameters: a -0.125")
     assert "(R2 1.00)" in title
     assert "-0.5" not in title
 
 
-def test_the_table_holds_the_fitted_losses() -> None:
-    table = parameters([fit("a", "active")], [law("a", "active")]).table()
-    assert table["line_nats"].to_list() == pytest.approx([3.0, 2.75, 2.5])
-    assert table["power_law_nats"].to_list() == pytest.approx([2.0, 1.5, 1.25])
-    assert table["loss_nats"].to_list() == [3.0, 2.75, 2.5]
-
-
 def test_a_line_is_drawn_where_there_is_one_and_a_law_where_it_holds() -> None:
-    both = draw(parameters([fit("a", "active")], [law("a", "active")]))
+    both = draw(drawn_parameters(fit("a", "active", law=True)))
     assert {"line in the log", "saturating power law", "parameters, active (log scale)", "a R2 1.00"} <= drawn_texts(
         both
     )
-    other = draw(parameters([fit("a", "active")], [law("a", "total")]))
-    assert "saturating power law" not in drawn_texts(other)
+    assert "saturating power law" not in drawn_texts(draw(drawn_parameters(fit("a", "active"))))
     assert not unlabeled(both)
+    dotted = [line for line in both.axes[0].lines if line.get_linestyle() == ":"]
+    assert [len(line.get_xdata()) for line in dotted] == [5], "a law bends between shapes"
 
 
 def test_a_line_is_drawn_no_further_than_its_own_shapes() -> None:
-    short_one = replace(fit("sp", "active"), points=fit("sp", "active").points[:2])
-    (axes,) = draw(parameters([fit("a", "active"), short_one])).axes
+    (axes,) = draw(drawn_parameters(fit("a", "active"), fit("sp", "active", num=2))).axes
     dashed = [tuple(line.get_xdata()) for line in axes.lines if line.get_linestyle() == "--"]
     assert dashed == [SIZES, SIZES[:2]]
 
 
 def test_one_size_has_points_but_no_line() -> None:
     """Alone it is no figure; beside a way to count by which sizes differ, it is drawn, and the title tells of those."""
-    points = fit("a", "active").points[:1]
-    bare = LossFit(parameterization="a", hp="lr", value=None, count="active", points=points, why_not="one size")
-    assert fitted(bare, 1e6) is None
-    assert parameters_block([bare], []) == "one size"
-    info = parameters([bare, fit("a", "total")])
+    bare = fit("a", "active", slope=None, num=1)
+    assert parameters(bare, unknown=(("a lr active", "one size"),)) == "one size"
+    info = drawn_parameters(bare, fit("a", "total"))
     assert info.title.startswith("Nats per doubling of total parameters: a ")
     draw(info).draw_without_rendering()
 
@@ -254,34 +285,36 @@ def test_counts_are_short(number: float, text: str) -> None:
     assert short(number) == text
 
 
-def group(slope: float | None = -0.25) -> EqualSize:
-    points = tuple(
-        SizePoint(
-            shape=f"E{experts}",
-            num_experts=experts,
-            num_active=experts // 4,
-            expert_width=128 // experts,
-            loss=3 - 0.25 * i,
-            se=0.01,
-            num_seeds=2,
-        )
+def group(name: str, number: int = 0, slope: float | None = -0.25) -> list[dict[str, Any]]:
+    of = {"parameterization": name, "hp": "lr", "group": number, "width": 32, "depth": 2, "expert_features": 128}
+    ends = {"slope_nats_per_doubling": slope, "slope_low": -0.5, "slope_high": 0.0}
+    return [
+        {
+            **of,
+            **ends,
+            "active_features": 32,
+            "shape": f"E{experts}",
+            "num_experts": experts,
+            "num_active": experts // 4,
+            "expert_width": 128 // experts,
+            "loss_nats": 3 - 0.25 * i,
+            "se_nats": 0.01,
+            "num_seeds": 2,
+        }
         for i, experts in enumerate((4, 8, 16))
-    )
-    return EqualSize(
-        width=32, depth=2, expert_features=128, active_features=32, points=points, slope=slope, low=-0.5, high=0.0
-    )
+    ]
+
+
+def experts(*groups: list[dict[str, Any]]) -> Block:
+    found = Found(frame=frame_of((row for each in groups for row in each), EXPERTS_SIZE.columns))
+    return of(Block, experts_size_block(found))
 
 
 def test_experts_against_size_tell_the_slope_and_the_widths() -> None:
-    found = [
-        ExpertsAgainstSize(parameterization="sp", hp="lr", groups=(group(None),)),
-        ExpertsAgainstSize(parameterization="a", hp="lr", groups=(group(),)),
-        ExpertsAgainstSize(parameterization="b", hp="lr", why_not="nothing"),
-    ]
-    info = of(Block, experts_size_block(found))
+    info = experts(group("sp", slope=None), group("a"))
     assert list(dict.fromkeys(info.frame["parameterization"])) == ["a", "sp"]
     assert plain(info.title) == "Nats per doubling of experts at equal parameters: a -0.250 [-0.500, +0.000]"
-    two = of(Block, experts_size_block([replace(found[1], groups=(group(), group(-0.125))), found[0]]))
+    two = experts(group("a"), group("a", 1, -0.125), group("sp", slope=None))
     assert plain(two.title).endswith(": a -0.250 [-0.500, +0.000], -0.125 [-0.500, +0.000]")
     texts = drawn_texts(draw(info))
     assert {"32", "16", "8", "experts (log scale)", "loss (nats)", "w32 d2, 32 of 128 features"} <= texts
@@ -291,19 +324,18 @@ def test_experts_against_size_tell_the_slope_and_the_widths() -> None:
 
 def test_groups_of_one_layout_are_lines_of_their_own() -> None:
     """They may differ in what the legend does not say, such as the number of steps."""
-    twice = ExpertsAgainstSize(parameterization="a", hp="lr", groups=(group(), group()))
-    (axes,) = draw(of(Block, experts_size_block([twice]))).axes
+    (axes,) = draw(experts(group("a"), group("a", 1))).axes
     assert [len(line.get_xdata()) for line in axes.lines] == [3, 3]
 
 
 @pytest.mark.parametrize("scale_name", ["rank", "text", "measured", "row", "x", "axis"])
 def test_a_scale_of_any_name_changes_no_cell(scale_name: str) -> None:
-    found = shown(replace(MAP, scale_name=scale_name))
-    assert list(found.table().columns)[2] == scale_name
-    assert len(draw(found).axes[0].patches) == len(draw(shown(MAP)).axes[0].patches)
+    named = draw(shown(stability(scale_name=scale_name))).axes[0]
+    assert named.get_ylabel() == scale_name
+    assert len(named.patches) == len(draw(shown(MAP)).axes[0].patches)
 
 
 def test_shapes_of_one_scale_have_rows_of_their_own() -> None:
-    twins = shown(replace(MAP, scales=(32.0, 32.0)))
+    twins = shown(stability(scales=(32.0, 32.0)))
     assert len(twins.table()) == 6
     assert [text.get_text() for text in draw(twins).axes[0].get_yticklabels()] == ["32", "32"]

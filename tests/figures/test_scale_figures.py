@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,8 @@ from matplotlib.lines import Line2D
 from planted_sweeps import Planted, plant
 from there import of, there
 
-from hpxfer.analysis import Analysis, Finding, TransferReport, analyze, report_line
+from hpxfer.analysis import Analysis, Finding, Found, TransferReport, analyze, report_line
+from hpxfer.analysis.statistics.base_choice import COLUMNS as BASE_COLUMNS
 from hpxfer.analysis.statistics.routers import (
     ABSOLUTE,
     ENTROPY,
@@ -23,16 +25,15 @@ from hpxfer.analysis.statistics.routers import (
     MARGIN,
     MOVED,
     RELATIVE,
+    ROUTERS,
     UPDATE,
-    RouterLine,
-    RouterPoint,
 )
+from hpxfer.analysis.statistics.statistic import frame_of
 from hpxfer.figures.base_choice import base_choice_block
 from hpxfer.figures.broken_axis import BrokenAxis
 from hpxfer.figures.chart import Block, draw
 from hpxfer.figures.optimum import OptimumLine, line_of, optimum_block, regret_block
 from hpxfer.figures.routers import routers_block
-from hpxfer.verdict.bases import BaseReading, TunedAt
 from hpxfer.verdict.thresholds import REGRET_SHARE
 
 KIND = Planted(noise=0.001, num_points=9, seeds=3)
@@ -173,38 +174,34 @@ def test_a_regret_below_zero_is_none_measured_and_keeps_its_error() -> None:
     assert any(list(bar) == pytest.approx([zero, -2.0]) for bar in bars), "from zero up to 0.01 nats"
 
 
-def tuned_at(scale: float, loss: float | None, verdict: str | None, **more: float) -> TunedAt:
-    return TunedAt(
-        shape=f"w{scale:g}",
-        scale=scale,
-        tuned_value=2.0**-6,
-        verdict=verdict,  # type: ignore[arg-type]
-        transfer_chance=None,
-        loss_given_up_nats=loss,
-        loss_given_up_low=None if loss is None else loss - 0.005,
-        loss_given_up_high=None if loss is None else loss + 0.005,
-        limit_nats=0.03,
-        tuning_flops=1e12 * scale**2,
+def tuned_at(scale: float, loss: float | None, verdict: str | None, **more: Any) -> dict[str, Any]:
+    return {
+        "axis": "width",
+        "parameterization": "mup",
+        "hp": "lr",
+        "scale_name": "width",
+        "advice": ADVICE,
+        "shape": f"w{scale:g}",
+        "scale": scale,
+        "tuned_value": 2.0**-6,
+        "verdict": verdict,
+        "loss_given_up_nats": loss,
+        "loss_given_up_low": None if loss is None else loss - 0.005,
+        "loss_given_up_high": None if loss is None else loss + 0.005,
+        "limit_nats": 0.03,
+        "tuning_flops": 1e12 * scale**2,
+        "diverges": False,
+        "recommended": scale == 64,
         **more,
-    )
+    }
 
 
-READING = BaseReading(
-    axis="width",
-    parameterization="mup",
-    hp="lr",
-    scale_name="width",
-    bases=(
-        tuned_at(32, 0.12, "drifts"),
-        tuned_at(64, 0.01, "transfers"),
-        tuned_at(128, 0.0, "transfers"),
-        tuned_at(256, 0.0, None),
-    ),
-    trend="shrinking",
-    transfers_from="width 64",
-    recommended="width 64",
-    in_brief="width 64, steps shrinking",
-    advice="tune at width 64, not at width 32, as lr transfers from there",
+ADVICE = "tune at width 64, not at width 32, as lr transfers from there"
+BASES = (
+    tuned_at(32, 0.12, "drifts"),
+    tuned_at(64, 0.01, "transfers"),
+    tuned_at(128, 0.0, "transfers"),
+    tuned_at(256, 0.0, None),
 )
 
 
@@ -213,12 +210,13 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     return analyze(stored(tmp_path_factory.mktemp("planted"), SWEEP))
 
 
-def choice_or_why(analysis: Analysis, *readings: BaseReading) -> Block | str:
-    return base_choice_block(replace(analysis, statistics={"bases": readings}), "lr", "width")
+def choice_or_why(analysis: Analysis, *rows: dict[str, Any], unknown: tuple[tuple[str, str], ...] = ()) -> Block | str:
+    found = Found(frame=frame_of(rows, BASE_COLUMNS), unknown=unknown)
+    return base_choice_block(replace(analysis, statistics={"bases": found}), "lr", "width")
 
 
-def choice(analysis: Analysis, *readings: BaseReading) -> Block:
-    return of(Block, choice_or_why(analysis, *readings))
+def choice(analysis: Analysis, *rows: dict[str, Any]) -> Block:
+    return of(Block, choice_or_why(analysis, *rows))
 
 
 def marks(figure: Figure, panel: int) -> list[Line2D]:
@@ -230,17 +228,12 @@ def marks(figure: Figure, panel: int) -> list[Line2D]:
     ]
 
 
-def test_the_title_is_the_advice_and_the_table_holds_every_base(analysis: Analysis) -> None:
-    info = choice(analysis, READING)
-    assert plain(info.title) == f"Base for lr along width: with mup, {READING.advice}"
-    table = info.table()
-    assert table["recommended"].to_list() == [False, True, False, False]
-    assert table["loss_given_up_nats"].to_list() == [0.12, 0.01, 0.0, 0.0]
-    assert table["tuning_flops"].to_list() == [1e12 * 32**2, 1e12 * 64**2, 1e12 * 128**2, 1e12 * 256**2]
+def test_the_title_is_the_advice(analysis: Analysis) -> None:
+    assert plain(choice(analysis, *BASES).title) == f"Base for lr along width: with mup, {ADVICE}"
 
 
 def test_filled_marks_transfer_and_a_ring_marks_the_recommended_base(analysis: Analysis) -> None:
-    figure = draw(choice(analysis, READING))
+    figure = draw(choice(analysis, *BASES))
     assert {"loss given up at width 256", "FLOPs of tuning there (log scale)", "limit of the verdict"} <= drawn_texts(
         figure
     )
@@ -254,54 +247,34 @@ def test_filled_marks_transfer_and_a_ring_marks_the_recommended_base(analysis: A
 
 
 def test_a_base_whose_hp_diverges_stands_in_a_strip_of_its_own(analysis: Analysis) -> None:
-    lost = replace(READING.bases[0], loss_given_up_nats=math.inf, loss_given_up_low=None, loss_given_up_high=None)
-    info = choice(analysis, replace(READING, bases=(lost, *READING.bases[1:])))
-    assert info.table()["diverged"].to_list() == [True, False, False, False]
+    info = choice(analysis, tuned_at(32, None, "drifts", diverges=True), *BASES[1:])
     assert "diverged" in drawn_texts(draw(info))
 
 
-def test_a_table_without_a_base_is_left_out_and_alone_it_says_why(analysis: Analysis) -> None:
-    control = BaseReading(
-        axis="width", parameterization="sp", hp="lr", why_not="sp has no base: nothing scales with it"
-    )
-    assert set(choice(analysis, control, READING).table()["parameterization"]) == {"mup"}
-    assert choice_or_why(analysis, control) == "sp has no base: nothing scales with it"
+def test_a_table_without_a_base_says_why(analysis: Analysis) -> None:
+    why = "sp has no base: nothing scales with it"
+    assert choice_or_why(analysis, unknown=(("width sp lr", why),)) == why
 
 
-def router_line(name: str, metric: str, means: tuple[float, ...], when: str = "end", se: float = 0.01) -> RouterLine:
-    points = tuple(
-        RouterPoint(
-            shape=f"w{scale}",
-            scale=float(scale),
-            is_base=scale == 32,
-            step=99,
-            mean=mean,
-            se=se,
-            num_seeds=3,
-            num_diverged=0,
-            layers=(mean - 0.01, mean + 0.01),
-        )
+def router_line(
+    name: str, quantity: str, means: tuple[float, ...], when: str = "end", se: float | None = 0.01, **given: Any
+) -> list[dict[str, Any]]:
+    """Return a row per shape, and one per layer of it."""
+    of = {"axis": "width", "parameterization": name, "hp": "lr", "scale_name": "width", "unit": "1", "step": 99}
+    of |= {"quantity": quantity, "when": when, "seeds": 3, "diverged_seeds": 0, **given}
+    return [
+        {**of, "scale": float(scale), "is_base": scale == 32, "layer": layer, "value": value, "se": error}
         for scale, mean in zip((32, 64, 128), means, strict=False)
-    )
-    return RouterLine(
-        axis="width",
-        parameterization=name,
-        hp="lr",
-        scale_name="width",
-        metric=metric,
-        when=when,
-        unit="1",
-        scales=tuple(point.scale for point in points),
-        means=means,
-        points=points,
-    )
+        for layer, value, error in ((None, mean, se), (0, mean - 0.01, None), (1, mean + 0.01, None))
+    ]
 
 
 ENTROPIES = (router_line("sp", ENTROPY, (0.8, 0.6, 0.4)), router_line("mup", ENTROPY, (0.8, 0.81, 0.805)))
 
 
-def routers(*lines: RouterLine) -> Block:
-    return of(Block, routers_block(lines, "width"))
+def routers(*lines: list[dict[str, Any]]) -> Block:
+    found = Found(frame=frame_of((row for line in lines for row in line), ROUTERS.columns))
+    return of(Block, routers_block(found, "width"))
 
 
 def panels(block: Block) -> list[tuple[str, list[str]]]:
@@ -319,7 +292,7 @@ def test_the_title_says_what_is_seen() -> None:
         "Router entropy as a share of log M at the end of training, from width 32 to 128: mup 0.8 and 0.81, no sure "
         "change, sp falls from 0.8 to 0.4"
     )
-    one_seed = [replace(each, points=tuple(replace(p, se=None) for p in each.points)) for each in ENTROPIES]
+    one_seed = [[{**row, "se": None} for row in line] for line in ENTROPIES]
     assert routers(*one_seed).title.count("no sure change") == 2
     assert routers(router_line("sp", LOAD, (0.5,))).title.endswith("in fair shares, at the end of training: sp 0.5")
     only_start = router_line("sp", ENTROPY, (1.0, 1.0), "start")
@@ -327,7 +300,7 @@ def test_the_title_says_what_is_seen() -> None:
 
 
 def test_panels_and_their_data() -> None:
-    update = replace(router_line("sp", RELATIVE, (0.1, 0.2, 0.4)), exponent=1.0, exponent_low=0.9, exponent_high=1.1)
+    update = router_line("sp", RELATIVE, (0.1, 0.2, 0.4), exponent=1.0, exponent_low=0.9, exponent_high=1.1)
     zero = router_line("mup", UPDATE, (0.1, 0.05, 0.02))
     info = routers(*ENTROPIES, update, router_line("sp", UPDATE, (1.0, 1.0, 1.0)), zero)
     assert panels(info) == [

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
 from hpxfer.errors import HpxferError
 from hpxfer.model.cost import train_flops
 from hpxfer.registry import registry
@@ -71,7 +71,7 @@ def _rows(reading: BaseReading) -> Iterator[dict[str, Any]]:
 
 
 def _said(frame: pd.DataFrame) -> str:
-    return ", ".join(f"{name} {rows['in_brief'].iloc[0]}" for name, rows in arms(frame))
+    return listed([f"{name} {rows['in_brief'].iloc[0]}" for name, rows in arms(frame)])
 
 
 def _of_line(

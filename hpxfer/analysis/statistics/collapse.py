@@ -14,7 +14,7 @@ from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.scaling_fit import power_laws
-from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
 from hpxfer.analysis.statistics.transferred import Key, TrainedShape, Transferred, transferred
 from hpxfer.verdict import COLLAPSE_ERROR, COLLAPSE_SHARE, Bools, Finding, Floats
 
@@ -311,7 +311,7 @@ def _numbers(inputs: Inputs) -> Found:
     every = inputs.once(_collapses).values()
     frame = frame_of(({**labels, **of.numbers} for labels, of in every if of.numbers), COLUMNS)
     unknown = [(f"{_name(labels)}", of.why_not) for labels, of in every if of.why_not is not None]
-    return Found(frame=frame, title=by_axis(frame, lambda rows: ", ".join(_said(rows))), unknown=tuple(unknown))
+    return Found(frame=frame, title=by_axis(frame, lambda rows: listed(list(_said(rows)))), unknown=tuple(unknown))
 
 
 def _name(labels: Mapping[str, Any]) -> str:

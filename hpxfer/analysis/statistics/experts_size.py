@@ -13,7 +13,7 @@ import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.scaling_fit import pooled_noise
-from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, frame_of
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, frame_of, listed
 from hpxfer.analysis.statistics.transferred import TrainedShape, transferred
 from hpxfer.scaling.shape import Shape
 from hpxfer.verdict import mean_interval
@@ -109,7 +109,7 @@ def _experts_sizes(inputs: Inputs) -> Found:
         if not found:
             unknown.append((f"{label} {inputs.hp}", NO_BASE_VALUE if value is None else NO_GROUP))
     frame = frame_of(rows, COLUMNS)
-    return Found(frame=frame, title=", ".join(slopes_of(frame)), unknown=tuple(unknown))
+    return Found(frame=frame, title=listed(list(slopes_of(frame))), unknown=tuple(unknown))
 
 
 def slopes_of(frame: pd.DataFrame) -> Iterator[str]:

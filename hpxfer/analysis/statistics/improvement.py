@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
-from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
 from hpxfer.verdict import mean_interval
 
 COLUMNS = {
@@ -71,7 +71,7 @@ def _improvements(inputs: Inputs) -> Found:
             why = NO_STEP
         unknown.append((f"{' '.join(finding.key)} {inputs.hp}", why))
     frame = frame_of(rows, COLUMNS)
-    return Found(frame=frame, title=by_axis(frame, lambda rows: ", ".join(_said(rows))), unknown=tuple(unknown))
+    return Found(frame=frame, title=by_axis(frame, lambda rows: listed(list(_said(rows)))), unknown=tuple(unknown))
 
 
 def _said(frame: pd.DataFrame) -> Iterator[str]:

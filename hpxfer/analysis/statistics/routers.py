@@ -13,7 +13,7 @@ import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
 from hpxfer.analysis.statistics.joint_drift import wider_slope
-from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
 from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial, transferred
 from hpxfer.scaling.shape import Shape
 from hpxfer.verdict import NUM_SE, Floats, LossGrid, scale_text
@@ -85,7 +85,7 @@ def _balances(inputs: Inputs) -> Found:
 def _most_uneven(frame: pd.DataFrame) -> str:
     """Return the largest load deviation of each arm at the end of training, in fair shares."""
     ends = ((name, rows["final"].max()) for name, rows in arms(frame))
-    return ", ".join(f"{name} up to {end:.2g} fair shares off" for name, end in ends)
+    return listed([f"{name} up to {end:.2g} fair shares off" for name, end in ends])
 
 
 def _over_seeds(runs: Sequence[Curve], fair_share: float) -> dict[str, float | None]:
@@ -231,7 +231,7 @@ def change_of(frame: pd.DataFrame) -> str:
     kept = ends[ends["quantity"] == quantity]
     scales = sorted(set(kept["scale"]))
     span = f", from {kept['scale_name'].iloc[0]} {scale_text(scales[0])} to {scale_text(scales[-1])}"
-    changes = ", ".join(_change(name, rows) for name, rows in arms(kept))
+    changes = listed([_change(name, rows) for name, rows in arms(kept)])
     return f"{SAID[quantity]} at the end of training{span if len(scales) > 1 else ''}: {changes}"
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import NO_BASE_VALUE, Inputs
-from hpxfer.analysis.statistics.statistic import Found, Statistic, frame_of
+from hpxfer.analysis.statistics.statistic import Found, Statistic, frame_of, listed
 from hpxfer.analysis.statistics.transferred import transferred
 from hpxfer.verdict import CONFIDENCE, RANDOM_SEED, Floats
 
@@ -385,7 +385,7 @@ def _laws(inputs: Inputs) -> Found:
         f"{row.parameterization} exponent {row.exponent:.2g} over a floor of {row.floor:.3g}"
         for row in frame[frame["count"] == TITLE_COUNT].itertuples()
     ]
-    return Found(frame=frame, title=", ".join(said), unknown=tuple(unknown))
+    return Found(frame=frame, title=listed(said), unknown=tuple(unknown))
 
 
 def _name(labels: Labels) -> str:
@@ -398,7 +398,7 @@ def slopes(frame: pd.DataFrame) -> str:
         return ""
     count = TITLE_COUNT if (frame["count"] == TITLE_COUNT).any() else frame["count"].iloc[0]
     said = [f"{row.parameterization} {row.slope:+.3f}" for row in frame[frame["count"] == count].itertuples()]
-    return f"nats per doubling of {count} parameters: {', '.join(said)}"
+    return f"nats per doubling of {count} parameters: {listed(said)}"
 
 
 def _by_size(inputs: Inputs) -> Found:

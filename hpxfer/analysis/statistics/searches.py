@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.statistic import Found, Statistic, frame_of
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, frame_of, listed
 from hpxfer.search import ArmPoints, CoordinateStep, HeatmapCell, arm_points, best_of_arms, kind_of
 
 BEST = {
@@ -78,7 +78,7 @@ def _best(inputs: Inputs) -> Found:
 def _steps(inputs: Inputs) -> Found:
     found: Sequence[CoordinateStep] = _report_of(inputs, "steps")
     frame = frame_of(map(asdict, found), STEPS)
-    return Found(frame=frame, title=", ".join(_kept(*group) for group in frame.groupby("parameterization", sort=False)))
+    return Found(frame=frame, title=listed([_kept(*arm) for arm in arms(frame)]))
 
 
 def _kept(name: Any, steps: pd.DataFrame) -> str:

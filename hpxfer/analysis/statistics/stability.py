@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
 from hpxfer.verdict import Finding, LossGrid, SeedLosses, fit_drift
 
 COLUMNS = {
@@ -69,7 +69,7 @@ def _maps(inputs: Inputs) -> Found:
     frame = frame_of(rows, COLUMNS)
     of_judged = frame[frame["hp"] == inputs.hp]
     return Found(
-        frame=frame, title=by_axis(of_judged, lambda of: ", ".join(map(distance, arms(of)))), unknown=tuple(unknown)
+        frame=frame, title=by_axis(of_judged, lambda of: listed([*map(distance, arms(of))])), unknown=tuple(unknown)
     )
 
 

@@ -73,6 +73,11 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
 
 
+def listed(phrases: Sequence[str], num: int = 4) -> str:
+    """Return the first `num` phrases with commas between them, and how many more there are."""
+    return ", ".join(phrases[:num]) + (f" and {len(phrases) - num} more" if len(phrases) > num else "")
+
+
 def by_axis(frame: pd.DataFrame, said: Callable[[pd.DataFrame], str]) -> str:
     """Return what is said of the rows of each axis, e.g. `width: mup yes, sp no; depth: mup yes`."""
     axes = list(dict.fromkeys(frame["axis"]))

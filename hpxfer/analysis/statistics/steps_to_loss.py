@@ -21,7 +21,7 @@ from hpxfer.analysis.statistics.same_loss import (
     curve_from,
     curve_of,
 )
-from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of
+from hpxfer.analysis.statistics.statistic import Found, Statistic, arms, by_axis, frame_of, listed
 from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial, transferred
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import DataSpec, PointData
@@ -98,7 +98,7 @@ def _reached(inputs: Inputs) -> Found:
     frame = frame_of(({**labels, **row} for labels, of in every for row in of.rows), LABELS | REACHED)
     unknown = [(" ".join(labels.values()), of.why_not) for labels, of in every if of.why_not is not None]
     return Found(
-        frame=frame, title=by_axis(frame, lambda rows: ", ".join(map(_best, arms(rows)))), unknown=tuple(unknown)
+        frame=frame, title=by_axis(frame, lambda rows: listed([*map(_best, arms(rows))])), unknown=tuple(unknown)
     )
 
 

@@ -15,7 +15,7 @@ from scipy import stats
 
 from hpxfer.analysis.statistics.inputs import Inputs
 from hpxfer.analysis.statistics.searches import points_of
-from hpxfer.analysis.statistics.statistic import Found, Statistic, frame_of
+from hpxfer.analysis.statistics.statistic import Found, Statistic, frame_of, listed
 from hpxfer.scaling.hps import HPs
 from hpxfer.search import tunes_points
 from hpxfer.store import LOSS_COLUMNS
@@ -271,10 +271,12 @@ def _surfaces(inputs: Inputs) -> Found:
 
 
 def _said(frame: pd.DataFrame) -> str:
-    return ", ".join(
-        f"the best {row.first} of {row.parameterization} moves by {row.interaction:+.2f} octaves per octave of "
-        f"{row.second}"
-        for row in frame[frame["is_base"].astype(bool) & frame["interaction"].notna()].itertuples()
+    return listed(
+        [
+            f"the best {row.first} of {row.parameterization} moves by {row.interaction:+.2f} octaves per octave of "
+            f"{row.second}"
+            for row in frame[frame["is_base"].astype(bool) & frame["interaction"].notna()].itertuples()
+        ]
     )
 
 
