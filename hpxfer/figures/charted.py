@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -16,6 +17,7 @@ from hpxfer.figures.chart import Block, Chart, Line, Look, Panels
 from hpxfer.verdict import CONTROL, NATS, JudgedLoss, scale_text
 
 MOST_PANELS = 6
+MOST_TICKS = 8  # on a log axis whose ticks are the values themselves
 # Columns beside those of the user: the color of a chart that names none, the rise of a cell, whether it has a number.
 ONE, RISE, MEASURED = "hpxfer one", "hpxfer rise", "hpxfer measured"
 
@@ -27,6 +29,8 @@ def charted_block(
     chart = found.chart
     assert chart is not None, "a statistic without a chart has no figure"
     known = found.frame[[chart.x, chart.y]].notna().all(axis=1)
+    for side in chart.log:  # a log axis has no place for 0
+        known &= found.frame[chart.x if side == "x" else chart.y] > 0
     rows = found.frame[known] if chart.panel is None else found.frame[known & found.frame[chart.panel].notna()]
     if rows.empty:
         return "; ".join(dict.fromkeys(why for _, why in found.unknown)) or "no row has both numbers of the chart"
@@ -42,6 +46,8 @@ def charted_block(
     if chart.kind != "line":
         values = rows[chart.color].astype(float)
         drawn = rows.assign(**{RISE: values - values.min()}).assign(**{MEASURED: values.notna()})
+        for name in {chart.x if side == "x" else chart.y for side in chart.log}:  # cells are even in the logarithm
+            drawn, labels = drawn.assign(**{name: np.log2(drawn[name])}), {**labels, name: f"log2 {labels[name]}"}
     return Block(
         title=f"{statistic.title} {found.title}".strip(),
         caption=" ".join(part for part in caption if part),
@@ -62,6 +68,7 @@ def _lines(
         looks |= style.marks(values, control)
     else:  # a number is a scale, whose colors are in its order
         looks |= {value: (of, "o") for value, of in style.scale_colors(values).items()}
+    is_scale = "x" in chart.log and rows[chart.x].nunique() <= MOST_TICKS
     drawn = Chart(
         x=chart.x,
         lines=(Line(y=chart.y, low=chart.low, high=chart.high, marker="arm"),),
@@ -71,16 +78,21 @@ def _lines(
         looks=looks,
         legend="keys" if chart.color is None else "below",
         names={value: value if isinstance(value, str) else scale_text(value) for value in values},
-        finish=lambda axes, *_: _finish(axes, chart, labels),
+        x_log2=is_scale,
+        finish=lambda axes, *_: _finish(axes, chart, rows[chart.x] if is_scale else None, labels),
     )
     return (drawn,)
 
 
-def _finish(axes: Axes, chart: Given, labels: Mapping[str, str]) -> None:
-    for name, log in (("x", style.log_steps), ("y", style.log_losses)):
-        if name in chart.log:
-            log(axes)
+def _finish(axes: Axes, chart: Given, scales: pd.Series | None, labels: Mapping[str, str]) -> None:
+    """Set the axes. Where x has few values on a log axis, such as `scales`, its ticks are these values."""
     style.set_axes(axes, labels[chart.x], labels[chart.y])
+    if scales is not None:
+        style.log2_scale_axis(axes, scales.to_list(), labels[chart.x])
+    elif "x" in chart.log:
+        style.log_steps(axes)
+    if "y" in chart.log:
+        style.log_losses(axes)
 
 
 def _cells(

@@ -27,7 +27,7 @@ def analysis_tables(analysis: Analysis) -> tuple[Table, ...]:
 
 def findings_text(analysis: Analysis) -> str:
     """Return what every statistic found, a line each, with the tables that are short."""
-    return "\n".join(_texts(analysis))
+    return "".join(f"{text}\n" for text in _texts(analysis))
 
 
 def _texts(analysis: Analysis) -> Iterator[str]:

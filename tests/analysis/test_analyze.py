@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
+from found_rows import rows
 from planted_results import planted_results
 from planted_store import PlantedStore
 from sweep_text import edited
 from there import there
 
-from hpxfer.analysis import Analysis, Inputs, Statistic, analyze, register_statistic
+from hpxfer.analysis import Analysis, Chart, Found, Inputs, Statistic, analyze, register_statistic
 from hpxfer.analysis.statistics import RESERVED, STATISTICS
 from hpxfer.errors import HpxferError
+from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.report import Source, make_report, to_html
 from hpxfer.report.write import write_report
 from hpxfer.results import Results
@@ -49,71 +55,87 @@ def test_the_verdicts_are_those_of_what_was_planted(whole: Analysis) -> None:
 
 
 def test_the_joint_drift_names_the_dimension_that_moves_it(whole: Analysis) -> None:
-    slopes = {
-        (answer.parameterization, slope.dimension): slope.octaves_per_doubling
-        for answer in whole.found("joint")
-        if answer.hp == "lr"
-        for slope in answer.slopes
-    }
+    found = rows(whole.found("joint").frame, hp="lr")
+    slopes = {(row.parameterization, row.dimension): row.octaves_per_doubling for row in found}
     assert slopes["sp", "width"] == pytest.approx(-1.0, abs=0.1)
     assert slopes["sp", "depth"] == pytest.approx(0.0, abs=0.1)
     assert slopes["completep-moe", "width"] == pytest.approx(0.0, abs=0.1)
 
 
+def names_of(found: Found, *columns: str) -> set[tuple[str, ...]]:
+    """Return of what a statistic has rows, by these columns, and of what it says that nothing is known."""
+    known = set(found.frame[list(columns)].itertuples(index=False, name=None))
+    return known | {tuple(of.split()[: len(columns)]) for of, _ in found.unknown}
+
+
 def test_every_analysis_is_there_for_every_axis_and_parameterization(whole: Analysis) -> None:
     keys = {(axis, label) for axis in ("width", "depth", "granularity") for label in ("completep-moe", "sp")}
-    for name in ("improvement", "collapse", "balance", "steps_to_loss"):
-        assert {(answer.axis, answer.parameterization) for answer in whole.found(name)} == keys
-    assert {(answer.hp, answer.axis, answer.parameterization) for answer in whole.found("stability")} == {
-        (hp, *key) for hp in ("lr", "init_scale") for key in keys
-    }
-    assert len(whole.found("loss_fits")) == len(whole.found("power_laws")) == 8
+    for name in ("improvement", "collapse", "balance", "steps_to_loss", "routers"):
+        assert names_of(whole.found(name), "axis", "parameterization") == keys
+    for name in ("stability", "bases"):
+        assert names_of(whole.found(name), "axis", "parameterization", "hp") == {
+            (*key, hp) for hp in ("lr", "init_scale") for key in keys
+        }
+    for name in ("loss_fits", "power_laws"):
+        assert len(whole.found(name).frame) + len(whole.found(name).unknown) == 8
+
+
+def test_every_frame_has_the_columns_that_its_statistic_documents(whole: Analysis) -> None:
+    for statistic in STATISTICS.rows():
+        frame = whole.found(statistic.name).frame
+        assert list(frame.columns) == list(statistic.columns), statistic.name
+        assert set(statistic.hidden) < set(statistic.columns), statistic.name
+        assert all(statistic.columns.values()), statistic.name
+    of_searches, of_products = {"search_best", "search_steps", "pair_optima"}, {"surfaces", "pair_cells"}
+    assert {name for name, of in whole.statistics.items() if of.frame.empty} == of_searches | of_products
+
+
+def test_every_finding_is_a_sentence_with_every_arm(whole: Analysis) -> None:
+    for name in ("bases", "joint", "improvement", "collapse", "balance", "stability", "power_laws", "steps_to_loss"):
+        for label in set(whole.found(name).frame["parameterization"]):
+            assert f"{label} " in whole.found(name).title, name
 
 
 def test_numbers_are_those_that_were_planted(whole: Analysis) -> None:
-    law = next(
-        answer
-        for answer in whole.found("power_laws")
-        if (answer.parameterization, answer.count) == ("completep-moe", "total")
-    )
+    (law,) = rows(whole.found("power_laws").frame, parameterization="completep-moe", count="total")
     assert law.floor == pytest.approx(PLAN.floor, abs=0.05)
-    assert there(law.floor_low) <= PLAN.floor <= there(law.floor_high)
-    stability = next(
-        answer
-        for answer in whole.found("stability")
-        if (answer.hp, answer.axis, answer.parameterization) == ("lr", "width", "sp")
+    assert law.floor_low <= PLAN.floor <= law.floor_high
+    cells = rows(whole.found("stability").frame, hp="lr", axis="width", parameterization="sp")
+    assert cells[0].edge_octaves_per_doubling == pytest.approx(-1.0, abs=0.5)
+    gains = whole.found("improvement").frame
+    assert all(row.monotone is False for row in rows(gains, axis="width", parameterization="sp")) or any(
+        row.gain_nats is None for row in rows(gains, axis="width", parameterization="sp")
     )
-    assert stability.edge_octaves_per_doubling == pytest.approx(-1.0, abs=0.5)
-    improvement = next(
-        answer for answer in whole.found("improvement") if (answer.axis, answer.parameterization) == ("width", "sp")
-    )
-    assert improvement.monotone is False or improvement.left_out
-    assert next(answer for answer in whole.found("improvement") if answer.axis == "depth").monotone is True
-    assert {len(answer.groups) for answer in whole.found("experts_size")} == {1}
-    assert whole.found("surfaces")[0].why_not is not None
+    assert {row.monotone for row in rows(gains, axis="depth", parameterization="completep-moe")} == {True}
+    sizes = whole.found("experts_size")
+    assert set(sizes.frame["parameterization"]) == {"completep-moe", "sp"}
+    assert (set(sizes.frame["group"]), sizes.unknown) == ({0}, ())
+    assert "product: true" in whole.found("surfaces").unknown[0][1]
     assert [note for note in whole.notes if "diverged" in note]
 
 
 def test_the_floor_of_the_law_is_what_normalized_curves_are_over(whole: Analysis) -> None:
-    found = next(
-        answer
-        for answer in whole.found("collapse")
-        if (answer.axis, answer.parameterization) == ("width", "completep-moe")
-    )
+    where = {"axis": "width", "parameterization": "completep-moe"}
+    (found,) = rows(whole.found("collapse").frame, **where)
     assert found.floor_nats == pytest.approx(PLAN.floor, abs=0.05)
     assert "power law" in found.floor_from
-    assert len(found.curves) == 3
+    for name in ("collapse_curves", "normalized_curves"):
+        assert len({row.shape for row in rows(whole.found(name).frame, **where)}) == 3
 
 
 def test_a_product_has_surfaces_and_its_base_once(tmp_path: Path) -> None:
     found = made(tmp_path, GRID, BASE, ("seeds: 2", "seeds: 2\nproduct: true"))
-    assert [(answer.shape, answer.is_base) for answer in found.found("surfaces")].count(("w32 d2 E4A1 h32", True)) == 1
-    assert len(found.found("surfaces")) == 3
-    assert {(answer.first, answer.second) for answer in found.found("surfaces")} == {("lr", "init_scale")}
-    assert all(answer.why_not is None for answer in found.found("surfaces"))
-    base = next(answer for answer in found.found("surfaces") if answer.is_base)
+    surfaces = rows(found.found("surfaces").frame)
+    assert len(surfaces) == 3
+    assert {(row.first, row.second) for row in surfaces} == {("lr", "init_scale")}
+    (base,) = rows(found.found("surfaces").frame, is_base=True)
+    assert base.shape == "w32 d2 E4A1 h32"
     assert base.interaction == pytest.approx(0.0, abs=0.1)
-    assert {answer.hp for answer in found.reports} == {"lr", "init_scale"}
+    shapes = [(row.parameterization, row.shape) for row in surfaces]
+    assert sorted(set(found.found("pair_cells").frame[["parameterization", "shape"]].itertuples(False, None))) == shapes
+    for name in ("surfaces", "pair_cells"):
+        assert list(found.found(name).frame.columns) == list(STATISTICS.get(name).columns)
+    assert {report.hp for report in found.reports} == {"lr", "init_scale"}
 
 
 PARTS: dict[str, Callable[[Trial], bool]] = {
@@ -134,42 +156,44 @@ def test_a_partial_store_says_what_it_can_and_why_not_the_rest(name: str, tmp_pa
     found = made(tmp_path, *SMALL, plan=plan)
     assert any("have not been run" in note for note in found.notes)
     for statistic in ("joint", "improvement", "power_laws", "collapse"):
-        assert found.found(statistic)
+        assert len(found.found(statistic).frame) or found.found(statistic).unknown
     if name in ("one trial", "base only", "no base"):
         for statistic in ("collapse", "improvement"):
-            assert all(answer.why_not for answer in found.found(statistic))
+            assert found.found(statistic).frame.empty
+            assert all(why for _, why in found.found(statistic).unknown)
 
 
 def test_all_diverged_is_said_and_not_raised(tmp_path: Path) -> None:
     found = made(tmp_path, *SMALL, plan=PlantedStore(cliff=-10.0))
-    assert all(all(answer.all_diverge) for answer in found.found("stability"))
+    assert found.found("stability").frame["all_diverge"].all()
     assert {answer.verdict for answer in there(found.report).findings} == {"undecided"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeedSpread:
-    """How far apart the seeds of one shape are at the HP that was transferred to it, in nats."""
-
-    parameterization: str
-    shape: str
-    spread_nats: float | None = None
-    why_not: str | None = None
-
-
-def seed_spreads(inputs: Inputs) -> Sequence[SeedSpread]:
-    out = []
-    for estimates in inputs.judged.estimates if inputs.judged else ():
-        for row in estimates.grid.rows:
-            losses = row.cells[2].finite
-            if len(losses) < 2:
-                out.append(SeedSpread(parameterization=row.parameterization, shape=row.shape, why_not="one seed"))
-            else:
-                spread = max(losses) - min(losses)
-                out.append(SeedSpread(parameterization=row.parameterization, shape=row.shape, spread_nats=spread))
-    return out
+COLUMNS = {
+    "parameterization": "the arm",
+    "shape": "the name of the shape",
+    "scale": "of the shape",
+    "value": "of the HP",
+    "spread_nats": "from the best to the worst seed",
+}
 
 
-SPREAD = Statistic(name="seed_spread", title="How far apart are the seeds?", note="In nats.", compute=seed_spreads)
+def seed_spreads(inputs: Inputs) -> Found:
+    """Return how far apart the seeds of every shape are at every HP."""
+    every = [
+        {"parameterization": row.parameterization, "shape": row.shape, "scale": row.scale, "value": cell.value}
+        | {"spread_nats": max(cell.finite) - min(cell.finite)}
+        for estimates in (inputs.judged.estimates if inputs.judged else ())
+        for row in estimates.grid.rows
+        for cell in row.cells
+    ]
+    frame = pd.DataFrame(every, columns=list(COLUMNS))
+    worst = frame["spread_nats"].max()
+    return Found(frame=frame, title=f"up to {worst:.2g} nats", unknown=(("w128", "not run"),))
+
+
+QUESTION = "How far apart are the seeds?"
+SPREAD = Statistic(name="seed_spread", title=QUESTION, note="Of all seeds.", compute=seed_spreads, columns=COLUMNS)
 
 
 @pytest.fixture(scope="module")
@@ -187,41 +211,158 @@ def analysis(results: Results) -> Iterator[Analysis]:
         STATISTICS.remove("seed_spread")
 
 
-def test_its_answers_are_in_the_analysis_and_in_the_json(analysis: Analysis) -> None:
-    answers = analysis.found("seed_spread")
-    assert len(answers) == 4
-    assert all(answer.spread_nats > 0 for answer in answers)
-    assert analysis.to_dict()["seed_spread"][0]["spread_nats"] == answers[0].spread_nats
-
-
-def test_it_is_a_table_of_the_html_and_of_the_text(analysis: Analysis, results: Results) -> None:
-    made = make_report([Source(results=results, analysis=analysis)])
-    page = to_html(made)
-    assert "How far apart are the seeds?" in page
+def test_what_it_found_is_in_every_form_of_a_report(analysis: Analysis, results: Results, tmp_path: Path) -> None:
+    found = analysis.found("seed_spread")
+    spreads = rows(found.frame)
+    assert len(spreads) == 24
+    assert all(row.spread_nats > 0 for row in spreads)
+    in_json = json.loads(json.dumps(analysis.to_dict()["seed_spread"]))
+    assert in_json == {"title": found.title, "rows": [vars(row) for row in spreads], "unknown": [["w128", "not run"]]}
+    page = to_html(make_report([Source(results=results, analysis=analysis)]))
+    text = write_report([results.folder], output=tmp_path, form="text", full=True).text()
+    for form in (page, text):
+        assert f"{QUESTION} {found.title}" in form
+        assert f"{QUESTION} (w128): not run" in form
     assert "spread nats" in page
-    text = write_report([results.folder], output=results.folder, form="text", full=True).text()
-    assert "How far apart are the seeds?\n  In nats.\n" in text
-    assert "spread nats" in text
+    assert "Of all seeds." in page
+    assert "spread nats" not in text, "24 rows are too many"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bag:
-    value: object = None
-    parts: object = ()
-    why_not: object = None
+def test_the_text_has_its_table_if_it_is_short(results: Results, tmp_path: Path) -> None:
+    def short(inputs: Inputs) -> Found:
+        return replace(seed_spreads(inputs), frame=seed_spreads(inputs).frame.head(6))
+
+    with STATISTICS.registered(replace(SPREAD, compute=short)):
+        text = write_report([results.folder], output=tmp_path, form="text", full=True).text()
+    (title,) = [line for line in text.splitlines() if line.startswith(f"{QUESTION} up to ")]
+    assert f"{title}\n  Of all seeds.\n  parameterization  shape " in text
 
 
-@dataclass
-class Thawed:
-    value: int = 1
+CHARTS = {
+    "line": Chart(x="value", y="spread_nats", color="parameterization", panel="shape", log=("x", "y")),
+    "line-by-scale": Chart(x="value", y="spread_nats", color="scale", panel="parameterization"),
+    "one-line-with-a-band": Chart(x="value", y="spread_nats", low="spread_nats", high="spread_nats"),
+    "cells": Chart(x="value", y="scale", color="spread_nats", panel="parameterization", kind="cells"),
+    "cells-in-the-log": Chart(x="value", y="scale", color="spread_nats", kind="cells", log=("x",)),
+    "contour": Chart(x="value", y="scale", color="spread_nats", panel="parameterization", kind="contour"),
+}
 
 
-def raises(inputs: Inputs) -> Sequence[Bag]:
-    return [Bag(value=1 // len(()))]
+NOTHING = Found(frame=pd.DataFrame(columns=["x", "y"], dtype=float), chart=Chart(x="x", y="y"))
+APART = pd.DataFrame({"x": [1.0, math.nan], "y": [math.nan, 2.0]})
+EMPTY = {
+    "no-row": (NOTHING, "no row has both numbers of the chart"),
+    "no-row-and-a-reason": (replace(NOTHING, unknown=(("w32", "one seed"), ("w64", "one seed"))), "one seed"),
+    "no-whole-row": (replace(NOTHING, frame=APART), "no row has both numbers of the chart"),
+}
+RULE = "compute must return a Found with a pandas frame, got "
+FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [3.0, 4.0], "arm": ["a", "b"]})
+
+
+def charted(**chart: Any) -> Found:
+    return Found(frame=FRAME, chart=Chart(**{"x": "x", "y": "y", **chart}))
+
+
+BROKEN: list[tuple[Any, str]] = [
+    (None, f"{RULE}None"),
+    ("text", f"{RULE}'text'"),
+    ([1], f"{RULE}[1]"),
+    (FRAME, f"{RULE}     x "),
+    (Found, f"{RULE}<class "),
+    (Found(frame=[{"x": 1}]), f"{RULE}[{{'x': 1}}]"),  # type: ignore[arg-type]
+    (Found(frame=pd.DataFrame([[1, 2]])), "the columns of a frame must be different texts, got [0, 1]"),
+    (
+        Found(frame=pd.DataFrame([[1, 2]], columns=["x", "x"])),
+        "the columns of a frame must be different texts, got ['x', 'x']",
+    ),
+    (charted(kind="bars"), "the kind of a chart must be line, cells, contour, got 'bars'"),
+    (charted(kind="cells"), "a chart of cells must name the column that colors it, got no color"),
+    (charted(kind="contour"), "a chart of contour must name the column that colors it, got no color"),
+    *(
+        (charted(**{name: "arms"}), "a chart must draw columns of the frame, got 'arms'; did you mean 'arm'?")
+        for name in ("x", "y", "color", "panel", "low", "high")
+    ),
+    *((charted(**{name: "arm"}), "a chart must draw numbers, got str in 'arm'") for name in ("x", "y", "low", "high")),
+    (charted(kind="cells", color="arm"), "a chart must draw numbers, got str in 'arm'"),
+    (
+        Found(frame=pd.DataFrame({"x": [{1}]})),
+        "a frame must hold what JSON can hold, got Object of type set is not",
+    ),
+    (Found(frame=FRAME, title={1}), "a frame must hold what JSON can hold, got "),  # type: ignore[arg-type]
+]
+
+
+def returning(found: Any) -> Callable[[Inputs], Found]:
+    def returns(inputs: Inputs) -> Found:
+        return found  # type: ignore[no-any-return]
+
+    return returns
+
+
+def drawing(chart: Chart) -> Callable[[Inputs], Found]:
+    return lambda inputs: replace(seed_spreads(inputs), chart=chart)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A report with all of these statistics."""
+
+    analysis: Analysis
+    figures: dict[str, DrawnFigure]
+    missing: list[str]
+    page: str
+
+
+@pytest.fixture(scope="module")
+def shown(results: Results) -> Shown:
+    every = [replace(SPREAD, name=name, compute=drawing(chart)) for name, chart in CHARTS.items()]
+    found = {name: of for name, (of, _) in EMPTY.items()} | {f"broken-{i}": of for i, (of, _) in enumerate(BROKEN)}
+    every += [Statistic(name=name, title="", compute=returning(of), columns={"x": ""}) for name, of in found.items()]
+    with ExitStack() as stack:
+        for statistic in every:
+            stack.enter_context(STATISTICS.registered(statistic))
+        analysis = analyze(results)
+        figures, missing = all_figures(results, analysis)
+        page = to_html(make_report([Source(results=results, analysis=analysis)]))
+    return Shown(analysis, {figure.name: figure for figure in figures}, missing, page)
+
+
+@pytest.mark.parametrize("kind", CHARTS)
+def test_its_chart_is_a_figure_with_its_frame(kind: str, shown: Shown) -> None:
+    found, drawn, chart = shown.analysis.found(kind), shown.figures[kind], CHARTS[kind]
+    drawn.figure.draw_without_rendering()  # a warning is an error
+    assert drawn.title == f"{QUESTION} {found.title}"
+    assert drawn.caption.startswith("Of all seeds. parameterization: the arm.")
+    assert drawn.csv == found.frame.to_csv(index=False, lineterminator="\n")
+    panels = [axes for axes in drawn.figure.axes if axes.get_xlabel().removeprefix("log2 ").startswith("value")]
+    assert len(panels) == (1 if chart.panel is None else 2)
+    assert {axes.get_ylabel() for axes in panels} == {chart.y.replace("_", " ")}
+    assert {axes.get_yscale() for axes in panels} == {"log" if "y" in chart.log else "linear"}
+    assert {axes.get_xlabel() == "value" for axes in panels} == {"x" not in chart.log}, "a log axis says that it is one"
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_chart_without_rows_says_why_it_is_missing(name: str, shown: Shown) -> None:
+    assert f"{name}: {EMPTY[name][1]}" in shown.missing
+    assert name not in shown.figures
+
+
+@pytest.mark.parametrize("number", range(len(BROKEN)))
+def test_a_statistic_that_no_report_can_show_is_a_note(number: int, shown: Shown) -> None:
+    name, line = f"broken-{number}", returning(None).__code__.co_firstlineno
+    (note,) = [note for note in shown.analysis.notes if note.startswith(f"{name}: ")]
+    assert note.startswith(f"{name}: TypeError: {BROKEN[number][1]}")
+    assert note.endswith(f" ({__file__}:{line})")
+    assert shown.analysis.found(name).frame.empty
+    assert list(shown.analysis.found(name).frame.columns) == ["x"]
+    assert f"{name}: TypeError: " in shown.page
+
+
+def raises(inputs: Inputs) -> Found:
+    return Found(frame=pd.DataFrame({"x": [1 // len(())]}))
 
 
 RAISES_AT = f"{raises.__code__.co_filename}:{raises.__code__.co_firstlineno + 1}"
-RULE = "compute must return a sequence of frozen dataclasses, got "
 
 
 def test_any_exception_of_a_users_statistic_is_a_note_with_its_line(results: Results, tmp_path: Path) -> None:
@@ -236,52 +377,21 @@ def test_any_exception_of_a_users_statistic_is_a_note_with_its_line(results: Res
     assert "ZeroDivisionError" in to_html(made)
 
 
-@pytest.mark.parametrize(
-    ("found", "why"),
-    [
-        (None, f"{RULE}None"),
-        (7, f"{RULE}7"),
-        ("text", f"{RULE}'text'"),
-        ([1], f"{RULE}1 in it"),
-        ([Bag], f"{RULE}<class "),
-        ([Thawed()], f"{RULE}Thawed"),
-        ([SeedSpread(parameterization="sp", shape="w32")], "an answer must have the field 'parts' of its Statistic"),
-        ([Bag(parts=[3])], "parts must be a sequence of frozen dataclasses, got [3]"),
-        ([Bag(value={1})], "an answer must hold what JSON can hold, got Bag: Object of type set is not JSON"),
-        ([Bag(why_not=["no"])], "why_not must be a string or None, got ['no']"),
-    ],
-)
-def test_a_statistic_that_no_report_can_show_is_a_note(found: object, why: str, results: Results) -> None:
-    def returns(inputs: Inputs) -> Sequence[Bag]:
-        return found  # type: ignore[return-value]
-
-    with STATISTICS.registered(Statistic(name="broken", title="Broken", compute=returns, parts="parts")):
-        analysis = analyze(results)
-        page = to_html(make_report([Source(results=results, analysis=analysis)]))
-    (note,) = [note for note in analysis.notes if note.startswith("broken: ")]
-    assert note.startswith(f"broken: TypeError: {why}")
-    assert note.endswith(f" ({__file__}:{returns.__code__.co_firstlineno})")
-    assert analysis.found("broken") == ()
-    assert "TypeError" in page
-
-
 def test_names_are_unique_and_unknown_ones_get_the_nearest(analysis: Analysis) -> None:
     with pytest.raises(HpxferError, match="'seed_spread' is registered already"):
         register_statistic(SPREAD)
-    with pytest.raises(HpxferError, match="'collapse' is registered already"):
-        register_statistic(Statistic(name="collapse", title="", compute=seed_spreads))
-    for name in RESERVED:
-        with pytest.raises(HpxferError, match="is a key of the report already"):
-            register_statistic(Statistic(name=name, title="", compute=seed_spreads))
+    for name, why in {"collapse": "is registered already", **dict.fromkeys(RESERVED, "is a key of the report")}.items():
+        with pytest.raises(HpxferError, match=f"'{name}'.* {why}"):
+            register_statistic(replace(SPREAD, name=name))
     with pytest.raises(HpxferError, match="did you mean 'collapse'"):
         analysis.found("colapse")
 
 
 def test_a_statistic_that_fails_is_a_note_and_not_the_end_of_the_report(results: Results) -> None:
-    def fails(inputs: Inputs) -> Sequence[SeedSpread]:
+    def fails(inputs: Inputs) -> Found:
         raise HpxferError("the sweep has no such axis")
 
     with STATISTICS.registered(Statistic(name="fails", title="Fails", compute=fails)):
         found = analyze(results)
-    assert found.found("fails") == ()
+    assert found.found("fails").frame.empty
     assert "fails: the sweep has no such axis" in found.notes

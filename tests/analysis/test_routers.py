@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from there import there
+from found_rows import rows
 
 from hpxfer.analysis import analyze
 from hpxfer.analysis.statistics.joint_drift import wider_slope
@@ -25,12 +26,11 @@ from hpxfer.analysis.statistics.routers import (
     OF_ACTIVE,
     RELATIVE,
     UPDATE,
-    RouterLine,
 )
 from hpxfer.results import Results, load_results
 
 TRANSFER = Path(__file__).parents[2] / "results" / "published" / "transfer"
-Lines = dict[tuple[str, str, str], RouterLine]
+Lines = dict[tuple[str, str, str], list[SimpleNamespace]]  # of an arm, a quantity and a step: a row per shape
 
 
 def of_seeds(results: Results, num: int) -> Results:
@@ -40,40 +40,51 @@ def of_seeds(results: Results, num: int) -> Results:
     return replace(results, spec=spec.model_copy(update={"seeds": tuple(range(num)), **only}))
 
 
-def lines_of(results: Results) -> Lines:
-    return {(line.parameterization, line.metric, line.when): line for line in analyze(results).found("routers")}
+def lines_of(frame: pd.DataFrame) -> Lines:
+    by_line = frame[frame["layer"].isna()].groupby(["parameterization", "quantity", "when"])
+    return {(str(arm), str(quantity), str(when)): rows(line) for (arm, quantity, when), line in by_line}
+
+
+def values(line: list[SimpleNamespace]) -> list[float]:
+    return [row.value for row in line]
 
 
 @pytest.fixture(scope="module")
-def published() -> Lines:
-    return lines_of(of_seeds(load_results(TRANSFER), 3))
+def frame() -> pd.DataFrame:
+    return analyze(of_seeds(load_results(TRANSFER), 3)).found("routers").frame
 
 
-def test_the_published_entropies_at_the_end_of_training(published: Lines) -> None:
+@pytest.fixture(scope="module")
+def published(frame: pd.DataFrame) -> Lines:
+    return lines_of(frame)
+
+
+def test_the_published_entropies_at_the_end_of_training(frame: pd.DataFrame, published: Lines) -> None:
     """In nats at widths 64, 128 and 256, over three seeds and both layers."""
     for name, expected in (("sp", (0.94, 0.74, 0.58)), ("completep-moe", (1.12, 1.17, 1.16))):
         line = published[name, ENTROPY, "end"]
-        assert line.scales == (32, 64, 128, 256)
-        assert tuple(round(mean * math.log(4), 2) for mean in line.means[1:]) == expected
-        assert line.exponent is None, "no power law is claimed of an entropy"
-        assert {point.step for point in line.points} == {299}
-        assert all(point.se and len(point.layers) == 2 and point.num_seeds == 3 for point in line.points)
-        assert all(np.mean(point.layers) == pytest.approx(point.mean) for point in line.points)
-    assert (published["sp", ENTROPY, "start"].points[0].step, published["sp", ENTROPY, "after"].points[0].step) == (
-        0,
-        5,
-    )
-    assert not any(metric == OF_ACTIVE for _, metric, _ in published), "log K is 0 with one active expert"
+        assert [row.scale for row in line] == [32, 64, 128, 256]
+        assert tuple(round(mean * math.log(4), 2) for mean in values(line)[1:]) == expected
+        assert {row.exponent for row in line} == {None}, "no power law is claimed of an entropy"
+        assert {(row.step, row.seeds) for row in line} == {(299, 3)}
+        for row in line:
+            where = {"parameterization": name, "quantity": ENTROPY, "when": "end", "scale": row.scale}
+            layers = [each for each in rows(frame, **where) if each.layer is not None]
+            assert row.se
+            assert [each.layer for each in layers] == [0, 1]
+            assert np.mean(values(layers)) == pytest.approx(row.value)
+    assert [published["sp", ENTROPY, when][0].step for when in ("start", "after")] == [0, 5]
+    assert not any(quantity == OF_ACTIVE for _, quantity, _ in published), "log K is 0 with one active expert"
 
 
 def test_the_first_update_of_adam_is_its_learning_rate(published: Lines) -> None:
     """It stays in stds at init where both fall as 1/width, and grows by a half where a constant LR meets width^-1/2."""
     for name, relative, absolute in (("completep-moe", 0.0, -1.0), ("sp", 0.5, 0.0)):
         for metric, expected in ((RELATIVE, relative), (UPDATE, absolute)):
-            line = published[name, metric, "start"]
-            assert line.exponent == pytest.approx(expected, abs=1e-3)
-            assert there(line.exponent_low) <= line.exponent <= there(line.exponent_high)
-    assert published["sp", GRADIENT, "end"].exponent is None, "its interval holds every law"
+            first, *_ = published[name, metric, "start"]
+            assert first.exponent == pytest.approx(expected, abs=1e-3)
+            assert first.exponent_low <= first.exponent <= first.exponent_high
+    assert published["sp", GRADIENT, "end"][0].exponent is None, "its interval holds every law"
 
 
 def test_measures_of_a_family_that_shows_its_routers() -> None:
@@ -89,12 +100,12 @@ def test_measures_of_a_family_that_shows_its_routers() -> None:
     moved = updates.assign(metric="moved_rms", value=at**-1.5)
     more = [weights, logits, changed, moved]
     planted.__dict__["curves"] = pd.concat([curves.astype({"metric": str, "role": object}), *more])
-    found = lines_of(planted)
-    assert found["sp", BY_NOW, "end"].means == pytest.approx([0.5] * 4)
-    assert found["sp", LOGITS, "end"].exponent == pytest.approx(-0.5)
-    assert found["sp", ABSOLUTE, "end"].exponent == pytest.approx(-1.5)
-    assert found["sp", MOVED, "end"].exponent == pytest.approx(-1.0)  # in stds at init, which fall as width^-1/2
-    assert found["sp", CHANGED, "end"].means == pytest.approx([0.25] * 4)
+    found = lines_of(analyze(planted).found("routers").frame)
+    assert values(found["sp", BY_NOW, "end"]) == pytest.approx([0.5] * 4)
+    assert found["sp", LOGITS, "end"][0].exponent == pytest.approx(-0.5)
+    assert found["sp", ABSOLUTE, "end"][0].exponent == pytest.approx(-1.5)
+    assert found["sp", MOVED, "end"][0].exponent == pytest.approx(-1.0)  # in stds at init, which fall as width^-1/2
+    assert values(found["sp", CHANGED, "end"]) == pytest.approx([0.25] * 4)
     assert ("sp", MARGIN, "end") not in found, "nothing was logged of it"
 
 
@@ -102,8 +113,9 @@ def test_it_says_why_there_is_nothing() -> None:
     results = load_results(TRANSFER)
     bare = of_seeds(results, 2)
     bare.__dict__["curves"] = results.curves[results.curves["metric"] == "train_loss_nats"]
-    (why,) = {line.why_not for line in analyze(bare).found("routers")}
-    assert why == "no trial that finished has a curve of its router"
+    found = analyze(bare).found("routers")
+    assert found.frame.empty
+    assert {why for _, why in found.unknown} == {"no trial that finished has a curve of its router"}
 
 
 def power(exponent: float, wiggle: float = 0.0, luck: float = 0.0) -> list[tuple[float, dict[int, float]]]:

@@ -18,7 +18,7 @@ from command_line import hpxfer
 from docs_markdown import blocks
 from tiny import write_tiny
 
-from hpxfer import analyze, run
+from hpxfer import all_figures, analyze, run
 from hpxfer.cli.init import examples
 from hpxfer.registry import KINDS, load_plugin, read_plugin, registry
 from hpxfer.results import load_results
@@ -136,9 +136,13 @@ def test_a_plug_in_of_the_page_registers_one_row(folder: Path, name: str) -> Non
     load_plugin(read_plugin(f"./{name}", folder))
     assert registered() - before == {REGISTERS[name]}
     if name == "my_statistics.py":
-        answers = analyze(load_results(ROOT / "results" / "published" / "quickstart")).found("spread")
-        assert len(answers) == 6  # two parameterizations at three widths
-        assert all(answer.spread_nats > 0 for answer in answers)
+        results = load_results(ROOT / "results" / "published" / "quickstart")
+        analysis = analyze(results)
+        spread = analysis.found("spread").frame["spread_nats"]
+        assert len(spread) == 6  # two parameterizations at three widths
+        assert (spread > 0).all()
+        figures, _ = all_figures(results, analysis)
+        assert "spread" in {figure.name for figure in figures}
 
 
 def test_the_kinds_the_plug_ins_and_the_sweeps_of_the_page_are_all_there_are(folder: Path) -> None:

@@ -12,7 +12,8 @@ from sweep_text import edited
 
 from hpxfer.analysis import Analysis, transfer_report
 from hpxfer.analysis.followup import FollowUp
-from hpxfer.analysis.statistics import STATISTICS
+from hpxfer.analysis.statistics import STATISTICS, Found
+from hpxfer.analysis.statistics.statistic import frame_of
 from hpxfer.report import Report, Source, make_report
 from hpxfer.results import Results, load_results
 from hpxfer.spec import parse_sweep
@@ -110,7 +111,10 @@ def bare_analysis(results: Results, **given: Any) -> Analysis:
         hp=results.spec.judged_hp,
         loss=results.spec.judge.loss,
         reports=given.get("reports", (transfer_report(results),)),
-        statistics={name: given.get(name, ()) for name in STATISTICS.names()},
+        statistics={
+            statistic.name: given.get(statistic.name, Found(frame=frame_of((), statistic.columns)))
+            for statistic in STATISTICS.rows()
+        },
         follow_up=FollowUp(yaml=None, why_not="nothing is undecided"),
         notes=given.get("notes", ()),
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report_cases import bare_analysis, report_of, source, write_store
@@ -11,13 +13,14 @@ from there import there
 
 from hpxfer.analysis import transfer_report
 from hpxfer.analysis.analyze import all_diverged
-from hpxfer.analysis.statistics.collapse import Collapse
-from hpxfer.analysis.statistics.improvement import Improvement, Step
+from hpxfer.analysis.statistics import STATISTICS, Found
+from hpxfer.analysis.statistics.statistic import frame_of
 from hpxfer.report import make_report
 from hpxfer.report.next_step import next_step
-from hpxfer.report.tables import analysis_tables, unknown
+from hpxfer.report.tables import MOST_CHARACTERS, MOST_ROWS, analysis_tables, findings_text, unknown
 from hpxfer.results import load_results
 from hpxfer.spec.sweep import PluginSpec
+from hpxfer.verdict import JudgedLoss
 from hpxfer.verdict.findings import Addition
 
 
@@ -126,22 +129,62 @@ def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_an_analysis_that_says_something_becomes_a_table_and_another_a_reason(tmp_path: Path) -> None:
-    results = load_results(write_store(tmp_path))
-    step = Step(scale=32.0, next_scale=64.0, gain_nats=0.1, low=0.05, high=0.15, num_seeds=2)
-    known = Improvement(axis="width", scale_name="width", parameterization="sp", hp="lr", steps=(step,), monotone=True)
-    why = "one shape alone"
-    without = [
-        Collapse(axis="width", scale_name="width", parameterization=name, hp="lr", why_not=why) for name in "abcdef"
-    ]
-    analysis = bare_analysis(results, improvement=(known,), collapse=tuple(without))
-    (table,) = analysis_tables(analysis)
-    assert table.title == "Does a larger model always win?"
-    row = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
-    assert (row["axis"], row["parameterization"], row["gain nats"], row["low"]) == ("width", "sp", 0.1, 0.05)
-    assert row["monotone"] is True
-    assert unknown(analysis) == (
-        "Loss collapse (width a lr, width b lr, width c lr, width d lr and 2 more): one shape alone",
+    step = {"axis": "width", "parameterization": "sp", "gain_nats": 0.1, "low": 0.05, "monotone": True}
+    without = tuple((f"width {name} lr", "one shape alone") for name in "abcdef")
+    analysis = bare_analysis(
+        load_results(write_store(tmp_path)),
+        improvement=of_rows("improvement", [step], title="width: sp yes"),
+        collapse=of_rows("collapse", [], unknown=without),
     )
+    (table,) = analysis_tables(analysis)
+    assert table.title == "Does a larger model always win? width: sp yes"
+    row = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
+    assert row == {"axis": "width", "parameterization": "sp", "gain nats": 0.1, "low": 0.05, "monotone": True}
+    assert unknown(analysis) == (
+        "From which step do the losses of shapes part? (width a lr, width b lr, width c lr, width d lr and 2 more): "
+        "one shape alone",
+    )
+
+
+def of_rows(name: str, rows: Sequence[Mapping[str, Any]], **given: Any) -> Found:
+    return Found(frame=frame_of(rows, STATISTICS.get(name).columns), **given)
+
+
+def test_the_text_has_a_line_per_statistic_and_tables_that_are_short(tmp_path: Path) -> None:
+    """At most 6 rows and 120 characters: longer and wider ones are in the page and in the JSON."""
+    step = {"axis": "width", "parameterization": "sp", "monotone": True}
+    drawn = {"axis": "width", "loss_nats": 3.0}
+
+    def text(num: int) -> list[str]:
+        analysis = bare_analysis(
+            load_results(tmp_path),
+            improvement=of_rows("improvement", [step] * num, title="sp yes"),
+            loss_fits=of_rows("loss_fits", [{"parameterization": "x" * (MOST_CHARACTERS + 1)}], title="too wide"),
+            stability=of_rows("stability", [drawn], title="far"),
+            collapse_curves=of_rows("collapse_curves", [drawn]),
+        )
+        return findings_text(analysis).splitlines()
+
+    write_store(tmp_path)
+    assert MOST_ROWS == 6
+    assert MOST_CHARACTERS == 120
+    first, *table, last, fits = text(MOST_ROWS)
+    ends = ["How far is the optimum from divergence? far"]
+    ends += ["How does the loss fall with the logarithm of the parameters? too wide"]
+    assert first == "Does a larger model always win? sp yes"
+    assert [last, fits] == ends
+    assert sum("sp" in line for line in table) == MOST_ROWS
+    assert text(MOST_ROWS + 1) == [first, *ends]
+
+
+def test_losses_that_are_no_nats_have_their_own_unit_in_tables(tmp_path: Path) -> None:
+    found = of_rows("loss_fits", [{"slope": -0.1}], title="nats per doubling of active parameters: sp -0.100")
+    step = of_rows("improvement", [{"gain_nats": 0.1}])
+    bare = bare_analysis(load_results(write_store(tmp_path)), improvement=step, loss_fits=found)
+    gains, fits = analysis_tables(replace(bare, judged=JudgedLoss(unit="squared error")))
+    assert [column.name for column in gains.columns] == ["gain squared error"]
+    assert fits.title.endswith("squared error per doubling of active parameters: sp -0.100")
+    assert "nats" not in f"{gains.note}{fits.note}"
 
 
 def steps(folder: Path) -> str:

@@ -102,9 +102,10 @@ def test_another_hp_or_loss_is_judged_when_asked_for(store: Path, tmp_path: Path
 def test_reference_curves_are_in_the_table_and_in_the_figure(store: Path, tmp_path: Path) -> None:
     curve = ReferenceCurve(name="gpt2", losses=(5.0, 4.0, 3.5), steps=(10.0, 50.0, 5000.0))
     found = write_report([store], output=tmp_path, form="json", full=True, references=References(curves=(curve,)))
-    answers = json.loads((tmp_path / "report.json").read_text())["sweeps"][0]["analysis"]["steps_to_loss"]
-    assert all("gpt2" in {row["reference"] for row in answer["rows"]} for answer in answers)
-    assert "Steps to the same loss" in found.text()
+    answers = json.loads((tmp_path / "report.json").read_text())["sweeps"][0]["analysis"]["steps_to_loss"]["rows"]
+    for arm in ("completep-moe", "sp"):
+        assert "gpt2" in {row["reference"] for row in answers if row["parameterization"] == arm}
+    assert "After how many steps has each arm the loss of its reference? width: completep-moe " in found.text()
     assert "gpt2" in found.text()
     assert any("gpt2" in path.read_text() for path in (tmp_path / "figures").glob("steps-to-loss-*.csv"))
 

@@ -7,14 +7,15 @@ import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from found_rows import rows
 from landscape import LR, Landscape, expansion_of
 from searched import searched
 from there import there
 
 from hpxfer.analysis import Analysis, analyze
-from hpxfer.analysis.statistics.searches import PairOptimum
 from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.surface import pairs_block
 from hpxfer.recipe.file import doubts
@@ -83,13 +84,14 @@ def test_every_search_has_its_figures_each_with_its_data(told, kind: str) -> Non
         assert len(figure.csv.splitlines()) > 1
         assert figure.title
         assert figure.svg.startswith("<svg")
-    assert bool(analysis.found("search_best")) == (kind not in ("grid", "verdict"))
+    assert analysis.found("search_best").frame.empty == (kind in ("grid", "verdict"))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "grid"])
 def test_a_search_that_has_only_begun_is_told_as_far_as_it_is(told, kind: str) -> None:  # type: ignore[no-untyped-def]
     _, analysis, figures = told(kind, 1)
-    assert all(best_of_arm.why_not for best_of_arm in analysis.found("search_best"))
+    assert analysis.found("search_best").frame.empty
+    assert bool(analysis.found("search_best").unknown) == (kind != "verdict")
     assert figures == {}
 
 
@@ -112,21 +114,19 @@ def test_arms_of_unequal_length_are_cut_to_the_shorter(tmp_path: Path) -> None:
     arms = {arm.parameterization: arm for arm in arm_points(results) if not arm.is_base}
     assert arms["completep-moe"].num_trials != arms["sp"].num_trials
     shorter = min(arm.num_trials for arm in arms.values())
-    for best_of_arm in analyze(results).found("search_best"):
-        if best_of_arm.parameterization in arms:
-            assert best_of_arm.num_trials == shorter
-            if best_of_arm.best_nats is not None:
-                of = arms[best_of_arm.parameterization].points
-                assert best_of_arm.best_nats == min(point.mean for point in of if point.num_trials <= shorter)
+    for best in rows(analyze(results).found("search_best").frame):
+        if best.parameterization in arms:
+            assert best.num_trials == shorter
+            points = arms[best.parameterization].points
+            assert best.best_nats == min(point.mean for point in points if point.num_trials <= shorter)
 
 
 def test_coordinate_keeps_what_wins_and_says_by_how_much(told) -> None:  # type: ignore[no-untyped-def]
     _, analysis, figures = told("coordinate")
-    kept = [step for step in analysis.found("search_steps") if step.kept]
-    assert [step.multiplier for step in kept] == ["router.lr_mult"]
-    assert kept[0].ratio in (2.0**-4, 2.0**-2), "both are an octave from the planted optimum"
-    for step in kept:
-        assert there(step.gain_nats) > step.needed * there(step.se_nats)
+    (kept,) = rows(analysis.found("search_steps").frame, kept=True)
+    assert kept.multiplier == "router.lr_mult"
+    assert kept.ratio in (2.0**-4, 2.0**-2), "both are an octave from the planted optimum"
+    assert kept.gain_nats > kept.needed * kept.se_nats
     (figure,) = [figure for name, figure in figures.items() if name.startswith("search-steps")]
     assert "1 of 2 changes won" in figure.title
 
@@ -179,29 +179,33 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return searched(product(), interacting, tmp_path_factory.mktemp("grid"), at_once=64)
 
 
+def best_of(results: Results) -> list[SimpleNamespace]:
+    return rows(analyze(results).found("search_best").frame)
+
+
 def test_each_hp_on_an_edge_of_the_last_grid_is_a_bound(far: Results) -> None:
     bound = f"router.lr_mult <= {2.0**-10:.6g}"
-    (arm,) = analyze(far).found("search_best")
+    (arm,) = best_of(far)
     assert arm.on_edge == bound
     recipe = recipe_of(far).file
     assert there(recipe.provenance.search).bounds == (bound,)
     assert f"{bound} is a bound, no optimum" in doubts(recipe)
     inside = searched(staged(), Landscape(optima={**FAR, "router.lr_mult": -7.0}), far.folder / "inside", at_once=64)
-    (arm,) = analyze(inside).found("search_best")
+    (arm,) = best_of(inside)
     assert arm.on_edge == ""
     assert not any("bound" in doubt for doubt in doubts(recipe_of(inside).file))
 
 
 def test_a_bound_of_the_learning_rate_lasts_to_the_end(tmp_path: Path) -> None:
     low = searched(staged(), Landscape(optima={"lr": -30.0}), tmp_path, at_once=64)
-    (arm,) = analyze(low).found("search_best")
+    (arm,) = best_of(low)
     assert arm.on_edge == f"lr <= {2.0**-9:.6g}"
 
 
 def test_of_equal_points_the_report_and_the_recipe_have_the_same(tmp_path: Path) -> None:
     """Error rates tie, and then the point closest to the center counts."""
     equal = searched(staged(), Landscape(optima={"lr": -6.0}), tmp_path, at_once=64)
-    (arm,) = analyze(equal).found("search_best")
+    (arm,) = best_of(equal)
     assert (arm.at, arm.kept) == ("lr 0.01562, init_scale 1, router.lr_mult 1, attn_q.lr_mult 1", "")
     assert recipe_of(equal).file.hps.multipliers == {}
 
@@ -239,18 +243,18 @@ def test_pairs_alone_are_compared_with_the_whole_stage(tmp_path: Path) -> None:
     sweep = expansion_of(LR, ONE_SHAPE, search=STAGED.replace("points: 5", "points: 3"))
     results = searched(sweep, valley, tmp_path, at_once=64)
     analysis = analyze(results)
-    found: list[PairOptimum] = list(analysis.found("pair_optima"))
+    found = rows(analysis.found("pair_optima").frame)
     assert [(pair.stage, pair.first, pair.second) for pair in found[3:]] == [
         ("fine", "init_scale", "router.lr_mult"),
         ("fine", "init_scale", "attn_q.lr_mult"),
         ("fine", "router.lr_mult", "attn_q.lr_mult"),
     ]
     for pair in found:
-        assert there(pair.cost_nats) >= 0
+        assert pair.cost_nats >= 0
         assert pair.differ == ((pair.best_first, pair.best_second) != (pair.alone_first, pair.alone_second))
     assert any(pair.differ for pair in found)
     plain = searched(sweep, Landscape(optima={**FAR, "router.lr_mult": 4.0}), tmp_path / "plain", at_once=64)
-    assert not any(pair.differ for pair in analyze(plain).found("pair_optima")), "a separable loss has one optimum"
+    assert not analyze(plain).found("pair_optima").frame["differ"].any(), "a separable loss has one optimum"
     names = {figure.name: figure for figure in all_figures(results, analysis)[0]}
     planes = next(figure for name, figure in names.items() if name.endswith("-fine-planes"))
     assert "planes through its best point" in planes.title
@@ -263,10 +267,10 @@ def test_a_product_grid_of_the_base_has_the_best_of_all_its_cells(grid: Results)
     assert {name: recipe.hps.multipliers.get(name, recipe.hps.init_scale) for name in BEST} == BEST
     assert there(recipe.provenance.search).bounds == ("router.lr_mult <= 0.0625",)
     analysis = analyze(grid)
-    (arm,) = analysis.found("search_best")
+    (arm,) = best_of(grid)
     assert arm.num_diverged == 2 * 3, "two of nine pairs of multipliers, at three scales of the init"
-    surfaces = analysis.found("surfaces")
-    info = pairs_block(surfaces, surfaces[0].parameterization)
+    cells = analysis.found("pair_cells")
+    info = pairs_block(cells, cells.frame["parameterization"].iloc[0])
     assert not isinstance(info, str)
     lowest = info.frame.groupby(["first", "second"])["loss_nats"].min()
     assert lowest.to_list() == [arm.best_nats] * 3, "every plane goes through the best point"
@@ -275,4 +279,4 @@ def test_a_product_grid_of_the_base_has_the_best_of_all_its_cells(grid: Results)
 def test_a_product_with_larger_shapes_is_judged_by_lines(grid: Results) -> None:
     wide = expansion_of(THREE_HPS, ("hps:\n", "hps:\n  lr: 0.01\n"), more="product: true\n")
     results = replace(grid, spec=wide.spec.model_copy(update={"data": grid.spec.data}))
-    assert analyze(results).found("search_best") == ()
+    assert best_of(results) == []

@@ -37,7 +37,7 @@ class Found:
 
     frame: pd.DataFrame  # tidy: numbers, texts and None
     title: str = ""  # the finding, in a sentence
-    unknown: tuple[tuple[str, str], ...] = ()  # of what nothing is known, and why
+    unknown: Sequence[tuple[str, str]] = ()  # of what nothing is known, and why
     chart: Chart | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,45 +3,50 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from there import there
+from found_rows import rows
 
-from hpxfer.analysis.statistics.experts_size import ExpertsAgainstSize, experts_against_size
-from hpxfer.analysis.statistics.improvement import improvement
-from hpxfer.analysis.statistics.routers import load_balance
-from hpxfer.analysis.statistics.transferred import Curve, TrainedShape, curves_by_trial
+from hpxfer.analysis import Found
+from hpxfer.analysis.statistics.experts_size import EXPERTS_SIZE, NO_GROUP, experts_against_size
+from hpxfer.analysis.statistics.improvement import steps_between
+from hpxfer.analysis.statistics.routers import BALANCE
+from hpxfer.analysis.statistics.transferred import TrainedShape
 from hpxfer.scaling.shape import Shape
-from hpxfer.verdict.loss_grid import LossGrid, SeedLosses, ShapeLosses, loss_grids
+from hpxfer.verdict.loss_grid import SeedLosses, ShapeLosses, loss_grids
+
+
+def steps(*losses: Mapping[int, float]) -> list[SimpleNamespace]:
+    """Return the steps between shapes, each twice as large as the one before."""
+    return rows(steps_between([32 * 2**i for i in range(len(losses))], losses))
 
 
 def test_paired_steps_see_what_unpaired_ones_would_not() -> None:
     lucky = {0: 3.0, 1: 3.5, 2: 4.0}
-    found = improvement([64, 32], [{seed: loss - 0.1 + 0.001 * seed for seed, loss in lucky.items()}, lucky])
-    (step,) = found.steps
-    assert (step.scale, step.next_scale, step.num_seeds) == (32, 64, 3)
+    (step,) = rows(steps_between([64, 32], [{seed: loss - 0.1 + 0.001 * seed for seed, loss in lucky.items()}, lucky]))
+    assert (step.scale, step.next_scale, step.num_seeds, step.monotone) == (32, 64, 3, True)
     assert step.gain_nats == pytest.approx(0.099)
-    assert found.monotone is True
 
 
 def test_a_larger_shape_that_is_surely_worse_is_told_from_noise() -> None:
     base = {0: 3.0, 1: 3.1, 2: 3.05}
-    worse = improvement([32, 64], [base, {seed: loss + 0.1 + 0.001 * seed for seed, loss in base.items()}])
-    assert worse.monotone is False
-    assert improvement([32, 64], [base, {0: 3.1, 1: 3.0, 2: 3.05}]).monotone is None
+    (worse,) = steps(base, {seed: loss + 0.1 + 0.001 * seed for seed, loss in base.items()})
+    (noise,) = steps(base, {0: 3.1, 1: 3.0, 2: 3.05})
+    assert (worse.monotone, noise.monotone) == (False, None)
 
 
 def test_one_seed_tells_nothing_and_divergence_leaves_a_step_out() -> None:
-    single = improvement([32, 64], [{0: 3.0}, {0: 2.9}])
-    assert (single.steps[0].low, single.monotone) == (None, None)
-    gone = improvement([32, 64, 128], [{0: 3.0, 1: 3.0}, {0: math.inf, 1: 2.9}, {2: 2.8}])
-    assert gone.left_out == ((32, 64), (64, 128))
-    assert gone.monotone is None
-    assert gone.losses == (3.0, None, 2.8)
-    assert gone.why_not is not None
+    (single,) = steps({0: 3.0}, {0: 2.9})
+    assert (single.low, single.monotone) == (None, None)
+    gone = steps({0: 3.0, 1: 3.0}, {0: math.inf, 1: 2.9}, {2: 2.8})
+    assert [(step.scale, step.next_scale) for step in gone] == [(32, 64), (64, 128)]
+    assert all((step.gain_nats, step.num_seeds, step.monotone) == (None, 0, None) for step in gone)
 
 
 SHAPE = Shape(width=32, depth=2, num_experts=4, num_active=1, expert_width=32, head_dim=32)
@@ -49,53 +54,54 @@ DENSE = Shape(width=32, depth=2, head_dim=32, dense_width=32)
 SHAPES = {("width", "w32"): SHAPE, ("width", "dense"): DENSE}
 
 
-def cells(*rows: tuple[str, str, float, str]) -> LossGrid:
-    """Return the grid of (trial, shape, value, status)."""
-    frame = pd.DataFrame(rows, columns=["trial_id", "shape", "value", "status"])
+Cell = tuple[str, str, float, str]  # trial, shape, value, status
+Point = tuple[str, int, int, float]  # trial, layer, step, value
+
+
+def balance(cells: list[Cell], *points: Point) -> Found:
+    """Return the load balance of cells whose curves lie in a frame as a store has it: names are categories."""
+    frame = pd.DataFrame(cells, columns=["trial_id", "shape", "value", "status"])
     frame = frame.assign(axis="width", scale_name="width", scale=32.0, is_base=True, parameterization="planted")
     (grid,) = loss_grids(frame.assign(seed=range(len(frame)), loss=3.0))
-    return grid
-
-
-def curves(*rows: tuple[str, int, int, float]) -> dict[str, Curve]:
-    """Return the curves of (trial, layer, step, value), read from a frame as a store has it: names are categories."""
-    frame = pd.DataFrame(rows, columns=["trial_id", "layer", "step", "value"]).assign(metric="load_deviation")
-    frame = frame.astype({"trial_id": "category", "metric": "category"})
-    return curves_by_trial(frame, "load_deviation", {row[0] for row in rows})
+    curves = pd.DataFrame(points, columns=["trial_id", "layer", "step", "value"]).assign(metric="load_deviation")
+    inputs: Any = SimpleNamespace(
+        judged=SimpleNamespace(estimates=[SimpleNamespace(grid=grid)]),
+        results=SimpleNamespace(curves=curves.astype({"trial_id": "category", "metric": "category"})),
+        shapes=SHAPES,
+        hp="lr",
+    )
+    return BALANCE.compute(inputs)
 
 
 def test_the_worst_layer_counts_and_seeds_are_averaged() -> None:
-    balance = load_balance(
-        cells(("a", "w32", 0.1, "finished"), ("b", "w32", 0.1, "finished"), ("c", "w32", 0.2, "finished")),
-        curves(
-            *[("a", 0, 0, 0.1), ("a", 1, 0, 0.3), ("a", 1, 5, 0.1), ("a", 0, 5, 0.2)],
-            *[("b", 0, 0, 0.5), ("b", 0, 5, 0.4), ("c", 0, 0, 0.9)],
-        ),
-        SHAPES,
-        "lr",
+    """Deviations of the layers of two seeds, over the fair share of a quarter."""
+    found = balance(
+        [("a", "w32", 0.1, "finished"), ("b", "w32", 0.1, "finished"), ("c", "w32", 0.2, "finished")],
+        *[("a", 0, 0, 0.1), ("a", 1, 0, 0.3), ("a", 1, 5, 0.1), ("a", 0, 5, 0.2)],
+        *[("b", 0, 0, 0.5), ("b", 0, 5, 0.4), ("c", 0, 0, 0.9)],
     )
-    first, second = balance.lines
-    assert (first.value, first.steps, first.num_seeds, first.fair_share) == (0.1, (0, 5), 2, 0.25)
-    assert first.max_deviation == pytest.approx((0.4, 0.3))
-    assert (first.peak, first.final) == pytest.approx((0.4, 0.3))
-    assert (second.value, second.max_deviation) == (0.2, (0.9,))
+    first, second = rows(found.frame)
+    assert (first.value, first.num_seeds, first.fair_share) == (0.1, 2, 0.25)
+    assert (first.peak, first.final) == pytest.approx((0.4 / 0.25, 0.3 / 0.25))
+    assert (second.value, second.peak) == (0.2, pytest.approx(0.9 / 0.25))
 
 
 def test_a_diverged_seed_ends_the_mean_and_is_counted() -> None:
-    balance = load_balance(
-        cells(("a", "w32", 0.1, "finished"), ("b", "w32", 0.1, "diverged")),
-        curves(("a", 0, 0, 0.1), ("a", 0, 5, 0.2), ("b", 0, 0, 0.3)),
-        SHAPES,
-        "lr",
+    found = balance(
+        [("a", "w32", 0.1, "finished"), ("b", "w32", 0.1, "diverged")],
+        *[("a", 0, 0, 0.1), ("a", 0, 5, 0.2), ("b", 0, 0, 0.3)],
     )
-    assert (balance.lines[0].steps, balance.lines[0].num_diverged) == ((0,), 1)
+    (only,) = rows(found.frame)
+    assert (only.peak, only.final) == pytest.approx((0.2 / 0.25, 0.2 / 0.25)), "the first step, which both have"
+    assert only.num_diverged == 1
 
 
 def test_dense_models_and_missing_curves_say_why() -> None:
-    none = curves()
-    assert load_balance(cells(("a", "dense", 0.1, "finished")), none, SHAPES, "lr").why_not == "no shape has experts"
-    missing = load_balance(cells(("a", "w32", 0.1, "missing")), none, SHAPES, "lr")
-    assert missing.why_not == "no trial has a curve of its load"
+    dense, missing = (balance([cell]) for cell in (("a", "dense", 0.1, "finished"), ("a", "w32", 0.1, "missing")))
+    assert dense.unknown == (("width planted lr", "no shape has experts"),)
+    assert missing.unknown == (("width planted lr", "no trial has a curve of its load"),)
+    assert dense.frame.empty
+    assert missing.frame.empty
 
 
 BASE = Shape(width=64, depth=2, num_experts=4, num_active=2, expert_width=64, head_dim=32)
@@ -125,7 +131,8 @@ def split(factor: int) -> Shape:
     )
 
 
-def planted(slope: float, *, seeds: int = 3, noise: float = 0.002, seed: int = 0) -> ExpertsAgainstSize:
+def planted(slope: float, *, seeds: int = 3, noise: float = 0.002, seed: int = 0) -> list[SimpleNamespace]:
+    """Return the rows of the one group of equal parameters."""
     rng = np.random.default_rng(seed)
     luck = 0.05 * rng.standard_normal(seeds)  # a seed's, at every shape: no noise of a difference
     every = [
@@ -134,39 +141,39 @@ def planted(slope: float, *, seeds: int = 3, noise: float = 0.002, seed: int = 0
     ]
     every.append(trained(replace(BASE, width=128, expert_width=128), {0: 2.5}))
     every.append(trained(replace(BASE, num_experts=8), {0: 2.7}))
-    return experts_against_size(every, parameterization="planted", hp="lr", value=0.01)
+    found = rows(experts_against_size(every))
+    assert {row.group for row in found} == {0}
+    return found
 
 
 @pytest.mark.parametrize("slope", [-0.03, 0.02])
 def test_the_slope_per_doubling_of_experts_is_found(slope: float) -> None:
-    (group,) = planted(slope).groups
-    assert [point.num_experts for point in group.points] == [4, 8, 16]
-    assert (group.expert_features, group.active_features) == (256, 128)
-    assert group.slope == pytest.approx(slope, abs=0.004)
-    assert there(group.low) < group.slope < there(group.high)
-    assert there(group.low) * there(group.high) > 0
+    group = planted(slope)
+    assert [row.num_experts for row in group] == [4, 8, 16]
+    assert {(row.expert_features, row.active_features) for row in group} == {(256, 128)}
+    found, low, high = group[0].slope_nats_per_doubling, group[0].slope_low, group[0].slope_high
+    assert found == pytest.approx(slope, abs=0.004)
+    assert low < found < high
+    assert low * high > 0
 
 
 def test_no_slope_is_not_seen_where_there_is_none() -> None:
     seen = 0
     for seed in range(100):
-        (group,) = planted(0.0, seed=seed).groups
-        seen += not there(group.low) <= 0 <= there(group.high)
+        first, *_ = planted(0.0, seed=seed)
+        seen += not first.slope_low <= 0 <= first.slope_high
     assert seen <= 12
 
 
 def test_other_parameters_other_group() -> None:
-    found = experts_against_size(
-        [trained(BASE, {0: 3.0}), trained(replace(BASE, num_experts=8), {0: 2.9}), trained(split(2), {0: math.inf})],
-        parameterization="planted",
-        hp="lr",
-        value=0.01,
-    )
-    assert found.groups == ()
-    assert found.why_not is not None
+    every = [trained(BASE, {0: 3.0}), trained(replace(BASE, num_experts=8), {0: 2.9}), trained(split(2), {0: math.inf})]
+    inputs: Any = SimpleNamespace(hp="lr", once=lambda _: SimpleNamespace(over_all={"planted": (0.01, every)}))
+    found = EXPERTS_SIZE.compute(inputs)
+    assert found.frame.empty
+    assert found.unknown == (("planted lr", NO_GROUP),)
 
 
 def test_one_seed_has_no_interval() -> None:
-    (group,) = planted(0.02, seeds=1).groups
-    assert group.slope is not None
-    assert (group.low, group.points[0].se) == (None, None)
+    for row in planted(0.02, seeds=1):
+        assert row.slope_nats_per_doubling is not None
+        assert (row.slope_low, row.se_nats) == (None, None)

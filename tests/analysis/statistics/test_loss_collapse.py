@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from found_rows import rows
 
-from hpxfer.analysis.statistics.collapse import Collapse, ShapeCurves, collapse, normalized_collapse
+from hpxfer.analysis.statistics.collapse import Collapse, ShapeCurves, collapse, normalized_collapse, parts
 
-BARE = Collapse(axis="width", scale_name="width", parameterization="planted", hp="lr")
 STEPS = np.arange(240)
 
 
@@ -32,32 +34,37 @@ def planted(
         own = luck * rng.standard_normal((seeds, 1)) + 0.01 * rng.standard_normal((seeds, STEPS.size))
         loss_SN = 2 + 2 * np.exp(-STEPS / 40) - apart + batch_SN + own
         every.append(ShapeCurves(shape=f"w{i}", scale=2.0**i, is_base=i == 0, steps_N=STEPS, loss_SN=loss_SN))
-    return collapse(every, BARE)
+    return collapse(every)
+
+
+def parts_at(seed: int, **how: Any) -> float | None:
+    found: float | None = planted(seed, **how).numbers["parts_at"]
+    return found
 
 
 def test_curves_part_where_they_were_planted_to() -> None:
-    at = [planted(seed, part_at=120.0).parts_at for seed in range(30)]
-    found = [step for step in at if step is not None]
+    found = [step for seed in range(30) if (step := parts_at(seed, part_at=120.0)) is not None]
     assert len(found) >= 28
     assert np.median(found) == pytest.approx(120, abs=10)
 
 
 def test_equal_curves_are_not_said_to_part_although_a_seed_s_luck_lasts() -> None:
-    wrong = sum(planted(seed).parts_at is not None for seed in range(200))
-    assert wrong <= 10
-    assert planted(0).parts_by_share_at is None
+    assert sum(parts_at(seed) is not None for seed in range(200)) <= 10
+    assert planted(0).numbers["parts_by_share_at"] is None
 
 
 def test_the_noise_is_that_of_a_shape_s_mean_without_what_its_seeds_share() -> None:
-    noise = [np.mean(planted(seed, luck=0.02, shapes=6).noise_nats) for seed in range(50)]
+    noise = [row.noise_nats for seed in range(50) for row in rows(planted(seed, luck=0.02, shapes=6).curves)]
     assert np.mean(noise) == pytest.approx(0.02 / math.sqrt(3), rel=0.15)
 
 
 def test_one_seed_gives_the_spread_and_says_why_there_is_no_noise() -> None:
     single = planted(seeds=1, part_at=120.0, gap=0.5)
-    assert (single.noise_nats, single.parts_at, single.below_noise) == ((), None, None)
-    assert single.why_no_noise is not None
-    assert single.parts_by_share_at == pytest.approx(122.0, abs=5)
+    assert {row.noise_nats for row in rows(single.curves)} == {row.noise_floor for row in rows(single.normalized)}
+    assert {row.noise_nats for row in rows(single.curves)} == {None}
+    assert (single.numbers["parts_at"], single.numbers["below_noise"]) == (None, None)
+    assert parts(pd.Series(dict(single.numbers))) == "unknown (one seed)"
+    assert single.numbers["parts_by_share_at"] == pytest.approx(122.0, abs=5)
 
 
 def test_a_diverged_shape_is_shown_and_left_out_of_the_numbers() -> None:
@@ -68,17 +75,14 @@ def test_a_diverged_shape_is_shown_and_left_out_of_the_numbers() -> None:
         ShapeCurves(shape="w1", scale=2, is_base=False, steps_N=STEPS, loss_SN=loss_SN),
         ShapeCurves(shape="w2", scale=4, is_base=False, steps_N=STEPS, loss_SN=broken_SN, diverged_step=50),
     ]
-    found = collapse(every, BARE)
-    assert found.left_out == ("w2",)
-    assert [(curve.shape, curve.diverged_step, len(curve.losses)) for curve in found.curves] == [
-        ("w0", None, 48),
-        ("w1", None, 48),
-        ("w2", 50, 10),
-    ]
-    assert max(found.spread_nats) == 0.0
-    alone = collapse(every[1:], BARE)
-    assert alone.why_not == "1 shapes have whole curves, 2 are needed"
-    assert collapse([], BARE).why_not is not None
+    found = collapse(every)
+    assert found.numbers["left_out"] == "w2"
+    curves = {shape: rows(found.curves, shape=shape) for shape in ("w0", "w1", "w2")}
+    assert {shape: len(curve) for shape, curve in curves.items()} == {"w0": 48, "w1": 48, "w2": 10}
+    assert [row for curve in curves.values() for row in curve if row.diverged] == [curves["w2"][-1]]
+    assert {row.spread_nats for row in rows(found.curves)} == {0.0}
+    assert collapse(every[1:]).why_not == "1 shapes have whole curves, 2 are needed"
+    assert collapse([]).why_not is not None
 
 
 def test_normalized_curves_fall_on_one_with_the_true_floor_only() -> None:
@@ -94,10 +98,11 @@ def test_normalized_curves_fall_on_one_with_the_true_floor_only() -> None:
 
 
 def test_luck_that_lasts_cancels_in_normalized_curves_and_a_gap_that_comes_late_does_not() -> None:
-    lucky = [planted(seed, luck=0.1, batch=0.01).below_noise for seed in range(20)]
-    parted = [planted(seed, luck=0.1, batch=0.01, part_at=200.0, gap=0.3).below_noise for seed in range(20)]
-    assert np.mean(np.array(lucky, dtype=float)) > 0.8
-    assert np.mean(np.array(parted, dtype=float)) < 0.4
+    def below_noise(**how: Any) -> float:
+        return float(np.mean([planted(k, luck=0.1, batch=0.01, **how).numbers["below_noise"] for k in range(20)]))
+
+    assert below_noise() > 0.8
+    assert below_noise(part_at=200.0, gap=0.3) < 0.4
 
 
 def test_losses_of_zero_have_no_normalized_curve() -> None:
@@ -106,11 +111,10 @@ def test_losses_of_zero_have_no_normalized_curve() -> None:
         ShapeCurves(shape=name, scale=1.0, is_base=False, steps_N=np.arange(40), loss_SN=np.stack([ended, ended]))
         for name in ("w8", "w16")
     ]
-    found = collapse(zero, Collapse(axis="width", parameterization="sp", hp="lr", scale_name="width"))
-    assert (found.shares, found.deviation, found.below_noise) == ((), (), None)
-    assert found.spread_percent[-1] == 0.0
+    found = collapse(zero)
+    assert (found.normalized, found.numbers["below_noise"]) == ((), None)
+    assert rows(found.curves)[-1].spread_percent == 0.0
 
 
 def test_two_seeds_still_see_a_gap_of_ten_times_the_noise() -> None:
-    seen = sum(planted(seed, seeds=2, part_at=60.0, gap=0.1).parts_at is not None for seed in range(30))
-    assert seen >= 24
+    assert sum(parts_at(seed, seeds=2, part_at=60.0, gap=0.1) is not None for seed in range(30)) >= 24

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from found_rows import rows
 from planted_results import DIGEST, planted_results
 from planted_store import PlantedStore
 from sweep_text import edited
@@ -44,26 +46,32 @@ def planted(folder: Path, *edits: tuple[str, str], plan: PlantedStore | None = N
     return planted_results(parse_sweep(edited(GRID, *edits)), folder, plan or PlantedStore(drift={"sp": -1.0}))
 
 
+def reached(found: Analysis, **where: str) -> list[SimpleNamespace]:
+    """Return the rows of arms against references."""
+    return rows(found.found("steps_to_loss").frame, **where)
+
+
 def pairs(found: Analysis, axis: str) -> Mapping[str, set[tuple[str, str]]]:
     """Return parameterization -> (arm, reference) of each of its rows along an axis."""
-    answers = [answer for answer in found.found("steps_to_loss") if answer.axis == axis]
-    assert all(answer.why_not is None for answer in answers)
-    return {answer.parameterization: {(row.arm, row.reference) for row in answer.rows} for answer in answers}
+    assert not any(of.startswith(f"{axis} ") for of, _ in found.found("steps_to_loss").unknown)
+    along = reached(found, axis=axis)
+    return {
+        label: {(row.arm, row.reference) for row in along if row.parameterization == label}
+        for label in {row.parameterization for row in along}
+    }
 
 
 def test_moe_shapes_are_compared_with_the_dense_one_of_equal_active_parameters(tmp_path: Path) -> None:
     found = analyze(planted(tmp_path, DENSE_BASE, TO_MOE, *MUE))
     expected = {("w32 d2 E4A2 h32", "w32 d2 D64"), ("w32 d2 E16A2 h32", "w32 d2 D64")}
     assert pairs(found, "moe") == {"complete-mue": expected, "sp": expected}
-    (answer,) = [
-        answer for answer in found.found("steps_to_loss") if (answer.axis, answer.parameterization) == ("moe", "sp")
-    ]
-    assert all(row.active_ratio == pytest.approx(1, abs=0.05) for row in answer.rows)
-    first, second = answer.rows
+    first, second = reached(found, axis="moe", parameterization="sp")
+    assert (first.active_ratio, second.active_ratio) == pytest.approx((1, 1), abs=0.05)
     assert (first.num_seeds, first.num_reached) == (2, 2)
     assert first.speed_up > 1  # the planted loss falls with all parameters
     assert second.speed_up > first.speed_up
-    assert {curve.name: curve.kind for curve in answer.curves} == {
+    curves = rows(found.found("loss_curves").frame, axis="moe", parameterization="sp")
+    assert {row.curve: row.kind for row in curves} == {
         "w32 d2 D64": "reference",
         "w32 d2 E4A2 h32": "arm",
         "w32 d2 E16A2 h32": "arm",
@@ -76,8 +84,8 @@ def test_a_moe_base_may_have_a_dense_arm_with_steps_and_a_schedule_of_its_own(tm
     own = ("w32 d2 E4A1 h32 b512 t200", "w32 d2 D32 b512 t200")  # of two dense shapes, the one with as many steps
     assert pairs(found, "dense") == {"completep-moe": {own}, "sp": {own}}
     long = analyze(planted(tmp_path / "long", DENSE_POINTS), references=References(arm="w32 d2 D32 b512 t400 wsd"))
-    found_rows = next(answer for answer in long.found("steps_to_loss") if answer.axis == "dense").rows
-    assert {(row.arm, row.reference_steps) for row in found_rows} == {
+    arms = reached(long, axis="dense", parameterization="completep-moe")
+    assert {(row.arm, row.reference_steps) for row in arms} == {
         ("w32 d2 E4A1 h32 b512 t200", 400),
         ("w32 d2 D32 b512 t200", 400),
     }
@@ -89,7 +97,7 @@ def test_without_a_dense_shape_the_control_is_the_reference_and_its_own_is_the_b
         "completep-moe": {("w64 d2 E4A1 h64", "sp w64 d2 E4A1 h64")},  # at the base both are one arm
         "sp": {("w64 d2 E4A1 h64", "w32 d2 E4A1 h32")},
     }
-    row = found.found("steps_to_loss")[0].rows[0]
+    row = reached(found)[0]
     assert row.reference_value < row.arm_value  # of the control's own best value, an octave lower
 
 
@@ -104,9 +112,8 @@ def test_without_a_dense_shape_the_control_is_the_reference_and_its_own_is_the_b
 )
 def test_a_user_names_the_reference(spelled: str, expected: Mapping[str, set[tuple[str, str]]], tmp_path: Path) -> None:
     found = analyze(planted(tmp_path), references=References(arm=spelled))
-    rows = {answer.parameterization: answer.rows for answer in found.found("steps_to_loss")}
     for label, wanted in expected.items():
-        short = {(_width(row.arm), _width(row.reference)) for row in rows[label]}
+        short = {(_width(row.arm), _width(row.reference)) for row in reached(found, parameterization=label)}
         assert short == wanted
 
 
@@ -131,10 +138,9 @@ def test_curves_from_elsewhere_are_references_of_every_arm(tmp_path: Path) -> No
     curve = ReferenceCurve(name="gpt2", losses=(9.0, 6.0, 5.0), steps=(10.0, 50.0, 5000.0))
     results = planted(tmp_path, DENSE_BASE, TO_MOE, *MUE)
     found = analyze(results, references=References(curves=(curve,)))
-    rows = next(answer for answer in found.found("steps_to_loss") if answer.axis == "moe").rows
-    against = {row.arm: row for row in rows if row.reference == "gpt2"}
-    assert set(against) == {"w32 d2 D64", "w32 d2 E4A2 h32", "w32 d2 E16A2 h32"}
-    assert all(row.speed_up > 25 for row in against.values())  # 200 steps in all
+    against = reached(found, axis="moe", reference="gpt2", parameterization="sp")
+    assert {row.arm for row in against} == {"w32 d2 D64", "w32 d2 E4A2 h32", "w32 d2 E16A2 h32"}
+    assert all(row.speed_up > 25 for row in against)  # 200 steps in all
 
 
 PARTS = {
@@ -151,20 +157,21 @@ def test_partial_stores_say_what_is_missing(name: str, tmp_path: Path) -> None:
         return bool(PARTS[name](trial))
 
     found = analyze(planted(tmp_path, DENSE_BASE, TO_MOE, *MUE, plan=PlantedStore(kept=kept)))
-    answers = [answer for answer in found.found("steps_to_loss") if answer.axis == "moe"]
-    rows = [row for answer in answers for row in answer.rows]
+    along = reached(found, axis="moe")
     if name == "one seed of the reference":
-        assert {(row.num_seeds, row.num_missing) for row in rows} == {(1, 1)}
+        assert {(row.num_seeds, row.num_missing) for row in along} == {(1, 1)}
     elif name == "no arms":
-        assert {row.in_brief for row in rows} == {"no seed has a whole loss curve of both"}
+        assert {row.in_brief for row in along} == {"no seed has a whole loss curve of both"}
     else:
-        assert all(answer.why_not for answer in answers)
+        assert along == []
+        why = dict(found.found("steps_to_loss").unknown)
+        assert all(why[f"moe {label} lr"] for label in ("complete-mue", "sp"))
 
 
 def test_an_arm_that_diverges_at_the_transferred_value_is_said_to(tmp_path: Path) -> None:
     plan = PlantedStore(drift={"sp": -3.0}, cliff=1.5)
     found = analyze(planted(tmp_path, plan=plan), references=References(arm="w32"))
-    row = next(answer for answer in found.found("steps_to_loss") if answer.parameterization == "sp").rows[0]
+    row = reached(found, parameterization="sp")[0]
     assert (row.num_diverged, row.num_reached, row.arm_end_nats) == (2, 0, None)
     assert row.in_brief == "not reached by any of 2 seeds, 2 diverged; it has 3.93 times the active parameters"
 
@@ -195,19 +202,21 @@ def found(results: Results) -> Analysis:
 
 
 def test_steps_to_the_same_loss_have_no_factor_between_them(found: Analysis) -> None:
-    rows = [row for answer in found.found("steps_to_loss") for row in answer.rows]
-    between = [row for row in rows if LONG in row.arm and LONG not in row.reference]
+    every = reached(found)
+    between = [row for row in every if LONG in row.arm and LONG not in row.reference]
     assert between
     assert all((row.other_data, row.speed_up, row.num_seeds) == ("text:/more.txt", None, 0) for row in between)
-    same = [row for row in rows if row not in between]
+    same = [row for row in every if row not in between]
     assert any(LONG in row.arm for row in same), "the control at this shape trains on the same data"
     assert all(row.other_data is None and row.num_seeds == 2 for row in same)
 
 
 def test_the_collapse_leaves_them_out_by_name(found: Analysis) -> None:
-    for answer in found.found("collapse"):
-        assert answer.other_data == (LONG,)
-        assert {curve.shape for curve in answer.curves} == {"w32 d2 E4A1 h32 b512 t200", "w32 d2 E4A1 h32 b512 t300"}
+    for row in rows(found.found("collapse").frame):
+        assert row.other_data == LONG
+        curves = rows(found.found("collapse_curves").frame, axis=row.axis, parameterization=row.parameterization)
+        assert {curve.shape for curve in curves} == {"w32 d2 E4A1 h32 b512 t200", "w32 d2 E4A1 h32 b512 t300"}
+    assert not found.found("collapse").unknown
 
 
 def test_figures_name_them(results: Results, found: Analysis) -> None:
@@ -220,8 +229,8 @@ def test_figures_name_them(results: Results, found: Analysis) -> None:
 def test_data_of_the_same_digest_are_the_same_data(tmp_path: Path) -> None:
     results = on_data(tmp_path, DIGEST)
     found = analyze(results)
-    assert all(row.other_data is None for answer in found.found("steps_to_loss") for row in answer.rows)
-    assert all(answer.other_data == () for answer in found.found("collapse"))
+    for name in ("steps_to_loss", "collapse"):
+        assert {row.other_data for row in rows(found.found(name).frame)} == {None}
     figures, _ = all_figures(results, found)
     assert not any("comparable" in figure.caption for figure in figures)
 

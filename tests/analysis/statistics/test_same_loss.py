@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from found_rows import rows
 from numpy.typing import NDArray
 from there import there
 
 from hpxfer.analysis.references import ReferenceCurve
+from hpxfer.analysis.statistics import same_loss
 from hpxfer.analysis.statistics.reaching import reaches, smoothed
-from hpxfer.analysis.statistics.same_loss import ArmRun, against_arm, against_curve, curve_from, curve_of
+from hpxfer.analysis.statistics.same_loss import REACHED, ArmRun, curve_from, curve_of
 from hpxfer.analysis.statistics.transferred import Curve
 
 STEPS = np.arange(1000)
@@ -31,15 +34,28 @@ def run(rate: float, seeds: Sequence[int] = (0, 1, 2), diverged: Collection[int]
     return ArmRun(name=f"arm {rate:g}", curves=curves, diverged=frozenset(diverged), planned=planned, **given)
 
 
+def against_arm(reference: ArmRun, arm: ArmRun) -> SimpleNamespace:
+    return _of(same_loss.against_arm(reference, arm))
+
+
+def against_curve(reference: ReferenceCurve, arm: ArmRun) -> SimpleNamespace:
+    return _of(same_loss.against_curve(reference, arm))
+
+
+def _of(row: dict[str, Any]) -> SimpleNamespace:
+    assert list(row) == list(REACHED)
+    return SimpleNamespace(**row)
+
+
 @pytest.mark.parametrize("rate", [1.5, 3.0])
 def test_the_planted_rate_is_found(rate: float) -> None:
     found = against_arm(run(1.0), run(rate))
     assert found.speed_up == pytest.approx(rate, rel=0.1)
     assert found.steps == pytest.approx(1000 / rate, rel=0.1)
-    assert there(found.low) <= found.speed_up <= there(found.high)
+    assert found.low <= found.speed_up <= found.high
     assert (found.num_seeds, found.num_reached, found.reference_steps) == (3, 3, 1000)
     assert found.in_brief.startswith(
-        f"{found.speed_up:.3g}x fewer steps ({there(found.low):.3g} to {there(found.high):.3g}), 3 seeds"
+        f"{found.speed_up:.3g}x fewer steps ({found.low:.3g} to {found.high:.3g}), 3 seeds"
     )
 
 
@@ -47,7 +63,7 @@ def test_an_arm_that_ends_above_has_not_reached_the_loss() -> None:
     found = against_arm(run(1.0), run(0.5))
     assert (found.steps, found.speed_up, found.tokens, found.fewer_tokens, found.num_reached) == (None,) * 4 + (0,)
     assert found.in_brief == "not reached in 1000 steps by any of 3 seeds"
-    assert there(found.arm_end_nats) > there(found.loss_nats)
+    assert found.arm_end_nats > found.loss_nats
 
 
 def test_a_longer_run_may_reach_the_loss_later_than_the_reference() -> None:
@@ -73,9 +89,9 @@ def test_tokens_and_flops_follow_from_batches_and_costs() -> None:
     dense = run(1.0, batch_tokens=512, flops_per_token=6e4, active=1000)
     moe = run(2.0, batch_tokens=1024, flops_per_token=9e4, active=1500)
     found = against_arm(dense, moe)
-    assert found.tokens == pytest.approx(1024 * (found.steps or 0))
-    assert found.fewer_tokens == pytest.approx(there(found.speed_up) / 2)
-    assert found.fewer_flops == pytest.approx(there(found.speed_up) / 2 * 6 / 9)
+    assert found.tokens == pytest.approx(1024 * found.steps)
+    assert found.fewer_tokens == pytest.approx(found.speed_up / 2)
+    assert found.fewer_flops == pytest.approx(found.speed_up / 2 * 6 / 9)
     assert found.reference_flops == pytest.approx(1000 * 512 * 6e4)
     assert found.active_ratio == pytest.approx(1.5)
     assert found.in_brief.endswith("; it has 1.5 times the active parameters")
@@ -142,13 +158,14 @@ def test_a_curve_from_elsewhere_is_a_reference_for_every_seed() -> None:
 
 
 def test_drawn_curves_have_few_points_and_both_ends() -> None:
-    drawn = there(curve_of(run(1.0, batch_tokens=4), "arm"))
-    assert (drawn.steps[0], drawn.steps[-1], drawn.tokens[-1]) == (1.0, 1000.0, 4000.0)
-    assert len(drawn.steps) <= 98
-    assert all(low <= mean <= high for low, mean, high in zip(drawn.low, drawn.mean, drawn.high, strict=True))
-    assert curve_of(run(1.0, seeds=()), "arm") is None
-    elsewhere = curve_from(ReferenceCurve(name="gpt2", losses=LOSSES, tokens=POINTS))
-    assert (elsewhere.steps, elsewhere.tokens[-1], elsewhere.kind) == ((), 1000.0, "elsewhere")
+    drawn = rows(curve_of(run(1.0, batch_tokens=4), "arm"))
+    assert (drawn[0].steps, drawn[-1].steps, drawn[-1].tokens) == (1.0, 1000.0, 4000.0)
+    assert len(drawn) <= 98
+    assert all(row.min_nats <= row.mean_nats <= row.max_nats for row in drawn)
+    assert curve_of(run(1.0, seeds=()), "arm") == []
+    elsewhere = rows(curve_from(ReferenceCurve(name="gpt2", losses=LOSSES, tokens=POINTS)))
+    assert {(row.steps, row.kind) for row in elsewhere} == {(None, "elsewhere")}
+    assert elsewhere[-1].tokens == 1000.0
 
 
 Floats = NDArray[np.float64]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from there import there
+from found_rows import rows
+from there import of, there
 from world_basins import BasinKind, Parabola, RandomExponential
 
-from hpxfer.analysis.statistics.joint_drift import DistinctShapes, JointDrift, joint_drift, moving
+from hpxfer.analysis.statistics.joint_drift import DistinctShapes, joint_drift, moving
 from hpxfer.analysis.statistics.scaling_fit import (
     FitPoint,
     LossFit,
@@ -24,10 +26,8 @@ from hpxfer.analysis.statistics.scaling_fit import (
 )
 from hpxfer.scaling.shape import Shape
 from hpxfer.verdict.estimate import estimate_all
-from hpxfer.verdict.loss_grid import LossGrid, loss_grids
+from hpxfer.verdict.loss_grid import LossGrid, ShapeLosses, loss_grids
 
-LINE = LossFit(parameterization="planted", hp="lr", value=0.01, count="total")
-LAW = PowerLaw(parameterization="planted", hp="lr", value=0.01, count="total")
 SIZES = tuple(2.0**x for x in (14, 15.5, 17, 18.5, 20, 21.5))
 
 
@@ -39,8 +39,8 @@ def points(loss: Callable[[float], float], *, noise: float = 0.0, seed: int = 0,
             shape=f"n{size:g}",
             axis="width",
             params=size,
-            loss=loss(size) + se * rng.standard_normal(),
-            se=se or None,
+            loss_nats=loss(size) + se * rng.standard_normal(),
+            se_nats=se or None,
             num_seeds=seeds,
         )
         for size in SIZES
@@ -51,25 +51,31 @@ def saturating(params: float) -> float:
     return 2.0 + (2.0**12 / params) ** 0.4
 
 
+def line_of(found: Sequence[FitPoint]) -> LossFit:
+    return of(LossFit, loss_fit(found))
+
+
+def law_of(found: Sequence[FitPoint]) -> PowerLaw:
+    return of(PowerLaw, power_law(found, 12))
+
+
 def test_a_line_in_log_parameters_is_found_and_its_interval_covers() -> None:
-    exact = loss_fit(points(lambda n: 5 - 0.1 * math.log2(n)), LINE)
+    exact = line_of(points(lambda n: 5 - 0.1 * math.log2(n)))
     assert (exact.slope, exact.intercept, exact.r2) == pytest.approx((-0.1, 5.0, 1.0))
     covered = 0
     for seed in range(200):
-        fitted = loss_fit(points(lambda n: 5 - 0.1 * math.log2(n), noise=0.02, seed=seed), LINE)
+        fitted = line_of(points(lambda n: 5 - 0.1 * math.log2(n), noise=0.02, seed=seed))
         covered += there(fitted.slope_low) <= -0.1 <= there(fitted.slope_high)
     assert 182 <= covered <= 198
 
 
 def test_r2_falls_where_the_losses_are_no_line() -> None:
-    bent = loss_fit(points(saturating), LINE)
-    wild = loss_fit(points(lambda n: 3.0 + 0.3 * math.sin(n)), LINE)
+    bent, wild = line_of(points(saturating)), line_of(points(lambda n: 3.0 + 0.3 * math.sin(n)))
     assert there(wild.r2) < 0.6 < there(bent.r2) < 0.99
 
 
 def test_a_law_gives_back_its_floor_and_its_exponent() -> None:
-    law = power_law(points(saturating), 12, LAW)
-    assert law.why_not is None
+    law = law_of(points(saturating))
     assert law.floor == pytest.approx(2.0, abs=2e-3)
     assert law.exponent == pytest.approx(0.4, rel=0.01)
     assert law.log2_scale == pytest.approx(12.0, abs=0.05)
@@ -79,22 +85,20 @@ def test_a_law_gives_back_its_floor_and_its_exponent() -> None:
 def test_the_intervals_of_a_law_cover_about_as_often_as_they_say() -> None:
     floor = exponent = 0
     for seed in range(60):
-        law = power_law(points(saturating, noise=0.004, seed=seed), 12, LAW)
-        floor += there(law.floor_low) <= 2.0 <= there(law.floor_high)
-        exponent += there(law.exponent_low) <= 0.4 <= there(law.exponent_high)
+        law = law_of(points(saturating, noise=0.004, seed=seed))
+        floor += law.floor_low <= 2.0 <= law.floor_high
+        exponent += law.exponent_low <= 0.4 <= law.exponent_high
     assert 0.88 <= floor / 60 <= 1.0
     assert 0.88 <= exponent / 60 <= 1.0
 
 
 def test_losses_that_rise_or_are_too_few_are_no_law() -> None:
-    rising = power_law(points(lambda n: 2 + 0.1 * math.log2(n)), 12, LAW)
-    assert rising.why_not == "the losses do not fall off like a power of the parameters"
-    assert rising.loss(2.0**18) is None
-    few = power_law(points(saturating)[:3], 12, LAW)
-    assert few.why_not == "3 different sizes have a finite loss, 4 are needed"
-    assert loss_fit(points(saturating)[:1], LINE).why_not is not None
-    assert loss_fit([], LINE).slope is None
-    two = loss_fit(points(saturating)[:2], LINE)
+    rising = power_law(points(lambda n: 2 + 0.1 * math.log2(n)), 12)
+    assert rising == "the losses do not fall off like a power of the parameters"
+    assert power_law(points(saturating)[:3], 12) == "3 different sizes have a finite loss, 4 are needed"
+    for num in (0, 1):
+        assert loss_fit(points(saturating)[:num]) == f"{num} different sizes have a finite loss, 2 are needed"
+    two = line_of(points(saturating)[:2])
     assert (two.r2, two.slope_low) == (None, None)
 
 
@@ -127,7 +131,7 @@ GRID = range(-10, -2)
 PARABOLA = Parabola()
 
 
-def planted(
+def distinct_shapes(
     shapes: tuple[Shape, ...],
     width: float,
     depth: float,
@@ -137,14 +141,14 @@ def planted(
     seeds: int = 3,
     start: float = -6.2,
     basin: BasinKind = PARABOLA,
-) -> JointDrift:
-    """Return the joint drift where the optimum moves by so many octaves per doubling of the width and the depth."""
+) -> DistinctShapes:
+    """Return shapes whose optimum moves by so many octaves per doubling of the width and the depth."""
     rng = np.random.default_rng(seed)
     rises = basin.draw(rng, len(shapes))
     doublings = np.array([[math.log2(shape.width / 32), math.log2(shape.depth / 2)] for shape in shapes])
     at_I = start + doublings @ [width, depth]
     loss_IK = 3 + rises(np.array(GRID) - at_I[:, None], np.full((len(shapes), 1), 0.03))
-    rows = []
+    losses = list[ShapeLosses]()
     for number, shape in enumerate(shapes):
         trials = [
             {"value": 2.0**x, "seed": s, "loss": loss_IK[number, k] + noise * rng.standard_normal()}
@@ -155,9 +159,9 @@ def planted(
             axis="all", scale_name="n", scale=number + 1.0, shape=shape.label(), is_base=number == 0
         )
         (grid,) = loss_grids(frame.assign(parameterization="planted", status="finished"))
-        rows += grid.rows
-    (estimates,) = estimate_all([LossGrid(rows=tuple(rows))])
-    distinct = DistinctShapes(
+        losses += grid.rows
+    (estimates,) = estimate_all([LossGrid(rows=tuple(losses))])
+    return DistinctShapes(
         parameterization="planted",
         names=tuple(shape.label() for shape in shapes),
         shapes=shapes,
@@ -165,20 +169,25 @@ def planted(
         drawn=estimates.drawn(range(len(shapes))),
         has_noise=estimates.has_noise,
     )
-    return joint_drift(distinct, "lr")
 
 
-def slopes(found: JointDrift) -> dict[str, float]:
-    return {slope.dimension: slope.octaves_per_doubling for slope in found.slopes}
+def drift(found: DistinctShapes) -> dict[str, SimpleNamespace]:
+    """Return dimension -> the row of its slope."""
+    return {row.dimension: row for row in rows(of(list, joint_drift(found, "lr")))}
+
+
+def slopes(found: DistinctShapes) -> dict[str, float]:
+    return {name: row.octaves_per_doubling for name, row in drift(found).items()}
 
 
 @pytest.mark.parametrize(("width", "depth"), [(0.0, 0.0), (-0.5, 0.25)])
 def test_each_dimension_gets_its_own_slope(width: float, depth: float) -> None:
-    found = planted((BASE, *WIDER, *DEEPER), width, depth, noise=1e-5)
+    found = distinct_shapes((BASE, *WIDER, *DEEPER), width, depth, noise=1e-5)
     assert slopes(found) == pytest.approx({"width": width, "depth": depth}, abs=0.004)
-    assert found.base_log2 == pytest.approx(-6.2, abs=0.01)
-    assert [point.fitted_log2 for point in found.points] == pytest.approx(
-        [point.log2_value for point in found.points], abs=0.01
+    base, of_width, of_depth = drift(found)["width"].base_log2, *slopes(found).values()
+    assert base == pytest.approx(-6.2, abs=0.01)
+    assert [optimum.log2_value for optimum in found.optima] == pytest.approx(
+        [base + of_width * math.log2(s.width / 32) + of_depth * math.log2(s.depth / 2) for s in found.shapes], abs=0.01
     )
 
 
@@ -187,10 +196,11 @@ def drawn(basin: BasinKind) -> tuple[float, float]:
     true = {"width": -0.3, "depth": 0.2}
     errors, covered, widths = [], [], []
     for seed in range(40):
-        for slope in planted((BASE, *WIDER, *DEEPER), *true.values(), seed=seed, noise=0.01, basin=basin).slopes:
-            errors.append(slope.octaves_per_doubling - true[slope.dimension])
-            covered.append(there(slope.low) <= true[slope.dimension] <= there(slope.high))
-            widths.append(there(slope.high) - there(slope.low))
+        found = distinct_shapes((BASE, *WIDER, *DEEPER), *true.values(), seed=seed, noise=0.01, basin=basin)
+        for name, row in drift(found).items():
+            errors.append(row.octaves_per_doubling - true[name])
+            covered.append(row.low <= true[name] <= row.high)
+            widths.append(row.high - row.low)
     return float(np.mean(covered)), float(np.median(widths) / (2 * 1.96 * np.std(errors)))
 
 
@@ -208,37 +218,35 @@ def test_the_intervals_of_parabolas_allow_for_an_asymmetry_and_are_not_much_wide
 
 
 def test_a_drift_of_one_dimension_is_not_the_other_s() -> None:
-    found = planted((BASE, *WIDER, *DEEPER), -0.7, 0.0)
-    by_name = {slope.dimension: slope for slope in found.slopes}
-    assert (by_name["width"].high or 0.0) < -0.6
-    assert (by_name["depth"].low or 1.0) < 0.0 < (by_name["depth"].high or -1.0)
+    found = drift(distinct_shapes((BASE, *WIDER, *DEEPER), -0.7, 0.0))
+    assert found["width"].high < -0.6
+    assert found["depth"].low < 0.0 < found["depth"].high
 
 
 def test_dimensions_that_move_together_are_named_and_not_told_apart() -> None:
     both = tuple(replace(BASE, width=32 * k, expert_width=32 * k, depth=2 * k) for k in (2, 4, 8))
-    found = planted((BASE, *both), -0.3, 0.1, noise=1e-5)
+    found = distinct_shapes((BASE, *both), -0.3, 0.1, noise=1e-5)
     assert slopes(found) == pytest.approx({"width": -0.2}, abs=0.01)
-    assert found.confounded == ("depth",)
+    assert drift(found)["width"].confounded == "depth"
 
 
 def test_a_bound_counts_on_its_side_only() -> None:
     """The widest optimum is beyond the grid's lower edge, so all that is known is that it fell far."""
-    found = planted((BASE, *WIDER, *DEEPER), -1.5, 0.0, start=-5.4)
-    assert [point.shape for point in found.points if point.log2_value is None] == [WIDER[-1].label()]
-    by_name = {slope.dimension: slope for slope in found.slopes}
-    assert by_name["width"].octaves_per_doubling == pytest.approx(-1.5, abs=0.1)
-    assert by_name["depth"].octaves_per_doubling == pytest.approx(0.0, abs=0.1)
-    assert all(slope.se is not None and slope.se > 0 for slope in found.slopes)
+    found = distinct_shapes((BASE, *WIDER, *DEEPER), -1.5, 0.0, start=-5.4)
+    beyond = [shape for shape, optimum in zip(found.shapes, found.optima, strict=True) if not optimum.inside]
+    assert beyond == [WIDER[-1]]
+    assert slopes(found) == pytest.approx({"width": -1.5, "depth": 0.0}, abs=0.1)
+    assert all(row.se > 0 for row in drift(found).values())
 
 
 def test_what_cannot_be_said_says_why() -> None:
-    assert planted((BASE, *WIDER), 0.0, 0.0).why_not == (
+    line, plane = (BASE, *WIDER), (BASE, *WIDER, *DEEPER)
+    assert joint_drift(distinct_shapes(line, 0.0, 0.0), "lr") == (
         "fewer than two dimensions move: the drift along the axis says it all"
     )
-    assert "one seed" in (planted((BASE, *WIDER, *DEEPER), 0.0, 0.0, seeds=1).why_not or "")
-    lost = planted((BASE, *WIDER, *DEEPER), 0.0, 0.0, start=-30.0)
-    assert lost.why_not is not None
-    assert lost.slopes == ()
+    assert "one seed" in of(str, joint_drift(distinct_shapes(plane, 0.0, 0.0, seeds=1), "lr"))
+    lost = joint_drift(distinct_shapes(plane, 0.0, 0.0, start=-30.0), "lr")
+    assert of(str, lost).startswith("0 shapes have an optimum inside the grid")
 
 
 def test_dimensions_without_a_logarithm_are_left_out() -> None:
