@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from hpxfer.model.gates import register_gate as register_gate
     from hpxfer.outside import judge as judge
     from hpxfer.prediction import predict as predict
-    from hpxfer.receipts import receipt as receipt
+    from hpxfer.receipts.receipt import receipt as receipt
     from hpxfer.recipe import Recipe as Recipe
+    from hpxfer.recipe import load_sweep as load_sweep
     from hpxfer.recipe import roles as roles
     from hpxfer.recipe import shape_of as shape_of
-    from hpxfer.recipe.start import load_sweep as load_sweep
     from hpxfer.results import load_results as load_results
     from hpxfer.scaling import register_parameterization as register_parameterization
     from hpxfer.scaling.shape import Shape as Shape
@@ -51,7 +51,7 @@ _HOME = {
     "check_module": "hpxfer.coordinates.own.checking",
     "judge": "hpxfer.outside",
     "load_results": "hpxfer.results",
-    "load_sweep": "hpxfer.recipe.start",
+    "load_sweep": "hpxfer.recipe",
     "predict": "hpxfer.prediction",
     "receipt": "hpxfer.receipts",
     "register_data_source": "hpxfer.data",

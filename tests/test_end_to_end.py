@@ -90,7 +90,7 @@ def test_the_regrets_are_what_theory_says(done: Done) -> None:
     assert ours <= 0.03 < control
 
 
-@pytest.mark.filterwarnings("ignore:.*the verdict is 'undecided':hpxfer.recipe.fitted_range.OutOfRangeWarning")
+@pytest.mark.filterwarnings("ignore:.*the verdict is 'undecided':hpxfer.recipe.OutOfRangeWarning")
 def test_an_own_model_follows_the_sweeps_curve_and_without_multipliers_misses_it(done: Done) -> None:
     line = done.results.line("lr", "validation")
     (cell,) = done.results.cells.loc[

@@ -75,7 +75,7 @@ BORDERED = tuple(
     f"hpxfer.{name}"
     for name in (
         *("spec", "trial", "plan", "search", "driver", "executors", "progress", "loggers", "trainer", "receipts"),
-        *("store", "storage", "data", "outside", "host", "registry", "verdict", "limit"),
+        *("store", "storage", "data", "outside", "host", "registry", "verdict", "limit", "recipe"),
     )
 )
 DOORS = (

@@ -114,7 +114,7 @@ def check(
         from hpxfer.coordinates.checking import check as check_table
         from hpxfer.coordinates.mlp.own import options_of
         from hpxfer.prediction.explain import of_sweep
-        from hpxfer.recipe.start import load_sweep
+        from hpxfer.recipe import load_sweep
         from hpxfer.scaling.evaluate import parameterization as by_name
 
         excludes("a check without --module", **of_module)

@@ -98,8 +98,7 @@ def explain(
 def _of_model(model: Path, recipe: Path | None, target: Path | None, names: Path | None, *, as_json: bool) -> None:
     """Explain what a recipe gives a model. Warnings go to stderr."""
     from hpxfer.export import read_names
-    from hpxfer.recipe import Recipe
-    from hpxfer.recipe.config import explain_config
+    from hpxfer.recipe import Recipe, explain_config
     from hpxfer.scaling.shape import load_shape
 
     if recipe is None:

@@ -85,7 +85,7 @@ def _network(path: Path, of_sweep: Mapping[str, Any], **solver: int | None) -> J
     from hpxfer.limit.figures import limit_figure
     from hpxfer.limit.network_file import load_network
     from hpxfer.limit.sweep.of_trials import limit_of_sweep
-    from hpxfer.recipe.start import load_sweep
+    from hpxfer.recipe import load_sweep
     from hpxfer.spec import read_yaml
 
     if isinstance(data := read_yaml(path).data, dict) and "axes" in data:

@@ -53,8 +53,7 @@ def write(
     Example: hpxfer recipe write results/quickstart --parameterization completep-moe
     """
     from hpxfer.host import is_uri
-    from hpxfer.recipe import recipe_of, write_recipe
-    from hpxfer.recipe.file import doubts
+    from hpxfer.recipe import doubts, recipe_of, write_recipe
 
     outcome = _loaded(results, base)
     made = recipe_of(outcome, parameterization)

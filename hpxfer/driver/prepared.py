@@ -31,7 +31,7 @@ from hpxfer.plan import (
     search_counts,
     this_machine,
 )
-from hpxfer.recipe.start import load_sweep
+from hpxfer.recipe import load_sweep
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape
 from hpxfer.search import Outcome, Search, make_search

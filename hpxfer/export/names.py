@@ -19,11 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, cut, joined, nearest, shown
 from hpxfer.host import read_text, write_files
-from hpxfer.recipe.assign import names_of_each
-from hpxfer.recipe.match import AT, JOIN
-from hpxfer.recipe.probe import embedding_scale, gain_of
-from hpxfer.recipe.propose_roles import roles as proposed_roles
-from hpxfer.recipe.wrappers import plain_modules, plain_names
+from hpxfer.recipe import AT, embedding_scale, gain_of, names_of_each, plain_modules, plain_names
+from hpxfer.recipe import roles as proposed_roles
+from hpxfer.recipe.match import JOIN
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 

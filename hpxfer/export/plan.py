@@ -12,15 +12,25 @@ from typing import Any
 
 from hpxfer.errors import HpxferError, cut
 from hpxfer.export.names import Named, stand_in
-from hpxfer.recipe import OtherModelWarning, OutOfRangeWarning, Recipe
-from hpxfer.recipe.explain import TensorRow
-from hpxfer.recipe.file import RecipeFile
-from hpxfer.recipe.fitted_range import check_covered, out_of_range
-from hpxfer.recipe.forward_hooks import EXPERTS
-from hpxfer.recipe.match import AT, Roles, match_roles, pairs_of_roles, spelled
-from hpxfer.recipe.propose_roles import roles_of_names
-from hpxfer.recipe.resolved import Base, Resolved
-from hpxfer.recipe.roles_by_place import Proposal
+from hpxfer.recipe import (
+    AT,
+    EXPERTS,
+    Base,
+    OtherModelWarning,
+    OutOfRangeWarning,
+    Proposal,
+    Recipe,
+    RecipeFile,
+    Resolved,
+    Roles,
+    check_covered,
+    match_roles,
+    out_of_range,
+    pairs_of_roles,
+    roles_of_names,
+    spelled,
+)
+from hpxfer.scaling.numbers import TensorNumbers
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import Planned, Run, whole_steps
@@ -136,7 +146,7 @@ class Plan:
 
     recipe: Recipe
     shape: Shape
-    rows: tuple[TensorRow, ...]
+    rows: tuple[TensorNumbers, ...]
     sizes_known: bool
     cautions: tuple[str, ...]
 
@@ -172,7 +182,7 @@ class Plan:
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The groups of what the optimizer trains, in the order of the model's parameters."""
-        found: dict[tuple[float, float, float], list[TensorRow]] = {}
+        found: dict[tuple[float, float, float], list[TensorNumbers]] = {}
         for row in self.rows:
             if row.lr is not None and row.eps is not None and row.weight_decay is not None:
                 found.setdefault((row.lr, row.eps, row.weight_decay), []).append(row)
@@ -221,7 +231,7 @@ def make_plan(recipe: Recipe, shape: Shape, parameters: Sequence[Named] | None, 
 
 def _rows(
     recipe: Recipe, shape: Shape, parameters: Sequence[Named], role_of: Mapping[str, Proposal], known: Pairs
-) -> tuple[TensorRow, ...]:
+) -> tuple[TensorNumbers, ...]:
     names = {name: one.role for name, one in role_of.items()}
     # A pattern may match a tensor that cannot have its role. So an unknown size is that of the role that the name says.
     by_name = roles_of_names({one.name: one.size for one in parameters}, (), known, "names")

@@ -14,8 +14,7 @@ from hpxfer.export.names import Named, checked, read_names
 from hpxfer.export.plan import Lack, Plan, make_plan
 from hpxfer.export.targets import EXPORT_TARGETS
 from hpxfer.host import read_text, write_files
-from hpxfer.recipe import Recipe
-from hpxfer.recipe.recipe import as_shape
+from hpxfer.recipe import Recipe, as_shape
 from hpxfer.scaling.shape import Shape
 
 ALWAYS = "hpxfer.json"

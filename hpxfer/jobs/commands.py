@@ -24,7 +24,7 @@ from hpxfer.jobs.answers import has_mark, is_store_file
 from hpxfer.jobs.client import Cluster
 from hpxfer.jobs.request import Request
 from hpxfer.jobs.travel import files_of
-from hpxfer.recipe.start import load_sweep
+from hpxfer.recipe import load_sweep
 from hpxfer.spec import AUTO, SweepSpec, digested, dump_sweep, with_precision
 from hpxfer.storage import LeaseFile, leased
 from hpxfer.store import SWEEP_FILE, ResultsLocation, Store, load_stored, location_at

@@ -2,53 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host import has_cuda, text_table
+from hpxfer.host import has_cuda
 from hpxfer.model.cost import train_flops
 from hpxfer.model.families import FAMILIES
 from hpxfer.model.parameters import ParameterSpec
-from hpxfer.recipe import Recipe
-from hpxfer.recipe.file import own_roles
-from hpxfer.recipe.fitted_range import stated
-from hpxfer.recipe.resolved import Base
-from hpxfer.recipe.start import load_sweep
+from hpxfer.recipe import Base, Recipe, load_sweep, own_roles, stated
 from hpxfer.scaling.coverage import ModelFacts
-from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.evaluate import Multipliers, Parameterization, parameterization, resolve
 from hpxfer.scaling.explain import BaseValues, Explanation, explain
+from hpxfer.scaling.numbers import OF_TENSOR, TensorNumbers, number_lines, numbers_of
 from hpxfer.scaling.shape import Shape, check_attention, load_shape
 from hpxfer.scaling.table import Column, Conventions
-from hpxfer.spec import SweepSpec, arm_label, choice_of, data_sizes, decided, model_roles
+from hpxfer.spec import LEARNED, SweepSpec, arm_label, choice_of, data_sizes, decided, model_roles
 from hpxfer.trial import DataRef, Expansion, base_hps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Explained:
-    """What every role gets, and the tensors of the target if the options of its model are known."""
+    """What every role gets, and every tensor of the target if the options of its model are known."""
 
     roles: Explanation
-    tensors: tuple[ParameterSpec, ...] = ()
+    tensors: tuple[TensorNumbers, ...] = ()
     note: str | None = None  # what the reader of the values should know
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data."""
-        tensors = [{"name": one.name, "role": one.role, "size": one.size} for one in self.tensors]
+        tensors = [one.to_dict() for one in self.tensors]
         return {**self.roles.to_dict(), **({"tensors": tensors} if tensors else {})}
 
     def text(self) -> str:
         """Return aligned tables."""
-        if not self.tensors:
-            return self.roles.table()
-        rows = [
-            (one.name, one.role, "x".join(map(str, one.size)), f"in {one.layers}" if one.blocks else "")
-            for one in self.tensors
-        ]
-        tensors = text_table("Tensors of the model at the target", ("tensor", "role", "size", "blocks"), rows)
-        return f"{self.roles.table()}\n\n{tensors.to_text().rstrip()}"
+        lines = number_lines(self.tensors, (*OF_TENSOR, "note"))
+        return "\n".join(
+            [self.roles.table(), *(["", "Tensors of the model at the target", *lines] if self.tensors else [])]
+        )
+
+
+def layout_numbers(tensors: Iterable[ParameterSpec], values: Mapping[str, Multipliers]) -> tuple[TensorNumbers, ...]:
+    """Return what the tensors of a family's layout get."""
+    return tuple(
+        numbers_of(
+            one.role,
+            values[one.role],
+            name=one.name,
+            size=one.size,
+            note=f"in {one.layers} blocks" if one.blocks else None,
+        )
+        for one in tensors
+    )
 
 
 def explain_files(
@@ -83,9 +90,12 @@ def explain_sweep(
         # A bias that no rule moves is not trained.
         roles=roles if spec.model.balance.bias != "none" else roles - {"router_bias"},
     )
+    # The roles speak of the balancing rule; a bias that the optimizer trains is one of the tensors.
+    learned = setting.mlp.router_bias_std if setting.mlp.router_bias in LEARNED else None
+    numbers = resolve(choice, spec.base_shape, shape, found.optimizer, hps, setting.init, learned_bias_std=learned)
     return Explained(
         roles=found,
-        tensors=tuple(FAMILIES.get(setting.family).parameters(shape, setting)),
+        tensors=layout_numbers(FAMILIES.get(setting.family).parameters(shape, setting), numbers),
         note=f"the sweep scans lr and names no base value: shown at {hps.lr:g}" if spec.hps.lr is None else None,
     )
 

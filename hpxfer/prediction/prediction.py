@@ -15,17 +15,11 @@ from hpxfer.analysis import transfer_report
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host import aligned, json_ready
 from hpxfer.model.families import FAMILIES
-from hpxfer.model.parameters import ParameterSpec
+from hpxfer.prediction.explain import layout_numbers
 from hpxfer.prediction.laws import Forecast
 from hpxfer.prediction.losses import LossAnswer, Off, Place, loss_at, places
-from hpxfer.recipe import Recipe, recipe_from_results, recipe_of
-from hpxfer.recipe.assign import BALANCED
-from hpxfer.recipe.explain import TensorRow, tensor_lines
-from hpxfer.recipe.from_sweep import arm_of
-from hpxfer.recipe.recipe import Target, as_shape
-from hpxfer.recipe.resolved import Base, Resolved
-from hpxfer.scaling.evaluate import Multipliers
-from hpxfer.scaling.roles import ROLES
+from hpxfer.recipe import BALANCED, Base, Recipe, Resolved, Target, arm_of, as_shape, recipe_from_results, recipe_of
+from hpxfer.scaling.numbers import OF_TENSOR, TensorNumbers, number_lines
 from hpxfer.scaling.shape import Shape, check_shape
 from hpxfer.search import judged_by
 from hpxfer.verdict import NATS, JudgedLoss, ShapeLosses, hp_text, loss_grids, scale_text, shape_label
@@ -81,11 +75,7 @@ def _hps(found: Prediction) -> Iterator[str]:
         yield from (f"  {line}" for line in hps.why_not.splitlines())
         return
     yield heading
-    header, *lines = tensor_lines(hps.rows)
-    yield f"  {header}"
-    wide = max(map(len, lines), default=0)
-    for row, line in zip(hps.rows, lines, strict=True):
-        yield f"  {line.ljust(wide)}  {row.note}" if row.note else f"  {line}"
+    yield from (f"  {line}" for line in number_lines(hps.rows, (*OF_TENSOR, "note")))
     if hps.betas is not None:
         yield f"  betas {hps.betas[0]:.6g}, {hps.betas[1]:.6g}"
     if hps.router_bias_lr is not None:
@@ -139,7 +129,7 @@ def _basis(loss: LossAnswer | None, judged: JudgedLoss) -> Iterator[str]:
 class TargetHPs:
     """The HPs at a target: of each tensor, and of the forward pass. Empty if `why_not` says why there are none."""
 
-    rows: tuple[TensorRow, ...] = ()  # in the order of the model
+    rows: tuple[TensorNumbers, ...] = ()  # in the order of the model
     forward: Mapping[str, float] | None = None  # key of `Recipe.forward_multipliers` -> factor
     sites: Mapping[str, str] | None = None  # key -> what is multiplied by it
     betas: tuple[float, float] | None = None  # None if the optimizer has none
@@ -158,7 +148,7 @@ def target_hps(recipe: Recipe, target: Shape, setting: Setting) -> TargetHPs:
             at = Resolved(Base(recipe.file), target)
             rate = recipe.router_bias_lr(target) if setting.balance.bias != "none" and BALANCED in values else None
             tensors = FAMILIES.get(setting.family).parameters(target, setting)
-            rows = tuple(_row(tensor, values[tensor.role]) for tensor in tensors)
+            rows = layout_numbers(tensors, values)
         except HpxferError as error:
             return TargetHPs(why_not=str(error))
     said: dict[str, Any] = {
@@ -172,20 +162,6 @@ def target_hps(recipe: Recipe, target: Shape, setting: Setting) -> TargetHPs:
         router_bias_lr=rate,
         by_hand=at.by_hand,
         cautions=tuple(said),
-    )
-
-
-def _row(tensor: ParameterSpec, at: Multipliers) -> TensorRow:
-    kind = ROLES[tensor.role]
-    return TensorRow(
-        name=tensor.name,
-        role=tensor.role,
-        size=tensor.size,
-        init="ones" if kind == "ones" else at.init_std or "zeros",
-        lr=at.lr,
-        eps=at.eps,
-        weight_decay=at.weight_decay,
-        note=f"in {tensor.layers} blocks" if tensor.blocks else None,
     )
 
 
@@ -221,7 +197,7 @@ class Prediction:
                 "tokens": self.target.tokens,
                 "loss": None if self.loss is None else {**asdict(self.loss), "why_not": self.why_no_loss},
                 "why_no_loss": self.why_no_loss,
-                "hps": asdict(self.hps),
+                "hps": {**asdict(self.hps), "rows": [row.to_dict() for row in self.hps.rows]},
             }
         )
         return out

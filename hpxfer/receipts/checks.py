@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median, stdev
 from typing import Any, NamedTuple
 
-from hpxfer.recipe.match import AT, JOIN
-from hpxfer.recipe.roles_by_place import proposals
+from hpxfer.recipe import AT, proposals
+from hpxfer.recipe.match import JOIN
 from hpxfer.scaling.roles import ROLES
 from hpxfer.store import Outcome, Status
 

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host import json_ready, reason
-from hpxfer.recipe.forward_hooks import SCALING, Sites
-from hpxfer.recipe.match import Roles, pairs_of
-from hpxfer.recipe.wrappers import plain_modules, plain_names
+from hpxfer.recipe import SCALING, Roles, Sites, pairs_of, plain_modules, plain_names
 
 if TYPE_CHECKING:
     import torch

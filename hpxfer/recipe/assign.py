@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.match import AT, JOIN, Roles, match_roles, one_per_pattern
-from hpxfer.recipe.own_factors import INPUTS, Own, OwnFactors, times
+from hpxfer.recipe.modules import class_of, plain_modules, plain_names
+from hpxfer.recipe.own_factors import INPUTS, OwnFactors, of_embedding, of_fan_in
 from hpxfer.recipe.probe import Gain, embedding_scale, gain_of
-from hpxfer.recipe.wrappers import class_of, plain_modules, plain_names
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 
 if TYPE_CHECKING:
     import torch
+
+    from hpxfer.recipe.resolved import Resolved
 
 
 # The balancing rule updates it, and the optimizer does not.
@@ -52,7 +53,7 @@ class RoleTensor:
 
     def numbers(self, values: Mapping[str, Multipliers]) -> Multipliers:
         """Return the numbers of the tensor. Several roles in one tensor have the same numbers, as `assign` checks."""
-        return times(values[self.roles[0]], self.own.numbers)
+        return values[self.roles[0]] * self.own.numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +71,7 @@ class Assigned:
         return False if any(parameter.role == "readout" for parameter in self.parameters) else None
 
 
-def assign(
-    model: torch.nn.Module,
-    roles: Roles,
-    refused: Mapping[str, str],
-    target: Shape,
-    values: Mapping[str, Multipliers],
-    own: Own,
-) -> Assigned:
+def assign(model: torch.nn.Module, roles: Roles, at: Resolved) -> Assigned:
     """Return the parameters and buffers of the model with their roles.
 
     Raises HpxferError if `roles` does not fit the model, if the model does not have the target's sizes, if matrices in
@@ -89,12 +83,14 @@ def assign(
     names = names_of_each(parameters)
     # Patterns may match any name of a shared tensor, and must match the first.
     aliases = [alias for _, *others in names for alias in others]
-    role_of = match_roles([first for first, *_ in names], [*aliases, *buffers], roles, refused)
+    role_of = match_roles([first for first, *_ in names], [*aliases, *buffers], roles, at.refused)
     faults: Faults = []
     found = [_role_tensor(of_tensor, role_of, parameters, faults) for of_tensor in names]
     modules = plain_modules(model)
-    found = [_with_own(item, modules, target, own, faults) for item in found]
-    faults += [(item.name, fault) for item in found if (fault := _misfit(item, target) or _disagree(item, values))]
+    found = [_with_own(item, modules, at, faults) for item in found]
+    faults += [
+        (item.name, fault) for item in found if (fault := _misfit(item, at.target) or _disagree(item, at.values))
+    ]
     if faults:
         raise HpxferError("\n".join(one_per_pattern(faults)))
     balanced = [name for name in buffers if role_of.get(name) == BALANCED]
@@ -153,26 +149,24 @@ def _role_tensor(
     return RoleTensor(name=names[0], role=role, tensor=parameters[names[0]], tied=tied, base_fan_in=base_fan_in)
 
 
-def _with_own(
-    item: RoleTensor, modules: Mapping[str, torch.nn.Module], target: Shape, own: Own, faults: Faults
-) -> RoleTensor:
+def _with_own(item: RoleTensor, modules: Mapping[str, torch.nn.Module], at: Resolved, faults: Faults) -> RoleTensor:
     """Return the tensor with what its module does to it: its fan-in, the scale of an embedding, the kind of a gain."""
     path, _, name = item.name.rpartition(".")
     module = modules[path]
     size, kind = tuple(item.tensor.shape), ROLES[item.roles[0]]
-    if kind == "zeros" or (kind == "matrix" and target.width not in size and item.base_fan_in is None):
+    if kind == "zeros" or (kind == "matrix" and at.target.width not in size and item.base_fan_in is None):
         return item
     try:
         if kind == "ones":
             return replace(item, gain=gain_of(module, name))
         if item.role == "embedding":
             around = modules.get(path.rpartition(".")[0])
-            factors = own.embedding(embedding_scale(module, name, around, target.width), tied=item.tied)
+            factors = of_embedding(at, embedding_scale(module, name, around, at.target.width), tied=item.tied)
         else:
             # The outputs of attention and of an FFN in one tensor have no fan-in of their own.
             fused = len(item.roles) > 1 and not set(item.roles) <= set(INPUTS)
-            fan_in = None if fused else fan_in_of(item.roles[0], size, module, name, target)
-            factors = own.fan_in(item.roles[0], fan_in, item.base_fan_in)
+            fan_in = None if fused else fan_in_of(item.roles[0], size, module, name, at.target)
+            factors = of_fan_in(at, item.roles[0], fan_in, item.base_fan_in)
     except HpxferError as error:
         faults.append((item.name, f"roles: {item.name}: {error}"))
         return item
@@ -295,64 +289,3 @@ def _of_attention(size: tuple[int, ...], target: Shape) -> int | None:
     by_heads = len(rest) > 1 and rest[-1] == target.head_dim
     fan_in = rest.pop() * (rest.pop() if by_heads else 1)
     return fan_in if rest in ([], [target.depth]) else None
-
-
-BY_SIZE = "by its size, as all experts of a layer in one tensor"
-BY_ORDER = f"{BY_SIZE}, and by its place in the order of the tensors"
-
-
-def stacked_experts(
-    blocks: Mapping[str, str],
-    of_experts: Collection[str],
-    roles: Mapping[str, str],
-    sizes: Mapping[str, tuple[int, ...] | None],
-) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, role, why it is a guess) for the experts of blocks in which no name says which they are.
-
-    `blocks` maps names to their block, and `of_experts` are those that lie in a module of experts. The experts are the
-    tensors of E x width x h or E x h x width there, or beside a router of E experts: an input and an output, or an
-    input and a gate in one of twice the size. Of two equal sizes the first is the input. Where h is the width, and one
-    tensor looks like the other, nothing is said.
-    """
-    widths = {size[-1] for name, role in roles.items() if role == "embedding" and (size := sizes[name])}
-    if len(widths) != 1:
-        return
-    (width,) = widths
-    routers: dict[str, tuple[int, ...]] = {}
-    found: dict[str, dict[str, tuple[int, int]]] = {}
-    for name, block in blocks.items():
-        size, role = sizes[name] or (), roles.get(name, "")
-        if role == "router":
-            routers[block] = (*routers.get(block, ()), *size)
-        if len(size) == 3 and width in size[1:] and (not role or role.startswith("expert_")):
-            found.setdefault(block, {})[name] = (size[1], size[2])
-    for block, tensors in found.items():
-        if any(name in roles for name in tensors):
-            continue
-        held = {
-            name: size
-            for name, size in tensors.items()
-            if name in of_experts or (sizes[name] or (0,))[0] in routers.get(block, ())
-        }
-        yield from _of_layer(held, width)
-
-
-def _of_layer(found: Mapping[str, tuple[int, int]], width: int) -> Iterator[tuple[str, str, str]]:
-    names = list(found)
-    hidden = {name: a * b // width for name, (a, b) in found.items()}
-    if len(found) == 2:
-        low, high = sorted(names, key=lambda name: hidden[name])
-        if hidden[high] == 2 * hidden[low]:
-            yield high, "expert_in+expert_gate", BY_SIZE
-            yield low, "expert_out", BY_SIZE
-        elif found[names[0]] == found[names[1]][::-1] != found[names[1]]:
-            yield names[0], "expert_in", BY_ORDER
-            yield names[1], "expert_out", BY_ORDER
-    elif len(found) == 3 and len(set(hidden.values())) == 1 and len(set(found.values())) == 2:
-        counts = Counter(found.values())
-        first, second = (name for name in names if counts[found[name]] == 2)
-        (last,) = (name for name in names if counts[found[name]] == 1)
-        if found[first] == found[last][::-1]:
-            yield first, "expert_gate", BY_SIZE
-            yield second, "expert_in", BY_SIZE
-            yield last, "expert_out", BY_SIZE

@@ -1,11 +1,11 @@
-"""A recipe file: its schema, field by field, how it is read and written, and what it states of a sweep's model."""
+"""A recipe file: its schema, field by field, and how it is read and written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Annotated, Any, Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -17,19 +17,18 @@ from pydantic import (
 )
 
 from hpxfer.errors import HpxferError, shown
+from hpxfer.host import write_files
 from hpxfer.registry import registry, rows_of
-from hpxfer.scaling.evaluate import Parameterization, parameterization
+from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.hps import check_hp_name, check_hp_value
 from hpxfer.scaling.shape import shape_from_mapping
 from hpxfer.spec import (
-    LEARNED,
     BalanceLoss,
     BiasRule,
     Conventions,
     Count,
     CountOrNone,
     KeyPath,
-    MLPSpec,
     NotNegative,
     OwnDims,
     Planned,
@@ -39,13 +38,15 @@ from hpxfer.spec import (
     Section,
     Seed,
     Seq,
-    SweepSpec,
     YamlFile,
+    read_yaml,
     schedule_problems,
-    ties_at,
     validated,
     write_yaml,
 )
+
+if TYPE_CHECKING:
+    from hpxfer.recipe.recipe import Recipe
 
 # Goes up with each change of a field. A file of another version is refused.
 VERSION_KEY: Final = "hpxfer_recipe"
@@ -240,18 +241,6 @@ class RecipeFile(Part):
         return self.base_shape if self.own_shape is None else {**self.base_shape, "own": self.own_shape}
 
 
-def doubts(recipe: RecipeFile) -> tuple[str, ...]:
-    """Return in words why the tuned value may not be the best, and the axes along which it is not known to transfer."""
-    if (fitted := recipe.fitted) is None:
-        return ()
-    search, out = recipe.provenance.search, []
-    if fitted.open_because:
-        out.append(f"{fitted.hp} {fitted.value:g} may not be the best: {fitted.open_because}")
-    out += [f"{bound} is a bound, no optimum" for bound in (() if search is None else search.bounds)]
-    verdicts = {axis: part.verdict for axis, part in fitted.axes.items() if part.verdict != "transfers"}
-    return (*out, *(f"the verdict of {fitted.hp} along {axis} is: {verdict}" for axis, verdict in verdicts.items()))
-
-
 def is_recipe(data: Any) -> bool:
     """Return whether the data of a YAML file calls itself an hpxfer recipe."""
     return isinstance(data, dict) and VERSION_KEY in data
@@ -343,78 +332,27 @@ def _unknown_names(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
         yield ("parameterization",), f"{error}{fix}"
 
 
-# What a recipe states of the model and the training of a sweep. A recipe is made of it, and a sweep that starts from a
-# recipe is compared with it.
+def write_recipe(recipe: Recipe, path: str | Path) -> None:
+    """Write the recipe to a new file, or over an older recipe.
 
-# Fields of a recipe's `init` -> keys of a sweep's `model`.
-INIT = {
-    "matrices": "init",
-    "matrix_std": "matrix_std",
-    "embedding_std": "embedding_std",
-    "position_std": "position_std",
-    "scale_of": "init_scale_of",
-}
-# Keys of a sweep's `model` that a recipe has in other sections, or under other names.
-_ELSEWHERE = ("family", "like", "base", "balance", "mlp", *INIT.values())
-# Keys of `model` that a sweep of the family `user` may give, for the recipe alone.
-READ_OF_USER = ("gate", "attention_scale")
-# Options of the family mlp among those of a recipe's model.
-OWN = "mlp."
-# Fields of a recipe's model that say less than the key of the same name in a sweep.
-_COARSER = ("biases", "qk_norm")
-
-
-def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, Any]:
-    """Return field -> value of `ModelPart`, for the base of a sweep under a table."""
-    model, shape = spec.model, spec.base_shape
-    required = [name for name, field in ModelPart.model_fields.items() if field.is_required()]
-    facts = {name: getattr(model, name) for name in required}
-    if spec.trainer is not None:  # of a user's own model only this is known
-        return {name: facts[name] if name in READ_OF_USER else None for name in required}
-    if model.family == "gpt":
-        facts |= {
-            "embedding_scale": 1.0,
-            "norm": model.norm,
-            "positions": model.positions,
-            "qk_norm": model.qk_norm != "none",
-            "biases": model.biases or model.qkv_biases or (model.learned_router_bias and bool(shape.num_experts)),
-            "attention_ratio": shape.attention_width / shape.width,
-            "bias_rule": model.balance.bias,
-            "balance_loss": model.balance.aux,
-        }
-    alike = [name for name in facts if name not in _COARSER]
-    named = [name for name in type(model).model_fields if name not in (*_ELSEWHERE, *alike)]
-    # Recipes of the gpt have always had these two, which are none.
-    options: dict[str, Any] = {"own": None, "dims": None} if model.family == "gpt" else {}
-    options |= {name: getattr(model, name) for name in named}
-    own = {} if model.mlp is None else {f"{OWN}{name}": value for name, value in vars(model.mlp).items()}
-    ties = {"ties": ties_at(spec, choice, shape), "balance.load": model.balance.load}
-    return {**facts, "options": {**options, **own, **ties}}
-
-
-def own_roles(file: RecipeFile) -> frozenset[str] | None:
-    """Return the roles of the recipe's own model, if it is a mixture of MLPs; None means any role.
-
-    The recipe of another model serves models with other parts than its base had. A mixture of MLPs has no such parts.
+    Raises HpxferError, and changes nothing, if another file is there or the file cannot be written.
     """
-    options = file.model.options or {}
-    named = {name[len(OWN) :]: value for name, value in options.items() if name.startswith(OWN)}
-    if not named:
-        return None
-    own, family = MLPSpec().model_copy(update=named), rows_of("family").get(file.family)
-    found = frozenset(family.roles(shape_from_mapping(file.base_shape, "the base"), SimpleNamespace(mlp=own)))
-    # The rule that balances experts may move a bias without training it. Of a fixed bias there is nothing to set.
-    moves = own.router_bias in LEARNED or file.model.bias_rule not in (None, "none")
-    return found if moves else found - {"router_bias"}
+    target, content = Path(path), recipe.dump().encode()
+    if target.is_dir():
+        raise HpxferError(f"{target}: must be a new file or an older recipe, got a folder; choose a file in it")
+    if target.exists() and not _holds_recipe(target):
+        raise HpxferError(
+            f"{target}: must be a new file or an older recipe, got another file, or a damaged one; choose another "
+            "path, or remove it"
+        )
+    try:
+        write_files({target: lambda file: file.write(content)})
+    except OSError as error:
+        raise HpxferError(f"{target}: cannot be written: {error.strerror}; choose another path") from None
 
 
-def training_facts(spec: SweepSpec) -> dict[str, Any]:
-    """Return field -> value of `TrainingPart`. The precision may still be `auto`."""
-    training = spec.training
-    return {
-        "steps": spec.steps,
-        "batch_tokens": training.batch,
-        "schedule": training.schedule,
-        "gradient_clip": training.gradient_clip,
-        "precision": spec.precision,
-    }
+def _holds_recipe(path: Path) -> bool:
+    try:
+        return is_recipe(read_yaml(path).data)
+    except HpxferError:
+        return False

@@ -11,61 +11,15 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.recipe.known_models import known_model, known_sites
 from hpxfer.recipe.match import pairs_of
-from hpxfer.recipe.wrappers import plain_modules, unwrapped
-from hpxfer.registry import registry
+from hpxfer.recipe.modules import class_of, plain_modules, unwrapped
 
 if TYPE_CHECKING:
     import torch
     from torch.utils.hooks import RemovableHandle
 
-
-BRANCH = "before it is added to the residual stream, its bias included"
-
-
-def forward_sites(gate: str, route_scale: float = 1.0) -> dict[str, str]:
-    """Return key of a forward multiplier -> what is multiplied by it, for a model with this gate.
-
-    `route_scale` is the fixed factor that the base model has on the weights of its routed experts.
-    """
-    row = registry("gate").get(gate, "model.gate")
-    sites = {
-        "embedding": "the rows of the embedding, before positions are added to them",
-        "attn_logits": "the products q.k before the softmax: `scale` of F.scaled_dot_product_attention",
-        "attn_out": f"the output of attention, {BRANCH}",
-        "router": "the router's logits, or its input if the router has no bias",
-        "expert_out": (
-            f"the SUM of gate * expert output over the active experts, {BRANCH}; gate = {row.formula}; the number "
-            "contains the base's 1/num_active, so that the model must not average as well"
-        ),
-        "shared_out": f"the SUM of the shared experts' outputs, {BRANCH}",
-        "dense_out": f"the output of a dense FFN, {BRANCH}",
-        "readout": "the logits",
-    }
-    if row.sums_to_one_over is None:
-        sites["expert_out"] += "; the gates must not be normalized"
-    else:
-        sites["route_scale"] = f"the gates, which sum to one over {row.sums_to_one_over} experts before it"
-    if route_scale != 1.0:
-        contained = f"the number contains the base's route_scale {route_scale:g}"
-        sites["route_scale"] = f"{sites.get('route_scale', 'the gates of the active experts')}; {contained}"
-    return sites
-
-
-def mlp_sites(expert_out: str) -> dict[str, str]:
-    """Return the sites of a mixture of MLPs. `expert_out` is the text of that of a transformer."""
-    return {
-        "embedding": "what the input layer gives, before its activation",
-        "router": "the router's logits, before any bias",
-        "inverse_temperature": "the router's logits, after any bias and before the gate",
-        "expert_out": expert_out.replace(BRANCH, "before a residual is added"),
-        "readout": "the outputs",
-    }
-
-
-def attention_scale(rule: str, head_dim: int) -> float:
-    """Return the factor on q.k under the base model's rule."""
-    return 1.0 / head_dim if rule == "1/d_head" else float(head_dim**-0.5)
+    from hpxfer.scaling.shape import Shape
 
 
 # What multiplies the output of a branch. Only these two may multiply the same output.
@@ -156,6 +110,10 @@ def _spell(first: tuple[str, str], second: tuple[str, str], found: Sequence[tupl
 # (pattern of module names, key of `Recipe.forward_multipliers`). A module may have several keys.
 Sites = Iterable[tuple[str, str]] | Mapping[str, str]
 SCALING = "scaling"  # what attention modules of transformers call the factor on q.k
+
+
+class UnattachedWarning(UserWarning):
+    """The recipe has forward multipliers, and nothing multiplies by them as far as can be seen."""
 
 
 class ByHandWarning(UserWarning):
@@ -328,3 +286,56 @@ def _forget_compiled() -> None:
         import torch
 
         torch.compiler.reset()
+
+
+def unattached(model: torch.nn.Module, target: Shape, numbers: Mapping[str, float]) -> str | None:
+    """Return in words which multipliers the model lacks, or None.
+
+    `numbers` are those that the model does not multiply by itself as its config says. `Recipe.attach` leaves a mark on
+    the model, for multipliers by hand too: a model without the mark is taken to multiply by none of them.
+    """
+    given = declared(model)
+    if given is not None:
+        wrong = [key for key, by in numbers.items() if not _same(by, given.get(key, 1.0))]
+        spelled = ", ".join(f"{key} {given.get(key, 1.0):.6g} in place of {numbers[key]:.6g}" for key in wrong)
+        return f"the attached multipliers are those of another recipe or shape: {spelled}" if wrong else None
+    ours = known_model(model) is None or not class_of(unwrapped(model)).__module__.startswith("transformers.")
+    missing = _missing(target, numbers) if ours else _missing_in_known(model, target, numbers)
+    if not missing:
+        return None
+    by_hand = ", ".join(f"'{key}'" for key, by in numbers.items() if by != 1.0)
+    return (
+        f"this {class_of(unwrapped(model)).__name__} does not multiply by {', '.join(missing)}, and trains otherwise "
+        "than the recipe says: call recipe.attach(model, shape) before init_ and param_groups; of a model whose code "
+        f"multiplies by them say so: recipe.attach(model, shape, by_hand=[{by_hand}])"
+    )
+
+
+def _missing(target: Shape, numbers: Mapping[str, float]) -> list[str]:
+    """Return the multipliers that change a model with common attention, and with gates as its recipe says."""
+    net = dict(numbers)
+    if "attn_logits" in net:
+        net["attn_logits"] /= target.head_dim**-0.5
+    product = " x ".join(reversed([key for key in EXPERTS if key in net]))
+    if product:  # both multiply the sum over the active experts
+        net[product] = math.prod(net.pop(key) for key in EXPERTS if key in net)
+    return [f"{key} ({numbers.get(key, by):.6g})" for key, by in net.items() if not _same(by, 1.0)]
+
+
+def _missing_in_known(model: torch.nn.Module, target: Shape, numbers: Mapping[str, float]) -> list[str]:
+    """Return the multipliers that change a known model. Two that cancel at one module change nothing."""
+    modules, net, keys = plain_modules(model), dict[str, float](), dict[str, list[str]]()
+    missing = dict[str, None]()
+    for name, key in known_sites(model, numbers):
+        if key == "attn_logits":
+            if not _same(getattr(modules[name], SCALING, target.head_dim**-0.5), numbers[key]):
+                missing[key] = None
+        else:
+            net[name] = net.get(name, 1.0) * numbers[key]
+            keys.setdefault(name, []).append(key)
+    missing |= {key: None for name, by in net.items() if not _same(by, 1.0) for key in keys[name]}
+    return [f"{key} ({numbers[key]:.6g})" for key in missing]
+
+
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-9)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import hpxfer
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.recipe.facts import model_facts, training_facts
 from hpxfer.recipe.file import (
     RECIPE_VERSION,
     AxisPart,
@@ -23,8 +24,6 @@ from hpxfer.recipe.file import (
     SearchPart,
     TablePart,
     TrainingPart,
-    model_facts,
-    training_facts,
 )
 from hpxfer.recipe.fitted_range import DIMS, dim
 from hpxfer.recipe.recipe import Recipe

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, cast
 
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.wrappers import class_of, plain_modules, unwrapped
+from hpxfer.recipe.modules import class_of, plain_modules, unwrapped
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import Shape, heads_of, shape_from_mapping
 

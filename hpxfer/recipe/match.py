@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from hpxfer.errors import HpxferError, nearest, shown
+from hpxfer.scaling.numbers import JOIN
 from hpxfer.scaling.roles import ROLES
 
 # Patterns: from names in groups to patterns, each of which matches names of one group alone. Pure.
@@ -110,7 +111,7 @@ def one_per_pattern(faults: Iterable[tuple[str, str]]) -> list[str]:
 # Pairs of (pattern, role), of which the first that matches a name wins. `*` matches dots too: "*.experts.*.up.weight".
 # A tensor that holds several matrices has their roles joined by `+`: "attn_q+attn_k+attn_v".
 Roles = Mapping[str, str] | Iterable[tuple[str, str]]
-JOIN = "+"
+
 # A matrix whose fan-in is not its role's carries the fan-in that it had at the base: "attn_q@128".
 AT = "@"
 

@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.recipe.forward_hooks import EXPERTS
+from hpxfer.recipe.modules import plain_modules
 from hpxfer.recipe.places import FOREIGN
 from hpxfer.recipe.probe import SCALES
-from hpxfer.recipe.wrappers import plain_modules
 
 if TYPE_CHECKING:
     import torch

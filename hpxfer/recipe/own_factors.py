@@ -8,29 +8,19 @@ model multiplies.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
 
 from hpxfer.errors import HpxferError
 from hpxfer.scaling.evaluate import Multipliers, reference
 from hpxfer.scaling.roles import fan_in_dim
-from hpxfer.scaling.shape import Shape
-from hpxfer.scaling.table import Column, Row
+
+if TYPE_CHECKING:
+    from hpxfer.recipe.resolved import Resolved
 
 NONE = Multipliers(init_std=1.0, lr=1.0, eps=1.0, weight_decay=1.0, forward=1.0)
 # These read the residual stream, whose size is the width.
 INPUTS = ("attn_q", "attn_k", "attn_v")
-
-
-def times(one: Multipliers, other: Multipliers) -> Multipliers:
-    """Return the product, number by number."""
-    return Multipliers(
-        init_std=one.init_std * other.init_std,
-        lr=one.lr * other.lr,
-        eps=one.eps * other.eps,
-        weight_decay=one.weight_decay * other.weight_decay,
-        forward=one.forward * other.forward,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,86 +31,77 @@ class OwnFactors:
     note: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Own:
-    """What the factors of a tensor follow from."""
+def of_fan_in(at: Resolved, role: str, fan_in: int | None, base_fan_in: int | None) -> OwnFactors:
+    """Return the factors of a matrix with this fan-in. `base_fan_in` is that of the base, if the role carries it.
 
-    base: Shape
-    target: Shape
-    optimizer: Column
-    rows: Mapping[str, Row]
-    init_by_fan_in: bool  # the base starts its matrices by fan-in, and not by a constant
-    attention_ratio: float | None  # heads x head_dim / width of the base; None if it is not known
-    embedding_scale: float | None  # by which the base multiplies the rows of its embedding; None if it is not known
-
-    def fan_in(self, role: str, fan_in: int | None, base_fan_in: int | None) -> OwnFactors:
-        """Return the factors of a matrix with this fan-in. `base_fan_in` is that of the base, if the role carries it.
-
-        The init of the base is by the base's own fan-in. Where a table scales init, LR and weight decay with the width,
-        it means the fan-in. Its eps follows the size of the gradient, which has no fan-in in it. Raises HpxferError if
-        the fan-in of the base is not known.
-        """
-        if base_fan_in is not None and (fan_in is None or fan_in_dim(role) != "width"):
-            raise HpxferError(
-                f"{role}@{base_fan_in}: only the weight of a linear layer that is no output of an FFN can carry the "
-                "fan-in of the base; leave it out"
-            )
-        nominal, base_nominal = self.target.width, reference(self.base).width
-        if fan_in is None or (base_fan_in is None and role not in (*INPUTS, "attn_out")):
-            return OwnFactors()
-        if base_fan_in is None and role in INPUTS:
-            if fan_in == nominal:
-                return OwnFactors()
-            raise HpxferError(
-                f"{role} must have the width {nominal} as its fan-in, got {fan_in}; a matrix with a fan-in of its own "
-                f"carries that of the base, e.g. '{role}@{fan_in}' if it is {fan_in} there too"
-            )
-        at_target = fan_in / nominal
-        # A base with a number of heads of its own starts attn_out by the fan-in that follows from it.
-        known = reference(self.base).attention_width / base_nominal if role == "attn_out" else 1.0
-        if base_fan_in:
-            at_base = base_fan_in / base_nominal
-        else:
-            at_base = known if self.base.num_heads else self.attention_ratio or at_target
-        if at_target == at_base == known == 1.0:
-            return OwnFactors()
-        row, grown = self.rows[role], at_target / at_base
-        exponent = {name: dict(factor.exponents).get("width", 0.0) for name, factor in row.monomials().items()}
-        numbers = Multipliers(
-            init_std=((at_base / known) ** -0.5 if self.init_by_fan_in else 1.0) * grown ** exponent["init_std"],
-            lr=grown ** exponent["lr"],
-            eps=1.0,
-            weight_decay=grown ** exponent["weight_decay"],
-            forward=1.0,
+    The init of the base is by the base's own fan-in. Where a table scales init, LR and weight decay with the width,
+    it means the fan-in. Its eps follows the size of the gradient, which has no fan-in in it. Raises HpxferError if
+    the fan-in of the base is not known.
+    """
+    if base_fan_in is not None and (fan_in is None or fan_in_dim(role) != "width"):
+        raise HpxferError(
+            f"{role}@{base_fan_in}: only the weight of a linear layer that is no output of an FFN can carry the "
+            "fan-in of the base; leave it out"
         )
-        if numbers == NONE:
+    base = at.base.shape
+    nominal, base_nominal = at.target.width, reference(base).width
+    if fan_in is None or (base_fan_in is None and role not in (*INPUTS, "attn_out")):
+        return OwnFactors()
+    if base_fan_in is None and role in INPUTS:
+        if fan_in == nominal:
             return OwnFactors()
-        return OwnFactors(numbers=numbers, note=_spell(f"its fan-in is {fan_in}, and the width is {nominal}", numbers))
+        raise HpxferError(
+            f"{role} must have the width {nominal} as its fan-in, got {fan_in}; a matrix with a fan-in of its own "
+            f"carries that of the base, e.g. '{role}@{fan_in}' if it is {fan_in} there too"
+        )
+    at_target = fan_in / nominal
+    # A base with a number of heads of its own starts attn_out by the fan-in that follows from it.
+    known = reference(base).attention_width / base_nominal if role == "attn_out" else 1.0
+    if base_fan_in:
+        at_base = base_fan_in / base_nominal
+    else:
+        at_base = known if base.num_heads else at.base.file.model.attention_ratio or at_target
+    if at_target == at_base == known == 1.0:
+        return OwnFactors()
+    row, grown = at.base.rows[role], at_target / at_base
+    exponent = {name: dict(factor.exponents).get("width", 0.0) for name, factor in row.monomials().items()}
+    numbers = Multipliers(
+        init_std=((at_base / known) ** -0.5 if at.base.init.matrices == "fan_in" else 1.0)
+        * grown ** exponent["init_std"],
+        lr=grown ** exponent["lr"],
+        eps=1.0,
+        weight_decay=grown ** exponent["weight_decay"],
+        forward=1.0,
+    )
+    if numbers == NONE:
+        return OwnFactors()
+    return OwnFactors(numbers=numbers, note=_spell(f"its fan-in is {fan_in}, and the width is {nominal}", numbers))
 
-    def embedding(self, scale: float, *, tied: bool) -> OwnFactors:
-        """Return the factors of an embedding whose rows the model multiplies by `scale`.
 
-        They undo it: the model sees the embedding, and each change of it, as the recipe says. Raises HpxferError if the
-        readout is tied, which is not multiplied, and if it is not known what the base does.
-        """
-        base, rule = self.embedding_scale, f"multiplies the rows of its embedding by {scale:.6g}"
-        if math.isclose(scale, 1.0 if base is None else base, rel_tol=1e-6):
-            return OwnFactors()
-        remove = "set the factor to 1, e.g. model.get_input_embeddings().embed_scale.fill_(1.0)"
-        if base is None:
-            raise HpxferError(
-                f"the model {rule}, which changes its init and LR, and the recipe does not say by what its base does; "
-                f"say it in Recipe.from_hps(..., embedding_scale=...), or {remove}"
-            )
-        if tied:
-            raise HpxferError(
-                f"the model {rule}, the recipe's base by {base:.6g}, and the readout is the same tensor, which no init "
-                f"and LR suit at once; {remove}, or untie them"
-            )
-        by = scale / base
-        twice = by**2 if self.optimizer == "sgd" else by
-        numbers = Multipliers(init_std=1 / by, lr=1 / twice, eps=by, weight_decay=twice, forward=1.0)
-        return OwnFactors(numbers=numbers, note=_spell(f"the model {rule}, the base by {base:.6g}", numbers))
+def of_embedding(at: Resolved, scale: float, *, tied: bool) -> OwnFactors:
+    """Return the factors of an embedding whose rows the model multiplies by `scale`.
+
+    They undo it: the model sees the embedding, and each change of it, as the recipe says. Raises HpxferError if the
+    readout is tied, which is not multiplied, and if it is not known what the base does.
+    """
+    base, rule = at.base.file.model.embedding_scale, f"multiplies the rows of its embedding by {scale:.6g}"
+    if math.isclose(scale, 1.0 if base is None else base, rel_tol=1e-6):
+        return OwnFactors()
+    remove = "set the factor to 1, e.g. model.get_input_embeddings().embed_scale.fill_(1.0)"
+    if base is None:
+        raise HpxferError(
+            f"the model {rule}, which changes its init and LR, and the recipe does not say by what its base does; "
+            f"say it in Recipe.from_hps(..., embedding_scale=...), or {remove}"
+        )
+    if tied:
+        raise HpxferError(
+            f"the model {rule}, the recipe's base by {base:.6g}, and the readout is the same tensor, which no init "
+            f"and LR suit at once; {remove}, or untie them"
+        )
+    by = scale / base
+    twice = by**2 if at.base.column == "sgd" else by
+    numbers = Multipliers(init_std=1 / by, lr=1 / twice, eps=by, weight_decay=twice, forward=1.0)
+    return OwnFactors(numbers=numbers, note=_spell(f"the model {rule}, the base by {base:.6g}", numbers))
 
 
 def _spell(why: str, numbers: Multipliers) -> str:

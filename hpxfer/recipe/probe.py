@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.wrappers import class_of
+from hpxfer.recipe.modules import class_of
 
 if TYPE_CHECKING:
     import torch

@@ -12,9 +12,9 @@ from hpxfer.host import aligned
 from hpxfer.recipe.assign import BALANCED, names_of_each
 from hpxfer.recipe.known_models import known_model
 from hpxfer.recipe.match import Roles, pairs_of, pairs_of_roles, spelled
+from hpxfer.recipe.modules import plain_names
 from hpxfer.recipe.role_words import ROUTER_BIASES
 from hpxfer.recipe.roles_by_place import Proposal, Sizes, proposals
-from hpxfer.recipe.wrappers import plain_names
 
 if TYPE_CHECKING:
     import torch

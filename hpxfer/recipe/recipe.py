@@ -11,28 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe.assign import Assigned, assign, make_groups
 from hpxfer.recipe.counted import check_counts, seen_in
-from hpxfer.recipe.explain import ModelExplanation, explained
+from hpxfer.recipe.explain import ModelExplanation, description, model_numbers
+from hpxfer.recipe.facts import OtherModelWarning, TunedOn, compared
 from hpxfer.recipe.file import RecipeFile, dump_recipe, read_recipe
-from hpxfer.recipe.fitted_range import (
-    OtherModelWarning,
-    OutOfRangeWarning,
-    TunedOn,
-    check_covered,
-    check_embeddings,
-    compared,
-    out_of_range,
-)
-from hpxfer.recipe.forward_hooks import Attached, ByHandWarning, Sites, attach
+from hpxfer.recipe.fitted_range import OutOfRangeWarning, check_covered, check_embeddings, out_of_range
+from hpxfer.recipe.forward_hooks import Attached, ByHandWarning, Sites, UnattachedWarning, attach, unattached
 from hpxfer.recipe.from_hps import made_by_hand
 from hpxfer.recipe.initialize import initialize
 from hpxfer.recipe.known_models import check_dims, check_gate, known_model, known_sites, shape_of
 from hpxfer.recipe.match import Roles
+from hpxfer.recipe.modules import warn_once
 from hpxfer.recipe.own_constants import differences, left_to_multiply
 from hpxfer.recipe.propose_roles import roles as proposed_roles
-from hpxfer.recipe.resolved import Base, Resolved, description
+from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.schedule import check_lr_ratios, remember, scheduler
-from hpxfer.recipe.unattached import UnattachedWarning, unattached
-from hpxfer.recipe.wrappers import warn_once
 from hpxfer.scaling.evaluate import BaseInit, Multipliers, Parameterization
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape, shape_from_mapping
@@ -194,7 +186,8 @@ class Recipe:
         heading = f"{self.parameterization.label()}, {self.optimizer}: {self.base_shape.label()} -> {at.target.label()}"
         tuned_on = self._tuned_on(model, found, at)
         warn_once(model, tuned_on.warning(), OtherModelWarning)
-        return explained([*found.parameters, *found.buffers], at.values, heading, tuned_on)
+        rows = model_numbers([*found.parameters, *found.buffers], at.values)
+        return ModelExplanation(rows=rows, heading=heading, tuned_on=tuned_on)
 
     def forward_multipliers(self, target_shape: Target) -> dict[str, float]:
         """Return the factors that the forward pass must multiply by, as absolute numbers, in training and evaluation.
@@ -279,16 +272,7 @@ class Recipe:
         """Return as text what the recipe gives at the target: the forward multipliers, and the numbers of each role."""
         at = Resolved(self._base, as_shape(target_shape))
         check_covered(self._base.rule, self.file.fitted, at.target)
-        sites = self.forward_sites()
-        return description(
-            self.file,
-            at.target,
-            values=at.values,
-            forward=[(key, value, sites[key]) for key, value in at.forward.items()],
-            betas=at.betas,
-            by_hand=at.by_hand,
-            cautions=out_of_range(self._base.rule, self.file.fitted, at.target),
-        )
+        return description(at, out_of_range(self._base.rule, self.file.fitted, at.target))
 
     @property
     def _base(self) -> Base:
@@ -297,7 +281,7 @@ class Recipe:
     def _assigned(self, model: torch.nn.Module, roles: Roles, at: Resolved) -> Assigned:
         check_dims(model, at.target)
         check_gate(model, self.file.model.gate)
-        found = assign(model, roles, at.refused, at.target, at.values, at.own)
+        found = assign(model, roles, at)
         check_counts(model, found, at.target)
         check_embeddings(self._base.rule, found.tied_embeddings)
         return found

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from hpxfer.errors import HpxferError
-from hpxfer.host import aligned
 from hpxfer.recipe.assign import BALANCED
-from hpxfer.recipe.file import FIXED_FACTORS, OWN, RecipeFile, own_roles
-from hpxfer.recipe.fitted_range import Rule, stated
-from hpxfer.recipe.forward_hooks import EXPERTS, attention_scale, forward_sites, mlp_sites
-from hpxfer.recipe.own_factors import Own
+from hpxfer.recipe.facts import OWN, own_roles
+from hpxfer.recipe.file import FIXED_FACTORS, RecipeFile
+from hpxfer.recipe.fitted_range import Rule
 from hpxfer.registry import registry, rows_of
 from hpxfer.scaling.coverage import ModelFacts
 from hpxfer.scaling.evaluate import (
@@ -30,7 +26,55 @@ from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.monomial import ONE
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape, shape_from_mapping
-from hpxfer.scaling.table import Column
+from hpxfer.scaling.table import Column, Row
+
+BRANCH = "before it is added to the residual stream, its bias included"
+
+
+def forward_sites(gate: str, route_scale: float = 1.0) -> dict[str, str]:
+    """Return key of a forward multiplier -> what is multiplied by it, for a model with this gate.
+
+    `route_scale` is the fixed factor that the base model has on the weights of its routed experts.
+    """
+    row = registry("gate").get(gate, "model.gate")
+    sites = {
+        "embedding": "the rows of the embedding, before positions are added to them",
+        "attn_logits": "the products q.k before the softmax: `scale` of F.scaled_dot_product_attention",
+        "attn_out": f"the output of attention, {BRANCH}",
+        "router": "the router's logits, or its input if the router has no bias",
+        "expert_out": (
+            f"the SUM of gate * expert output over the active experts, {BRANCH}; gate = {row.formula}; the number "
+            "contains the base's 1/num_active, so that the model must not average as well"
+        ),
+        "shared_out": f"the SUM of the shared experts' outputs, {BRANCH}",
+        "dense_out": f"the output of a dense FFN, {BRANCH}",
+        "readout": "the logits",
+    }
+    if row.sums_to_one_over is None:
+        sites["expert_out"] += "; the gates must not be normalized"
+    else:
+        sites["route_scale"] = f"the gates, which sum to one over {row.sums_to_one_over} experts before it"
+    if route_scale != 1.0:
+        contained = f"the number contains the base's route_scale {route_scale:g}"
+        sites["route_scale"] = f"{sites.get('route_scale', 'the gates of the active experts')}; {contained}"
+    return sites
+
+
+def mlp_sites(expert_out: str) -> dict[str, str]:
+    """Return the sites of a mixture of MLPs. `expert_out` is the text of that of a transformer."""
+    return {
+        "embedding": "what the input layer gives, before its activation",
+        "router": "the router's logits, before any bias",
+        "inverse_temperature": "the router's logits, after any bias and before the gate",
+        "expert_out": expert_out.replace(BRANCH, "before a residual is added"),
+        "readout": "the outputs",
+    }
+
+
+def attention_scale(rule: str, head_dim: int) -> float:
+    """Return the factor on q.k under the base model's rule."""
+    return 1.0 / head_dim if rule == "1/d_head" else float(head_dim**-0.5)
+
 
 # Layers that some models lack: the start of their roles' names -> the dimension that a model with them has.
 OPTIONAL = {"dense": "dense_width", "shared": "num_shared", "expert": "num_experts", "router": "num_experts"}
@@ -57,6 +101,11 @@ class Base:
         return rows_of("optimizer").get(self.file.optimizer, "optimizer")
 
     @cached_property
+    def rows(self) -> dict[str, Row]:
+        """Role -> its row of the table."""
+        return {row.role: row for row in self.choice.rows(self.column)}
+
+    @cached_property
     def shape(self) -> Shape:
         return shape_from_mapping(self.file.base, "base_shape")
 
@@ -80,7 +129,7 @@ class Base:
 
     def refused(self, target: Shape | None = None) -> dict[str, str]:
         """Return role -> why it has no numbers: at any target, or at this one if it is given."""
-        rules = [row.role for row in self.choice.rows(self.column)]
+        rules = self.rows
         why = f"{self.choice.name} has no rule for it; it has: {', '.join(rules)}"
         out = {role: why for role in ROLES if role not in rules}
         if (own := own_roles(self.file)) is not None:
@@ -112,8 +161,7 @@ class Base:
 
     def sites(self) -> dict[str, str]:
         """Return key -> what is multiplied by it, for all forward multipliers that the recipe can have."""
-        rows = {row.role: row for row in self.choice.rows(self.column)}
-        refused = self.refused()
+        rows, refused = self.rows, self.refused()
         # Most recipes multiply neither of them. Then there is no such multiplier.
         plain = {
             role
@@ -154,20 +202,6 @@ class Resolved:
     @cached_property
     def globals(self) -> GlobalValues:
         return resolve_globals(self.base.choice, self.base.shape, self.target, self.base.hps)
-
-    @property
-    def own(self) -> Own:
-        """What the numbers of single tensors follow from."""
-        base, model = self.base, self.base.file.model
-        return Own(
-            base=base.shape,
-            target=self.target,
-            optimizer=base.column,
-            rows={row.role: row for row in base.choice.rows(base.column)},
-            init_by_fan_in=base.init.matrices == "fan_in",
-            attention_ratio=model.attention_ratio,
-            embedding_scale=model.embedding_scale,
-        )
 
     @property
     def betas(self) -> tuple[float, float] | None:
@@ -211,77 +245,3 @@ class Resolved:
             f"before the gates, in each training step t, add b_t ~ N(0, {std:g}^2) to the router's logits, one number "
             "per expert; use the same draws at each width, and in evaluation the draw of the last step",
         )
-
-
-HEADER = ("role", "init std", "peak LR", "eps", "weight decay")
-
-
-def description(
-    recipe: RecipeFile,
-    target: Shape,
-    *,
-    values: Mapping[str, Multipliers],
-    forward: Sequence[tuple[str, float, str]],
-    betas: tuple[float, float] | None,
-    by_hand: Sequence[str],
-    cautions: Sequence[str],
-) -> str:
-    """Return the description.
-
-    `forward` holds (key, multiplier, what is multiplied), and `by_hand` what the model must do itself.
-    """
-    rows = [HEADER, *(_row(role, at) for role, at in values.items() if role != BALANCED)]
-    parts = [
-        [
-            f"{recipe.parameterization.name}, {recipe.optimizer}, {_origin(recipe)}",
-            f"target {_spell(target.dims())}{_schedule(recipe, target)}",
-            f"base   {_spell(recipe.base_shape)}",
-            f"tuned on: {', '.join(f'{name} {value}' for name, value in stated(recipe).items())}",
-        ],
-        [
-            "Multiply in the forward pass",
-            *(f"  {key:<11}  {value:<12.6g}  {where}" for key, value, where in [*forward, *_product(forward)]),
-        ],
-        ["Optimizer and initialization", *(f"  {line}" for line in aligned(rows))],
-    ]
-    if betas is not None:
-        parts[-1].append(f"  betas {betas[0]:.6g}, {betas[1]:.6g}")
-    rule = recipe.model.bias_rule
-    if BALANCED in values and rule != "none":
-        above = f"load - {target.kappa:g}"
-        step = f"sign({above})" if rule == "sign" else f"({above})"
-        text = f"bias -= {values[BALANCED].lr:g} * {step} after every step, outside the optimizer"
-        parts.append([f"Router bias: {text}"])
-    parts += [[f"By hand: {sentence}"] for sentence in by_hand]
-    if cautions:
-        parts.append([f"warning: {caution}" for caution in cautions])
-    return "\n\n".join("\n".join(part) for part in parts)
-
-
-def _product(forward: Sequence[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
-    """Return the product of the numbers that multiply the routed experts, where there are two of them."""
-    numbers = [value for key, value, _ in forward if key in EXPERTS]
-    where = f"{' x '.join(reversed(EXPERTS))}: what the routed experts get in all"
-    return [("product", math.prod(numbers), where)] if len(numbers) > 1 else []
-
-
-def _schedule(recipe: RecipeFile, target: Shape) -> str:
-    """Return that a target without batch and steps gets those of the base."""
-    return " (batch_tokens and steps as at the base)" if recipe.base_shape.get("steps") and not target.steps else ""
-
-
-def _origin(recipe: RecipeFile) -> str:
-    if recipe.fitted is None:
-        return "made by hand, so that no sweep says how well it transfers"
-    search = recipe.provenance.search
-    by = f" with {search.kind} over {', '.join(search.hps)}, {search.num_trials} trials" if search else ""
-    return f"tuned by the sweep {recipe.provenance.sweep}{by}: {recipe.fitted.hp} {recipe.fitted.value:g}"
-
-
-def _spell(parts: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in parts.items())
-
-
-def _row(role: str, at: Multipliers) -> tuple[str, ...]:
-    std = "ones" if ROLES[role] == "ones" else f"{at.init_std:.6g}"
-    return (role, std, *(f"{value:.6g}" for value in (at.lr, at.eps, at.weight_decay)))

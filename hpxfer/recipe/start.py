@@ -16,16 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpxfer.errors import HpxferError, shown
-from hpxfer.recipe.file import (
-    INIT,
-    InitPart,
-    ModelPart,
-    RecipeFile,
-    doubts,
-    model_facts,
-    read_recipe,
-    training_facts,
-)
+from hpxfer.recipe.facts import INIT, doubts, model_facts, training_facts
+from hpxfer.recipe.file import InitPart, ModelPart, RecipeFile, read_recipe
 from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape, shape_from_mapping

@@ -147,6 +147,10 @@ class Multipliers:
     weight_decay: float
     forward: float
 
+    def __mul__(self, other: Multipliers) -> Multipliers:
+        """Return the product, number by number."""
+        return Multipliers(**{name: value * getattr(other, name) for name, value in vars(self).items()})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Globals:

@@ -5,9 +5,8 @@ This module is pure. It takes a table and two shapes; `hpxfer.prediction.explain
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hpxfer.errors import HpxferError
@@ -20,14 +19,13 @@ from hpxfer.scaling.evaluate import (
     GlobalValues,
     Multipliers,
     Parameterization,
-    Structure,
     evaluate,
     evaluate_globals,
     resolve,
     resolve_globals,
 )
 from hpxfer.scaling.hps import HPs
-from hpxfer.scaling.roles import ROLES
+from hpxfer.scaling.numbers import OF_ROLE, number_lines, numbers_of
 from hpxfer.scaling.shape import Shape
 from hpxfer.scaling.table import FACTORS, Column, Convention, Row, Table
 from hpxfer.scaling.tables import PARAMETERIZATIONS
@@ -61,10 +59,9 @@ class Explanation:
     globals: Globals
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()  # what the reader should know, though the source covers it
-    base_values: Mapping[str, Multipliers] | None = None  # absolute; None if only the table is known
-    target_values: Mapping[str, Multipliers] | None = None
-    base_globals: GlobalValues | None = None
-    target_globals: GlobalValues | None = None
+    # Absolute numbers at `base` and `target`, those of the roles and those of none; empty if only the table is known.
+    values: Mapping[str, Mapping[str, Multipliers]] = field(default_factory=dict)
+    global_values: Mapping[str, GlobalValues] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as JSON-ready data. `roles` maps each role to its factors relative to the base."""
@@ -81,10 +78,9 @@ class Explanation:
         }
         if self.notes:
             out["notes"] = list(self.notes)
-        if self.base_values is not None and self.target_values is not None:
-            out["values"] = {"base": _plain(self.base_values), "target": _plain(self.target_values)}
-        if self.base_globals is not None and self.target_globals is not None:
-            out["global_values"] = {"base": asdict(self.base_globals), "target": asdict(self.target_globals)}
+        if self.values:
+            out["values"] = {at: _plain(roles) for at, roles in self.values.items()}
+            out["global_values"] = _plain(self.global_values)
         return out
 
     def table(self) -> str:
@@ -101,26 +97,29 @@ class Explanation:
                 *self._global_lines(),
             ],
         ]
-        for title, values, others in (
-            ("base", self.base_values, self.base_globals),
-            ("target", self.target_values, self.target_globals),
-        ):
-            if values is not None and others is not None:
-                cells = [_value_cells(row.role, values[row.role]) for row in self.rows]
-                last = f"betas {others.beta1:.6g}, {others.beta2:.6g}; route scale {others.route_scale:g}"
-                parts.append([f"Values at the {title}", *aligned([("role", *FACTORS), *cells]), last])
+        for at, values in self.values.items():
+            lines = number_lines([numbers_of(row.role, values[row.role]) for row in self.rows], OF_ROLE)
+            of_none = self.global_values[at]
+            last = f"betas {of_none.beta1:.6g}, {of_none.beta2:.6g}; route scale {of_none.route_scale:g}"
+            parts.append([f"Values at the {at}", *lines, last])
         if said := [*(f"warning: {warning}" for warning in self.warnings), *(f"note: {note}" for note in self.notes)]:
             parts.append(said)
         return "\n\n".join("\n".join(part) for part in parts)
 
     def _global_lines(self) -> list[str]:
-        table, factors = self.choice.table, self.globals
-        scale = _factor_cell(factors.route_scale, str(table.route_scale))
-        beta = _factor_cell(factors.one_minus_beta, str(table.one_minus_beta))
-        lines = [f"route scale (gates that sum to one): {scale}"]
+        """Return what belongs to no role, and sentences on what changes apart from numbers."""
+        table, factors, structure = self.choice.table, self.globals, self.choice.structure()
+        out = [f"route scale (gates that sum to one): {_factor_cell(factors.route_scale, str(table.route_scale))}"]
         if self.optimizer == "adam":
-            lines.append(f"1 - beta1 and 1 - beta2: {beta}")
-        return lines + _structure_lines(self.choice.structure())
+            beta = _factor_cell(factors.one_minus_beta, str(table.one_minus_beta))
+            out.append(f"1 - beta1 and 1 - beta2: {beta}")
+        if structure.tied_experts:
+            out.append("init: all experts of a layer start from the same draw, and train on their own")
+        if std := structure.router_bias_std:
+            out.append(
+                f"router: at every step normal numbers of std {std:g} are added to the logits, the same at every width"
+            )
+        return out
 
     def _factor_cells(self, row: Row) -> tuple[str, ...]:
         factors = self.factors[row.role]
@@ -143,24 +142,18 @@ def explain(
     `facts` are what a shape does not say about the model; some warnings need them. `roles` are those that the model
     has, by default all of the table. Raise HpxferError if a beta leaves [0, 1).
     """
+    gate = None if facts is None else facts.gate
+    scaled = values is not None and values.init.scale_of == "all"
+    shapes = {} if values is None else {"base": base, "target": target}
 
     def of_model(found: Mapping[str, Multipliers]) -> Mapping[str, Multipliers]:
         return {role: factors for role, factors in found.items() if roles is None or role in roles}
 
-    def at(shape: Shape) -> Mapping[str, Multipliers] | None:
-        if values is None:
-            return None
-        return of_model(resolve(choice, base, shape, optimizer, values.hps, values.init))
-
-    def globals_at(shape: Shape) -> GlobalValues | None:
-        if values is None:
-            return None
+    def globals_at(shape: Shape, values: BaseValues) -> GlobalValues:
         found = resolve_globals(choice, base, shape, values.hps)
         tables = found.route_scale if gate is None or registry("gate").get(gate).sums_to_one_over else 1.0
         return replace(found, route_scale=tables * values.route_scale)
 
-    gate = None if facts is None else facts.gate
-    scaled = values is not None and values.init.scale_of == "all"
     return Explanation(
         choice=choice,
         optimizer=optimizer,
@@ -171,10 +164,12 @@ def explain(
         globals=evaluate_globals(choice, base, target),
         warnings=(*coverage_warnings(choice, base, target, facts, optimizer), *gate_warnings(target, gate)),
         notes=(*coverage_notes(choice, base, target, facts, optimizer), *((_SCALE_OF_ALL,) if scaled else ())),
-        base_values=at(base),
-        target_values=at(target),
-        base_globals=globals_at(base),
-        target_globals=globals_at(target),
+        values={
+            at: of_model(resolve(choice, base, shape, optimizer, values.hps, values.init))
+            for at, shape in shapes.items()
+            if values is not None
+        },
+        global_values={at: globals_at(shape, values) for at, shape in shapes.items() if values is not None},
     )
 
 
@@ -212,33 +207,17 @@ def parameterizations_to_dict() -> dict[str, Any]:
 
 def _table_text(table: Table) -> str:
     defaults = ", ".join(f"{key}={convention.default}" for key, convention in table.conventions.items())
+    adam = f"; for adamw also {', '.join(table.adam_axes)}" if table.adam_axes else ""
     return "\n".join(
         [
             f"{table.name} ({table.source})",
             f"  {table.doc}",
-            f"  axes:        {', '.join(table.axes)}{_adam_axes(table)}",
+            f"  axes:        {', '.join(table.axes)}{adam}",
             f"  fixed:       {', '.join(_fixed(table))}",
             f"  optimizers:  {', '.join(OPTIMIZERS[column] for column in table.rows)}",
             f"  conventions: {defaults or 'none'}",
         ]
     )
-
-
-def _adam_axes(table: Table) -> str:
-    return f"; for adamw also {', '.join(table.adam_axes)}" if table.adam_axes else ""
-
-
-def _structure_lines(structure: Structure) -> list[str]:
-    """Return sentences on what changes apart from numbers."""
-    out = []
-    if structure.tied_experts:
-        out.append("init: all experts of a layer start from the same draw, and train on their own")
-    if structure.router_bias_std:
-        std = f"{structure.router_bias_std:g}"
-        out.append(
-            f"router: at every step normal numbers of std {std} are added to the logits, the same at every width"
-        )
-    return out
 
 
 def _fixed(table: Table) -> tuple[str, ...]:
@@ -252,8 +231,8 @@ def _convention_to_dict(convention: Convention) -> dict[str, Any]:
     return {"default": convention.default, "legal": spelled, "doc": convention.doc}
 
 
-def _plain(roles: Mapping[str, Multipliers]) -> dict[str, dict[str, float]]:
-    return {role: asdict(numbers) for role, numbers in roles.items()}
+def _plain(found: Mapping[str, Multipliers] | Mapping[str, GlobalValues]) -> dict[str, dict[str, float]]:
+    return {name: asdict(numbers) for name, numbers in found.items()}
 
 
 def _spell_shape(shape: Shape, other: Shape, name: str) -> str:
@@ -264,12 +243,3 @@ def _spell_shape(shape: Shape, other: Shape, name: str) -> str:
 def _factor_cell(factor: float, monomial: str) -> str:
     """Return e.g. `0.25 (width^-1)`. A constant has no monomial beside it."""
     return monomial if monomial in ("0", "1") else f"{factor:.6g} ({monomial})"
-
-
-def _value_cells(role: str, values: Multipliers) -> tuple[str, ...]:
-    cells = {name: f"{getattr(values, name):.6g}" for name in FACTORS}
-    if ROLES[role] in ("ones", "zeros"):
-        cells["init_std"] = ROLES[role]  # an exact start, not a draw
-    if values.lr > 0:
-        cells["lr"] += f" (2^{round(math.log2(values.lr), 2):g})"
-    return (role, *cells.values())

@@ -19,8 +19,7 @@ import hpxfer
 from hpxfer.errors import HpxferError, shown
 from hpxfer.host import json_ready, sync_folder
 from hpxfer.receipts import append, changes_since, digest, measure_sites, receipt, weights_of
-from hpxfer.recipe.known_models import known_model, known_sites
-from hpxfer.recipe.wrappers import unwrapped
+from hpxfer.recipe import known_model, known_sites, unwrapped
 
 if TYPE_CHECKING:
     import torch

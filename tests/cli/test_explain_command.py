@@ -119,6 +119,9 @@ def test_a_sweep_with_a_preset_shows_the_role_of_each_tensor(explain: Explain) -
     found = {one["name"]: one for one in json.loads(out)["tensors"]}
     assert {name: found[name]["role"] for name in roles} == roles
     assert found["q_norm"]["size"] == [32]
+    assert (found["q_norm"]["init"], lines["q_norm"][3]) == ("ones", "ones")
+    values = json.loads(out)["values"]["target"]["attn_q"]
+    assert [found["attn_q"][name] for name in ("init", "lr", "eps", "weight_decay")] == list(values.values())[:4]
     assert list(found) == [name for name in lines if name != "tensor"]
 
 

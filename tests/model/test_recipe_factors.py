@@ -21,7 +21,7 @@ from hpxfer.model.flat import FlatLayout
 from hpxfer.model.gpt.forward import build_gpt
 from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters
 from hpxfer.recipe import Recipe
-from hpxfer.recipe.file import model_facts
+from hpxfer.recipe.facts import model_facts
 from hpxfer.spec import parse_sweep
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.spec.model_section import GPTModel
@@ -97,7 +97,7 @@ def trained_and_told(
     return trained, found[0], found[1]
 
 
-@pytest.mark.filterwarnings("ignore::hpxfer.recipe.fitted_range.OutOfRangeWarning")
+@pytest.mark.filterwarnings("ignore::hpxfer.recipe.OutOfRangeWarning")
 @pytest.mark.parametrize(
     ("gate", "table", "changes"),
     [
@@ -127,7 +127,7 @@ def test_each_number_of_the_section_model_is_a_factor_or_is_none() -> None:
     assert {name for name, hint in hints.items() if hint is float} == FACTORS | OTHER
 
 
-@pytest.mark.filterwarnings("ignore::hpxfer.recipe.fitted_range.OutOfRangeWarning")
+@pytest.mark.filterwarnings("ignore::hpxfer.recipe.OutOfRangeWarning")
 @pytest.mark.parametrize("gate", GATES)
 def test_a_fixed_factor_stands_in_the_product_at_the_base_and_at_the_target(gate: str) -> None:
     plain, trials = swept("complete-mue", {"gate": gate}, {})

@@ -25,8 +25,8 @@ from hpxfer.receipts.receipt import changes_since, weights_of, write_groups
 from hpxfer.scaling.shape import Shape
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::hpxfer.recipe.fitted_range.OtherModelWarning"),
-    pytest.mark.filterwarnings("ignore::hpxfer.recipe.unattached.UnattachedWarning"),
+    pytest.mark.filterwarnings("ignore::hpxfer.recipe.OtherModelWarning"),
+    pytest.mark.filterwarnings("ignore::hpxfer.recipe.UnattachedWarning"),
 ]
 SHAPE = Shape(**GPT_BASE)
 

@@ -265,7 +265,8 @@ def test_a_description_has_the_numbers_and_the_places() -> None:
         if role != "router_bias":
             line = next(line for line in text.splitlines() if line.split()[:1] == [role] and f"{at.eps:.6g}" in line)
             assert f"{at.lr:.6g}" in line
-            assert line.split()[1] == ("ones" if role in ("norm", "final_norm") else f"{at.init_std:.6g}")
+            start = "ones" if role in ("norm", "final_norm") else f"{at.init_std:.6g}" if at.init_std else "zeros"
+            assert line.split()[1] == start
     assert "Router bias: bias -= 0.01 * (load - 0.25)" in text
     assert "warning" not in text
     assert "warning: depth 9: fitted from 2 to 4" in recipe().describe({**TARGET, "depth": 9})

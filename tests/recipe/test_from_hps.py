@@ -20,7 +20,7 @@ from torch.nn.functional import gelu
 from hpxfer.errors import HpxferError
 from hpxfer.model.mlp.stack import build_mlp
 from hpxfer.recipe import OutOfRangeWarning, Recipe, write_recipe
-from hpxfer.recipe.file import model_facts, own_roles
+from hpxfer.recipe.facts import model_facts, own_roles
 from hpxfer.recipe.start import load_sweep
 from hpxfer.scaling.evaluate import BaseInit
 from hpxfer.scaling.hps import HPs
@@ -133,7 +133,7 @@ def test_a_recipe_of_the_family_mlp_has_its_own_options_and_roles_and_counts_sam
     assert all(role in text for role in ("embedding", "router", "expert_in", "expert_out", "readout"))
 
 
-@pytest.mark.filterwarnings("ignore::hpxfer.recipe.fitted_range.OutOfRangeWarning")
+@pytest.mark.filterwarnings("ignore::hpxfer.recipe.OutOfRangeWarning")
 @pytest.mark.parametrize(("aggregation", "temperature"), [("1/K", 0.3), ("1/M", 1.0)])
 @torch.no_grad()
 def test_a_model_of_plain_torch_that_follows_the_numbers_is_the_trained_one(

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hpxfer
 from hpxfer.recipe import Recipe, check_lr_ratios, scheduler
-from hpxfer.recipe.wrappers import plain_names, unwrapped
+from hpxfer.recipe.modules import plain_names, unwrapped
 
 
 def own_groups(model: Any = None, **hps: float) -> list[dict[str, Any]]:

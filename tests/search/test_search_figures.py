@@ -18,7 +18,7 @@ from there import there
 from hpxfer.analysis import Analysis, analyze
 from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.figures.surface import pairs_block
-from hpxfer.recipe.file import doubts
+from hpxfer.recipe.facts import doubts
 from hpxfer.recipe.from_sweep import recipe_of
 from hpxfer.report.write import write_report
 from hpxfer.results import Results

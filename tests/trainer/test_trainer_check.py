@@ -16,7 +16,7 @@ from command_line import hpxfer
 from hpxfer.driver import prepare, run
 from hpxfer.errors import HpxferError
 from hpxfer.executors.executor import More, OnEvent, Trains
-from hpxfer.recipe.file import doubts
+from hpxfer.recipe.facts import doubts
 from hpxfer.recipe.from_sweep import recipe_of
 from hpxfer.report.contents import make_report
 from hpxfer.report.write import source_of, write_report

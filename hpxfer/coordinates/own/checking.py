@@ -26,11 +26,7 @@ from hpxfer.coordinates.own.wiring import Built, optimizer_of, role_conflicts, w
 from hpxfer.coordinates.path_facts import PathFacts, path_facts
 from hpxfer.coordinates.report import AxisReport, CheckReport, not_tested
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.forward_hooks import declared
-from hpxfer.recipe.own_constants import left_to_multiply
-from hpxfer.recipe.recipe import Recipe
-from hpxfer.recipe.resolved import Base, Resolved
-from hpxfer.recipe.unattached import unattached
+from hpxfer.recipe import Base, Recipe, Resolved, declared, left_to_multiply, unattached
 from hpxfer.scaling.coverage import ModelFacts, coverage_warnings
 from hpxfer.scaling.shape import Shape
 

@@ -16,10 +16,7 @@ from typing import Any
 import torch
 
 from hpxfer.errors import HpxferError, first_line, nearest, shown
-from hpxfer.recipe.forward_hooks import Sites
-from hpxfer.recipe.match import Roles
-from hpxfer.recipe.recipe import Recipe
-from hpxfer.recipe.wrappers import plain_names
+from hpxfer.recipe import Recipe, Roles, Sites, plain_names
 from hpxfer.registry import registry
 from hpxfer.scaling.shape import load_shape
 from hpxfer.scaling.table import Conventions

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hpxfer.coordinates.measure import Prediction
 from hpxfer.coordinates.predict import exponent_of
-from hpxfer.recipe.explain import TensorRow
-from hpxfer.recipe.match import AT, JOIN
+from hpxfer.recipe import AT
+from hpxfer.recipe.match import JOIN
+from hpxfer.scaling.numbers import TensorNumbers
 from hpxfer.scaling.roles import ROLES
 
 SOURCE = "the recipe's own numbers"
@@ -16,7 +17,7 @@ FIRST_STEP = "first step"
 DRAWN = ("matrix", "embedding", "position")  # kinds of roles that start at random
 
 
-def of_recipe(rows: Sequence[Sequence[TensorRow]], scales: Sequence[float]) -> Iterator[Prediction]:
+def of_recipe(rows: Sequence[Sequence[TensorNumbers]], scales: Sequence[float]) -> Iterator[Prediction]:
     """Yield the exponents of init and LR of each role. `rows[i]` explain the model at `scales[i]`."""
     at = [
         {role: row for row in reversed(of_scale) for role in row.role.partition(AT)[0].split(JOIN)} for of_scale in rows
@@ -26,7 +27,7 @@ def of_recipe(rows: Sequence[Sequence[TensorRow]], scales: Sequence[float]) -> I
             yield from _of_role(role, [found[role] for found in at], scales)
 
 
-def _of_role(role: str, rows: Sequence[TensorRow], scales: Sequence[float]) -> Iterator[Prediction]:
+def _of_role(role: str, rows: Sequence[TensorNumbers], scales: Sequence[float]) -> Iterator[Prediction]:
     stds = [row.init if isinstance(row.init, float) else 0.0 for row in rows]
     if ROLES[role] in DRAWN:
         exponent = exponent_of(stds, scales) if all(stds) else None

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from hpxfer.recipe.explain import TensorRow
-from hpxfer.recipe.forward_hooks import MultiplyOutput
-from hpxfer.recipe.match import AT, JOIN
+from hpxfer.recipe import AT, MultiplyOutput
+from hpxfer.recipe.match import JOIN
+from hpxfer.scaling.numbers import TensorNumbers
 
 OUTSIDE = ("embedding", "position", "final_norm", "readout")
 # Part -> the roles of its tensors.
@@ -51,7 +51,7 @@ class Held:
         return None if self.role in OUTSIDE else block_of(self.name)
 
 
-def held(rows: Iterable[TensorRow], parameters: Mapping[str, nn.Parameter]) -> tuple[Held, ...]:
+def held(rows: Iterable[TensorNumbers], parameters: Mapping[str, nn.Parameter]) -> tuple[Held, ...]:
     """Return the parameters of an explained model that the optimizer moves."""
     return tuple(
         Held(name=row.name, roles=tuple(row.role.partition(AT)[0].split(JOIN)), tensor=parameters[row.name])

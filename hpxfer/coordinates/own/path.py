@@ -9,7 +9,7 @@ from typing import Any
 
 from hpxfer.coordinates.cases import FACTORS
 from hpxfer.errors import HpxferError, nearest
-from hpxfer.recipe.recipe import as_shape
+from hpxfer.recipe import as_shape
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 
 # An axis -> the dimensions that grow with it. Other paths are given as `shapes`.

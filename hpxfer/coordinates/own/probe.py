@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from hpxfer.coordinates.own.parts import Held, factor_around, factor_at, first_tensor, layer_modules, paths_around
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.forward_hooks import MultiplyInput, MultiplyOutput
-from hpxfer.recipe.wrappers import plain_modules
+from hpxfer.recipe import MultiplyInput, MultiplyOutput, plain_modules
 
 Key = tuple[str, str, int | None]  # quantity, role, block
 TOP = ""  # the whole model

@@ -12,16 +12,21 @@ from torch import nn
 from hpxfer.coordinates.own.load import OwnModule, calling, require_optimizer
 from hpxfer.coordinates.own.parts import Held, held
 from hpxfer.errors import HpxferError
-from hpxfer.recipe.explain import TensorRow
-from hpxfer.recipe.forward_hooks import declared
-from hpxfer.recipe.known_models import known_model
-from hpxfer.recipe.match import AT, Roles, pairs_of
-from hpxfer.recipe.own_constants import left_to_multiply
-from hpxfer.recipe.propose_roles import roles as proposed
-from hpxfer.recipe.recipe import Recipe
-from hpxfer.recipe.resolved import Base, Resolved
-from hpxfer.recipe.unattached import unattached
-from hpxfer.recipe.wrappers import plain_names
+from hpxfer.recipe import (
+    AT,
+    Base,
+    Recipe,
+    Resolved,
+    Roles,
+    declared,
+    known_model,
+    left_to_multiply,
+    pairs_of,
+    plain_names,
+    unattached,
+)
+from hpxfer.recipe import roles as proposed
+from hpxfer.scaling.numbers import TensorNumbers
 from hpxfer.scaling.shape import Shape
 
 
@@ -30,7 +35,7 @@ class Built:
     """A model at one shape, and what the recipe says of its tensors."""
 
     model: nn.Module
-    rows: tuple[TensorRow, ...]
+    rows: tuple[TensorNumbers, ...]
     tensors: tuple[Held, ...]
     roles: Roles
     tied: bool

@@ -23,8 +23,7 @@ from hpxfer.export.plan import (
 )
 from hpxfer.export.source import groups, schedule, source
 from hpxfer.export.target import ExportTarget
-from hpxfer.recipe import Recipe
-from hpxfer.recipe.match import globs
+from hpxfer.recipe import Recipe, globs
 from hpxfer.scaling.shape import Shape
 
 SITES = {

@@ -11,8 +11,7 @@ from hpxfer.export.plan import Lack, Plan, model_names, other_lacks
 from hpxfer.export.source import source
 from hpxfer.export.target import ExportTarget
 from hpxfer.export.targets.torch import values
-from hpxfer.recipe import Recipe
-from hpxfer.recipe.forward_hooks import EXPERTS
+from hpxfer.recipe import EXPERTS, Recipe
 from hpxfer.scaling.shape import Shape
 
 

@@ -22,7 +22,7 @@ from hpxfer.recipe import OtherModelWarning, OutOfRangeWarning, Recipe
 from hpxfer.scaling.evaluate import BaseInit
 from hpxfer.scaling.shape import Shape
 
-pytestmark = pytest.mark.filterwarnings("ignore::hpxfer.recipe.fitted_range.OtherModelWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::hpxfer.recipe.OtherModelWarning")
 ADAM, INIT = {"lr": 2.0**-8, "eps": 1e-12}, BaseInit(embedding_std=1.0, position_std=0.5)
 MOE_BASE = {"width": 32, "depth": 2, "num_experts": 4, "num_active": 4, "expert_width": 32, "head_dim": 16}
 
