@@ -21,7 +21,7 @@ from hpxfer.errors import HpxferError, cut, joined, nearest, shown
 from hpxfer.host import read_text, write_files
 from hpxfer.recipe import AT, embedding_scale, gain_of, names_of_each, plain_modules, plain_names
 from hpxfer.recipe import roles as proposed_roles
-from hpxfer.recipe.match import JOIN
+from hpxfer.scaling.numbers import JOIN
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 

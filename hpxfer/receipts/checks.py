@@ -24,7 +24,7 @@ from statistics import median, stdev
 from typing import Any, NamedTuple
 
 from hpxfer.recipe import AT, proposals
-from hpxfer.recipe.match import JOIN
+from hpxfer.scaling.numbers import JOIN
 from hpxfer.scaling.roles import ROLES
 from hpxfer.store import Outcome, Status
 

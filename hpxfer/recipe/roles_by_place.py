@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from hpxfer.recipe.match import JOIN
 from hpxfer.recipe.places import EXPERTS, NORM, Place, places_of
 from hpxfer.recipe.role_words import (
     AT_THE_END,
@@ -39,6 +38,7 @@ from hpxfer.recipe.role_words import (
     SHARED_GATES,
     Words,
 )
+from hpxfer.scaling.numbers import JOIN
 
 Size = tuple[int, ...] | None  # None: it is not known
 Sizes = Mapping[str, Size]

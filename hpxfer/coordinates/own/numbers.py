@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hpxfer.coordinates.measure import Prediction
 from hpxfer.coordinates.predict import exponent_of
 from hpxfer.recipe import AT
-from hpxfer.recipe.match import JOIN
-from hpxfer.scaling.numbers import TensorNumbers
+from hpxfer.scaling.numbers import JOIN, TensorNumbers
 from hpxfer.scaling.roles import ROLES
 
 SOURCE = "the recipe's own numbers"

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from hpxfer.recipe import AT, MultiplyOutput
-from hpxfer.recipe.match import JOIN
-from hpxfer.scaling.numbers import TensorNumbers
+from hpxfer.scaling.numbers import JOIN, TensorNumbers
 
 OUTSIDE = ("embedding", "position", "final_norm", "readout")
 # Part -> the roles of its tensors.
