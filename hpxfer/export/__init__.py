@@ -1,8 +1,7 @@
 """Exports: a recipe at a shape as files for another trainer. No trainer is imported."""
 
 from hpxfer.export.names import Named, names_of, read_names, write_names
-from hpxfer.export.target import ExportTarget
-from hpxfer.export.targets import EXPORT_TARGETS, register_export_target
+from hpxfer.export.targets import EXPORT_TARGETS, ExportTarget, register_export_target
 from hpxfer.export.write import Exported, export, read_roles
 
 __all__ = [

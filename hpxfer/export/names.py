@@ -13,9 +13,10 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from hpxfer.errors import HpxferError, cut, joined, nearest, shown
 from hpxfer.host import read_text, write_files
@@ -24,6 +25,7 @@ from hpxfer.recipe import roles as proposed_roles
 from hpxfer.scaling.numbers import JOIN
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
+from hpxfer.spec import KeyPath, Positive, Section, Seq, YamlFile, validated
 
 if TYPE_CHECKING:
     import torch
@@ -124,27 +126,37 @@ def _of_matrices(size: tuple[int, ...], role: str, shape: Shape) -> tuple[int, .
 
 
 NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
-KEYS = ("name", "size", "role", "same_as", "frozen", "one_plus", "embedding_scale")
 MAX_PARAMETERS = 10**6
 MAX_NAME = 500  # characters
 
 
-@dataclass(frozen=True, kw_only=True)
-class Named:
+class Named(Section):
     """One parameter of a model that is not here."""
 
     name: str
-    size: tuple[int, ...] | None = None  # None: the nominal size of its role
-    role: str | None = None  # None: as its name says
-    same_as: str | None = None  # the first name of the tensor that this one is too
-    frozen: bool = False  # the optimizer does not train it
-    one_plus: bool = False  # a gain w of a norm that multiplies by 1 + w
-    embedding_scale: float = 1.0  # by which the model multiplies the rows of an embedding
+    size: Seq[Annotated[int, Field(ge=1)]] | None = None
+    """None is the nominal size of its role."""
+    role: str | None = None
+    """None is what its name says."""
+    same_as: str | None = None
+    """The first name of the tensor that this one is too."""
+    frozen: bool = False
+    """Whether the optimizer does not train it."""
+    one_plus: bool = False
+    """Whether it is a gain w of a norm that multiplies by 1 + w."""
+    embedding_scale: Positive = 1.0
+    """By which the model multiplies the rows of an embedding."""
 
     @property
     def is_pattern(self) -> bool:
         """Whether this gives a role to the parameters whose names it matches, and is none itself."""
         return "*" in self.name
+
+
+class NamesFile(Section):
+    """A names file."""
+
+    parameters: Seq[Named]
 
 
 def names_of(model: torch.nn.Module) -> list[Named]:
@@ -161,11 +173,7 @@ def names_of(model: torch.nn.Module) -> list[Named]:
 
 def write_names(model: torch.nn.Module, path: str | Path) -> None:
     """Write the names file of a torch model, for `recipe export --names`. Raise HpxferError if it cannot be written."""
-    defaults = Named(name="")
-    rows = [
-        {key: value for key in KEYS if (value := getattr(one, key)) != getattr(defaults, key)}
-        for one in names_of(model)
-    ]
+    rows = [one.model_dump(exclude_defaults=True) for one in names_of(model)]
     lines = ",\n  ".join(json.dumps(row) for row in rows)
     content = f'{{"parameters": [\n  {lines}\n]}}\n'.encode()
     try:
@@ -182,12 +190,21 @@ def read_names(path: str | Path) -> tuple[Named, ...]:
         raise HpxferError(f"{cut(str(path), 240)}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise HpxferError(f"{path}: must be a text, got another file: {error}") from None
+    lines: dict[KeyPath, int] = {}
     if text.lstrip()[:1] in ("{", "["):
-        found = [_from_mapping(where, entry) for where, entry in _entries(path, text)]
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise HpxferError(f"{path}: not a JSON file: {error}") from None
     else:
-        lines = ((number, line.partition("#")[0].split()) for number, line in enumerate(text.splitlines(), 1))
-        found = [_from_words(f"{path}: line {number}", words) for number, words in lines if words]
-    return checked(found, str(path))
+        found = [(number, line.partition("#")[0].split()) for number, line in enumerate(text.splitlines(), 1)]
+        data = {"parameters": [_of_words(f"{path}:{number}", words) for number, words in found if words]}
+        numbers = (number for number, words in found if words)
+        lines = {("parameters", at): number for at, number in enumerate(numbers)}
+    if not isinstance(data, dict):
+        rule = f'{path}: must hold {{"parameters": [...]}}, one mapping with a name per parameter'
+        raise HpxferError(f"{rule}, got {shown(data)}; hpxfer.export.write_names(model, path) writes one")
+    return checked(validated(NamesFile, YamlFile(name=str(path), data=data, lines=lines)).parameters, str(path))
 
 
 def checked(parameters: Sequence[Named], where: str) -> tuple[Named, ...]:
@@ -218,55 +235,15 @@ def _named(name: str, tensor: torch.Tensor, role: str | None, first: str, module
     )
 
 
-def _entries(path: str | Path, text: str) -> Iterator[tuple[str, Any]]:
-    """Yield (where, entry) of a JSON file: a list of mappings under the key `parameters`."""
-    rule = f'{path}: must hold {{"parameters": [...]}}, one mapping with a name per parameter'
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise HpxferError(f"{path}: not a JSON file: {error}") from None
-    entries = data.get("parameters") if isinstance(data, dict) and set(data) == {"parameters"} else None
-    if not isinstance(entries, list):
-        raise HpxferError(f"{rule}, got {shown(data)}; hpxfer.export.write_names(model, path) writes one")
-    yield from ((f"{path}: parameters[{at}]", entry) for at, entry in enumerate(entries))
-
-
-def _from_mapping(where: str, entry: Any) -> Named:
-    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-        raise HpxferError(f"{where}: must be a mapping with a name, got {shown(entry)}")
-    for key in entry:
-        if key not in KEYS:
-            raise HpxferError(f"{where}: unknown key {shown(key)}; {nearest(key, KEYS)}")
-    size = entry.get("size")
-    if size is not None and not (isinstance(size, list) and all(_is_count(one) for one in size)):
-        raise HpxferError(f"{where}: size: must be a list of whole numbers above 0, got {shown(size)}")
-    for key in ("role", "same_as"):
-        if entry.get(key) is not None and not isinstance(entry[key], str):
-            raise HpxferError(f"{where}: {key}: must be a text, got {shown(entry[key])}")
-    for key in ("frozen", "one_plus"):
-        if not isinstance(entry.get(key, False), bool):
-            raise HpxferError(f"{where}: {key}: must be true or false, got {shown(entry[key])}")
-    scale = entry.get("embedding_scale", 1.0)
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < float("inf"):
-        raise HpxferError(f"{where}: embedding_scale: must be a number above 0, got {shown(scale)}")
-    return Named(**{**entry, "size": None if size is None else tuple(size), "embedding_scale": float(scale)})
-
-
-def _from_words(where: str, words: Sequence[str]) -> Named:
+def _of_words(where: str, words: Sequence[str]) -> dict[str, Any]:
     """Return the parameter in a line: its name, then its size and its role, each of which may be left out."""
     name, *rest = words
-    size = None
+    out: dict[str, Any] = {"name": name}
     if rest and re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", rest[0]):
-        size = tuple(map(int, rest.pop(0).split("x")))
-        if 0 in size:
-            raise HpxferError(f"{where}: a size must be of whole numbers above 0, got {shown(words[1])}")
+        out["size"] = list(map(int, rest.pop(0).split("x")))
     if len(rest) > 1:
         raise HpxferError(f"{where}: must be a name, a size such as 64x64 and a role, got {shown(' '.join(words))}")
-    return Named(name=name, size=size, role=rest[0] if rest else None)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return {**out, "role": rest[0]} if rest else out
 
 
 def _problems(found: Sequence[Named]) -> Iterator[str]:
@@ -286,7 +263,7 @@ def _problems(found: Sequence[Named]) -> Iterator[str]:
             yield f"{one.name}: a parameter cannot hold other parameters, got names that start with {one.name}."
         if one.same_as is not None and one.same_as not in seen:
             yield f"{one.name}: same_as: must be a name further up, got {shown(one.same_as)}"
-        for part in (one.role or "").partition("@")[0].split("+") if one.role else ():
+        for part in one.role.partition(AT)[0].split(JOIN) if one.role else ():
             if part not in ROLES:
                 yield f"{one.name}: unknown role {shown(part)}; {nearest(part, ROLES)}"
         seen.add(one.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpxfer.export.target import ExportTarget
+from hpxfer.export.targets import ExportTarget
 
 JSON = ExportTarget(
     name="json",

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpxfer.export.plan import Lack, Plan, other_lacks
 from hpxfer.export.source import schedule, source
-from hpxfer.export.target import ExportTarget
+from hpxfer.export.targets import ExportTarget
 
 
 def values(plan: Plan) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from hpxfer.export.plan import (
     other_lacks,
 )
 from hpxfer.export.source import groups, schedule, source
-from hpxfer.export.target import ExportTarget
+from hpxfer.export.targets import ExportTarget
 from hpxfer.recipe import Recipe, templates
 from hpxfer.scaling.shape import Shape
 

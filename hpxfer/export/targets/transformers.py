@@ -9,7 +9,7 @@ from hpxfer.errors import HpxferError
 from hpxfer.export.names import Named
 from hpxfer.export.plan import Lack, Plan, model_names, other_lacks
 from hpxfer.export.source import source
-from hpxfer.export.target import ExportTarget
+from hpxfer.export.targets import ExportTarget
 from hpxfer.export.targets.torch import values
 from hpxfer.recipe import EXPERTS, Recipe
 from hpxfer.scaling.shape import Shape
