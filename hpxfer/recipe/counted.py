@@ -107,16 +107,24 @@ BESIDE_FURTHER = ("eh_proj", "enorm", "hnorm")
 PARTS = {"expert": "num_experts", "shared": "num_shared", "dense": "dense_width"}
 
 
+# A dimension, the numbers that agree with the model, the likely one first, and where it shows them.
+Shown = tuple[str, Sequence[int], str]
+
+
 def check_counts(model: torch.nn.Module, found: Assigned, target: Shape) -> None:
     """Raise HpxferError, with one line per dimension, if a count of the model is not that of the target.
 
     A part of a model, such as a stage of a pipeline, may have fewer blocks. Layers that share their tensors count as
     often as the model names them.
     """
-    counted = _Counted(model, found, target)
-    faults = [*counted.depth(), *counted.parts(), *counted.experts(), *counted.active(), *counted.heads()]
+    counted, faults = _Counted(model, found, target), dict[str, None]()
+    for name, values, where in (*counted.depth(), *counted.parts(), *counted.experts(), *counted.heads()):
+        if (got := getattr(target, name)) not in values:
+            right = f"{values[0]}, {where}" if values else where
+            fix = f"give {name} {values[0]}" if values else "give that of this model"
+            faults[f"target_shape: {name} must be {right}, got {got}; {fix}, or correct the patterns"] = None
     if faults:
-        raise HpxferError("\n".join(f"target_shape: {fault}" for fault in dict.fromkeys(faults)))
+        raise HpxferError("\n".join(faults))
 
 
 class _Counted:
@@ -138,8 +146,8 @@ class _Counted:
         ends = {"final_norm", "readout"} & roles or any(item.tied for item in self.items)
         self.is_whole = "embedding" in roles and bool(ends)
 
-    def depth(self) -> Iterator[str]:
-        """Yield that the config of a whole model, or else every way to count the blocks, gives another depth."""
+    def depth(self) -> Iterator[Shown]:
+        """Yield the depth by the config of a whole model, or else by every way to count the blocks."""
         outs = [item for item in self.items if any(role.endswith("_out") for role in item.roles)]
         attention = self._named(item for item in outs if "attn_out" in item.roles)
         branches = [*self._named(item for item in outs if "dense_out" in item.roles), *self._moe_layers()]
@@ -150,76 +158,64 @@ class _Counted:
         counts += [item.tensor.shape[0] for item in outs if "attn_out" in item.roles and item.tensor.ndim > 2]
         counts = [count for count in counts if count]
         by_config = _first_number(self.config, DEPTH)
-        if self.is_whole and by_config:
-            counts = [by_config]
-        if not counts or self.target.depth in (*counts, by_config):
-            return
-        if not self.is_whole and by_config is None and self.target.depth > min(counts):
-            return
-        got = by_config or counts[0]
-        where = "its config says" if by_config else f"{got} of its tensors end a branch of a block"
-        yield f"depth must be {got}, the blocks of {self.what}: {where}, got {self.target.depth}; give depth {got}"
+        if by_config:
+            yield (
+                "depth",
+                [by_config, *([] if self.is_whole else counts)],
+                f"the blocks of {self.what}: its config says",
+            )
+        elif counts and (self.is_whole or self.target.depth <= min(counts)):
+            where = f"the blocks of {self.what}: {counts[0]} of its tensors end a branch of a block"
+            yield "depth", counts, where
 
-    def parts(self) -> Iterator[str]:
-        """Yield each kind of FFN that the target has and the model has not."""
+    def parts(self) -> Iterator[Shown]:
+        """Yield that the model has none of a kind of FFN."""
         kinds = {role.partition("_")[0] for item in self.items for role in item.roles}
         for kind, name in PARTS.items():
-            if self.is_whole and kinds & PARTS.keys() and getattr(self.target, name) and kind not in kinds:
-                yield (
-                    f"{name} must be left out for {self.what}, of whose tensors none has a role {kind}_..., got "
-                    f"{getattr(self.target, name)}; give the shape of this model, or correct the patterns"
-                )
+            if self.is_whole and kinds & PARTS.keys() and kind not in kinds:
+                yield name, [0], f"as no tensor of {self.what} has a role {kind}_..."
 
-    def experts(self) -> Iterator[str]:
-        """Yield the layers whose experts are single tensors, and of another number than the target's."""
-        routers = self._named(item for item in self.items if item.role == "router" and 1 not in item.tensor.shape)
+    def experts(self) -> Iterator[Shown]:
+        """Yield the number of experts in layers whose experts are single tensors, and how many a token uses."""
+        routers = [item for item in self.items if item.role == "router" and 1 not in item.tensor.shape]
         for kind, total in (("expert", self.target.num_experts), ("shared", self.target.num_shared)):
             if total < 2 or not self.is_whole or _is_distributed():
                 continue
             single = self._single(f"{kind}_out")
             layers = Counter(self._without_expert(name) for name in single)
             if len(layers) == len(single) and routers:  # no number in the names counts experts
-                layers = Counter({name: len(single) // len(routers) for name in single[:1]})
-            if wrong := [(layer, number) for layer, number in layers.items() if number != total]:
-                layer, number = wrong[0]
-                yield (
-                    f"{PARTS[kind]} must be {number}, the tensors {layer} that hold one each, got {total}; give the "
-                    "shape of this model, or correct the patterns"
-                )
-
-    def active(self) -> Iterator[str]:
-        """Yield that the routers or the config choose another number of experts than the target says."""
-        if not (wanted := self.target.num_active):
-            return
+                layers = Counter({name: len(single) // len(self._named(routers)) for name in single[:1]})
+            wrong = [(layer, number) for layer, number in layers.items() if number != total]
+            for layer, number in wrong[:1]:
+                yield PARTS[kind], [number], f"the tensors {layer} that hold one each"
+        # The routers say how many they choose, or else the config does.
         seen = dict[str, int]()
-        for item in self.items:
-            if item.role == "router" and 1 not in item.tensor.shape:
-                path = item.name.rpartition(".")[0]
-                for at in (path, path.rpartition(".")[0]):
-                    if (number := _first_number(self.modules.get(at), ACTIVE_OF_MODULES)) is not None:
-                        seen.setdefault(f"{at or 'the model'} says", number)
-                        break
-        if not seen and (number := _first_number(self.config, ACTIVE)) is not None:
-            seen["its config says"] = number
-        if seen and wanted not in seen.values():
-            where, number = next(iter(seen.items()))
-            yield f"num_active must be {number}, as {where}, got {wanted}; give num_active {number}"
+        for item in routers:
+            path = item.name.rpartition(".")[0]
+            for at in (path, path.rpartition(".")[0]):
+                if (chosen := _first_number(self.modules.get(at), ACTIVE_OF_MODULES)) is not None:
+                    seen.setdefault(f"as {at or 'the model'} says", chosen)
+                    break
+        if not seen and (chosen := _first_number(self.config, ACTIVE)) is not None:
+            seen["as its config says"] = chosen
+        if seen and self.target.num_active:
+            yield "num_active", list(seen.values()), next(iter(seen))
 
-    def heads(self) -> Iterator[str]:
-        """Yield that no attention of the model has heads of the target's size and number.
+    def heads(self) -> Iterator[Shown]:
+        """Yield the size and the number of the heads of attention.
 
         Where nothing states the size of a head, it follows from the number of heads and their features.
         Low-rank attention has heads of several sizes, which no shape says: only their number is compared.
         """
         size = self.target.head_dim
         attention = [item for item in self.items if any(role.startswith("attn_") for role in item.roles)]
+        as_stated = f"as the attention of {self.what} says"
         if not size:
             return
         if any(item.base_fan_in for item in attention) or hasattr(self.config, "kv_lora_rank"):
             stated = [number for _, number in self._stated_of(attention, HEADS)]
-            if self.target.num_heads and stated and self.target.num_heads not in stated:
-                got = self.target.num_heads
-                yield f"num_heads must be {stated[0]}, as the attention of {self.what} says, got {got}; give it"
+            if self.target.num_heads and stated:
+                yield "num_heads", stated, as_stated
             return
         sizes = {number: "" for _, number in self._stated_of(attention, HEAD_DIMS)}
         # Tensor parallelism shards the inputs of attn_out. Modules may then state the heads of one rank.
@@ -231,29 +227,24 @@ class _Counted:
                 if features % heads == 0:
                     sizes.setdefault(features // heads, f": {heads} heads have {features} features")
         if sizes and size not in sizes:
-            right, why = next(iter(sizes.items()))
-            yield f"head_dim must be {right}, as the attention of {self.what} says{why}, got {size}; give it"
+            yield "head_dim", list(sizes), as_stated + next(iter(sizes.values()))
             return
-        for role, name, heads in (
-            ("attn_q", "num_heads", self.target.num_heads),
-            ("attn_k", "kv_heads", self.target.kv_heads),
-        ):
-            rows = [item.tensor.numel() // self.target.width for item in attention if item.role == role]
-            if not rows:
-                continue
-            if all(number % size for number in rows):
-                yield f"head_dim must divide the features {rows[0]} of {role}, got {size}; give that of this model"
-            # A gate of the output may be part of the queries' matrix.
-            elif heads and not {heads * size, 2 * heads * size if role == "attn_q" else 0} & set(rows):
-                yield f"{name} must be {rows[0] // size}, as {role} has {rows[0]} features, got {heads}; give it"
-
-        joined = [item.tensor.numel() // self.target.width for item in attention if item.role == QKV]
-        features = (self.target.query_heads + 2 * self.target.key_heads) * size
+        features_of = {
+            role: [item.tensor.numel() // self.target.width for item in attention if item.role == role]
+            for role in ("attn_q", "attn_k", QKV)
+        }
+        # A gate of the output may be part of the queries' matrix.
+        for role, name, times in (("attn_q", "num_heads", (1, 2)), ("attn_k", "kv_heads", (1,))):
+            rows = features_of[role]
+            if rows and all(number % size for number in rows):
+                yield "head_dim", [], f"a divisor of the {rows[0]} features of {role}"
+            elif rows and getattr(self.target, name):
+                values = [number // (size * by) for by in times for number in rows if number % (size * by) == 0]
+                yield name, values, f"as {role} has {rows[0]} features"
+        joined, features = features_of[QKV], (self.target.query_heads + 2 * self.target.key_heads) * size
         if joined and (self.target.num_heads or self.target.kv_heads) and features not in joined:
-            yield (
-                f"num_heads and kv_heads must give the {joined[0]} features of {QKV}, got {self.target.query_heads} "
-                f"and {self.target.key_heads}; give the heads of this model"
-            )
+            name = "num_heads" if self.target.num_heads else "kv_heads"
+            yield name, [], f"such that num_heads and kv_heads give the {joined[0]} features of {QKV}"
 
     def _named(self, items: Iterable[RoleTensor]) -> list[str]:
         return [name for item in items for name in self.names[item.name]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -30,8 +30,8 @@ TOGETHER = set(EXPERTS)
 
 def multiplied_twice(
     sites: Sequence[tuple[str, str]], named: Sequence[tuple[int, str]], modules: Mapping[str, torch.nn.Module]
-) -> list[str]:
-    """Return which outputs two sites would both multiply, one sentence per pair of sites.
+) -> Iterator[str]:
+    """Yield which outputs two sites would both multiply, one sentence per pair of sites.
 
     `named` holds (number of a site, name of a module that its pattern names). Two sites meet where they name one
     module, and where the module of one is part of the other's: a factor on a MoE layer multiplies the shared experts in
@@ -48,7 +48,14 @@ def multiplied_twice(
                 met_before = same and first >= second
                 if not met_before and _clash(sites[first][1], sites[second][1], same):
                     meet.setdefault((first, second), []).append((outer, inner))
-    return [_spell(sites[first], sites[second], found) for (first, second), found in meet.items()]
+    for both, ((outer, inner), *more) in meet.items():
+        where = inner if outer == inner else f"{inner}, which is part of {outer},"
+        by = " and ".join(f"{pattern!r} ({key})" for pattern, key in (sites[at] for at in both))
+        yield (
+            f"a module must be multiplied once, got two sites for {where}{f' and {len(more)} more' if more else ''}: "
+            f"{by}; name for each key the module that returns this part alone, e.g. '*.mlp.experts' and "
+            "'*.mlp.shared_experts', or name one key in by_hand; `*` matches dots too, and [0-9] a digit alone"
+        )
 
 
 def _clash(outer: str, inner: str, same: bool) -> bool:
@@ -60,51 +67,21 @@ def _clash(outer: str, inner: str, same: bool) -> bool:
     return outer in BRANCHES and inner in BRANCHES and {outer, inner} != TOGETHER
 
 
-def shared_by_hand(
+def _shared_experts(
     sites: Sequence[tuple[str, str]],
     named: Sequence[tuple[int, str]],
     modules: Mapping[str, torch.nn.Module],
     numbers: Mapping[str, float],
-) -> list[str]:
-    """Return which sites of routed experts multiply shared experts as well, one sentence per site.
-
-    This is for a model that multiplies the shared experts by itself. They are known by their name.
-    """
+) -> Iterator[str]:
+    """Yield the shared experts inside what a site of routed experts multiplies. They are known by their name."""
     net: dict[str, float] = {}  # two factors may cancel
     for at, name in named:
         if sites[at][1] in TOGETHER:
             net[name] = net.get(name, 1.0) * numbers.get(sites[at][1], 1.0)
-    meet: dict[int, list[tuple[str, str]]] = {}
-    for at, name in named:
-        parts = modules[name].named_children()
-        shared = next((part for part, _ in parts if "shared" in part.lower()), None)
-        if shared and sites[at][1] in TOGETHER and not math.isclose(net[name], 1.0):
-            meet.setdefault(at, []).append((name, f"{name}.{shared}"))
-    return [
-        f"a module must be multiplied once, got the site {sites[at][0]!r} ({sites[at][1]}) for {found[0][0]}"
-        f"{_more(found)}, which returns what {found[0][1]} gives too, and shared_out by hand; name the module that "
-        f"returns the routed experts alone, or name {sites[at][1]} in by_hand too"
-        for at, found in meet.items()
-    ]
-
-
-def _more(found: Sequence[tuple[str, str]]) -> str:
-    return f" and {len(found) - 1} more" if len(found) > 1 else ""
-
-
-def _spell(first: tuple[str, str], second: tuple[str, str], found: Sequence[tuple[str, str]]) -> str:
-    (outer, inner), more = found[0], _more(found)
-    if first == second and outer != inner:
-        return (
-            f"a module must be multiplied once, got two sites for {inner}: {first[0]!r} ({first[1]}) names {inner}, "
-            f"which is part of {outer}, and {outer} itself{more}; `*` matches dots too, and [0-9] a digit alone"
-        )
-    where = inner if outer == inner else f"{inner}, which is part of {outer},"
-    both = " and ".join(f"{pattern!r} ({key})" for pattern, key in (first, second))
-    return (
-        f"a module must be multiplied once, got two sites for {where}{more}: {both}; name for each key the module that "
-        "returns this part alone, e.g. '*.mlp.experts' and '*.mlp.shared_experts', or name one key in by_hand"
-    )
+    for name, by in net.items():
+        shared = next((part for part, _ in modules[name].named_children() if "shared" in part.lower()), None)
+        if shared and not math.isclose(by, 1.0):
+            yield f"{name}.{shared}"
 
 
 # (pattern of module names, key of `Recipe.forward_multipliers`). A module may have several keys.
@@ -195,9 +172,10 @@ def attach(
     modules = plain_modules(model)
     faults = [*_bad_sites(pairs, modules, numbers, by_hand), *_taken(modules)]
     named = [(at, name) for at, (pattern, _) in enumerate(pairs) for name in _named(pattern, modules)]
-    faults += multiplied_twice(pairs, named, modules)
-    if "shared_out" in by_hand:
-        faults += shared_by_hand(pairs, named, modules, numbers)
+    # The model's own code multiplies shared experts like a site.
+    own = _shared_experts(pairs, named, modules, numbers) if "shared_out" in by_hand else ()
+    all_named = [*named, *((len(pairs), name) for name in own)]
+    faults += multiplied_twice([*pairs, ("by_hand", "shared_out")], all_named, modules)
     found = [(name, pairs[at][1]) for at, name in named]
     faults += [fault for name, key in found if (fault := _misfit(name, key, modules[name]))]
     with_site = {key for _, key in found}
