@@ -14,8 +14,8 @@ from hpxfer.errors import HpxferError
 from hpxfer.recipe.assign import Assigned, RoleTensor
 from hpxfer.recipe.known_models import config_of, known_gate
 from hpxfer.recipe.modules import class_of, plain_modules, plain_names, unwrapped
+from hpxfer.recipe.places import QKV
 from hpxfer.recipe.probe import plain_norm
-from hpxfer.recipe.role_words import QKV
 from hpxfer.scaling.roles import ROLES
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hpxfer.recipe.assign import BALANCED, names_of_each
 from hpxfer.recipe.known_models import known_model
 from hpxfer.recipe.match import Roles, pairs_of, pairs_of_roles, spelled
 from hpxfer.recipe.modules import plain_names
-from hpxfer.recipe.role_words import ROUTER_BIASES
+from hpxfer.recipe.places import ROUTER_BIASES
 from hpxfer.recipe.roles_by_place import Proposal, Sizes, proposals
 
 if TYPE_CHECKING:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
+import hpxfer
 from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe.assign import Assigned, assign, make_groups
 from hpxfer.recipe.counted import check_counts, seen_in
 from hpxfer.recipe.explain import ModelExplanation, description, model_numbers
 from hpxfer.recipe.facts import OtherModelWarning, TunedOn, compared
-from hpxfer.recipe.file import RecipeFile, dump_recipe, read_recipe
+from hpxfer.recipe.file import (
+    OF_A_SWEEP,
+    RECIPE_VERSION,
+    VERSION_KEY,
+    ModelPart,
+    RecipeFile,
+    dump_recipe,
+    read_recipe,
+)
 from hpxfer.recipe.fitted_range import OutOfRangeWarning, check_covered, check_embeddings, out_of_range
 from hpxfer.recipe.forward_hooks import Attached, ByHandWarning, Sites, UnattachedWarning, attach, unattached
-from hpxfer.recipe.from_hps import made_by_hand
 from hpxfer.recipe.initialize import initialize
 from hpxfer.recipe.known_models import check_dims, check_gate, known_model, known_sites, shape_of
 from hpxfer.recipe.match import Roles
@@ -26,10 +34,11 @@ from hpxfer.recipe.propose_roles import roles as proposed_roles
 from hpxfer.recipe.resolved import Base, Resolved
 from hpxfer.recipe.schedule import check_lr_ratios, remember, scheduler
 from hpxfer.scaling.evaluate import BaseInit, Multipliers, Parameterization
+from hpxfer.scaling.evaluate import parameterization as parameterization_of
 from hpxfer.scaling.hps import HPs
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.scaling.table import Column, Conventions
-from hpxfer.spec import parse_yaml, read_yaml
+from hpxfer.spec import YamlFile, parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     import torch
@@ -89,13 +98,33 @@ class Recipe:
         `attention_scale` (1/d_head or 1/sqrt(d_head)) and others, such as `norm`, `positions`, `attention_ratio` and
         `embedding_scale`. Raises HpxferError with one line per broken rule.
         """
-        base = as_shape(base_shape, "base_shape")
-        init = init or BaseInit()
-        return cls(
-            made_by_hand(
-                parameterization, base, hps, optimizer=optimizer, conventions=conventions or {}, init=init, model=model
-            )
-        )
+        where, base = "Recipe.from_hps", as_shape(base_shape, "base_shape")
+        choice = parameterization_of(parameterization, conventions)
+        if not isinstance(init, BaseInit | None):
+            raise HpxferError(f"{where}: init: must be a hpxfer.scaling.evaluate.BaseInit, got {shown(init)}")
+        if not isinstance(hps, HPs | Mapping):
+            raise HpxferError(f"{where}: hps: must be HPs or a mapping of name to number, got {shown(hps)}")
+        data = {
+            VERSION_KEY: RECIPE_VERSION,
+            "family": "gpt",
+            "parameterization": {"name": choice.name, "conventions": dict(choice.conventions)},
+            "optimizer": optimizer,
+            "base_shape": base.dims(),
+            "hps": asdict(hps) | {"multipliers": dict(hps.multipliers)} if isinstance(hps, HPs) else _sections(hps),
+            "init": asdict(init or BaseInit()),
+            # Each recipe must know these two of its base model. The rest may stay unknown.
+            "model": dict.fromkeys(ModelPart.model_fields) | {"gate": "sigmoid", "attention_scale": "1/d_head"} | model,
+            "training": None,
+            "fitted": None,
+            "provenance": {
+                "made": "by hand",
+                **dict.fromkeys(OF_A_SWEEP),
+                "measured": None,
+                "hpxfer": hpxfer.__version__,
+                "versions": {},
+            },
+        }
+        return cls(read_recipe(YamlFile(name=where, data=data, lines={})))
 
     def dump(self) -> str:
         """Return YAML that loads to an equal recipe."""
@@ -309,3 +338,12 @@ def as_shape(given: Target, where: str = "target_shape") -> Shape:
     if not isinstance(given, Shape | Mapping):
         raise HpxferError(f"{where}: must be a Shape or a mapping of its dimensions, got {shown(given)}")
     return shape_from_mapping(given.dims() if isinstance(given, Shape) else given, where)
+
+
+def _sections(hps: Mapping[str, float]) -> dict[str, Any]:
+    """Return HPs by name as a recipe file has them: with defaults, and those of roles by themselves."""
+    given = {name: float(value) if hasattr(value, "__float__") else value for name, value in sorted(hps.items())}
+    scalars = {name: value for name, value in given.items() if "." not in name}
+    multipliers = {name: value for name, value in given.items() if "." in name and value != 1.0}
+    defaults = {one.name: one.default for one in fields(HPs) if one.default is not MISSING}
+    return {**defaults, **scalars, "multipliers": multipliers}

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from hpxfer.recipe.places import EXPERTS, NORM, Place, places_of
-from hpxfer.recipe.role_words import (
+from hpxfer.recipe.places import (
     AT_THE_END,
     EITHER,
     EMBEDDINGS,
+    EXPERTS,
     FFN_IN_BLOCK,
     FINAL_NORMS,
     FUSED,
@@ -28,6 +28,7 @@ from hpxfer.recipe.role_words import (
     IN_FFN,
     IN_HEAD,
     IN_ROUTER,
+    NORM,
     NUMBERED,
     NUMBERS,
     OUT,
@@ -36,7 +37,9 @@ from hpxfer.recipe.role_words import (
     ROUTER_BIASES,
     ROUTERS,
     SHARED_GATES,
+    Place,
     Words,
+    places_of,
 )
 from hpxfer.scaling.numbers import JOIN
 

@@ -63,13 +63,13 @@ def test_its_file_loads_to_the_same_with_either_spelling_of_the_optimizer(tmp_pa
     ("changes", "said"),
     [
         ({"norm": "batchnorm"}, "norm"),
-        ({"hps": {"weight_decay": 0.1}}, "Recipe.from_hps: hps: must give lr, the base LR, got weight_decay"),
+        ({"hps": {"weight_decay": 0.1}}, "Recipe.from_hps: hps.lr: must be given"),
         (
             {"hps": {"lr": 0.1, "ruoter.lr_mult": 2}},
-            "hps: ruoter.lr_mult: unknown role 'ruoter'; did you mean 'router'",
+            "hps.multipliers.ruoter.lr_mult: unknown role 'ruoter'; did you mean 'router'",
         ),
-        ({"hps": {"lr": "fast"}}, "Recipe.from_hps: hps: lr: must be a number, got 'fast'"),
-        ({"hps": {"lr": 0.1, "eps": None}}, "hps: eps: must be a number, got None"),
+        ({"hps": {"lr": "fast"}}, "Recipe.from_hps: hps.lr: must be a valid number, got 'fast'"),
+        ({"hps": {"lr": 0.1, "eps": None}}, "hps.eps: must be a valid number, got null"),
         ({"hps": None}, "hps: must be HPs or a mapping of name to number, got None"),
         ({"init": {"matrix_std": 1}}, "init: must be a hpxfer.scaling.evaluate.BaseInit, got {'matrix_std': 1}"),
         ({"base_shape": None}, "base_shape: must be a Shape or a mapping of its dimensions, got None"),
