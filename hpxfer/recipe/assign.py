@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.match import AT, JOIN, Roles, match_roles, one_per_pattern
 from hpxfer.recipe.modules import class_of, plain_modules, plain_names
-from hpxfer.recipe.own_factors import INPUTS, OwnFactors, of_embedding, of_fan_in
+from hpxfer.recipe.own_factors import INPUTS, NONE, OwnFactors, of_embedding, of_fan_in
 from hpxfer.recipe.probe import Gain, embedding_scale, gain_of
 from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
@@ -46,14 +46,11 @@ class RoleTensor:
     base_fan_in: int | None = None  # given with the role
     own: OwnFactors = field(default_factory=OwnFactors)
     gain: Gain | None = None  # of a norm, if it was found out
+    numbers: Multipliers = NONE  # those of its role times its own. Several roles in one tensor have the same numbers
 
     @property
     def roles(self) -> tuple[str, ...]:
         return tuple(self.role.split(JOIN))
-
-    def numbers(self, values: Mapping[str, Multipliers]) -> Multipliers:
-        """Return the numbers of the tensor. Several roles in one tensor have the same numbers, as `assign` checks."""
-        return values[self.roles[0]] * self.own.numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +59,10 @@ class Assigned:
 
     parameters: tuple[RoleTensor, ...]
     buffers: tuple[RoleTensor, ...]
+
+    @property
+    def tensors(self) -> tuple[RoleTensor, ...]:
+        return (*self.parameters, *self.buffers)
 
     @property
     def tied_embeddings(self) -> bool | None:
@@ -94,15 +95,12 @@ def assign(model: torch.nn.Module, roles: Roles, at: Resolved) -> Assigned:
     if faults:
         raise HpxferError("\n".join(one_per_pattern(faults)))
     balanced = [name for name in buffers if role_of.get(name) == BALANCED]
-    return Assigned(
-        parameters=tuple(found),
-        buffers=tuple(RoleTensor(name=name, role=BALANCED, tensor=buffers[name]) for name in balanced),
-    )
+    found += [RoleTensor(name=name, role=BALANCED, tensor=buffers[name]) for name in balanced]
+    found = [replace(item, numbers=at.values[item.roles[0]] * item.own.numbers) for item in found]
+    return Assigned(parameters=tuple(found[: len(names)]), buffers=tuple(found[len(names) :]))
 
 
-def make_groups(
-    parameters: Iterable[RoleTensor], values: Mapping[str, Multipliers], betas: tuple[float, float] | None
-) -> list[dict[str, Any]]:
+def make_groups(parameters: Iterable[RoleTensor], betas: tuple[float, float] | None) -> list[dict[str, Any]]:
     """Return one optimizer group per set of equal numbers, in the order of the model's parameters.
 
     `betas` is None for SGD, which has no eps either.
@@ -111,11 +109,10 @@ def make_groups(
     for item in parameters:
         if not item.tensor.requires_grad:
             continue
-        at = item.numbers(values)
-        numbers: dict[str, Any] = {"lr": at.lr, "weight_decay": at.weight_decay}
+        numbers: dict[str, Any] = {"lr": item.numbers.lr, "weight_decay": item.numbers.weight_decay}
         if betas is not None:
-            numbers |= {"eps": at.eps, "betas": betas}
-        fresh = {"params": [], **numbers, "peak_lr": at.lr, "names": (), "roles": ()}
+            numbers |= {"eps": item.numbers.eps, "betas": betas}
+        fresh = {"params": [], **numbers, "peak_lr": item.numbers.lr, "names": (), "roles": ()}
         group = groups.setdefault(tuple(numbers.values()), fresh)
         group["params"].append(item.tensor)
         group["names"] += (item.name,)

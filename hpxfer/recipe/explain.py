@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from hpxfer.recipe.facts import TunedOn, stated
 from hpxfer.recipe.forward_hooks import EXPERTS
 from hpxfer.recipe.known_models import KNOWN_MODELS, known_model
 from hpxfer.recipe.propose_roles import roles
-from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.numbers import TensorNumbers, number_lines, numbers_of
 from hpxfer.scaling.shape import MAX_DEPTH, Shape
 
@@ -46,17 +45,13 @@ class ModelExplanation:
         return "\n".join([self.heading, *(f"  {line}" for line in number_lines(self.rows)), *notes, *other])
 
 
-def model_numbers(tensors: Iterable[RoleTensor], values: Mapping[str, Multipliers]) -> tuple[TensorNumbers, ...]:
-    """Return the frame of a model whose tensors have these roles."""
-    return tuple(_row(item, item.numbers(values)) for item in tensors)
-
-
-def _row(item: RoleTensor, at: Multipliers) -> TensorNumbers:
-    row = numbers_of(item.role, at, name=item.name, size=tuple(item.tensor.shape), note=item.own.note)
+def row_of(item: RoleTensor) -> TensorNumbers:
+    """Return what a tensor of a model gets."""
+    row = numbers_of(item.role, item.numbers, name=item.name, size=tuple(item.tensor.shape), note=item.own.note)
     if item.gain is not None and item.gain.offset == 1.0:
         row = replace(row, init="zeros", note="a gain of 1 + w")
     if item.role == BALANCED:
-        note = f"updated by the balancing rule at {at.lr:g}, not by the optimizer"
+        note = f"updated by the balancing rule at {item.numbers.lr:g}, not by the optimizer"
     elif not item.tensor.requires_grad:
         note = "needs no gradient, so that it is in no group"
     else:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.assign import RoleTensor
-from hpxfer.scaling.evaluate import Multipliers
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import Shape
 
@@ -19,7 +18,6 @@ EXPERTS = ("expert_in", "expert_gate", "expert_out")
 
 def initialize(
     named: Sequence[RoleTensor],
-    values: Mapping[str, Multipliers],
     generator: torch.Generator | None,
     *,
     shape: Shape,
@@ -44,7 +42,7 @@ def initialize(
     with torch.no_grad():
         for item in named:
             tensor, size = item.tensor, tuple(item.tensor.shape)
-            std = item.numbers(values).init_std
+            std = item.numbers.init_std
             if ROLES[item.roles[0]] == "ones":
                 tensor.fill_(1.0 - (item.gain.offset if item.gain else 0.0))
             elif not std:

@@ -12,7 +12,7 @@ import hpxfer
 from hpxfer.errors import HpxferError, shown
 from hpxfer.recipe.assign import Assigned, assign, make_groups
 from hpxfer.recipe.counted import check_counts, seen_in
-from hpxfer.recipe.explain import ModelExplanation, description, model_numbers
+from hpxfer.recipe.explain import ModelExplanation, description, row_of
 from hpxfer.recipe.facts import OtherModelWarning, TunedOn, compared
 from hpxfer.recipe.file import (
     OF_A_SWEEP,
@@ -177,7 +177,7 @@ class Recipe:
         found = self._assigned(model, roles, at)
         self._warn_unattached(model, at)
         warn_once(model, self._tuned_on(model, found, at).warning(), OtherModelWarning)
-        groups = make_groups(found.parameters, at.values, at.betas)
+        groups = make_groups(found.parameters, at.betas)
         remember(groups)
         return groups
 
@@ -197,8 +197,7 @@ class Recipe:
         found = self._assigned(model, roles, at)
         self._warn_unattached(model, at)
         tied = self.parameterization.structure().tied_experts
-        tensors = [*found.parameters, *found.buffers]
-        initialize(tensors, at.values, generator, shape=at.target, tied_experts=tied)
+        initialize(found.tensors, generator, shape=at.target, tied_experts=tied)
         return model
 
     def explain(
@@ -215,8 +214,7 @@ class Recipe:
         heading = f"{self.parameterization.label()}, {self.optimizer}: {self.base_shape.label()} -> {at.target.label()}"
         tuned_on = self._tuned_on(model, found, at)
         warn_once(model, tuned_on.warning(), OtherModelWarning)
-        rows = model_numbers([*found.parameters, *found.buffers], at.values)
-        return ModelExplanation(rows=rows, heading=heading, tuned_on=tuned_on)
+        return ModelExplanation(rows=tuple(map(row_of, found.tensors)), heading=heading, tuned_on=tuned_on)
 
     def forward_multipliers(self, target_shape: Target) -> dict[str, float]:
         """Return the factors that the forward pass must multiply by, as absolute numbers, in training and evaluation.
