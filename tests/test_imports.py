@@ -75,7 +75,8 @@ BORDERED = tuple(
     f"hpxfer.{name}"
     for name in (
         *("spec", "trial", "plan", "search", "driver", "executors", "progress", "loggers", "trainer", "receipts"),
-        *("store", "storage", "data", "outside", "host", "registry", "verdict", "limit", "recipe"),
+        *("store", "storage", "data", "outside", "host", "registry", "verdict", "limit"),
+        *("recipe", "export", "prediction"),
     )
 )
 DOORS = (

@@ -113,7 +113,7 @@ def check(
     else:
         from hpxfer.coordinates.checking import check as check_table
         from hpxfer.coordinates.mlp.own import options_of
-        from hpxfer.prediction.explain import of_sweep
+        from hpxfer.prediction import of_sweep
         from hpxfer.recipe import load_sweep
         from hpxfer.scaling.evaluate import parameterization as by_name
 

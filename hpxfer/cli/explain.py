@@ -54,7 +54,7 @@ def explain(
       hpxfer recipe explain --recipe results/quickstart/recipe.yaml --model mixtral/config.json
       hpxfer recipe explain --plugin ./mine.py --parameterization mine --base base.json --target target.json
     """
-    from hpxfer.prediction import explain as asked
+    from hpxfer.prediction import explain_files, explain_recipe, explain_sweep
     from hpxfer.registry import registry
     from hpxfer.scaling.coverage import ModelFacts
     from hpxfer.scaling.explain import list_parameterizations, parameterizations_to_dict, require_covered
@@ -77,17 +77,17 @@ def explain(
     if sweep is not None or recipe is not None:
         excludes("--sweep" if sweep else "--recipe", base=base, gate=gate, tied=None if tied is None else "given")
     if sweep is not None:
-        found = asked.explain_sweep(sweep, parameterization, target, conventions, used)
+        found = explain_sweep(sweep, parameterization, target, conventions, used)
     elif recipe is not None:
         excludes("--recipe", convention=convention)
-        found = asked.explain_recipe(recipe, parameterization, target, used)
+        found = explain_recipe(recipe, parameterization, target, used)
     elif parameterization is None or base is None or target is None:
         raise HpxferError(
             "explain needs --parameterization, --base and --target, or --sweep, or --recipe; --list shows the names"
         )
     else:
         facts = ModelFacts(gate=gate, tied_embeddings=tied)
-        found = asked.explain_files(parameterization, base, target, conventions, used, facts)
+        found = explain_files(parameterization, base, target, conventions, used, facts)
     if strict:
         require_covered(found.roles)
     answer(found.to_dict, found.text, as_json=as_json)
