@@ -91,7 +91,6 @@ class KnownModel:
     roles: Pairs = ()  # (pattern, role) of tensors whose names leave their roles open
     sites: Pairs  # (pattern of module names, key of a forward multiplier)
     ffn: Callable[[Any], dict[str, int]]  # config -> dimensions of the FFNs
-    gate: Callable[[Any], str | None]  # config -> name of the gate, up to a constant factor; None without experts
 
     def dims(self, config: Any) -> dict[str, int]:
         """Return the dimensions of a model with this config."""
@@ -106,9 +105,10 @@ class KnownModel:
         }
 
 
+# Of every row, before and behind its own.
 _ATTN_SITES: Pairs = (("*layers.*.self_attn", "attn_logits"), ("*layers.*.self_attn", "attn_out"))
-_DENSE_SITE: Pairs = (("*layers.*.mlp", "dense_out"),)
 _END_SITES: Pairs = (("*embed_tokens", "embedding"), ("*wte", "embedding"), ("*lm_head", "readout"))
+_DENSE_SITE: Pairs = (("*layers.*.mlp", "dense_out"),)
 # These models have no shared experts, so that the factor on the gates may multiply the layer's output instead.
 _MOE_SITES: Pairs = (
     ("*layers.*.mlp.gate", "router"),
@@ -124,10 +124,6 @@ _HYBRID_SITES: Pairs = (
     ("*layers.*.mlp.shared_experts", "shared_out"),
 )
 _KEYS_OF_EXPERTS = ("expert_out", "route_scale")
-
-
-def _no_gate(config: Any) -> None:
-    return None
 
 
 def _softmax_gate(config: Any) -> str:
@@ -164,63 +160,58 @@ def _qwen3_moe_ffn(config: Any) -> dict[str, int]:
 _ROWS = (
     KnownModel(
         name="gpt2",
-        sites=(("*h.*.attn", "attn_logits"), ("*h.*.attn", "attn_out"), ("*h.*.mlp", "dense_out"), *_END_SITES),
+        sites=(("*h.*.attn", "attn_logits"), ("*h.*.attn", "attn_out"), ("*h.*.mlp", "dense_out")),
         ffn=lambda config: {"dense_width": config.n_inner or 4 * config.hidden_size},
-        gate=_no_gate,
     ),
     *(
         KnownModel(
             name=name,
-            sites=(*_ATTN_SITES, *_DENSE_SITE, *_END_SITES),
+            sites=_DENSE_SITE,
             ffn=lambda config: {"dense_width": config.intermediate_size},
-            gate=_no_gate,
         )
         for name in ("llama", "mistral", "qwen3")
     ),
     KnownModel(
         name="mixtral",
-        sites=(*_ATTN_SITES, *_MOE_SITES, *_END_SITES),
+        sites=_MOE_SITES,
         ffn=lambda config: _experts(config, config.num_local_experts, config.intermediate_size),
-        gate=lambda config: "normalized_softmax",
     ),
     KnownModel(
         name="qwen3_moe",
-        sites=(*_ATTN_SITES, *_MOE_SITES, *_DENSE_SITE, *_END_SITES),
+        sites=(*_MOE_SITES, *_DENSE_SITE),
         ffn=_qwen3_moe_ffn,
-        gate=_softmax_gate,
     ),
     KnownModel(
         name="olmoe",
-        sites=(*_ATTN_SITES, *_MOE_SITES, *_END_SITES),
+        sites=_MOE_SITES,
         ffn=lambda config: _experts(config, config.num_experts, config.intermediate_size),
-        gate=_softmax_gate,
     ),
     KnownModel(
         name="glm4_moe",
-        sites=(*_ATTN_SITES, *_HYBRID_SITES, *_DENSE_SITE, *_END_SITES),
+        sites=(*_HYBRID_SITES, *_DENSE_SITE),
         ffn=_glm4_moe_ffn,
-        gate=_sigmoid_gate,
     ),
     KnownModel(
         name="gpt_oss",
         roles=(("*.mlp.router.bias", "hidden_bias"),),  # an optimizer trains it, and it is added to logits of order one
-        sites=(*_ATTN_SITES, *_MOE_SITES, *_END_SITES),
+        sites=_MOE_SITES,
         ffn=lambda config: _experts(config, config.num_local_experts, config.intermediate_size),
-        gate=lambda config: "normalized_softmax",
     ),
 )
 KNOWN_MODELS = {row.name: row for row in _ROWS}
-# The gates of further architectures, up to a constant factor, as the routers of transformers 5.23 compute them.
-_GATES: dict[str, Callable[[Any], str | None]] = {
-    **dict.fromkeys(("qwen2_moe", "qwen3_next"), _softmax_gate),
-    **dict.fromkeys(("deepseek_v3", "dots1", "lfm2_moe"), _sigmoid_gate),
+# The gates of architectures, up to a constant factor, as the routers of transformers 5.23 compute them.
+_GATES: dict[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "qwen3_next", "olmoe"), _softmax_gate),
+    **dict.fromkeys(("deepseek_v3", "dots1", "glm4_moe", "lfm2_moe"), _sigmoid_gate),
     **dict.fromkeys(("deepseek_v2", "jamba"), lambda config: "softmax"),
     **dict.fromkeys(
-        ("granitemoe", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe", "hunyuan_v1_moe", "minimax"),
+        (
+            *("granitemoe", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe", "hunyuan_v1_moe", "minimax"),
+            *("mixtral", "gpt_oss"),
+        ),
         lambda config: "normalized_softmax",
     ),
     "minimax_m2": lambda config: "normalized_sigmoid",
-    **{row.name: row.gate for row in _ROWS},
 }
 
 
@@ -271,7 +262,7 @@ def known_sites(model: torch.nn.Module, keys: Collection[str]) -> tuple[tuple[st
     found = {
         (id(module), key): name  # a shared module has several names
         for name, module in plain_modules(model).items()
-        for pattern, key in row.sites
+        for pattern, key in (*_ATTN_SITES, *row.sites, *_END_SITES)
         if key in keys and fnmatchcase(name, pattern) and _has_site(name, module, key)
     }
     return tuple((name, key) for (_, key), name in found.items())
