@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,10 +29,11 @@ def charted_block(
     """Return what the figure of a statistic shows, or why there is none."""
     chart = found.chart
     assert chart is not None, "a statistic without a chart has no figure"
-    known = found.frame[[chart.x, chart.y]].notna().all(axis=1)
+    frame = found.frame.replace([math.inf, -math.inf], math.nan)
+    known = frame[[chart.x, chart.y]].notna().all(axis=1)
     for side in chart.log:  # a log axis has no place for 0
-        known &= found.frame[chart.x if side == "x" else chart.y] > 0
-    rows = found.frame[known] if chart.panel is None else found.frame[known & found.frame[chart.panel].notna()]
+        known &= frame[chart.x if side == "x" else chart.y] > 0
+    rows = frame[known] if chart.panel is None else frame[known & frame[chart.panel].notna()]
     if rows.empty:
         return "; ".join(dict.fromkeys(why for _, why in found.unknown)) or "no row has both numbers of the chart"
     panels = None if chart.panel is None else list(dict.fromkeys(rows[chart.panel]))[:MOST_PANELS]
@@ -43,6 +45,8 @@ def charted_block(
     ]
     caption += [f"{left_out} more panels are in the data."] if left_out > 0 else []
     drawn = rows.assign(**{ONE: ""})
+    if chart.kind == "line" and chart.color is not None and not _is_scale(rows[chart.color]):
+        drawn[chart.color] = rows[chart.color].astype(str)
     if chart.kind != "line":
         values = rows[chart.color].astype(float)
         drawn = rows.assign(**{RISE: values - values.min()}).assign(**{MEASURED: values.notna()})
@@ -56,6 +60,10 @@ def charted_block(
         charts=(_lines if chart.kind == "line" else _cells)(chart, drawn, panels, labels, control),
         judged=judged,
     )
+
+
+def _is_scale(values: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
 def _lines(
@@ -103,10 +111,10 @@ def _cells(
 
     def finish(axes: Axes, _: Any, cells: pd.DataFrame) -> None:
         known = cells[cells[chart.color].notna()]
-        flat = known[chart.x].nunique() < 2 or known[chart.y].nunique() < 2
-        if chart.kind == "contour" and not flat:
-            at = (known[name].to_numpy(float) for name in (chart.x, chart.y, chart.color))
-            axes.tricontour(*at, colors=["#ffffff"], linewidths=1.2)
+        if chart.kind == "contour" and known[chart.color].nunique() > 1:
+            x, y, z = (known[name].to_numpy(float) for name in (chart.x, chart.y, chart.color))
+            if np.linalg.matrix_rank(np.stack([x - x.mean(), y - y.mean()])) == 2:  # the cells are not on one line
+                axes.tricontour(x, y, z, colors=["#ffffff"], linewidths=1.2)
         style.set_axes(axes, labels[chart.x], labels[chart.y])
 
     drawn = Cells(

@@ -20,6 +20,7 @@ from there import there
 
 from hpxfer.analysis import Analysis, Chart, Found, Inputs, Statistic, analyze, register_statistic
 from hpxfer.analysis.statistics import RESERVED, STATISTICS
+from hpxfer.analysis.statistics.statistic import frame_of, records
 from hpxfer.errors import HpxferError
 from hpxfer.figures import DrawnFigure, all_figures
 from hpxfer.report import Source, make_report, to_html
@@ -395,3 +396,9 @@ def test_a_statistic_that_fails_is_a_note_and_not_the_end_of_the_report(results:
         found = analyze(results)
     assert found.found("fails").frame.empty
     assert "fails: the sweep has no such axis" in found.notes
+
+
+def test_a_column_without_values_holds_nan_so_that_it_compares_as_a_number() -> None:
+    frame = frame_of([{"name": "a", "se": None}, {"name": "b", "se": None}], {"name": "", "se": ""})
+    assert not (frame["se"] > 0).any()
+    assert records(frame)[0] == {"name": "a", "se": None}

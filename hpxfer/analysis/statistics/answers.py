@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from hpxfer.analysis.statistics.inputs import Inputs
-from hpxfer.analysis.statistics.statistic import Found, Kind, Statistic
+from hpxfer.analysis.statistics.statistic import Chart, Found, Kind, Statistic
 from hpxfer.errors import HpxferError, nearest, shown
 from hpxfer.host import json_ready
 
@@ -39,6 +39,12 @@ def _refused(found: Any) -> str | None:
     if not isinstance(found, Found) or not isinstance(found.frame, pd.DataFrame):
         got = found.frame if isinstance(found, Found) else found
         return f"compute must return a Found with a pandas frame, got {reprlib.repr(got)}"
+    if not isinstance(found.title, str):
+        return f"the title of a Found must be a text, got {reprlib.repr(found.title)}"
+    if not isinstance(found.chart, Chart | None):
+        return f"the chart of a Found must be a Chart or None, got {reprlib.repr(found.chart)}"
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in found.unknown):
+        return f"unknown must hold pairs: of what, and why, got {reprlib.repr(found.unknown)}"
     columns = list(found.frame.columns)
     if not all(isinstance(name, str) for name in columns) or len(set(columns)) < len(columns):
         return f"the columns of a frame must be different texts, got {reprlib.repr(columns)}"
@@ -53,13 +59,17 @@ def _refused(found: Any) -> str | None:
                 return f"a chart must draw columns of the frame, got {shown(name)}; {nearest(name, columns)}"
         numbers = (chart.x, chart.y, chart.low, chart.high, chart.color if chart.kind != "line" else None)
         for name in numbers:
-            if name is not None and not pd.api.types.is_numeric_dtype(found.frame[name]):
+            if name is not None and not _is_number(found.frame[name]):
                 return f"a chart must draw numbers, got {found.frame[name].dtype} in {shown(name)}"
     try:
         json.dumps(json_ready(found.to_dict()), allow_nan=False)
     except (TypeError, ValueError) as error:
         return f"a frame must hold what JSON can hold, got {error}"
     return None
+
+
+def _is_number(values: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(values) or bool(values.isna().all())
 
 
 def _raised_at(error: Exception, statistic: Statistic, module: str) -> str:

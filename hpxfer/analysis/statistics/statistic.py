@@ -63,8 +63,9 @@ class Statistic:
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]], statistic: Mapping[str, str]) -> pd.DataFrame:
-    """Return a frame with the columns of a statistic. Without rows it is empty."""
-    return pd.DataFrame(list(rows), columns=list(statistic))
+    """Return a frame with the columns of a statistic. Without rows it is empty. A column without values holds NaN."""
+    frame = pd.DataFrame(list(rows), columns=list(statistic))
+    return frame.astype(dict.fromkeys(frame.columns[frame.isna().all()], float))
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
