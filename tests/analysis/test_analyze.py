@@ -289,7 +289,9 @@ BROKEN: list[tuple[Any, str]] = [
         Found(frame=pd.DataFrame({"x": [{1}]})),
         "a frame must hold what JSON can hold, got Object of type set is not",
     ),
-    (Found(frame=FRAME, title={1}), "a frame must hold what JSON can hold, got "),  # type: ignore[arg-type]
+    (Found(frame=FRAME, title=None), "the title of a Found must be a text, got None"),  # type: ignore[arg-type]
+    (Found(frame=FRAME, chart="line"), "the chart of a Found must be a Chart or None, got 'line'"),  # type: ignore[arg-type]
+    (Found(frame=FRAME, unknown=("why",)), "unknown must hold pairs: of what, and why"),  # type: ignore[arg-type]
 ]
 
 
