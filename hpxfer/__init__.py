@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hpxfer.export import register_export_target as register_export_target
     from hpxfer.figures import all_figures as all_figures
     from hpxfer.loggers import register_logger as register_logger
+    from hpxfer.model.families import register_family as register_family
     from hpxfer.model.gates import register_gate as register_gate
     from hpxfer.outside import judge as judge
     from hpxfer.prediction import predict as predict
@@ -56,6 +57,7 @@ _HOME = {
     "receipt": "hpxfer.receipts",
     "register_data_source": "hpxfer.data",
     "register_export_target": "hpxfer.export",
+    "register_family": "hpxfer.model.families",
     "register_gate": "hpxfer.model.gates",
     "register_logger": "hpxfer.loggers",
     "register_parameterization": "hpxfer.scaling",

@@ -34,6 +34,7 @@ def weights(
       hpxfer weights results/mixtral --best --out mixtral-toy
       hpxfer weights results/mixtral --trial 3f2a --out w --format safetensors
     """
+    from hpxfer.errors import HpxferError
     from hpxfer.host import parse_root
     from hpxfer.registry import rows_of
     from hpxfer.results import load_results
@@ -47,7 +48,11 @@ def weights(
     outcome = load_results(results)
     warn(outcome.problems)
     found, row = chosen_trial(outcome, trial, best=best)
-    form = form or ("transformers" if rows_of("family").get(found.setting.family).data == "tokens" else "safetensors")
+    rows = rows_of("family")
+    if found.setting.family not in rows:
+        fix = "name the plug-in of its sweep with --plugin"
+        raise HpxferError(f"{results}: weights of the family {found.setting.family} need its code; {fix}")
+    form = form or rows.get(found.setting.family).weights
     files = write_folder(weights_from(parse_root(results) / FOLDER, found, row), out, form)
     judged = judged_by(outcome.spec, "validation")
     loss = f"{judged.words} {judged.level(row['validation_loss_nats'])}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpxfer.model.families import FAMILIES
+from hpxfer.model.parameters import ParameterSpec
 from hpxfer.scaling.shape import Shape
 from hpxfer.trial import Setting
 
 _EMBEDDINGS = ("embedding", "position", "readout")
+_ROUTED = ("expert_in", "expert_gate", "expert_out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +23,17 @@ class ParamCount:
 
 def count_params(shape: Shape, setting: Setting) -> ParamCount:
     """Return the number of parameters of one trial. A tied table counts once."""
-    family = FAMILIES.get(setting.family)
-    total = sum(spec.numel * spec.layers for spec in family.parameters(shape, setting))
-    return ParamCount(total=total, active=family.active_params(shape, setting))
+    specs = FAMILIES.get(setting.family).parameters(shape, setting)
+    total = sum(spec.numel * spec.layers for spec in specs)
+    return ParamCount(total=total, active=sum(active_elements(spec, shape) for spec in specs))
+
+
+def active_elements(spec: ParameterSpec, shape: Shape) -> int:
+    """Return how many elements of all copies of a parameter one token or sample meets."""
+    count = spec.numel * spec.layers
+    if spec.name.removesuffix("_bias") in _ROUTED:
+        return count * shape.num_active // shape.num_experts
+    return count
 
 
 def active_without_embeddings(shape: Shape, setting: Setting) -> int:
@@ -31,9 +41,8 @@ def active_without_embeddings(shape: Shape, setting: Setting) -> int:
 
     These grow with the vocabulary and the context, and are the same for a dense and a MoE model.
     """
-    family = FAMILIES.get(setting.family)
-    tables = sum(spec.numel * spec.layers for spec in family.parameters(shape, setting) if spec.role in _EMBEDDINGS)
-    return family.active_params(shape, setting) - tables
+    specs = FAMILIES.get(setting.family).parameters(shape, setting)
+    return sum(active_elements(spec, shape) for spec in specs if spec.role not in _EMBEDDINGS)
 
 
 def flops_per_token(shape: Shape, setting: Setting) -> float:

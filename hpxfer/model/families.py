@@ -1,8 +1,8 @@
 """Families: the model architectures that a sweep can name. One package per family; torch is imported by no row.
 
-To add a family, write a module that holds a `Family` and add its line here, and the keys of its section `model` to
-`hpxfer.spec.model_section`.
-The trainer, the planner and the checks of a sweep use the functions of the row and know no family by name.
+To add a family, write a package that holds a `Family` and add its line here. From outside, call `register_family` in a
+plug-in. `hpxfer.testing.families.FamilySuite` holds a family to the rules. The trainer, the planner and the checks of
+a sweep use the functions of the row and know no family by name.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from hpxfer.model.parameters import Memory, ParameterSpec
-from hpxfer.registry import Rows
+from hpxfer.registry import Registry
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import ROW_MULTIPLE, Shape
-from hpxfer.spec import KeyPath, Options, Problem, SweepSpec
+from hpxfer.spec import KeyPath, ModelBase, Options, Problem, SweepSpec
 from hpxfer.trial import Setting, Trial
 
 if TYPE_CHECKING:
@@ -91,12 +91,12 @@ class Family:
     """One architecture, as far as the checks of a sweep, the planner and the trainer need it."""
 
     name: str
+    section: type[ModelBase]
+    """The keys of the section `model` of a sweep: a `TrainedModel` of hpxfer.spec with keys of its own."""
     roles: Callable[[Shape, Options], tuple[str, ...]]
     """(shape, model options) -> the roles that the tables must have rows for, `router_bias` included."""
     parameters: Callable[[Shape, Setting], tuple[ParameterSpec, ...]]
-    """(shape, setting) -> the trained parameters of one trial."""
-    active_params: Callable[[Shape, Setting], int]
-    """(shape, setting) -> the number of parameters that one token meets."""
+    """(shape, setting) -> the trained parameters of one trial. A setting has the section's own keys as `own`."""
     flops_per_token: Callable[[Shape, Setting], float]
     """(shape, setting) -> training FLOPs per token, forward and backward."""
     build: Callable[[Sequence[Trial], torch.device, Backend], StackedModel]
@@ -119,11 +119,16 @@ class Family:
     """Whether the model has losses of its router, weighted by the HPs aux_weight and z_weight."""
     compiles: bool = True
     """Whether torch may compile the forward pass on CUDA."""
+    needs_experts: bool = False
+    """Whether each block has experts. Otherwise a sweep may leave all keys of experts out."""
+    weights: Literal["transformers", "safetensors"] = "safetensors"
+    """The form in which `hpxfer weights` writes a trial by default."""
     forward_roles: tuple[str, ...] = tuple(ROLES)
     """The roles whose forward multiplier the model applies. Tables that give others one are refused."""
 
 
-FAMILIES: Rows[Family] = Rows(
+FAMILIES: Registry[Family] = Registry(
     "family",
     {"gpt": "hpxfer.model.gpt:GPT", "mlp": "hpxfer.model.mlp:FAMILY", "user": "hpxfer.model.user:FAMILY"},
 )
+register_family = FAMILIES.register

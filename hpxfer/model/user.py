@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hpxfer.errors import HpxferError
 from hpxfer.model.families import Family, StackedModel
 from hpxfer.model.parameters import Memory
+from hpxfer.spec import UserModel
 from hpxfer.trial import Trial
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ def _build(trials: Sequence[Trial], device: torch.device, backend: Backend) -> S
 
 FAMILY = Family(
     name="user",
+    section=UserModel,
     roles=lambda shape, options: (),
     parameters=lambda shape, setting: (),
-    active_params=lambda shape, setting: 0,
     flops_per_token=lambda shape, setting: 0.0,
     memory=lambda shape, setting, cuda: Memory(parts={}),
     build=_build,

@@ -41,7 +41,9 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
     """Return field -> value of `ModelPart`, for the base of a sweep under a table."""
     model, shape = spec.model, spec.base_shape
     required = [name for name, field in ModelPart.model_fields.items() if field.is_required()]
-    facts = {name: getattr(model, name) for name in required}
+    # A family says only what it has a key for. Recipes of the mlp have always had all defaults.
+    has = {*required} if model.family == "mlp" else {*dict(model), *READ_OF_USER}
+    facts = {name: getattr(model, name) if name in has else None for name in required}
     if spec.trainer is not None:  # of a user's own model only this is known
         return {name: facts[name] if name in READ_OF_USER else None for name in required}
     if model.family == "gpt":
@@ -56,29 +58,37 @@ def model_facts(spec: SweepSpec, choice: Parameterization | None) -> dict[str, A
             "balance_loss": model.balance.aux,
         }
     alike = [name for name in facts if name not in _COARSER]
-    named = [name for name in type(model).model_fields if name not in (*_ELSEWHERE, *alike)]
+    given = {name: value for name, value in model if isinstance(value, bool | int | float | str | None)}
+    named = [name for name in given if name not in (*_ELSEWHERE, *alike)]
     # Recipes of the gpt have always had these two, which are none.
     options: dict[str, Any] = {"own": None, "dims": None} if model.family == "gpt" else {}
-    options |= {name: getattr(model, name) for name in named}
+    options |= {name: given[name] for name in named}
     own = {} if model.mlp is None else {f"{OWN}{name}": value for name, value in vars(model.mlp).items()}
     ties = {"ties": ties_at(spec, choice, shape), "balance.load": model.balance.load}
     return {**facts, "options": {**options, **own, **ties}}
 
 
 def own_roles(file: RecipeFile) -> frozenset[str] | None:
-    """Return the roles of the recipe's own model, if it is a mixture of MLPs; None means any role.
+    """Return the roles of the recipe's own model; None means any role.
 
-    The recipe of another model serves models with other parts than its base had. A mixture of MLPs has no such parts.
+    The recipe of a transformer, or of a user's own model, serves models with other parts than its base had. Models of
+    another family have no such parts.
     """
     options = file.model.options or {}
-    named = {name[len(OWN) :]: value for name, value in options.items() if name.startswith(OWN)}
-    if not named:
+    if file.family in ("gpt", "user") or not options:
         return None
+    named = {name[len(OWN) :]: value for name, value in options.items() if name.startswith(OWN)}
     own, family = MLPSpec().model_copy(update=named), rows_of("family").get(file.family)
-    found = frozenset(family.roles(shape_from_mapping(file.base_shape, "the base"), SimpleNamespace(mlp=own)))
+    model = SimpleNamespace(**{**options, "mlp": own, "family": file.family})
+    found = frozenset(family.roles(shape_from_mapping(file.base_shape, "the base"), model))
     # The rule that balances experts may move a bias without training it. Of a fixed bias there is nothing to set.
     moves = own.router_bias in LEARNED or file.model.bias_rule not in (None, "none")
     return found if moves else found - {"router_bias"}
+
+
+def is_mlp(file: RecipeFile) -> bool:
+    """Return whether the recipe's own model is a mixture of MLPs."""
+    return any(name.startswith(OWN) for name in file.model.options or {})
 
 
 def training_facts(spec: SweepSpec) -> dict[str, Any]:
@@ -173,7 +183,7 @@ def compared(file: RecipeFile, target: Shape, seen: Mapping[str, Any], constants
 
 def stated(file: RecipeFile) -> dict[str, str]:
     """Return in words what the recipe was tuned on, as far as it is known."""
-    if own_roles(file) is not None:
+    if is_mlp(file):
         options = {name: value for name, value in (file.model.options or {}).items() if value is not None}
         own = {name[len(OWN) :].replace("_", " "): str(options[name]) for name in options if name.startswith(OWN)}
         return {"gate": file.model.gate, **own, **training_words(file)}
@@ -189,7 +199,7 @@ def training_words(file: RecipeFile) -> dict[str, str]:
     if file.model.context:
         out["context"] = f"{file.model.context} tokens"
     unit = rows_of("family").get(file.family).data
-    if file.model.moe_every and own_roles(file) is None:
+    if file.model.moe_every and not is_mlp(file):
         first = f" above the first {file.model.dense_first}" if file.model.dense_first else ""
         out["blocks with experts"] = (
             f"every one{first}" if file.model.moe_every == 1 else (f"one in {file.model.moe_every}{first}")

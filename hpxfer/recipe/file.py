@@ -38,6 +38,8 @@ from hpxfer.spec import (
     Section,
     Seed,
     Seq,
+    ShapeSpec,
+    TrainedModel,
     YamlFile,
     read_yaml,
     schedule_problems,
@@ -259,7 +261,8 @@ def read_recipe(file: YamlFile) -> RecipeFile:
         raise HpxferError(f"{file.where((VERSION_KEY,))}: {rule}; {write_again} it again")
     if family is not None and family not in families:
         rule = f"must be a model family that this hpxfer knows, {', '.join(families)}"
-        raise HpxferError(f"{file.where(('family',))}: {rule}, got {shown(family)}")
+        fix = "; name the plug-in of its sweep with --plugin" if isinstance(family, str) else ""
+        raise HpxferError(f"{file.where(('family',))}: {rule}, got {shown(family)}{fix}")
     recipe = validated(RecipeFile, file)
     if broken := [f"{file.where(path)}: {message}" for path, message in _problems(recipe)]:
         raise HpxferError("\n".join(broken))
@@ -282,7 +285,7 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     yield from _unknown_names(recipe)
     try:
         base = shape_from_mapping(recipe.base, "the base")
-        if not base.head_dim and rows_of("family").get(recipe.family).data == "tokens":
+        if not base.head_dim and _has_heads(recipe.family):
             yield ("base_shape",), "the base: must give head_dim"
     except HpxferError as error:
         yield ("base_shape",), str(error)
@@ -303,6 +306,11 @@ def _problems(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str]]:
     for name in recipe.hps.multipliers:
         if "." not in name:
             yield ("hps", "multipliers", name), "must be a dotted name, e.g. router.lr_mult"
+
+
+def _has_heads(family: str) -> bool:
+    section = rows_of("family").get(family).section
+    return issubclass(section, TrainedModel) and issubclass(section.base_class(), ShapeSpec)
 
 
 def _hp_values(recipe: RecipeFile) -> Iterator[tuple[KeyPath, str, float]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpxfer.errors import HpxferError
 from hpxfer.recipe.assign import BALANCED
-from hpxfer.recipe.facts import OWN, own_roles
+from hpxfer.recipe.facts import OWN, is_mlp, own_roles
 from hpxfer.recipe.file import FIXED_FACTORS, RecipeFile
 from hpxfer.recipe.fitted_range import Rule
 from hpxfer.registry import registry, rows_of
@@ -172,7 +172,7 @@ class Base:
         out = forward_sites(self.file.model.gate, fixed["route_scale"])
         if options.get("shared_expert_gate"):
             out["router"] += ", and those of the gates of shared experts"
-        if own_roles(self.file) is not None:
+        if is_mlp(self.file):
             texts = mlp_sites(out["expert_out"])
             if fixed["inverse_temperature"] == 1.0:
                 del texts["inverse_temperature"]

@@ -22,14 +22,11 @@ from hpxfer.registry import rows_of
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.scaling.shape import Shape, shape_from_mapping
 from hpxfer.spec import (
-    MODELS,
     GPTModel,
     HPsSpec,
     KeyPath,
-    MLPShape,
     RecipeRef,
     ScheduleSpec,
-    ShapeSpec,
     SweepSpec,
     YamlFile,
     base_values,
@@ -37,6 +34,7 @@ from hpxfer.spec import (
     choice_of,
     draft,
     located,
+    plugins_in,
     read_yaml,
     roles_of,
     short,
@@ -71,6 +69,8 @@ def load_sweep(
     if trusted:
         require_whole(path)
     file, folder = with_overrides(read_yaml(path), overrides), path.resolve().parent
+    if trusted:
+        plugins_in(file, folder, plugins)  # whose names a recipe may have
     found = _recipe_of(file, folder) if trusted else None
     if found is None:
         spec = checked(draft(file, folder, plugins, trusted=trusted), file, folder, trusted=trusted)
@@ -124,9 +124,9 @@ def _other_base(recipe: RecipeFile, file: YamlFile) -> Iterator[tuple[KeyPath, A
             yield (section, key), expected, given
     if recipe.own_shape is not None or "base" not in model:
         return
-    base: Any = ShapeSpec if recipe.family == "gpt" else MLPShape
+    section = rows_of("family").get(recipe.family).section
     try:
-        own = _dims(base.model_validate(model["base"]).shape())
+        own = _dims(section.base_class().model_validate(model["base"]).shape())
     except ValidationError:
         return  # the schema refuses it
     wanted = _dims(shape_from_mapping(recipe.base_shape, "the base"))
@@ -190,8 +190,9 @@ def _values(recipe: RecipeFile, data: Mapping[str, Any]) -> Iterator[tuple[KeyPa
         yield ("model", "own"), recipe.own_shape
     elif "base" not in _section(data, "model"):  # it was compared
         yield ("model", "base"), {key: value for key, value in recipe.base_shape.items() if key not in _OF_SHAPE}
+    section = rows_of("family").get(recipe.family).section
     for name, key in INIT.items():
-        if key in MODELS[recipe.family].model_fields and (name != "matrix_std" or recipe.init.matrices == "constant"):
+        if key in section.model_fields and (name != "matrix_std" or recipe.init.matrices == "constant"):
             yield ("model", key), getattr(recipe.init, name)
     yield ("training", "optimizer"), recipe.optimizer
     for name in ("weight_decay", "eps"):

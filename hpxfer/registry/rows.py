@@ -18,6 +18,7 @@ from hpxfer.errors import HpxferError, nearest, shown
 # Kind -> module:attribute of its registry. The module must be light: it imports neither torch nor ray.
 KINDS = {
     "parameterization": "hpxfer.scaling.tables:PARAMETERIZATIONS",
+    "family": "hpxfer.model.families:FAMILIES",
     "gate": "hpxfer.model.gates:GATES",
     "data source": "hpxfer.data.sources:SOURCES",
     "sample source": "hpxfer.data.sources:SAMPLE_SOURCES",
@@ -28,7 +29,6 @@ KINDS = {
 }
 # Rows that only hpxfer has.
 _FIXED = {
-    "family": "hpxfer.model.families:FAMILIES",
     "optimizer": "hpxfer.train.optimizers:OPTIMIZERS",
     "schedule": "hpxfer.train.schedules:SCHEDULES",
     "executor": "hpxfer.executors.kinds:EXECUTORS",

@@ -12,7 +12,6 @@ import pandas as pd
 from hpxfer.analysis import TransferReport
 from hpxfer.host import Table, text_table
 from hpxfer.plan import CROSSING
-from hpxfer.registry import rows_of
 from hpxfer.results import Results
 from hpxfer.scaling.coverage import control_notes
 from hpxfer.search import rules_of
@@ -185,8 +184,7 @@ def _limits(results: Results, reports: tuple[TransferReport, ...]) -> Iterator[s
     elif len(results.trials):
         largest = results.trials.nlargest(1, "params_total").iloc[0]
         tokens = int(largest["batch_tokens"]) * int(largest["steps"])
-        family = results.spec.model.family
-        reads = rows_of("family").get(family).data
+        reads = "samples" if results.spec.data.inputs else "tokens"
         yield (
             f"The largest model has {int(largest['params_total']):,} parameters and was trained on {tokens:,} {reads}. "
             "The report does not cover longer training or other data."

@@ -117,7 +117,7 @@ def study_of(expansion: Expansion) -> Study:
     spec, settings = expansion.spec, expansion.spec.search.settings(OptunaSettings)
     name, ceiling = sampler_name(settings.sampler) or "", math.inf
     if spec.trainer is None:  # what a user's own trainer guesses is not known
-        ceiling = guess_loss(expansion.setting.mlp.loss, expansion.data.vocab_size)
+        ceiling = guess_loss(expansion.setting.loss, expansion.data.vocab_size)
     return Study(ends_of_box(spec), name, {**ARGUMENTS.get(name, {}), **settings.sampler_args}, settings.seed, ceiling)
 
 

@@ -38,6 +38,6 @@ def judged_by(spec: SweepSpec, loss: str | None = None) -> JudgedLoss:
         unit = spec.trainer.loss.unit
         if spec.trainer.loss.name != LossSpec().name and name == spec.judge.loss:
             words = spec.trainer.loss.name
-    elif spec.model.mlp is not None and spec.model.mlp.loss == "squared_error":
+    elif spec.model.loss == "squared_error":
         unit = "squared error"
     return JudgedLoss(name=name, words=words, unit=unit)

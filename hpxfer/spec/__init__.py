@@ -2,7 +2,7 @@
 
 from hpxfer.spec.arms import Conventions, arm_label, convention_value, short
 from hpxfer.spec.axes import DIMENSION, Axis, axes_of, own_at, scale_of
-from hpxfer.spec.blocks import Options, dense_blocks, forward_problem, has_dense, model_roles, moe_blocks
+from hpxfer.spec.blocks import Options, dense_blocks, family_of, forward_problem, has_dense, model_roles, moe_blocks
 from hpxfer.spec.budget import arm_budget, budget_text
 from hpxfer.spec.check_keys import LEAST_IN_WINDOW
 from hpxfer.spec.check_shapes import AT_BASE, HOW_TO_ALLOW, divisors, keyed_shapes
@@ -48,6 +48,7 @@ from hpxfer.spec.load import (
     located,
     parse_sweep,
     plugin_files,
+    plugins_in,
     rows_without_plugin,
     stored_names,
     sweep_schema,
@@ -57,21 +58,24 @@ from hpxfer.spec.load import (
 from hpxfer.spec.model_section import (
     LEARNED,
     MLP,
-    MODELS,
     TOP,
     Activation,
     Balance,
     BalanceLoss,
     BiasRule,
+    FFNShape,
     GPTModel,
     MLPModel,
     MLPShape,
     MLPSpec,
+    ModelBase,
     Norm,
     QKNorm,
     RouterBias,
     SampleLoss,
     ShapeSpec,
+    TrainedModel,
+    UserModel,
     guess_loss,
     has_top5,
     num_outputs,

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hpxfer.errors import HpxferError
-from hpxfer.registry import rows_of
 from hpxfer.scaling.shape import OwnDim, Shape, check_trainable, heads_of
-from hpxfer.spec.blocks import Options, has_dense, moe_blocks
+from hpxfer.spec.blocks import Options, family_of, has_dense, moe_blocks
 from hpxfer.spec.fields import GridValues
 from hpxfer.spec.own import OF_RUN, changed, own_scale, own_shape
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec, base_values
@@ -239,7 +238,7 @@ def moved(base: Shape, change: ShapeChange, model: Options) -> Shape:
         shape = replace(shape, dense_width=size("dense", (base.dense_width or base.active_width) / base.width))
     elif change.dense_width or change.dense_ratio:
         raise HpxferError("no block has a dense FFN at this shape (see moe_every and dense_first); take its size out")
-    if problem := check_trainable(shape, rows_of("family").get(model.family).row_multiple):
+    if problem := check_trainable(shape, family_of(model).row_multiple):
         raise HpxferError(problem)
     return shape
 

@@ -67,9 +67,15 @@ def has_dense(shape: Shape, blocks: Options) -> bool:
     return len(moe_blocks(shape, blocks)) < shape.depth
 
 
+def family_of(model: Options) -> Any:
+    """Return the row of a model's family. Of a plug-in that is not loaded only the shapes are known, as of `user`."""
+    rows = rows_of("family")
+    return rows.get(model.family if model.family in rows else "user")
+
+
 def model_roles(shape: Shape, model: Options) -> tuple[str, ...]:
     """Return the roles of a model's parameters at `shape`, and `router_bias` where there are routers."""
-    roles: tuple[str, ...] = rows_of("family").get(model.family).roles(shape, model)
+    roles: tuple[str, ...] = family_of(model).roles(shape, model)
     return roles
 
 

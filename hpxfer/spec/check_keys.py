@@ -6,7 +6,7 @@ Trials that differ in a key without effect would differ in nothing but their ids
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpxfer.errors import HpxferError, nearest, shown
@@ -37,6 +37,31 @@ _SECRET = re.compile(
 )
 
 
+_OF_TRAINER = ("trainer", "resources.gpus_per_trial", "resources.gpus_per_node", "resources.nodes_per_trial")
+_OF_PIECES = ("training.accumulation_tokens", "training.accumulation_lanes", "resources.micro_batch_tokens")
+# What a family reads -> the keys of a sweep that it does not read: dotted paths of the file, and those of a point.
+_UNREAD = {
+    "tokens": (*_OF_TRAINER, "training.batch_samples", "training.validation_samples"),
+    "samples": (
+        *(*_OF_TRAINER, *_OF_PIECES),
+        *("training.batch_tokens", "training.validation_tokens", "training.tokens"),
+    ),
+    "user": (
+        *("training.validation_tokens", "training.validation_samples", "training.determinism", *_OF_PIECES[:2]),
+        *("early_stopping.asha", "resources.loggers", *_OF_PIECES[2:], "resources.gpus_per_stack"),
+        *(f"resources.{key}" for key in ("stack_size", "kernels", "recompute", "checkpoint_s", "keep")),
+    ),
+}
+_UNREAD_OF_POINT = {
+    "tokens": ("batch_samples", "own"),
+    "samples": ("batch_tokens", "own"),
+    "user": (
+        *("data", "width", "depth", "num_heads", "kv_heads", "num_experts", "num_active", "expert_ratio"),
+        *("expert_width", "num_shared", "shared_ratio", "shared_width", "num_groups", "dense_ratio", "dense_width"),
+    ),
+}
+
+
 def family_problems(spec: SweepSpec) -> Iterator[Problem]:
     """Yield every key beside the model that its family needs and does not get, or gets and does not read."""
     model, family, training = spec.model, rows_of("family").get(spec.model.family), spec.training
@@ -58,13 +83,13 @@ def family_problems(spec: SweepSpec) -> Iterator[Problem]:
 
 def _unread(spec: SweepSpec, family: Any) -> Iterator[KeyPath]:
     """Yield the keys beside the model that are not at their default, although the family does not read them."""
-    for dotted in spec.model.unread:
+    for dotted in _UNREAD[family.data]:
         *above, key = dotted.split(".")
         section = getattr(spec, above[0]) if above else spec
         if getattr(section, key) != type(section).model_fields[key].get_default(call_default_factory=True):
             yield (*above, key)
     for at, _, change in changes(spec):
-        yield from ((*at, key) for key in spec.model.unread_of_point if getattr(change, key) is not None)
+        yield from ((*at, key) for key in _UNREAD_OF_POINT[family.data] if getattr(change, key) is not None)
     if family.data != "user":
         yield from (("axes", name, "scale") for name, axis in spec.axes.items() if axis.scale is not None)
     for key in ("warmup", "decay_length") if family.data == "samples" else ():
@@ -85,9 +110,22 @@ def model_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Pr
     if balance.aux != "none" and not gate.probabilities:
         rule = "goes with a gate whose scores are probabilities up to a factor"
         yield (*at, "aux"), f"{rule}, got {balance.aux} with the gate {gate.name}"
-    if not isinstance(model, GPTModel):
-        return
-    defaults = {name: field.default for name, field in GPTModel.model_fields.items()}
+    defaults = {name: field.default for name, field in type(model).model_fields.items()}
+    if isinstance(model, GPTModel):
+        yield from _gpt_problems(model, shapes, defaults)
+    of_preset: dict[str, Any] = presets.resolved({"like": model.like})
+    of_preset |= {"balance": Balance(**of_preset["balance"])} if "balance" in of_preset else {}
+    for part, count, options in (
+        ("experts", "num_experts", _OF_EXPERTS),
+        ("shared experts", "num_shared", ("shared_expert_gate",)),
+    ):
+        for name in () if not shapes or any(getattr(shape, count) for _, shape in shapes) else options:
+            if name in defaults and getattr(model, name) not in (defaults[name], of_preset.get(name)):
+                yield ("model", name), f"has no effect: no shape of this sweep has {part}"
+
+
+def _gpt_problems(model: GPTModel, shapes: Sequence[KeyedShape], defaults: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the options of the GPT that do not go together."""
     for key, names, readers in presets.READ_WITH:
         for name in names if (found := getattr(model, key)) not in readers else ():
             if getattr(model, name) != defaults[name]:
@@ -100,15 +138,6 @@ def model_problems(spec: SweepSpec, shapes: Sequence[KeyedShape]) -> Iterator[Pr
         yield ("model", "qkv_biases"), "has no effect: biases gives all matrices a bias, these too"
     groups = [(at, why) for at, shape in shapes if (why := _groups_problem(model.top_groups, shape))]
     yield from groups[:1] if groups and groups[0][0] == shapes[0][0] else groups  # the base alone, if it is one
-    of_preset: dict[str, Any] = presets.resolved({"like": model.like})
-    of_preset |= {"balance": Balance(**of_preset["balance"])} if "balance" in of_preset else {}
-    for part, count, options in (
-        ("experts", "num_experts", _OF_EXPERTS),
-        ("shared experts", "num_shared", ("shared_expert_gate",)),
-    ):
-        for name in () if not shapes or any(getattr(shape, count) for _, shape in shapes) else options:
-            if getattr(model, name) not in (defaults[name], of_preset.get(name)):
-                yield ("model", name), f"has no effect: no shape of this sweep has {part}"
 
 
 def _groups_problem(best: int | None, shape: Shape) -> str | None:

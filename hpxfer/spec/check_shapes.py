@@ -16,7 +16,7 @@ from hpxfer.spec.axes import DIMENSION, entries, shape_at
 from hpxfer.spec.blocks import forward_problem, has_dense, model_roles, moe_blocks
 from hpxfer.spec.check_keys import KeyedShape
 from hpxfer.spec.fields import Problem
-from hpxfer.spec.model_section import GPTModel, UserModel
+from hpxfer.spec.model_section import UserModel
 from hpxfer.spec.own import own_scale
 from hpxfer.spec.schedule import Planned, schedule_problems
 from hpxfer.spec.sweep import AxisSpec, ShapeChange, SweepSpec
@@ -38,16 +38,18 @@ def base_problems(spec: SweepSpec) -> Iterator[Problem]:
         return
     base = model.base
     missing = [name for name in ("num_experts", "num_active") if getattr(base, name) is None]
+    may_lack = not rows_of("family").get(model.family).needs_experts
     is_moe = len(missing) < 2 or base.expert_ratio is not None or base.expert_width is not None
-    if missing and (is_moe or not isinstance(model, GPTModel)):
-        dense = ", or nothing of them for a dense model" if isinstance(model, GPTModel) else ""
+    if missing and (is_moe or not may_lack):
+        dense = ", or nothing of them for a dense model" if may_lack else ""
         yield AT_BASE, f"must give {' and '.join(missing)} beside the rest of the experts{dense}"
         return
     broken: list[Problem] = []
+    may_be_dense = hasattr(base, "dense_width") and has_dense(shape, model)
     for kind, wanted, of in (
         ("expert", is_moe, "num_experts"),
         ("shared", shape.num_shared > 0, "num_shared"),
-        ("dense", has_dense(shape, model), "a block without experts (moe_every, dense_first)"),
+        ("dense", may_be_dense, "a block without experts (moe_every, dense_first)"),
     ):
         ratio, width = (getattr(base, f"{kind}_{form}", None) for form in ("ratio", "width"))
         size = (ratio or 0.0) * base.width

@@ -14,7 +14,7 @@ from hpxfer.scaling.hps import HPs, check_hp_name, check_hp_value
 from hpxfer.scaling.roles import ROLES
 from hpxfer.scaling.shape import tokens_problem
 from hpxfer.spec.axes import entries
-from hpxfer.spec.blocks import model_roles
+from hpxfer.spec.blocks import family_of, model_roles
 from hpxfer.spec.check_keys import KeyedShape, cost_problems, data_problems, family_problems, model_problems
 from hpxfer.spec.check_shapes import (
     axis_problems,
@@ -198,7 +198,7 @@ def without_effect(spec: SweepSpec, name: str, roles: Collection[str]) -> str | 
 
     `roles` are those of all its models, none if its shapes are broken.
     """
-    family, optimizer = rows_of("family").get(spec.model.family), rows_of("optimizer").get(spec.training.optimizer)
+    family, optimizer = family_of(spec.model), rows_of("optimizer").get(spec.training.optimizer)
     role, dot, kind = name.partition(".")
     why = None
     if name in ("aux_weight", "z_weight", "router_bias_lr", "router_bias.lr_mult"):

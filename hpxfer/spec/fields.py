@@ -21,6 +21,7 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -42,7 +43,6 @@ _RULES = {
     "tuple_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
-    "union_tag_not_found": "a mapping",
     "bool_type": "true or false",
     "invalid-json-value": "text, a finite number, true, false, null, a list or a mapping",
     "too_short": "a list of at least {min_length}",
@@ -87,23 +87,17 @@ def in_file(file: YamlFile, path: KeyPath) -> KeyPath:
 def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) -> str:
     """Return an error of pydantic in the words of the file."""
     loc, kind, context, given = (*at, *error["loc"]), error["type"], error.get("ctx", {}), error["input"]
-    if _family(model, error["loc"]) is not None:  # a tag, although a file may have a section of this name
-        loc = (*loc[:1], *loc[2:])
     above, got = in_file(file, loc[:-1]), _YAML.get(shown(given), shown(given))
     where = file.where(in_file(file, loc))
     match kind:
         case "extra_forbidden":
-            return f"{file.where((*above, loc[-1]))}: {_unknown(model, error['loc'])}"
+            of_family = loc[:1] == ("model",) and any(map(_rule, model.model_fields.values()))
+            family = family_in(file.data["model"]) if of_family else None
+            return f"{file.where((*above, loc[-1]))}: {_unknown(model, error['loc'], family)}"
         case "missing":
             return f"{file.where((*above, loc[-1]))}: must be given"
         case "unregistered" | "own":
             return f"{where}: {error['msg']}"
-        case "union_tag_not_found" if isinstance(given, dict):
-            return f"{where}.family: must be given"
-        case "union_tag_invalid":
-            legal = (each.strip("'") for each in context["expected_tags"].split(", "))
-            where = file.where((*in_file(file, loc), "family"))
-            return f"{where}: unknown family {shown(context['tag'])}; {nearest(context['tag'], legal)}"
     if kind == "invalid_key" or loc[-1] == "[key]":
         where = file.where((*(above if kind == "invalid_key" else above[:-1]), str(given))).removesuffix(": ")
         if kind in ("invalid_key", "string_type"):
@@ -114,16 +108,49 @@ def _explain(model: type[BaseModel], file: YamlFile, error: Any, at: KeyPath) ->
     return f"{where}: must be {f'{form} or {rule}' if form else rule}, got {got}"
 
 
-def _family(model: type[BaseModel], loc: KeyPath) -> Any:
-    """Return the family by which pydantic chose the section `model` that an error lies in, or None outside of it."""
-    kinds = list(_sections(model.model_fields["model"].annotation)) if loc[:1] == ("model",) and loc[1:] else []
-    return loc[1] if kinds[1:] and any(loc[1] in _tags(kind) for kind in kinds) else None
+class OfFamily:
+    """The rule that a section is that of its family, whose row has its class: `model: Annotated[Base, OfFamily(...)]`.
+
+    `stored` is the class of a section whose family a plug-in registered that is not loaded. The validation context says
+    which families these are, as in `Registered`.
+    """
+
+    def __init__(self, stored: type[BaseModel]) -> None:
+        self._stored = stored
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        self._kind = source
+        return core_schema.with_info_plain_validator_function(self._section)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(core_schema.union_schema([kind.__pydantic_core_schema__ for kind in self.members().values()]))
+
+    @staticmethod
+    def members() -> dict[str, type[BaseModel]]:
+        """Return family -> the class of its section."""
+        return {row.name: row.section for row in rows_of("family").rows()}
+
+    def _section(self, given: Any, info: ValidationInfo) -> Any:
+        if isinstance(given, self._kind):
+            return given
+        if not isinstance(given, dict):
+            raise PydanticCustomError("dict_type", "a mapping")
+        rows, name = rows_of("family"), family_in(given)
+        if isinstance(name, str) and name in rows:
+            return rows.get(name).section.model_validate(given, context=info.context)
+        if isinstance(name, str) and name in (info.context or {}).get("family", ()):
+            return self._stored.model_validate(given, context=info.context)
+        why = f"unknown family {shown(name)}; {nearest(str(name), rows.names())}"
+        wrong = "missing" if name is None else PydanticCustomError("unregistered", "{why}", {"why": why})
+        raise ValidationError.from_exception_data("model", [{"type": wrong, "loc": ("family",), "input": given}])
 
 
-def _unknown(model: type[BaseModel], loc: KeyPath) -> str:
-    """Return the nearest legal key: of the section, else of the whole file with its path, else all of the section."""
-    name, legal = str(loc[-1]), _legal_keys(model, loc[:-1])
-    family = _family(model, loc)
+def _unknown(model: type[BaseModel], loc: KeyPath, family: Any) -> str:
+    """Return the nearest legal key: of the section, else of the whole file with its path, else all of the section.
+
+    The `family` is that of the section `model`, None outside of it.
+    """
+    name, legal = str(loc[-1]), _legal_keys(model, loc[:-1], family)
     of_others = family is not None and any(path[0] == "model" and path[-1] == name for path in _paths(model))
     rule = f"unknown key in the family {family}" if of_others else "unknown key"
     if get_close_matches(name[:MAX_SHOWN], legal, n=1, cutoff=_ALIKE):
@@ -131,6 +158,24 @@ def _unknown(model: type[BaseModel], loc: KeyPath) -> str:
     elsewhere = {str(path[-1]): path for path in reversed(list(_paths(model, family))) if path[1:]}  # the first counts
     close = get_close_matches(name[:MAX_SHOWN], elsewhere, n=1, cutoff=_ALIKE_ELSEWHERE)
     return f"{rule}; " + (f"did you mean {shown(spell(elsewhere[close[0]]))}?" if close else nearest("", legal))
+
+
+def family_in(model: Mapping[str, Any]) -> Any:
+    """Return the family that a section `model` names. A preset is one of the GPT."""
+    return model.get("family", "gpt" if "like" in model else None)
+
+
+def _rule(field: FieldInfo) -> OfFamily | None:
+    return next((each for each in field.metadata if isinstance(each, OfFamily)), None)
+
+
+def _members(field: FieldInfo, family: Any) -> Iterator[type[BaseModel]]:
+    """Yield the sections that a field may hold: where its rule is `OfFamily` that of the `family`, or of all."""
+    if (rule := _rule(field)) is None:
+        yield from _sections(field.annotation)
+    else:
+        members = rule.members()
+        yield from (members[family],) if family in members else members.values()
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -148,29 +193,20 @@ def _paths(model: type[BaseModel], family: Any = None, above: KeyPath = ()) -> I
     """
     for name, field in model.model_fields.items():
         yield (*above, name)
-        for kind in () if get_origin(field.annotation) in (dict, tuple) else _sections(field.annotation):
-            if family is None or family in (_tags(kind) or (family,)):
-                yield from _paths(kind, family, (*above, name))
+        for kind in () if get_origin(field.annotation) in (dict, tuple) else _members(field, family):
+            yield from _paths(kind, family, (*above, name))
 
 
-def _legal_keys(model: type[BaseModel], loc: KeyPath) -> list[str]:
+def _legal_keys(model: type[BaseModel], loc: KeyPath, family: Any) -> list[str]:
     """Return the keys of the section at `loc` below `model`. A part of `loc` may choose a member of a union."""
     kinds, parts = [model], iter(loc)
     for part in parts:
-        if kinds[1:] and (chosen := [kind for kind in kinds if part in _tags(kind)]):
-            kinds = chosen
-            continue
         fields = [kind.model_fields[part] for kind in kinds if isinstance(part, str) and part in kind.model_fields]
         if fields:
-            kinds = [kind for field in fields for kind in _sections(field.annotation)] or kinds
+            kinds = [kind for field in fields for kind in _members(field, family)] or kinds
             if get_origin(fields[0].annotation) is dict:
                 next(parts, None)  # a name that the user gives, such as that of an axis
     return list(kinds[0].model_fields)
-
-
-def _tags(kind: type[BaseModel]) -> tuple[Any, ...]:
-    """Return the names by which a section is chosen among those of a union."""
-    return get_args(kind.model_fields["family"].annotation) if "family" in kind.model_fields else ()
 
 
 T = TypeVar("T")

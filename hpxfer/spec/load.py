@@ -73,6 +73,15 @@ def dump_sweep(spec: SweepSpec) -> str:
 
 def draft(file: YamlFile, folder: Path, plugins: Sequence[str] = (), *, trusted: bool = True) -> SweepSpec:
     """Return the sweep in a file, of which the types and names are checked, and no rule that joins keys."""
+    given = plugins_in(file, folder, plugins, trusted=trusted)
+    spec = validated(SweepSpec, file, stored=stored_names(given))
+    return spec.model_copy(update={"plugins": given or None})
+
+
+def plugins_in(
+    file: YamlFile, folder: Path, plugins: Sequence[str] = (), *, trusted: bool = True
+) -> tuple[PluginSpec, ...]:
+    """Return the plug-ins that a file names, and of one that is `trusted` more `plugins`, after they are imported."""
     if not isinstance(file.data, dict):
         got = "an empty file" if file.data is None else type(file.data).__name__
         raise HpxferError(f"{file.where(())}: must be a mapping that starts with name:, got {got}")
@@ -87,8 +96,7 @@ def draft(file: YamlFile, folder: Path, plugins: Sequence[str] = (), *, trusted:
                 raise HpxferError(f"{where}: {str(error).removeprefix('plugins: ')}") from error
         loaded += [import_plugin(name, Path()) for name in plugins]
         given = tuple({plugin.name: plugin for plugin in loaded}.values())
-    spec = validated(SweepSpec, file, stored=stored_names(given))
-    return spec.model_copy(update={"plugins": given or None})
+    return given
 
 
 def checked(spec: SweepSpec, file: YamlFile, folder: Path, *, trusted: bool = True) -> SweepSpec:
@@ -211,9 +219,7 @@ class _Generate(GenerateJsonSchema):
 def sweep_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a sweep file."""
     schema = TypeAdapter(SweepSpec).json_schema(schema_generator=_Generate)
-    members = schema["properties"]["model"].pop("oneOf")
-    schema["properties"]["model"]["anyOf"] = members
-    for member in members:
+    for member in schema["properties"]["model"]["anyOf"]:
         model = schema["$defs"][member["$ref"].rpartition("/")[2]]
         model["required"] = [key for key in model["required"] if key not in ("family", "base", "own")]
     for key in ("data", "parameterizations"):
@@ -235,7 +241,7 @@ def sweep_schema() -> dict[str, Any]:
 
 Names = dict[str, set[str]]  # kind -> the names of its rows
 # The kinds of rows that a sweep file names.
-NAMED = ("parameterization", "gate", "data source", "sample source", "search", "logger")
+NAMED = ("parameterization", "family", "gate", "data source", "sample source", "search", "logger")
 
 
 def import_plugin(name: str, folder: Path) -> PluginSpec:
@@ -272,6 +278,7 @@ def used_rows(spec: SweepSpec) -> Iterator[tuple[str, str]]:
     """Yield (kind, name) of the registered rows that determine the numbers of the sweep's trials."""
     for choice in spec.parameterizations:
         yield "parameterization", choice.table
+    yield "family", spec.model.family
     yield "gate", spec.model.gate
 
 

@@ -1,7 +1,7 @@
-"""The section `model` of a sweep file: a union by `family`. The text below a field documents its key.
+"""The section `model` of a sweep file, of which each family has a class. The text below a field documents its key.
 
-A family has only its own keys, so a key of another family is an unknown key. To add a family, write one more member
-here and its row in `hpxfer.model.families`.
+A family has only its own keys, so a key of another family is an unknown key. Its row in `hpxfer.model.families` names
+the class of its section.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from hpxfer.scaling.evaluate import BaseInit
 from hpxfer.scaling.shape import MAX_DEPTH, Shape, heads_of
 from hpxfer.spec import presets
-from hpxfer.spec.fields import WHOLE, Count, CountOrNone, NotNegative, Positive, Registered, Section
+from hpxfer.spec.fields import WHOLE, Count, CountOrNone, NotNegative, OfFamily, Positive, Registered, Section
 from hpxfer.spec.own import OwnDims, own_shape
 
 BiasRule = Literal["proportional", "sign", "none"]
@@ -151,6 +151,15 @@ class ShapeSpec(MLPShape):
     """The hidden size of a dense FFN. Given exactly where some block has a dense FFN."""
 
 
+class FFNShape(MLPShape):
+    """The base shape of a family without attention whose blocks have a dense FFN, or experts, or either."""
+
+    dense_ratio: Ratio | None = None
+    """The hidden size of a dense FFN, in units of the width. Given exactly where some block has a dense FFN."""
+    dense_width: Count | None = None
+    """The hidden size of a dense FFN. Given exactly where some block has a dense FFN."""
+
+
 class Balance(Section):
     """How the experts are kept equally busy. The numbers are HPs: router_bias_lr, aux_weight and z_weight."""
 
@@ -181,12 +190,6 @@ class Balance(Section):
 
 
 AttentionScale = Literal["1/d_head", "1/sqrt(d_head)"]
-_OF_TRAINER = ("trainer", "resources.gpus_per_trial", "resources.gpus_per_node", "resources.nodes_per_trial")
-_OF_PIECES = ("training.accumulation_tokens", "training.accumulation_lanes")
-_SIZES_OF_POINT = (
-    *("width", "depth", "num_heads", "kv_heads", "num_experts", "num_active", "expert_ratio", "expert_width"),
-    *("num_shared", "shared_ratio", "shared_width", "num_groups", "dense_ratio", "dense_width"),
-)
 
 
 class MLPSpec(Section):
@@ -221,24 +224,55 @@ class MLPSpec(Section):
         return MLP(**{**vars(self), "aggregation": self.aggregation or ("none" if gate_sums_to_one else "1/K")})
 
 
+# What code that serves all families reads of one that has no such key.
+_ABSENT: dict[str, Any] = {
+    **dict.fromkeys(("own", "dims", "mlp", "like", "context", "top_groups", "ties")),
+    **dict.fromkeys(("learned_router_bias", "biases", "qkv_biases"), False),
+    "balance": Balance(),
+    "attention_scale": "1/d_head",
+    "positions": "learned",
+    "norm_gains": True,
+    "ffn": "gelu",
+    "route_scale": 1.0,
+    "moe_every": 1,
+    "dense_first": 0,
+    "tied_embeddings": True,
+    "loss": "cross_entropy",
+}
+
+
 class ModelBase(Section):
     """What every family reads."""
-
-    # The keys of a sweep that its family does not read, as dotted paths: of the file, and of a point of an axis.
-    unread: ClassVar[tuple[str, ...]]
-    unread_of_point: ClassVar[tuple[str, ...]]
 
     family: str
     """The architecture."""
     gate: Annotated[str, Registered("gate")] = "sigmoid"
     """How router logits become the weights of the active experts."""
 
+    _absent: ClassVar[dict[str, Any]] = _ABSENT
 
-class _WithExperts(ModelBase):
-    """What the families of the built-in trainer read."""
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._absent:
+            return super().__getattr__(name)  # type: ignore[misc]
+        return (self.__pydantic_extra__ or {}).get(name, self._absent[name])
 
-    own: ClassVar[None] = None
-    dims: ClassVar[None] = None
+    def shape(self, batch: int, steps: int) -> Shape:
+        """Return the base shape with its batch and steps."""
+        raise NotImplementedError
+
+    def base_init(self, inputs: int | None = None) -> BaseInit:
+        """Return how the base model starts. `inputs` are the features of a sample."""
+        raise NotImplementedError
+
+
+class TrainedModel(ModelBase):
+    """What a family of the built-in trainer reads. The section of a plug-in's family derives from it.
+
+    A key of its own is part of the trials' identity. One of the name of a key of the family `gpt`, such as `context`,
+    means the same.
+    """
+
+    _absent: ClassVar[dict[str, Any]] = {**_ABSENT, "tied_embeddings": False}
 
     base: MLPShape
     """The base shape."""
@@ -261,35 +295,28 @@ class _WithExperts(ModelBase):
     def shape(self, batch: int, steps: int) -> Shape:
         return replace(self.base.shape(), batch_tokens=batch, steps=steps)
 
-    @property
-    def _matrix_std(self) -> float:
-        return self.matrix_std if self.init == "constant" else BaseInit.matrix_std
+    def base_init(self, inputs: int | None = None) -> BaseInit:
+        """Return how the base model starts.
+
+        The fan-in of a layer that reads samples is no dimension of the shape, and `init_scale` multiplies all layers.
+        """
+        matrix_std = self.matrix_std if self.init == "constant" else BaseInit.matrix_std
+        if inputs is None:
+            return BaseInit(matrices=self.init, matrix_std=matrix_std)
+        std = self.matrix_std if self.init == "constant" else inputs**-0.5
+        return BaseInit(matrices=self.init, matrix_std=matrix_std, embedding_std=std, scale_of="all")
+
+    @classmethod
+    def base_class(cls) -> type[MLPShape]:
+        """Return the class of the section `base`."""
+        found = cls.model_fields["base"].annotation
+        assert isinstance(found, type), "base must be annotated with a class"
+        return found
 
 
-class _WithoutAttention:
-    """What stands for keys that only the family `gpt` has, where code serves all families."""
-
-    like: ClassVar[str | None] = None
-    context: ClassVar[int | None] = None
-    route_scale: ClassVar[float] = 1.0
-    top_groups: ClassVar[int | None] = None
-    learned_router_bias: ClassVar[bool] = False
-    ffn: ClassVar[str] = "gelu"
-    moe_every: ClassVar[int] = 1
-    dense_first: ClassVar[int] = 0
-    positions: ClassVar[str] = "learned"
-    norm_gains: ClassVar[bool] = True
-    biases: ClassVar[bool] = False
-    qkv_biases: ClassVar[bool] = False
-
-
-class GPTModel(_WithExperts):
+class GPTModel(TrainedModel):
     """A decoder-only transformer with a norm before each branch. Each block has attention and a MoE layer or a dense
     FFN. An option that the source paper leaves at nanoGPT's value defaults to that value."""
-
-    unread: ClassVar[tuple[str, ...]] = (*_OF_TRAINER, "training.batch_samples", "training.validation_samples")
-    unread_of_point: ClassVar[tuple[str, ...]] = ("batch_samples", "own")
-    mlp: ClassVar[None] = None
 
     family: Literal["gpt"]
     """The architecture: a decoder-only transformer."""
@@ -355,25 +382,16 @@ class GPTModel(_WithExperts):
         return presets.resolved(given)
 
     def base_init(self, inputs: int | None = None) -> BaseInit:
-        """Return how the base model starts."""
-        return BaseInit(
-            matrices=self.init,
-            matrix_std=self._matrix_std,
+        return replace(
+            super().base_init(),
             embedding_std=self.embedding_std,
             position_std=self.position_std,
             scale_of=self.init_scale_of,
         )
 
 
-class MLPModel(_WithoutAttention, _WithExperts):
+class MLPModel(TrainedModel):
     """A mixture of MLPs that classifies samples, such as images."""
-
-    unread: ClassVar[tuple[str, ...]] = (
-        *(*_OF_TRAINER, *_OF_PIECES, "resources.micro_batch_tokens"),
-        *("training.batch_tokens", "training.validation_tokens", "training.tokens"),
-    )
-    unread_of_point: ClassVar[tuple[str, ...]] = ("batch_tokens", "own")
-    attention_scale: ClassVar[str] = "1/d_head"
 
     family: Literal["mlp"]
     """The architecture: a mixture of MLPs."""
@@ -384,28 +402,14 @@ class MLPModel(_WithoutAttention, _WithExperts):
     mlp: MLPSpec = MLPSpec()
     """The options of the family."""
 
-    def base_init(self, inputs: int | None = None) -> BaseInit:
-        """Return how the base model starts. `inputs` are the features of a sample.
-
-        The fan-in of its input layer is no dimension of the shape, and `init_scale` multiplies all of its layers.
-        """
-        std = self.matrix_std if self.init == "constant" else (inputs or 1) ** -0.5
-        return BaseInit(matrices=self.init, matrix_std=self._matrix_std, embedding_std=std, scale_of="all")
+    @property
+    def loss(self) -> SampleLoss:
+        """The training loss of a sample."""
+        return self.mlp.loss
 
 
-class UserModel(_WithoutAttention, ModelBase):
+class UserModel(ModelBase):
     """Whatever your own `trainer` trains. It may say more for the recipe alone: gate and attention_scale."""
-
-    unread: ClassVar[tuple[str, ...]] = (
-        *("training.validation_tokens", "training.validation_samples", "training.determinism", *_OF_PIECES),
-        *("early_stopping.asha", "resources.loggers", "resources.micro_batch_tokens", "resources.gpus_per_stack"),
-        *(f"resources.{key}" for key in ("stack_size", "kernels", "recompute", "checkpoint_s", "keep")),
-    )
-    unread_of_point: ClassVar[tuple[str, ...]] = ("data", *_SIZES_OF_POINT)
-    mlp: ClassVar[None] = None
-    balance: ClassVar[Balance] = Balance()
-    ties: ClassVar[None] = None
-    tied_embeddings: ClassVar[bool] = True
 
     family: Literal["user"]
     """The architecture, which is that of your own trainer."""
@@ -424,16 +428,18 @@ class UserModel(_WithoutAttention, ModelBase):
         return BaseInit()
 
 
-def _family(model: Any) -> Any:
-    """Return the family of a section `model`. A preset is one of the GPT."""
-    if isinstance(model, ModelBase):
-        return model.family
-    found = model.get("family", "gpt" if "like" in model else None) if isinstance(model, dict) else None
-    return found if found is None or isinstance(found, str) else repr(found)
+class _StoredShape(ShapeSpec):
+    head_dim: CountOrNone = 0
+    """0 where the family has no heads."""
 
 
-ModelSpec = Annotated[
-    Annotated[GPTModel, Tag("gpt")] | Annotated[MLPModel, Tag("mlp")] | Annotated[UserModel, Tag("user")],
-    Discriminator(_family),
-]
-MODELS: dict[str, type[ModelBase]] = {"gpt": GPTModel, "mlp": MLPModel, "user": UserModel}
+class StoredModel(TrainedModel):
+    """The model of a stored sweep, of a plug-in's family that is not loaded. Its keys are as that class wrote them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    base: _StoredShape
+    """The base shape."""
+
+
+ModelSpec = Annotated[ModelBase, OfFamily(StoredModel)]

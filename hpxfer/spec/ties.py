@@ -34,7 +34,7 @@ def choice_of(chosen: ParameterizationSpec) -> Parameterization:
 
 def ties_of(spec: SweepSpec, choice: Parameterization | None) -> Ties:
     """Return how ties are broken under a table of a sweep; without `choice`, under a table that says nothing."""
-    given = spec.model.ties
+    given: Ties | dict[str, Ties] | None = spec.model.ties
     if isinstance(given, str):
         return given
     if choice is None:

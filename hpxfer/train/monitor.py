@@ -68,7 +68,7 @@ class DivergenceMonitor:
         loss_K = mean_losses(losses_KT, self._backend)
         self._store(loss_K)
         exact_K = loss_K.double()
-        unit_K = exact_K.clamp(min=guess_loss(self._setting.mlp.loss, self._setting.vocab_size))  # a NaN stays one
+        unit_K = exact_K.clamp(min=guess_loss(self._setting.loss, self._setting.vocab_size))  # a NaN stays one
         torch.where(self._step == 0, BLOW_UP * unit_K, self._limit, out=self._limit)
         bad_K = self.bad(exact_K)
         torch.where(self.alive & bad_K, self._step, self.ended, out=self.ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,10 +17,15 @@ from hpxfer.spec import (
     AUTO,
     MLP,
     Balance,
+    GPTModel,
+    MLPModel,
+    ModelBase,
     Norm,
     QKNorm,
+    SampleLoss,
     SweepSpec,
     TrainerSpec,
+    UserModel,
     base_values,
     own_data,
     planned_at,
@@ -96,6 +102,7 @@ class Setting:
     num_targets: int = 0  # real targets of a sample; 0: its target is a class
     only_classes: tuple[int, ...] = ()  # the classes of the source that are read; none: all
     trainer: str = ""  # of a user's own trainer: what decides its numbers, as canonical JSON, see `trainer_identity`
+    options: str = ""  # of a plug-in's family: the keys that only it has, as canonical JSON, see `own`
 
     def __post_init__(self) -> None:
         if self.precision == AUTO:
@@ -103,6 +110,17 @@ class Setting:
                 "precision: must be float32 or bfloat16 before trials are made, got auto; `hpxfer run` and "
                 "`hpxfer.run` decide it from the device that will train"
             )
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The keys of the section `model` that only the family of a plug-in has."""
+        return dict(json.loads(self.options or "{}"))
+
+    @property
+    def loss(self) -> SampleLoss:
+        """What the loss of a token or a sample is."""
+        loss: SampleLoss = self.own.get("loss", self.mlp.loss)
+        return loss
 
     @property
     def column(self) -> Column:
@@ -170,6 +188,8 @@ def setting_of(
         "init": spec.model.base_init(data.num_inputs or None),
         "context": spec.model.context or 1,
         "mlp": _MLP if mlp is None else mlp.setting(sums_to_one),
+        "options": _options(spec.model),
+        "tied_embeddings": spec.model.tied_embeddings,
         "validation_tokens": spec.training.validation,
         "top_groups": spec.model.top_groups or 0,
         "balance": spec.model.balance,
@@ -193,9 +213,17 @@ def setting_of(
         **vars(schedule_at(spec, at, phases)),
         "final_fraction": planned.final_fraction if decays else 0.0,
     }
-    keys: dict[str, Any] = {**vars(spec), **vars(planned), **vars(spec.training), **vars(spec.model), **derived}
+    keys: dict[str, Any] = {**vars(spec), **vars(planned), **vars(spec.training), **dict(spec.model), **derived}
     # What a family has no key for is at its default.
     return Setting(**{field.name: keys[field.name] for field in fields(Setting) if field.name in keys})
+
+
+def _options(model: ModelBase) -> str:
+    if isinstance(model, GPTModel | MLPModel | UserModel):
+        return ""
+    given = model.model_dump(mode="json", exclude_none=True)  # as a stored sweep has them
+    own = {name: value for name, value in given.items() if name not in GPTModel.model_fields}
+    return canonical(own) if own else ""
 
 
 def trainer_text(spec: SweepSpec, choice: Parameterization | None) -> str:

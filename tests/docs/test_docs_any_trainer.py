@@ -107,6 +107,7 @@ REGISTERS = {
     "tables.py": ("parameterization", "mine"),
     "my_statistics.py": ("statistic", "spread"),
     "lines.py": ("logger", "lines"),
+    "tiny.py": ("family", "tiny"),
 }
 SWEEPS = list(blocks(EXTEND, "yaml"))
 
@@ -153,7 +154,12 @@ def test_the_kinds_the_plug_ins_and_the_sweeps_of_the_page_are_all_there_are(fol
     assert {*walks, *rows} - {"to add"} == set(KINDS)
     assert set(FILES) == set(REGISTERS)
     data = read_yaml(ROOT / "sweeps" / "quickstart.yaml").data
+    (whole,) = [text for text in SWEEPS if "name" in parse_yaml(text, "extend.md").data]
+    (folder / "tiny.yaml").write_text(whole)
+    assert load_sweep(folder / "tiny.yaml").model.family == "tiny"
     for text in SWEEPS:  # parts of a sweep
+        if text == whole:
+            continue
         part = parse_yaml(text, "extend.md").data
         (folder / "sweep.yaml").write_text(
             write_yaml({**data, **part, "model": {**data["model"], **part.get("model", {})}})

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from allocations import allocated_peak
 from hypothesis import given
 from hypothesis import strategies as st
 from rank_processes import trained_by_ranks
@@ -32,6 +31,7 @@ from hpxfer.spec import parse_sweep
 from hpxfer.spec.blocks import moe_blocks
 from hpxfer.spec.model_section import Balance
 from hpxfer.spec.yaml_file import write_yaml
+from hpxfer.testing.families import allocated_peak
 from hpxfer.train.optimizer import BLOCK_ELEMENTS
 from hpxfer.train.trainer import train
 from hpxfer.trial import Setting, Trial, setting_of
@@ -128,7 +128,7 @@ def test_the_model_follows_the_way_a_batch_is_computed(name: str, setting: Setti
 
 
 MEASURED = """
-from allocations import allocated_peak
+from hpxfer.testing.families import allocated_peak
 from hpxfer.train import trainer
 plain = trainer.train
 def train(*args, **options):

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpxfer.model.families import Family, StackedModel
-from hpxfer.model.gpt.cost import active_params, flops_per_token, logits_per_token
+from hpxfer.model.gpt.cost import flops_per_token, logits_per_token
 from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters, gpt_roles
 from hpxfer.model.gpt.memory import gpt_memory
+from hpxfer.spec import GPTModel
 from hpxfer.trial import Trial
 
 if TYPE_CHECKING:
@@ -28,12 +29,13 @@ def _build(trials: Sequence[Trial], device: torch.device, backend: Backend) -> S
 
 GPT = Family(
     name="gpt",
+    section=GPTModel,
     roles=gpt_roles,
     parameters=gpt_parameters,
-    active_params=active_params,
     flops_per_token=flops_per_token,
     memory=gpt_memory,
     logits_per_token=logits_per_token,
     build=_build,
     forward_roles=FORWARD_ROLES,
+    weights="transformers",
 )

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from hpxfer.model.families import Family, StackedModel
 from hpxfer.model.mlp.layout import (
     FORWARD_ROLES,
-    active_params,
     flops_per_sample,
     memory,
     parameters,
     problems,
     roles,
 )
+from hpxfer.spec import MLPModel
 from hpxfer.trial import Trial
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def _build(trials: Sequence[Trial], device: torch.device, backend: Backend) -> S
 
 FAMILY = Family(
     name="mlp",
+    section=MLPModel,
     roles=roles,
     parameters=parameters,
-    active_params=active_params,
     flops_per_token=flops_per_sample,
     memory=memory,
     build=_build,
@@ -50,4 +50,5 @@ FAMILY = Family(
     compiles=False,
     regularizes=False,
     forward_roles=FORWARD_ROLES,
+    needs_experts=True,
 )

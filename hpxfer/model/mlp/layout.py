@@ -53,16 +53,6 @@ def outputs_of(setting: Setting) -> int:
     return num_outputs(setting.mlp.loss, setting.vocab_size, setting.num_targets)
 
 
-def active_params(shape: Shape, setting: Setting) -> int:
-    """Return the number of parameters that one sample meets: those of the active experts, and all others."""
-    total = 0
-    for spec in parameters(shape, setting):
-        count = spec.numel * spec.layers
-        routed = spec.role in ("expert_in", "expert_out")
-        total += count * shape.num_active // shape.num_experts if routed else count
-    return total
-
-
 def flops_per_sample(shape: Shape, setting: Setting) -> float:
     """Return the training FLOPs of one sample. Nothing needs the gradient by the sample itself."""
     matrices = [spec for spec in parameters(shape, setting) if len(spec.size) > 1]

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from mlp_cases import Case, plain_losses, random_case, setting
 from torch import Tensor
 
+from hpxfer.model.cost import count_params
 from hpxfer.model.mlp import block as block_module
 from hpxfer.model.mlp import stack as stack_module
 from hpxfer.model.mlp.block import gate
-from hpxfer.model.mlp.layout import active_params, flops_per_sample, memory, outputs_of, parameters, roles
+from hpxfer.model.mlp.layout import flops_per_sample, memory, outputs_of, parameters, roles
 from hpxfer.model.mlp.stack import losses, ranks
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec.model_section import guess_loss, has_top5, num_outputs
@@ -188,7 +189,7 @@ def test_equal_logits_choose_the_first_experts_and_a_trial_of_nan_leaves_its_nei
 
 def test_sizes_and_costs() -> None:
     given = setting(classes=7, router_bias="learned", inputs=11)
-    assert active_params(SHAPE, given) == 11 * 8 + 8 * 7 + 2 * (8 * 4 + 4 + 2 * 2 * 6 * 8)
+    assert count_params(SHAPE, given).active == 11 * 8 + 8 * 7 + 2 * (8 * 4 + 4 + 2 * 2 * 6 * 8)
     products = 11 * 8 + 8 * 7 + 2 * (8 * 4 + 2 * 4 * 6 * 8)
     assert flops_per_sample(SHAPE, given) == 6 * products - 2 * 11 * 8  # nothing needs the gradient by a sample
     one = setting(classes=7, expert_matrices=1)
