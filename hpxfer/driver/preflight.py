@@ -28,7 +28,7 @@ try:
         load_plugin(file)
     for gate in gates:
         from hpxfer.model.gates import GATES
-        from hpxfer.model.gates.probe import require_sound
+        from hpxfer.model.gates import require_sound
         require_sound(GATES.get(gate))
 except HpxferError as error:
     sys.exit(str(error))

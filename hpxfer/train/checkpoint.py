@@ -35,9 +35,10 @@ from hpxfer.train.checkpoints import (
     BadCheckpoint,
     Checkpoints,
     CheckpointSpec,
+    WorkerFacts,
+    are_sound,
     name_of,
     sealed,
-    tell_training,
     unsealed,
 )
 from hpxfer.train.device import Setup, provenance
@@ -173,7 +174,7 @@ def read(path: Path, stack: Stack, setup: Setup) -> Checkpoint:
     try:
         with safe_open(path, framework="pt") as file:
             facts = unsealed(file.metadata() or {})
-            if not (tell_training(facts) and facts["step"] < stack.setting.steps):
+            if not (are_sound(facts, WorkerFacts) and facts["step"] < stack.setting.steps):
                 raise BadCheckpoint(DAMAGED)
             parameters = FAMILIES.get(stack.setting.family).parameters(stack.shape, stack.setting)
             layout = FlatLayout(parameters=parameters, num_trials=len(facts["slots"]))

@@ -12,15 +12,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import re
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from hpxfer.errors import HpxferError
 from hpxfer.host import Uri
@@ -32,72 +33,66 @@ from hpxfer.trial import TRAINER_VERSION, Stack, Trial
 # The hash of a header proves only that it is whole. Whoever writes a header can hash it, so each fact is checked.
 
 # No training has so many steps, trials or resumptions. Numbers above are no whole numbers of a tensor or a table.
-_MOST = 2**62
+_Count = Annotated[int, Field(ge=0, lt=2**62)]
 
 
-def tell_trials(facts: object) -> bool:
-    """Return whether these are facts of a checkpoint of any format, as far as a driver reads them."""
-    return isinstance(facts, dict) and all(name in facts and right(facts[name]) for name, right in _DRIVERS.items())
+def _distinct(values: list[Any]) -> list[Any]:
+    if not 0 < len(values) == len(frozenset(values)):
+        raise ValueError("none, or one twice")
+    return values
 
 
-def tell_training(facts: Mapping[str, Any]) -> bool:
-    """Return whether facts of today's format can be those of a training, which a worker goes on with."""
-    return all(name in facts and right(facts[name]) for name, right in _WORKERS.items()) and (
-        all(slot < len(facts["trials"]) for slot in facts["slots"])
-        and all(step < facts["step"] for *_, steps in facts["series"] for step in steps)
-    )
+def _ascending(steps: list[int]) -> list[int]:
+    if steps != sorted(set(steps)):
+        raise ValueError("in another order")
+    return steps
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+class DriverFacts(BaseModel):
+    """Facts of a checkpoint of any format, as far as a driver reads them."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    format: _Count
+    trainer_version: _Count
+    trials: Annotated[list[str], AfterValidator(_distinct)]
+    step: _Count
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+class WorkerFacts(DriverFacts):
+    """Facts of today's format, of a training that a worker goes on with."""
+
+    slots: Annotated[list[_Count], AfterValidator(_distinct)]
+    trial_steps: _Count
+    wall_s: Annotated[float, Field(ge=0)]
+    resumes: _Count
+    # Metric, layer, role and steps.
+    series: list[
+        Annotated[
+            tuple[str, _Count | None, str | None, Annotated[list[_Count], AfterValidator(_ascending)]], Strict(False)
+        ]
+    ]
+    how: dict[str, Any]
+    layout: list[Any]
+    hash: str
+
+    @model_validator(mode="after")
+    def _of_one_training(self) -> WorkerFacts:
+        keys = [key for *key, _ in map(list, self.series)]
+        if any(key in keys[:index] for index, key in enumerate(keys)):
+            raise ValueError("a series twice")
+        if max(self.slots) >= len(self.trials) or any(step >= self.step for *_, steps in self.series for step in steps):
+            raise ValueError("beyond the trials or the steps")
+        return self
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _are_distinct(right: Callable[[object], bool]) -> Callable[[object], bool]:
-    """Return the check of a list that is not empty and holds nothing twice."""
-    return lambda values: (
-        isinstance(values, list) and all(map(right, values)) and 0 < len(values) == len(frozenset(values))
-    )
-
-
-def _are_series(value: object) -> bool:
-    keys = set()
-    for series in value if isinstance(value, list) else [None]:
-        if not isinstance(series, list) or len(series) != 4:
-            return False
-        metric, layer, role, steps = series
-        if not (_is_text(metric) and (layer is None or _is_count(layer)) and (role is None or _is_text(role))):
-            return False
-        if not isinstance(steps, list) or not all(map(_is_count, steps)) or steps != sorted(set(steps)):
-            return False
-        keys.add((metric, layer, role))
-    return isinstance(value, list) and len(keys) == len(value)
-
-
-_DRIVERS: dict[str, Callable[[object], bool]] = {
-    "format": _is_count,
-    "trainer_version": _is_count,
-    "trials": _are_distinct(_is_text),
-    "step": _is_count,
-}
-_WORKERS: dict[str, Callable[[object], bool]] = {
-    **_DRIVERS,
-    "slots": _are_distinct(_is_count),
-    "trial_steps": _is_count,
-    "wall_s": _is_time,
-    "resumes": _is_count,
-    "series": _are_series,
-    "how": lambda value: isinstance(value, dict),
-    "layout": lambda value: isinstance(value, list),
-    "hash": _is_text,
-}
+def are_sound(facts: object, kind: type[DriverFacts]) -> bool:
+    """Return whether facts can be those of a training."""
+    try:
+        kind.model_validate(facts)
+    except ValidationError:
+        return False
+    return True
 
 
 # Raise it when the facts or tensors of a file change their meaning. A file of another format is not used.
@@ -156,7 +151,7 @@ def unsealed(metadata: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(text, str) or metadata.get("check") != _check(text):
         raise BadCheckpoint(DAMAGED)
     facts: dict[str, Any] = json.loads(text)
-    if not tell_trials(facts):
+    if not are_sound(facts, DriverFacts):
         raise BadCheckpoint(DAMAGED)
     for name, version in (("format", FORMAT), ("trainer_version", TRAINER_VERSION)):
         if facts[name] != version:

@@ -21,8 +21,7 @@ from hpxfer.model.output import Output, router_entropies
 from hpxfer.spec import TOP, has_top5
 from hpxfer.train.checkpoint import Checkpoint, Checkpointer, how
 from hpxfer.train.checkpoints import CheckpointSpec
-from hpxfer.train.compaction import fits_memory, saves_time
-from hpxfer.train.device import Setup, provenance, setup_for, switched
+from hpxfer.train.device import Setup, fits_memory, provenance, saves_time, setup_for, switched
 from hpxfer.train.log import (
     Measured,
     Measures,

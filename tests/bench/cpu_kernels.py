@@ -12,9 +12,9 @@ from hpxfer.bench.clock import Job, interleaved, median, ratio
 from hpxfer.bench.rates import CPU_WIDTHS, matmul_peak
 from hpxfer.kernels.backend import TORCH
 from hpxfer.kernels.cross_entropy import cross_entropy_rows_
+from hpxfer.model.ffn import FFN
 from hpxfer.model.gates import GATES
-from hpxfer.model.gpt.ffn import FFN
-from hpxfer.model.gpt.linear import Maps
+from hpxfer.model.linear import Maps
 from hpxfer.plan.hardware import Row
 from hpxfer.scaling.shape import Shape
 from hpxfer.train.device import one_thread

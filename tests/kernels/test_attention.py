@@ -12,7 +12,7 @@ from triton_cases import DEVICE, normal
 
 from hpxfer.kernels.attention import causal_attention
 from hpxfer.kernels.backend import Backend
-from hpxfer.model.gpt.linear import document_mask
+from hpxfer.model.linear import document_mask
 
 STRICT, FAST = (Backend(name="torch", reason="a test", strict=strict) for strict in (True, False))
 # Trials, sequences of one, context, heads, head features.

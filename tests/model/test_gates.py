@@ -14,8 +14,7 @@ import pytest
 
 from hpxfer.data import data_ref
 from hpxfer.errors import HpxferError
-from hpxfer.model.gates import GATES, Gate
-from hpxfer.model.gates.probe import require_sound
+from hpxfer.model.gates import GATES, Gate, require_sound
 from hpxfer.plan.packing import (
     Packer,
 )

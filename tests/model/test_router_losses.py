@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from hpxfer.model.draws import draw
+from hpxfer.model.ffn import Choice, Regularizers
 from hpxfer.model.flat import FlatLayout, gradients
-from hpxfer.model.gpt.ffn import Choice, Regularizers
 from hpxfer.model.gpt.forward import build_gpt
 from hpxfer.model.gpt.layout import gpt_parameters
 from hpxfer.model.router_measures import RouterView, expert_difference, router_measures

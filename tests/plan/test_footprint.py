@@ -20,9 +20,9 @@ from hpxfer.kernels import head, head_limits
 from hpxfer.kernels.backend import Backend
 from hpxfer.kernels.head_limits import KEPT_BYTES
 from hpxfer.model.flat import FlatLayout
+from hpxfer.model.gpt.cost import gpt_memory
 from hpxfer.model.gpt.forward import build_gpt
 from hpxfer.model.gpt.layout import gpt_parameters
-from hpxfer.model.gpt.memory import gpt_memory
 from hpxfer.plan import footprint as footprint_module
 from hpxfer.plan.footprint import CPU_ALLOCATOR, GPU_ALLOCATOR, ONE, Way, footprint, most_trials, stack_bytes
 from hpxfer.scaling.hps import HPs

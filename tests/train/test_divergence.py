@@ -15,8 +15,7 @@ from torch import Tensor
 
 from hpxfer.scaling.evaluate import parameterization
 from hpxfer.train import monitor, trainer
-from hpxfer.train.compaction import fits_memory, saves_time
-from hpxfer.train.device import CPU
+from hpxfer.train.device import CPU, fits_memory, saves_time
 from hpxfer.train.monitor import BLOW_UP, DivergenceMonitor, mean_losses
 from hpxfer.train.schedules import lr_factor
 from hpxfer.train.step import TrainStep

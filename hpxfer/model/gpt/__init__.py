@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpxfer.model.families import Family, StackedModel
-from hpxfer.model.gpt.cost import flops_per_token, logits_per_token
+from hpxfer.model.gpt.cost import flops_per_token, gpt_memory, logits_per_token
 from hpxfer.model.gpt.layout import FORWARD_ROLES, gpt_parameters, gpt_roles
-from hpxfer.model.gpt.memory import gpt_memory
 from hpxfer.spec import GPTModel
 from hpxfer.trial import Trial
 

@@ -31,11 +31,11 @@ from hpxfer.kernels.rope import rotation
 from hpxfer.kernels.routing import BY_INDEX
 from hpxfer.kernels.sums import spread
 from hpxfer.model.draws import tie_keys
+from hpxfer.model.ffn import FFN, Choice, Regularizers
 from hpxfer.model.flat import Weights
 from hpxfer.model.gates import GATES
-from hpxfer.model.gpt.ffn import FFN, Choice, Regularizers
 from hpxfer.model.gpt.layout import FORWARD_ROLES, QKV, gpt_parameters
-from hpxfer.model.gpt.linear import Local, Maps, document_mask, positions_in_documents
+from hpxfer.model.linear import Local, Maps, document_mask, positions_in_documents
 from hpxfer.model.output import Output, Tap
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import moe_blocks

@@ -19,6 +19,7 @@ from torch import Tensor
 from hpxfer.model.draws import tie_keys
 from hpxfer.model.flat import Weights
 from hpxfer.model.mlp.block import Run, activate, activate_backward, block_backward, block_forward, product, route
+from hpxfer.model.mlp.layout import FORWARD_ROLES
 from hpxfer.model.output import Output, Tap
 from hpxfer.model.router_measures import RouterView
 from hpxfer.scaling.shape import Shape
@@ -72,9 +73,6 @@ def ranks(f_KBC: Tensor, targets_KB: Tensor) -> Tensor:
         return (~(f_KBC.squeeze(-1) * (1.0 - 2.0 * targets_KB) > 0)).long()
     own = f_KBC.gather(-1, targets_KB.unsqueeze(-1))
     return (~(f_KBC < own)).sum(-1) - 1
-
-
-FORWARD = ("embedding", "router", "expert_out", "readout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +186,7 @@ def build_mlp(trials: Sequence[Trial], device: torch.device) -> MLPStack:
         role: torch.tensor(
             [numbers[role].forward * (share if role == "expert_out" else 1.0) for numbers in resolved], device=device
         )
-        for role in FORWARD
+        for role in FORWARD_ROLES
     }
     scales = torch.tensor([trial.globals().route_scale for trial in trials], device=device)
     ties = None

@@ -36,8 +36,7 @@ from hpxfer.kernels.router import router
 from hpxfer.kernels.routing import Groups, choose_experts, group_rows, of_chosen
 from hpxfer.kernels.sums import column_sums, spread
 from hpxfer.model.gates import Gate
-from hpxfer.model.gpt.layout import FORWARD_ROLES
-from hpxfer.model.gpt.linear import Local, Maps
+from hpxfer.model.linear import Local, Maps
 from hpxfer.scaling.shape import Shape
 from hpxfer.spec import BalanceLoss
 
@@ -275,7 +274,7 @@ class FFN:
             if f"{name}_bias" in own:
                 y_NO = y_NO + own[f"{name}_bias"].to(y_NO.dtype).index_select(0, group_of_N)
             x, y = (rows.view(h_KTD.shape[0], -1, rows.shape[-1]) for rows in (x_NI, y_NO))
-            y = y * self.maps.forward[name].view(-1, 1, 1).to(y.dtype) if name in FORWARD_ROLES else y
+            y = y * self.maps.forward[name].view(-1, 1, 1).to(y.dtype) if name in self.maps.forward else y
             self.maps.show(name, block, x, y)
             return y_NO
 

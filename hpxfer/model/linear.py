@@ -15,7 +15,6 @@ from hpxfer.kernels.backend import TORCH, Backend
 from hpxfer.kernels.norm import EPS, Kind, added_norm
 from hpxfer.kernels.product import batched_product
 from hpxfer.kernels.sums import spread
-from hpxfer.model.gpt.layout import FORWARD_ROLES
 from hpxfer.model.output import Tap
 
 # Documents in a window: attention and positions that start again after each end-of-document token.
@@ -59,7 +58,7 @@ Local = Mapping[str, Tensor]
 class Maps:
     """The linear maps of a forward pass, with the forward multipliers of their roles."""
 
-    forward: Mapping[str, Tensor]  # role -> [K] float32, for those of FORWARD_ROLES that the model has
+    forward: Mapping[str, Tensor]  # role -> [K] float32, for those that the model multiplies
     norm_kind: Kind = "layernorm"
     norm_eps: float = EPS
     tap: Tap | None = None
@@ -74,14 +73,14 @@ class Maps:
         """Return [K, T, O]: x @ w (+ bias), times the forward multiplier of the role if it has one."""
         y = batched_product(x_KTI, self.scaled(name, weight_KIO), self.backend)
         if bias_KO is not None:
-            scale = self.forward[name].unsqueeze(-1) if name in FORWARD_ROLES else None
+            scale = self.forward[name].unsqueeze(-1) if name in self.forward else None
             y = y + spread(bias_KO if scale is None else bias_KO * scale, y.shape[1], y.dtype, self.backend)
         self.show(name, block, x_KTI, y)
         return y
 
     def scaled(self, name: str, weight_KIO: Tensor) -> Tensor:
         """Return the weight times the forward multiplier of its role. The weight is smaller than the activation."""
-        return weight_KIO * self.forward[name].view(-1, 1, 1) if name in FORWARD_ROLES else weight_KIO
+        return weight_KIO * self.forward[name].view(-1, 1, 1) if name in self.forward else weight_KIO
 
     def named(self, local: Local, name: str, block: int, x_KTI: Tensor) -> Tensor:
         """Return `linear` of the weight and the bias of this name."""
