@@ -23,12 +23,23 @@ if TYPE_CHECKING:
 
     from hpxfer.kernels.backend import Backend
     from hpxfer.model.flat import Weights
-    from hpxfer.model.output import Output, Tap
+    from hpxfer.model.output import Output
     from hpxfer.model.router_measures import RouterView
 
 
 class StackedModel(Protocol):
-    """The forward pass of a stack. It holds the numbers of its trials, such as forward multipliers, and no weights."""
+    """The forward pass of a stack. It holds the numbers of its trials, such as forward multipliers, and no weights.
+
+    A model may have more methods, each of which is used where it is there:
+
+    loads(weights, router_bias_LKE, inputs_KBS, *, noise_LKE, piece_K)  the tokens of every expert, [L, K, E] int64. A
+        batch of several pieces with a loss that balances the whole of it asks for them first
+    with_recomputation()  this model, of which the backward pass computes each block again (`recompute`)
+    with_tap(tap)         this model with a tap, which is shown the inputs and outputs of its parts (`hpxfer check`)
+    with_gradients(weights, router_bias_LKE, inputs_KBS, targets_KBS, grad_KT, *, noise_LKE)  the output, and the
+        gradients of sum(losses * grad), where autograd does not give them
+    router_views          see `ShowsRouters`
+    """
 
     def __call__(
         self,
@@ -38,34 +49,14 @@ class StackedModel(Protocol):
         targets_KBS: torch.Tensor,
         *,
         noise_LKE: torch.Tensor | None = None,
-        load_LKE: torch.Tensor | None = None,
-        piece_K: torch.Tensor | None = None,
     ) -> Output:
         """Return per-token losses, the loads and scores of the experts, and what else the gradients are of.
 
-        `load` are the tokens of every expert in the step before. It is given where `balance.load` is last_step. Where a
-        batch has several pieces, and `balance.load` is batch, it is that of the whole batch, for a balancing loss.
-        `piece` [K] int32 is the place of the inputs in such a batch. It is given where trials break ties at random.
+        Two more tensors are given where a sweep has what they are for. `load_LKE` are the tokens of every expert in the
+        step before, where `balance.load` is last_step, or in the whole batch where a batch has several pieces and a
+        balancing loss of all of them. `piece_K` int32 is the place of the inputs in such a batch, where trials break
+        ties at random.
         """
-
-    def loads(
-        self,
-        weights: Weights,
-        router_bias_LKE: torch.Tensor,
-        inputs_KBS: torch.Tensor,
-        *,
-        noise_LKE: torch.Tensor | None = None,
-        piece_K: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the tokens of every expert, [L, K, E] int64. A batch of several pieces with a loss that balances the
-        whole of it asks for them first.
-        """
-
-    def with_recomputation(self) -> StackedModel:
-        """Return this model, of which the backward pass computes each block again. It is asked for by `recompute`."""
-
-    def with_tap(self, tap: Tap) -> StackedModel:
-        """Return this model with a tap, which is shown the inputs and outputs of its parts."""
 
     def numbers(self) -> Mapping[str, torch.Tensor]:
         """Return the numbers of the trials by name, [K, ...] on the device. A captured step reads them in place."""

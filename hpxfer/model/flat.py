@@ -52,11 +52,7 @@ class FlatLayout:
 
     def weights(self, flat: torch.Tensor) -> Weights:
         """Return name -> one [K, *size] view per copy."""
-        pieces = iter(torch.split(flat, self.copy_sizes))
-        return {
-            spec.name: tuple(next(pieces).view(self.num_trials, *spec.size) for _ in range(spec.layers))
-            for spec in self.parameters
-        }
+        return self.part(flat, 0)
 
     def leaves(self, flat: torch.Tensor) -> Weights:
         """Return the same views as leaves of autograd. They follow what is written to `flat` between two passes."""

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from hpxfer.kernels.backend import Backend
-from hpxfer.model.families import StackedModel
 from hpxfer.model.flat import FlatLayout, Weights
 from hpxfer.model.output import Output, router_entropies
 from hpxfer.train.monitor import mean_losses
@@ -47,7 +46,7 @@ class Pieces:
         stack: Stack,
         layout: FlatLayout,
         weights: Weights,
-        model: StackedModel,
+        model: Any,
         forward: Any,
         backend: Backend,
         ranks: Ranks = ALONE,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -88,9 +88,10 @@ class TrainState:
             self.reset()
 
     def _build(self, stack: Stack) -> StackedModel:
-        model: StackedModel = self._family.build(stack.rows, self.device, self.backend)
-        again = getattr(model, "with_recomputation", None)  # which a family of a plug-in may lack
-        return again() if stack.recompute and again is not None else model
+        model: Any = self._family.build(stack.rows, self.device, self.backend)
+        if stack.recompute and hasattr(model, "with_recomputation"):
+            model = model.with_recomputation()
+        return cast(StackedModel, model)
 
     def set_trials(self, stack: Stack) -> None:
         """Use the HPs and data of another stack of the same shape, setting and size. Parameters stay as they are."""
@@ -187,9 +188,11 @@ class TrainState:
 
         `weights` replace the state's own. `tap` is shown the parts of the model.
         """
-        model = self.model if tap is None else self.model.with_tap(tap)
+        model: Any = self.model
+        model = model if tap is None else model.with_tap(tap)
         used = self.weights if weights is None else weights
-        return model(used, self.router_bias, inputs, targets, noise_LKE=self.noise(step))
+        output: Output = model(used, self.router_bias, inputs, targets, noise_LKE=self.noise(step))
+        return output
 
     @torch.no_grad()
     def losses(self, batch: Batch) -> tuple[Tensor, Tensor | None]:

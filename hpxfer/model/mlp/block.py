@@ -6,7 +6,7 @@ Letters: K trials, B samples, N width, E experts, H hidden features of an expert
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +136,6 @@ class Run:
     """One forward pass, and what it leaves for the backward pass and for the output."""
 
     model: MLPStack
-    names: tuple[tuple[str, int], ...]
     balance: Tensor
     noise: Tensor | None
     logits: list[Tensor] | None = None  # where they are asked for: [K, B, E] of every block, as its gate gets them
@@ -145,10 +144,6 @@ class Run:
     last: Any = None  # [K, B, N], what the readout reads
     outputs: Any = None  # [K, B, C]
     kept: Any = None  # by the loss
-
-    def named(self, leaves: Sequence[Tensor]) -> dict[str, tuple[Tensor, ...]]:
-        parts = iter(leaves)
-        return {name: tuple(next(parts) for _ in range(count)) for name, count in self.names}
 
     def local(self, weights: Mapping[str, tuple[Tensor, ...]], block: int) -> Local:
         of_blocks = ("router", "expert_in", "expert_out", "router_logit_bias")

@@ -86,6 +86,7 @@ class MLPStack:
     ties: Tensor | None  # [L, K] int32
     tap: Tap | None = None
 
+    @torch.no_grad()
     def __call__(
         self,
         weights: Weights,
@@ -94,15 +95,13 @@ class MLPStack:
         targets_KBS: Tensor,
         *,
         noise_LKE: Tensor | None = None,
-        load_LKE: Tensor | None = None,
-        piece_K: Tensor | None = None,
     ) -> Output:
-        """Return the losses [K, B] of samples [K, B, D] with classes [K, B] or real targets [K, B, C]."""
-        names = tuple((name, len(copies)) for name, copies in weights.items())
-        leaves = [copy for copies in weights.values() for copy in copies]
-        run = Run(self, names, router_bias_LKE, noise_LKE)
-        losses_KB: Tensor = _Pass.apply(run, inputs_KBS, targets_KBS, *leaves)  # type: ignore[no-untyped-call]
-        return _output(run, losses_KB, targets_KBS)
+        """Return the losses [K, B] of samples [K, B, D] with classes [K, B] or real targets [K, B, C].
+
+        Autograd does not differentiate them: `with_gradients` does.
+        """
+        run = Run(self, router_bias_LKE, noise_LKE)
+        return _output(run, _forward(run, weights, inputs_KBS, targets_KBS), targets_KBS)
 
     @torch.no_grad()
     def with_gradients(
@@ -116,29 +115,16 @@ class MLPStack:
         noise_LKE: Tensor | None = None,
     ) -> tuple[Output, Weights]:
         """Return the same output, and the gradients of sum(losses * grad) by the weights, without autograd."""
-        run = Run(self, (), router_bias_LKE, noise_LKE)
+        run = Run(self, router_bias_LKE, noise_LKE)
         losses_KB = _forward(run, weights, inputs_KBS, targets_KBS)
         return _output(run, losses_KB, targets_KBS), _backward(run, weights, inputs_KBS, targets_KBS, grad_KB)
-
-    def loads(
-        self,
-        weights: Weights,
-        router_bias_LKE: Tensor,
-        inputs_KBS: Tensor,
-        *,
-        noise_LKE: Tensor | None = None,
-        piece_K: Tensor | None = None,
-    ) -> Tensor:
-        """Return the samples of every expert, [L, K, E] int64."""
-        targets = torch.zeros(inputs_KBS.shape[:2], dtype=torch.int64, device=inputs_KBS.device)
-        return self(weights, router_bias_LKE, inputs_KBS, targets, noise_LKE=noise_LKE).load_LKE
 
     @torch.no_grad()
     def router_views(
         self, weights: Weights, router_bias_LKE: Tensor, inputs_KBS: Tensor, *, noise_LKE: Tensor | None = None
     ) -> tuple[RouterView, ...]:
         """Return what the router of every block does on samples. The experts of the last block are not computed."""
-        run = Run(self, (), router_bias_LKE, noise_LKE, logits=[])
+        run = Run(self, router_bias_LKE, noise_LKE, logits=[])
         h, gated = _input(run, weights, inputs_KBS), []
         for block in range(self.shape.depth - 1):
             h = _through(run, weights, block, h)
@@ -160,10 +146,6 @@ class MLPStack:
     def balancing(self, bias_LKE: Tensor, block: int) -> Tensor | None:
         """Return the bias [K, E] of the balancing rule of a block. It is None if there is no such rule."""
         return None if self.setting.balance.bias == "none" else bias_LKE[block]
-
-    def with_recomputation(self) -> MLPStack:
-        """Return this model: its memory has no block to compute again, so nothing asks for it."""
-        return self
 
     def with_tap(self, tap: Tap) -> MLPStack:
         """Return this model with a tap on its maps, by the names of its parameters."""
@@ -205,22 +187,6 @@ def _output(run: Run, losses_KB: Tensor, targets: Tensor) -> Output:
         scores=tuple(block.gated.scores for block in run.blocks),
         ranks=None if targets.is_floating_point() else lambda: ranks(outputs, targets),
     )
-
-
-class _Pass(torch.autograd.Function):
-    """The pass for autograd. A training step calls its two halves by themselves (`MLPStack.with_gradients`)."""
-
-    @staticmethod
-    def forward(ctx: Any, run: Run, inputs: Tensor, targets: Tensor, *leaves: Tensor) -> Tensor:
-        ctx.run = run
-        ctx.save_for_backward(inputs, targets, *leaves)
-        return _forward(run, run.named(leaves), inputs, targets)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, targets, *leaves = ctx.saved_tensors
-        out = _backward(ctx.run, ctx.run.named(leaves), inputs, targets, grads[0])
-        return (None, None, None, *(gradient for copies in out.values() for gradient in copies))
 
 
 def _forward(run: Run, weights: Weights, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -89,6 +89,12 @@ class Case:
             shape=self.shape, setting=self.setting, forward=self.forward, route_scale=self.route_scale, ties=None
         )
 
+    def gradients(self, grad_KB: Tensor) -> tuple[Output, list[Tensor]]:
+        """Return the output, and the gradients of sum(losses * grad) in the order of `leaves`."""
+        given = self.weights, self.balance_LKE, self.inputs, self.targets, grad_KB
+        output, found = self.model().with_gradients(*given, noise_LKE=self.noise_LKE)
+        return output, [copy for name in self.weights for copy in found[name]]
+
     def output(self) -> Output:
         """Return what the model gives on the batch."""
         return self.model()(self.weights, self.balance_LKE, self.inputs, self.targets, noise_LKE=self.noise_LKE)

@@ -46,10 +46,10 @@ def case_of(width: int, size: str, kind: str, loss: str = "cross_entropy") -> Ca
 
 def bits(case: Case) -> list[Tensor]:
     """Return the losses, their means, the scores and all gradients of the mean losses, [K, ...] each."""
-    output = case.output()
-    losses = output.losses_KT
-    grads = torch.autograd.grad(losses, case.leaves, torch.full_like(losses, 1 / losses.shape[1]))
-    return [losses.detach(), losses.detach().mean(1), *output.scores, *grads]
+    losses = case.output().losses_KT
+    output, grads = case.gradients(torch.full_like(losses, 1 / losses.shape[1]))
+    assert torch.equal(output.losses_KT, losses)
+    return [losses, losses.mean(1), *output.scores, *grads]
 
 
 def differs(case: Case) -> bool:

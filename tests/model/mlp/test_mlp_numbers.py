@@ -52,17 +52,16 @@ def case_of(options: dict[str, Any], loss: str = "cross entropy", *, active: int
     return random_case(shape, setting(**chosen), TRIALS, dtype=torch.float64)
 
 
-def gradients_of(losses_KB: Tensor, case: Case) -> list[Tensor]:
-    """Return the gradients of a sum of the losses in which every sample has another weight."""
-    weights = torch.rand(losses_KB.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    return list(torch.autograd.grad(losses_KB, case.leaves, weights))
-
-
 def deviation(case: Case) -> float:
-    """Return the largest difference of a loss or a gradient from the plain model's, relative to the largest number."""
-    own = case.output().losses_KT
+    """Return the largest difference of a loss or a gradient from the plain model's, relative to the largest number.
+
+    The gradients are those of a sum of the losses in which every sample has another weight.
+    """
     plain = torch.stack([plain_losses(case, k) for k in range(TRIALS)])
-    pairs = [(own.detach(), plain.detach()), *zip(gradients_of(own, case), gradients_of(plain, case), strict=True)]
+    weights = torch.rand(plain.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    own, found = case.gradients(weights)
+    pairs = [(own.losses_KT, plain.detach())]
+    pairs += zip(found, torch.autograd.grad(plain, case.leaves, weights), strict=True)
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs)
 
 
@@ -177,7 +176,7 @@ def test_equal_logits_choose_the_first_experts_and_a_trial_of_nan_leaves_its_nei
         copy.data.zero_()
     output = case.output()
     assert output.load_LKE.tolist() == [[[50, 50, 0, 0]] * 2] * 2
-    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(output.losses_KT.sum(), case.leaves))
+    assert all(gradient.isfinite().all() for gradient in case.gradients(torch.ones_like(output.losses_KT))[1])
     case = random_case(SHAPE, setting(gate="softmax"), 3)
     alone = case.rows([0, 2]).output().losses_KT
     case.weights["router"][0].data[1] = math.nan
