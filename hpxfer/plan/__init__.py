@@ -1,7 +1,7 @@
 """Plan: what a sweep will do and what it will cost, before anything runs."""
 
 from hpxfer.plan.cautions import CROSSING, require_fit
-from hpxfer.plan.footprint import FLOAT_BYTES, stack_bytes
+from hpxfer.plan.footprint import CPU_ALLOCATOR, FLOAT_BYTES, stack_bytes
 from hpxfer.plan.hardware import (
     SPEEDS,
     Hardware,

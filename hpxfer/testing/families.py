@@ -14,13 +14,14 @@ from torch.autograd.profiler import profile
 from hpxfer.data import data_ref
 from hpxfer.model.cost import count_params, flops_per_token
 from hpxfer.model.families import FAMILIES
-from hpxfer.plan import stack_bytes
+from hpxfer.plan import CPU_ALLOCATOR, stack_bytes
 from hpxfer.spec import PluginSpec, dump_sweep, model_roles, parse_sweep
 from hpxfer.train.state import TrainState
 from hpxfer.train.trainer import train
 from hpxfer.trial import Ended, Expansion, Stack, Trial, TrialResult
 
 CPU = torch.device("cpu")
+MORE = 1.1  # a stack may need so many times what the model of its memory says
 
 
 def expanded(sweep: str) -> Expansion:
@@ -164,5 +165,5 @@ class FamilySuite:
 
     def test_the_memory_is_no_more_than_the_row_says(self, trials: tuple[Trial, ...]) -> None:
         for stack in (trials[:1], trials):
-            modeled = stack_bytes(trials[0].shape, trials[0].setting, len(stack), cuda=False)
-            assert allocated_peak(partial(trained, stack)) <= modeled, f"{len(stack)} trials"
+            modeled = stack_bytes(trials[0].shape, trials[0].setting, len(stack), cuda=False) / CPU_ALLOCATOR
+            assert allocated_peak(partial(trained, stack)) <= MORE * modeled, f"{len(stack)} trials"
